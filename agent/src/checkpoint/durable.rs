@@ -1,0 +1,309 @@
+//! The few ways in which bytes reach the disk so that they stay there.
+//!
+//! A [`Batch`] writes and renames as it goes and remembers which folders changed; [`Batch::finish`]
+//! makes those durable. Only after `finish` may anybody be told. Invariant: at any moment a file holds
+//! its old contents or its new ones, and a log a prefix of its records.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use super::frame::{self, FrameError};
+
+/// Owner only: checkpoints hold what frameworks gave their tasks, secrets among it.
+const DIR_MODE: u32 = 0o700;
+const FILE_MODE: u32 = 0o600;
+
+/// Bytes did not reach the disk.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// A call failed; nothing that was durable before is lost.
+    #[error("failed to {doing} {path}")]
+    Io {
+        /// The call, as a verb.
+        doing: &'static str,
+        /// Its object.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The kernel could not make written bytes durable; what the disk holds now is unknown.
+    #[error("failed to make {path} durable")]
+    Sync {
+        /// The file or folder.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A record cannot be framed.
+    #[error("record for {path} cannot be written")]
+    Frame {
+        /// Where it was to go.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: FrameError,
+    },
+}
+
+pub(super) fn io_error(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
+    let path = path.to_owned();
+    move |source| StoreError::Io {
+        doing,
+        path,
+        source,
+    }
+}
+
+fn sync_error(path: &Path) -> impl FnOnce(io::Error) -> StoreError {
+    let path = path.to_owned();
+    move |source| StoreError::Sync { path, source }
+}
+
+fn frame_error(path: &Path) -> impl FnOnce(FrameError) -> StoreError {
+    let path = path.to_owned();
+    move |source| StoreError::Frame { path, source }
+}
+
+/// Files that are written before the first of them is synced: the journal commits them all with it,
+/// and the syncs of the others find little left to do. Bounds the open descriptors.
+const UNSETTLED_MAX: usize = 64;
+
+/// Changes that become durable together.
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    dirs: BTreeSet<PathBuf>,
+    logs: BTreeSet<PathBuf>,
+    /// Written, but neither synced nor in place.
+    unsettled: VecDeque<Unsettled>,
+}
+
+#[derive(Debug)]
+struct Unsettled {
+    file: File,
+    tmp: PathBuf,
+    path: PathBuf,
+}
+
+impl Batch {
+    /// Makes a folder and its missing parents.
+    pub(super) fn make_dir(&mut self, path: &Path) -> Result<(), StoreError> {
+        if path.is_dir() {
+            return Ok(());
+        }
+        if let Some(parent) = path.parent() {
+            self.make_dir(parent)?;
+            self.dirs.insert(parent.to_owned());
+        }
+        match fs::DirBuilder::new().mode(DIR_MODE).create(path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                Err(io_error("create the folder", path)(error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Replaces a file's contents.
+    pub(super) fn write_file(&mut self, path: &Path, body: &[u8]) -> Result<(), StoreError> {
+        let dir = path.parent().unwrap_or(Path::new("/"));
+        self.make_dir(dir)?;
+        let bytes = frame::encode_file(body).map_err(frame_error(path))?;
+        let tmp = tmp_beside(path);
+        let repeated = |unsettled: &Unsettled| unsettled.path == path;
+        if self.unsettled.len() >= UNSETTLED_MAX || self.unsettled.iter().any(repeated) {
+            self.settle()?;
+        }
+        remove_if_there(&tmp)?;
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(FILE_MODE)
+            .custom_flags(libc_nofollow())
+            .open(&tmp)
+            .map_err(io_error("create", &tmp))?;
+        file.write_all(&bytes).map_err(io_error("write", &tmp))?;
+        self.dirs.insert(dir.to_owned());
+        self.unsettled.push_back(Unsettled {
+            file,
+            tmp,
+            path: path.to_owned(),
+        });
+        Ok(())
+    }
+
+    /// Syncs what was written, then puts it in place. After an error it may be called again.
+    fn settle(&mut self) -> Result<(), StoreError> {
+        sync_all(&self.unsettled, |unsettled| {
+            let synced = unsettled.file.sync_all();
+            synced.map_err(sync_error(&unsettled.tmp))
+        })?;
+        while let Some(Unsettled { tmp, path, .. }) = self.unsettled.front() {
+            fs::rename(tmp, path).map_err(io_error("rename into place", path))?;
+            self.unsettled.pop_front();
+        }
+        Ok(())
+    }
+
+    /// Appends records to a log, which is created if missing. A failed write leaves no part of them.
+    pub(super) fn append(&mut self, path: &Path, bodies: &[Vec<u8>]) -> Result<(), StoreError> {
+        let dir = path.parent().unwrap_or(Path::new("/"));
+        self.make_dir(dir)?;
+        let mut file = OpenOptions::new()
+            .append(true)
+            .create(true)
+            .mode(FILE_MODE)
+            .custom_flags(libc_nofollow())
+            .open(path)
+            .map_err(io_error("open", path))?;
+        let before = file.metadata().map_err(io_error("stat", path))?.len();
+        let mut bytes = Vec::new();
+        if before == 0 {
+            bytes.extend_from_slice(&frame::log_header());
+            self.dirs.insert(dir.to_owned());
+        }
+        for body in bodies {
+            frame::encode_record(body, &mut bytes).map_err(frame_error(path))?;
+        }
+        if let Err(source) = file.write_all(&bytes) {
+            file.set_len(before).map_err(sync_error(path))?;
+            return Err(io_error("append to", path)(source));
+        }
+        self.logs.insert(path.to_owned());
+        Ok(())
+    }
+
+    /// Points a symbolic link somewhere, replacing an older one.
+    pub(super) fn link(&mut self, path: &Path, target: &Path) -> Result<(), StoreError> {
+        self.settle()?;
+        let dir = path.parent().unwrap_or(Path::new("/"));
+        self.make_dir(dir)?;
+        let tmp = tmp_beside(path);
+        remove_if_there(&tmp)?;
+        std::os::unix::fs::symlink(target, &tmp).map_err(io_error("link", &tmp))?;
+        fs::rename(&tmp, path).map_err(io_error("rename into place", path))?;
+        self.dirs.insert(dir.to_owned());
+        Ok(())
+    }
+
+    /// Moves a tree elsewhere; one that is not there is no error.
+    pub(super) fn move_away(&mut self, from: &Path, to: &Path) -> Result<(), StoreError> {
+        self.settle()?;
+        if let Some(parent) = to.parent() {
+            self.make_dir(parent)?;
+        }
+        match fs::rename(from, to) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {
+                // Left over from an earlier move: what is there is history as well.
+                fs::remove_dir_all(to).map_err(io_error("remove", to))?;
+                fs::rename(from, to).map_err(io_error("move away", from))
+            }
+            Err(error) => Err(io_error("move away", from)(error)),
+            Ok(()) => Ok(()),
+        }
+    }
+
+    /// A folder lost or gained an entry by other means.
+    pub(super) fn touch_dir(&mut self, dir: &Path) {
+        self.dirs.insert(dir.to_owned());
+    }
+
+    /// Makes everything durable.
+    pub(super) fn finish(&mut self) -> Result<(), StoreError> {
+        self.settle()?;
+        let logs: Vec<_> = std::mem::take(&mut self.logs).into_iter().collect();
+        sync_all(&logs, |log| sync_log(log))?;
+        let dirs: Vec<_> = std::mem::take(&mut self.dirs).into_iter().collect();
+        sync_all(&dirs, |dir| sync_dir(dir))
+    }
+}
+
+/// Syncs that wait for the disk side by side: a journal commits those together that ask together.
+const SYNCS_AT_ONCE: usize = 16;
+/// Fewer than this are not worth their threads.
+const SYNCS_ALONE_MAX: usize = 2;
+
+fn sync_all<'a, T: Sync + 'a>(
+    items: impl IntoIterator<Item = &'a T>,
+    sync: impl Fn(&T) -> Result<(), StoreError> + Sync,
+) -> Result<(), StoreError> {
+    let items: Vec<&T> = items.into_iter().collect();
+    if items.len() <= SYNCS_ALONE_MAX {
+        return items.into_iter().try_for_each(&sync);
+    }
+    let share = items.len().div_ceil(SYNCS_AT_ONCE);
+    let sync = &sync;
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = items
+            .chunks(share)
+            .map(|share| scope.spawn(move || share.iter().copied().try_for_each(sync)))
+            .collect();
+        let mut outcome = Ok(());
+        for thread in threads {
+            // A thread that panicked has synced nothing for certain.
+            let synced = thread.join().unwrap_or_else(|_| {
+                let source = io::Error::other("a thread panicked");
+                Err(StoreError::Sync {
+                    path: PathBuf::new(),
+                    source,
+                })
+            });
+            outcome = outcome.and(synced);
+        }
+        outcome
+    })
+}
+
+fn sync_log(log: &Path) -> Result<(), StoreError> {
+    match File::open(log) {
+        Ok(file) => file.sync_data().map_err(sync_error(log)),
+        // A log may have gone with its run, in the same batch.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(sync_error(log)(error)),
+    }
+}
+
+fn sync_dir(dir: &Path) -> Result<(), StoreError> {
+    match File::open(dir) {
+        Ok(file) => file.sync_all().map_err(sync_error(dir)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(sync_error(dir)(error)),
+    }
+}
+
+/// Cuts a log's torn tail off, keeping the bytes beside it as evidence.
+pub(super) fn cut_tail(path: &Path, valid_bytes: usize, tail: &[u8]) -> Result<(), StoreError> {
+    let evidence = path.with_extension("torn");
+    fs::write(&evidence, tail).map_err(io_error("write", &evidence))?;
+    let file = OpenOptions::new()
+        .write(true)
+        .open(path)
+        .map_err(io_error("open", path))?;
+    let length = u64::try_from(valid_bytes).unwrap_or(u64::MAX);
+    file.set_len(length).map_err(io_error("truncate", path))?;
+    file.sync_all().map_err(sync_error(path))
+}
+
+fn tmp_beside(path: &Path) -> PathBuf {
+    let mut name = std::ffi::OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    name.push(".tmp");
+    path.with_file_name(name)
+}
+
+fn remove_if_there(path: &Path) -> Result<(), StoreError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(io_error("remove", path)(error))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn libc_nofollow() -> i32 {
+    i32::try_from(rustix::fs::OFlags::NOFOLLOW.bits()).unwrap_or(0)
+}

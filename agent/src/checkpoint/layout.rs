@@ -1,0 +1,139 @@
+//! Where everything is below `--work_dir`.
+//!
+//! ```text
+//! meta/boot_id, meta/instance
+//! meta/slaves/latest -> <agent>
+//! meta/slaves/<agent>/slave.info
+//! meta/slaves/<agent>/frameworks/<framework>/framework.info
+//! meta/slaves/<agent>/frameworks/<framework>/executors/<executor>/runs/<container>/tasks/<task>/{task.info,task.updates}
+//! meta/quarantine/…        what could not be read
+//! meta/retired/…           what is on its way out
+//! slaves/<agent>/frameworks/<framework>/executors/<executor>/runs/{latest -> <container>, <container>/}   sandboxes
+//! ```
+//! Ids are validated before they get here: each is one path component.
+
+use std::path::{Path, PathBuf};
+
+use meseta_resources::{AgentId, ContainerId, ExecutorId, FrameworkId, TaskId};
+
+/// One run of one executor: what a container belongs to.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash)]
+pub struct RunKey {
+    /// The agent that runs it.
+    pub agent: AgentId,
+    /// The framework it is for.
+    pub framework: FrameworkId,
+    /// The executor; for a command task the task's own id.
+    pub executor: ExecutorId,
+    /// The container of this run.
+    pub container: ContainerId,
+}
+
+/// One task of one run.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash)]
+pub struct TaskKey {
+    /// The run it belongs to.
+    pub run: RunKey,
+    /// The task.
+    pub task: TaskId,
+}
+
+/// The paths of one work directory.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    work_dir: PathBuf,
+}
+
+impl Layout {
+    /// Of this work directory.
+    pub fn new(work_dir: &Path) -> Self {
+        Self {
+            work_dir: work_dir.to_owned(),
+        }
+    }
+
+    /// The work directory itself.
+    pub fn work_dir(&self) -> &Path {
+        &self.work_dir
+    }
+
+    /// All checkpoints.
+    pub fn meta(&self) -> PathBuf {
+        self.work_dir.join("meta")
+    }
+
+    pub(super) fn boot_id(&self) -> PathBuf {
+        self.meta().join("boot_id")
+    }
+
+    pub(super) fn instance(&self) -> PathBuf {
+        self.meta().join("instance")
+    }
+
+    pub(super) fn quarantine(&self) -> PathBuf {
+        self.meta().join("quarantine")
+    }
+
+    pub(super) fn retired(&self) -> PathBuf {
+        self.meta().join("retired")
+    }
+
+    pub(super) fn agents(&self) -> PathBuf {
+        self.meta().join("slaves")
+    }
+
+    pub(super) fn latest_agent(&self) -> PathBuf {
+        self.agents().join("latest")
+    }
+
+    pub(super) fn agent(&self, agent: &AgentId) -> PathBuf {
+        self.agents().join(agent.as_str())
+    }
+
+    pub(super) fn agent_info(&self, agent: &AgentId) -> PathBuf {
+        self.agent(agent).join("slave.info")
+    }
+
+    pub(super) fn framework(&self, agent: &AgentId, framework: &FrameworkId) -> PathBuf {
+        self.agent(agent)
+            .join("frameworks")
+            .join(framework.as_str())
+    }
+
+    pub(super) fn framework_info(&self, agent: &AgentId, framework: &FrameworkId) -> PathBuf {
+        self.framework(agent, framework).join("framework.info")
+    }
+
+    pub(super) fn run(&self, key: &RunKey) -> PathBuf {
+        self.framework(&key.agent, &key.framework)
+            .join("executors")
+            .join(key.executor.as_str())
+            .join("runs")
+            .join(key.container.as_str())
+    }
+
+    pub(super) fn task(&self, key: &TaskKey) -> PathBuf {
+        self.run(&key.run).join("tasks").join(key.task.as_str())
+    }
+
+    /// The folder that holds all sandboxes of an executor's runs.
+    pub fn sandbox_runs(&self, key: &RunKey) -> PathBuf {
+        self.work_dir
+            .join("slaves")
+            .join(key.agent.as_str())
+            .join("frameworks")
+            .join(key.framework.as_str())
+            .join("executors")
+            .join(key.executor.as_str())
+            .join("runs")
+    }
+
+    /// The sandbox of one run.
+    pub fn sandbox(&self, key: &RunKey) -> PathBuf {
+        self.sandbox_runs(key).join(key.container.as_str())
+    }
+}
+
+/// Names of the files of a task.
+pub(super) const TASK_INFO: &str = "task.info";
+pub(super) const TASK_UPDATES: &str = "task.updates";

@@ -1,0 +1,356 @@
+//! Reading the checkpoints back after a restart.
+//!
+//! Entered through [`read`]. What cannot be read costs the run that it belongs to, which is set aside
+//! in `meta/quarantine`, and never the boot; only a record of a later version stops the agent, because
+//! an older agent must not touch it. Repeating a read changes nothing.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use meseta_proto::mesos::v1::FrameworkInfo;
+use meseta_resources::{AgentId, ContainerId, ExecutorId, FrameworkId, TaskId};
+use prost::Message as _;
+
+use super::durable::{self, StoreError};
+use super::frame::{self, FrameError};
+use super::layout::{Layout, RunKey, TASK_INFO, TASK_UPDATES, TaskKey};
+use super::records::{AgentRecord, FrameworkRecord, LogEntry, LogRecord, TaskRecord};
+
+/// All that was checkpointed.
+#[derive(Debug, Default)]
+pub struct Image {
+    /// The boot in which it was written.
+    pub boot_id: Option<String>,
+    /// The name of the agent's cgroup folder.
+    pub instance: Option<String>,
+    /// Who the agent was.
+    pub agent: Option<AgentImage>,
+    /// Its frameworks, by id.
+    pub frameworks: Vec<FrameworkImage>,
+    /// What could not be read.
+    pub damages: Vec<Damage>,
+}
+
+/// The agent's identity.
+#[derive(Debug)]
+pub struct AgentImage {
+    /// Its id.
+    pub id: AgentId,
+    /// What it had told its master, unless the record is damaged.
+    pub record: Option<AgentRecord>,
+}
+
+/// One framework and its runs.
+#[derive(Debug)]
+pub struct FrameworkImage {
+    /// Its id.
+    pub id: FrameworkId,
+    /// The newest description that could be read.
+    pub info: FrameworkInfo,
+    /// Its runs.
+    pub runs: Vec<RunImage>,
+}
+
+/// One run of one executor.
+#[derive(Debug)]
+pub struct RunImage {
+    /// Which.
+    pub key: RunKey,
+    /// Its tasks.
+    pub tasks: Vec<TaskImage>,
+}
+
+/// One task.
+#[derive(Debug)]
+pub struct TaskImage {
+    /// Which.
+    pub id: TaskId,
+    /// The intent.
+    pub record: TaskRecord,
+    /// What happened since, in order.
+    pub log: Vec<LogEntry>,
+}
+
+/// Something that could not be read and was set aside.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Damage {
+    /// Where it was.
+    pub path: PathBuf,
+    /// What is wrong with it.
+    pub why: String,
+}
+
+/// The checkpoints cannot be used at all.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// Written by a later version of the agent.
+    #[error("{path} is of version {version}: start the newer agent that wrote it")]
+    Newer {
+        /// The record.
+        path: PathBuf,
+        /// Its version.
+        version: u32,
+    },
+    /// A folder cannot be listed.
+    #[error("failed to list {path}")]
+    List {
+        /// The folder.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Something damaged could not be set aside.
+    #[error("failed to put damaged checkpoints right")]
+    Repair(#[source] StoreError),
+}
+
+/// Reads everything.
+pub fn read(layout: &Layout) -> Result<Image, ReadError> {
+    let mut reader = Reader {
+        layout,
+        damages: Vec::new(),
+    };
+    let mut image = Image {
+        boot_id: reader.text(&layout.boot_id())?,
+        instance: reader.text(&layout.instance())?,
+        ..Image::default()
+    };
+    if let Some(id) = reader.latest_agent() {
+        let record = reader.message::<AgentRecord>(&layout.agent_info(&id))?;
+        image.frameworks = reader.frameworks(&id)?;
+        image.agent = Some(AgentImage { id, record });
+    }
+    image.damages = reader.damages;
+    Ok(image)
+}
+
+struct Reader<'a> {
+    layout: &'a Layout,
+    damages: Vec<Damage>,
+}
+
+impl Reader<'_> {
+    fn latest_agent(&mut self) -> Option<AgentId> {
+        let link = self.layout.latest_agent();
+        let target = fs::read_link(&link).ok()?;
+        let name = target.to_str()?;
+        match AgentId::new(name) {
+            Ok(id) if self.layout.agent(&id).is_dir() => Some(id),
+            _ => {
+                self.note(&link, "it points to no agent");
+                None
+            }
+        }
+    }
+
+    fn frameworks(&mut self, agent: &AgentId) -> Result<Vec<FrameworkImage>, ReadError> {
+        let mut frameworks = Vec::new();
+        for name in list(&self.layout.agent(agent).join("frameworks"))? {
+            let Ok(id) = FrameworkId::new(&name) else {
+                self.note(Path::new(&name), "it is no framework id");
+                continue;
+            };
+            let newest = self
+                .message::<FrameworkRecord>(&self.layout.framework_info(agent, &id))?
+                .map(|record| record.info);
+            let runs = self.runs(agent, &id)?;
+            let of_a_task = || {
+                let task = runs.iter().flat_map(|run| &run.tasks).next();
+                task.map(|task| task.record.framework.clone())
+            };
+            if let Some(info) = newest.or_else(of_a_task) {
+                frameworks.push(FrameworkImage { id, info, runs });
+            }
+        }
+        Ok(frameworks)
+    }
+
+    fn runs(
+        &mut self,
+        agent: &AgentId,
+        framework: &FrameworkId,
+    ) -> Result<Vec<RunImage>, ReadError> {
+        let mut runs = Vec::new();
+        let executors = self.layout.framework(agent, framework).join("executors");
+        for executor in list(&executors)? {
+            for container in list(&executors.join(&executor).join("runs"))? {
+                let ids = ExecutorId::new(&executor)
+                    .ok()
+                    .zip(ContainerId::new(&container).ok());
+                let Some((executor, container)) = ids else {
+                    self.note(&executors.join(&executor), "it is no run of an executor");
+                    continue;
+                };
+                let key = RunKey {
+                    agent: agent.clone(),
+                    framework: framework.clone(),
+                    executor,
+                    container,
+                };
+                runs.extend(self.run(key)?);
+            }
+        }
+        Ok(runs)
+    }
+
+    /// A run; `None` if nothing had been durable of it yet, or if it is damaged.
+    fn run(&mut self, key: RunKey) -> Result<Option<RunImage>, ReadError> {
+        let folder = self.layout.run(&key);
+        let damages_before = self.damages.len();
+        let mut tasks = Vec::new();
+        for name in list(&folder.join("tasks"))? {
+            let Ok(id) = TaskId::new(&name) else {
+                self.note(&folder.join("tasks").join(&name), "it is no task id");
+                continue;
+            };
+            let task = TaskKey {
+                run: key.clone(),
+                task: id.clone(),
+            };
+            if let Some((record, log)) = self.task(&task)? {
+                tasks.push(TaskImage { id, record, log });
+            }
+        }
+        if self.damages.len() > damages_before {
+            self.quarantine(&folder, &key)?;
+            return Ok(None);
+        }
+        Ok((!tasks.is_empty()).then_some(RunImage { key, tasks }))
+    }
+
+    /// A task, or `None` when its intent never became durable (then nothing was started) or is
+    /// damaged (then that is noted).
+    fn task(&mut self, key: &TaskKey) -> Result<Option<(TaskRecord, Vec<LogEntry>)>, ReadError> {
+        let folder = self.layout.task(key);
+        let Some(record) = self.message::<TaskRecord>(&folder.join(TASK_INFO))? else {
+            return Ok(None);
+        };
+        let log = self.log(&folder.join(TASK_UPDATES))?;
+        Ok(log.map(|log| (record, log)))
+    }
+
+    fn log(&mut self, path: &Path) -> Result<Option<Vec<LogEntry>>, ReadError> {
+        let Some(bytes) = self.bytes(path) else {
+            return Ok(Some(Vec::new()));
+        };
+        let contents = match frame::decode_log(&bytes) {
+            Ok(contents) => contents,
+            Err(error) => return self.damaged(path, error).map(|()| None),
+        };
+        let tail = bytes.get(contents.valid_bytes..).unwrap_or_default();
+        if !tail.is_empty() {
+            tracing::warn!(
+                path = %path.display(),
+                torn_bytes = tail.len(),
+                "cut a torn tail off a task's updates"
+            );
+            durable::cut_tail(path, contents.valid_bytes, tail).map_err(ReadError::Repair)?;
+        }
+        let mut entries = Vec::with_capacity(contents.bodies.len());
+        for body in contents.bodies {
+            match LogRecord::decode(body) {
+                Ok(LogRecord { entry: Some(entry) }) => entries.push(entry),
+                // An entry of a kind that this version does not know says nothing to it.
+                Ok(LogRecord { entry: None }) => {}
+                Err(error) => {
+                    self.note(path, &format!("it cannot be decoded: {error}"));
+                    return Ok(None);
+                }
+            }
+        }
+        Ok(Some(entries))
+    }
+
+    fn text(&mut self, path: &Path) -> Result<Option<String>, ReadError> {
+        let Some(bytes) = self.bytes(path) else {
+            return Ok(None);
+        };
+        match frame::decode_file(&bytes) {
+            Ok(body) => Ok(str::from_utf8(body).ok().map(str::to_owned)),
+            Err(error) => self.damaged(path, error).map(|()| None),
+        }
+    }
+
+    fn message<M: prost::Message + Default>(
+        &mut self,
+        path: &Path,
+    ) -> Result<Option<M>, ReadError> {
+        let Some(bytes) = self.bytes(path) else {
+            return Ok(None);
+        };
+        match frame::decode_file(&bytes).map(M::decode) {
+            Ok(Ok(message)) => Ok(Some(message)),
+            Ok(Err(error)) => {
+                self.note(path, &format!("it cannot be decoded: {error}"));
+                Ok(None)
+            }
+            Err(error) => self.damaged(path, error).map(|()| None),
+        }
+    }
+
+    /// A file's bytes; `None` if there is no such file, or if it cannot be read, which is noted.
+    fn bytes(&mut self, path: &Path) -> Option<Vec<u8>> {
+        match fs::read(path) {
+            Ok(bytes) => Some(bytes),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => {
+                self.note(path, &format!("it cannot be read: {error}"));
+                None
+            }
+        }
+    }
+
+    fn damaged(&mut self, path: &Path, error: FrameError) -> Result<(), ReadError> {
+        if let FrameError::Newer(version) = error {
+            let path = path.to_owned();
+            return Err(ReadError::Newer { path, version });
+        }
+        self.note(path, &error.to_string());
+        Ok(())
+    }
+
+    fn note(&mut self, path: &Path, why: &str) {
+        tracing::error!(path = %path.display(), why, "damaged checkpoint");
+        self.damages.push(Damage {
+            path: path.to_owned(),
+            why: why.to_owned(),
+        });
+    }
+
+    fn quarantine(&self, folder: &Path, key: &RunKey) -> Result<(), ReadError> {
+        let aside = self.layout.quarantine().join(key.container.as_str());
+        let mut batch = durable::Batch::default();
+        batch.move_away(folder, &aside).map_err(ReadError::Repair)?;
+        if let Some(parent) = folder.parent() {
+            // The folder's loss of this entry is made durable with the quarantine's gain of it.
+            batch.touch_dir(parent);
+        }
+        batch.finish().map_err(ReadError::Repair)
+    }
+}
+
+/// Names in a folder, in order; none if it is not there. Files are leftovers of writes.
+fn list(folder: &Path) -> Result<Vec<String>, ReadError> {
+    let failed = |source| ReadError::List {
+        path: folder.to_owned(),
+        source,
+    };
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(failed(error)),
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(failed)?;
+        let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        match entry.file_name().into_string() {
+            Ok(name) if is_dir => names.push(name),
+            _ => {}
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}

@@ -1,0 +1,229 @@
+//! The checkpoint store: carries the core's writes to disk, in order, many at once.
+//!
+//! [`Store::commit`] is the only way in after recovery; when it returns, all that it was given is
+//! durable. Blocking; owned by one writer thread. Invariant: what is committed is found again by
+//! [`super::read`], whatever happens after.
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use meseta_resources::{AgentId, FrameworkId};
+use prost::Message as _;
+
+use super::durable::{Batch, StoreError};
+use super::janitor::Janitor;
+use super::layout::{Layout, RunKey, TASK_INFO, TASK_UPDATES, TaskKey};
+use super::records::{AgentRecord, FrameworkRecord, LogEntry, LogRecord, TaskRecord};
+
+/// One change to what is durable.
+#[derive(Clone, Debug)]
+pub enum Write {
+    /// Who the agent is; also makes it the latest.
+    Agent {
+        /// Its id.
+        agent: AgentId,
+        /// What it told its master.
+        record: Box<AgentRecord>,
+    },
+    /// A framework's newest description.
+    Framework {
+        /// The agent.
+        agent: AgentId,
+        /// The framework.
+        framework: FrameworkId,
+        /// Its description.
+        record: Box<FrameworkRecord>,
+    },
+    /// The intent to run a task.
+    Task {
+        /// Which.
+        key: Arc<TaskKey>,
+        /// What it is.
+        record: Box<TaskRecord>,
+    },
+    /// Something happened to a task.
+    Log {
+        /// Which.
+        key: Arc<TaskKey>,
+        /// What.
+        entry: Box<LogEntry>,
+    },
+    /// A run is over and all its updates are acknowledged: nothing of it is needed any more.
+    Retire {
+        /// Which.
+        key: RunKey,
+    },
+    /// A framework has no runs left here.
+    RetireFramework {
+        /// The agent.
+        agent: AgentId,
+        /// The framework.
+        framework: FrameworkId,
+    },
+}
+
+/// The writer's side of the checkpoints.
+#[derive(Debug)]
+pub struct Store {
+    layout: Layout,
+    janitor: Janitor,
+}
+
+impl Store {
+    /// Over a work directory, whose `meta` is made if missing.
+    pub fn open(layout: Layout) -> Result<Self, StoreError> {
+        let mut batch = Batch::default();
+        batch.make_dir(&layout.agents())?;
+        batch.finish()?;
+        let janitor = Janitor::start(layout.retired());
+        Ok(Self { layout, janitor })
+    }
+
+    /// Remembers the running boot, and what was left of an earlier one is history.
+    pub fn remember_boot(&self, boot_id: &str) -> Result<(), StoreError> {
+        self.write_text(&self.layout.boot_id(), boot_id)
+    }
+
+    /// Remembers the name of this agent's cgroup folder.
+    pub fn remember_instance(&self, instance: &str) -> Result<(), StoreError> {
+        self.write_text(&self.layout.instance(), instance)
+    }
+
+    fn write_text(&self, path: &Path, text: &str) -> Result<(), StoreError> {
+        let mut batch = Batch::default();
+        batch.write_file(path, text.as_bytes())?;
+        batch.finish()
+    }
+
+    /// Makes all of `writes` durable, in order.
+    pub fn commit<'a>(
+        &self,
+        writes: impl IntoIterator<Item = &'a Write>,
+    ) -> Result<(), StoreError> {
+        self.begin(writes).resume()
+    }
+
+    /// The same for those who try again after an error: what was carried out is not done again, since
+    /// a write may undo what a later one of the batch has done (a log entry revives a retired run).
+    pub fn begin<'s, 'w>(&'s self, writes: impl IntoIterator<Item = &'w Write>) -> Commit<'s, 'w> {
+        Commit {
+            store: self,
+            writes: writes.into_iter().collect(),
+            batch: Batch::default(),
+            appends: Appends::default(),
+            retired: false,
+        }
+    }
+
+    fn carry_out(
+        &self,
+        write: &Write,
+        batch: &mut Batch,
+        appends: &mut Appends,
+    ) -> Result<(), StoreError> {
+        match write {
+            Write::Agent { agent, record } => {
+                batch.write_file(&self.layout.agent_info(agent), &record.encode_to_vec())?;
+                batch.link(&self.layout.latest_agent(), Path::new(agent.as_str()))
+            }
+            Write::Framework {
+                agent,
+                framework,
+                record,
+            } => batch.write_file(
+                &self.layout.framework_info(agent, framework),
+                &record.encode_to_vec(),
+            ),
+            Write::Task { key, record } => {
+                let path = self.layout.task(key).join(TASK_INFO);
+                batch.write_file(&path, &record.encode_to_vec())
+            }
+            Write::Log { key, entry } => {
+                let path = self.layout.task(key).join(TASK_UPDATES);
+                let body = LogRecord::of((**entry).clone()).encode_to_vec();
+                appends.push(batch, path, body)
+            }
+            Write::Retire { key } => {
+                appends.flush(batch)?;
+                batch.move_away(&self.top_of(key), &self.janitor.place())
+            }
+            Write::RetireFramework { agent, framework } => {
+                appends.flush(batch)?;
+                let framework = self.layout.framework(agent, framework);
+                batch.move_away(&framework, &self.janitor.place())
+            }
+        }
+    }
+
+    /// The highest folder that holds this run and nothing else: with the usual single run that is its
+    /// executor's, so that one rename does for all.
+    fn top_of(&self, key: &RunKey) -> PathBuf {
+        let run = self.layout.run(key);
+        let above = run.ancestors().skip(1).take(2);
+        above
+            .take_while(|folder| holds_one(folder))
+            .last()
+            .map_or(run.clone(), Path::to_owned)
+    }
+}
+
+fn holds_one(folder: &Path) -> bool {
+    std::fs::read_dir(folder).is_ok_and(|entries| entries.take(2).count() == 1)
+}
+
+/// Writes on their way to the disk.
+#[derive(Debug)]
+pub struct Commit<'s, 'w> {
+    store: &'s Store,
+    /// Those not carried out yet.
+    writes: VecDeque<&'w Write>,
+    batch: Batch,
+    appends: Appends,
+    retired: bool,
+}
+
+impl Commit<'_, '_> {
+    /// Goes on where the last error stopped it.
+    pub fn resume(&mut self) -> Result<(), StoreError> {
+        while let Some(write) = self.writes.front() {
+            self.store
+                .carry_out(write, &mut self.batch, &mut self.appends)?;
+            self.retired |= matches!(write, Write::Retire { .. } | Write::RetireFramework { .. });
+            self.writes.pop_front();
+        }
+        self.appends.flush(&mut self.batch)?;
+        self.batch.finish()?;
+        if self.retired {
+            self.store.janitor.wake();
+        }
+        Ok(())
+    }
+}
+
+/// Log records on their way, so that neighbours of one log are written at once.
+#[derive(Debug, Default)]
+struct Appends {
+    path: PathBuf,
+    bodies: Vec<Vec<u8>>,
+}
+
+impl Appends {
+    fn push(&mut self, batch: &mut Batch, path: PathBuf, body: Vec<u8>) -> Result<(), StoreError> {
+        if path != self.path {
+            self.flush(batch)?;
+            self.path = path;
+        }
+        self.bodies.push(body);
+        Ok(())
+    }
+
+    fn flush(&mut self, batch: &mut Batch) -> Result<(), StoreError> {
+        if self.bodies.is_empty() {
+            return Ok(());
+        }
+        batch.append(&self.path, &self.bodies)?;
+        self.bodies.clear();
+        Ok(())
+    }
+}

@@ -1,0 +1,411 @@
+//! The store against crashes and rot: every byte a file can be cut at, every record damaged.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use meseta_proto::mesos::v1 as pb;
+use meseta_resources::{AgentId, ContainerId, ExecutorId, FrameworkId, TaskId};
+
+use super::*;
+
+fn run_key(name: &str) -> RunKey {
+    RunKey {
+        agent: AgentId::new("S0").expect("an id"),
+        framework: FrameworkId::new("F").expect("an id"),
+        executor: ExecutorId::new(name).expect("an id"),
+        container: ContainerId::new(&format!("c-{name}")).expect("an id"),
+    }
+}
+
+fn task_key(name: &str) -> Arc<TaskKey> {
+    Arc::new(TaskKey {
+        run: run_key(name),
+        task: TaskId::new(name).expect("an id"),
+    })
+}
+
+fn framework_info() -> pb::FrameworkInfo {
+    pb::FrameworkInfo {
+        user: "u".to_owned(),
+        name: "n".to_owned(),
+        ..pb::FrameworkInfo::default()
+    }
+}
+
+fn update(uuid: u8) -> LogEntry {
+    LogEntry::Update(pb::TaskStatus {
+        uuid: Some(vec![uuid; 16]),
+        state: pb::TaskState::TaskRunning.into(),
+        ..pb::TaskStatus::default()
+    })
+}
+
+fn log(name: &str, entry: LogEntry) -> Write {
+    Write::Log {
+        key: task_key(name),
+        entry: Box::new(entry),
+    }
+}
+
+fn intent(name: &str) -> Write {
+    Write::Task {
+        key: task_key(name),
+        record: Box::new(TaskRecord {
+            info: pb::TaskInfo {
+                name: name.to_owned(),
+                ..pb::TaskInfo::default()
+            },
+            framework: framework_info(),
+            accepted_unix_ns: 7,
+        }),
+    }
+}
+
+fn identity() -> Write {
+    Write::Agent {
+        agent: AgentId::new("S0").expect("an id"),
+        record: Box::new(AgentRecord {
+            info: pb::AgentInfo {
+                hostname: "host".to_owned(),
+                ..pb::AgentInfo::default()
+            },
+        }),
+    }
+}
+
+fn framework() -> Write {
+    Write::Framework {
+        agent: AgentId::new("S0").expect("an id"),
+        framework: FrameworkId::new("F").expect("an id"),
+        record: Box::new(FrameworkRecord {
+            info: framework_info(),
+        }),
+    }
+}
+
+/// Two tasks with a history each.
+fn written() -> (tempfile::TempDir, Layout) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let layout = Layout::new(dir.path());
+    let store = Store::open(layout.clone()).expect("a store");
+    let writes = [
+        identity(),
+        framework(),
+        intent("a"),
+        intent("b"),
+        log("a", update(1)),
+        log("a", update(2)),
+        log("b", update(3)),
+        log("a", LogEntry::Acknowledged(vec![1; 16])),
+    ];
+    store.commit(&writes).expect("the disk works");
+    (dir, layout)
+}
+
+fn tasks(image: &Image) -> Vec<(String, usize)> {
+    let runs = image
+        .frameworks
+        .iter()
+        .flat_map(|framework| &framework.runs);
+    let tasks = runs.flat_map(|run| &run.tasks);
+    tasks
+        .map(|task| (task.id.to_string(), task.log.len()))
+        .collect()
+}
+
+fn a_and_b() -> Vec<(String, usize)> {
+    vec![("a".to_owned(), 3), ("b".to_owned(), 1)]
+}
+
+fn files_below(dir: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(dir).expect("a folder").flatten() {
+        let kind = entry.file_type().expect("a type");
+        if kind.is_dir() {
+            files_below(&entry.path(), found);
+        } else if kind.is_file() {
+            found.push(entry.path());
+        }
+    }
+}
+
+#[test]
+fn what_is_committed_is_read_back() {
+    let (_dir, layout) = written();
+    let image = read(&layout).expect("readable");
+    assert_eq!(image.damages, []);
+    let agent = image.agent.as_ref().expect("an agent");
+    assert_eq!(agent.id.as_str(), "S0");
+    let record = agent.record.as_ref().expect("a record");
+    assert_eq!(record.info.hostname, "host");
+    assert_eq!(tasks(&image), a_and_b());
+    let first = &image.frameworks[0].runs[0].tasks[0];
+    assert_eq!(
+        first.log,
+        [update(1), update(2), LogEntry::Acknowledged(vec![1; 16])]
+    );
+    assert_eq!(first.record.accepted_unix_ns, 7);
+}
+
+#[test]
+fn an_empty_directory_is_a_new_agent() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let layout = Layout::new(dir.path());
+    let image = read(&layout).expect("readable");
+    assert!(image.agent.is_none() && image.frameworks.is_empty() && image.damages.is_empty());
+    Store::open(layout.clone()).expect("a store");
+    assert!(read(&layout).expect("readable").agent.is_none());
+}
+
+#[test]
+fn a_log_cut_at_any_byte_loses_only_its_last_records() {
+    let (dir, layout) = written();
+    let path = layout.task(&task_key("a")).join("task.updates");
+    let whole = std::fs::read(&path).expect("a log");
+    let mut longest = 0;
+    for cut in 0..=whole.len() {
+        std::fs::write(&path, &whole[..cut]).expect("the cut");
+        let image = read(&layout).expect("readable");
+        assert_eq!(image.damages, [], "cut at {cut}");
+        let kept = tasks(&image)[0].1;
+        assert!(kept >= longest, "cut at {cut}");
+        longest = kept;
+        // The tail is gone for good, so what is appended next is found again.
+        let store = Store::open(layout.clone()).expect("a store");
+        store
+            .commit(&[log("a", update(9))])
+            .expect("the disk works");
+        let again = read(&layout).expect("readable");
+        assert_eq!(tasks(&again)[0].1, kept + 1, "cut at {cut}");
+    }
+    assert_eq!(longest, 3);
+    drop(dir);
+}
+
+#[test]
+fn a_record_cut_at_any_byte_costs_its_own_run_at_most() {
+    let (dir, layout) = written();
+    let path = layout.task(&task_key("a")).join("task.info");
+    let whole = std::fs::read(&path).expect("a record");
+    let run = layout.run(&run_key("a"));
+    for cut in 0..whole.len() {
+        std::fs::write(&path, &whole[..cut]).expect("the cut");
+        let image = read(&layout).expect("readable");
+        assert_eq!(tasks(&image), [("b".to_owned(), 1)], "cut at {cut}");
+        assert_eq!(image.damages.len(), 1, "cut at {cut}");
+        // It is kept as evidence, out of the way of the next start.
+        let aside = layout.quarantine().join("c-a");
+        assert!(aside.exists() && !run.exists());
+        assert_eq!(read(&layout).expect("readable").damages, []);
+        std::fs::rename(&aside, &run).expect("put back");
+    }
+    drop(dir);
+}
+
+#[test]
+fn any_flipped_byte_in_any_file_never_stops_the_start() {
+    let (dir, layout) = written();
+    let store = Store::open(layout.clone()).expect("a store");
+    store.remember_boot("boot").expect("written");
+    store.remember_instance("agent-1").expect("written");
+    let mut files = Vec::new();
+    files_below(&layout.meta(), &mut files);
+    assert!(files.len() >= 8, "{files:?}");
+    for path in files {
+        let whole = std::fs::read(&path).expect("a file");
+        for at in 0..whole.len() {
+            let copy = tempfile::tempdir().expect("a directory");
+            copy_tree(dir.path(), copy.path());
+            let mut rotten = whole.clone();
+            rotten[at] ^= 0x08;
+            let inside = path.strip_prefix(dir.path()).expect("below");
+            std::fs::write(copy.path().join(inside), &rotten).expect("the rot");
+            match read(&Layout::new(copy.path())) {
+                Ok(image) => check_other_runs(inside, &image),
+                // A version that is not ours looks like a later one, and is left untouched.
+                Err(ReadError::Newer { .. }) => {}
+                Err(error) => panic!("{inside:?} at {at}: {error}"),
+            }
+        }
+    }
+}
+
+fn check_other_runs(damaged: &Path, image: &Image) {
+    let whole = a_and_b();
+    for (task, entries) in &whole {
+        if !damaged
+            .to_string_lossy()
+            .contains(&format!("executors/{task}/"))
+        {
+            let found = tasks(image);
+            assert!(
+                found.contains(&(task.clone(), *entries)),
+                "{damaged:?} cost {task}"
+            );
+        }
+    }
+}
+
+fn copy_tree(from: &Path, to: &Path) {
+    for entry in std::fs::read_dir(from).expect("a folder").flatten() {
+        let kind = entry.file_type().expect("a type");
+        let target = to.join(entry.file_name());
+        if kind.is_dir() {
+            std::fs::create_dir(&target).expect("a folder");
+            copy_tree(&entry.path(), &target);
+        } else if kind.is_symlink() {
+            let link = std::fs::read_link(entry.path()).expect("a link");
+            std::os::unix::fs::symlink(link, &target).expect("a link");
+        } else {
+            std::fs::copy(entry.path(), &target).expect("a copy");
+        }
+    }
+}
+
+#[test]
+fn a_retired_run_is_gone_and_the_rest_stays() {
+    let (_dir, layout) = written();
+    let store = Store::open(layout.clone()).expect("a store");
+    let late = log("a", update(4));
+    let retire = Write::Retire { key: run_key("a") };
+    store
+        .commit(&[late, retire.clone()])
+        .expect("the disk works");
+    assert_eq!(
+        tasks(&read(&layout).expect("readable")),
+        [("b".to_owned(), 1)]
+    );
+    store.commit(&[retire]).expect("retiring twice is harmless");
+    let executor = layout.run(&run_key("a"));
+    let executor = executor.parent().and_then(Path::parent).expect("a folder");
+    assert!(!executor.exists(), "nothing of it is left");
+    drop(store);
+    assert_eq!(retired(&layout), 0, "the janitor ends with its work done");
+}
+
+#[test]
+fn an_executor_with_another_run_keeps_it() {
+    let (_dir, layout) = written();
+    let store = Store::open(layout.clone()).expect("a store");
+    let mut second = (*task_key("a")).clone();
+    second.run.container = ContainerId::new("c-a2").expect("an id");
+    let entry = Box::new(update(8));
+    let Write::Task { record, .. } = intent("a") else {
+        panic!("not that");
+    };
+    let key = Arc::new(second);
+    let again = [
+        Write::Task {
+            key: key.clone(),
+            record,
+        },
+        Write::Log { key, entry },
+        Write::Retire { key: run_key("a") },
+    ];
+    store.commit(&again).expect("the disk works");
+    let found = tasks(&read(&layout).expect("readable"));
+    assert_eq!(found, [("a".to_owned(), 1), ("b".to_owned(), 1)]);
+}
+
+fn retired(layout: &Layout) -> usize {
+    std::fs::read_dir(layout.retired()).map_or(0, Iterator::count)
+}
+
+/// A disk without room fails the last of a batch; with room again, the batch goes on there, and what
+/// it has retired already is not written anew.
+#[test]
+fn a_batch_goes_on_where_it_failed() {
+    let (_dir, layout) = written();
+    let store = Store::open(layout.clone()).expect("a store");
+    let batch = [
+        log("a", update(4)),
+        Write::Retire { key: run_key("a") },
+        intent("c"),
+        log("c", update(5)),
+    ];
+    let folder = layout.run(&run_key("c"));
+    let executor = folder.parent().and_then(Path::parent).expect("a folder");
+    std::fs::write(executor, b"in the way").expect("written");
+    let mut commit = store.begin(&batch);
+    for _ in 0..3 {
+        commit.resume().expect_err("something is in the way");
+    }
+    std::fs::remove_file(executor).expect("removed");
+    commit.resume().expect("nothing is in the way");
+    let found = tasks(&read(&layout).expect("readable"));
+    assert_eq!(found, [("b".to_owned(), 1), ("c".to_owned(), 1)]);
+    assert!(!layout.run(&run_key("a")).exists());
+    drop(store);
+    assert_eq!(retired(&layout), 0);
+}
+
+#[test]
+fn a_lost_framework_record_is_made_up_for_by_its_tasks() {
+    let (_dir, layout) = written();
+    let id = FrameworkId::new("F").expect("an id");
+    let agent = AgentId::new("S0").expect("an id");
+    std::fs::remove_file(layout.framework_info(&agent, &id)).expect("removed");
+    let image = read(&layout).expect("readable");
+    assert_eq!(image.frameworks[0].info.name, "n");
+    assert_eq!(tasks(&image), a_and_b());
+}
+
+#[test]
+fn leftovers_of_interrupted_writes_are_no_records() {
+    let (_dir, layout) = written();
+    let folder = layout.task(&task_key("a"));
+    std::fs::write(folder.join(".task.info.tmp"), b"half").expect("written");
+    let store = Store::open(layout.clone()).expect("a store");
+    assert_eq!(tasks(&read(&layout).expect("readable")), a_and_b());
+    store
+        .commit(&[intent("a")])
+        .expect("the leftover is no obstacle");
+    assert!(!folder.join(".task.info.tmp").exists());
+}
+
+#[test]
+fn checkpoints_are_for_the_owner_alone() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let (_dir, layout) = written();
+    let mut files = Vec::new();
+    files_below(&layout.meta(), &mut files);
+    for path in files {
+        let mode = std::fs::metadata(&path)
+            .expect("a file")
+            .permissions()
+            .mode();
+        assert_eq!(mode & 0o077, 0, "{path:?}");
+    }
+}
+
+#[test]
+#[ignore = "prints how long a thousand launches take to become durable"]
+fn thousand_intents() {
+    let dir = tempfile::tempdir_in(".").expect("a directory");
+    let store = Store::open(Layout::new(dir.path())).expect("a store");
+    let names: Vec<_> = (0..1000).map(|number| format!("t{number}")).collect();
+    let begun = std::time::Instant::now();
+    for chunk in names.chunks(200) {
+        let writes: Vec<_> = chunk.iter().map(|name| intent(name)).collect();
+        store.commit(&writes).expect("the disk works");
+    }
+    eprintln!("intents: {:?}", begun.elapsed());
+    let begun = std::time::Instant::now();
+    for chunk in names.chunks(200) {
+        let writes: Vec<_> = chunk.iter().map(|name| log(name, update(1))).collect();
+        store.commit(&writes).expect("the disk works");
+    }
+    eprintln!("first updates: {:?}", begun.elapsed());
+    let begun = std::time::Instant::now();
+    for chunk in names.chunks(200) {
+        let writes: Vec<_> = chunk.iter().map(|name| log(name, update(2))).collect();
+        store.commit(&writes).expect("the disk works");
+    }
+    eprintln!("updates: {:?}", begun.elapsed());
+    let begun = std::time::Instant::now();
+    for chunk in names.chunks(200) {
+        let retire = |name: &String| Write::Retire { key: run_key(name) };
+        let writes: Vec<_> = chunk.iter().map(retire).collect();
+        store.commit(&writes).expect("the disk works");
+    }
+    eprintln!("retirements: {:?}", begun.elapsed());
+}

@@ -1,0 +1,237 @@
+//! What the flags mean: resources, attributes, isolation, variables; each checked, with a message that
+//! names the flag.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use meseta_isolators::{Isolation, IsolationError};
+use meseta_proto::convert;
+use meseta_proto::mesos::v1 as pb;
+use meseta_resources::{Attributes, Resources, Role, validate_command_line_resources};
+
+use crate::checkpoint::AgentImage;
+use crate::detect::{Machine, complete};
+use crate::flags::Flags;
+
+/// A flag makes no sense.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigurationError {
+    /// `--resources`.
+    #[error("--resources is invalid: {0}")]
+    Resources(String),
+    /// `--default_role`.
+    #[error("--default_role is invalid: {0}")]
+    DefaultRole(String),
+    /// `--attributes`.
+    #[error("--attributes is invalid: {0}")]
+    Attributes(String),
+    /// `--isolation`.
+    #[error("--isolation is invalid: {0}")]
+    Isolation(#[source] IsolationError),
+    /// `--executor_environment_variables`.
+    #[error("--executor_environment_variables is no JSON object of strings: {0}")]
+    Variables(String),
+    /// A `file://` that cannot be read.
+    #[error("--{flag} names {path}, which cannot be read: {why}")]
+    File {
+        /// The flag.
+        flag: &'static str,
+        /// The file.
+        path: String,
+        /// Why.
+        why: String,
+    },
+    /// A flag that may not be zero.
+    #[error("--{0} must be more than nothing")]
+    Zero(&'static str),
+    /// `--hostname`.
+    #[error("--hostname is invalid: {0:?}")]
+    Hostname(String),
+    /// What the agent was does not go with what it is to be.
+    #[error(
+        "this agent was registered with other {what} ({before}) than it has now ({now}), which \
+         --reconfiguration_policy={policy} does not allow: restore them, or remove \
+         {latest} to come back as a new agent (its tasks will be ended)"
+    )]
+    Incompatible {
+        /// What differs.
+        what: &'static str,
+        /// As it was.
+        before: String,
+        /// As it is.
+        now: String,
+        /// The policy in force.
+        policy: String,
+        /// The link that makes it the same agent.
+        latest: String,
+    },
+}
+
+/// The flags, understood.
+#[derive(Debug)]
+pub(crate) struct Configuration {
+    /// Resources that were given.
+    resources: Resources,
+    /// Their names, also of those that are nothing.
+    named: Vec<String>,
+    /// Attributes as the master is told.
+    pub(crate) attributes: Vec<pb::Attribute>,
+    /// Isolators, if they were given.
+    pub(crate) isolation: Option<Isolation>,
+    /// Variables for all tasks.
+    pub(crate) task_variables: BTreeMap<String, String>,
+}
+
+impl Configuration {
+    /// What was given, completed by what the machine has.
+    pub(crate) fn resources_of_machine(&self, work_dir: &Path) -> Resources {
+        complete(self.resources.clone(), &self.named, Machine::read(work_dir))
+    }
+}
+
+/// Understands the flags.
+pub(crate) fn read(flags: &Flags) -> Result<Configuration, ConfigurationError> {
+    for (flag, duration) in [
+        ("monitor_interval", flags.monitor_interval),
+        (
+            "registration_backoff_factor",
+            flags.registration_backoff_factor,
+        ),
+    ] {
+        if duration.is_zero() {
+            return Err(ConfigurationError::Zero(flag));
+        }
+    }
+    if let Some(hostname) = &flags.hostname {
+        let valid = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':');
+        if hostname.is_empty() || hostname.len() > 255 || !hostname.chars().all(valid) {
+            return Err(ConfigurationError::Hostname(hostname.clone()));
+        }
+    }
+    let (resources, named) = read_resources(flags)?;
+    let isolation = flags.isolation.as_deref().map(Isolation::parse);
+    Ok(Configuration {
+        resources,
+        named,
+        attributes: read_attributes(flags)?,
+        isolation: isolation
+            .transpose()
+            .map_err(ConfigurationError::Isolation)?,
+        task_variables: read_variables(flags)?,
+    })
+}
+
+/// A flag's text, or that of the file it names.
+fn text_of(flag: &'static str, value: &str) -> Result<String, ConfigurationError> {
+    let Some(path) = value.strip_prefix("file://") else {
+        return Ok(value.to_owned());
+    };
+    std::fs::read_to_string(path).map_err(|error| ConfigurationError::File {
+        flag,
+        path: path.to_owned(),
+        why: error.to_string(),
+    })
+}
+
+fn read_resources(flags: &Flags) -> Result<(Resources, Vec<String>), ConfigurationError> {
+    let role = Role::new(&flags.default_role)
+        .map_err(|error| ConfigurationError::DefaultRole(error.to_string()))?;
+    let Some(value) = &flags.resources else {
+        return Ok((Resources::default(), Vec::new()));
+    };
+    let text = text_of("resources", value)?;
+    let text = text.trim();
+    let resources = convert::parse_resources(text, &role)
+        .map_err(|error| ConfigurationError::Resources(error.to_string()))?;
+    let named = if text.starts_with('[') {
+        json_names(text)
+    } else {
+        text_names(text)
+    };
+    validate_command_line_resources(&resources)
+        .map_err(|error| ConfigurationError::Resources(error.to_string()))?;
+    Ok((resources, named))
+}
+
+fn text_names(text: &str) -> Vec<String> {
+    let pieces = text.split(';');
+    pieces
+        .map(|piece| {
+            let end = piece.find(['(', ':']).unwrap_or(piece.len());
+            piece.get(..end).unwrap_or_default().trim().to_owned()
+        })
+        .collect()
+}
+
+fn json_names(text: &str) -> Vec<String> {
+    let messages = meseta_proto::json::many_from_slice::<pb::Resource>(text.as_bytes());
+    let names = messages.into_iter().flatten().map(|message| message.name);
+    names.collect()
+}
+
+fn read_attributes(flags: &Flags) -> Result<Vec<pb::Attribute>, ConfigurationError> {
+    let Some(value) = &flags.attributes else {
+        return Ok(Vec::new());
+    };
+    let text = text_of("attributes", value)?;
+    let attributes: Attributes =
+        text.trim()
+            .parse()
+            .map_err(|error: meseta_resources::ParseError| {
+                ConfigurationError::Attributes(error.to_string())
+            })?;
+    Ok(convert::to_attributes(&attributes))
+}
+
+fn read_variables(flags: &Flags) -> Result<BTreeMap<String, String>, ConfigurationError> {
+    let Some(value) = &flags.executor_environment_variables else {
+        return Ok(BTreeMap::new());
+    };
+    let text = text_of("executor_environment_variables", value)?;
+    serde_json::from_str(&text).map_err(|error| ConfigurationError::Variables(error.to_string()))
+}
+
+/// Whether the agent may come back as the one it was.
+pub(crate) fn check_compatible(
+    flags: &Flags,
+    before: Option<&AgentImage>,
+    now: &pb::AgentInfo,
+) -> Result<(), ConfigurationError> {
+    let Some(before) = before.and_then(|image| image.record.as_ref()) else {
+        return Ok(());
+    };
+    let differ =
+        |what: &'static str, before: String, now: String| ConfigurationError::Incompatible {
+            what,
+            before,
+            now,
+            policy: flags.reconfiguration_policy.clone(),
+            latest: flags
+                .work_dir
+                .join("meta/slaves/latest")
+                .display()
+                .to_string(),
+        };
+    let equal = flags.reconfiguration_policy == "equal";
+    let read = |messages: &[pb::Resource]| convert::resources(messages).unwrap_or_default();
+    let (old, new) = (read(&before.info.resources), read(&now.resources));
+    let allowed = if equal {
+        old == new
+    } else {
+        new.contains(&old)
+    };
+    if !allowed {
+        return Err(differ("resources", old.to_string(), new.to_string()));
+    }
+    let held = |attribute: &pb::Attribute| now.attributes.contains(attribute);
+    let kept = before.info.attributes.iter().all(held);
+    if !kept || (equal && before.info.attributes.len() != now.attributes.len()) {
+        let names = |attributes: &[pb::Attribute]| {
+            let names: Vec<_> = attributes.iter().map(|one| one.name.as_str()).collect();
+            names.join(", ")
+        };
+        let (old, new) = (names(&before.info.attributes), names(&now.attributes));
+        return Err(differ("attributes", old, new));
+    }
+    Ok(())
+}

@@ -1,0 +1,228 @@
+//! What goes into the core and what comes out of it.
+//!
+//! Everything the agent reacts to is an [`Input`]; everything it does is an [`Effect`]. An effect that
+//! others can see waits for the write that it follows ([`Effect::Visible`] after an [`Lsn`]); the shell
+//! releases those of one [`Destination`] in order.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use meseta_isolators::{Demand, ProcessIdentity};
+use meseta_proto::meseta::v1 as wire;
+use meseta_proto::mesos::v1 as pb;
+use meseta_resources::{ContainerId, Role};
+
+use super::recovery::Recovery;
+use crate::checkpoint::{RunKey, TaskKey, Write};
+
+/// Which of the connections to a master, counted from the agent's start.
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash)]
+pub struct LinkId(pub u64);
+
+/// The place of a write in the order of all writes. Zero is before the first.
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash)]
+pub struct Lsn(pub u64);
+
+/// Something happened.
+#[derive(Debug)]
+pub enum Input {
+    /// The checkpoints were read and the machine was looked at. Comes first, once.
+    Recovered(Box<Recovery>),
+    /// A connection to a master stands; nothing was said on it.
+    LinkUp {
+        /// Which.
+        link: LinkId,
+    },
+    /// A connection failed or ended.
+    LinkDown {
+        /// Which.
+        link: LinkId,
+        /// Why, for the log.
+        reason: String,
+    },
+    /// The master said something.
+    Frame {
+        /// On this connection.
+        link: LinkId,
+        /// This.
+        frame: Box<wire::MasterFrame>,
+    },
+    /// A container's task has been executed.
+    ContainerStarted {
+        /// Which.
+        container: ContainerId,
+        /// Who keeps it.
+        supervisor: ProcessIdentity,
+        /// The task's main process.
+        task_pid: i32,
+    },
+    /// A container could not be launched; nothing is left of it.
+    LaunchFailed {
+        /// Which.
+        container: ContainerId,
+        /// Why.
+        cause: String,
+    },
+    /// A container ended, and its groups are verified empty and removed.
+    ContainerEnded {
+        /// Which.
+        container: ContainerId,
+        /// How.
+        ending: Ending,
+    },
+    /// Only time has passed.
+    Tick,
+    /// The agent is asked to end.
+    Stop {
+        /// Whether its tasks end with it.
+        kill_tasks: bool,
+    },
+}
+
+/// How a container ended.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Ending {
+    /// Of its main process.
+    pub exit: Exit,
+    /// A limit that it had run into.
+    pub limitation: Option<MemoryLimitation>,
+}
+
+/// How a process ended.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Exit {
+    /// With this code.
+    Code(i32),
+    /// By this signal.
+    Signal(i32),
+    /// It never came to run its command.
+    LaunchFailed(String),
+    /// Nobody saw it; why not.
+    Unknown(String),
+}
+
+/// The kernel killed for want of memory.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct MemoryLimitation {
+    /// What to say, with the numbers.
+    pub message: String,
+    /// The most that was ever used, or else the limit.
+    pub bytes: Option<u64>,
+}
+
+/// Something is to be done.
+#[derive(Debug)]
+pub enum Effect {
+    /// Make this durable.
+    Persist {
+        /// Its place in the order.
+        lsn: Lsn,
+        /// What.
+        write: Write,
+    },
+    /// Do this once all writes up to `after` are durable.
+    Visible {
+        /// The last write that must come before.
+        after: Lsn,
+        /// Whom it goes to; order is kept per destination.
+        to: Destination,
+        /// What.
+        action: Action,
+    },
+}
+
+/// Whom an action concerns.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash)]
+pub enum Destination {
+    /// The connection to the master.
+    Master,
+    /// The same, for what waits for no disk: connecting, disconnecting, signs of life.
+    Liveness,
+    /// One container.
+    Container(ContainerId),
+    /// The agent's process.
+    Agent,
+}
+
+/// What is done outside.
+#[derive(Debug)]
+pub enum Action {
+    /// Try to reach the master, once; answered by `LinkUp` or `LinkDown`.
+    Connect {
+        /// The name of the connection.
+        link: LinkId,
+    },
+    /// Give a connection up; not answered.
+    Disconnect {
+        /// Which.
+        link: LinkId,
+    },
+    /// Say something.
+    Send {
+        /// On this connection; if it is gone, to nobody.
+        link: LinkId,
+        /// This.
+        message: Box<wire::agent_frame::Message>,
+    },
+    /// Launch a container; answered by `ContainerStarted` and later `ContainerEnded`, or by
+    /// `LaunchFailed`.
+    Launch(Box<LaunchPlan>),
+    /// End a container: a signal, then after the grace SIGKILL. One that has not begun to be
+    /// launched is not launched any more, which is answered by `LaunchFailed`.
+    Kill {
+        /// Which.
+        container: ContainerId,
+        /// Time between SIGTERM and SIGKILL.
+        grace: Duration,
+    },
+    /// The grace is over and the container still there: take it apart.
+    Destroy {
+        /// Which.
+        container: ContainerId,
+    },
+    /// The end of a container is durable: what the machine kept of it may go.
+    Forget {
+        /// Which.
+        container: ContainerId,
+    },
+    /// End the agent's process.
+    Exit(ExitReason),
+}
+
+/// Why the agent's process ends.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum ExitReason {
+    /// It was asked to.
+    Stopped,
+    /// The master asked for it.
+    Shutdown(String),
+    /// The master will not have it, for good.
+    Refused(String),
+}
+
+/// One command task, ready to be launched.
+#[derive(Clone, Debug)]
+pub struct LaunchPlan {
+    /// Which run, container included.
+    pub run: Arc<RunKey>,
+    /// The task, as the framework sent it.
+    pub task: Arc<pb::TaskInfo>,
+    /// Whom it runs as.
+    pub user: String,
+    /// The role its resources are allocated to.
+    pub role: Option<Role>,
+    /// Whether the framework asked for checkpoints (its tasks are told so).
+    pub checkpoint: bool,
+    /// Requests and limits.
+    pub demand: Demand,
+}
+
+impl LaunchPlan {
+    /// The container's id.
+    pub fn container(&self) -> &ContainerId {
+        &self.run.container
+    }
+}
+
+/// One task's place in the checkpoints, shared by all that refer to it.
+pub type SharedTaskKey = Arc<TaskKey>;

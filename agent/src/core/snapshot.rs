@@ -1,0 +1,118 @@
+//! What readers see of the core: a cheap copy at one moment.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use meseta_proto::mesos::v1 as pb;
+use meseta_resources::{AgentId, FrameworkId, Resources};
+
+use super::{AgentCore, Framework, State};
+
+/// What happened since the agent's start, counted.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Counters {
+    /// Tasks that ended as each terminal state.
+    pub tasks_finished: u64,
+    /// See [`Counters::tasks_finished`].
+    pub tasks_failed: u64,
+    /// See [`Counters::tasks_finished`].
+    pub tasks_killed: u64,
+    /// LOST and DROPPED.
+    pub tasks_lost: u64,
+    /// GONE.
+    pub tasks_gone: u64,
+    /// Containers that could not be launched.
+    pub container_launch_errors: u64,
+    /// Executors that ended.
+    pub executors_terminated: u64,
+    /// Status updates taken.
+    pub valid_status_updates: u64,
+    /// Status updates dropped.
+    pub invalid_status_updates: u64,
+    /// Messages between schedulers and executors that found nobody.
+    pub invalid_framework_messages: u64,
+    /// Damaged checkpoints.
+    pub recovery_errors: usize,
+}
+
+impl Counters {
+    pub(super) fn count_terminal(&mut self, state: i32) {
+        use pb::TaskState::{
+            TaskDropped, TaskError, TaskFailed, TaskFinished, TaskGone, TaskGoneByOperator,
+            TaskKilled, TaskLost,
+        };
+        let Ok(state) = pb::TaskState::try_from(state) else {
+            return;
+        };
+        match state {
+            TaskFinished => self.tasks_finished += 1,
+            TaskFailed | TaskError => self.tasks_failed += 1,
+            TaskKilled => self.tasks_killed += 1,
+            TaskLost | TaskDropped => self.tasks_lost += 1,
+            TaskGone | TaskGoneByOperator => self.tasks_gone += 1,
+            _ => {}
+        }
+    }
+}
+
+/// The core at one moment.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// Two of one sequence are the same.
+    pub sequence: u64,
+    /// Where the agent is in its life.
+    pub state: State,
+    /// Its id, once it has one.
+    pub agent_id: Option<AgentId>,
+    /// What the master is told of it, but for the id.
+    pub info: pb::AgentInfo,
+    /// What it can do.
+    pub capabilities: Vec<pb::agent_info::capability::Type>,
+    /// Its total.
+    pub resources: Resources,
+    /// The master that it is registered with, or was last.
+    pub master: Option<Arc<pb::MasterInfo>>,
+    /// Frameworks with work here.
+    pub frameworks: BTreeMap<FrameworkId, Arc<Framework>>,
+    /// Frameworks that had, oldest first.
+    pub completed_frameworks: Vec<Arc<Framework>>,
+    /// What happened.
+    pub counters: Counters,
+}
+
+impl AgentCore {
+    /// The core as it is now.
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot {
+            sequence: self.sequence,
+            state: self.state,
+            agent_id: self.agent_id.clone(),
+            info: self.options.info.clone(),
+            capabilities: self.options.capabilities.clone(),
+            resources: self.options.resources.clone(),
+            master: self.master.clone(),
+            frameworks: self.frameworks.clone(),
+            completed_frameworks: self.completed_frameworks.iter().cloned().collect(),
+            counters: self.counters.clone(),
+        }
+    }
+}
+
+impl Snapshot {
+    /// All executors that are not over.
+    pub fn executors(&self) -> impl Iterator<Item = &Arc<super::Executor>> {
+        let frameworks = self.frameworks.values();
+        frameworks.flat_map(|framework| framework.executors.values())
+    }
+
+    /// What the live executors were allocated.
+    pub fn allocated(&self) -> Resources {
+        let mut sum = Resources::default();
+        for executor in self.executors().filter(|executor| executor.is_live()) {
+            for resource in executor.task.resources.iter() {
+                sum.insert(resource.clone());
+            }
+        }
+        sum
+    }
+}

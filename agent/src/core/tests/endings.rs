@@ -1,0 +1,466 @@
+//! Launches that fail, kills, and what the end of a container is told as.
+
+use std::time::Duration;
+
+use meseta_isolators::Limit;
+use meseta_proto::meseta::v1 as wire;
+use meseta_proto::meseta::v1::master_frame::Message as ToAgent;
+use meseta_proto::mesos::v1 as pb;
+use meseta_proto::mesos::v1::TaskState::{
+    TaskError, TaskFailed, TaskFinished, TaskKilled, TaskKilling,
+};
+use meseta_proto::mesos::v1::framework_info::capability::Type as FrameworkCapability;
+use meseta_proto::mesos::v1::task_status::{Reason, Source};
+
+use super::simulation::{Seen, Simulation, duration, framework_id, scalar, task};
+use crate::core::{Ending, Exit, ExitReason, Input, MemoryLimitation, State};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn ended(exit: Exit) -> pb::TaskStatus {
+    let mut simulation = Simulation::registered();
+    let container = simulation.running(task("t"));
+    simulation.end(&container, exit);
+    let mut told = simulation.acknowledge_all();
+    assert_eq!(told.len(), 1);
+    told.remove(0)
+}
+
+#[test]
+fn the_end_of_a_command_is_told_as_mesos_tells_it() {
+    for (exit, state, message) in [
+        (Exit::Code(0), TaskFinished, "Command exited with status 0"),
+        (Exit::Code(3), TaskFailed, "Command exited with status 3"),
+        (
+            Exit::Signal(9),
+            TaskFailed,
+            "Command terminated with signal Killed",
+        ),
+        (
+            Exit::Signal(11),
+            TaskFailed,
+            "Command terminated with signal Segmentation fault",
+        ),
+    ] {
+        let status = ended(exit);
+        assert_eq!(status.state(), state);
+        assert_eq!(status.message.as_deref(), Some(message));
+        assert_eq!(status.source(), Source::Executor);
+        assert_eq!(status.reason, None);
+    }
+}
+
+#[test]
+fn an_end_that_nobody_saw_is_a_failure() {
+    let status = ended(Exit::Unknown("no record".to_owned()));
+    assert_eq!(status.state(), TaskFailed);
+    assert_eq!(status.reason(), Reason::ExecutorTerminated);
+    assert_eq!(status.source(), Source::Agent);
+}
+
+#[test]
+fn want_of_memory_is_told_with_the_limit_and_wins_over_a_kill() {
+    for killed in [false, true] {
+        let mut simulation = Simulation::registered();
+        let container = simulation.running(task("t"));
+        if killed {
+            simulation.kill("t", None);
+        }
+        simulation.step(Input::ContainerEnded {
+            container,
+            ending: Ending {
+                exit: Exit::Signal(9),
+                limitation: Some(MemoryLimitation {
+                    message: "Memory limit exceeded: Requested: 64MB Maximum Used: 64MB".to_owned(),
+                    bytes: Some(64 * 1024 * 1024),
+                }),
+            },
+        });
+        let status = simulation.acknowledge_all().pop().expect("an update");
+        assert_eq!(status.state(), TaskFailed);
+        assert_eq!(status.reason(), Reason::ContainerLimitationMemory);
+        let limited = status.limitation.expect("a limitation").resources;
+        assert_eq!(limited[0].scalar.map(|scalar| scalar.value), Some(64.0));
+    }
+}
+
+#[test]
+fn a_launch_that_fails_is_told_with_its_cause_and_without_a_start() {
+    let mut simulation = Simulation::registered();
+    simulation.run(task("t"));
+    let container = simulation.launched();
+    simulation.step(Input::LaunchFailed {
+        container,
+        cause: "no such user: \"x\"".to_owned(),
+    });
+    let told = simulation.acknowledge_all();
+    assert_eq!(told.len(), 1);
+    assert_eq!(told[0].state(), TaskFailed);
+    assert_eq!(told[0].reason(), Reason::ContainerLaunchFailed);
+    assert_eq!(told[0].source(), Source::Agent);
+    let message = told[0].message.as_deref();
+    assert_eq!(
+        message,
+        Some("Failed to launch container: no such user: \"x\"")
+    );
+    assert!(told[0].container_status.is_none());
+}
+
+#[test]
+fn the_grace_of_the_kill_goes_before_that_of_the_task_before_three_seconds() {
+    for (of_kill, of_task, expected) in [
+        (None, None, 3),
+        (None, Some(7), 7),
+        (Some(9), Some(7), 9),
+        (Some(0), Some(7), 0),
+    ] {
+        let mut simulation = Simulation::registered();
+        let mut info = task("t");
+        info.kill_policy = of_task.map(|seconds: u32| pb::KillPolicy {
+            grace_period: Some(duration(SECOND * seconds)),
+        });
+        simulation.running(info);
+        simulation.kill("t", of_kill.map(|seconds: u32| SECOND * seconds));
+        assert_eq!(simulation.kills(), [SECOND * expected]);
+    }
+}
+
+#[test]
+fn killing_is_told_to_those_who_asked_for_it() {
+    for capable in [false, true] {
+        let mut simulation = Simulation::registered();
+        if capable {
+            simulation
+                .capabilities
+                .push(FrameworkCapability::TaskKillingState);
+        }
+        let container = simulation.running(task("t"));
+        simulation.kill("t", None);
+        simulation.end(&container, Exit::Signal(15));
+        let told = simulation.acknowledge_all();
+        let states: Vec<_> = told.iter().map(pb::TaskStatus::state).collect();
+        if capable {
+            assert_eq!(states, [TaskKilling, TaskKilled]);
+        } else {
+            assert_eq!(states, [TaskKilled]);
+        }
+        let last = told.last().expect("an update");
+        assert_eq!(
+            last.message.as_deref(),
+            Some("Command terminated with signal Terminated")
+        );
+    }
+}
+
+#[test]
+fn killed_wins_over_a_clean_exit() {
+    let mut simulation = Simulation::registered();
+    let container = simulation.running(task("t"));
+    simulation.kill("t", None);
+    simulation.end(&container, Exit::Code(0));
+    assert_eq!(simulation.acknowledge_all()[0].state(), TaskKilled);
+}
+
+#[test]
+fn a_second_kill_shortens_the_grace_and_never_lengthens_it() {
+    let mut simulation = Simulation::registered();
+    simulation.running(task("t"));
+    simulation.kill("t", Some(SECOND * 10));
+    simulation.kill("t", Some(SECOND * 20));
+    assert_eq!(simulation.kills(), [SECOND * 10]);
+    simulation.advance(SECOND * 4);
+    simulation.kill("t", Some(SECOND * 8));
+    assert_eq!(simulation.kills(), [SECOND * 10]);
+    simulation.kill("t", Some(SECOND * 2));
+    assert_eq!(simulation.kills(), [SECOND * 10, SECOND * 2]);
+}
+
+#[test]
+fn a_container_that_outlives_its_kill_is_taken_apart() {
+    let mut simulation = Simulation::registered();
+    let container = simulation.running(task("t"));
+    simulation.kill("t", Some(SECOND * 5));
+    simulation.advance(SECOND * 5);
+    assert!(
+        !simulation
+            .seen
+            .iter()
+            .any(|seen| matches!(seen, Seen::Destroy(_)))
+    );
+    simulation.advance(SECOND);
+    assert!(
+        matches!(simulation.seen.last(), Some(Seen::Destroy(destroyed)) if *destroyed == container)
+    );
+    assert!(
+        simulation.take_updates().is_empty(),
+        "it is not told killed before it is gone"
+    );
+}
+
+#[test]
+fn a_kill_before_the_launch_wins_over_it() {
+    // The container was not begun: it never will be.
+    let mut simulation = Simulation::registered();
+    simulation.run(task("t"));
+    let container = simulation.launched();
+    simulation.kill("t", None);
+    simulation.step(Input::LaunchFailed {
+        container,
+        cause: "not wanted".to_owned(),
+    });
+    let told = simulation.acknowledge_all();
+    assert_eq!(told.len(), 1);
+    assert_eq!(told[0].state(), TaskKilled);
+    assert_eq!(told[0].reason(), Reason::TaskKilledDuringLaunch);
+}
+
+#[test]
+fn a_kill_during_the_launch_ends_what_was_launched() {
+    let mut simulation = Simulation::registered();
+    simulation.run(task("t"));
+    let container = simulation.launched();
+    simulation.kill("t", None);
+    simulation.start(&container);
+    assert!(
+        simulation.take_updates().is_empty(),
+        "it is never told to have started"
+    );
+    assert_eq!(simulation.kills().last(), Some(&Duration::ZERO));
+    simulation.end(&container, Exit::Signal(9));
+    let told = simulation.acknowledge_all();
+    assert_eq!(told.len(), 1);
+    assert_eq!(told[0].state(), TaskKilled);
+    assert_eq!(told[0].reason(), Reason::TaskKilledDuringLaunch);
+}
+
+#[test]
+fn a_task_runs_no_longer_than_it_said() {
+    let mut simulation = Simulation::registered();
+    let mut info = task("t");
+    info.max_completion_time = Some(duration(SECOND * 60));
+    let container = simulation.running(info);
+    simulation.advance(SECOND * 59);
+    assert!(simulation.kills().is_empty());
+    simulation.advance(SECOND);
+    assert_eq!(simulation.kills(), [Duration::ZERO]);
+    simulation.end(&container, Exit::Signal(9));
+    let told = simulation.acknowledge_all();
+    assert_eq!(told.len(), 1);
+    assert_eq!(told[0].state(), TaskFailed);
+    assert_eq!(told[0].reason(), Reason::MaxCompletionTimeReached);
+}
+
+#[test]
+fn the_kill_of_an_unknown_task_is_ignored() {
+    let mut simulation = Simulation::registered();
+    simulation.kill("nobody", None);
+    simulation.kill("", None);
+    simulation.kill("a/b", None);
+    assert!(simulation.take_updates().is_empty());
+}
+
+#[test]
+fn a_task_that_is_here_is_not_run_twice() {
+    let mut simulation = Simulation::registered();
+    simulation.running(task("t"));
+    let launches = simulation.seen.len();
+    simulation.run(task("t"));
+    assert_eq!(simulation.seen.len(), launches);
+    assert!(simulation.take_updates().is_empty());
+}
+
+#[test]
+fn a_task_id_may_be_used_again_once_the_last_word_is_acknowledged() {
+    let mut simulation = Simulation::registered();
+    let first = simulation.running(task("t"));
+    simulation.end(&first, Exit::Code(0));
+    simulation.acknowledge_all();
+    let second = simulation.running(task("t"));
+    assert_ne!(first, second);
+    simulation.end(&second, Exit::Code(1));
+    assert_eq!(simulation.acknowledge_all()[0].state(), TaskFailed);
+}
+
+fn refused(change: impl FnOnce(&mut pb::TaskInfo)) -> pb::TaskStatus {
+    let mut simulation = Simulation::registered();
+    let mut info = task("t");
+    change(&mut info);
+    simulation.run(info);
+    assert!(
+        !simulation
+            .seen
+            .iter()
+            .any(|seen| matches!(seen, Seen::Launch(_)))
+    );
+    let mut told = simulation.acknowledge_all();
+    assert_eq!(told.len(), 1);
+    told.remove(0)
+}
+
+#[test]
+fn what_cannot_be_run_is_refused_with_the_reason() {
+    let limit = |name: &str, value: f64| (name.to_owned(), pb::value::Scalar { value });
+    type Change = Box<dyn FnOnce(&mut pb::TaskInfo)>;
+    let cases: Vec<(Change, &str)> = vec![
+        (
+            Box::new(|t| t.agent_id.value = "S9".to_owned()),
+            "is for agent 'S9'",
+        ),
+        (
+            Box::new(|t| t.command = None),
+            "neither a command nor an executor",
+        ),
+        (
+            Box::new(|t| t.executor = Some(Box::default())),
+            "executor of their own",
+        ),
+        (
+            Box::new(|t| t.resources = vec![scalar("cpus", -1.0)]),
+            "resources are invalid",
+        ),
+        (
+            Box::new(|t| t.resources = vec![scalar("cpus", f64::NAN)]),
+            "resources are invalid",
+        ),
+        (
+            Box::new(move |t| t.limits.extend([limit("disk", 1.0)])),
+            "no limit can be set on 'disk'",
+        ),
+        (
+            Box::new(move |t| t.limits.extend([limit("cpus", 0.5)])),
+            "below what was requested",
+        ),
+        (
+            Box::new(move |t| t.limits.extend([limit("cpus", f64::NAN)])),
+            "the limit on 'cpus' is NaN",
+        ),
+        (
+            Box::new(|t| t.health_check = Some(Box::default())),
+            "health checks are not supported",
+        ),
+        (
+            Box::new(|t| {
+                if let Some(command) = &mut t.command {
+                    command.uris.push(pb::command_info::Uri::default());
+                }
+            }),
+            "fetching URIs is not supported",
+        ),
+    ];
+    for (change, complaint) in cases {
+        let status = refused(change);
+        assert_eq!(status.state(), TaskError);
+        assert_eq!(status.reason(), Reason::TaskInvalid);
+        let message = status.message.unwrap_or_default();
+        assert!(
+            message.contains(complaint),
+            "{message:?} lacks {complaint:?}"
+        );
+    }
+}
+
+#[test]
+fn requests_and_limits_reach_the_kernel_side_in_its_units() {
+    let mut simulation = Simulation::registered();
+    let mut info = task("t");
+    info.resources = vec![scalar("cpus", 0.5), scalar("mem", 32.5)];
+    let unlimited = pb::value::Scalar {
+        value: f64::INFINITY,
+    };
+    info.limits.insert("mem".to_owned(), unlimited);
+    info.limits
+        .insert("cpus".to_owned(), pb::value::Scalar { value: 1.25 });
+    simulation.running(info);
+    let snapshot = simulation.core.snapshot();
+    let demand = snapshot.executors().next().expect("an executor").demand;
+    assert_eq!(demand.cpus_millis, 500);
+    assert_eq!(demand.cpus_limit, Some(Limit::At(1250)));
+    assert_eq!(demand.mem_bytes, Some(32 * 1024 * 1024 + 512 * 1024));
+    assert_eq!(demand.mem_limit, Some(Limit::Unlimited));
+}
+
+#[test]
+fn task_groups_are_refused_task_by_task() {
+    let mut simulation = Simulation::registered();
+    let framework = simulation.framework();
+    simulation.tell(ToAgent::RunTaskGroup(wire::RunTaskGroup {
+        framework,
+        executor: pb::ExecutorInfo::default(),
+        task_group: pb::TaskGroupInfo {
+            tasks: vec![task("a"), task("b")],
+        },
+        launch_executor: true,
+        resource_version_uuid: None,
+    }));
+    let told = simulation.acknowledge_all();
+    assert_eq!(told.len(), 2);
+    assert!(
+        told.iter().all(
+            |status| status.state() == TaskError && status.reason() == Reason::TaskGroupInvalid
+        )
+    );
+}
+
+#[test]
+fn the_end_of_a_framework_ends_its_tasks_and_waits_for_nobody() {
+    let mut simulation = Simulation::registered();
+    let container = simulation.running(task("t"));
+    simulation.tell(ToAgent::ShutdownFramework(wire::ShutdownFramework {
+        framework_id: framework_id(),
+    }));
+    assert_eq!(simulation.kills().len(), 1);
+    simulation.end(&container, Exit::Signal(15));
+    assert!(simulation.core.snapshot().frameworks.is_empty());
+    assert!(simulation.image().frameworks.is_empty());
+    simulation.take_updates();
+    simulation.advance(Duration::from_secs(20));
+    assert!(simulation.take_updates().is_empty());
+}
+
+#[test]
+fn stopping_leaves_tasks_alone_unless_it_is_told_not_to() {
+    let mut simulation = Simulation::registered();
+    simulation.running(task("t"));
+    simulation.step(Input::Stop { kill_tasks: false });
+    assert!(matches!(
+        simulation.seen.last(),
+        Some(Seen::Exit(ExitReason::Stopped))
+    ));
+    assert!(simulation.kills().is_empty());
+
+    let mut simulation_with = Simulation::registered();
+    let container_with = simulation_with.running(task("t"));
+    simulation_with.step(Input::Stop { kill_tasks: true });
+    assert_eq!(simulation_with.kills().len(), 1);
+    assert!(
+        !simulation_with
+            .seen
+            .iter()
+            .any(|seen| matches!(seen, Seen::Exit(_)))
+    );
+    simulation_with.end(&container_with, Exit::Signal(15));
+    assert!(matches!(
+        simulation_with.seen.last(),
+        Some(Seen::Exit(ExitReason::Stopped))
+    ));
+    assert_eq!(simulation_with.core.state(), State::Terminating);
+}
+
+#[test]
+fn only_so_many_completed_executors_are_kept() {
+    let mut simulation = Simulation::registered();
+    simulation.running(task("stays"));
+    for number in 0..6 {
+        let container = simulation.running(task(&format!("t{number}")));
+        simulation.end(&container, Exit::Code(0));
+        simulation.acknowledge_all();
+    }
+    let snapshot = simulation.core.snapshot();
+    let framework = snapshot.frameworks.values().next().expect("a framework");
+    let ids: Vec<_> = framework
+        .completed
+        .iter()
+        .map(|e| e.key.executor.to_string())
+        .collect();
+    assert_eq!(ids, ["t3", "t4", "t5"]);
+}

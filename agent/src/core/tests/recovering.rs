@@ -1,0 +1,198 @@
+//! Coming back after a crash, from the real checkpoint store.
+
+use std::time::Duration;
+
+use meseta_proto::mesos::v1 as pb;
+use meseta_proto::mesos::v1::TaskState::{
+    TaskFailed, TaskFinished, TaskKilled, TaskRunning, TaskStarting,
+};
+use meseta_proto::mesos::v1::task_status::Reason;
+
+use super::simulation::{Seen, Simulation, duration, identity, task};
+use crate::core::{Exit, Input};
+
+fn states(told: &[pb::TaskStatus]) -> Vec<pb::TaskState> {
+    told.iter().map(pb::TaskStatus::state).collect()
+}
+
+#[test]
+fn a_running_task_goes_on_and_ends_normally() {
+    let mut simulation = Simulation::registered();
+    let container = simulation.running(task("t"));
+    simulation.crash(false);
+    simulation.register();
+    assert!(simulation.take_updates().is_empty());
+    simulation.end(&container, Exit::Code(0));
+    assert_eq!(states(&simulation.acknowledge_all()), [TaskFinished]);
+}
+
+#[test]
+fn restart_before_containerizer_launch() {
+    let mut simulation = Simulation::registered();
+    simulation.run(task("t"));
+    simulation.crash(false);
+    simulation.register();
+    let told = simulation.acknowledge_all();
+    assert_eq!(states(&told), [TaskFailed]);
+    assert_eq!(told[0].reason(), Reason::AgentRestarted);
+    simulation.crash(false);
+    simulation.register();
+    assert!(simulation.acknowledge_all().is_empty());
+    assert!(simulation.core.snapshot().frameworks.is_empty());
+}
+
+#[test]
+fn a_task_that_started_unheard_is_told_to_run() {
+    let mut simulation = Simulation::registered();
+    simulation.run(task("t"));
+    let container = simulation.launched();
+    // Executed, and the agent fell before it heard of it.
+    simulation.machine.insert(container.clone(), identity(1));
+    simulation.crash(false);
+    simulation.register();
+    assert_eq!(
+        states(&simulation.acknowledge_all()),
+        [TaskStarting, TaskRunning]
+    );
+    simulation.end(&container, Exit::Code(0));
+    assert_eq!(states(&simulation.acknowledge_all()), [TaskFinished]);
+}
+
+/// It was executed and has ended before the agent came back to hear of either.
+#[test]
+fn a_start_that_nobody_heard_of_is_told_before_the_end() {
+    let mut simulation = Simulation::registered();
+    simulation.run(task("t"));
+    let container = simulation.launched();
+    simulation.end(&container, Exit::Code(3));
+    assert_eq!(
+        states(&simulation.acknowledge_all()),
+        [TaskStarting, TaskRunning, TaskFailed]
+    );
+}
+
+#[test]
+fn a_reboot_ends_every_task() {
+    let mut simulation = Simulation::registered();
+    simulation.running(task("t"));
+    simulation.crash(true);
+    simulation.register();
+    let told = simulation.acknowledge_all();
+    assert_eq!(states(&told), [TaskFailed]);
+    assert!(
+        told[0]
+            .message
+            .as_deref()
+            .unwrap_or_default()
+            .contains("booted")
+    );
+}
+
+#[test]
+fn unacknowledged_updates_are_told_again_and_acknowledged_ones_are_not() {
+    let mut simulation = Simulation::registered();
+    simulation.run(task("t"));
+    let container = simulation.launched();
+    simulation.start(&container);
+    let starting = simulation.take_updates().remove(0).status;
+    simulation.acknowledge(&starting);
+    let running = simulation.take_updates().remove(0).status;
+    simulation.crash(false);
+    simulation.register();
+    let told = simulation.acknowledge_all();
+    assert_eq!(told.len(), 1);
+    assert_eq!(told[0].uuid, running.uuid);
+}
+
+#[test]
+fn a_terminal_update_survives_and_its_acknowledgement_forgets_the_task() {
+    let mut simulation = Simulation::registered();
+    let container = simulation.running(task("t"));
+    simulation.end(&container, Exit::Code(0));
+    simulation.take_updates();
+    simulation.crash(false);
+    simulation.crash(false);
+    simulation.register();
+    assert_eq!(states(&simulation.acknowledge_all()), [TaskFinished]);
+    assert!(simulation.image().frameworks.is_empty());
+}
+
+#[test]
+fn a_kill_goes_on_after_a_crash_with_what_is_left_of_its_grace() {
+    let mut simulation = Simulation::registered();
+    let container = simulation.running(task("t"));
+    simulation.kill("t", Some(Duration::from_secs(10)));
+    simulation.advance(Duration::from_secs(4));
+    simulation.crash(false);
+    assert_eq!(simulation.kills().last(), Some(&Duration::from_secs(6)));
+    simulation.register();
+    simulation.end(&container, Exit::Signal(15));
+    assert_eq!(states(&simulation.acknowledge_all()), [TaskKilled]);
+}
+
+#[test]
+fn the_completion_time_counts_over_crashes() {
+    let mut simulation = Simulation::registered();
+    let mut info = task("t");
+    info.max_completion_time = Some(duration(Duration::from_secs(60)));
+    simulation.running(info);
+    simulation.advance(Duration::from_secs(50));
+    simulation.crash(false);
+    simulation.advance(Duration::from_secs(9));
+    assert!(simulation.kills().is_empty());
+    simulation.advance(Duration::from_secs(2));
+    assert_eq!(simulation.kills(), [Duration::ZERO]);
+}
+
+#[test]
+fn an_agent_id_is_kept() {
+    let mut simulation = Simulation::registered();
+    simulation.crash(false);
+    simulation.link_up();
+    use meseta_proto::meseta::v1::agent_frame::Message as FromAgent;
+    assert!(matches!(
+        simulation.frames.last(),
+        Some(FromAgent::Reregister(_))
+    ));
+}
+
+#[test]
+fn recovering_twice_gives_the_same() {
+    let mut simulation = Simulation::registered();
+    simulation.running(task("lives"));
+    simulation.run(task("never-launched"));
+    let ended = simulation.running(task("ended"));
+    simulation.end(&ended, Exit::Code(0));
+    let told = |simulation: &mut Simulation| {
+        simulation.crash(false);
+        let snapshot = simulation.core.snapshot();
+        let tasks = snapshot.executors();
+        tasks
+            .map(|executor| (executor.key.clone(), executor.task.state, executor.phase))
+            .collect::<Vec<_>>()
+    };
+    let first = told(&mut simulation);
+    assert_eq!(first.len(), 3);
+    assert_eq!(first, told(&mut simulation));
+    assert_eq!(first, told(&mut simulation));
+}
+
+#[test]
+fn nothing_is_seen_of_what_the_disk_lost() {
+    let mut simulation = Simulation::registered();
+    simulation.quick_disk = false;
+    simulation.run(task("t"));
+    assert!(
+        !simulation
+            .seen
+            .iter()
+            .any(|seen| matches!(seen, Seen::Launch(_)))
+    );
+    simulation.crash(false);
+    simulation.flush(usize::MAX);
+    simulation.quick_disk = true;
+    simulation.register();
+    // The master asks for what it believes to run here; the agent knows nothing of it.
+    assert!(simulation.core.snapshot().frameworks.is_empty());
+    simulation.step(Input::Tick);
+}

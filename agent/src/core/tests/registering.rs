@@ -1,0 +1,284 @@
+//! Finding a master, keeping it, losing it.
+
+use std::time::Duration;
+
+use meseta_proto::meseta::v1 as wire;
+use meseta_proto::meseta::v1::agent_frame::Message as FromAgent;
+use meseta_proto::meseta::v1::master_frame::Message as ToAgent;
+use meseta_proto::mesos::v1 as pb;
+use meseta_proto::mesos::v1::TaskState::{TaskDropped, TaskLost, TaskRunning};
+use meseta_proto::mesos::v1::task_status::Reason;
+
+use super::simulation::{PING_TIMEOUT, Seen, Simulation, framework_id, registered, task, task_id};
+use crate::core::{ExitReason, State};
+
+#[test]
+fn the_first_attempt_is_made_at_once_and_pauses_come_after_failures() {
+    let mut simulation = Simulation::new();
+    assert_eq!(simulation.connects(), 1);
+    let mut pauses = Vec::new();
+    for attempt in 2..12 {
+        simulation.link_down();
+        let before = simulation.now.moment;
+        while simulation.connects() < attempt {
+            let next = simulation
+                .core
+                .next_deadline()
+                .expect("another attempt is planned");
+            simulation.advance(next.saturating_since(simulation.now.moment));
+        }
+        pauses.push(simulation.now.moment.saturating_since(before));
+    }
+    for (doublings, pause) in pauses.iter().enumerate() {
+        let ceiling = Duration::from_secs(1 << doublings.min(10)).min(Duration::from_secs(15));
+        assert!(
+            *pause <= ceiling && *pause >= ceiling / 2,
+            "{doublings}: {pause:?}"
+        );
+    }
+    assert!(
+        pauses.windows(2).any(|pair| pair[0] * 2 != pair[1]),
+        "there is no jitter: {pauses:?}"
+    );
+}
+
+#[test]
+fn an_agent_without_an_id_registers_and_one_with_an_id_comes_back() {
+    let mut simulation = Simulation::new();
+    simulation.link_up();
+    assert!(
+        matches!(&simulation.frames[..], [FromAgent::Register(register)]
+        if register.agent_info.id.is_none())
+    );
+    simulation.tell(registered());
+    simulation.running(task("t"));
+    simulation.frames.clear();
+    simulation.link_down();
+    assert_eq!(simulation.core.state(), State::Disconnected);
+    simulation.link_up();
+    let [FromAgent::Reregister(told)] = &simulation.frames[..] else {
+        panic!("{:?}", simulation.frames);
+    };
+    assert_eq!(
+        told.register
+            .agent_info
+            .id
+            .as_ref()
+            .map(|id| id.value.as_str()),
+        Some("S0")
+    );
+    assert_eq!(told.tasks.len(), 1);
+    assert_eq!(told.tasks[0].state(), TaskRunning);
+    assert_eq!(told.frameworks.len(), 1);
+}
+
+#[test]
+fn a_terminal_task_is_told_until_it_is_acknowledged() {
+    let mut simulation = Simulation::registered();
+    let container = simulation.running(task("t"));
+    simulation.end(&container, crate::core::Exit::Code(0));
+    simulation.link_down();
+    simulation.frames.clear();
+    simulation.link_up();
+    let FromAgent::Reregister(told) = simulation.frames.remove(0) else {
+        panic!("not a return");
+    };
+    assert_eq!(told.tasks.len(), 1);
+    assert_eq!(told.tasks[0].state(), pb::TaskState::TaskFinished);
+    simulation.tell(registered());
+    simulation.acknowledge_all();
+    simulation.link_down();
+    simulation.frames.clear();
+    simulation.link_up();
+    assert!(
+        matches!(&simulation.frames[..], [FromAgent::Reregister(told)] if told.tasks.is_empty())
+    );
+}
+
+#[test]
+fn a_master_of_a_lower_epoch_is_not_obeyed() {
+    let mut simulation = Simulation::new();
+    simulation.link_up();
+    simulation.tell_with_epoch(5, registered());
+    simulation.tell_with_epoch(
+        4,
+        ToAgent::Shutdown(wire::Shutdown {
+            reason: String::new(),
+        }),
+    );
+    assert_eq!(simulation.core.state(), State::Running);
+    simulation.link_down();
+    simulation.link_up();
+    simulation.tell_with_epoch(4, registered());
+    assert_eq!(simulation.core.state(), State::Disconnected);
+    simulation.advance(Duration::from_secs(2));
+    simulation.link_up();
+    simulation.tell_with_epoch(6, registered());
+    assert_eq!(simulation.core.state(), State::Running);
+}
+
+#[test]
+fn a_master_whose_registry_was_lost_is_taken_once_the_old_one_is_forgotten() {
+    let mut simulation = Simulation::new();
+    simulation.link_up();
+    simulation.tell(registered());
+    simulation.running(task("t"));
+    simulation.link_down();
+    simulation.link_up();
+    simulation.tell_with_epoch(3, registered());
+    simulation.link_down();
+    let mut refusals = 0;
+    // It keeps trying; from some time on the younger registry is believed.
+    while simulation.core.state() != State::Running {
+        simulation.link_up();
+        simulation.tell_with_epoch(1, registered());
+        if simulation.core.state() != State::Running {
+            refusals += 1;
+            simulation.advance(Duration::from_secs(16));
+        }
+        assert!(refusals < 10, "never taken");
+    }
+    assert!(refusals >= 3, "taken too soon");
+    assert!(simulation.kills().is_empty());
+}
+
+/// A disk without room delays launches and updates; it is no reason to be taken for lost.
+#[test]
+fn signs_of_life_wait_for_no_disk() {
+    let mut simulation = Simulation::registered();
+    simulation.quick_disk = false;
+    simulation.run(task("t"));
+    simulation.frames.clear();
+    simulation.tell(ToAgent::Ping(wire::Ping {
+        sequence: 7,
+        connected: true,
+    }));
+    let answered = |frame: &FromAgent| matches!(frame, FromAgent::Pong(pong) if pong.sequence == 7);
+    assert!(simulation.frames.iter().any(answered));
+    let launched = |seen: &Seen| matches!(seen, Seen::Launch(_));
+    assert!(
+        !simulation.seen.iter().any(launched),
+        "an intent is durable first"
+    );
+}
+
+#[test]
+fn a_silent_master_is_given_up_and_a_pinging_one_is_not() {
+    let mut simulation = Simulation::registered();
+    for sequence in 0..20 {
+        simulation.advance(Duration::from_secs(15));
+        simulation.tell(ToAgent::Ping(wire::Ping {
+            sequence,
+            connected: true,
+        }));
+    }
+    let pongs = simulation
+        .frames
+        .iter()
+        .filter(|frame| matches!(frame, FromAgent::Pong(_)));
+    assert_eq!(pongs.count(), 20);
+    assert_eq!(simulation.core.state(), State::Running);
+    let before = simulation.connects();
+    simulation.advance(PING_TIMEOUT);
+    assert_eq!(simulation.core.state(), State::Disconnected);
+    assert_eq!(simulation.connects(), before + 1);
+}
+
+#[test]
+fn a_ping_that_takes_us_for_disconnected_makes_us_register_anew() {
+    let mut simulation = Simulation::registered();
+    let before = simulation.connects();
+    simulation.tell(ToAgent::Ping(wire::Ping {
+        sequence: 1,
+        connected: false,
+    }));
+    assert_eq!(simulation.connects(), before + 1);
+    simulation.register();
+}
+
+#[test]
+fn a_master_that_never_answers_is_tried_anew() {
+    let mut simulation = Simulation::new();
+    simulation.link_up();
+    let before = simulation.connects();
+    simulation.advance(Duration::from_secs(40));
+    assert!(simulation.connects() > before);
+}
+
+#[test]
+fn another_id_than_ours_ends_the_agent_and_no_task() {
+    let mut simulation = Simulation::registered();
+    simulation.running(task("t"));
+    simulation.link_down();
+    simulation.link_up();
+    simulation.tell(ToAgent::Registered(wire::Registered {
+        agent_id: pb::AgentId {
+            value: "S1".to_owned(),
+        },
+        ..wire::Registered::default()
+    }));
+    assert!(matches!(
+        simulation.seen.last(),
+        Some(Seen::Exit(ExitReason::Refused(_)))
+    ));
+    assert_eq!(simulation.machine.len(), 1);
+    assert!(simulation.kills().is_empty());
+}
+
+#[test]
+fn a_refusal_for_good_ends_the_agent_and_another_is_tried_later() {
+    let mut simulation = Simulation::new();
+    simulation.link_up();
+    simulation.tell(ToAgent::Refused(wire::Refused {
+        reason: "busy".to_owned(),
+        permanent: false,
+    }));
+    let before = simulation.connects();
+    simulation.advance(Duration::from_secs(61));
+    assert_eq!(simulation.connects(), before + 1);
+    simulation.link_up();
+    simulation.tell(ToAgent::Refused(wire::Refused {
+        reason: "gone".to_owned(),
+        permanent: true,
+    }));
+    assert!(
+        matches!(simulation.seen.last(), Some(Seen::Exit(ExitReason::Refused(why))) if why == "gone")
+    );
+}
+
+#[test]
+fn tasks_that_never_arrived_are_answered_for() {
+    for (partition_aware, expected) in [(true, TaskDropped), (false, TaskLost)] {
+        let mut simulation = Simulation::new();
+        simulation.link_up();
+        let unknown = wire::TaskToReconcile {
+            framework_id: framework_id(),
+            task_id: task_id("lost"),
+            partition_aware,
+        };
+        let ToAgent::Registered(mut registered) = registered() else {
+            panic!("not that");
+        };
+        registered.unknown_tasks.push(unknown);
+        simulation.tell(ToAgent::Registered(registered));
+        let told = simulation.acknowledge_all();
+        assert_eq!(told.len(), 1);
+        assert_eq!(told[0].state(), expected);
+        assert_eq!(told[0].reason(), Reason::Reconciliation);
+    }
+}
+
+#[test]
+fn orders_before_the_registration_are_dropped() {
+    let mut simulation = Simulation::new();
+    simulation.link_up();
+    simulation.run(task("early"));
+    simulation.tell(registered());
+    assert!(simulation.take_updates().is_empty());
+    assert!(
+        !simulation
+            .seen
+            .iter()
+            .any(|seen| matches!(seen, Seen::Launch(_)))
+    );
+}

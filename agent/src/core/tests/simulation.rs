@@ -1,0 +1,467 @@
+//! One agent core with a disk, a kernel and a master that do what a test says.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use meseta_isolators::{BootId, ProcessIdentity};
+use meseta_proto::meseta::v1 as wire;
+use meseta_proto::meseta::v1::agent_frame::Message as FromAgent;
+use meseta_proto::meseta::v1::master_frame::Message as ToAgent;
+use meseta_proto::mesos::v1 as pb;
+use meseta_proto::mesos::v1::framework_info::capability::Type as FrameworkCapability;
+use meseta_proto::outbox::Outbox;
+use meseta_resources::{ContainerId, Moment, Now, Resources};
+
+use crate::checkpoint::{Layout, LogEntry, Store, Write, read};
+use crate::core::{
+    Action, AgentCore, Destination, Effect, Ending, Enforceable, Exit, ExitReason, Found, Input,
+    LinkId, Options, Recovery, State,
+};
+
+pub(super) const AGENT: &str = "S0";
+pub(super) const FRAMEWORK: &str = "F";
+pub(super) const PING_TIMEOUT: Duration = Duration::from_secs(75);
+const UNIX_AT_START: Duration = Duration::from_secs(1_800_000_000);
+
+/// What the core did that others can see.
+#[derive(Debug)]
+pub(super) enum Seen {
+    Connect,
+    Disconnect,
+    Launch(ContainerId),
+    Kill(Duration),
+    Destroy(ContainerId),
+    Exit(ExitReason),
+}
+
+/// The world of one agent.
+pub(super) struct Simulation {
+    pub(super) core: AgentCore,
+    pub(super) now: Now,
+    dir: tempfile::TempDir,
+    store: Store,
+    /// Written but not yet durable, with their places in the order.
+    pending: Vec<(u64, Write)>,
+    outbox: Outbox<Destination, Action>,
+    /// Whether writes become durable at once.
+    pub(super) quick_disk: bool,
+    pub(super) link: Option<LinkId>,
+    pub(super) frames: Vec<FromAgent>,
+    pub(super) seen: Vec<Seen>,
+    /// Containers on the machine; they outlive the core.
+    pub(super) machine: BTreeMap<ContainerId, ProcessIdentity>,
+    /// Uuids of updates that are durable.
+    durable_updates: Vec<Vec<u8>>,
+    pub(super) capabilities: Vec<FrameworkCapability>,
+    seed: u64,
+    written_before: u64,
+}
+
+fn options() -> Options {
+    Options {
+        info: pb::AgentInfo {
+            hostname: "host".to_owned(),
+            ..pb::AgentInfo::default()
+        },
+        resources: Resources::default(),
+        address: pb::Address::default(),
+        version: "1.0.0".to_owned(),
+        capabilities: Vec::new(),
+        registration_backoff_factor: Duration::from_secs(1),
+        enforceable: Enforceable {
+            cpus: true,
+            mem: true,
+        },
+        max_completed_executors_per_framework: 3,
+        container_ip: "127.0.0.1".to_owned(),
+    }
+}
+
+impl Simulation {
+    /// An agent that has just been started on an empty disk.
+    pub(super) fn new() -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let store = Store::open(Layout::new(dir.path())).expect("a store");
+        let mut simulation = Self {
+            core: AgentCore::new(options(), 1),
+            now: Now {
+                moment: Moment::from_nanos(1),
+                unix: UNIX_AT_START,
+            },
+            dir,
+            store,
+            pending: Vec::new(),
+            outbox: Outbox::default(),
+            quick_disk: true,
+            link: None,
+            frames: Vec::new(),
+            seen: Vec::new(),
+            machine: BTreeMap::new(),
+            durable_updates: Vec::new(),
+            capabilities: Vec::new(),
+            seed: 1,
+            written_before: 0,
+        };
+        simulation.step(Input::Recovered(Box::default()));
+        simulation
+    }
+
+    /// An agent that is registered.
+    pub(super) fn registered() -> Self {
+        let mut simulation = Self::new();
+        simulation.register();
+        simulation
+    }
+
+    /// Brings the link up and admits the agent.
+    pub(super) fn register(&mut self) {
+        self.link_up();
+        self.tell(registered());
+        assert_eq!(self.core.state(), State::Running);
+    }
+
+    pub(super) fn link_up(&mut self) {
+        let link = self.link.expect("the core wants a link");
+        self.step(Input::LinkUp { link });
+    }
+
+    pub(super) fn link_down(&mut self) {
+        let link = self.link.expect("there is a link");
+        let reason = "cut".to_owned();
+        self.step(Input::LinkDown { link, reason });
+    }
+
+    pub(super) fn tell(&mut self, message: ToAgent) {
+        self.tell_with_epoch(1, message);
+    }
+
+    pub(super) fn tell_with_epoch(&mut self, epoch: u64, message: ToAgent) {
+        let link = self.link.expect("there is a link");
+        let frame = Box::new(wire::MasterFrame {
+            epoch,
+            message: Some(message),
+        });
+        self.step(Input::Frame { link, frame });
+    }
+
+    pub(super) fn step(&mut self, input: Input) {
+        for effect in self.core.step(self.now, input) {
+            match effect {
+                Effect::Persist { lsn, write } => {
+                    self.pending.push((self.written_before + lsn.0, write));
+                }
+                Effect::Visible { after, to, action } => {
+                    let after = if after.0 == 0 {
+                        0
+                    } else {
+                        self.written_before + after.0
+                    };
+                    self.outbox.push(to, after, action).expect("room");
+                }
+            }
+        }
+        if self.quick_disk {
+            self.flush(usize::MAX);
+        } else {
+            self.release(0);
+        }
+    }
+
+    /// Makes up to so many writes durable.
+    pub(super) fn flush(&mut self, count: usize) {
+        let count = count.min(self.pending.len());
+        let batch: Vec<_> = self.pending.drain(..count).collect();
+        self.store
+            .commit(batch.iter().map(|(_, write)| write))
+            .expect("the disk works");
+        for (_, write) in &batch {
+            if let Write::Log { entry, .. } = write
+                && let LogEntry::Update(status) = &**entry
+            {
+                self.durable_updates.extend(status.uuid.clone());
+            }
+        }
+        let lsn = batch.last().map_or(0, |(lsn, _)| *lsn);
+        self.release(lsn);
+    }
+
+    fn release(&mut self, lsn: u64) {
+        for (_, action) in self.outbox.durable(lsn) {
+            self.carry_out(action);
+        }
+    }
+
+    fn carry_out(&mut self, action: Action) {
+        match action {
+            Action::Connect { link } => {
+                self.link = Some(link);
+                self.seen.push(Seen::Connect);
+            }
+            Action::Disconnect { .. } => self.seen.push(Seen::Disconnect),
+            Action::Send { link, message } => {
+                if self.link == Some(link) {
+                    self.check_durable(&message);
+                    self.frames.push(*message);
+                }
+            }
+            Action::Launch(plan) => self.seen.push(Seen::Launch(plan.container().clone())),
+            Action::Kill { grace, .. } => self.seen.push(Seen::Kill(grace)),
+            Action::Destroy { container } => self.seen.push(Seen::Destroy(container)),
+            Action::Forget { container } => {
+                self.machine.remove(&container);
+            }
+            Action::Exit(reason) => self.seen.push(Seen::Exit(reason)),
+        }
+    }
+
+    /// Nobody hears of an update of a task of ours that is not on the disk.
+    fn check_durable(&self, message: &FromAgent) {
+        if let FromAgent::StatusUpdate(update) = message
+            && update.status.container_status.is_some()
+        {
+            let uuid = update.status.uuid.clone().expect("a uuid");
+            assert!(
+                self.durable_updates.contains(&uuid),
+                "told before it was durable"
+            );
+        }
+    }
+
+    /// Lets time pass, waking the core whenever it asked for it.
+    pub(super) fn advance(&mut self, duration: Duration) {
+        let until = self.now.moment + duration;
+        while let Some(deadline) = self.core.next_deadline().filter(|at| *at <= until) {
+            let step = deadline.saturating_since(self.now.moment);
+            self.now.moment += step;
+            self.now.unix += step;
+            self.step(Input::Tick);
+        }
+        self.now.unix += until.saturating_since(self.now.moment);
+        self.now.moment = until;
+    }
+
+    /// The process dies; what was not durable is gone. A new one reads the disk.
+    pub(super) fn crash(&mut self, rebooted: bool) {
+        self.pending.clear();
+        self.seed += 1;
+        self.written_before = self.outbox.durable_lsn();
+        self.outbox = Outbox::default();
+        self.outbox.durable(self.written_before);
+        self.link = None;
+        self.core = AgentCore::new(options(), self.seed);
+        if rebooted {
+            self.machine.clear();
+        }
+        let image = read(&Layout::new(self.dir.path())).expect("the checkpoints can be read");
+        let mut containers = BTreeMap::new();
+        for run in image
+            .frameworks
+            .iter()
+            .flat_map(|framework| &framework.runs)
+        {
+            let container = run.key.container.clone();
+            if let Some(identity) = self.machine.get(&container) {
+                containers.insert(container, Found::Alive(identity.clone()));
+            }
+        }
+        let recovery = Recovery {
+            image,
+            rebooted,
+            containers,
+        };
+        self.step(Input::Recovered(Box::new(recovery)));
+    }
+
+    pub(super) fn run(&mut self, task: pb::TaskInfo) {
+        let framework = self.framework();
+        self.tell(ToAgent::RunTask(wire::RunTask {
+            framework,
+            task,
+            launch_executor: true,
+            resource_version_uuid: None,
+            accepted_time: None,
+        }));
+    }
+
+    pub(super) fn framework(&self) -> pb::FrameworkInfo {
+        let capability = |kind: &FrameworkCapability| pb::framework_info::Capability {
+            r#type: Some((*kind).into()),
+        };
+        pb::FrameworkInfo {
+            id: Some(framework_id()),
+            user: "somebody".to_owned(),
+            name: "simulated".to_owned(),
+            capabilities: self.capabilities.iter().map(capability).collect(),
+            ..pb::FrameworkInfo::default()
+        }
+    }
+
+    /// The container that was launched last.
+    pub(super) fn launched(&self) -> ContainerId {
+        let launch = self.seen.iter().rev().find_map(|seen| match seen {
+            Seen::Launch(container) => Some(container.clone()),
+            _ => None,
+        });
+        launch.expect("a launch")
+    }
+
+    pub(super) fn start(&mut self, container: &ContainerId) {
+        let supervisor = identity(self.machine.len());
+        self.machine.insert(container.clone(), supervisor.clone());
+        self.step(Input::ContainerStarted {
+            container: container.clone(),
+            supervisor,
+            task_pid: 77,
+        });
+    }
+
+    /// Runs a task up to RUNNING, acknowledging what is told.
+    pub(super) fn running(&mut self, task: pb::TaskInfo) -> ContainerId {
+        self.run(task);
+        let container = self.launched();
+        self.start(&container);
+        self.acknowledge_all();
+        container
+    }
+
+    pub(super) fn end(&mut self, container: &ContainerId, exit: Exit) {
+        self.machine.remove(container);
+        self.step(Input::ContainerEnded {
+            container: container.clone(),
+            ending: Ending {
+                exit,
+                limitation: None,
+            },
+        });
+    }
+
+    pub(super) fn kill(&mut self, task: &str, grace: Option<Duration>) {
+        let policy = grace.map(|grace| pb::KillPolicy {
+            grace_period: Some(duration(grace)),
+        });
+        self.tell(ToAgent::KillTask(wire::KillTask {
+            framework_id: framework_id(),
+            task_id: task_id(task),
+            kill_policy: policy,
+        }));
+    }
+
+    pub(super) fn acknowledge(&mut self, status: &pb::TaskStatus) {
+        self.acknowledge_uuid(&status.task_id.value, status.uuid.clone().expect("a uuid"));
+    }
+
+    pub(super) fn acknowledge_uuid(&mut self, task: &str, uuid: Vec<u8>) {
+        self.tell(ToAgent::Acknowledge(wire::Acknowledge {
+            framework_id: framework_id(),
+            task_id: task_id(task),
+            uuid,
+        }));
+    }
+
+    /// Takes the frames and leaves out all but status updates.
+    pub(super) fn take_updates(&mut self) -> Vec<wire::StatusUpdate> {
+        let frames = std::mem::take(&mut self.frames);
+        let update = |frame| match frame {
+            FromAgent::StatusUpdate(update) => Some(update),
+            _ => None,
+        };
+        frames.into_iter().filter_map(update).collect()
+    }
+
+    /// Acknowledges until nothing more is told; what was told.
+    pub(super) fn acknowledge_all(&mut self) -> Vec<pb::TaskStatus> {
+        let mut all = Vec::new();
+        loop {
+            let updates = self.take_updates();
+            if updates.is_empty() {
+                return all;
+            }
+            for update in updates {
+                self.acknowledge(&update.status);
+                all.push(update.status);
+            }
+        }
+    }
+
+    /// The kills that were asked for, with their graces.
+    pub(super) fn kills(&self) -> Vec<Duration> {
+        let kill = |seen: &Seen| match seen {
+            Seen::Kill(grace) => Some(*grace),
+            _ => None,
+        };
+        self.seen.iter().filter_map(kill).collect()
+    }
+
+    pub(super) fn connects(&self) -> usize {
+        let connects = self.seen.iter();
+        connects
+            .filter(|seen| matches!(seen, Seen::Connect))
+            .count()
+    }
+
+    pub(super) fn image(&self) -> crate::checkpoint::Image {
+        read(&Layout::new(self.dir.path())).expect("the checkpoints can be read")
+    }
+}
+
+pub(super) fn registered() -> ToAgent {
+    ToAgent::Registered(wire::Registered {
+        agent_id: pb::AgentId {
+            value: AGENT.to_owned(),
+        },
+        total_ping_timeout_seconds: PING_TIMEOUT.as_secs_f64(),
+        unknown_tasks: Vec::new(),
+        master_info: None,
+    })
+}
+
+pub(super) fn identity(number: usize) -> ProcessIdentity {
+    ProcessIdentity {
+        pid: 100 + i32::try_from(number).expect("few"),
+        start_ticks: 5,
+        boot_id: BootId::from_text("boot"),
+    }
+}
+
+pub(super) fn framework_id() -> pb::FrameworkId {
+    pb::FrameworkId {
+        value: FRAMEWORK.to_owned(),
+    }
+}
+
+pub(super) fn task_id(id: &str) -> pb::TaskId {
+    pb::TaskId {
+        value: id.to_owned(),
+    }
+}
+
+pub(super) fn duration(duration: Duration) -> pb::DurationInfo {
+    pb::DurationInfo {
+        nanoseconds: i64::try_from(duration.as_nanos()).expect("a short time"),
+    }
+}
+
+pub(super) fn scalar(name: &str, value: f64) -> pb::Resource {
+    pb::Resource {
+        name: name.to_owned(),
+        r#type: pb::value::Type::Scalar.into(),
+        scalar: Some(pb::value::Scalar { value }),
+        ..pb::Resource::default()
+    }
+}
+
+pub(super) fn task(id: &str) -> pb::TaskInfo {
+    pb::TaskInfo {
+        name: id.to_owned(),
+        task_id: task_id(id),
+        agent_id: pb::AgentId {
+            value: AGENT.to_owned(),
+        },
+        resources: vec![scalar("cpus", 1.0), scalar("mem", 64.0)],
+        command: Some(pb::CommandInfo {
+            value: Some("true".to_owned()),
+            ..pb::CommandInfo::default()
+        }),
+        ..pb::TaskInfo::default()
+    }
+}

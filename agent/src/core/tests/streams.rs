@@ -1,0 +1,232 @@
+//! Status updates: the scenarios of Mesos's suite for its status update manager, by name.
+
+use std::time::Duration;
+
+use meseta_proto::mesos::v1 as pb;
+use meseta_proto::mesos::v1::TaskState::{TaskFailed, TaskFinished, TaskRunning, TaskStarting};
+use meseta_resources::{FrameworkId, Moment, TaskId};
+
+use super::simulation::{Simulation, task};
+use crate::checkpoint::LogEntry;
+use crate::core::{
+    Acknowledged, Exit, Pushed, RETRY_INTERVAL_MAX, RETRY_INTERVAL_MIN, StatusUpdates, StreamKey,
+};
+
+fn states(updates: &[meseta_proto::meseta::v1::StatusUpdate]) -> Vec<pb::TaskState> {
+    updates.iter().map(|update| update.status.state()).collect()
+}
+
+#[test]
+fn checkpoint_status_update() {
+    let mut simulation = Simulation::registered();
+    simulation.run(task("t"));
+    simulation.start(&simulation.launched());
+    let starting = simulation.take_updates().remove(0).status;
+    simulation.acknowledge(&starting);
+    let image = simulation.image();
+    let log = &image.frameworks[0].runs[0].tasks[0].log;
+    let kinds: Vec<_> = log
+        .iter()
+        .map(|entry| match entry {
+            LogEntry::Started(_) => "started".to_owned(),
+            LogEntry::Update(status) => status.state().as_str_name().to_owned(),
+            LogEntry::Acknowledged(uuid) if Some(uuid) == starting.uuid.as_ref() => {
+                "ack".to_owned()
+            }
+            other => format!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(kinds, ["started", "TASK_STARTING", "TASK_RUNNING", "ack"]);
+}
+
+#[test]
+fn retry_status_update() {
+    let mut simulation = Simulation::registered();
+    simulation.run(task("t"));
+    simulation.start(&simulation.launched());
+    assert_eq!(states(&simulation.take_updates()), [TaskStarting]);
+    simulation.advance(RETRY_INTERVAL_MIN - Duration::from_nanos(1));
+    assert_eq!(states(&simulation.take_updates()), []);
+    simulation.advance(Duration::from_nanos(1));
+    assert_eq!(states(&simulation.take_updates()), [TaskStarting]);
+    // 20, 40, ... seconds, and never more than ten minutes.
+    let mut pause = RETRY_INTERVAL_MIN;
+    for _ in 0..10 {
+        pause = (pause * 2).min(RETRY_INTERVAL_MAX);
+        // The master is heard from, or it would be given up.
+        let nearly = pause - Duration::from_nanos(1);
+        keep_alive(&mut simulation, nearly);
+        assert_eq!(states(&simulation.take_updates()), []);
+        simulation.advance(Duration::from_nanos(1));
+        assert_eq!(
+            states(&simulation.take_updates()),
+            [TaskStarting],
+            "after {pause:?}"
+        );
+    }
+    assert_eq!(pause, RETRY_INTERVAL_MAX);
+}
+
+fn keep_alive(simulation: &mut Simulation, mut time: Duration) {
+    use meseta_proto::meseta::v1 as wire;
+    while !time.is_zero() {
+        let part = time.min(Duration::from_secs(15));
+        simulation.advance(part);
+        time -= part;
+        simulation.tell(wire::master_frame::Message::Ping(wire::Ping {
+            sequence: 1,
+            connected: true,
+        }));
+    }
+}
+
+#[test]
+fn retries_begin_anew_when_the_master_is_back() {
+    let mut simulation = Simulation::registered();
+    simulation.run(task("t"));
+    simulation.start(&simulation.launched());
+    simulation.advance(Duration::from_secs(31));
+    assert_eq!(states(&simulation.take_updates()).len(), 3);
+    simulation.link_down();
+    simulation.advance(Duration::from_secs(60));
+    assert_eq!(
+        states(&simulation.take_updates()),
+        [],
+        "nothing is sent to nobody"
+    );
+    simulation.register();
+    assert_eq!(states(&simulation.take_updates()), [TaskStarting]);
+    simulation.advance(Duration::from_secs(10));
+    assert_eq!(states(&simulation.take_updates()), [TaskStarting]);
+}
+
+#[test]
+fn ignore_duplicate_status_update_ack() {
+    let mut simulation = Simulation::registered();
+    simulation.run(task("t"));
+    simulation.start(&simulation.launched());
+    let starting = simulation.take_updates().remove(0).status;
+    simulation.acknowledge(&starting);
+    assert_eq!(states(&simulation.take_updates()), [TaskRunning]);
+    simulation.acknowledge(&starting);
+    simulation.end(&simulation.launched(), Exit::Code(0));
+    assert_eq!(
+        states(&simulation.take_updates()),
+        [],
+        "RUNNING is not acknowledged"
+    );
+}
+
+#[test]
+fn ignore_unexpected_status_update_ack() {
+    let mut simulation = Simulation::registered();
+    simulation.run(task("t"));
+    simulation.start(&simulation.launched());
+    simulation.take_updates();
+    simulation.acknowledge_uuid("t", vec![7; 16]);
+    simulation.acknowledge_uuid("t", Vec::new());
+    simulation.acknowledge_uuid("other", vec![7; 16]);
+    assert_eq!(states(&simulation.take_updates()), []);
+}
+
+#[test]
+fn latest_task_state() {
+    let mut simulation = Simulation::registered();
+    simulation.run(task("t"));
+    let container = simulation.launched();
+    simulation.start(&container);
+    simulation.end(&container, Exit::Code(0));
+    simulation.take_updates();
+    simulation.advance(RETRY_INTERVAL_MIN);
+    let again = simulation.take_updates();
+    assert_eq!(states(&again), [TaskStarting]);
+    assert_eq!(again[0].latest_state, Some(TaskFinished.into()));
+}
+
+fn key() -> StreamKey {
+    StreamKey {
+        framework: FrameworkId::new("F").expect("an id"),
+        task: TaskId::new("t").expect("an id"),
+    }
+}
+
+fn status(state: pb::TaskState, uuid: u8) -> pb::TaskStatus {
+    pb::TaskStatus {
+        state: state.into(),
+        uuid: Some(vec![uuid; 16]),
+        ..pb::TaskStatus::default()
+    }
+}
+
+#[test]
+fn duplicate_update_before_ack() {
+    let mut updates = StatusUpdates::default();
+    updates.resume(Moment::ORIGIN);
+    assert_eq!(
+        updates.push(Moment::ORIGIN, &key(), status(TaskRunning, 1)),
+        Pushed::Send
+    );
+    assert_eq!(
+        updates.push(Moment::ORIGIN, &key(), status(TaskRunning, 1)),
+        Pushed::Duplicate
+    );
+    assert_eq!(
+        updates.acknowledge(Moment::ORIGIN, &key(), &[1; 16]),
+        Acknowledged::Next
+    );
+    assert_eq!(
+        updates.push(Moment::ORIGIN, &key(), status(TaskRunning, 1)),
+        Pushed::Duplicate
+    );
+}
+
+#[test]
+fn duplicated_terminal_status_update() {
+    let mut updates = StatusUpdates::default();
+    updates.resume(Moment::ORIGIN);
+    assert_eq!(
+        updates.push(Moment::ORIGIN, &key(), status(TaskFinished, 1)),
+        Pushed::Send
+    );
+    let second = updates.push(Moment::ORIGIN, &key(), status(TaskFailed, 2));
+    assert_eq!(second, Pushed::AfterTerminal);
+}
+
+#[test]
+fn duplicate_terminal_update_after_ack() {
+    let mut updates = StatusUpdates::default();
+    updates.resume(Moment::ORIGIN);
+    updates.push(Moment::ORIGIN, &key(), status(TaskFinished, 1));
+    assert_eq!(
+        updates.acknowledge(Moment::ORIGIN, &key(), &[1; 16]),
+        Acknowledged::Closed
+    );
+    // The stream is gone; whoever still speaks of the task is heard, and the master keeps the first.
+    assert_eq!(
+        updates.push(Moment::ORIGIN, &key(), status(TaskFailed, 2)),
+        Pushed::Send
+    );
+    assert_eq!(
+        updates.acknowledge(Moment::ORIGIN, &key(), &[2; 16]),
+        Acknowledged::Closed
+    );
+    assert_eq!(
+        updates.acknowledge(Moment::ORIGIN, &key(), &[2; 16]),
+        Acknowledged::Unknown
+    );
+    assert_eq!(updates.next_due(), None);
+}
+
+#[test]
+fn a_scheduler_that_took_over_is_told_again() {
+    use meseta_proto::meseta::v1 as wire;
+    let mut simulation = Simulation::registered();
+    simulation.run(task("t"));
+    simulation.start(&simulation.launched());
+    simulation.take_updates();
+    let framework = simulation.framework();
+    simulation.tell(wire::master_frame::Message::UpdateFramework(
+        wire::UpdateFramework { framework },
+    ));
+    assert_eq!(states(&simulation.take_updates()), [TaskStarting]);
+}

@@ -1,0 +1,239 @@
+//! Status update streams: what was told of each task, and what is still to be told.
+//!
+//! One stream per task, first in first out, the head alone in flight: it is sent again after 10 s, then
+//! after twice as long each time up to 10 min, until it is acknowledged by its uuid. Knows nothing of
+//! disks or wires: the core makes an update durable before it sends the head. Invariant: update k+1 of
+//! a task is never in flight before update k was acknowledged, and nothing follows a terminal one.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use meseta_proto::mesos::v1 as pb;
+use meseta_resources::{FrameworkId, Moment, TaskId};
+
+use super::states::is_terminal;
+
+/// First pause before an unacknowledged update is sent again.
+pub const RETRY_INTERVAL_MIN: Duration = Duration::from_secs(10);
+/// The pauses double up to this.
+pub const RETRY_INTERVAL_MAX: Duration = Duration::from_secs(600);
+/// Unacknowledged updates kept for one task; a healthy one has three.
+pub(super) const UNACKNOWLEDGED_UPDATES_MAX: usize = 1024;
+/// Acknowledged uuids remembered per stream, to tell a repeated acknowledgement from a foreign one.
+const ACKNOWLEDGED_REMEMBERED_MAX: usize = 64;
+
+/// Whose updates.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash)]
+pub struct StreamKey {
+    /// The framework that is told.
+    pub framework: FrameworkId,
+    /// The task that it is told about.
+    pub task: TaskId,
+}
+
+#[derive(Debug, Default)]
+struct Stream {
+    queue: VecDeque<pb::TaskStatus>,
+    acknowledged: VecDeque<Vec<u8>>,
+    /// Set while the head is in flight.
+    retry_at: Option<Moment>,
+    interval: Duration,
+}
+
+/// What became of a new update.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub enum Pushed {
+    /// It is the head and is to be sent now.
+    Send,
+    /// It waits for its turn, or for the master to be back.
+    Waits,
+    /// It was there already, or had been acknowledged.
+    Duplicate,
+    /// A terminal update is waiting; nothing may follow it.
+    AfterTerminal,
+    /// [`UNACKNOWLEDGED_UPDATES_MAX`] are waiting.
+    Full,
+}
+
+/// What became of an acknowledgement.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub enum Acknowledged {
+    /// The head is done; the next one, if any, is to be sent.
+    Next,
+    /// The terminal update is done: the stream is closed.
+    Closed,
+    /// It had been acknowledged before.
+    Duplicate,
+    /// It is not the head's.
+    Unexpected,
+    /// There is no such stream.
+    Unknown,
+}
+
+/// The streams of all tasks.
+#[derive(Debug, Default)]
+pub struct StatusUpdates {
+    streams: BTreeMap<StreamKey, Stream>,
+    retries: BTreeSet<(Moment, StreamKey)>,
+    /// Only while the master listens is anything in flight.
+    flowing: bool,
+}
+
+impl StatusUpdates {
+    /// Takes a new update, which must carry a uuid.
+    pub fn push(&mut self, now: Moment, key: &StreamKey, status: pb::TaskStatus) -> Pushed {
+        let stream = self.streams.entry(key.clone()).or_default();
+        let uuid = status.uuid.clone().unwrap_or_default();
+        let queued = |held: &pb::TaskStatus| held.uuid.as_ref() == Some(&uuid);
+        if stream.queue.iter().any(queued) || stream.acknowledged.contains(&uuid) {
+            return Pushed::Duplicate;
+        }
+        if stream
+            .queue
+            .back()
+            .is_some_and(|last| is_terminal(last.state))
+        {
+            return Pushed::AfterTerminal;
+        }
+        if stream.queue.len() >= UNACKNOWLEDGED_UPDATES_MAX {
+            return Pushed::Full;
+        }
+        stream.queue.push_back(status);
+        if self.flowing && stream.queue.len() == 1 {
+            self.arm(now, key, RETRY_INTERVAL_MIN);
+            return Pushed::Send;
+        }
+        Pushed::Waits
+    }
+
+    /// The head was received, if this is its uuid.
+    pub fn acknowledge(&mut self, now: Moment, key: &StreamKey, uuid: &[u8]) -> Acknowledged {
+        let Some(stream) = self.streams.get_mut(key) else {
+            return Acknowledged::Unknown;
+        };
+        let is_head = |head: &pb::TaskStatus| head.uuid.as_deref() == Some(uuid);
+        if !stream.queue.front().is_some_and(is_head) {
+            let known = stream.acknowledged.iter().any(|old| old == uuid);
+            return if known {
+                Acknowledged::Duplicate
+            } else {
+                Acknowledged::Unexpected
+            };
+        }
+        let head = stream.queue.pop_front();
+        stream.acknowledged.push_back(uuid.to_vec());
+        if stream.acknowledged.len() > ACKNOWLEDGED_REMEMBERED_MAX {
+            stream.acknowledged.pop_front();
+        }
+        self.disarm(key);
+        if head.is_some_and(|head| is_terminal(head.state)) {
+            self.streams.remove(key);
+            return Acknowledged::Closed;
+        }
+        if self.flowing && self.head(key).is_some() {
+            self.arm(now, key, RETRY_INTERVAL_MIN);
+        }
+        Acknowledged::Next
+    }
+
+    /// The oldest unacknowledged update.
+    pub fn head(&self, key: &StreamKey) -> Option<&pb::TaskStatus> {
+        self.streams.get(key)?.queue.front()
+    }
+
+    /// Whether anything waits for an acknowledgement.
+    pub fn has_unacknowledged(&self, key: &StreamKey) -> bool {
+        self.head(key).is_some()
+    }
+
+    /// Whether updates are sent at present.
+    pub fn is_flowing(&self) -> bool {
+        self.flowing
+    }
+
+    /// The master is gone: nothing is in flight.
+    pub fn pause(&mut self) {
+        self.flowing = false;
+        self.retries.clear();
+        for stream in self.streams.values_mut() {
+            stream.retry_at = None;
+        }
+    }
+
+    /// The master is back: every head is to be sent, and its pauses begin anew.
+    pub fn resume(&mut self, now: Moment) -> Vec<StreamKey> {
+        self.flowing = true;
+        let heads =
+            |(key, stream): (&StreamKey, &Stream)| (!stream.queue.is_empty()).then(|| key.clone());
+        let keys: Vec<_> = self.streams.iter().filter_map(heads).collect();
+        for key in &keys {
+            self.arm(now, key, RETRY_INTERVAL_MIN);
+        }
+        keys
+    }
+
+    /// A framework has a new scheduler, to which its heads are to be sent.
+    pub fn resend_of(&mut self, now: Moment, framework: &FrameworkId) -> Vec<StreamKey> {
+        if !self.flowing {
+            return Vec::new();
+        }
+        let of_it = |(key, stream): (&StreamKey, &Stream)| {
+            (key.framework == *framework && !stream.queue.is_empty()).then(|| key.clone())
+        };
+        let keys: Vec<_> = self.streams.iter().filter_map(of_it).collect();
+        for key in &keys {
+            self.arm(now, key, RETRY_INTERVAL_MIN);
+        }
+        keys
+    }
+
+    /// The heads whose pause is over: to be sent again, the next pause being twice as long.
+    pub fn due(&mut self, now: Moment) -> Vec<StreamKey> {
+        let mut keys = Vec::new();
+        while let Some((at, key)) = self.retries.first().cloned() {
+            if at > now {
+                break;
+            }
+            let interval = self.streams.get(&key).map(|stream| stream.interval);
+            let doubled = interval.unwrap_or(RETRY_INTERVAL_MIN).saturating_mul(2);
+            self.arm(now, &key, doubled.min(RETRY_INTERVAL_MAX));
+            keys.push(key);
+        }
+        keys
+    }
+
+    /// When [`StatusUpdates::due`] has something again.
+    pub fn next_due(&self) -> Option<Moment> {
+        self.retries.first().map(|(at, _)| *at)
+    }
+
+    /// Forgets a task's stream.
+    pub fn remove(&mut self, key: &StreamKey) {
+        self.disarm(key);
+        self.streams.remove(key);
+    }
+
+    /// Forgets all streams of a framework.
+    pub fn remove_framework(&mut self, framework: &FrameworkId) {
+        self.streams.retain(|key, _| key.framework != *framework);
+        self.retries.retain(|(_, key)| key.framework != *framework);
+    }
+
+    fn arm(&mut self, now: Moment, key: &StreamKey, interval: Duration) {
+        self.disarm(key);
+        if let Some(stream) = self.streams.get_mut(key) {
+            let at = now + interval;
+            stream.interval = interval;
+            stream.retry_at = Some(at);
+            self.retries.insert((at, key.clone()));
+        }
+    }
+
+    fn disarm(&mut self, key: &StreamKey) {
+        if let Some(stream) = self.streams.get_mut(key)
+            && let Some(at) = stream.retry_at.take()
+        {
+            self.retries.remove(&(at, key.clone()));
+        }
+    }
+}

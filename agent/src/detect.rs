@@ -1,0 +1,186 @@
+//! What the machine has, for resources that `--resources` does not name.
+//!
+//! The formulas are pure and Mesos's; reading the machine is a few lines below them. A figure that
+//! cannot be read becomes the documented fallback, with a warning.
+
+use std::path::Path;
+
+use meseta_resources::{Range, Ranges, Resource, ResourceName, Resources, Scalar, Value};
+use tracing::warn;
+
+const MEGABYTE: u64 = 1024 * 1024;
+/// Left to the machine itself when it has at least twice as much, in MB.
+const MEM_RESERVE_MB: u64 = 1024;
+/// What a machine is taken to have whose memory cannot be read, in MB.
+const MEM_FALLBACK_MB: u64 = 1024;
+/// The same for the disk.
+const DISK_RESERVE_MB: u64 = 5 * 1024;
+const DISK_FALLBACK_MB: u64 = 10 * 1024;
+/// Ports offered when none are named.
+const PORTS: (u64, u64) = (31000, 32000);
+
+/// What was read of a machine; `None` where it could not be.
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Machine {
+    /// Processors online.
+    pub(crate) cpus: Option<u64>,
+    /// Memory in bytes.
+    pub(crate) mem_bytes: Option<u64>,
+    /// Size of the work directory's file system in bytes.
+    pub(crate) disk_bytes: Option<u64>,
+}
+
+impl Machine {
+    /// Looks at this machine.
+    pub(crate) fn read(work_dir: &Path) -> Self {
+        Self {
+            cpus: noted("the processors online", online_cpus()),
+            mem_bytes: noted("the memory", total_memory()),
+            disk_bytes: noted("the size of the work directory's disk", disk_size(work_dir)),
+        }
+    }
+}
+
+fn noted(what: &str, figure: Result<u64, String>) -> Option<u64> {
+    figure
+        .inspect_err(|error| warn!(what, error, "detection failed, assuming a small machine"))
+        .ok()
+}
+
+fn online_cpus() -> Result<u64, String> {
+    let path = "/sys/devices/system/cpu/online";
+    let text = std::fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?;
+    count_cpu_list(&text).ok_or_else(|| format!("{path}: {text:?} is no list of processors"))
+}
+
+/// Counts a kernel list of processors: `0-3,5`.
+fn count_cpu_list(text: &str) -> Option<u64> {
+    let mut count = 0_u64;
+    for part in text.trim().split(',') {
+        let (begin, end) = part.split_once('-').unwrap_or((part, part));
+        let (begin, end): (u64, u64) = (begin.parse().ok()?, end.parse().ok()?);
+        count = count.checked_add(end.checked_sub(begin)?.checked_add(1)?)?;
+    }
+    Some(count)
+}
+
+fn total_memory() -> Result<u64, String> {
+    use procfs::Current as _;
+    let info = procfs::Meminfo::current().map_err(|error| error.to_string())?;
+    Ok(info.mem_total)
+}
+
+fn disk_size(work_dir: &Path) -> Result<u64, String> {
+    let stat = rustix::fs::statvfs(work_dir).map_err(|error| error.to_string())?;
+    Ok(stat.f_blocks.saturating_mul(stat.f_frsize))
+}
+
+/// Adds to `given` what it does not name. An explicit zero names.
+pub(crate) fn complete(mut given: Resources, named: &[String], machine: Machine) -> Resources {
+    let missing = |name: &str| !named.iter().any(|given| given == name);
+    let detected = [
+        ("cpus", machine.cpus.unwrap_or(1)),
+        ("mem", mem_mb(machine.mem_bytes)),
+        ("disk", disk_mb(machine.disk_bytes)),
+    ];
+    for (name, amount) in detected {
+        if missing(name) && amount > 0 {
+            let millis = i64::try_from(amount)
+                .unwrap_or(i64::MAX)
+                .saturating_mul(1000);
+            given.insert(resource(name, Value::Scalar(Scalar::from_millis(millis))));
+        }
+    }
+    if missing("ports")
+        && let Ok(range) = Range::new(PORTS.0, PORTS.1)
+    {
+        let ranges = Ranges::new(vec![range]);
+        given.insert(resource("ports", Value::Ranges(ranges)));
+    }
+    given
+}
+
+fn resource(name: &str, value: Value) -> Resource {
+    let name = match name {
+        "cpus" => ResourceName::cpus(),
+        "mem" => ResourceName::mem(),
+        "disk" => ResourceName::disk(),
+        _ => ResourceName::ports(),
+    };
+    Resource::plain(name, value)
+}
+
+fn mem_mb(bytes: Option<u64>) -> u64 {
+    let Some(total) = bytes.map(|bytes| bytes / MEGABYTE) else {
+        return MEM_FALLBACK_MB;
+    };
+    if total >= 2 * MEM_RESERVE_MB {
+        total - MEM_RESERVE_MB
+    } else {
+        total / 2
+    }
+}
+
+fn disk_mb(bytes: Option<u64>) -> u64 {
+    let Some(total) = bytes.map(|bytes| bytes / MEGABYTE) else {
+        return DISK_FALLBACK_MB;
+    };
+    if total >= 2 * DISK_RESERVE_MB {
+        total - DISK_RESERVE_MB
+    } else {
+        total / 2
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GB: u64 = 1024 * MEGABYTE;
+
+    #[test]
+    fn memory_leaves_a_gigabyte_or_half() {
+        assert_eq!(mem_mb(Some(8 * GB)), 7 * 1024);
+        assert_eq!(mem_mb(Some(2 * GB)), 1024);
+        assert_eq!(mem_mb(Some(2 * GB - 1)), 2047 / 2);
+        assert_eq!(mem_mb(Some(GB + 3 * MEGABYTE)), 1027 / 2);
+        assert_eq!(mem_mb(None), 1024);
+    }
+
+    #[test]
+    fn disk_leaves_five_gigabytes_or_half() {
+        assert_eq!(disk_mb(Some(100 * GB)), 95 * 1024);
+        assert_eq!(disk_mb(Some(10 * GB)), 5 * 1024);
+        assert_eq!(disk_mb(Some(10 * GB - 1)), 10239 / 2);
+        assert_eq!(disk_mb(None), 10 * 1024);
+    }
+
+    #[test]
+    fn cpu_lists_are_counted() {
+        assert_eq!(count_cpu_list("0-1\n"), Some(2));
+        assert_eq!(count_cpu_list("0-3,5,8-9\n"), Some(7));
+        assert_eq!(count_cpu_list("0\n"), Some(1));
+        for bad in ["", "x", "3-1", "0-", "0-18446744073709551615"] {
+            assert_eq!(count_cpu_list(bad), None, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_named_is_not_detected_even_when_it_is_nothing() {
+        let machine = Machine {
+            cpus: Some(4),
+            mem_bytes: Some(8 * GB),
+            disk_bytes: Some(100 * GB),
+        };
+        let all = complete(Resources::default(), &[], machine);
+        assert_eq!(all.cpus(), Some(Scalar::from_millis(4000)));
+        assert_eq!(all.mem(), Some(Scalar::from_millis(7_168_000)));
+        assert_eq!(all.disk(), Some(Scalar::from_millis(97_280_000)));
+        assert!(all.ports().is_some());
+        let named = ["cpus".to_owned(), "ports".to_owned()];
+        let some = complete(Resources::default(), &named, machine);
+        assert_eq!(some.cpus(), None);
+        assert!(some.ports().is_none());
+        assert!(some.mem().is_some());
+    }
+}

@@ -1,0 +1,98 @@
+//! The agent's directories: made, locked, named, and left as they were found.
+
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use crate::checkpoint::Layout;
+use crate::flags::Flags;
+use crate::run::RunError;
+
+/// Everything of ours that is gone after a boot.
+const RUNTIME_ROOT: &str = "/run/meseta";
+
+pub(crate) fn prepare_work_dir(work_dir: &Path) -> Result<Layout, RunError> {
+    let failed = |doing: &'static str, path: &Path| {
+        let path = path.to_owned();
+        move |source| RunError::Directory {
+            doing,
+            path,
+            flag: "work_dir",
+            source,
+        }
+    };
+    std::fs::create_dir_all(work_dir).map_err(failed("create", work_dir))?;
+    let work_dir = std::fs::canonicalize(work_dir).map_err(failed("find", work_dir))?;
+    let layout = Layout::new(&work_dir);
+    let meta = layout.meta();
+    // Owner only: checkpoints hold what frameworks gave their tasks.
+    std::os::unix::fs::DirBuilderExt::mode(&mut std::fs::DirBuilder::new(), 0o700)
+        .recursive(true)
+        .create(&meta)
+        .map_err(failed("create", &meta))?;
+    let probe = meta.join(".writable");
+    std::fs::write(&probe, b"").map_err(failed("write", &probe))?;
+    let _ = std::fs::remove_file(&probe);
+    Ok(layout)
+}
+
+/// Held for as long as the agent lives; the kernel lets go of it whatever happens.
+pub(crate) fn lock(layout: &Layout) -> Result<std::fs::File, RunError> {
+    let path = layout.meta().join("lock");
+    let failed = |source: std::io::Error| RunError::Directory {
+        doing: "lock",
+        path: path.clone(),
+        flag: "work_dir",
+        source,
+    };
+    let file = std::fs::File::create(&path).map_err(failed)?;
+    match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(RunError::InUse { path }),
+        Err(errno) => Err(failed(errno.into())),
+    }
+}
+
+pub(crate) fn endpoint_path(work_dir: &Path) -> PathBuf {
+    work_dir.join("endpoint")
+}
+
+/// Where others find the port, whole or not at all.
+pub(crate) fn write_endpoint(work_dir: &Path, address: SocketAddr) -> Result<(), RunError> {
+    let path = endpoint_path(work_dir);
+    let fresh = path.with_extension("new");
+    let written = std::fs::File::create(&fresh)
+        .and_then(|mut file| writeln!(file, "http://{address}"))
+        .and_then(|()| std::fs::rename(&fresh, &path));
+    written.map_err(|source| RunError::Directory {
+        doing: "write",
+        path,
+        flag: "work_dir",
+        source,
+    })
+}
+
+/// Removes our folder and those above it that were made for such folders, as far as they are empty.
+pub(crate) fn remove_empty(runtime_dir: &Path) {
+    let ours = |folder: &&Path| *folder == runtime_dir || folder.starts_with(RUNTIME_ROOT);
+    for folder in runtime_dir.ancestors().take_while(ours) {
+        if std::fs::remove_dir(folder).is_err() {
+            return;
+        }
+    }
+}
+
+pub(crate) fn runtime_dir(flags: &Flags, layout: &Layout, privileged: bool) -> PathBuf {
+    match &flags.runtime_dir {
+        Some(given) => given.clone(),
+        None if privileged => Path::new(RUNTIME_ROOT).join("agent"),
+        None => layout.work_dir().join("run"),
+    }
+}
+
+/// The name of our cgroup folder: of this work directory, on any boot.
+pub(crate) fn instance_of(work_dir: &Path) -> String {
+    use std::os::unix::ffi::OsStrExt as _;
+    let sum = crc32fast::hash(work_dir.as_os_str().as_bytes());
+    format!("agent-{sum:08x}")
+}

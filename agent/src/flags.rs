@@ -1,0 +1,150 @@
+//! The agent's flags: declared once, with Mesos's names and value syntax.
+//!
+//! `cli` merges them from the command line, the environment and a file; help text and the flag
+//! reference derive from the doc comments. Values are only parsed here; [`crate::run`] checks what
+//! needs a look at the machine.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::ArgAction;
+use meseta_resources::parse_duration;
+
+/// What the node daemon can be told.
+#[derive(Clone, Debug, clap::Args)]
+#[command(rename_all = "snake_case")]
+pub struct Flags {
+    /// The master: `host:port`, or `file:///path` of a file that holds it.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub master: String,
+
+    /// Address to listen on. Anything but loopback needs `--insecure`.
+    #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS")]
+    pub ip: std::net::IpAddr,
+
+    /// Port to listen on, for HTTP and gRPC; 0 takes a free one.
+    #[arg(long, default_value_t = 5051)]
+    pub port: u16,
+
+    /// Address told to the master and to tasks, when it is not the one listened on.
+    #[arg(long, value_name = "ADDRESS")]
+    pub advertise_ip: Option<std::net::IpAddr>,
+
+    /// Port told to the master and to tasks, when it is not the one listened on.
+    #[arg(long)]
+    pub advertise_port: Option<u16>,
+
+    /// Name told to the master. Default: the machine's, or the address on loopback.
+    #[arg(long)]
+    pub hostname: Option<String>,
+
+    /// Listen on an address other than loopback without authentication or encryption.
+    #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1,
+          require_equals = true, default_missing_value = "true")]
+    pub insecure: bool,
+
+    /// Where sandboxes and checkpoints are kept; must survive restarts and reboots.
+    #[arg(long, default_value = "/var/lib/meseta/agent", value_name = "DIR")]
+    pub work_dir: PathBuf,
+
+    /// Where the state of running containers is kept; may vanish at a reboot. Default:
+    /// /run/meseta/agent for root, else a folder in `--work_dir`.
+    #[arg(long, value_name = "DIR")]
+    pub runtime_dir: Option<PathBuf>,
+
+    /// The node's resources as text (`cpus:4;mem:2048;cpus(ads):8`), JSON, or `file:///path` of
+    /// either. What is not named is detected.
+    #[arg(long, value_name = "RESOURCES")]
+    pub resources: Option<String>,
+
+    /// Role of resources that name none.
+    #[arg(long, default_value = "*")]
+    pub default_role: String,
+
+    /// The node's attributes: `key:value;key:value`, or `file:///path` of them.
+    #[arg(long, value_name = "ATTRIBUTES")]
+    pub attributes: Option<String>,
+
+    /// Unit of the pauses between attempts to register; they double up to 15secs. The first
+    /// attempt is made at once.
+    #[arg(long, default_value = "1secs", value_parser = parse_duration, value_name = "DURATION")]
+    pub registration_backoff_factor: Duration,
+
+    /// Run tasks as the user that the task or its framework names.
+    #[arg(long, default_value_t = true, action = ArgAction::Set, num_args = 0..=1,
+          require_equals = true, default_missing_value = "true")]
+    pub switch_user: bool,
+
+    /// Isolators, separated by commas. Default: all that this machine and user can give.
+    #[arg(long, value_name = "NAMES")]
+    pub isolation: Option<String>,
+
+    /// Where cgroup hierarchies are mounted.
+    #[arg(long, default_value = "/sys/fs/cgroup", value_name = "DIR")]
+    pub cgroups_hierarchy: PathBuf,
+
+    /// The folder below each cgroup hierarchy that holds everything of ours.
+    #[arg(long, default_value = "meseta", value_name = "PATH")]
+    pub cgroups_root: PathBuf,
+
+    /// Cap a container at the CPUs it requested, even when it has no limit.
+    #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1,
+          require_equals = true, default_missing_value = "true")]
+    pub cgroups_enable_cfs: bool,
+
+    /// Count swap towards memory limits (cgroup v1).
+    #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1,
+          require_equals = true, default_missing_value = "true")]
+    pub cgroups_limit_swap: bool,
+
+    /// Processes and threads a container may have; 0 sets no limit.
+    #[arg(long, default_value_t = 4096, value_name = "COUNT")]
+    pub cgroups_pids_limit: u64,
+
+    /// Time for the processes of a container to be gone once killed, before it is tried again.
+    #[arg(long, default_value = "10secs", value_parser = parse_duration, value_name = "DURATION")]
+    pub cgroups_destroy_timeout: Duration,
+
+    /// Give containers with revocable CPUs a low CPU weight.
+    #[arg(long, default_value_t = true, action = ArgAction::Set, num_args = 0..=1,
+          require_equals = true, default_missing_value = "true")]
+    pub revocable_cpu_low_priority: bool,
+
+    /// Pause between samples of what containers use.
+    #[arg(long, default_value = "1secs", value_parser = parse_duration, value_name = "DURATION")]
+    pub monitor_interval: Duration,
+
+    /// Variables for all tasks, as a JSON object of strings.
+    #[arg(long, value_name = "JSON")]
+    pub executor_environment_variables: Option<String>,
+
+    /// Time executors get to shut down, told to tasks.
+    #[arg(long, default_value = "5secs", value_parser = parse_duration, value_name = "DURATION")]
+    pub executor_shutdown_grace_period: Duration,
+
+    /// Time in which executors must be back after a restart of the agent, told to tasks.
+    #[arg(long, default_value = "2secs", value_parser = parse_duration, value_name = "DURATION")]
+    pub executor_reregistration_timeout: Duration,
+
+    /// How long executors wait for the agent to be back, told to tasks.
+    #[arg(long, default_value = "15mins", value_parser = parse_duration, value_name = "DURATION")]
+    pub recovery_timeout: Duration,
+
+    /// What may change between restarts: `equal` resources and attributes, or `additive` ones.
+    #[arg(long, default_value = "additive", value_name = "POLICY",
+          value_parser = ["equal", "additive"])]
+    pub reconfiguration_policy: String,
+
+    /// Completed executors that are shown per framework.
+    #[arg(long, default_value_t = 150, value_name = "COUNT")]
+    pub max_completed_executors_per_framework: usize,
+
+    /// Launches that may be under way at once; the others wait.
+    #[arg(long, default_value_t = 8, value_name = "COUNT", hide = true)]
+    pub launches_at_once: usize,
+
+    /// Kill all tasks and remove our cgroups when told to stop (for `meseta local`).
+    #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1,
+          require_equals = true, default_missing_value = "true", hide = true)]
+    pub shutdown_tasks_on_exit: bool,
+}

@@ -1,0 +1,310 @@
+//! The operator API of the agent, `POST /api/v1`, in JSON and in protobuf.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use http::{Request, StatusCode};
+use meseta_proto::media::{self, MediaType};
+use meseta_proto::mesos::v1 as pb;
+use meseta_proto::mesos::v1::agent as api;
+use meseta_proto::mesos::v1::agent::call::Type;
+use meseta_proto::mesos::v1::agent::response::Type as Answer;
+
+use super::state::VERSION;
+use super::statistics::{container_status, resource_statistics, sampled, value};
+use super::{Reply, Surface, body, files};
+use crate::core::{Executor, Framework, Snapshot};
+
+/// Answers one call.
+pub(super) async fn call(surface: &Arc<Surface>, request: Request<Body>) -> Result<Reply, Reply> {
+    let refuse = |error: media::Error| Reply::text(error.status(), &error.to_string());
+    let content_type = media::content_type(request.headers(), &MediaType::MESSAGES);
+    let content_type = content_type.map_err(refuse)?;
+    let accept = media::accept(request.headers()).map_err(refuse)?;
+    let bytes = body(request).await?;
+    let call: api::Call = media::decode(content_type, &bytes)
+        .map_err(|error| Reply::text(StatusCode::BAD_REQUEST, &error.to_string()))?;
+    let response = answer(surface, call).await?;
+    if accept == MediaType::Json {
+        return Ok(Reply::bytes(accept.as_str(), with_empty_lists(&response)));
+    }
+    Ok(Reply::bytes(
+        accept.as_str(),
+        media::encode(accept, &response),
+    ))
+}
+
+/// Lists that Mesos shows also when nothing is in them, and clients index without asking.
+const LISTS: &[(&str, &[&str])] = &[
+    (
+        "get_tasks",
+        &[
+            "pending_tasks",
+            "queued_tasks",
+            "launched_tasks",
+            "terminated_tasks",
+            "completed_tasks",
+        ],
+    ),
+    ("get_executors", &["executors", "completed_executors"]),
+    ("get_frameworks", &["frameworks", "completed_frameworks"]),
+    ("get_containers", &["containers"]),
+    ("list_files", &["file_infos"]),
+];
+
+fn with_empty_lists(response: &api::Response) -> Vec<u8> {
+    let mut shown = value(response);
+    complete(&mut shown);
+    if let Some(state) = shown.get_mut("get_state") {
+        complete(state);
+    }
+    shown.to_string().into_bytes()
+}
+
+fn complete(shown: &mut serde_json::Value) {
+    for (payload, lists) in LISTS {
+        let Some(payload) = shown.get_mut(*payload).and_then(|one| one.as_object_mut()) else {
+            continue;
+        };
+        for list in *lists {
+            let empty = || serde_json::Value::Array(Vec::new());
+            payload.entry(*list).or_insert_with(empty);
+        }
+    }
+}
+
+fn invalid(what: &str) -> Reply {
+    let text = format!("Failed to validate agent::Call: {what}");
+    Reply::text(StatusCode::BAD_REQUEST, &text)
+}
+
+async fn answer(surface: &Arc<Surface>, call: api::Call) -> Result<api::Response, Reply> {
+    let kind = call.r#type.and_then(|kind| Type::try_from(kind).ok());
+    let Some(kind) = kind.filter(|kind| *kind != Type::Unknown) else {
+        return Err(invalid("Expecting 'type' to be present"));
+    };
+    let mut response = api::Response::default();
+    let answer = match kind {
+        Type::GetHealth => {
+            response.get_health = Some(api::response::GetHealth { healthy: true });
+            Answer::GetHealth
+        }
+        Type::GetVersion => {
+            response.get_version = Some(version());
+            Answer::GetVersion
+        }
+        Type::GetFlags => {
+            response.get_flags = Some(flags(surface));
+            Answer::GetFlags
+        }
+        Type::GetMetrics => {
+            response.get_metrics = Some(metrics(surface).await);
+            Answer::GetMetrics
+        }
+        Type::ListFiles => {
+            let path = call.list_files.map(|list| list.path);
+            let path = path.ok_or_else(|| invalid("Expecting 'list_files' to be present"))?;
+            response.list_files = Some(files::list_for_api(surface, path).await?);
+            Answer::ListFiles
+        }
+        Type::ReadFile => {
+            let read = call.read_file;
+            let read = read.ok_or_else(|| invalid("Expecting 'read_file' to be present"))?;
+            response.read_file = Some(files::read_for_api(surface, read).await?);
+            Answer::ReadFile
+        }
+        Type::GetState
+        | Type::GetTasks
+        | Type::GetExecutors
+        | Type::GetFrameworks
+        | Type::GetContainers
+        | Type::GetAgent
+        | Type::GetOperations
+        | Type::GetResourceProviders => {
+            let snapshot = surface.snapshot().await?;
+            from_snapshot(surface, &snapshot, kind, &mut response)
+        }
+        other => return Err(not_implemented(other)),
+    };
+    response.r#type = Some(answer.into());
+    Ok(response)
+}
+
+fn not_implemented(kind: Type) -> Reply {
+    let text = format!("agent::Call {} is not implemented yet", kind.as_str_name());
+    Reply::text(StatusCode::NOT_IMPLEMENTED, &text)
+}
+
+fn from_snapshot(
+    surface: &Surface,
+    snapshot: &Snapshot,
+    kind: Type,
+    response: &mut api::Response,
+) -> Answer {
+    match kind {
+        Type::GetTasks => {
+            response.get_tasks = Some(tasks(snapshot));
+            Answer::GetTasks
+        }
+        Type::GetExecutors => {
+            response.get_executors = Some(executors(snapshot));
+            Answer::GetExecutors
+        }
+        Type::GetFrameworks => {
+            response.get_frameworks = Some(frameworks(snapshot));
+            Answer::GetFrameworks
+        }
+        Type::GetContainers => {
+            response.get_containers = Some(containers(surface, snapshot));
+            Answer::GetContainers
+        }
+        Type::GetAgent => {
+            let mut info = snapshot.info.clone();
+            info.id = snapshot.agent_id.as_ref().map(|id| pb::AgentId {
+                value: id.to_string(),
+            });
+            response.get_agent = Some(api::response::GetAgent {
+                agent_info: Some(info),
+                ..api::response::GetAgent::default()
+            });
+            Answer::GetAgent
+        }
+        Type::GetOperations => {
+            response.get_operations = Some(api::response::GetOperations::default());
+            Answer::GetOperations
+        }
+        Type::GetResourceProviders => {
+            response.get_resource_providers = Some(api::response::GetResourceProviders::default());
+            Answer::GetResourceProviders
+        }
+        _ => {
+            response.get_state = Some(api::response::GetState {
+                get_tasks: Some(tasks(snapshot)),
+                get_executors: Some(executors(snapshot)),
+                get_frameworks: Some(frameworks(snapshot)),
+            });
+            Answer::GetState
+        }
+    }
+}
+
+fn version() -> api::response::GetVersion {
+    api::response::GetVersion {
+        version_info: pb::VersionInfo {
+            version: VERSION.to_owned(),
+            ..pb::VersionInfo::default()
+        },
+    }
+}
+
+fn flags(surface: &Surface) -> api::response::GetFlags {
+    let flags = surface.flags.iter();
+    api::response::GetFlags {
+        flags: flags
+            .map(|(name, value)| pb::Flag {
+                name: name.clone(),
+                value: Some(value.clone()),
+            })
+            .collect(),
+    }
+}
+
+async fn metrics(surface: &Arc<Surface>) -> api::response::GetMetrics {
+    let keys = crate::metrics::mesos_keys(surface).await;
+    let pairs = keys.as_object().into_iter().flatten();
+    api::response::GetMetrics {
+        metrics: pairs
+            .map(|(name, number)| pb::Metric {
+                name: name.clone(),
+                value: number.as_f64(),
+            })
+            .collect(),
+    }
+}
+
+fn tasks(snapshot: &Snapshot) -> api::response::GetTasks {
+    let mut tasks = api::response::GetTasks::default();
+    for executor in snapshot.executors() {
+        let message = executor.task.to_message();
+        if executor.task.is_terminal() {
+            tasks.terminated_tasks.push(message);
+        } else {
+            tasks.launched_tasks.push(message);
+        }
+    }
+    let completed = all_frameworks(snapshot).flat_map(|framework| &framework.completed);
+    tasks.completed_tasks = completed
+        .map(|executor| executor.task.to_message())
+        .collect();
+    tasks
+}
+
+fn executors(snapshot: &Snapshot) -> api::response::GetExecutors {
+    let entry = |executor: &Arc<Executor>| api::response::get_executors::Executor {
+        executor_info: executor_info(executor),
+    };
+    let completed = all_frameworks(snapshot).flat_map(|framework| &framework.completed);
+    api::response::GetExecutors {
+        executors: snapshot.executors().map(entry).collect(),
+        completed_executors: completed.map(entry).collect(),
+    }
+}
+
+fn frameworks(snapshot: &Snapshot) -> api::response::GetFrameworks {
+    let entry = |framework: &Arc<Framework>| api::response::get_frameworks::Framework {
+        framework_info: (*framework.info).clone(),
+    };
+    api::response::GetFrameworks {
+        frameworks: snapshot.frameworks.values().map(entry).collect(),
+        completed_frameworks: snapshot.completed_frameworks.iter().map(entry).collect(),
+    }
+}
+
+fn containers(surface: &Surface, snapshot: &Snapshot) -> api::response::GetContainers {
+    let entries = sampled(surface, snapshot).into_iter();
+    let entries = entries.map(
+        |(executor, sample)| api::response::get_containers::Container {
+            framework_id: Some(pb::FrameworkId {
+                value: executor.key.framework.to_string(),
+            }),
+            executor_id: Some(pb::ExecutorId {
+                value: executor.key.executor.to_string(),
+            }),
+            executor_name: Some(executor.name()),
+            container_id: pb::ContainerId {
+                value: executor.key.container.to_string(),
+                parent: None,
+            },
+            container_status: Some(container_status(executor)),
+            resource_statistics: sample
+                .map(|sample| resource_statistics(&sample, surface.enable_cfs)),
+        },
+    );
+    api::response::GetContainers {
+        containers: entries.collect(),
+    }
+}
+
+fn all_frameworks(snapshot: &Snapshot) -> impl Iterator<Item = &Arc<Framework>> {
+    let live = snapshot.frameworks.values();
+    live.chain(&snapshot.completed_frameworks)
+}
+
+/// The executor that the core plays for a command task.
+fn executor_info(executor: &Executor) -> pb::ExecutorInfo {
+    let task = &*executor.task.info;
+    pb::ExecutorInfo {
+        executor_id: pb::ExecutorId {
+            value: executor.key.executor.to_string(),
+        },
+        framework_id: Some(pb::FrameworkId {
+            value: executor.key.framework.to_string(),
+        }),
+        command: task.command.clone(),
+        name: Some(executor.name()),
+        source: Some(executor.task.key.task.to_string()),
+        discovery: task.discovery.clone(),
+        labels: task.labels.clone(),
+        ..pb::ExecutorInfo::default()
+    }
+}

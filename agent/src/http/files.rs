@@ -1,0 +1,192 @@
+//! `/files/*`, LIST_FILES and READ_FILE, over [`crate::sandbox_files`].
+
+use std::sync::Arc;
+
+use http::StatusCode;
+use meseta_proto::mesos::v1 as pb;
+use meseta_proto::mesos::v1::agent as api;
+use meseta_proto::transport::server::{CancellationToken, stream_body};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use super::{Query, Reply, Surface};
+use crate::sandbox_files::{Entry, FilesError, Sandboxes};
+
+/// A download is read and sent in pieces of this size, a few at a time.
+const PIECE_BYTES: usize = 64 * 1024;
+const PIECES_AHEAD: usize = 4;
+
+impl From<FilesError> for Reply {
+    fn from(error: FilesError) -> Self {
+        match error {
+            FilesError::NotFound => Self::text(StatusCode::NOT_FOUND, ""),
+            FilesError::IsDirectory => {
+                Self::text(StatusCode::BAD_REQUEST, "Cannot read a directory.\n")
+            }
+            FilesError::NotDirectory => Self::text(StatusCode::BAD_REQUEST, "Not a directory.\n"),
+            FilesError::NotAFile => {
+                Self::text(StatusCode::BAD_REQUEST, "Only regular files can be read.\n")
+            }
+            FilesError::Io(error) => Self::text(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                &format!("Failed to read: {error}.\n"),
+            ),
+        }
+    }
+}
+
+async fn on_disk<T: Send + 'static>(
+    surface: &Arc<Surface>,
+    work: impl FnOnce(Sandboxes) -> Result<T, FilesError> + Send + 'static,
+) -> Result<T, Reply> {
+    let agent = surface.snapshot().await?.agent_id.clone();
+    let sandboxes = Sandboxes::new(surface.layout.clone(), agent);
+    match tokio::task::spawn_blocking(move || work(sandboxes)).await {
+        Ok(done) => done.map_err(Reply::from),
+        Err(_) => Err(Reply::text(StatusCode::INTERNAL_SERVER_ERROR, "Failed.\n")),
+    }
+}
+
+fn path_of(query: &Query) -> Result<String, Reply> {
+    let path = query.get("path").filter(|path| !path.is_empty());
+    path.map(str::to_owned)
+        .ok_or_else(|| bad("Expecting 'path=value' in query.\n"))
+}
+
+fn bad(text: &str) -> Reply {
+    Reply::text(StatusCode::BAD_REQUEST, text)
+}
+
+/// `/files/browse`.
+pub(super) async fn browse(surface: &Arc<Surface>, query: &Query) -> Result<Reply, Reply> {
+    let path = path_of(query)?;
+    let entries = on_disk(surface, move |sandboxes| sandboxes.list(&path)).await?;
+    Ok(Reply::json(&entries.iter().map(entry_value).collect()))
+}
+
+fn entry_value(entry: &Entry) -> Value {
+    json!({
+        "gid": entry.group,
+        "mode": entry.mode_text(),
+        "mtime": entry.mtime_secs,
+        "nlink": entry.links,
+        "path": entry.path,
+        "size": entry.size,
+        "uid": entry.user,
+    })
+}
+
+/// `/files/read`.
+pub(super) async fn read(surface: &Arc<Surface>, query: &Query) -> Result<Reply, Reply> {
+    let path = path_of(query)?;
+    let offset = number(query, "offset")?.unwrap_or(-1);
+    let length = number(query, "length")?.filter(|length| *length != -1);
+    if offset < -1 {
+        return Err(bad(&format!("Negative offset provided: {offset}.\n")));
+    }
+    if let Some(length) = length.filter(|length| *length < 0) {
+        return Err(bad(&format!("Negative length provided: {length}.\n")));
+    }
+    let length = length.and_then(|length| u64::try_from(length).ok());
+    let from = u64::try_from(offset).ok();
+    let (size, data) = on_disk(surface, move |sandboxes| match from {
+        Some(from) => sandboxes.read(&path, from, length),
+        None => sandboxes.read(&path, 0, Some(0)),
+    })
+    .await?;
+    let offset = from.unwrap_or(size);
+    let data = String::from_utf8_lossy(&data);
+    Ok(Reply::json(&json!({ "data": data, "offset": offset })))
+}
+
+fn number(query: &Query, name: &str) -> Result<Option<i64>, Reply> {
+    let Some(text) = query.get(name) else {
+        return Ok(None);
+    };
+    text.parse().map(Some).map_err(|_| {
+        bad(&format!(
+            "Failed to parse {name}: Failed to convert '{text}' to number.\n"
+        ))
+    })
+}
+
+/// `/files/download`.
+pub(super) async fn download(surface: &Arc<Surface>, query: &Query) -> Result<Reply, Reply> {
+    use std::os::unix::fs::FileExt as _;
+    let path = path_of(query)?;
+    let name = path.rsplit('/').next().unwrap_or_default().to_owned();
+    let (file, size) = on_disk(surface, move |sandboxes| sandboxes.open(&path)).await?;
+    let (pieces, body) = mpsc::channel(PIECES_AHEAD);
+    tokio::task::spawn_blocking(move || {
+        let mut at = 0;
+        while at < size {
+            let mut piece = vec![0; PIECE_BYTES];
+            let left = usize::try_from(size - at).unwrap_or(usize::MAX);
+            piece.truncate(left);
+            let Ok(count) = file.read_at(&mut piece, at) else {
+                return;
+            };
+            piece.truncate(count);
+            at += u64::try_from(count).unwrap_or(u64::MAX);
+            // A reader that went away, or a file that became shorter, ends the download.
+            if count == 0 || pieces.blocking_send(piece.into()).is_err() {
+                return;
+            }
+        }
+    });
+    Ok(Reply::file(
+        name,
+        size,
+        stream_body(body, CancellationToken::new()),
+    ))
+}
+
+/// `/files/debug`: the virtual paths and what they stand for.
+pub(super) async fn debug(surface: &Arc<Surface>) -> Result<Reply, Reply> {
+    let snapshot = surface.snapshot().await?;
+    let mut paths = serde_json::Map::new();
+    for executor in snapshot.executors() {
+        let real = surface.layout.sandbox(&executor.key).display().to_string();
+        let virtual_path = format!(
+            "/frameworks/{}/executors/{}/runs/latest",
+            executor.key.framework, executor.key.executor
+        );
+        paths.insert(virtual_path, json!(real));
+        paths.insert(real.clone(), json!(real));
+    }
+    Ok(Reply::json(&Value::Object(paths)))
+}
+
+/// LIST_FILES.
+pub(super) async fn list_for_api(
+    surface: &Arc<Surface>,
+    path: String,
+) -> Result<api::response::ListFiles, Reply> {
+    let entries = on_disk(surface, move |sandboxes| sandboxes.list(&path)).await?;
+    let info = |entry: &Entry| pb::FileInfo {
+        path: entry.path.clone(),
+        nlink: i32::try_from(entry.links).ok(),
+        size: Some(entry.size),
+        mtime: Some(pb::TimeInfo {
+            nanoseconds: entry.mtime_nanos,
+        }),
+        mode: Some(entry.mode),
+        uid: Some(entry.user.clone()),
+        gid: Some(entry.group.clone()),
+    };
+    Ok(api::response::ListFiles {
+        file_infos: entries.iter().map(info).collect(),
+    })
+}
+
+/// READ_FILE.
+pub(super) async fn read_for_api(
+    surface: &Arc<Surface>,
+    read: api::call::ReadFile,
+) -> Result<api::response::ReadFile, Reply> {
+    let (size, data) = on_disk(surface, move |sandboxes| {
+        sandboxes.read(&read.path, read.offset, read.length)
+    })
+    .await?;
+    Ok(api::response::ReadFile { size, data })
+}

@@ -1,0 +1,146 @@
+//! An answer in the making: status, type, body.
+
+use axum::body::Body;
+use bytes::Bytes;
+use http::header::{ALLOW, CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_TYPE};
+use http::{HeaderValue, Response, StatusCode};
+
+use super::Query;
+
+const TEXT: &str = "text/plain; charset=utf-8";
+const JSON: &str = "application/json";
+const JAVASCRIPT: &str = "text/javascript";
+const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// What is answered.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    status: StatusCode,
+    content_type: Option<&'static str>,
+    body: Content,
+    allow: Option<&'static str>,
+}
+
+#[derive(Debug)]
+enum Content {
+    Bytes(Bytes),
+    File {
+        name: String,
+        length: u64,
+        body: Body,
+    },
+}
+
+impl Reply {
+    fn new(status: StatusCode, content_type: Option<&'static str>, body: impl Into<Bytes>) -> Self {
+        Self {
+            status,
+            content_type,
+            body: Content::Bytes(body.into()),
+            allow: None,
+        }
+    }
+
+    /// Nothing but a status.
+    pub(crate) fn empty(status: StatusCode) -> Self {
+        Self::new(status, None, Bytes::new())
+    }
+
+    /// A text for people.
+    pub(crate) fn text(status: StatusCode, text: &str) -> Self {
+        Self::new(status, Some(TEXT), text.to_owned())
+    }
+
+    /// As libprocess says it.
+    pub(crate) fn not_found() -> Self {
+        Self::text(StatusCode::NOT_FOUND, "404 Not Found.")
+    }
+
+    /// A value as JSON, or as JSONP if the query asks.
+    pub(crate) fn json(value: &serde_json::Value) -> Self {
+        Self::new(StatusCode::OK, Some(JSON), value.to_string())
+    }
+
+    /// Bytes of a given type.
+    pub(crate) fn bytes(content_type: &'static str, body: Vec<u8>) -> Self {
+        Self::new(StatusCode::OK, Some(content_type), body)
+    }
+
+    /// Metrics.
+    pub(crate) fn prometheus(text: String) -> Self {
+        Self::new(StatusCode::OK, Some(PROMETHEUS), text)
+    }
+
+    /// A file to be saved.
+    pub(crate) fn file(name: String, length: u64, body: Body) -> Self {
+        Self {
+            status: StatusCode::OK,
+            content_type: Some("application/octet-stream"),
+            body: Content::File { name, length, body },
+            allow: None,
+        }
+    }
+
+    /// Tells what would have been allowed.
+    pub(crate) fn allow(mut self, methods: &'static str) -> Self {
+        self.allow = Some(methods);
+        self
+    }
+
+    pub(crate) fn into_response(mut self, query: &Query) -> Response<Body> {
+        if let (Some(JSON), Content::Bytes(body), Some(callback)) =
+            (self.content_type, &self.body, query.get("jsonp"))
+        {
+            let wrapped = [callback.as_bytes(), b"(", body, b");"].concat();
+            self.body = Content::Bytes(wrapped.into());
+            self.content_type = Some(JAVASCRIPT);
+        }
+        let mut response = match self.body {
+            Content::Bytes(bytes) => {
+                let length = bytes.len();
+                let mut response = Response::new(Body::from(bytes));
+                response
+                    .headers_mut()
+                    .insert(CONTENT_LENGTH, HeaderValue::from(length));
+                response
+            }
+            Content::File { name, length, body } => {
+                let mut response = Response::new(body);
+                let headers = response.headers_mut();
+                headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
+                let disposition = format!("attachment; filename={}", quoted(&name));
+                if let Ok(value) = HeaderValue::from_str(&disposition) {
+                    headers.insert(CONTENT_DISPOSITION, value);
+                }
+                response
+            }
+        };
+        *response.status_mut() = self.status;
+        if let Some(content_type) = self.content_type {
+            let value = HeaderValue::from_static(content_type);
+            response.headers_mut().insert(CONTENT_TYPE, value);
+        }
+        if let Some(methods) = self.allow {
+            let value = HeaderValue::from_static(methods);
+            response.headers_mut().insert(ALLOW, value);
+        }
+        response
+    }
+}
+
+/// A file name as a header can hold it: plain ones as they are, others quoted without what a header
+/// cannot hold.
+fn quoted(name: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+    if !name.is_empty() && name.chars().all(plain) {
+        return name.to_owned();
+    }
+    let safe = |c: char| {
+        if c == '"' || c == '\\' || !(' '..='~').contains(&c) {
+            '_'
+        } else {
+            c
+        }
+    };
+    format!("\"{}\"", name.chars().map(safe).collect::<String>())
+}

@@ -1,0 +1,155 @@
+//! What containers use, in Mesos's fields and units.
+
+use meseta_isolators::Limit;
+use meseta_proto::mesos::v1 as pb;
+use serde_json::{Value, json};
+
+use super::{Query, Surface};
+use crate::core::{Executor, Snapshot};
+use crate::shell::monitor::Sample;
+
+/// The last sample of a container as a message. The limits come from what was asked for, as Mesos
+/// tells them, so that they survive restarts.
+pub(super) fn resource_statistics(sample: &Sample, enable_cfs: bool) -> pb::ResourceStatistics {
+    let (usage, demand) = (&sample.usage, &sample.container.demand);
+    let cpus = millis(demand.cpus_millis);
+    let cpus_limit = match demand.cpus_limit {
+        Some(Limit::At(limit)) => Some(millis(limit)),
+        Some(Limit::Unlimited) => machine_cpus(),
+        None => enable_cfs.then_some(cpus),
+    };
+    let mem_limit = match demand.mem_limit {
+        Some(Limit::At(limit)) => Some(limit),
+        Some(Limit::Unlimited) => machine_memory(),
+        None => demand.mem_bytes,
+    };
+    pb::ResourceStatistics {
+        timestamp: usage.timestamp.as_secs_f64(),
+        processes: usage
+            .pids
+            .processes
+            .and_then(|count| u32::try_from(count).ok()),
+        threads: usage
+            .pids
+            .threads
+            .and_then(|count| u32::try_from(count).ok()),
+        cpus_user_time_secs: usage.cpu.user_secs,
+        cpus_system_time_secs: usage.cpu.system_secs,
+        cpus_limit,
+        cpus_soft_limit: Some(cpus),
+        cpus_nr_periods: usage
+            .cpu
+            .nr_periods
+            .and_then(|count| u32::try_from(count).ok()),
+        cpus_nr_throttled: usage
+            .cpu
+            .nr_throttled
+            .and_then(|count| u32::try_from(count).ok()),
+        cpus_throttled_time_secs: usage.cpu.throttled_secs,
+        mem_total_bytes: usage.memory.total_bytes,
+        mem_total_memsw_bytes: usage.memory.total_memsw_bytes,
+        mem_kmem_usage_bytes: usage.memory.kernel_bytes,
+        mem_limit_bytes: mem_limit,
+        mem_soft_limit_bytes: demand.mem_bytes,
+        mem_file_bytes: usage.memory.cache_bytes,
+        mem_anon_bytes: usage.memory.rss_bytes,
+        mem_cache_bytes: usage.memory.cache_bytes,
+        mem_rss_bytes: usage.memory.rss_bytes,
+        mem_mapped_file_bytes: usage.memory.mapped_file_bytes,
+        mem_swap_bytes: usage.memory.swap_bytes,
+        mem_unevictable_bytes: usage.memory.unevictable_bytes,
+        ..pb::ResourceStatistics::default()
+    }
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "thousandths of CPUs stay far below 2^52"
+)]
+fn millis(thousandths: u64) -> f64 {
+    thousandths as f64 / 1000.0
+}
+
+fn machine_cpus() -> Option<f64> {
+    let count = std::thread::available_parallelism().ok()?;
+    u32::try_from(count.get()).ok().map(f64::from)
+}
+
+fn machine_memory() -> Option<u64> {
+    use procfs::Current as _;
+    procfs::Meminfo::current().ok().map(|info| info.mem_total)
+}
+
+/// The status of an executor's container.
+pub(super) fn container_status(executor: &Executor) -> pb::ContainerStatus {
+    pb::ContainerStatus {
+        container_id: Some(pb::ContainerId {
+            value: executor.key.container.to_string(),
+            parent: None,
+        }),
+        executor_pid: executor.task_pid.and_then(|pid| u32::try_from(pid).ok()),
+        ..pb::ContainerStatus::default()
+    }
+}
+
+/// A message as a JSON value.
+pub(super) fn value<M: meseta_proto::WireMessage>(message: &M) -> Value {
+    serde_json::from_slice(&meseta_proto::json::to_vec(message)).unwrap_or(Value::Null)
+}
+
+/// Live executors with their last samples, by framework and executor.
+pub(super) fn sampled<'a>(
+    surface: &Surface,
+    snapshot: &'a Snapshot,
+) -> Vec<(&'a Executor, Option<Sample>)> {
+    let samples = surface.samples.last();
+    snapshot
+        .executors()
+        .filter(|executor| executor.is_live())
+        .map(|executor| (&**executor, samples.get(&executor.key.container).cloned()))
+        .collect()
+}
+
+/// `/monitor/statistics`.
+pub(super) fn statistics(surface: &Surface, snapshot: &Snapshot) -> Value {
+    let entries = sampled(surface, snapshot).into_iter();
+    let entries = entries.filter_map(|(executor, sample)| {
+        let statistics = resource_statistics(&sample?, surface.enable_cfs);
+        Some(json!({
+            "executor_id": executor.key.executor.as_str(),
+            "executor_name": executor.name(),
+            "framework_id": executor.key.framework.as_str(),
+            "source": executor.task.key.task.as_str(),
+            "statistics": value(&statistics),
+        }))
+    });
+    Value::Array(entries.collect())
+}
+
+/// `/containers`, narrowed by `container_id`, or `framework_id` and `executor_id`.
+pub(super) fn containers(surface: &Surface, snapshot: &Snapshot, query: &Query) -> Value {
+    let wanted = |executor: &Executor| {
+        let is = |name: &str, id: &str| query.get(name).is_none_or(|given| given == id);
+        is("container_id", executor.key.container.as_str())
+            && is("framework_id", executor.key.framework.as_str())
+            && is("executor_id", executor.key.executor.as_str())
+    };
+    let entries = sampled(surface, snapshot).into_iter();
+    let entries = entries.filter(|(executor, _)| wanted(executor));
+    let entries = entries.map(|(executor, sample)| {
+        let mut entry = json!({
+            "container_id": executor.key.container.as_str(),
+            "executor_id": executor.key.executor.as_str(),
+            "executor_name": executor.name(),
+            "framework_id": executor.key.framework.as_str(),
+            "source": executor.task.key.task.as_str(),
+            "status": value(&container_status(executor)),
+        });
+        if let (Some(sample), Some(entry)) = (sample, entry.as_object_mut()) {
+            let statistics = resource_statistics(&sample, surface.enable_cfs);
+            entry.insert("statistics".to_owned(), value(&statistics));
+        }
+        entry
+    });
+    Value::Array(entries.collect())
+}

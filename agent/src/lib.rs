@@ -1,0 +1,30 @@
+//! Meseta's node daemon: core, checkpoints, containerizer, HTTP.
+//!
+//! Entered through [`run`], with [`Flags`] and a [`RunEnv`]. The decisions are in [`core`], which is
+//! pure; what must survive a crash is in [`checkpoint`]; everything that touches the machine or the
+//! network is a thin shell around the two. Invariant: nothing is visible outside before what it says
+//! is durable, and the agent's own end touches no task unless it was told so.
+
+pub mod checkpoint;
+mod configuration;
+pub mod core;
+mod detect;
+mod directories;
+mod flags;
+mod http;
+mod metrics;
+mod run;
+mod sandbox_files;
+mod shell;
+
+pub use configuration::ConfigurationError;
+pub use flags::Flags;
+pub use metrics::{FAMILIES, Family};
+pub use run::{CancellationToken, RunEnv, RunError, run};
+pub use shell::link::MasterAddressError;
+
+/// Turns this process into the launcher of containers if it was started as one. Must be the first
+/// statement of any `main` that calls [`run`], before any thread exists.
+pub fn run_launcher_if_requested() -> Option<std::process::ExitCode> {
+    meseta_isolators::launcher::run_if_requested()
+}

@@ -1,0 +1,507 @@
+//! Every metric of the agent, defined once.
+//!
+//! [`FAMILIES`] is the list, with type and help; [`Metrics::text`] fills it from the core's snapshot
+//! and the monitor's last samples: the agent's own through a collector in a registry of its own, those
+//! of containers straight as text ([`containers`]). Nothing is read from the kernel for a scrape, and
+//! a container's series end with it. The keys of Mesos's `/metrics/snapshot` are in [`mesos`].
+
+mod containers;
+mod mesos;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use meseta_resources::Resources;
+use prometheus::core::{Collector, Desc};
+use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
+use prometheus::{Registry, TextEncoder};
+
+use crate::core::{Snapshot, State};
+use crate::http::Surface;
+use crate::shell::monitor::HostSample;
+
+pub(crate) use mesos::mesos_keys;
+
+/// A family of series.
+#[derive(Copy, Clone, Debug)]
+pub struct Family {
+    /// Its name.
+    pub name: &'static str,
+    /// What it says.
+    pub help: &'static str,
+    /// Whether it only grows.
+    pub is_counter: bool,
+}
+
+const fn counter(name: &'static str, help: &'static str) -> Family {
+    Family {
+        name,
+        help,
+        is_counter: true,
+    }
+}
+
+const fn gauge(name: &'static str, help: &'static str) -> Family {
+    Family {
+        name,
+        help,
+        is_counter: false,
+    }
+}
+
+/// All families. Those of containers have the labels `container_id`, `framework_id`, `executor_id`
+/// and `role`.
+pub const FAMILIES: &[Family] = &[
+    gauge(
+        "meseta_agent_build_info",
+        "Always 1, with the version as a label.",
+    ),
+    gauge(
+        "meseta_agent_registered",
+        "Whether the agent is registered with a master.",
+    ),
+    gauge(
+        "meseta_agent_uptime_seconds",
+        "Time since the agent was started.",
+    ),
+    gauge(
+        "meseta_agent_recovery_duration_seconds",
+        "How long recovery took after the start.",
+    ),
+    counter(
+        "meseta_agent_recovery_errors_total",
+        "Checkpoints that could not be read.",
+    ),
+    gauge(
+        "meseta_agent_frameworks",
+        "Frameworks with work on this agent.",
+    ),
+    gauge("meseta_agent_tasks", "Tasks on this agent, by state."),
+    counter(
+        "meseta_agent_tasks_ended_total",
+        "Tasks that ended, by their last state.",
+    ),
+    counter(
+        "meseta_agent_status_updates_total",
+        "Status updates, by whether they were taken.",
+    ),
+    counter(
+        "meseta_agent_container_launch_errors_total",
+        "Containers that could not be launched.",
+    ),
+    counter(
+        "meseta_agent_container_destroy_errors_total",
+        "Attempts to take a container apart that left something.",
+    ),
+    gauge(
+        "meseta_agent_resources",
+        "The agent's resources, by name (MB for mem and disk).",
+    ),
+    gauge(
+        "meseta_agent_resources_allocated",
+        "What live tasks hold of them.",
+    ),
+    counter(
+        "meseta_agent_container_cpu_user_seconds_total",
+        "CPU time in user mode.",
+    ),
+    counter(
+        "meseta_agent_container_cpu_system_seconds_total",
+        "CPU time in the kernel.",
+    ),
+    gauge(
+        "meseta_agent_container_cpus_requested",
+        "CPUs that were requested.",
+    ),
+    gauge(
+        "meseta_agent_container_cpus_limit",
+        "CPUs that may be used, where that is limited.",
+    ),
+    counter(
+        "meseta_agent_container_cpu_periods_total",
+        "Enforcement periods with work to do.",
+    ),
+    counter(
+        "meseta_agent_container_cpu_throttled_periods_total",
+        "Periods that were cut short.",
+    ),
+    counter(
+        "meseta_agent_container_cpu_throttled_seconds_total",
+        "Time spent throttled.",
+    ),
+    gauge(
+        "meseta_agent_container_memory_bytes",
+        "Memory charged, by kind; total is all of it.",
+    ),
+    gauge(
+        "meseta_agent_container_memory_max_bytes",
+        "The most memory that was ever charged.",
+    ),
+    gauge(
+        "meseta_agent_container_memory_requested_bytes",
+        "Memory that was requested.",
+    ),
+    gauge(
+        "meseta_agent_container_memory_limit_bytes",
+        "Memory that may be used, if limited.",
+    ),
+    counter(
+        "meseta_agent_container_oom_kills_total",
+        "Processes killed for want of memory.",
+    ),
+    gauge(
+        "meseta_agent_container_processes",
+        "Processes in the container.",
+    ),
+    gauge(
+        "meseta_agent_container_threads",
+        "Threads in the container.",
+    ),
+    gauge(
+        "meseta_agent_container_threads_limit",
+        "Threads that may be in the container.",
+    ),
+    counter(
+        "meseta_agent_container_forks_refused_total",
+        "Forks refused by the limit on threads.",
+    ),
+    counter(
+        "meseta_agent_container_pressure_seconds_total",
+        "Time stalled for want of a resource: some tasks, or all.",
+    ),
+    gauge("meseta_agent_host_cpus", "Processors online."),
+    gauge("meseta_agent_host_load", "Load average, by minutes."),
+    gauge(
+        "meseta_agent_host_memory_bytes",
+        "The machine's memory, by kind.",
+    ),
+    counter("process_cpu_seconds_total", "CPU time of the agent itself."),
+    gauge(
+        "process_resident_memory_bytes",
+        "Resident memory of the agent itself.",
+    ),
+    gauge(
+        "process_open_fds",
+        "Open file descriptors of the agent itself.",
+    ),
+    gauge(
+        "process_start_time_seconds",
+        "Start of the agent since the Unix epoch.",
+    ),
+];
+
+/// Answers scrapes.
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    registry: Registry,
+    prepared: Arc<Mutex<Vec<MetricFamily>>>,
+    scrape: Mutex<()>,
+}
+
+/// Hands the registry what was prepared for this scrape.
+#[derive(Debug)]
+struct Prepared {
+    descriptions: Vec<Desc>,
+    families: Arc<Mutex<Vec<MetricFamily>>>,
+}
+
+impl Collector for Prepared {
+    fn desc(&self) -> Vec<&Desc> {
+        self.descriptions.iter().collect()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        std::mem::take(&mut *self.families.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Metrics {
+    /// With the collector in a registry of its own.
+    pub(crate) fn new() -> Result<Self, prometheus::Error> {
+        let prepared = Arc::new(Mutex::new(Vec::new()));
+        let describe = |family: &Family| {
+            Desc::new(
+                family.name.to_owned(),
+                family.help.to_owned(),
+                Vec::new(),
+                HashMap::new(),
+            )
+        };
+        let descriptions = FAMILIES.iter().map(describe).collect::<Result<_, _>>()?;
+        let registry = Registry::new();
+        registry.register(Box::new(Prepared {
+            descriptions,
+            families: prepared.clone(),
+        }))?;
+        Ok(Self {
+            registry,
+            prepared,
+            scrape: Mutex::new(()),
+        })
+    }
+
+    /// The exposition.
+    pub(crate) async fn text(&self, surface: &Surface) -> String {
+        let mut book = Book::default();
+        agent_metrics(&mut book, surface);
+        let snapshot = surface.snapshot().await.ok();
+        if let Some(snapshot) = &snapshot {
+            core_metrics(&mut book, snapshot);
+        }
+        // One scrape after the other, so that two do not mix.
+        let mut text = {
+            let _one = self.scrape.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut prepared = self.prepared.lock().unwrap_or_else(PoisonError::into_inner);
+            *prepared = book.into_families();
+            drop(prepared);
+            let gathered = self.registry.gather();
+            TextEncoder::new()
+                .encode_to_string(&gathered)
+                .unwrap_or_default()
+        };
+        if let Some(snapshot) = &snapshot {
+            containers::write(&mut text, surface, snapshot);
+        }
+        text
+    }
+}
+
+/// Series in the making, by family.
+#[derive(Debug, Default)]
+struct Book {
+    series: BTreeMap<&'static str, Vec<Metric>>,
+}
+
+impl Book {
+    fn add(&mut self, name: &'static str, labels: &[(&str, &str)], value: Option<f64>) {
+        let Some(value) = value else {
+            return;
+        };
+        debug_assert!(FAMILIES.iter().any(|family| family.name == name), "{name}");
+        // As a test holds for every family; looking it up for each series would cost a scan.
+        let is_counter = name.ends_with("_total");
+        let mut metric = Metric::default();
+        metric.set_label(
+            labels
+                .iter()
+                .map(|(name, value)| pair(name, value))
+                .collect(),
+        );
+        if is_counter {
+            let mut counter = Counter::default();
+            counter.set_value(value);
+            metric.set_counter(counter);
+        } else {
+            let mut gauge = Gauge::default();
+            gauge.set_value(value);
+            metric.set_gauge(gauge);
+        }
+        self.series.entry(name).or_default().push(metric);
+    }
+
+    fn into_families(mut self) -> Vec<MetricFamily> {
+        let mut families = Vec::new();
+        for family in FAMILIES {
+            let Some(series) = self.series.remove(family.name) else {
+                continue;
+            };
+            let mut filled = MetricFamily::default();
+            filled.set_name(family.name.to_owned());
+            filled.set_help(family.help.to_owned());
+            filled.set_field_type(if family.is_counter {
+                MetricType::COUNTER
+            } else {
+                MetricType::GAUGE
+            });
+            filled.set_metric(series);
+            families.push(filled);
+        }
+        families
+    }
+}
+
+fn pair(name: &str, value: &str) -> LabelPair {
+    let mut pair = LabelPair::default();
+    pair.set_name(name.to_owned());
+    pair.set_value(value.to_owned());
+    pair
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "counts and bytes beyond 2^53 lose their last digit"
+)]
+fn number(count: u64) -> f64 {
+    count as f64
+}
+
+fn count(count: usize) -> f64 {
+    number(u64::try_from(count).unwrap_or(u64::MAX))
+}
+
+fn agent_metrics(book: &mut Book, surface: &Surface) {
+    let version = env!("CARGO_PKG_VERSION");
+    book.add(
+        "meseta_agent_build_info",
+        &[("version", version)],
+        Some(1.0),
+    );
+    let uptime = surface.started.elapsed().as_secs_f64();
+    book.add("meseta_agent_uptime_seconds", &[], Some(uptime));
+    let recovery = surface.recovery.get().map(std::time::Duration::as_secs_f64);
+    book.add("meseta_agent_recovery_duration_seconds", &[], recovery);
+    let start = surface.start_time.as_secs_f64();
+    book.add("process_start_time_seconds", &[], Some(start));
+    let destroy_errors = surface
+        .containerizer
+        .get()
+        .map(|c| number(c.destroy_errors()));
+    book.add(
+        "meseta_agent_container_destroy_errors_total",
+        &[],
+        destroy_errors,
+    );
+    host_metrics(book, &surface.samples.host());
+}
+
+fn host_metrics(book: &mut Book, host: &HostSample) {
+    book.add("meseta_agent_host_cpus", &[], host.cpus.map(number));
+    if let Some(load) = host.load {
+        for (minutes, load) in ["1", "5", "15"].into_iter().zip(load) {
+            book.add(
+                "meseta_agent_host_load",
+                &[("minutes", minutes)],
+                Some(load),
+            );
+        }
+    }
+    for (kind, bytes) in [
+        ("total", host.mem_total_bytes),
+        ("free", host.mem_free_bytes),
+        ("available", host.mem_available_bytes),
+    ] {
+        let bytes = bytes.map(number);
+        book.add("meseta_agent_host_memory_bytes", &[("kind", kind)], bytes);
+    }
+    book.add("process_cpu_seconds_total", &[], host.own_cpu_secs);
+    book.add(
+        "process_resident_memory_bytes",
+        &[],
+        host.own_rss_bytes.map(number),
+    );
+    book.add("process_open_fds", &[], host.own_fds.map(number));
+}
+
+fn core_metrics(book: &mut Book, snapshot: &Snapshot) {
+    let registered = f64::from(u8::from(snapshot.state == State::Running));
+    book.add("meseta_agent_registered", &[], Some(registered));
+    let frameworks = count(snapshot.frameworks.len());
+    book.add("meseta_agent_frameworks", &[], Some(frameworks));
+    for (state, tasks) in tasks_by_state(snapshot) {
+        book.add(
+            "meseta_agent_tasks",
+            &[("state", state)],
+            Some(count(tasks)),
+        );
+    }
+    let counters = &snapshot.counters;
+    for (state, tasks) in [
+        ("finished", counters.tasks_finished),
+        ("failed", counters.tasks_failed),
+        ("killed", counters.tasks_killed),
+        ("lost", counters.tasks_lost),
+        ("gone", counters.tasks_gone),
+    ] {
+        let tasks = Some(number(tasks));
+        book.add("meseta_agent_tasks_ended_total", &[("state", state)], tasks);
+    }
+    for (valid, updates) in [
+        ("true", counters.valid_status_updates),
+        ("false", counters.invalid_status_updates),
+    ] {
+        let updates = Some(number(updates));
+        book.add(
+            "meseta_agent_status_updates_total",
+            &[("valid", valid)],
+            updates,
+        );
+    }
+    let errors = number(counters.container_launch_errors);
+    book.add(
+        "meseta_agent_container_launch_errors_total",
+        &[],
+        Some(errors),
+    );
+    let errors = count(counters.recovery_errors);
+    book.add("meseta_agent_recovery_errors_total", &[], Some(errors));
+    let allocated = snapshot.allocated();
+    for name in ["cpus", "mem", "disk", "gpus"] {
+        let of = |resources: &Resources| Some(scalar(resources, name));
+        let labels = [("name", name)];
+        book.add("meseta_agent_resources", &labels, of(&snapshot.resources));
+        book.add("meseta_agent_resources_allocated", &labels, of(&allocated));
+    }
+}
+
+fn scalar(resources: &Resources, name: &str) -> f64 {
+    resources.scalar(name).map_or(0.0, |scalar| scalar.to_f64())
+}
+
+/// Also those states in which there is none.
+fn tasks_by_state(snapshot: &Snapshot) -> [(&'static str, usize); 4] {
+    use meseta_proto::mesos::v1::TaskState;
+    let of = |state: TaskState| {
+        let executors = snapshot.executors();
+        executors
+            .filter(|executor| executor.task.state == state)
+            .count()
+    };
+    [
+        ("staging", of(TaskState::TaskStaging)),
+        ("starting", of(TaskState::TaskStarting)),
+        ("running", of(TaskState::TaskRunning)),
+        ("killing", of(TaskState::TaskKilling)),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_and_nothing_else_end_in_total_and_names_are_unique() {
+        let mut names = std::collections::BTreeSet::new();
+        for family in FAMILIES {
+            assert!(names.insert(family.name), "{}", family.name);
+            assert_eq!(
+                family.is_counter,
+                family.name.ends_with("_total"),
+                "{}",
+                family.name
+            );
+            assert!(family.help.ends_with('.'), "{}", family.name);
+            let prefix = ["meseta_agent_", "process_"];
+            assert!(
+                prefix.iter().any(|prefix| family.name.starts_with(prefix)),
+                "{}",
+                family.name
+            );
+        }
+    }
+
+    #[test]
+    fn only_what_is_known_has_a_series() {
+        let mut book = Book::default();
+        book.add("meseta_agent_frameworks", &[], None);
+        book.add("meseta_agent_tasks", &[("state", "running")], Some(3.0));
+        let families = book.into_families();
+        assert_eq!(families.len(), 1);
+        let text = TextEncoder::new()
+            .encode_to_string(&families)
+            .expect("text");
+        assert!(
+            text.contains("meseta_agent_tasks{state=\"running\"} 3\n"),
+            "{text}"
+        );
+    }
+}

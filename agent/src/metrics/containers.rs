@@ -1,0 +1,288 @@
+//! The series of containers, written as text straight from the last samples.
+//!
+//! A thousand containers have tens of thousands of series: their labels are escaped once each, and no
+//! message is built per series, which keeps a scrape short and the agent's memory where it was.
+
+use std::fmt::Write as _;
+
+use meseta_isolators::Limit;
+
+use super::{FAMILIES, Family, number};
+use crate::core::Snapshot;
+use crate::http::Surface;
+use crate::shell::monitor::Sample;
+
+/// One series of every container.
+struct Series {
+    family: &'static str,
+    /// Labels beside the container's own, as text.
+    extra: &'static str,
+    value: fn(&Sample) -> Option<f64>,
+}
+
+const fn series(family: &'static str, value: fn(&Sample) -> Option<f64>) -> Series {
+    labelled(family, "", value)
+}
+
+const fn labelled(
+    family: &'static str,
+    extra: &'static str,
+    value: fn(&Sample) -> Option<f64>,
+) -> Series {
+    Series {
+        family,
+        extra,
+        value,
+    }
+}
+
+fn count(value: Option<u64>) -> Option<f64> {
+    value.map(number)
+}
+
+const PRESSURE: &str = "meseta_agent_container_pressure_seconds_total";
+const MEMORY: &str = "meseta_agent_container_memory_bytes";
+
+/// All of them; those of one family stand together.
+const SERIES: &[Series] = &[
+    series("meseta_agent_container_cpu_user_seconds_total", |s| {
+        s.usage.cpu.user_secs
+    }),
+    series("meseta_agent_container_cpu_system_seconds_total", |s| {
+        s.usage.cpu.system_secs
+    }),
+    series("meseta_agent_container_cpus_requested", |s| {
+        Some(number(s.container.demand.cpus_millis) / 1000.0)
+    }),
+    series("meseta_agent_container_cpus_limit", |s| {
+        s.usage.cpu.limit_cpus
+    }),
+    series("meseta_agent_container_cpu_periods_total", |s| {
+        count(s.usage.cpu.nr_periods)
+    }),
+    series("meseta_agent_container_cpu_throttled_periods_total", |s| {
+        count(s.usage.cpu.nr_throttled)
+    }),
+    series("meseta_agent_container_cpu_throttled_seconds_total", |s| {
+        s.usage.cpu.throttled_secs
+    }),
+    labelled(MEMORY, ",kind=\"total\"", |s| {
+        count(s.usage.memory.total_bytes)
+    }),
+    labelled(MEMORY, ",kind=\"anonymous\"", |s| {
+        count(s.usage.memory.rss_bytes)
+    }),
+    labelled(MEMORY, ",kind=\"cache\"", |s| {
+        count(s.usage.memory.cache_bytes)
+    }),
+    labelled(MEMORY, ",kind=\"mapped_file\"", |s| {
+        count(s.usage.memory.mapped_file_bytes)
+    }),
+    labelled(MEMORY, ",kind=\"swap\"", |s| {
+        count(s.usage.memory.swap_bytes)
+    }),
+    labelled(MEMORY, ",kind=\"unevictable\"", |s| {
+        count(s.usage.memory.unevictable_bytes)
+    }),
+    labelled(MEMORY, ",kind=\"kernel\"", |s| {
+        count(s.usage.memory.kernel_bytes)
+    }),
+    series("meseta_agent_container_memory_max_bytes", |s| {
+        count(s.usage.memory.max_usage_bytes)
+    }),
+    series("meseta_agent_container_memory_requested_bytes", |s| {
+        count(s.container.demand.mem_bytes)
+    }),
+    series("meseta_agent_container_memory_limit_bytes", |s| {
+        let asked = match s.container.demand.mem_limit {
+            Some(Limit::At(bytes)) => Some(bytes),
+            Some(Limit::Unlimited) | None => None,
+        };
+        count(s.usage.memory.limit_bytes.or(asked))
+    }),
+    series("meseta_agent_container_oom_kills_total", |s| {
+        count(s.usage.memory.oom_kills)
+    }),
+    series("meseta_agent_container_processes", |s| {
+        count(s.usage.pids.processes)
+    }),
+    series("meseta_agent_container_threads", |s| {
+        count(s.usage.pids.threads)
+    }),
+    series("meseta_agent_container_threads_limit", |s| {
+        count(s.usage.pids.limit)
+    }),
+    series("meseta_agent_container_forks_refused_total", |s| {
+        count(s.usage.pids.refused)
+    }),
+    labelled(PRESSURE, ",resource=\"cpu\",share=\"some\"", |s| {
+        s.usage.pressure.cpu_some_secs
+    }),
+    labelled(PRESSURE, ",resource=\"memory\",share=\"some\"", |s| {
+        s.usage.pressure.memory_some_secs
+    }),
+    labelled(PRESSURE, ",resource=\"memory\",share=\"full\"", |s| {
+        s.usage.pressure.memory_full_secs
+    }),
+    labelled(PRESSURE, ",resource=\"io\",share=\"some\"", |s| {
+        s.usage.pressure.io_some_secs
+    }),
+    labelled(PRESSURE, ",resource=\"io\",share=\"full\"", |s| {
+        s.usage.pressure.io_full_secs
+    }),
+];
+
+/// Appends the families of all live containers that have a sample.
+pub(super) fn write(out: &mut String, surface: &Surface, snapshot: &Snapshot) {
+    let samples = surface.samples.last();
+    let live = snapshot.executors().filter(|executor| executor.is_live());
+    let sampled: Vec<(String, &Sample)> = live
+        .filter_map(|executor| {
+            let sample = samples.get(&executor.key.container)?;
+            let role = executor.task.role.as_ref();
+            let labels = labels(&[
+                ("container_id", executor.key.container.as_str()),
+                ("framework_id", executor.key.framework.as_str()),
+                ("executor_id", executor.key.executor.as_str()),
+                ("role", role.map(|role| role.as_str()).unwrap_or_default()),
+            ]);
+            Some((labels, sample))
+        })
+        .collect();
+    write_families(out, &sampled);
+}
+
+fn write_families(out: &mut String, sampled: &[(String, &Sample)]) {
+    let mut begun = "";
+    for series in SERIES {
+        for (labels, sample) in sampled {
+            let Some(value) = (series.value)(sample) else {
+                continue;
+            };
+            if begun != series.family {
+                begun = series.family;
+                write_head(out, series.family);
+            }
+            // Writing to a `String` cannot fail.
+            let _ = writeln!(out, "{}{{{labels}{}}} {value}", series.family, series.extra);
+        }
+    }
+}
+
+fn write_head(out: &mut String, name: &str) {
+    let known = FAMILIES.iter().find(|family| family.name == name);
+    debug_assert!(known.is_some(), "{name} is not listed");
+    let Some(Family {
+        name,
+        help,
+        is_counter,
+    }) = known
+    else {
+        return;
+    };
+    let kind = if *is_counter { "counter" } else { "gauge" };
+    let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
+}
+
+/// `a="b",c="d"`, with the values escaped as the text format wants it.
+fn labels(pairs: &[(&str, &str)]) -> String {
+    let mut text = String::new();
+    for (name, value) in pairs {
+        if !text.is_empty() {
+            text.push(',');
+        }
+        text.push_str(name);
+        text.push_str("=\"");
+        for c in value.chars() {
+            match c {
+                '\\' => text.push_str("\\\\"),
+                '"' => text.push_str("\\\""),
+                '\n' => text.push_str("\\n"),
+                other => text.push(other),
+            }
+        }
+        text.push('"');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use meseta_isolators::{BootId, ContainerUsage, Demand, MemoryUsage, ProcessIdentity};
+    use meseta_resources::{AgentId, ContainerId, ExecutorId, FrameworkId};
+
+    use super::*;
+    use crate::checkpoint::RunKey;
+    use crate::shell::containerizer::LiveContainer;
+
+    fn sample() -> Sample {
+        Sample {
+            container: LiveContainer {
+                run: Arc::new(RunKey {
+                    agent: AgentId::new("S0").expect("an id"),
+                    framework: FrameworkId::new("F").expect("an id"),
+                    executor: ExecutorId::new("e").expect("an id"),
+                    container: ContainerId::new("c").expect("an id"),
+                }),
+                supervisor: ProcessIdentity {
+                    pid: 1,
+                    start_ticks: 1,
+                    boot_id: BootId::from_text("b"),
+                },
+                demand: Demand {
+                    cpus_millis: 500,
+                    ..Demand::default()
+                },
+            },
+            usage: ContainerUsage {
+                memory: MemoryUsage {
+                    total_bytes: Some(10),
+                    swap_bytes: Some(0),
+                    ..MemoryUsage::default()
+                },
+                ..ContainerUsage::default()
+            },
+        }
+    }
+
+    #[test]
+    fn values_are_escaped_and_what_is_unknown_is_left_out() {
+        let sample = sample();
+        let mut out = String::new();
+        let labels = labels(&[("id", "a\"b\\c\nd"), ("role", "")]);
+        write_families(&mut out, &[(labels, &sample)]);
+        let series: Vec<_> = out.lines().filter(|line| !line.starts_with('#')).collect();
+        let labels = "id=\"a\\\"b\\\\c\\nd\",role=\"\"";
+        assert_eq!(
+            series,
+            [
+                format!("meseta_agent_container_cpus_requested{{{labels}}} 0.5"),
+                format!("meseta_agent_container_memory_bytes{{{labels},kind=\"total\"}} 10"),
+                format!("meseta_agent_container_memory_bytes{{{labels},kind=\"swap\"}} 0"),
+            ]
+        );
+        let heads: Vec<_> = out
+            .lines()
+            .filter(|line| line.starts_with("# TYPE"))
+            .collect();
+        assert_eq!(heads.len(), 2, "each family is introduced once: {out}");
+    }
+
+    #[test]
+    fn every_series_belongs_to_a_listed_family_and_families_stand_together() {
+        let mut seen: Vec<&str> = Vec::new();
+        for series in SERIES {
+            assert!(FAMILIES.iter().any(|family| family.name == series.family));
+            if seen.last() != Some(&series.family) {
+                assert!(
+                    !seen.contains(&series.family),
+                    "{} is scattered",
+                    series.family
+                );
+                seen.push(series.family);
+            }
+        }
+    }
+}

@@ -1,0 +1,532 @@
+//! The daemon's life: from flags to a listening, recovered, registered agent, and its end.
+//!
+//! [`run`] refuses what cannot work with a message that says what to give, before anything of the
+//! machine is changed. Tasks are touched by no end of the agent but one that was asked to.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use meseta_isolators::{BootId, ContainerName, Containers, Host, Isolation};
+use meseta_proto::convert::{self, Format};
+use meseta_proto::mesos::v1 as pb;
+use meseta_proto::mesos::v1::agent_info::capability::Type as Capability;
+use meseta_proto::transport::server;
+pub use meseta_proto::transport::server::CancellationToken;
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tracing::{info, warn};
+
+use crate::checkpoint::{self, Image, Layout, ReadError, Store, StoreError};
+use crate::configuration::{self, Configuration, ConfigurationError};
+use crate::core::{AgentCore, Enforceable, ExitReason, Input, Options};
+use crate::directories::{
+    endpoint_path, instance_of, lock, prepare_work_dir, remove_empty, runtime_dir, write_endpoint,
+};
+use crate::flags::Flags;
+use crate::http::{self, Surface};
+use crate::metrics::Metrics;
+use crate::shell::containerizer::{self, Containerizer};
+use crate::shell::environment::AgentEnvironment;
+use crate::shell::link::{Links, MasterAddress, MasterAddressError};
+use crate::shell::monitor::{self, Samples};
+use crate::shell::recover::Adoption;
+use crate::shell::writer::chain;
+use crate::shell::{CoreHandle, Driver, Mailbox, mailbox, recover, writer};
+
+/// What the process around the daemon gives it.
+#[derive(Debug)]
+pub struct RunEnv {
+    /// All flags in force, as text, for `/flags` and `/state`.
+    pub flags_view: BTreeMap<String, String>,
+    /// Told once where the agent listens.
+    pub ready: Option<oneshot::Sender<SocketAddr>>,
+    /// Cancelled when the agent is to end.
+    pub shutdown: CancellationToken,
+}
+
+/// Why the daemon could not start, or had to end.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// A flag makes no sense.
+    #[error(transparent)]
+    Configuration(#[from] ConfigurationError),
+    /// `--master` makes no sense.
+    #[error(transparent)]
+    Master(#[from] MasterAddressError),
+    /// Listening there would open the node to the network.
+    #[error("--ip={0} is not loopback: give --insecure to listen there without authentication")]
+    Insecure(std::net::IpAddr),
+    /// Nobody may listen there.
+    #[error(
+        "failed to listen on {address}: is another agent running? (--port=0 takes a free port)"
+    )]
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A directory cannot be used.
+    #[error("failed to {doing} {path}: give a directory that this user can write (--{flag})")]
+    Directory {
+        /// What was tried.
+        doing: &'static str,
+        /// The directory or file.
+        path: PathBuf,
+        /// The flag that names it.
+        flag: &'static str,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Two agents, one work directory.
+    #[error("{path} is in use by another agent: give each its own --work_dir")]
+    InUse {
+        /// The lock.
+        path: PathBuf,
+    },
+    /// The checkpoints are there but cannot be used.
+    #[error("failed to read the checkpoints")]
+    Checkpoints(#[source] ReadError),
+    /// The checkpoints cannot be written.
+    #[error("failed to write the checkpoints")]
+    Store(#[source] StoreError),
+    /// The kernel side could not be opened.
+    #[error("failed to prepare for containers: {0}")]
+    Containers(String),
+    /// A thread or a task of ours is gone.
+    #[error("failed to {0}")]
+    Internal(String),
+    /// The master will not have this agent.
+    #[error("refused: {0}")]
+    Refused(String),
+}
+
+/// Runs an agent until it is told to end.
+pub async fn run(flags: Flags, env: RunEnv) -> Result<(), RunError> {
+    let start = Instant::now();
+    let master = MasterAddress::parse(&flags.master)?;
+    if !flags.ip.is_loopback() && !flags.insecure {
+        return Err(RunError::Insecure(flags.ip));
+    }
+    let configuration = configuration::read(&flags)?;
+    let layout = prepare_work_dir(&flags.work_dir)?;
+    let _lock = lock(&layout)?;
+    let listen = SocketAddr::new(flags.ip, flags.port);
+    let listener = bind(listen).await?;
+    let address = local_address(&listener, listen)?;
+    let told = advertised(&flags, address);
+    info!(%address, "listening");
+
+    let (handle, mailbox) = mailbox();
+    let surface = surface(&flags, &layout, handle.clone(), env.flags_view, told, start)?;
+    let http_shutdown = CancellationToken::new();
+    let serving = tokio::spawn(server::serve(
+        listener,
+        http::router(surface.clone()),
+        server::Options::default(),
+        http_shutdown.clone(),
+    ));
+    if let Some(ready) = env.ready {
+        let _ = ready.send(address);
+    }
+    let node = Node {
+        flags,
+        configuration,
+        layout,
+        address,
+        told,
+        handle,
+        surface,
+        start,
+    };
+    let close = node.flags.shutdown_tasks_on_exit;
+    let outcome = node.live(mailbox, master, env.shutdown).await;
+    http_shutdown.cancel();
+    let _ = serving.await;
+    let ended = outcome?;
+    // A container that lives on needs its groups and its folder; without one nothing is left over.
+    if close || ended.containerizer.is_idle() {
+        ended.containerizer.close().await;
+        remove_empty(&ended.runtime_dir);
+    }
+    match ended.reason {
+        ExitReason::Stopped | ExitReason::Shutdown(_) => Ok(()),
+        ExitReason::Refused(why) => Err(RunError::Refused(why)),
+    }
+}
+
+/// What belongs to nobody goes before the master hears of the agent, which would offer its resources
+/// again; but one that cannot die does not hold the others up.
+async fn remove_orphans(orphans: Vec<Adoption>, containerizer: &Containerizer) {
+    let removals = orphans
+        .into_iter()
+        .filter_map(|orphan| orphan.carry_out(containerizer));
+    let all = async {
+        for removal in removals.collect::<Vec<_>>() {
+            let _ = removal.await;
+        }
+    };
+    if tokio::time::timeout(ORPHANS_TIMEOUT, all).await.is_err() {
+        warn!("orphaned containers are not gone yet; going on without waiting for them");
+    }
+}
+
+/// How long the start waits for orphaned containers to be gone.
+const ORPHANS_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);
+
+fn surface(
+    flags: &Flags,
+    layout: &Layout,
+    core: CoreHandle,
+    flags_view: BTreeMap<String, String>,
+    told: SocketAddr,
+    start: Instant,
+) -> Result<Arc<Surface>, RunError> {
+    Ok(Arc::new(Surface {
+        core,
+        recovered: AtomicBool::new(false),
+        samples: Samples::default(),
+        containerizer: std::sync::OnceLock::new(),
+        layout: layout.clone(),
+        flags: flags_view,
+        pid: format!("slave(1)@{told}"),
+        start_time: monitor::unix_now(),
+        started: start,
+        recovery: std::sync::OnceLock::new(),
+        enable_cfs: flags.cgroups_enable_cfs,
+        metrics: Metrics::new().map_err(|error| RunError::Internal(error.to_string()))?,
+    }))
+}
+
+/// What is left of an agent that has ended.
+struct Ended {
+    reason: ExitReason,
+    containerizer: Containerizer,
+    runtime_dir: PathBuf,
+}
+
+/// An agent that listens, between its start and its end.
+struct Node {
+    flags: Flags,
+    configuration: Configuration,
+    layout: Layout,
+    address: SocketAddr,
+    told: SocketAddr,
+    handle: CoreHandle,
+    surface: Arc<Surface>,
+    start: Instant,
+}
+
+impl Node {
+    /// Recovers, registers, runs; returns when the core says that it is over.
+    async fn live(
+        self,
+        mailbox: Mailbox,
+        master: MasterAddress,
+        shutdown: CancellationToken,
+    ) -> Result<Ended, RunError> {
+        let opened = open(&self.flags, &self.layout, &self.configuration).await?;
+        let runtime_dir = opened.runtime_dir;
+        let containerizer = self.containerizer(opened.containers, opened.privileged);
+        let core = self.core(&opened.image, opened.enforceable)?;
+        // Whoever finds this file finds an agent whose start can no longer be refused.
+        write_endpoint(self.layout.work_dir(), self.address)?;
+        let writer = writer::start(opened.store)
+            .map_err(|error| RunError::Internal(format!("start a thread: {error}")))?;
+        let links = Links::new(master, self.handle.inputs());
+        let driver = Driver::new(core, mailbox, writer, links, containerizer.clone());
+        let driving = tokio::spawn(driver.run());
+        self.recover(opened.image, opened.boot, &containerizer)
+            .await?;
+
+        let monitoring = tokio::spawn(monitor::run(
+            containerizer.clone(),
+            self.surface.samples.clone(),
+            self.flags.monitor_interval,
+        ));
+        let stopping = self.stop_when(shutdown);
+        let reason = driving
+            .await
+            .map_err(|error| RunError::Internal(format!("run the core: {error}")))?;
+        info!(?reason, "ending");
+        stopping.abort();
+        monitoring.abort();
+        let _ = monitoring.await;
+        let _ = std::fs::remove_file(endpoint_path(self.layout.work_dir()));
+        Ok(Ended {
+            reason,
+            containerizer,
+            runtime_dir,
+        })
+    }
+
+    fn containerizer(&self, containers: Containers, privileged: bool) -> Containerizer {
+        let flags = &self.flags;
+        let containerizer = Containerizer::new(
+            containerizer::Options {
+                layout: self.layout.clone(),
+                environment: task_environment(flags, &self.configuration, self.told),
+                switch_user: flags.switch_user && privileged,
+                launches_at_once: flags.launches_at_once,
+                destroy_timeout: flags.cgroups_destroy_timeout,
+            },
+            containers,
+            self.handle.inputs(),
+        );
+        let _ = self.surface.containerizer.set(containerizer.clone());
+        containerizer
+    }
+
+    fn core(&self, image: &Image, enforceable: Enforceable) -> Result<AgentCore, RunError> {
+        let work_dir = self.layout.work_dir();
+        let resources = self.configuration.resources_of_machine(work_dir);
+        let info = agent_info(&self.flags, &self.configuration, &resources, self.told);
+        configuration::check_compatible(&self.flags, image.agent.as_ref(), &info)?;
+        let options = Options {
+            address: pb::Address {
+                hostname: Some(info.hostname.clone()),
+                ip: Some(self.told.ip().to_string()),
+                port: i32::from(self.told.port()),
+            },
+            info,
+            resources,
+            version: http::VERSION.to_owned(),
+            capabilities: CAPABILITIES.to_vec(),
+            registration_backoff_factor: self.flags.registration_backoff_factor,
+            enforceable,
+            max_completed_executors_per_framework: self.flags.max_completed_executors_per_framework,
+            container_ip: self.told.ip().to_string(),
+        };
+        Ok(AgentCore::new(options, random_seed()))
+    }
+
+    /// Tells the core what was checkpointed and what became of it.
+    async fn recover(
+        &self,
+        image: Image,
+        boot: BootId,
+        containerizer: &Containerizer,
+    ) -> Result<(), RunError> {
+        let shared = containerizer.clone();
+        let looking = tokio::task::spawn_blocking(move || recover::recover(image, &boot, &shared));
+        let (recovery, adoptions) = looking
+            .await
+            .map_err(|error| RunError::Internal(format!("recover: {error}")))?;
+        let (orphans, adoptions): (Vec<_>, Vec<_>) =
+            adoptions.into_iter().partition(Adoption::is_orphan);
+        remove_orphans(orphans, containerizer).await;
+        self.surface.recovered.store(true, Ordering::Release);
+        self.handle.tell(Input::Recovered(Box::new(recovery))).await;
+        // Only now: the core would not know whose end it is told.
+        for adoption in adoptions {
+            let _ = adoption.carry_out(containerizer);
+        }
+        let took = self.start.elapsed();
+        let _ = self.surface.recovery.set(took);
+        info!(seconds = took.as_secs_f64(), "recovered");
+        Ok(())
+    }
+
+    fn stop_when(&self, shutdown: CancellationToken) -> tokio::task::JoinHandle<()> {
+        let handle = self.handle.clone();
+        let kill_tasks = self.flags.shutdown_tasks_on_exit;
+        tokio::spawn(async move {
+            shutdown.cancelled().await;
+            handle.tell(Input::Stop { kill_tasks }).await;
+        })
+    }
+}
+
+/// What this agent can do, as Mesos names it.
+const CAPABILITIES: &[Capability] = &[
+    Capability::MultiRole,
+    Capability::HierarchicalRole,
+    Capability::ReservationRefinement,
+    Capability::TaskResourceLimits,
+];
+
+async fn bind(address: SocketAddr) -> Result<TcpListener, RunError> {
+    let listener = TcpListener::bind(address).await;
+    listener.map_err(|source| RunError::Listen { address, source })
+}
+
+fn local_address(listener: &TcpListener, address: SocketAddr) -> Result<SocketAddr, RunError> {
+    let local = listener.local_addr();
+    local.map_err(|source| RunError::Listen { address, source })
+}
+
+fn advertised(flags: &Flags, address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(
+        flags.advertise_ip.unwrap_or(address.ip()),
+        flags.advertise_port.unwrap_or(address.port()),
+    )
+}
+
+fn task_environment(
+    flags: &Flags,
+    configuration: &configuration::Configuration,
+    told: SocketAddr,
+) -> AgentEnvironment {
+    AgentEnvironment {
+        endpoint: told.to_string(),
+        ip: told.ip().to_string(),
+        operator: configuration.task_variables.clone(),
+        shutdown_grace: flags.executor_shutdown_grace_period,
+        recovery_timeout: flags.recovery_timeout,
+        reregistration_timeout: flags.executor_reregistration_timeout,
+    }
+}
+
+fn agent_info(
+    flags: &Flags,
+    configuration: &configuration::Configuration,
+    resources: &meseta_resources::Resources,
+    told: SocketAddr,
+) -> pb::AgentInfo {
+    pb::AgentInfo {
+        hostname: flags.hostname.clone().unwrap_or_else(|| hostname(told)),
+        port: Some(i32::from(told.port())),
+        resources: convert::to_resources(resources, Format::PostRefinement).unwrap_or_default(),
+        attributes: configuration.attributes.clone(),
+        ..pb::AgentInfo::default()
+    }
+}
+
+fn hostname(told: SocketAddr) -> String {
+    if told.ip().is_loopback() {
+        return told.ip().to_string();
+    }
+    let name = rustix::system::uname();
+    name.nodename()
+        .to_str()
+        .map_or_else(|_| told.ip().to_string(), str::to_owned)
+}
+
+/// From the operating system, for the core's generator.
+fn random_seed() -> u64 {
+    let (high, low) = uuid::Uuid::new_v4().as_u64_pair();
+    high ^ low
+}
+
+/// What must be there before the core can run.
+struct Opened {
+    image: Image,
+    store: Store,
+    boot: BootId,
+    containers: Containers,
+    enforceable: Enforceable,
+    privileged: bool,
+    runtime_dir: PathBuf,
+}
+
+async fn open(
+    flags: &Flags,
+    layout: &Layout,
+    configuration: &configuration::Configuration,
+) -> Result<Opened, RunError> {
+    let (flags, layout) = (flags.clone(), layout.clone());
+    let isolation = configuration.isolation.clone();
+    let opening = tokio::task::spawn_blocking(move || open_blocking(&flags, &layout, isolation));
+    opening
+        .await
+        .map_err(|error| RunError::Internal(format!("open the work directory: {error}")))?
+}
+
+fn open_blocking(
+    flags: &Flags,
+    layout: &Layout,
+    isolation: Option<Isolation>,
+) -> Result<Opened, RunError> {
+    let store = Store::open(layout.clone()).map_err(RunError::Store)?;
+    let image = checkpoint::read(layout).map_err(RunError::Checkpoints)?;
+    let unusable = |error: &dyn std::error::Error| RunError::Containers(chain(error));
+    let boot = BootId::current().map_err(|error| unusable(&error))?;
+    let mut host = Host::detect().map_err(|error| unusable(&error))?;
+    narrow(&mut host, &flags.cgroups_hierarchy)?;
+    let instance = match &image.instance {
+        Some(instance) => instance.clone(),
+        None => {
+            let fresh = instance_of(layout.work_dir());
+            store.remember_instance(&fresh).map_err(RunError::Store)?;
+            fresh
+        }
+    };
+    let name = ContainerName::new(&instance).map_err(|error| unusable(&error))?;
+    let isolation = isolation.unwrap_or_else(|| Isolation::default_for(&host));
+    let isolators: Vec<_> = isolation.names().collect();
+    info!(mode = ?host.mode, instance, isolation = isolators.join(","), "preparing for containers");
+    let privileged = host.privileged;
+    if !privileged {
+        warn!("not root: tasks run as this user, without cgroups or namespaces");
+    }
+    let enforceable = Enforceable {
+        cpus: isolation.has("cgroups/cpu"),
+        mem: isolation.has("cgroups/mem"),
+    };
+    let runtime_dir = runtime_dir(flags, layout, privileged).join(&instance);
+    std::fs::create_dir_all(&runtime_dir).map_err(|source| RunError::Directory {
+        doing: "create",
+        path: runtime_dir.clone(),
+        flag: "runtime_dir",
+        source,
+    })?;
+    let containers = Containers::open(
+        host,
+        meseta_isolators::Options {
+            runtime_dir: runtime_dir.clone(),
+            cgroups_root: flags.cgroups_root.clone(),
+            instance: name,
+            isolation,
+            enable_cfs: flags.cgroups_enable_cfs,
+            revocable_cpu_low_priority: flags.revocable_cpu_low_priority,
+            limit_swap: flags.cgroups_limit_swap,
+            pids_limit: (flags.cgroups_pids_limit > 0).then_some(flags.cgroups_pids_limit),
+            launch_timeout: LAUNCH_TIMEOUT,
+        },
+    )
+    .map_err(|error| unusable(&error))?;
+    // Only now: a start that fails before must find the old boot again.
+    store
+        .remember_boot(boot.as_str())
+        .map_err(RunError::Store)?;
+    Ok(Opened {
+        image,
+        store,
+        boot,
+        containers,
+        enforceable,
+        privileged,
+        runtime_dir,
+    })
+}
+
+/// Leaves the cgroup trees that are mounted at or below `--cgroups_hierarchy`.
+fn narrow(host: &mut Host, hierarchy: &Path) -> Result<(), RunError> {
+    use meseta_isolators::Mode;
+    let had_any = host.mode != Mode::None;
+    host.v1.retain(|tree| tree.mount.starts_with(hierarchy));
+    host.unified
+        .take_if(|tree| !tree.mount.starts_with(hierarchy));
+    host.mode = match (host.v1.is_empty(), host.unified.is_some()) {
+        (true, false) => Mode::None,
+        (false, false) => Mode::Legacy,
+        (false, true) => Mode::Hybrid,
+        (true, true) => Mode::Unified,
+    };
+    if had_any && host.mode == Mode::None {
+        return Err(RunError::Containers(format!(
+            "no cgroup tree is mounted below {} (--cgroups_hierarchy)",
+            hierarchy.display()
+        )));
+    }
+    Ok(())
+}
+
+/// From the order to launch until exec.
+const LAUNCH_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(30);

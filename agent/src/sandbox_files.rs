@@ -1,0 +1,310 @@
+//! Reading sandboxes on behalf of somebody else, without being led out of them.
+//!
+//! A path is the real one of a sandbox or a virtual one (`/frameworks/F/executors/E/runs/latest/...`).
+//! Its ids are validated, the sandbox's folder is opened, and what remains is resolved beneath it by
+//! `openat2`: no `..`, symbolic link, magic link or device leads out. Blocking. Invariant: what is
+//! read is a regular file beneath the sandbox's own inode.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+use meseta_resources::{AgentId, ContainerId, ExecutorId, FrameworkId};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
+
+use crate::checkpoint::{Layout, RunKey};
+
+/// One read gives at most this much: 16 pages.
+pub(crate) const READ_BYTES_MAX: u64 = 16 * 4096;
+/// Entries of one folder that are listed.
+const ENTRIES_MAX: usize = 10_000;
+
+/// Why a path cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum FilesError {
+    /// There is nothing of that name, or it leads out of the sandbox.
+    #[error("no such file")]
+    NotFound,
+    /// A file was wanted.
+    #[error("it is a directory")]
+    IsDirectory,
+    /// A folder was wanted.
+    #[error("it is not a directory")]
+    NotDirectory,
+    /// It is a pipe, a device or the like.
+    #[error("it is not a regular file")]
+    NotAFile,
+    /// Reading failed.
+    #[error("reading failed")]
+    Io(#[source] io::Error),
+}
+
+impl From<rustix::io::Errno> for FilesError {
+    fn from(errno: rustix::io::Errno) -> Self {
+        use rustix::io::Errno;
+        match errno {
+            // XDEV and LOOP are how the kernel says that the path would have left the sandbox.
+            Errno::NOENT | Errno::XDEV | Errno::LOOP | Errno::NAMETOOLONG | Errno::INVAL => {
+                Self::NotFound
+            }
+            Errno::NOTDIR => Self::NotDirectory,
+            other => Self::Io(other.into()),
+        }
+    }
+}
+
+/// One entry of a folder.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    /// The path as asked for, with the entry's name.
+    pub(crate) path: String,
+    /// Owner, by name if it has one.
+    pub(crate) user: String,
+    /// Group, likewise.
+    pub(crate) group: String,
+    /// Type and permissions.
+    pub(crate) mode: u32,
+    /// Hard links.
+    pub(crate) links: u64,
+    /// Bytes.
+    pub(crate) size: u64,
+    /// Last change, seconds.
+    pub(crate) mtime_secs: f64,
+    /// Last change, nanoseconds.
+    pub(crate) mtime_nanos: i64,
+}
+
+impl Entry {
+    /// As `ls -l` writes it.
+    pub(crate) fn mode_text(&self) -> String {
+        let kind = match FileType::from_raw_mode(self.mode) {
+            FileType::Directory => 'd',
+            FileType::Symlink => 'l',
+            FileType::BlockDevice => 'b',
+            FileType::CharacterDevice => 'c',
+            FileType::Fifo => 'p',
+            FileType::Socket => 's',
+            _ => '-',
+        };
+        let bit = |mask: u32, letter: char| if self.mode & mask == 0 { '-' } else { letter };
+        let mut text = String::from(kind);
+        for shift in [6, 3, 0] {
+            text.push(bit(0o4 << shift, 'r'));
+            text.push(bit(0o2 << shift, 'w'));
+            text.push(bit(0o1 << shift, 'x'));
+        }
+        text
+    }
+}
+
+/// The sandboxes of one agent.
+#[derive(Clone, Debug)]
+pub(crate) struct Sandboxes {
+    layout: Layout,
+    agent: Option<AgentId>,
+}
+
+/// A path, split into the sandbox and what is beneath it.
+#[derive(Debug, Eq, PartialEq)]
+struct Located {
+    sandbox: PathBuf,
+    beneath: PathBuf,
+}
+
+impl Sandboxes {
+    pub(crate) fn new(layout: Layout, agent: Option<AgentId>) -> Self {
+        Self { layout, agent }
+    }
+
+    /// What a folder holds.
+    pub(crate) fn list(&self, path: &str) -> Result<Vec<Entry>, FilesError> {
+        let located = self.locate(path)?;
+        let folder = open_beneath(&located, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let mut names = Vec::new();
+        for entry in rustix::fs::Dir::read_from(&folder)? {
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
+            if name != b"." && name != b".." && names.len() < ENTRIES_MAX {
+                names.push(entry.file_name().to_owned());
+            }
+        }
+        names.sort_unstable();
+        let prefix = path.trim_end_matches('/');
+        let mut users = Names::default();
+        let mut entries = Vec::with_capacity(names.len());
+        for name in names {
+            // What vanished meanwhile is not listed.
+            if let Ok(stat) = rustix::fs::statat(&folder, &name, AtFlags::SYMLINK_NOFOLLOW) {
+                let path = format!("{prefix}/{}", name.to_string_lossy());
+                entries.push(users.entry(path, &stat));
+            }
+        }
+        Ok(entries)
+    }
+
+    /// Size of a file, and up to [`READ_BYTES_MAX`] of its bytes.
+    pub(crate) fn read(
+        &self,
+        path: &str,
+        offset: u64,
+        length: Option<u64>,
+    ) -> Result<(u64, Vec<u8>), FilesError> {
+        let (file, size) = self.open(path)?;
+        let wanted = length.unwrap_or(READ_BYTES_MAX).min(READ_BYTES_MAX);
+        let left = size.saturating_sub(offset);
+        let mut data = vec![0; usize::try_from(wanted.min(left)).unwrap_or(0)];
+        let mut filled = 0;
+        while let Some(rest) = data.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+            let at = offset.saturating_add(u64::try_from(filled).unwrap_or(u64::MAX));
+            match file.read_at(rest, at) {
+                Ok(0) => break,
+                Ok(count) => filled += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(FilesError::Io(error)),
+            }
+        }
+        data.truncate(filled);
+        Ok((size, data))
+    }
+
+    /// A regular file and its size.
+    pub(crate) fn open(&self, path: &str) -> Result<(File, u64), FilesError> {
+        let located = self.locate(path)?;
+        // Looked at before it is opened: opening a device can do something.
+        check_regular(&open_beneath(&located, OFlags::PATH)?)?;
+        let file = open_beneath(&located, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?;
+        let size = check_regular(&file)?;
+        Ok((File::from(file), size))
+    }
+
+    fn locate(&self, path: &str) -> Result<Located, FilesError> {
+        let real = self.layout.work_dir().join("slaves");
+        let (agent, rest) = match Path::new(path).strip_prefix(&real) {
+            Ok(rest) => {
+                let mut parts = rest.to_str().ok_or(FilesError::NotFound)?.splitn(2, '/');
+                let agent = parts.next().unwrap_or_default();
+                let agent = AgentId::new(agent).map_err(|_| FilesError::NotFound)?;
+                (agent, parts.next().unwrap_or_default().to_owned())
+            }
+            Err(_) => {
+                let agent = self.agent.clone().ok_or(FilesError::NotFound)?;
+                (agent, path.trim_start_matches('/').to_owned())
+            }
+        };
+        self.locate_run(agent, &rest).ok_or(FilesError::NotFound)
+    }
+
+    /// `frameworks/F/executors/E/runs/R/...`, or the older `framework/F/executor/E/latest/...`.
+    fn locate_run(&self, agent: AgentId, path: &str) -> Option<Located> {
+        let mut parts = path.split('/').filter(|part| !part.is_empty());
+        let plural = match parts.next()? {
+            "frameworks" => true,
+            "framework" => false,
+            _ => return None,
+        };
+        let framework = FrameworkId::new(parts.next()?).ok()?;
+        if parts.next()? != if plural { "executors" } else { "executor" } {
+            return None;
+        }
+        let executor = ExecutorId::new(parts.next()?).ok()?;
+        if plural && parts.next()? != "runs" {
+            return None;
+        }
+        let run = parts.next()?;
+        // Any container id will do to find the folder of all runs.
+        let container = ContainerId::new(if run == "latest" { "x" } else { run }).ok()?;
+        let mut key = RunKey {
+            agent,
+            framework,
+            executor,
+            container,
+        };
+        if run == "latest" {
+            let link = self.layout.sandbox_runs(&key).join("latest");
+            let target = std::fs::read_link(link).ok()?;
+            key.container = ContainerId::new(target.to_str()?).ok()?;
+        }
+        Some(Located {
+            sandbox: self.layout.sandbox(&key),
+            beneath: parts.collect(),
+        })
+    }
+}
+
+fn open_beneath(located: &Located, flags: OFlags) -> Result<OwnedFd, FilesError> {
+    let root = rustix::fs::open(
+        &located.sandbox,
+        OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?;
+    let beneath = if located.beneath.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        &located.beneath
+    };
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+    // A rename under way makes the kernel ask for another try.
+    const TRIES: usize = 16;
+    for _ in 0..TRIES {
+        let flags = flags | OFlags::CLOEXEC;
+        match rustix::fs::openat2(root.as_fd(), beneath, flags, Mode::empty(), resolve) {
+            Err(rustix::io::Errno::AGAIN) => {}
+            opened => return opened.map_err(FilesError::from),
+        }
+    }
+    Err(FilesError::NotFound)
+}
+
+fn check_regular(file: &OwnedFd) -> Result<u64, FilesError> {
+    let stat = rustix::fs::fstat(file)?;
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => Ok(u64::try_from(stat.st_size).unwrap_or(0)),
+        FileType::Directory => Err(FilesError::IsDirectory),
+        _ => Err(FilesError::NotAFile),
+    }
+}
+
+/// Names of users and groups, each looked up once.
+#[derive(Debug, Default)]
+struct Names {
+    users: std::collections::BTreeMap<u32, String>,
+    groups: std::collections::BTreeMap<u32, String>,
+}
+
+impl Names {
+    fn entry(&mut self, path: String, stat: &Stat) -> Entry {
+        let user = |uid: u32| {
+            let known = nix::unistd::User::from_uid(uid.into()).ok().flatten();
+            known.map_or_else(|| uid.to_string(), |user| user.name)
+        };
+        let group = |gid: u32| {
+            let known = nix::unistd::Group::from_gid(gid.into()).ok().flatten();
+            known.map_or_else(|| gid.to_string(), |group| group.name)
+        };
+        let users = &mut self.users;
+        let groups = &mut self.groups;
+        let seconds = stat.st_mtime;
+        Entry {
+            path,
+            user: users
+                .entry(stat.st_uid)
+                .or_insert_with_key(|uid| user(*uid))
+                .clone(),
+            group: groups
+                .entry(stat.st_gid)
+                .or_insert_with_key(|gid| group(*gid))
+                .clone(),
+            mode: stat.st_mode,
+            links: stat.st_nlink,
+            size: u64::try_from(stat.st_size).unwrap_or(0),
+            #[expect(clippy::cast_precision_loss, reason = "seconds since 1970 are exact")]
+            mtime_secs: seconds as f64,
+            mtime_nanos: seconds.saturating_mul(1_000_000_000),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

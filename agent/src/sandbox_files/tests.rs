@@ -1,0 +1,205 @@
+//! Sandboxes that try to lead their readers out.
+
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use meseta_resources::AgentId;
+
+use super::*;
+
+struct World {
+    dir: tempfile::TempDir,
+    sandbox: PathBuf,
+    sandboxes: Sandboxes,
+}
+
+const VIRTUAL: &str = "/frameworks/F/executors/E/runs/latest";
+const SECRET: &[u8] = b"secret outside";
+
+fn world() -> World {
+    let dir = tempfile::tempdir().expect("a directory");
+    let work_dir = dir.path().join("work");
+    let runs = work_dir.join("slaves/S0/frameworks/F/executors/E/runs");
+    let sandbox = runs.join("c1");
+    std::fs::create_dir_all(sandbox.join("sub")).expect("a sandbox");
+    symlink("c1", runs.join("latest")).expect("a link");
+    std::fs::write(sandbox.join("stdout"), b"hello\n").expect("a file");
+    std::fs::write(sandbox.join("sub/deep"), b"deep").expect("a file");
+    std::fs::write(dir.path().join("secret"), SECRET).expect("a file");
+    std::fs::write(work_dir.join("secret"), SECRET).expect("a file");
+    let agent = AgentId::new("S0").expect("an id");
+    World {
+        sandboxes: Sandboxes::new(Layout::new(&work_dir), Some(agent)),
+        sandbox,
+        dir,
+    }
+}
+
+fn read(world: &World, path: &str) -> Result<Vec<u8>, FilesError> {
+    world.sandboxes.read(path, 0, None).map(|(_, data)| data)
+}
+
+#[test]
+fn real_and_virtual_paths_lead_to_the_same_file() {
+    let world = world();
+    let real = world.sandbox.join("stdout");
+    for path in [
+        &format!("{VIRTUAL}/stdout") as &str,
+        "/frameworks/F/executors/E/runs/c1/stdout",
+        "/framework/F/executor/E/latest/stdout",
+        "frameworks/F/executors/E/runs/latest//stdout",
+        real.to_str().expect("text"),
+    ] {
+        assert_eq!(read(&world, path).expect(path), b"hello\n", "{path}");
+    }
+}
+
+#[test]
+fn nothing_outside_a_sandbox_has_a_path() {
+    let world = world();
+    let outside = world.dir.path().join("secret");
+    for path in [
+        "",
+        "/",
+        "/etc/passwd",
+        "/frameworks",
+        "/frameworks/F/executors/E/runs",
+        "/frameworks/../executors/E/runs/latest/stdout",
+        "/frameworks/F/executors/E/runs/../../../../../../../secret",
+        "/frameworks/F/executors/E/runs/latest/../../../../../../../secret",
+        "/frameworks/F/executors/E/runs/latest/sub/../../c1/stdout",
+        "/frameworks/F/executors/E/runs/nosuch/stdout",
+        outside.to_str().expect("text"),
+    ] {
+        let refused = read(&world, path);
+        assert!(
+            matches!(refused, Err(FilesError::NotFound)),
+            "{path}: {refused:?}"
+        );
+    }
+}
+
+#[test]
+fn links_lead_nowhere_but_within() {
+    let world = world();
+    let up = "../".repeat(8);
+    for (name, target) in [
+        ("absolute", world.dir.path().join("secret")),
+        ("relative", PathBuf::from(format!("{up}secret"))),
+        ("magic", PathBuf::from("/proc/self/root/etc/passwd")),
+        ("folder", world.dir.path().to_owned()),
+        ("self", PathBuf::from("self")),
+    ] {
+        symlink(target, world.sandbox.join(name)).expect("a link");
+    }
+    symlink("sub/deep", world.sandbox.join("within")).expect("a link");
+    for path in [
+        "absolute",
+        "relative",
+        "magic",
+        "folder/secret",
+        "self",
+        "folder",
+    ] {
+        let refused = read(&world, &format!("{VIRTUAL}/{path}"));
+        assert!(
+            matches!(refused, Err(FilesError::NotFound)),
+            "{path}: {refused:?}"
+        );
+    }
+    let within = read(&world, &format!("{VIRTUAL}/within")).expect("a link within");
+    assert_eq!(within, b"deep");
+    // Listing shows the links themselves, not what they point to.
+    let listed = world.sandboxes.list(VIRTUAL).expect("a listing");
+    let link = listed
+        .iter()
+        .find(|entry| entry.path.ends_with("/absolute"))
+        .expect("an entry");
+    assert!(link.mode_text().starts_with('l'));
+    assert!(world.sandboxes.list(&format!("{VIRTUAL}/folder")).is_err());
+}
+
+#[test]
+fn a_sandbox_that_is_itself_a_link_is_not_followed() {
+    let world = world();
+    let runs = world.sandbox.parent().expect("the runs");
+    symlink(world.dir.path(), runs.join("c2")).expect("a link");
+    let refused = read(&world, "/frameworks/F/executors/E/runs/c2/secret");
+    assert!(refused.is_err(), "{refused:?}");
+}
+
+#[test]
+fn only_regular_files_are_read() {
+    let world = world();
+    let fifo = world.sandbox.join("fifo");
+    let mode = Mode::from_raw_mode(0o600);
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, FileType::Fifo, mode, 0).expect("a fifo");
+    assert!(matches!(
+        read(&world, &format!("{VIRTUAL}/fifo")),
+        Err(FilesError::NotAFile)
+    ));
+    assert!(matches!(
+        read(&world, &format!("{VIRTUAL}/sub")),
+        Err(FilesError::IsDirectory)
+    ));
+    assert!(matches!(
+        read(&world, VIRTUAL),
+        Err(FilesError::IsDirectory)
+    ));
+    let listed = world.sandboxes.list(&format!("{VIRTUAL}/stdout"));
+    assert!(
+        matches!(listed, Err(FilesError::NotDirectory)),
+        "{listed:?}"
+    );
+}
+
+#[test]
+fn reads_are_cut_to_the_file_and_to_the_limit() {
+    let world = world();
+    let size = usize::try_from(READ_BYTES_MAX).expect("small") * 2 + 10;
+    std::fs::write(world.sandbox.join("big"), vec![b'x'; size]).expect("a file");
+    let path = format!("{VIRTUAL}/big");
+    let length = |offset, length| {
+        let (told, data) = world.sandboxes.read(&path, offset, length).expect("a read");
+        assert_eq!(told, u64::try_from(size).expect("small"));
+        data.len()
+    };
+    let most = usize::try_from(READ_BYTES_MAX).expect("small");
+    assert_eq!(length(0, None), most);
+    assert_eq!(length(0, Some(u64::MAX)), most);
+    assert_eq!(length(READ_BYTES_MAX * 2, None), 10);
+    assert_eq!(length(READ_BYTES_MAX * 2 + 10, None), 0);
+    assert_eq!(length(u64::MAX, None), 0);
+    assert_eq!(length(3, Some(5)), 5);
+}
+
+#[test]
+fn a_file_that_is_swapped_for_a_link_all_the_time_leaks_nothing() {
+    const READS: usize = 20_000;
+    let world = world();
+    let name = world.sandbox.join("turn");
+    let (file, link) = (world.sandbox.join("f"), world.sandbox.join("l"));
+    let secret = world.dir.path().join("secret");
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                swap(&name, &file, &link, &secret);
+            }
+        });
+        for _ in 0..READS {
+            if let Ok(data) = read(&world, &format!("{VIRTUAL}/turn")) {
+                assert_ne!(data, SECRET);
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+fn swap(name: &Path, file: &Path, link: &Path, secret: &Path) {
+    std::fs::write(file, b"mine").expect("a file");
+    std::fs::rename(file, name).expect("a swap");
+    symlink(secret, link).expect("a link");
+    std::fs::rename(link, name).expect("a swap");
+}

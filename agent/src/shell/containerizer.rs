@@ -1,0 +1,556 @@
+//! Carries out what the core decides about containers, and tells it what became of them.
+//!
+//! A thin shell over `meseta_isolators`, whose calls block: each runs on a blocking thread. A container
+//! is launched, then watched by the pidfd of its supervisor; at its end the exit record is read, the
+//! kernel's counters are asked for limits, and its groups are taken apart for as long as that takes,
+//! before the core hears of it. Launches wait for one of a few places.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+use std::time::Duration;
+
+use meseta_isolators::{
+    ContainerName, Containers, Demand, DestroyOptions, ExitCause, KillRequest, Launched,
+    Limitation, ProcessIdentity,
+};
+use meseta_resources::ContainerId;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::{Semaphore, mpsc};
+use tracing::{debug, error, warn};
+
+use super::environment::AgentEnvironment;
+use super::spec::container_spec;
+use super::writer::chain;
+use crate::checkpoint::{Layout, RunKey};
+use crate::core::{Action, Ending, Exit, Input, LaunchPlan, MemoryLimitation};
+
+/// First pause before a destroy that left something is tried again; doubles up to the second.
+const DESTROY_RETRY_MIN: Duration = Duration::from_millis(200);
+const DESTROY_RETRY_MAX: Duration = Duration::from_secs(30);
+/// How long the end of the agent waits for work on containers, and how often it looks.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
+const CLOSE_POLL: Duration = Duration::from_millis(2);
+/// How often, and how far apart, the kernel's counters are looked at after it spoke of a limit.
+const LIMIT_LOOKS: u32 = 20;
+const LIMIT_LOOK_PAUSE: Duration = Duration::from_millis(25);
+/// Containers taken apart at once: each holds a thread, and the kernel gains nothing by more.
+const ENDINGS_AT_ONCE: usize = 16;
+/// How long one of these places may be held; what takes longer goes on without one.
+const ENDING_QUICK: Duration = Duration::from_secs(1);
+const SIGTERM: i32 = 15;
+
+/// How containers are run here.
+#[derive(Debug)]
+pub(crate) struct Options {
+    /// Where sandboxes are.
+    pub(crate) layout: Layout,
+    /// What all tasks are told.
+    pub(crate) environment: AgentEnvironment,
+    /// `--switch_user`, and whether we could.
+    pub(crate) switch_user: bool,
+    /// Launches under way at once.
+    pub(crate) launches_at_once: usize,
+    /// `--cgroups_destroy_timeout`.
+    pub(crate) destroy_timeout: Duration,
+}
+
+/// A container as the monitor and the operators see it.
+#[derive(Clone, Debug)]
+pub(crate) struct LiveContainer {
+    /// Which.
+    pub(crate) run: Arc<RunKey>,
+    /// Who keeps it.
+    pub(crate) supervisor: ProcessIdentity,
+    /// Requests and limits.
+    pub(crate) demand: Demand,
+}
+
+#[derive(Debug)]
+enum Entry {
+    /// Waits for a place to be launched; `false` once it is not wanted any more.
+    Queued {
+        wanted: bool,
+    },
+    Launching,
+    Running(LiveContainer),
+    Ending,
+}
+
+/// The containers of this agent.
+#[derive(Clone, Debug)]
+pub(crate) struct Containerizer {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    options: Options,
+    containers: Containers,
+    inputs: mpsc::Sender<Input>,
+    places: Semaphore,
+    endings: Semaphore,
+    table: Mutex<BTreeMap<ContainerId, Entry>>,
+    destroy_errors: std::sync::atomic::AtomicU64,
+}
+
+impl Inner {
+    fn table(&self) -> MutexGuard<'_, BTreeMap<ContainerId, Entry>> {
+        // The table is consistent between any two statements, so a panic elsewhere spoils nothing.
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn tell(&self, input: Input) {
+        // The core is gone only when the process is about to be.
+        let _ = self.inputs.send(input).await;
+    }
+}
+
+impl Containerizer {
+    pub(crate) fn new(
+        options: Options,
+        containers: Containers,
+        inputs: mpsc::Sender<Input>,
+    ) -> Self {
+        let places = Semaphore::new(options.launches_at_once.max(1));
+        Self {
+            inner: Arc::new(Inner {
+                options,
+                containers,
+                inputs,
+                places,
+                endings: Semaphore::new(ENDINGS_AT_ONCE),
+                table: Mutex::new(BTreeMap::new()),
+                destroy_errors: std::sync::atomic::AtomicU64::new(0),
+            }),
+        }
+    }
+
+    /// The kernel side, for recovery and sampling.
+    pub(crate) fn containers(&self) -> &Containers {
+        &self.inner.containers
+    }
+
+    /// Destroys that left something, counted per attempt.
+    pub(crate) fn destroy_errors(&self) -> u64 {
+        let errors = &self.inner.destroy_errors;
+        errors.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    /// Whether nothing runs, begins or ends.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.inner.table().is_empty()
+    }
+
+    /// Those that run now.
+    pub(crate) fn live(&self) -> Vec<LiveContainer> {
+        let running = |entry: &Entry| match entry {
+            Entry::Running(live) => Some(live.clone()),
+            _ => None,
+        };
+        self.inner.table().values().filter_map(running).collect()
+    }
+
+    /// Carries out what concerns a container.
+    pub(crate) fn carry_out(&self, action: Action) {
+        match action {
+            Action::Launch(plan) => self.launch(*plan),
+            Action::Kill { container, grace } => self.kill(&container, grace),
+            Action::Destroy { container } => self.destroy(&container),
+            Action::Forget { container } => self.forget(container),
+            Action::Connect { .. }
+            | Action::Disconnect { .. }
+            | Action::Send { .. }
+            | Action::Exit(_) => {}
+        }
+    }
+
+    fn launch(&self, plan: LaunchPlan) {
+        let container = plan.container().clone();
+        let queued = Entry::Queued { wanted: true };
+        self.inner.table().insert(container, queued);
+        let this = self.clone();
+        tokio::spawn(async move { this.launch_in_turn(plan).await });
+    }
+
+    async fn launch_in_turn(self, plan: LaunchPlan) {
+        let container = plan.container().clone();
+        let place = self.inner.places.acquire().await;
+        if !self.begin_launch(&container) {
+            self.inner.table().remove(&container);
+            let cause = "it was killed before its launch".to_owned();
+            return self
+                .inner
+                .tell(Input::LaunchFailed { container, cause })
+                .await;
+        }
+        let run = plan.run.clone();
+        let demand = plan.demand;
+        let inner = self.inner.clone();
+        let launched = blocking(move || launch_now(&inner, &plan)).await;
+        drop(place);
+        match launched.unwrap_or_else(|panic| Err(panic.to_string())) {
+            Ok(launched) => self.running(run, demand, launched).await,
+            Err(cause) => {
+                self.inner.table().remove(&container);
+                warn!(container_id = %container, cause, "launch failed");
+                self.inner
+                    .tell(Input::LaunchFailed { container, cause })
+                    .await;
+            }
+        }
+    }
+
+    fn begin_launch(&self, container: &ContainerId) -> bool {
+        let mut table = self.inner.table();
+        match table.get_mut(container) {
+            Some(entry @ Entry::Queued { wanted: true }) => {
+                *entry = Entry::Launching;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    async fn running(self, run: Arc<RunKey>, demand: Demand, launched: Launched) {
+        let container = run.container.clone();
+        let supervisor = launched.supervisor.clone();
+        let live = LiveContainer {
+            run,
+            supervisor: supervisor.clone(),
+            demand,
+        };
+        self.inner
+            .table()
+            .insert(container.clone(), Entry::Running(live.clone()));
+        let started = Input::ContainerStarted {
+            container,
+            supervisor,
+            task_pid: launched.task_pid,
+        };
+        self.inner.tell(started).await;
+        self.watch(live).await;
+    }
+
+    /// Takes a container of an earlier agent up.
+    pub(crate) fn adopt(&self, live: LiveContainer) {
+        let container = live.run.container.clone();
+        let running = Entry::Running(live.clone());
+        self.inner.table().insert(container, running);
+        let this = self.clone();
+        tokio::spawn(async move { this.watch(live).await });
+    }
+
+    /// Takes what is left of a container apart and tells its end.
+    pub(crate) fn adopt_ended(&self, container: ContainerId, demand: Demand) {
+        let this = self.clone();
+        tokio::spawn(async move { this.end(container, None, demand).await });
+    }
+
+    /// Waits for the supervisor's end.
+    async fn watch(self, live: LiveContainer) {
+        let container = live.run.container.clone();
+        let inner = self.inner.clone();
+        let supervisor = live.supervisor.clone();
+        let pidfd = blocking(move || inner.containers.watch(&supervisor)).await;
+        match pidfd {
+            Ok(Ok(Some(pidfd))) => {
+                let ended = readable(pidfd);
+                tokio::pin!(ended);
+                let ended = tokio::select! {
+                    ended = &mut ended => ended,
+                    () = self.over_a_limit(&live) => {
+                        self.kill(&container, Duration::ZERO);
+                        ended.await
+                    }
+                };
+                if let Err(error) = ended {
+                    error!(container_id = %container, %error, "cannot watch a container");
+                }
+            }
+            Ok(Ok(None)) => {}
+            Ok(Err(error)) => error!(container_id = %container, %error, "cannot watch a container"),
+            Err(error) => error!(container_id = %container, %error, "cannot watch a container"),
+        }
+        self.end(container, Some(live.supervisor), live.demand)
+            .await;
+    }
+
+    /// Completes when the container ran into a limit although its first process goes on: the kernel
+    /// killed a child of it, say, now or while no agent watched. The whole container ends then.
+    async fn over_a_limit(&self, live: &LiveContainer) {
+        let container = &live.run.container;
+        let Ok(name) = ContainerName::new(container.as_str()) else {
+            return std::future::pending().await;
+        };
+        let (inner, watched) = (self.inner.clone(), name.clone());
+        let watched = blocking(move || inner.containers.watch_limits(&watched)).await;
+        let watched = match watched {
+            Ok(watched) => watched.and_then(|all| all.into_iter().map(register).collect()),
+            Err(panic) => Err(std::io::Error::other(panic)),
+        };
+        let events: Vec<_> = match watched {
+            Ok(events) => events,
+            Err(error) => {
+                warn!(container_id = %container, %error, "cannot watch a container's limits");
+                Vec::new()
+            }
+        };
+        let mut looks = 1;
+        loop {
+            for _ in 0..looks {
+                let (inner, name, demand) = (self.inner.clone(), name.clone(), live.demand);
+                let met = blocking(move || inner.containers.limitation(&name, &demand)).await;
+                if let Ok(Some(_)) = met {
+                    return;
+                }
+                if looks > 1 {
+                    tokio::time::sleep(LIMIT_LOOK_PAUSE).await;
+                }
+            }
+            // The event comes when memory ran out, the count once a process was killed for it.
+            looks = LIMIT_LOOKS;
+            if any_event(&events).await.is_err() {
+                return std::future::pending().await;
+            }
+        }
+    }
+
+    async fn end(
+        self,
+        container: ContainerId,
+        supervisor: Option<ProcessIdentity>,
+        demand: Demand,
+    ) {
+        self.inner.table().insert(container.clone(), Entry::Ending);
+        let Ok(name) = ContainerName::new(container.as_str()) else {
+            return;
+        };
+        let place = self.inner.endings.acquire().await;
+        let inner = self.inner.clone();
+        let ended = {
+            let name = name.clone();
+            blocking(move || ending_of(&inner.containers, &name, &demand)).await
+        };
+        drop(place);
+        let ending = ended.unwrap_or_else(|panic| Ending {
+            exit: Exit::Unknown(panic.to_string()),
+            limitation: None,
+        });
+        self.take_apart(&name, supervisor).await;
+        self.inner.table().remove(&container);
+        debug!(container_id = %container, ?ending, "container ended");
+        let input = Input::ContainerEnded { container, ending };
+        self.inner.tell(input).await;
+    }
+
+    /// Destroys until nothing is left: a process that cannot die keeps its container alive, and says
+    /// so in the log.
+    async fn take_apart(&self, name: &ContainerName, supervisor: Option<ProcessIdentity>) {
+        let quick = DestroyOptions {
+            freeze: ENDING_QUICK,
+            empty: ENDING_QUICK,
+            remove: ENDING_QUICK,
+        };
+        let place = self.inner.endings.acquire().await;
+        if self.destroy_once(name, &supervisor, quick).await.is_ok() {
+            return;
+        }
+        drop(place);
+        let patient = DestroyOptions {
+            empty: self.inner.options.destroy_timeout,
+            ..DestroyOptions::default()
+        };
+        let mut pause = DESTROY_RETRY_MIN;
+        while let Err(cause) = self.destroy_once(name, &supervisor, patient).await {
+            let errors = &self.inner.destroy_errors;
+            errors.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            error!(cause, "a container is not gone yet; trying again");
+            tokio::time::sleep(pause).await;
+            pause = pause.saturating_mul(2).min(DESTROY_RETRY_MAX);
+        }
+    }
+
+    async fn destroy_once(
+        &self,
+        name: &ContainerName,
+        supervisor: &Option<ProcessIdentity>,
+        options: DestroyOptions,
+    ) -> Result<(), String> {
+        let inner = self.inner.clone();
+        let (name, supervisor) = (name.clone(), supervisor.clone());
+        let destroyed = blocking(move || {
+            let destroyed = inner
+                .containers
+                .destroy(&name, supervisor.as_ref(), options);
+            destroyed.map_err(|error| chain(&error))
+        });
+        destroyed
+            .await
+            .unwrap_or_else(|panic| Err(panic.to_string()))
+    }
+
+    fn kill(&self, container: &ContainerId, grace: Duration) {
+        let supervisor = match self.inner.table().get_mut(container) {
+            Some(Entry::Queued { wanted }) => {
+                *wanted = false;
+                return;
+            }
+            Some(Entry::Running(live)) => live.supervisor.clone(),
+            // The core kills again what it hears to have started; what ends needs no kill.
+            Some(Entry::Launching | Entry::Ending) | None => return,
+        };
+        let (inner, container) = (self.inner.clone(), container.clone());
+        tokio::task::spawn_blocking(move || {
+            let request = KillRequest {
+                signal: SIGTERM,
+                grace,
+            };
+            if let Err(error) = inner.containers.kill(&supervisor, request) {
+                // Taken apart by the core's own clock if nothing else helps.
+                error!(container_id = %container, %error, "failed to ask a supervisor for a kill");
+            }
+        });
+    }
+
+    fn destroy(&self, container: &ContainerId) {
+        let Ok(name) = ContainerName::new(container.as_str()) else {
+            return;
+        };
+        let supervisor = match self.inner.table().get(container) {
+            Some(Entry::Running(live)) => Some(live.supervisor.clone()),
+            Some(Entry::Queued { .. } | Entry::Launching | Entry::Ending) => return,
+            None => None,
+        };
+        let this = self.clone();
+        // The watch sees the supervisor's end and tells the core.
+        tokio::spawn(async move { this.take_apart(&name, supervisor).await });
+    }
+
+    fn forget(&self, container: ContainerId) {
+        let Ok(name) = ContainerName::new(container.as_str()) else {
+            return;
+        };
+        let inner = self.inner.clone();
+        tokio::task::spawn_blocking(move || {
+            if let Err(error) = inner.containers.forget(&name) {
+                warn!(container_id = %container, %error, "a container's runtime folder is left over");
+            }
+        });
+    }
+
+    /// What belongs to no checkpoint is taken apart and forgotten.
+    pub(crate) fn remove_orphan(
+        &self,
+        name: ContainerName,
+        supervisor: Option<ProcessIdentity>,
+    ) -> tokio::task::JoinHandle<()> {
+        let this = self.clone();
+        tokio::spawn(async move {
+            this.take_apart(&name, supervisor).await;
+            let inner = this.inner.clone();
+            let _ = blocking(move || inner.containers.forget(&name)).await;
+        })
+    }
+
+    /// Ends the launcher and removes our groups; called last, and waits for what is still under way.
+    pub(crate) async fn close(self) {
+        let mut inner = self.inner;
+        let deadline = tokio::time::Instant::now() + CLOSE_TIMEOUT;
+        loop {
+            match Arc::try_unwrap(inner) {
+                Ok(inner) => {
+                    let _ = blocking(move || inner.containers.close()).await;
+                    return;
+                }
+                Err(_) if tokio::time::Instant::now() >= deadline => {
+                    return warn!(
+                        "work on containers is still under way; our groups are left over"
+                    );
+                }
+                Err(shared) => inner = shared,
+            }
+            tokio::time::sleep(CLOSE_POLL).await;
+        }
+    }
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, tokio::task::JoinError> {
+    tokio::task::spawn_blocking(work).await
+}
+
+/// Waits for one of the descriptors and takes what it has to say, so that it can speak again.
+async fn any_event(events: &[AsyncFd<OwnedFd>]) -> std::io::Result<()> {
+    std::future::poll_fn(|context| {
+        for event in events {
+            if let Poll::Ready(ready) = event.poll_read_ready(context) {
+                let mut text = [0; 4096];
+                let taken = ready.and_then(|mut ready| {
+                    ready.clear_ready();
+                    Ok(rustix::io::read(event.get_ref(), &mut text)?)
+                });
+                return Poll::Ready(taken.map(drop));
+            }
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+#[expect(
+    unsafe_code,
+    reason = "tokio has no safe way to wait for a descriptor of another kind"
+)]
+fn register(descriptor: OwnedFd) -> std::io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: an `OwnedFd` names one open descriptor for as long as it lives, and it is moved in.
+    let registered =
+        unsafe { AsyncFd::register_with_interest(descriptor, tokio::io::Interest::READABLE) }?;
+    Ok(registered)
+}
+
+async fn readable(pidfd: OwnedFd) -> std::io::Result<()> {
+    let _ = register(pidfd)?.readable().await?;
+    Ok(())
+}
+
+fn launch_now(inner: &Inner, plan: &LaunchPlan) -> Result<Launched, String> {
+    let spec = container_spec(&inner.options, plan)?;
+    inner
+        .containers
+        .launch(&spec)
+        .map_err(|error| chain(&error))
+}
+
+/// What the supervisor and the kernel recorded of a container whose supervisor has ended.
+fn ending_of(containers: &Containers, name: &ContainerName, demand: &Demand) -> Ending {
+    let exit = match containers.exit_record(name) {
+        Ok(Some(record)) => match record.cause {
+            ExitCause::Exited(code) => Exit::Code(code),
+            ExitCause::Signaled(number) => Exit::Signal(number),
+            ExitCause::LaunchFailed { step, errno } => {
+                let cause = std::io::Error::from_raw_os_error(errno);
+                Exit::LaunchFailed(format!("{step:?}: {cause}"))
+            }
+        },
+        Ok(None) => Exit::Unknown("its supervisor left no exit record".to_owned()),
+        Err(error) => Exit::Unknown(chain(&error)),
+    };
+    let limitation = containers.limitation(name, demand).map(memory_limitation);
+    Ending { exit, limitation }
+}
+
+fn memory_limitation(limitation: Limitation) -> MemoryLimitation {
+    let Limitation::Memory {
+        limit_bytes,
+        max_usage_bytes,
+        message,
+        ..
+    } = limitation;
+    MemoryLimitation {
+        message,
+        bytes: max_usage_bytes.or(limit_bytes),
+    }
+}

@@ -1,0 +1,244 @@
+//! The agent's thin shell: carries the core's effects out and feeds it what happens.
+//!
+//! [`Driver::run`] owns the core and takes one input at a time. Effects that wait for a write are
+//! released in order, per destination, when the writer thread says that it is durable. Others reach
+//! the core through [`CoreHandle`] only.
+
+pub(crate) mod containerizer;
+pub(crate) mod environment;
+pub(crate) mod link;
+pub(crate) mod monitor;
+pub(crate) mod recover;
+mod sandbox;
+mod spec;
+pub(crate) mod writer;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use meseta_proto::outbox::Outbox;
+use meseta_resources::{Moment, Now};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::core::{Action, AgentCore, Destination, Effect, ExitReason, Input, Snapshot};
+use containerizer::Containerizer;
+use link::Links;
+use writer::Writer;
+
+/// Inputs that may wait for the core.
+pub(crate) const INPUTS_MAX: usize = 4096;
+/// Snapshots that may be waited for.
+const QUERIES_MAX: usize = 256;
+/// Inputs taken between two looks at everything else.
+const INPUTS_PER_TURN: usize = 64;
+
+/// The only way to the core.
+#[derive(Clone, Debug)]
+pub(crate) struct CoreHandle {
+    inputs: mpsc::Sender<Input>,
+    queries: mpsc::Sender<oneshot::Sender<Arc<Snapshot>>>,
+}
+
+impl CoreHandle {
+    /// The core as it is now; `None` when the agent is ending.
+    pub(crate) async fn snapshot(&self) -> Option<Arc<Snapshot>> {
+        let (answer, snapshot) = oneshot::channel();
+        self.queries.send(answer).await.ok()?;
+        snapshot.await.ok()
+    }
+
+    /// Tells the core something.
+    pub(crate) async fn tell(&self, input: Input) {
+        let _ = self.inputs.send(input).await;
+    }
+
+    /// For those who tell it more than once.
+    pub(crate) fn inputs(&self) -> mpsc::Sender<Input> {
+        self.inputs.clone()
+    }
+}
+
+/// The core's ends of the channels.
+#[derive(Debug)]
+pub(crate) struct Mailbox {
+    inputs: mpsc::Receiver<Input>,
+    queries: mpsc::Receiver<oneshot::Sender<Arc<Snapshot>>>,
+}
+
+/// A handle and what it leads to.
+pub(crate) fn mailbox() -> (CoreHandle, Mailbox) {
+    let (inputs, inputs_end) = mpsc::channel(INPUTS_MAX);
+    let (queries, queries_end) = mpsc::channel(QUERIES_MAX);
+    let handle = CoreHandle { inputs, queries };
+    let mailbox = Mailbox {
+        inputs: inputs_end,
+        queries: queries_end,
+    };
+    (handle, mailbox)
+}
+
+/// Runs the core.
+#[derive(Debug)]
+pub(crate) struct Driver {
+    core: AgentCore,
+    mailbox: Mailbox,
+    writer: Writer,
+    links: Links,
+    containerizer: Containerizer,
+    /// What waits for its write.
+    outbox: Outbox<Destination, Action>,
+    clock: Clock,
+    cached: Option<Arc<Snapshot>>,
+}
+
+impl Driver {
+    pub(crate) fn new(
+        core: AgentCore,
+        mailbox: Mailbox,
+        writer: Writer,
+        links: Links,
+        containerizer: Containerizer,
+    ) -> Self {
+        Self {
+            core,
+            mailbox,
+            writer,
+            links,
+            containerizer,
+            outbox: Outbox::default(),
+            clock: Clock::new(),
+            cached: None,
+        }
+    }
+
+    /// Until the core says that it is over.
+    pub(crate) async fn run(mut self) -> ExitReason {
+        let mut inputs = Vec::new();
+        loop {
+            let deadline = self.clock.instant(self.core.next_deadline());
+            tokio::select! {
+                taken = self.mailbox.inputs.recv_many(&mut inputs, INPUTS_PER_TURN) => {
+                    if taken == 0 {
+                        return ExitReason::Stopped;
+                    }
+                    for input in inputs.drain(..) {
+                        let effects = self.core.step(self.clock.now(), input);
+                        self.take(effects).await;
+                    }
+                }
+                () = self.writer.progress() => {}
+                Some(query) = self.mailbox.queries.recv() => {
+                    let snapshot = self.snapshot();
+                    let _ = query.send(snapshot);
+                }
+                () = sleep_until(deadline) => {
+                    let effects = self.core.step(self.clock.now(), Input::Tick);
+                    self.take(effects).await;
+                }
+            }
+            if let Some(reason) = self.release() {
+                return reason;
+            }
+        }
+    }
+
+    fn snapshot(&mut self) -> Arc<Snapshot> {
+        let fresh = self
+            .cached
+            .as_ref()
+            .filter(|cached| cached.sequence == self.core.sequence());
+        match fresh {
+            Some(cached) => cached.clone(),
+            None => {
+                let snapshot = Arc::new(self.core.snapshot());
+                self.cached = Some(snapshot.clone());
+                snapshot
+            }
+        }
+    }
+
+    /// Hands writes to the writer and queues what follows them.
+    async fn take(&mut self, effects: Vec<Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::Persist { lsn, write } => {
+                    if !self.writer.write(lsn, write).await {
+                        tracing::error!(
+                            "the checkpoint thread is gone; ending at once, tasks go on"
+                        );
+                        std::process::abort();
+                    }
+                }
+                Effect::Visible { after, to, action } => {
+                    if let Err(overflow) = self.outbox.push(to, after.0, action) {
+                        // Updates are sent again and launches are answered for after a restart; to
+                        // go on with an action missing would be worse than to begin anew.
+                        tracing::error!(%overflow, "too much waits for the disk; ending at once");
+                        std::process::abort();
+                    }
+                }
+            }
+        }
+    }
+
+    /// Carries out what waits no longer.
+    fn release(&mut self) -> Option<ExitReason> {
+        let durable = self.writer.durable();
+        for (to, action) in self.outbox.durable(durable.0) {
+            if let Some(reason) = self.carry_out(&to, action) {
+                return Some(reason);
+            }
+        }
+        None
+    }
+
+    fn carry_out(&mut self, to: &Destination, action: Action) -> Option<ExitReason> {
+        match action {
+            Action::Connect { link } => self.links.connect(link),
+            Action::Disconnect { link } => self.links.disconnect(link),
+            Action::Send { link, message } => self.links.send(link, *message),
+            Action::Exit(reason) => return Some(reason),
+            action => {
+                debug_assert!(matches!(to, Destination::Container(_)), "{to:?}");
+                self.containerizer.carry_out(action);
+            }
+        }
+        None
+    }
+}
+
+async fn sleep_until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Both clocks. Moments count from the agent's start.
+#[derive(Debug)]
+struct Clock {
+    origin: Instant,
+}
+
+impl Clock {
+    fn new() -> Self {
+        Self {
+            origin: Instant::now(),
+        }
+    }
+
+    fn now(&self) -> Now {
+        let since = self.origin.elapsed();
+        Now {
+            moment: Moment::ORIGIN + since,
+            unix: monitor::unix_now(),
+        }
+    }
+
+    fn instant(&self, moment: Option<Moment>) -> Option<Instant> {
+        let since = moment?.saturating_since(Moment::ORIGIN);
+        // A moment beyond what the clock can name is no deadline.
+        self.origin
+            .checked_add(since.min(Duration::from_secs(1 << 32)))
+    }
+}

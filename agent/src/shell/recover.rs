@@ -1,0 +1,177 @@
+//! After a start: what was checkpointed is compared with what the machine holds.
+//!
+//! A container whose supervisor is the recorded one and runs is adopted; anything else of ours is taken
+//! apart, and its end told if it has a checkpoint. Invariant: processes are known by boot, start time
+//! and group, never by pid alone, and nothing outside this agent's instance is looked at.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use meseta_isolators::{BootId, ContainerName, Demand, ProcessIdentity, Recovered};
+use meseta_resources::ContainerId;
+use tokio::task::JoinHandle;
+use tracing::{info, warn};
+
+use super::containerizer::{Containerizer, LiveContainer};
+use super::writer::chain;
+use crate::checkpoint::{Image, LogEntry, RunImage};
+use crate::core::{Found, Recovery, is_terminal};
+
+/// What is to be done with a container of before, once the core knows of it.
+#[derive(Debug)]
+pub(crate) enum Adoption {
+    /// It runs: watch it.
+    Alive(LiveContainer),
+    /// It ended: take it apart and tell how.
+    Ended(ContainerId, Demand),
+    /// It is nobody's: take it apart.
+    Orphan(ContainerName, Option<ProcessIdentity>),
+}
+
+impl Adoption {
+    /// Does it; with a handle to wait for, where there is nothing to be told afterwards.
+    pub(crate) fn carry_out(self, containerizer: &Containerizer) -> Option<JoinHandle<()>> {
+        match self {
+            Self::Alive(live) => containerizer.adopt(live),
+            Self::Ended(container, demand) => containerizer.adopt_ended(container, demand),
+            Self::Orphan(name, supervisor) => {
+                return Some(containerizer.remove_orphan(name, supervisor));
+            }
+        }
+        None
+    }
+
+    /// Whether the core has no part in it.
+    pub(crate) fn is_orphan(&self) -> bool {
+        matches!(self, Self::Orphan(..))
+    }
+}
+
+/// Looks for every container; what is to be done with them comes after the core has heard of them.
+pub(crate) fn recover(
+    image: Image,
+    boot: &BootId,
+    containerizer: &Containerizer,
+) -> (Recovery, Vec<Adoption>) {
+    let rebooted = image
+        .boot_id
+        .as_deref()
+        .is_some_and(|before| before != boot.as_str());
+    if rebooted {
+        info!("the machine was booted since; the tasks of before are over");
+    }
+    let mut on_machine = machine_state(containerizer);
+    let mut containers = BTreeMap::new();
+    let mut adoptions = Vec::new();
+    for run in image
+        .frameworks
+        .iter()
+        .flat_map(|framework| &framework.runs)
+    {
+        let found = on_machine.remove(run.key.container.as_str());
+        if let Some(found) = settle(run, found, rebooted, containerizer, &mut adoptions) {
+            containers.insert(run.key.container.clone(), found);
+        }
+    }
+    for (name, orphan) in on_machine {
+        info!(container_id = name, "taking an orphaned container apart");
+        adoptions.push(Adoption::Orphan(orphan.name, orphan.supervisor));
+    }
+    let recovery = Recovery {
+        image,
+        rebooted,
+        containers,
+    };
+    (recovery, adoptions)
+}
+
+fn machine_state(containerizer: &Containerizer) -> BTreeMap<String, Recovered> {
+    match containerizer.containers().recover() {
+        Ok(found) => found
+            .into_iter()
+            .map(|found| (found.name.as_str().to_owned(), found))
+            .collect(),
+        Err(error) => {
+            warn!(error = %chain(&error), "cannot list the containers of before");
+            BTreeMap::new()
+        }
+    }
+}
+
+fn settle(
+    run: &RunImage,
+    found: Option<Recovered>,
+    rebooted: bool,
+    containerizer: &Containerizer,
+    adoptions: &mut Vec<Adoption>,
+) -> Option<Found> {
+    let over = run.tasks.iter().all(|task| is_over(&task.log));
+    let container: ContainerId = run.key.container.clone();
+    if over || rebooted {
+        if let Some(found) = found {
+            adoptions.push(Adoption::Orphan(found.name, found.supervisor));
+        }
+        return None;
+    }
+    let recorded = run.tasks.iter().find_map(|task| started(&task.log));
+    if found.is_none() && recorded.is_none() {
+        return None;
+    }
+    let on_record = found.and_then(|found| found.supervisor);
+    let demand = demand_of(run);
+    match alive(&container, on_record, recorded, containerizer) {
+        Some(supervisor) => {
+            adoptions.push(Adoption::Alive(LiveContainer {
+                run: Arc::new(run.key.clone()),
+                supervisor: supervisor.clone(),
+                demand,
+            }));
+            Some(Found::Alive(supervisor))
+        }
+        None => {
+            adoptions.push(Adoption::Ended(container, demand));
+            Some(Found::Ending)
+        }
+    }
+}
+
+/// The supervisor, if it runs: by the runtime folder's word, or by the checkpoint's alone when that
+/// folder was wiped.
+fn alive(
+    container: &ContainerId,
+    on_record: Option<ProcessIdentity>,
+    checkpointed: Option<ProcessIdentity>,
+    containerizer: &Containerizer,
+) -> Option<ProcessIdentity> {
+    match (on_record, checkpointed) {
+        (Some(found), None) => Some(found),
+        (Some(found), Some(recorded)) if found == recorded => Some(found),
+        (found, Some(recorded)) => {
+            if found.is_some() {
+                warn!(container_id = %container, "a supervisor is not the one that was recorded");
+            }
+            let watched = containerizer.containers().watch(&recorded);
+            matches!(watched, Ok(Some(_))).then_some(recorded)
+        }
+        (None, None) => None,
+    }
+}
+
+fn demand_of(run: &RunImage) -> Demand {
+    let task = run.tasks.first();
+    task.map(|task| crate::core::demand_of(&task.record.info))
+        .unwrap_or_default()
+}
+
+/// Whether its last word was said.
+fn is_over(log: &[LogEntry]) -> bool {
+    log.iter()
+        .any(|entry| matches!(entry, LogEntry::Update(status) if is_terminal(status.state)))
+}
+
+fn started(log: &[LogEntry]) -> Option<ProcessIdentity> {
+    log.iter().rev().find_map(|entry| match entry {
+        LogEntry::Started(started) => ProcessIdentity::from_text(&started.supervisor),
+        _ => None,
+    })
+}

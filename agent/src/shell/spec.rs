@@ -1,0 +1,117 @@
+//! From a launch plan to what the kernel side is told: user, sandbox, environment, command, limits.
+//!
+//! Makes the sandbox on the way, because that is where the paths come from; everything else is a
+//! function of the plan. Blocking.
+
+use std::path::PathBuf;
+
+use meseta_isolators::{Command, ContainerName, ContainerSpec, Credentials, Rlimit};
+
+use super::containerizer::Options;
+use super::environment::task_environment;
+use super::sandbox;
+use super::writer::chain;
+use crate::core::LaunchPlan;
+
+/// What is launched for a plan, or why nothing can be.
+pub(super) fn container_spec(
+    options: &Options,
+    plan: &LaunchPlan,
+) -> Result<ContainerSpec, String> {
+    let name = ContainerName::new(plan.container().as_str()).map_err(|error| chain(&error))?;
+    let credentials = if options.switch_user {
+        Some(Credentials::lookup(&plan.user).map_err(|error| chain(&error))?)
+    } else {
+        None
+    };
+    let sandbox = sandbox::create(&options.layout, &plan.run, credentials.as_ref())
+        .map_err(|error| chain(&error))?;
+    let env =
+        task_environment(&options.environment, plan, &sandbox).map_err(|error| chain(&error))?;
+    let output = |stream: &str| -> PathBuf { sandbox.join(stream) };
+    Ok(ContainerSpec {
+        name,
+        command: command_of(plan),
+        env,
+        credentials,
+        stdout: output("stdout"),
+        stderr: output("stderr"),
+        hostname: hostname_of(plan),
+        rlimits: rlimits_of(plan)?,
+        demand: plan.demand,
+        working_dir: sandbox,
+    })
+}
+
+fn command_of(plan: &LaunchPlan) -> Command {
+    let command = plan.task.command.clone().unwrap_or_default();
+    let value = command.value.unwrap_or_default();
+    if command.shell.unwrap_or(true) {
+        Command::Shell(value)
+    } else {
+        let mut args: Vec<_> = command.arguments.into_iter().map(Into::into).collect();
+        if args.is_empty() {
+            args.push(value.clone().into());
+        }
+        Command::Argv {
+            program: value.into(),
+            args,
+        }
+    }
+}
+
+fn hostname_of(plan: &LaunchPlan) -> Option<String> {
+    let container = plan.task.container.as_ref()?;
+    container.hostname.clone()
+}
+
+fn rlimits_of(plan: &LaunchPlan) -> Result<Vec<Rlimit>, String> {
+    use meseta_proto::mesos::v1::r_limit_info::r_limit::Type;
+    let container = plan.task.container.as_ref();
+    let Some(info) = container.and_then(|container| container.rlimit_info.as_ref()) else {
+        return Ok(Vec::new());
+    };
+    let mut rlimits = Vec::with_capacity(info.rlimits.len());
+    for rlimit in &info.rlimits {
+        let kind = rlimit.r#type.and_then(|kind| Type::try_from(kind).ok());
+        let resource = kind.and_then(rlimit_number);
+        let Some(resource) = resource else {
+            return Err("a resource limit of an unknown type was asked for".to_owned());
+        };
+        let (soft, hard) = match (rlimit.soft, rlimit.hard) {
+            (Some(soft), Some(hard)) => (soft, hard),
+            (None, None) => (u64::MAX, u64::MAX),
+            _ => return Err("a resource limit needs both its soft and its hard value".to_owned()),
+        };
+        rlimits.push(Rlimit {
+            resource,
+            soft,
+            hard,
+        });
+    }
+    Ok(rlimits)
+}
+
+/// The kernel's numbers, the same on all architectures that we build for.
+fn rlimit_number(kind: meseta_proto::mesos::v1::r_limit_info::r_limit::Type) -> Option<u32> {
+    use meseta_proto::mesos::v1::r_limit_info::r_limit::Type;
+    Some(match kind {
+        Type::Unknown => return None,
+        Type::RlmtCpu => 0,
+        Type::RlmtFsize => 1,
+        Type::RlmtData => 2,
+        Type::RlmtStack => 3,
+        Type::RlmtCore => 4,
+        Type::RlmtRss => 5,
+        Type::RlmtNproc => 6,
+        Type::RlmtNofile => 7,
+        Type::RlmtMemlock => 8,
+        Type::RlmtAs => 9,
+        Type::RlmtLocks => 10,
+        Type::RlmtSigpending => 11,
+        Type::RlmtMsgqueue => 12,
+        Type::RlmtNice => 13,
+        Type::RlmtRtprio => 14,
+        Type::RlmtRttime => 15,
+    })
+}

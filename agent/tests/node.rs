@@ -1,0 +1,38 @@
+//! The whole agent as a process, on the real kernel, against a master made of a few channels.
+//!
+//! This binary is also the agent under test (`node agent --flags`) and its launcher, which is why it
+//! has a `main` of its own. Tests that need root say so and are skipped without.
+
+#[path = "node/api.rs"]
+mod api;
+#[path = "node/harness.rs"]
+mod harness;
+#[path = "node/tasks.rs"]
+mod tasks;
+#[path = "node/trouble.rs"]
+mod trouble;
+
+use std::process::ExitCode;
+
+use libtest_mimic::{Arguments, Trial};
+
+fn main() -> ExitCode {
+    if let Some(code) = meseta_agent::run_launcher_if_requested() {
+        return code;
+    }
+    let mut args = std::env::args_os();
+    if args.nth(1).is_some_and(|arg| arg == "agent") {
+        return harness::agent_main(args);
+    }
+    let is_root = rustix::process::geteuid().is_root();
+    let mut trials = Vec::new();
+    for (name, needs_root, test) in tasks::TESTS.iter().chain(trouble::TESTS).chain(api::TESTS) {
+        let test = *test;
+        let trial = Trial::test(*name, move || {
+            test();
+            Ok(())
+        });
+        trials.push(trial.with_ignored_flag(*needs_root && !is_root));
+    }
+    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+}

@@ -1,0 +1,226 @@
+//! The HTTP surface on a real port: codes, types, shapes.
+
+use meseta_proto::mesos::v1::TaskState::{TaskRunning, TaskStarting};
+use meseta_proto::transport::client::{Call, Client, Reply};
+use serde_json::json;
+
+use crate::harness::{World, shell};
+
+pub(crate) const TESTS: &[(&str, bool, fn())] = &[
+    ("calls_are_judged_as_mesos_judges_them", false, judged),
+    ("answers_have_the_shapes_of_mesos", false, shapes),
+    ("what_is_asked_of_files_is_checked", false, file_queries),
+];
+
+fn post(world: &World, content_type: Option<&'static str>, body: impl Into<bytes::Bytes>) -> Reply {
+    let mut call = Call::post(&world.url("/api/v1")).body(body);
+    if let Some(content_type) = content_type {
+        let value = http::HeaderValue::from_static(content_type);
+        call = call.header(http::header::CONTENT_TYPE, value);
+    }
+    let answered = world.runtime.block_on(Client::default().request(call));
+    answered.expect("an answer")
+}
+
+fn judged() {
+    let (world, _link) = World::registered(&[]);
+    const JSON: Option<&str> = Some("application/json");
+    let deep = format!("{}{}", "[".repeat(10_000), "]".repeat(10_000));
+    for (content_type, body, status, text) in [
+        (None, "{}", 400, "Expecting 'Content-Type' to be present"),
+        (
+            Some("text/plain"),
+            "{}",
+            415,
+            "Expecting 'Content-Type' of application/json",
+        ),
+        (JSON, "{", 400, "Failed to parse body into JSON"),
+        (JSON, &deep, 400, "nested too deeply"),
+        (
+            JSON,
+            "{}",
+            400,
+            "Failed to validate agent::Call: Expecting 'type' to be present",
+        ),
+        (
+            JSON,
+            "{\"type\":\"GET_NOSUCH\"}",
+            400,
+            "Expecting 'type' to be present",
+        ),
+        (
+            JSON,
+            "{\"type\":\"READ_FILE\"}",
+            400,
+            "Expecting 'read_file' to be present",
+        ),
+        (
+            JSON,
+            "{\"type\":\"PRUNE_IMAGES\"}",
+            501,
+            "PRUNE_IMAGES is not implemented yet",
+        ),
+        (
+            JSON,
+            "{\"type\":\"GET_HEALTH\",\"x\":null}",
+            200,
+            "\"healthy\":true",
+        ),
+    ] {
+        let reply = post(&world, content_type, body.to_owned());
+        assert_eq!(reply.status, status, "{body:.60}: {}", reply.text());
+        assert!(reply.text().contains(text), "{body:.60}: {}", reply.text());
+    }
+    let long = vec![b' '; 7 * 1024 * 1024];
+    assert_eq!(post(&world, JSON, long).status, 413);
+    let get = world.get("/api/v1");
+    assert_eq!(get.status, 405);
+    assert_eq!(get.header("allow"), Some("POST"));
+    for (path, status) in [
+        ("/nosuch", 404),
+        ("/health", 200),
+        ("/slave(1)/health", 200),
+        ("/state/", 200),
+        ("/files/../state", 404),
+        ("/slave(1)/mesos.internal.X", 404),
+    ] {
+        let wanted = if path.contains("internal") {
+            501
+        } else {
+            status
+        };
+        assert_eq!(world.get(path).status, wanted, "{path}");
+    }
+    assert_eq!(world.get("/health").text(), "");
+}
+
+fn shapes() {
+    let (world, mut link) = World::registered(&["--attributes=rack:r1;level:10;ports:[1-2]"]);
+    let idle: serde_json::Value = call(&world, "GET_STATE");
+    assert_eq!(idle["get_state"]["get_tasks"]["launched_tasks"], json!([]));
+    world.run(&link, shell("t", "sleep 1000"));
+    assert_eq!(world.update(&mut link).state(), TaskStarting);
+    assert_eq!(world.update(&mut link).state(), TaskRunning);
+    let state = world.get_json("/slave(1)/state");
+    for key in [
+        "version",
+        "build_date",
+        "build_time",
+        "build_user",
+        "start_time",
+        "id",
+        "pid",
+        "hostname",
+        "capabilities",
+        "resources",
+        "reserved_resources",
+        "unreserved_resources",
+        "reserved_resources_full",
+        "unreserved_resources_full",
+        "reserved_resources_allocated",
+        "unreserved_resources_allocated",
+        "resource_providers",
+        "attributes",
+        "flags",
+        "frameworks",
+        "completed_frameworks",
+    ] {
+        assert!(state.get(key).is_some(), "{key} is missing: {state}");
+    }
+    let expected = json!({"rack": "r1", "level": 10.0, "ports": "[1-2]"});
+    assert_eq!(state["attributes"], expected);
+    let allocated = &state["unreserved_resources_allocated"];
+    assert_eq!(allocated["cpus"], 0.5);
+    assert_eq!(allocated["mem"], 64.0);
+    assert_eq!(allocated["gpus"], 0.0);
+    let executor = &state["frameworks"][0]["executors"][0];
+    assert_eq!(
+        executor["name"],
+        "Command Executor (Task: t) (Command: sh -c 'sleep 1000')"
+    );
+    let task = &executor["tasks"][0];
+    assert_eq!(task["executor_id"], "");
+    assert_eq!(task["state"], "TASK_RUNNING");
+    assert_eq!(task["statuses"].as_array().map(Vec::len), Some(2));
+
+    let tasks = call(&world, "GET_TASKS");
+    assert_eq!(tasks["type"], "GET_TASKS");
+    let told = &tasks["get_tasks"]["launched_tasks"][0];
+    assert_eq!(told["state"], "TASK_RUNNING");
+    assert_eq!(told["statuses"][1]["source"], "SOURCE_EXECUTOR");
+    assert_eq!(told["status_update_state"], "TASK_RUNNING");
+    let containers = call(&world, "GET_CONTAINERS");
+    let container = &containers["get_containers"]["containers"][0];
+    assert_eq!(container["executor_id"]["value"], "t");
+    assert!(container["container_status"]["executor_pid"].is_u64());
+    let frameworks = call(&world, "GET_FRAMEWORKS");
+    let framework = &frameworks["get_frameworks"]["frameworks"][0]["framework_info"];
+    assert_eq!(framework["name"], "tests");
+    let executors = call(&world, "GET_EXECUTORS");
+    let executor = &executors["get_executors"]["executors"][0]["executor_info"];
+    assert_eq!(executor["executor_id"]["value"], "t");
+    let version = call(&world, "GET_VERSION");
+    let version = version["get_version"]["version_info"]["version"]
+        .as_str()
+        .expect("text");
+    assert!(
+        version.split('.').all(|part| part.parse::<u32>().is_ok()),
+        "{version}"
+    );
+    let metrics = call(&world, "GET_METRICS");
+    let metrics = metrics["get_metrics"]["metrics"]
+        .as_array()
+        .expect("a list");
+    assert!(
+        metrics
+            .iter()
+            .any(|metric| metric["name"] == "slave/tasks_running" && metric["value"] == 1.0)
+    );
+    let jsonp = world.get("/version?jsonp=cb");
+    assert_eq!(jsonp.header("content-type"), Some("text/javascript"));
+    assert!(jsonp.text().starts_with("cb({"));
+}
+
+fn call(world: &World, kind: &str) -> serde_json::Value {
+    let reply = world.call(&json!({ "type": kind }));
+    assert_eq!(reply.status, 200, "{kind}: {}", reply.text());
+    assert_eq!(reply.header("content-type"), Some("application/json"));
+    assert!(reply.header("content-length").is_some());
+    serde_json::from_slice(&reply.body).expect("JSON")
+}
+
+fn file_queries() {
+    let (world, _link) = World::registered(&[]);
+    let path = "/frameworks/f/executors/e/runs/latest/stdout";
+    for (query, status, text) in [
+        ("/files/read", 400, "Expecting 'path=value' in query.\n"),
+        ("/files/browse", 400, "Expecting 'path=value' in query.\n"),
+        (
+            "/files/download?path=",
+            400,
+            "Expecting 'path=value' in query.\n",
+        ),
+        ("/files/browse?path=/nosuch", 404, ""),
+        (
+            &format!("/files/read?path={path}&offset=x"),
+            400,
+            "Failed to parse offset: Failed to convert 'x' to number.\n",
+        ),
+        (
+            &format!("/files/read?path={path}&length=-5&offset=0"),
+            400,
+            "Negative length provided: -5.\n",
+        ),
+        (
+            &format!("/files/read?path={path}&offset=-5"),
+            400,
+            "Negative offset provided: -5.\n",
+        ),
+        (&format!("/files/read?path={path}&offset=0"), 404, ""),
+        ("/files/read?path=%2Fetc%2Fpasswd&offset=0", 404, ""),
+    ] {
+        let reply = world.get(query);
+        assert_eq!(reply.status, status, "{query}");
+        assert_eq!(reply.text(), text, "{query}");
+    }
+}

@@ -1,0 +1,111 @@
+//! Runs a daemon in this process: logging, runtime, signals; the daemon itself is a library.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use tracing_subscriber::EnvFilter;
+
+/// Runs the master until it is told to stop.
+pub(crate) fn master(
+    flags: meseta_master::Flags,
+    flags_view: BTreeMap<String, String>,
+) -> anyhow::Result<ExitCode> {
+    prepare()?;
+    runtime()?.block_on(async {
+        let shutdown = stop_requested()?;
+        let env = meseta_master::RunEnv {
+            flags_view,
+            ready: None,
+            shutdown: Box::pin(shutdown.cancelled_owned()),
+        };
+        meseta_master::run(flags, env).await?;
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+/// Runs the agent until it is told to stop; its tasks go on without it.
+pub(crate) fn agent(
+    flags: meseta_agent::Flags,
+    flags_view: BTreeMap<String, String>,
+) -> anyhow::Result<ExitCode> {
+    prepare()?;
+    runtime()?.block_on(async {
+        let shutdown = stop_requested()?;
+        let env = meseta_agent::RunEnv {
+            flags_view,
+            ready: None,
+            shutdown,
+        };
+        meseta_agent::run(flags, env).await?;
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+fn prepare() -> anyhow::Result<()> {
+    start_logging()?;
+    end_with_parent()
+}
+
+fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("failed to start the runtime's threads")
+}
+
+/// Logs go to standard error; `MESETA_LOG` filters them (`info` unless set, `debug`,
+/// `meseta_master=trace`, ...), `MESETA_LOG_FORMAT=json` makes each line an object.
+fn start_logging() -> anyhow::Result<()> {
+    let filter = match std::env::var("MESETA_LOG") {
+        Ok(text) => EnvFilter::try_new(&text)
+            .with_context(|| format!("MESETA_LOG={text:?} is not a log filter; try `info`"))?,
+        Err(_) => EnvFilter::new("info"),
+    };
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
+    match std::env::var("MESETA_LOG_FORMAT").as_deref() {
+        Ok("json") => builder.json().init(),
+        Ok("text") | Err(_) => builder.with_ansi(false).init(),
+        Ok(other) => anyhow::bail!("MESETA_LOG_FORMAT={other:?} is neither `text` nor `json`"),
+    }
+    Ok(())
+}
+
+/// The process that `meseta local` runs in, told to the daemons it starts.
+pub(crate) const PARENT_VARIABLE: &str = "MESETA_LOCAL_PARENT";
+
+/// A daemon of `meseta local` ends with it, also when that was killed and could tell nobody.
+fn end_with_parent() -> anyhow::Result<()> {
+    let Ok(parent) = std::env::var(PARENT_VARIABLE) else {
+        return Ok(());
+    };
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))
+        .context("failed to ask for a signal at the end of `meseta local`")?;
+    // It may have ended before the request took effect.
+    let now = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
+    anyhow::ensure!(
+        parent == now.to_string(),
+        "`meseta local` has ended already"
+    );
+    Ok(())
+}
+
+/// Cancelled at the first SIGTERM or SIGINT.
+fn stop_requested() -> anyhow::Result<CancellationToken> {
+    let mut terminate = signal(SignalKind::terminate()).context("failed to watch SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("failed to watch SIGINT")?;
+    let token = CancellationToken::new();
+    let told = token.clone();
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        told.cancel();
+    });
+    Ok(token)
+}

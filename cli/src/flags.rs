@@ -1,0 +1,501 @@
+//! Where a flag's value comes from: command line first, then environment, then configuration file.
+//!
+//! The daemons declare their flags once, with clap; here they get the environment names
+//! (`MESETA_<FLAG>`), the Mesos spellings (`--no-flag`, `--flag=file:///path`) and the TOML file of
+//! `--config`. Invariant: an unknown flag or key is an error that names the near one; nothing is
+//! read silently from anywhere else.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand};
+
+use crate::local;
+use crate::verbs;
+
+/// A cluster core for bare-metal fleets: agents, a master, fair shares.
+#[derive(Debug, Parser)]
+#[command(
+    name = "meseta",
+    version,
+    propagate_version = true,
+    subcommand_required = true
+)]
+#[command(after_help = "Start with `meseta local`, then `meseta execute --command='echo hello'`.")]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// Run the master daemon.
+    Master(Box<meseta_master::Flags>),
+    /// Run the agent, the node daemon.
+    Agent(Box<meseta_agent::Flags>),
+    /// Run a master and agents on this machine, on loopback, with an embedded store.
+    Local(local::Options),
+    /// Run one command as a task and show its output.
+    Execute(Box<verbs::execute::Options>),
+    /// List the agents.
+    Agents(verbs::ListOptions),
+    /// List the tasks.
+    Tasks(verbs::ListOptions),
+    /// List the frameworks.
+    Frameworks(verbs::ListOptions),
+    /// List the outstanding offers.
+    Offers(verbs::ListOptions),
+}
+
+// The configuration file, a flag of both daemons; a doc comment here would become their help.
+#[derive(Debug, Args)]
+struct ConfigFlag {
+    /// TOML file with flags as keys, e.g. `port = 5051`; flags and environment win over it.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+/// A command line that was understood.
+#[derive(Debug)]
+pub(crate) struct Parsed {
+    pub(crate) verb: Verb,
+    /// Each flag of a daemon with the value it runs with, for `/flags`.
+    pub(crate) view: BTreeMap<String, String>,
+}
+
+/// Why a command line, environment or configuration file was not understood.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Refusal {
+    /// clap's own message, or a request for help or the version.
+    #[error("{0}")]
+    CommandLine(#[from] clap::Error),
+    #[error("failed to read {path}, the value of --{flag}")]
+    ValueFile {
+        flag: String,
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("failed to read the configuration file {path}")]
+    ConfigUnreadable {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("{path} is not TOML")]
+    ConfigSyntax {
+        path: PathBuf,
+        #[source]
+        source: Box<toml::de::Error>,
+    },
+    #[error("{path}: `{key}` is not a flag of `meseta {daemon}`{hint}")]
+    ConfigKey {
+        path: PathBuf,
+        key: String,
+        daemon: String,
+        hint: String,
+    },
+    #[error(
+        "{path}: `{key}` must be a string, a number or a boolean, or a list of these; {found} given"
+    )]
+    ConfigValue {
+        path: PathBuf,
+        key: String,
+        found: &'static str,
+    },
+}
+
+impl Refusal {
+    /// Prints the reason, with its causes, and gives the exit code (2, the convention for usage).
+    pub(crate) fn report(self) -> ExitCode {
+        if let Self::CommandLine(error) = self {
+            // Help and version go to standard output with code 0; a failed print has nowhere to go.
+            let _ = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+        }
+        eprintln!("meseta: {:#}", anyhow::Error::from(self));
+        ExitCode::from(2)
+    }
+}
+
+/// Reads a whole command line, program name first.
+pub(crate) fn parse(args: Vec<OsString>) -> Result<Parsed, Refusal> {
+    let command = command();
+    let Some(daemon) = args
+        .get(1)
+        .and_then(|a| a.to_str())
+        .and_then(|name| find(&command, name))
+    else {
+        let matches = command.try_get_matches_from(args)?;
+        return Ok(Parsed {
+            verb: Cli::from_arg_matches(&matches)?.verb,
+            view: BTreeMap::new(),
+        });
+    };
+    let args = with_config(args, daemon)?;
+    let args = args
+        .into_iter()
+        .map(|a| rewrite(a, daemon))
+        .collect::<Result<Vec<_>, _>>()?;
+    let names: Vec<String> = flag_names(daemon);
+    let name = daemon.get_name().to_owned();
+    let matches = command.try_get_matches_from(args)?;
+    let view = matches
+        .subcommand_matches(&name)
+        .map(|m| view(m, &names))
+        .unwrap_or_default();
+    Ok(Parsed {
+        verb: Cli::from_arg_matches(&matches)?.verb,
+        view,
+    })
+}
+
+/// The command with each daemon's flags given their environment names and `--config`.
+fn command() -> Command {
+    let mut command = Cli::command();
+    for daemon in ["master", "agent"] {
+        command = command.mut_subcommand(daemon, |sub| {
+            let sub = ConfigFlag::augment_args(sub);
+            sub.mut_args(|arg| match arg.get_long() {
+                Some(long) => {
+                    let name = env_name(long);
+                    arg.env(name).hide_env_values(true)
+                }
+                None => arg,
+            })
+        });
+    }
+    command
+}
+
+fn env_name(flag: &str) -> String {
+    format!("MESETA_{}", flag.to_uppercase())
+}
+
+fn find<'a>(command: &'a Command, name: &str) -> Option<&'a Command> {
+    ["master", "agent"]
+        .contains(&name)
+        .then(|| command.get_subcommands().find(|sub| sub.get_name() == name))
+        .flatten()
+}
+
+fn flag_names(daemon: &Command) -> Vec<String> {
+    daemon
+        .get_arguments()
+        .filter_map(|a| a.get_long().map(str::to_owned))
+        .collect()
+}
+
+/// `--no-flag` becomes `--flag=false`; `--flag=file:///path` becomes the file's text.
+fn rewrite(arg: OsString, daemon: &Command) -> Result<OsString, Refusal> {
+    let Some(text) = arg.to_str() else {
+        return Ok(arg);
+    };
+    if let Some(flag) = text.strip_prefix("--no-") {
+        let known = daemon.get_arguments().any(|a| a.get_long() == Some(flag));
+        return Ok(if known {
+            format!("--{flag}=false").into()
+        } else {
+            arg
+        });
+    }
+    let Some((flag, path)) = text
+        .strip_prefix("--")
+        .and_then(|t| t.split_once("=file://"))
+    else {
+        return Ok(arg);
+    };
+    let path = PathBuf::from(path);
+    let value = std::fs::read_to_string(&path).map_err(|source| Refusal::ValueFile {
+        flag: flag.to_owned(),
+        path,
+        source,
+    })?;
+    Ok(format!("--{flag}={}", value.trim_end()).into())
+}
+
+/// Puts what the configuration file says behind the subcommand, unless said elsewhere already.
+fn with_config(args: Vec<OsString>, daemon: &Command) -> Result<Vec<OsString>, Refusal> {
+    let Some(path) = config_path(&args) else {
+        return Ok(args);
+    };
+    let text = std::fs::read_to_string(&path).map_err(|source| Refusal::ConfigUnreadable {
+        path: path.clone(),
+        source,
+    })?;
+    let table: toml::Table = toml::from_str(&text).map_err(|source| Refusal::ConfigSyntax {
+        path: path.clone(),
+        source: Box::new(source),
+    })?;
+    let names = flag_names(daemon);
+    let mut extra = Vec::new();
+    for (key, value) in &table {
+        if !names.contains(key) || key == "config" {
+            return Err(Refusal::ConfigKey {
+                path,
+                key: key.clone(),
+                daemon: daemon.get_name().to_owned(),
+                hint: near(key, &names)
+                    .map(|n| format!("; did you mean `{n}`?"))
+                    .unwrap_or_default(),
+            });
+        }
+        if said(&args, key) || std::env::var_os(env_name(key)).is_some() {
+            continue;
+        }
+        for value in scalars(value, key, &path)? {
+            extra.push(OsString::from(format!("--{key}={value}")));
+        }
+    }
+    let mut merged = args;
+    merged.splice(2..2, extra);
+    Ok(merged)
+}
+
+/// The file that `--config=FILE`, `--config FILE` or the environment names.
+fn config_path(args: &[OsString]) -> Option<PathBuf> {
+    let mut rest = args.iter();
+    while let Some(arg) = rest.next() {
+        match arg.to_str() {
+            Some("--config") => return rest.next().map(PathBuf::from),
+            Some(text) => {
+                if let Some(path) = text.strip_prefix("--config=") {
+                    return Some(PathBuf::from(path));
+                }
+            }
+            None => {}
+        }
+    }
+    std::env::var_os(env_name("config")).map(PathBuf::from)
+}
+
+fn said(args: &[OsString], flag: &str) -> bool {
+    args.iter().filter_map(|a| a.to_str()).any(|text| {
+        let text = text
+            .strip_prefix("--no-")
+            .or_else(|| text.strip_prefix("--"));
+        text.is_some_and(|t| t.split('=').next() == Some(flag))
+    })
+}
+
+fn scalars(value: &toml::Value, key: &str, path: &Path) -> Result<Vec<String>, Refusal> {
+    let refuse = |found| Refusal::ConfigValue {
+        path: path.to_owned(),
+        key: key.to_owned(),
+        found,
+    };
+    match value {
+        toml::Value::String(text) => Ok(vec![text.clone()]),
+        toml::Value::Integer(number) => Ok(vec![number.to_string()]),
+        toml::Value::Float(number) => Ok(vec![number.to_string()]),
+        toml::Value::Boolean(flag) => Ok(vec![flag.to_string()]),
+        toml::Value::Array(items) => {
+            let nested = items.iter().map(|item| match item {
+                toml::Value::Array(_) => Err(refuse("a list within a list")),
+                item => scalars(item, key, path),
+            });
+            Ok(nested.collect::<Result<Vec<_>, _>>()?.concat())
+        }
+        toml::Value::Datetime(_) => Err(refuse("a date")),
+        toml::Value::Table(_) => Err(refuse("a table")),
+    }
+}
+
+/// The known name that is nearest to `given`, if any is near at all.
+fn near<'a>(given: &str, known: &'a [String]) -> Option<&'a str> {
+    known
+        .iter()
+        .map(|name| (strsim::jaro_winkler(given, name), name.as_str()))
+        .filter(|(score, _)| *score > 0.75)
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(_, name)| name)
+}
+
+/// Every flag that has a value, as text; a flag that is unset and has no default is left out.
+fn view(matches: &clap::ArgMatches, names: &[String]) -> BTreeMap<String, String> {
+    let mut view = BTreeMap::new();
+    for name in names {
+        let Ok(Some(raw)) = matches.try_get_raw(name) else {
+            continue;
+        };
+        let values: Vec<_> = raw.map(|v| v.to_string_lossy().into_owned()).collect();
+        view.insert(name.clone(), values.join(","));
+    }
+    view
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args(line: &[&str]) -> Vec<OsString> {
+        line.iter().map(OsString::from).collect()
+    }
+
+    fn file(text: &str) -> tempfile::NamedTempFile {
+        let file = tempfile::NamedTempFile::new().expect("a temporary file");
+        std::fs::write(file.path(), text).expect("written");
+        file
+    }
+
+    #[test]
+    fn the_command_is_well_formed() {
+        command().debug_assert();
+    }
+
+    /// `docs/flags.md` as the declarations say; rewritten when `MESETA_BLESS` is set.
+    #[test]
+    fn the_reference_page_is_what_is_declared() {
+        let page = reference();
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/flags.md");
+        if std::env::var_os("MESETA_BLESS").is_some() {
+            std::fs::write(path, &page).expect("written");
+        }
+        let there = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(
+            there == page,
+            "docs/flags.md is stale: run `MESETA_BLESS=1 cargo test -p meseta`"
+        );
+    }
+
+    fn reference() -> String {
+        let mut page = String::from(
+            "# Flags\n\nEvery flag of both daemons, as `--name=value`, as a key of the TOML file that \
+             `--config` names, or from the\nenvironment as `MESETA_<NAME>`; the command line wins, \
+             then the environment. Booleans also take `--no-name`. A\nvalue `file:///path` stands for \
+             the file's text. Durations: `ns us ms secs mins hrs days weeks`; sizes: `B KB MB GB TB`.\n\n\
+             This page is made from the declarations (`MESETA_BLESS=1 cargo test -p meseta`). How the \
+             defaults differ from\nthose of Mesos, and why: [departures](departures.md).\n",
+        );
+        let command = command();
+        for daemon in ["master", "agent"] {
+            let sub = find(&command, daemon).expect("declared");
+            page +=
+                &format!("\n## `meseta {daemon}`\n\n| flag | default | meaning |\n|---|---|---|\n");
+            let mut rows: Vec<String> = sub
+                .get_arguments()
+                .filter(|a| !a.is_hide_set())
+                .filter_map(row)
+                .collect();
+            rows.sort();
+            page += &rows.concat();
+        }
+        page
+    }
+
+    fn row(arg: &clap::Arg) -> Option<String> {
+        let long = arg.get_long()?;
+        let defaults: Vec<_> = arg
+            .get_default_values()
+            .iter()
+            .map(|v| v.to_string_lossy())
+            .collect();
+        let default = if defaults.is_empty() {
+            "–".to_owned()
+        } else {
+            format!("`{}`", defaults.join(","))
+        };
+        let help = arg.get_long_help().or(arg.get_help())?.to_string();
+        let help = help
+            .split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ")
+            .replace('|', "\\|");
+        Some(format!(
+            "| `{long}` | {} | {help} |\n",
+            default.replace('|', "\\|")
+        ))
+    }
+
+    #[test]
+    fn an_unknown_flag_names_the_near_one() {
+        let refusal = parse(args(&["meseta", "agent", "--resorces=cpus:1"])).expect_err("unknown");
+        assert!(refusal.to_string().contains("--resources"), "{refusal}");
+    }
+
+    #[test]
+    fn the_file_gives_what_the_command_line_does_not() {
+        let file = file("port = 6051\nhostname = \"node1\"\n");
+        let config = format!("--config={}", file.path().display());
+        let parsed = parse(args(&[
+            "meseta",
+            "agent",
+            &config,
+            "--port=7051",
+            "--master=h:1",
+            "--work_dir=/x",
+        ]))
+        .expect("understood");
+        assert_eq!(parsed.view.get("port").map(String::as_str), Some("7051"));
+        assert_eq!(
+            parsed.view.get("hostname").map(String::as_str),
+            Some("node1")
+        );
+    }
+
+    #[test]
+    fn an_unknown_key_names_the_near_one() {
+        let file = file("hostnam = \"node1\"\n");
+        let config = format!("--config={}", file.path().display());
+        let refusal = parse(args(&["meseta", "agent", &config])).expect_err("unknown key");
+        assert!(
+            refusal.to_string().contains("did you mean `hostname`?"),
+            "{refusal}"
+        );
+    }
+
+    #[test]
+    fn broken_toml_and_odd_values_are_refused_with_the_place() {
+        let file1 = file("port = = 1\n");
+        let config = format!("--config={}", file1.path().display());
+        let refusal = parse(args(&["meseta", "agent", &config])).expect_err("not TOML");
+        assert!(format!("{:#}", anyhow::Error::from(refusal)).contains("line 1"));
+        let file2 = file("[port]\nx = 1\n");
+        let config = format!("--config={}", file2.path().display());
+        let refusal = parse(args(&["meseta", "agent", &config])).expect_err("a table");
+        assert!(refusal.to_string().contains("a table given"), "{refusal}");
+    }
+
+    #[test]
+    fn a_value_may_stand_in_a_file() {
+        let file = file("cpus:3;mem:100\n");
+        let flag = format!("--resources=file://{}", file.path().display());
+        let parsed = parse(args(&[
+            "meseta",
+            "agent",
+            &flag,
+            "--master=h:1",
+            "--work_dir=/x",
+        ]))
+        .expect("understood");
+        assert_eq!(
+            parsed.view.get("resources").map(String::as_str),
+            Some("cpus:3;mem:100")
+        );
+        let refusal = parse(args(&[
+            "meseta",
+            "agent",
+            "--resources=file:///nowhere/at/all",
+        ]))
+        .expect_err("no such file");
+        assert!(refusal.to_string().contains("/nowhere/at/all"), "{refusal}");
+    }
+
+    #[test]
+    fn booleans_have_the_mesos_negation() {
+        let parsed = parse(args(&[
+            "meseta",
+            "agent",
+            "--no-switch_user",
+            "--master=h:1",
+            "--work_dir=/x",
+        ]))
+        .expect("understood");
+        assert_eq!(
+            parsed.view.get("switch_user").map(String::as_str),
+            Some("false")
+        );
+    }
+}

@@ -1,0 +1,37 @@
+//! The one binary, `meseta`: reads the command line and hands over to a daemon or a verb.
+//!
+//! Invariant: nothing here decides anything about a cluster. Daemons are `meseta-master` and
+//! `meseta-agent`; verbs speak to them over their public APIs alone.
+
+mod daemon;
+mod flags;
+mod local;
+mod verbs;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    // The launcher is this very binary, run again from a sealed copy: it must take over before
+    // any thread exists.
+    if let Some(code) = meseta_agent::run_launcher_if_requested() {
+        return code;
+    }
+    let parsed = match flags::parse(std::env::args_os().collect()) {
+        Ok(parsed) => parsed,
+        Err(refusal) => return refusal.report(),
+    };
+    let outcome = match parsed.verb {
+        flags::Verb::Master(flags) => daemon::master(*flags, parsed.view),
+        flags::Verb::Agent(flags) => daemon::agent(*flags, parsed.view),
+        flags::Verb::Local(options) => local::run(&options),
+        flags::Verb::Execute(options) => verbs::execute::run(*options),
+        flags::Verb::Agents(options) => verbs::agents::run(&options),
+        flags::Verb::Tasks(options) => verbs::tasks::run(&options),
+        flags::Verb::Frameworks(options) => verbs::frameworks::run(&options),
+        flags::Verb::Offers(options) => verbs::offers::run(&options),
+    };
+    outcome.unwrap_or_else(|error| {
+        eprintln!("meseta: {error:#}");
+        ExitCode::FAILURE
+    })
+}

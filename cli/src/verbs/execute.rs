@@ -1,0 +1,522 @@
+//! `meseta execute`: one command as a task, its output here, its exit code ours.
+
+use std::io::Write as _;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+use meseta_proto::convert;
+use meseta_proto::mesos::v1 as mesos;
+use meseta_proto::mesos::v1::scheduler::Event;
+use meseta_resources::{Resources, Role};
+use tokio::time::Instant;
+
+use super::MasterFlag;
+use super::sandbox::Tail;
+use super::scheduler::Scheduler;
+
+/// Pause between two looks at the task's output.
+const OUTPUT_POLL: Duration = Duration::from_millis(50);
+/// An offer that does not fit is not wanted again for this long.
+const REFUSE_SECONDS: f64 = 2.0;
+/// Without a fitting offer for this long, say what is being waited for.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// How long the master keeps the task when this command's stream ends, and how long this command
+/// tries to come back.
+const FAILOVER_SECONDS: f64 = 15.0;
+const RESUBSCRIBE_PAUSE: Duration = Duration::from_millis(250);
+/// What coreutils' `timeout` exits with.
+const EXIT_TIMED_OUT: u8 = 124;
+/// What shells report for a command ended by SIGINT.
+const EXIT_INTERRUPTED: u8 = 130;
+
+/// Flags of `meseta execute`.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    #[command(flatten)]
+    master: MasterFlag,
+    /// The shell command to run.
+    #[arg(long)]
+    command: String,
+    /// Name and, with a suffix that makes it unique, id of the task.
+    #[arg(long, default_value = "execute")]
+    name: String,
+    /// What the task needs; `mem` and `disk` in MB.
+    #[arg(long, default_value = "cpus:1;mem:128")]
+    resources: String,
+    /// Environment: `NAME=value`, may be repeated, or one JSON object of strings.
+    #[arg(long, value_name = "NAME=VALUE")]
+    env: Vec<String>,
+    /// The role to ask for resources in.
+    #[arg(long, default_value = "*")]
+    role: String,
+    /// The user to run the task as; unset: the user who runs this.
+    #[arg(long)]
+    user: Option<String>,
+    /// Kill the task after this long and exit with 124, e.g. `90secs` or `5mins`; counted from the
+    /// start of this command, the wait for an offer included.
+    #[arg(long, value_parser = duration)]
+    timeout: Option<Duration>,
+}
+
+fn duration(text: &str) -> Result<Duration, meseta_resources::DurationError> {
+    meseta_resources::parse_duration(text)
+}
+
+/// Runs the task to its end.
+pub(crate) fn run(options: Options) -> anyhow::Result<ExitCode> {
+    let request = Request::new(&options)?;
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("failed to start the runtime")?
+        .block_on(async {
+            let scheduler =
+                Scheduler::subscribe(&options.master.master, request.framework()).await?;
+            let deadline = options.timeout.map(|timeout| Instant::now() + timeout);
+            let mut job = Job {
+                master: options.master.master.clone(),
+                request,
+                scheduler,
+                launched: None,
+                largest: None,
+                last: None,
+                output_lost: false,
+            };
+            let code = job.run(deadline).await;
+            // Whatever happened, the framework does not stay behind; its stream is ending anyway.
+            let _ = job.scheduler.teardown().await;
+            code
+        })
+}
+
+/// What is asked for, checked.
+#[derive(Debug)]
+struct Request {
+    name: String,
+    command: mesos::CommandInfo,
+    resources: Resources,
+    /// The same as messages.
+    messages: Vec<mesos::Resource>,
+    role: Role,
+    user: String,
+}
+
+impl Request {
+    fn new(options: &Options) -> anyhow::Result<Self> {
+        let role = Role::new(&options.role).context("--role")?;
+        let resources =
+            convert::parse_resources(&options.resources, &Role::star()).context("--resources")?;
+        if resources.is_empty() {
+            bail!("--resources asks for nothing; give for example 'cpus:0.5;mem:64'");
+        }
+        let user = match &options.user {
+            Some(user) => user.clone(),
+            None => std::env::var("USER").unwrap_or_else(|_| "root".to_owned()),
+        };
+        let command = mesos::CommandInfo {
+            value: Some(options.command.clone()),
+            shell: Some(true),
+            environment: environment(&options.env)?,
+            ..mesos::CommandInfo::default()
+        };
+        let messages = convert::to_resources(&resources, convert::Format::PostRefinement)
+            .context("--resources")?;
+        Ok(Self {
+            name: options.name.clone(),
+            command,
+            resources,
+            messages,
+            role,
+            user,
+        })
+    }
+
+    fn framework(&self) -> mesos::FrameworkInfo {
+        use mesos::framework_info::capability::Type;
+        let capabilities = [
+            Type::MultiRole,
+            Type::ReservationRefinement,
+            Type::PartitionAware,
+        ]
+        .map(|kind| mesos::framework_info::Capability {
+            r#type: Some(kind.into()),
+        });
+        mesos::FrameworkInfo {
+            user: self.user.clone(),
+            name: format!("meseta execute: {}", self.name),
+            roles: vec![self.role.to_string()],
+            capabilities: capabilities.to_vec(),
+            checkpoint: Some(true),
+            failover_timeout: Some(FAILOVER_SECONDS),
+            ..mesos::FrameworkInfo::default()
+        }
+    }
+
+    fn task(&self, id: mesos::TaskId, agent_id: mesos::AgentId) -> mesos::TaskInfo {
+        mesos::TaskInfo {
+            name: self.name.clone(),
+            task_id: id,
+            agent_id,
+            resources: self.messages.clone(),
+            command: Some(self.command.clone()),
+            ..mesos::TaskInfo::default()
+        }
+    }
+}
+
+/// `NAME=value` pairs, or one JSON object.
+fn environment(given: &[String]) -> anyhow::Result<Option<mesos::Environment>> {
+    let mut variables = Vec::new();
+    for text in given {
+        if text.trim_start().starts_with('{') {
+            let object: std::collections::BTreeMap<String, String> =
+                serde_json::from_str(text).context("--env is not a JSON object of strings")?;
+            variables.extend(object);
+        } else {
+            let (name, value) = text.split_once('=').with_context(|| {
+                format!("--env={text:?} has no `=`; give NAME=value or a JSON object")
+            })?;
+            variables.push((name.to_owned(), value.to_owned()));
+        }
+    }
+    let variables: Vec<_> = variables
+        .into_iter()
+        .map(|(name, value)| mesos::environment::Variable {
+            name,
+            value: Some(value),
+            ..mesos::environment::Variable::default()
+        })
+        .collect();
+    Ok((!variables.is_empty()).then_some(mesos::Environment { variables }))
+}
+
+/// The task once it has been sent off.
+#[derive(Debug)]
+struct LaunchedTask {
+    id: mesos::TaskId,
+    stdout: Tail,
+    stderr: Tail,
+}
+
+#[derive(Debug)]
+struct Job {
+    request: Request,
+    master: String,
+    scheduler: Scheduler,
+    launched: Option<LaunchedTask>,
+    /// The largest offer that did not fit.
+    largest: Option<Resources>,
+    last: Option<mesos::TaskState>,
+    output_lost: bool,
+}
+
+impl Job {
+    async fn run(&mut self, deadline: Option<Instant>) -> anyhow::Result<ExitCode> {
+        let mut poll = tokio::time::interval(OUTPUT_POLL);
+        poll.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let impatient = tokio::time::sleep(PATIENCE);
+        tokio::pin!(impatient);
+        let mut forced = None;
+        loop {
+            tokio::select! {
+                event = self.scheduler.next() => {
+                    let event = match event {
+                        Ok(event) => event,
+                        Err(error) => {
+                            self.subscribe_again(error).await?;
+                            continue;
+                        }
+                    };
+                    if let Some(code) = self.handle(event).await? {
+                        return Ok(ExitCode::from(forced.unwrap_or(code)));
+                    }
+                }
+                _ = poll.tick(), if self.launched.is_some() => self.show_output().await,
+                () = &mut impatient, if self.launched.is_none() => {
+                    self.explain_waiting();
+                    impatient.as_mut().reset(Instant::now() + PATIENCE * 10);
+                }
+                () = until(deadline), if forced.is_none() => {
+                    forced = Some(EXIT_TIMED_OUT);
+                    eprintln!("timeout: ending the task");
+                    if !self.kill().await? {
+                        return Ok(ExitCode::from(EXIT_TIMED_OUT));
+                    }
+                }
+                interrupt = tokio::signal::ctrl_c() => {
+                    interrupt.context("failed to watch SIGINT")?;
+                    if forced.replace(EXIT_INTERRUPTED) == Some(EXIT_INTERRUPTED)
+                        || !self.kill().await?
+                    {
+                        return Ok(ExitCode::from(EXIT_INTERRUPTED));
+                    }
+                    eprintln!("ending the task; again to leave at once");
+                }
+            }
+        }
+    }
+
+    /// The stream ended, as it does when the master is restarted: the same framework subscribes again
+    /// and asks what became of its task.
+    async fn subscribe_again(&mut self, error: anyhow::Error) -> anyhow::Result<()> {
+        eprintln!("{error:#}; subscribing again");
+        let id = self.scheduler.framework_id().to_owned();
+        let mut info = self.request.framework();
+        info.id = Some(mesos::FrameworkId { value: id });
+        let end = Instant::now() + Duration::from_secs_f64(FAILOVER_SECONDS);
+        loop {
+            match Scheduler::subscribe(&self.master, info.clone()).await {
+                Ok(scheduler) => {
+                    self.scheduler = scheduler;
+                    break;
+                }
+                Err(error) if Instant::now() >= end => return Err(error),
+                Err(_) => tokio::time::sleep(RESUBSCRIBE_PAUSE).await,
+            }
+        }
+        match &self.launched {
+            Some(task) => {
+                self.scheduler.suppress().await?;
+                self.scheduler.reconcile(&task.id).await
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Asks for the task's end; false when there is no task yet.
+    async fn kill(&self) -> anyhow::Result<bool> {
+        let Some(task) = &self.launched else {
+            return Ok(false);
+        };
+        self.scheduler.kill(&task.id).await?;
+        Ok(true)
+    }
+
+    /// The exit code, once the event is the task's end.
+    async fn handle(&mut self, event: Event) -> anyhow::Result<Option<u8>> {
+        if let Some(error) = event.error {
+            bail!("the master ended the subscription: {}", error.message);
+        }
+        if let Some(offers) = event.offers {
+            self.offered(offers.offers).await?;
+        }
+        match event.update {
+            Some(update) => self.updated(update.status).await,
+            None => Ok(None),
+        }
+    }
+
+    async fn offered(&mut self, offers: Vec<mesos::Offer>) -> anyhow::Result<()> {
+        let mut unwanted = Vec::new();
+        for offer in offers {
+            let resources = convert::resources(&offer.resources)
+                .context("an offer with resources that make no sense")?
+                .unallocate();
+            if self.launched.is_none() && resources.contains(&self.request.resources) {
+                self.launch(offer).await?;
+                continue;
+            }
+            if self
+                .largest
+                .as_ref()
+                .is_none_or(|l| l.cpus() < resources.cpus())
+            {
+                self.largest = Some(resources);
+            }
+            unwanted.push(offer.id);
+        }
+        if unwanted.is_empty() {
+            return Ok(());
+        }
+        self.scheduler.decline(unwanted, REFUSE_SECONDS).await
+    }
+
+    async fn launch(&mut self, offer: mesos::Offer) -> anyhow::Result<()> {
+        let framework = self.scheduler.framework_id();
+        let suffix = framework.rsplit('-').next().unwrap_or_default();
+        let id = mesos::TaskId {
+            value: format!("{}-{suffix}", self.request.name),
+        };
+        let address = offer
+            .url
+            .as_ref()
+            .map(|url| &url.address)
+            .context("an offer without url")?;
+        let host = address
+            .ip
+            .as_deref()
+            .or(address.hostname.as_deref())
+            .unwrap_or_default();
+        let agent = format!("{host}:{}", address.port);
+        let tail = |file| Tail::new(&agent, framework, &id.value, file);
+        let (stdout, stderr) = (tail("stdout"), tail("stderr"));
+        eprintln!("task {} on {} ({agent})", id.value, offer.hostname);
+        let task = self.request.task(id.clone(), offer.agent_id);
+        self.scheduler.accept(offer.id, task).await?;
+        self.launched = Some(LaunchedTask { id, stdout, stderr });
+        self.scheduler.suppress().await
+    }
+
+    async fn updated(&mut self, status: mesos::TaskStatus) -> anyhow::Result<Option<u8>> {
+        let state = status.state();
+        if self.last.replace(state) != Some(state) {
+            let reason = status
+                .reason
+                .map(|_| format!(" {}", status.reason().as_str_name()));
+            let message = status.message.as_deref().map(|m| format!(": {m}"));
+            eprintln!(
+                "{}{}{}",
+                state.as_str_name(),
+                reason.unwrap_or_default(),
+                message.unwrap_or_default()
+            );
+        }
+        let code = exit_code(&status);
+        if code.is_some() {
+            self.show_output().await;
+        }
+        self.scheduler.acknowledge(&status).await?;
+        Ok(code)
+    }
+
+    /// Copies output; that it cannot be had is said once, and is no reason to lose the task's end: an
+    /// agent that restarts is back in a moment.
+    async fn show_output(&mut self) {
+        match self.copy_output().await {
+            Ok(()) => self.output_lost = false,
+            Err(error) => {
+                if !std::mem::replace(&mut self.output_lost, true) {
+                    eprintln!("the task's output cannot be read now: {error:#}");
+                }
+            }
+        }
+    }
+
+    /// Copies what is new in the task's stdout and stderr to ours.
+    async fn copy_output(&mut self) -> anyhow::Result<()> {
+        let Some(task) = &mut self.launched else {
+            return Ok(());
+        };
+        loop {
+            let (out, err) = (task.stdout.read().await?, task.stderr.read().await?);
+            if out.is_empty() && err.is_empty() {
+                return Ok(());
+            }
+            std::io::stdout()
+                .write_all(&out)
+                .context("failed to write to standard output")?;
+            std::io::stdout()
+                .flush()
+                .context("failed to write to standard output")?;
+            std::io::stderr()
+                .write_all(&err)
+                .context("failed to write to standard error")?;
+        }
+    }
+
+    fn explain_waiting(&self) {
+        let wanted = &self.request.resources;
+        match &self.largest {
+            Some(largest) => {
+                eprintln!("waiting: no offer holds {wanted}; the largest had {largest}")
+            }
+            None => eprintln!(
+                "waiting for an offer in role {}; `meseta agents` shows who could make one",
+                self.request.role
+            ),
+        }
+    }
+}
+
+async fn until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// What to exit with after a final state; `None` while the task lives.
+fn exit_code(status: &mesos::TaskStatus) -> Option<u8> {
+    use mesos::TaskState as S;
+    match status.state() {
+        S::TaskFinished => Some(0),
+        S::TaskFailed => Some(status.message.as_deref().and_then(told_code).unwrap_or(1)),
+        S::TaskKilled => Some(128 + 15),
+        S::TaskLost | S::TaskError | S::TaskDropped | S::TaskGone | S::TaskGoneByOperator => {
+            Some(1)
+        }
+        S::TaskStaging
+        | S::TaskStarting
+        | S::TaskRunning
+        | S::TaskKilling
+        | S::TaskUnreachable
+        | S::TaskUnknown => None,
+    }
+}
+
+/// The code in the agent's words for how a command ended, which are Mesos's.
+fn told_code(message: &str) -> Option<u8> {
+    if let Some(rest) = message.split("exited with status ").nth(1) {
+        let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+        return digits.parse().ok();
+    }
+    let signal = message.split("terminated with signal ").nth(1)?;
+    let number = [
+        ("Hangup", 1),
+        ("Interrupt", 2),
+        ("Quit", 3),
+        ("Illegal instruction", 4),
+        ("Aborted", 6),
+        ("Bus error", 7),
+        ("Floating point exception", 8),
+        ("Killed", 9),
+        ("Segmentation fault", 11),
+        ("Broken pipe", 13),
+        ("Alarm clock", 14),
+        ("Terminated", 15),
+    ]
+    .into_iter()
+    .find(|(name, _)| signal.starts_with(name))
+    .map(|(_, number)| number)?;
+    Some(128 + number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tasks_own_exit_code_is_read_from_the_message() {
+        assert_eq!(told_code("Command exited with status 3"), Some(3));
+        assert_eq!(told_code("Command exited with status 255"), Some(255));
+        assert_eq!(
+            told_code("Command terminated with signal Segmentation fault"),
+            Some(139)
+        );
+        assert_eq!(told_code("Memory limit exceeded: Requested: 64MB"), None);
+    }
+
+    #[test]
+    fn environment_is_pairs_or_an_object() {
+        let given = [
+            "A=1".to_owned(),
+            "B=x=y".to_owned(),
+            r#"{"C": "3"}"#.to_owned(),
+        ];
+        let environment = environment(&given).expect("valid").expect("some");
+        let pairs: Vec<_> = environment
+            .variables
+            .iter()
+            .map(|v| format!("{}={}", v.name, v.value.as_deref().unwrap_or_default()))
+            .collect();
+        assert_eq!(pairs, ["A=1", "B=x=y", "C=3"]);
+    }
+
+    #[test]
+    fn a_pair_without_value_and_a_broken_object_are_refused() {
+        assert!(environment(&["A".to_owned()]).is_err());
+        assert!(environment(&["{\"A\": 1}".to_owned()]).is_err());
+    }
+}

@@ -1,0 +1,76 @@
+//! What operators and newcomers type: each verb speaks to the daemons over their public APIs.
+
+pub(crate) mod agents;
+pub(crate) mod execute;
+pub(crate) mod frameworks;
+pub(crate) mod offers;
+mod sandbox;
+mod scheduler;
+mod server;
+mod table;
+pub(crate) mod tasks;
+
+use clap::Args;
+use serde_json::Value;
+
+/// Where the master is: a flag of every verb.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct MasterFlag {
+    /// The master, as `host:port`.
+    #[arg(long, env = "MESETA_MASTER", default_value = "127.0.0.1:5050")]
+    pub(crate) master: String,
+}
+
+/// Flags of a verb that lists things.
+#[derive(Debug, Args)]
+pub(crate) struct ListOptions {
+    #[command(flatten)]
+    master: MasterFlag,
+    /// Print the master's own JSON instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Gets `path` from the master and prints `list`, an array in it, as a table or as it came.
+fn show(
+    options: &ListOptions,
+    path: &str,
+    list: &str,
+    headings: &[&str],
+    row: impl Fn(&Value) -> Vec<String>,
+) -> anyhow::Result<()> {
+    let body = server::get_json(&options.master.master, path)?;
+    let rows = items(&body, list);
+    if options.json {
+        return table::print_json(&Value::Array(rows.to_vec()));
+    }
+    table::print(headings, rows.iter().map(row).collect());
+    Ok(())
+}
+
+/// The array under `key`; an absent one is empty.
+fn items<'a>(body: &'a Value, key: &str) -> &'a [Value] {
+    body.get(key)
+        .and_then(Value::as_array)
+        .map_or(&[], Vec::as_slice)
+}
+
+/// The text under `key`, or a dash where there is none.
+fn text(body: &Value, key: &str) -> String {
+    match body.get(key) {
+        Some(Value::String(text)) if !text.is_empty() => text.clone(),
+        Some(Value::Number(number)) => number.to_string(),
+        Some(Value::Bool(flag)) => if *flag { "yes" } else { "no" }.to_owned(),
+        _ => "-".to_owned(),
+    }
+}
+
+/// The number under `key` of the object `group`, shortest form.
+fn amount(body: &Value, group: &str, key: &str) -> String {
+    let value = body
+        .get(group)
+        .and_then(|g| g.get(key))
+        .and_then(Value::as_f64)
+        .unwrap_or(0.0);
+    format!("{value}")
+}

@@ -1,0 +1,194 @@
+//! The scheduler's side of the v1 API, as small as one task needs it.
+
+use anyhow::{Context as _, bail};
+use meseta_proto::mesos::v1 as mesos;
+use meseta_proto::mesos::v1::scheduler::{Call, Event, call, event};
+
+use meseta_proto::transport::client::Client;
+
+use super::server::{self, EventStream};
+
+/// A subscribed framework.
+#[derive(Debug)]
+pub(super) struct Scheduler {
+    client: Client,
+    master: String,
+    stream_id: String,
+    framework_id: mesos::FrameworkId,
+    events: EventStream<Event>,
+}
+
+impl Scheduler {
+    /// Subscribes and waits for the master's answer.
+    pub(super) async fn subscribe(
+        master: &str,
+        framework_info: mesos::FrameworkInfo,
+    ) -> anyhow::Result<Self> {
+        let client = Client::default();
+        let subscribe = Call {
+            framework_id: framework_info.id.clone(),
+            r#type: Some(call::Type::Subscribe.into()),
+            subscribe: Some(call::Subscribe {
+                framework_info,
+                ..call::Subscribe::default()
+            }),
+            ..Call::default()
+        };
+        let (stream_id, mut events) =
+            server::subscribe::<Call, Event>(&client, master, "/api/v1/scheduler", &subscribe)
+                .await?;
+        let first = events
+            .next()
+            .await?
+            .context("the master closed the stream at once")?;
+        if let Some(error) = first.error {
+            bail!("the master refused the subscription: {}", error.message);
+        }
+        let subscribed = first
+            .subscribed
+            .context("the master's first event is not SUBSCRIBED")?;
+        Ok(Self {
+            client,
+            master: master.to_owned(),
+            stream_id,
+            framework_id: subscribed.framework_id,
+            events,
+        })
+    }
+
+    pub(super) fn framework_id(&self) -> &str {
+        &self.framework_id.value
+    }
+
+    /// The next event that is not a heartbeat. Cancel safe.
+    pub(super) async fn next(&mut self) -> anyhow::Result<Event> {
+        loop {
+            let event = self
+                .events
+                .next()
+                .await?
+                .context("the master ended the stream")?;
+            if event.r#type() == event::Type::Heartbeat {
+                continue;
+            }
+            return Ok(event);
+        }
+    }
+
+    pub(super) async fn accept(
+        &self,
+        offer: mesos::OfferId,
+        task: mesos::TaskInfo,
+    ) -> anyhow::Result<()> {
+        let launch = mesos::offer::Operation {
+            r#type: Some(mesos::offer::operation::Type::Launch.into()),
+            launch: Some(mesos::offer::operation::Launch {
+                task_infos: vec![task],
+            }),
+            ..mesos::offer::Operation::default()
+        };
+        let accept = call::Accept {
+            offer_ids: vec![offer],
+            operations: vec![launch],
+            filters: None,
+        };
+        self.send(Call {
+            r#type: Some(call::Type::Accept.into()),
+            accept: Some(accept),
+            ..Call::default()
+        })
+        .await
+    }
+
+    /// Gives offers back and asks not to see them again for `refuse_seconds`.
+    pub(super) async fn decline(
+        &self,
+        offer_ids: Vec<mesos::OfferId>,
+        refuse_seconds: f64,
+    ) -> anyhow::Result<()> {
+        let filters = Some(mesos::Filters {
+            refuse_seconds: Some(refuse_seconds),
+        });
+        self.send(Call {
+            r#type: Some(call::Type::Decline.into()),
+            decline: Some(call::Decline { offer_ids, filters }),
+            ..Call::default()
+        })
+        .await
+    }
+
+    pub(super) async fn suppress(&self) -> anyhow::Result<()> {
+        self.send(Call {
+            r#type: Some(call::Type::Suppress.into()),
+            ..Call::default()
+        })
+        .await
+    }
+
+    pub(super) async fn kill(&self, task_id: &mesos::TaskId) -> anyhow::Result<()> {
+        let kill = call::Kill {
+            task_id: task_id.clone(),
+            ..call::Kill::default()
+        };
+        self.send(Call {
+            r#type: Some(call::Type::Kill.into()),
+            kill: Some(kill),
+            ..Call::default()
+        })
+        .await
+    }
+
+    /// Asks for the newest state of a task.
+    pub(super) async fn reconcile(&self, task_id: &mesos::TaskId) -> anyhow::Result<()> {
+        let task = call::reconcile::Task {
+            task_id: task_id.clone(),
+            agent_id: None,
+        };
+        self.send(Call {
+            r#type: Some(call::Type::Reconcile.into()),
+            reconcile: Some(call::Reconcile { tasks: vec![task] }),
+            ..Call::default()
+        })
+        .await
+    }
+
+    /// Acknowledges an update, if it is one that wants it.
+    pub(super) async fn acknowledge(&self, status: &mesos::TaskStatus) -> anyhow::Result<()> {
+        let (Some(uuid), Some(agent_id)) = (&status.uuid, &status.agent_id) else {
+            return Ok(());
+        };
+        let acknowledge = call::Acknowledge {
+            agent_id: agent_id.clone(),
+            task_id: status.task_id.clone(),
+            uuid: uuid.clone(),
+        };
+        self.send(Call {
+            r#type: Some(call::Type::Acknowledge.into()),
+            acknowledge: Some(acknowledge),
+            ..Call::default()
+        })
+        .await
+    }
+
+    pub(super) async fn teardown(&self) -> anyhow::Result<()> {
+        self.send(Call {
+            r#type: Some(call::Type::Teardown.into()),
+            ..Call::default()
+        })
+        .await
+    }
+
+    async fn send(&self, mut call: Call) -> anyhow::Result<()> {
+        call.framework_id = Some(self.framework_id.clone());
+        let kind = call.r#type().as_str_name();
+        server::post(
+            &self.client,
+            &self.master,
+            "/api/v1/scheduler",
+            &self.stream_id,
+            &call,
+        )
+        .await
+        .with_context(|| format!("the master did not take the {kind} call"))
+    }
+}

@@ -1,0 +1,162 @@
+//! One request to a daemon and what came of it, with errors that say what to do next.
+
+use anyhow::{Context as _, bail};
+use http::{HeaderName, StatusCode};
+use meseta_proto::WireMessage;
+use meseta_proto::media::MediaType;
+use meseta_proto::transport::client::{Call, Client, Error, RecordStream, Reply};
+use serde_json::Value;
+
+/// Verbs speak protobuf: the same messages, half the bytes.
+const MEDIA: MediaType = MediaType::Protobuf;
+const STREAM_ID: HeaderName = HeaderName::from_static("mesos-stream-id");
+
+fn url(address: &str, path: &str) -> String {
+    format!(
+        "http://{}{path}",
+        address.trim_start_matches("http://").trim_end_matches('/')
+    )
+}
+
+/// A daemon that cannot be reached is the newcomer's most likely trouble.
+fn unreachable(address: &str, error: Error) -> anyhow::Error {
+    let hint = match error {
+        Error::Connect { .. } | Error::Timeout { .. } => {
+            format!(
+                "nothing answers at {address}; is it running (`meseta local`), is --master right?"
+            )
+        }
+        _ => format!("the request to {address} failed"),
+    };
+    anyhow::Error::from(error).context(hint)
+}
+
+/// GET of a JSON page, blocking.
+pub(super) fn get_json(address: &str, path: &str) -> anyhow::Result<Value> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("failed to start the runtime")?;
+    let reply = runtime
+        .block_on(Client::default().get(&url(address, path)))
+        .map_err(|error| unreachable(address, error))?;
+    let reply = refuse_failure(address, reply)?;
+    serde_json::from_slice(&reply.body)
+        .with_context(|| format!("{path} of {address} is not JSON; is it a Meseta master?"))
+}
+
+fn refuse_failure(address: &str, reply: Reply) -> anyhow::Result<Reply> {
+    if reply.status.is_success() {
+        return Ok(reply);
+    }
+    let text = reply.text();
+    let text = if text.is_empty() {
+        "no reason given"
+    } else {
+        text.trim()
+    };
+    if let (StatusCode::TEMPORARY_REDIRECT, Some(leader)) = (reply.status, reply.header("location"))
+    {
+        let leader = leader
+            .trim_start_matches("//")
+            .split('/')
+            .next()
+            .unwrap_or_default();
+        bail!("{address} does not lead; give --master={leader}");
+    }
+    bail!("{address} answered {}: {text}", reply.status)
+}
+
+/// The answer of a call that may find nothing.
+#[derive(Debug)]
+pub(super) struct Answer {
+    address: String,
+    reply: Reply,
+}
+
+impl Answer {
+    /// The message, or nothing when the daemon answered 404.
+    pub(super) fn found<T: WireMessage>(self) -> anyhow::Result<Option<T>> {
+        if self.reply.status == StatusCode::NOT_FOUND {
+            return Ok(None);
+        }
+        let reply = refuse_failure(&self.address, self.reply)?;
+        let message = meseta_proto::media::decode(MEDIA, &reply.body)
+            .with_context(|| format!("{} sent an answer that makes no sense", self.address))?;
+        Ok(Some(message))
+    }
+}
+
+/// POST of a call that has an answer.
+pub(super) async fn call<T: WireMessage>(
+    client: &Client,
+    address: &str,
+    path: &str,
+    message: &T,
+) -> anyhow::Result<Answer> {
+    let reply = client
+        .request(Call::message(&url(address, path), MEDIA, message))
+        .await
+        .map_err(|error| unreachable(address, error))?;
+    Ok(Answer {
+        address: address.to_owned(),
+        reply,
+    })
+}
+
+/// POST of a call on a stream, which is accepted or refused.
+pub(super) async fn post<T: WireMessage>(
+    client: &Client,
+    address: &str,
+    path: &str,
+    stream_id: &str,
+    message: &T,
+) -> anyhow::Result<()> {
+    let stream_id = stream_id
+        .parse()
+        .context("the stream id is no header value")?;
+    let call = Call::message(&url(address, path), MEDIA, message).header(STREAM_ID, stream_id);
+    let reply = client
+        .request(call)
+        .await
+        .map_err(|error| unreachable(address, error))?;
+    refuse_failure(address, reply).map(drop)
+}
+
+/// The events of a subscription.
+#[derive(Debug)]
+pub(super) struct EventStream<T> {
+    records: RecordStream,
+    event: std::marker::PhantomData<T>,
+}
+
+impl<T: WireMessage> EventStream<T> {
+    /// The next event; nothing once the stream has ended. Cancel safe.
+    pub(super) async fn next(&mut self) -> anyhow::Result<Option<T>> {
+        Ok(self.records.next_message(MEDIA).await?)
+    }
+}
+
+/// POST whose answer is a stream; gives the stream's id with it.
+pub(super) async fn subscribe<C: WireMessage, E: WireMessage>(
+    client: &Client,
+    address: &str,
+    path: &str,
+    message: &C,
+) -> anyhow::Result<(String, EventStream<E>)> {
+    let records = client
+        .stream(Call::message(&url(address, path), MEDIA, message))
+        .await
+        .map_err(|error| unreachable(address, error))?;
+    let stream_id = records
+        .header("mesos-stream-id")
+        .context("the answer has no Mesos-Stream-Id")?;
+    let stream_id = stream_id.to_owned();
+    Ok((
+        stream_id,
+        EventStream {
+            records,
+            event: std::marker::PhantomData,
+        },
+    ))
+}

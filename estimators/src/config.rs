@@ -1,0 +1,336 @@
+//! Parameters of modules: names and texts in, typed values out.
+//!
+//! Entered through [`Reader`], which every estimator and controller reads its parameters with.
+//! Invariant: a key that nobody asked for is an error, so is a key given twice, and no number that
+//! gets through is NaN, infinite, or outside the range that was asked for.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use meseta_resources::Resources;
+
+/// How many edits away a known name may be to be suggested.
+const SUGGESTION_DISTANCE_MAX: usize = 3;
+
+/// Keys and values as given on a command line, in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Parameters(Vec<(String, String)>);
+
+impl Parameters {
+    pub fn iter(&self) -> std::slice::Iter<'_, (String, String)> {
+        self.0.iter()
+    }
+}
+
+impl<K: Into<String>, V: Into<String>> FromIterator<(K, V)> for Parameters {
+    fn from_iter<I: IntoIterator<Item = (K, V)>>(pairs: I) -> Self {
+        Self(
+            pairs
+                .into_iter()
+                .map(|(key, value)| (key.into(), value.into()))
+                .collect(),
+        )
+    }
+}
+
+/// Parameters by the name of the module that they are for.
+pub type ModuleParameters = BTreeMap<String, Parameters>;
+
+/// What is wrong with a name or a parameter.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum ConfigError {
+    #[error("unknown {what} {name:?}{suggestion}; {help}")]
+    UnknownName {
+        what: &'static str,
+        name: String,
+        suggestion: Suggestion,
+        help: String,
+    },
+    #[error("cannot read {spec:?}: {why}")]
+    Spec { spec: String, why: String },
+    #[error("{module}: unknown parameter {key:?}{suggestion}; known are {known}")]
+    UnknownKey {
+        module: &'static str,
+        key: String,
+        suggestion: Suggestion,
+        known: String,
+    },
+    #[error("{module}: parameter {key:?} is given twice")]
+    Duplicate { module: &'static str, key: String },
+    #[error("{module}: parameter {key:?} is missing: {help}")]
+    Missing {
+        module: &'static str,
+        key: &'static str,
+        help: &'static str,
+    },
+    #[error("{module}: {key}={value:?} is not {expected}")]
+    Value {
+        module: &'static str,
+        key: &'static str,
+        value: String,
+        expected: String,
+    },
+    #[error("{module}: {why}")]
+    Contradiction { module: &'static str, why: String },
+    #[error("parameters for {first:?} and for {second:?}, which are the same module")]
+    Ambiguous { first: String, second: String },
+    #[error("{0:?} is served by another process, and is not built in")]
+    Remote(String),
+}
+
+/// A known name near an unknown one, if there is one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Suggestion(Option<String>);
+
+impl Suggestion {
+    /// The nearest of `known`.
+    #[must_use]
+    pub fn for_name<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Self {
+        let near = known
+            .into_iter()
+            .map(|candidate| {
+                (
+                    distance(&name.to_lowercase(), &candidate.to_lowercase()),
+                    candidate,
+                )
+            })
+            .filter(|(edits, candidate)| {
+                *edits <= SUGGESTION_DISTANCE_MAX && *edits < candidate.chars().count()
+            })
+            .min_by_key(|(edits, _)| *edits);
+        Self(near.map(|(_, candidate)| candidate.to_owned()))
+    }
+}
+
+impl fmt::Display for Suggestion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Some(near) => write!(f, ", did you mean {near:?}?"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Insertions, removals and replacements that make one of the other.
+fn distance(from: &str, to: &str) -> usize {
+    let to: Vec<char> = to.chars().collect();
+    let mut row: Vec<usize> = (0..=to.len()).collect();
+    for (i, a) in from.chars().enumerate() {
+        let mut next = vec![i + 1];
+        for ((b, diagonal), above) in to.iter().zip(&row).zip(row.iter().skip(1)) {
+            let left = next.last().copied().unwrap_or(usize::MAX - 1);
+            next.push(
+                (diagonal + usize::from(a != *b))
+                    .min(above + 1)
+                    .min(left + 1),
+            );
+        }
+        row = next;
+    }
+    row.last().copied().unwrap_or(0)
+}
+
+/// Takes parameters one by one, and at the end complains of those left.
+#[derive(Debug)]
+pub struct Reader<'a> {
+    module: &'static str,
+    left: BTreeMap<&'a str, &'a str>,
+    asked: Vec<&'static str>,
+}
+
+impl<'a> Reader<'a> {
+    /// # Errors
+    /// When a key is given twice.
+    pub fn new(module: &'static str, parameters: &'a Parameters) -> Result<Self, ConfigError> {
+        let mut left = BTreeMap::new();
+        for (key, value) in parameters.iter() {
+            if left.insert(key.as_str(), value.as_str()).is_some() {
+                return Err(ConfigError::Duplicate {
+                    module,
+                    key: key.clone(),
+                });
+            }
+        }
+        Ok(Self {
+            module,
+            left,
+            asked: Vec::new(),
+        })
+    }
+
+    fn take(&mut self, key: &'static str) -> Option<&'a str> {
+        self.asked.push(key);
+        self.left.remove(key)
+    }
+
+    fn wrong(&self, key: &'static str, value: &str, expected: impl Into<String>) -> ConfigError {
+        let (module, value) = (self.module, value.to_owned());
+        ConfigError::Value {
+            module,
+            key,
+            value,
+            expected: expected.into(),
+        }
+    }
+
+    /// # Errors
+    /// When the value is not a number in the range.
+    pub fn number_opt(
+        &mut self,
+        key: &'static str,
+        range: RangeInclusive<f64>,
+    ) -> Result<Option<f64>, ConfigError> {
+        let Some(text) = self.take(key) else {
+            return Ok(None);
+        };
+        match text.trim().parse::<f64>() {
+            Ok(number) if number.is_finite() && range.contains(&number) => Ok(Some(number)),
+            _ if *range.end() == f64::MAX => {
+                Err(self.wrong(key, text, format!("a number of at least {}", range.start())))
+            }
+            _ => Err(self.wrong(
+                key,
+                text,
+                format!("a number from {} to {}", range.start(), range.end()),
+            )),
+        }
+    }
+
+    /// # Errors
+    /// As [`Reader::number_opt`].
+    pub fn number(
+        &mut self,
+        key: &'static str,
+        range: RangeInclusive<f64>,
+        slot: &mut f64,
+    ) -> Result<(), ConfigError> {
+        if let Some(number) = self.number_opt(key, range)? {
+            *slot = number;
+        }
+        Ok(())
+    }
+
+    /// A share of a whole.
+    ///
+    /// # Errors
+    /// When the value is not a number from 0 to 1.
+    pub fn share(&mut self, key: &'static str, slot: &mut f64) -> Result<(), ConfigError> {
+        self.number(key, 0.0..=1.0, slot)
+    }
+
+    /// # Errors
+    /// When the value is not a whole number from 1 to `max`.
+    pub fn count(
+        &mut self,
+        key: &'static str,
+        max: u32,
+        slot: &mut u32,
+    ) -> Result<(), ConfigError> {
+        let Some(text) = self.take(key) else {
+            return Ok(());
+        };
+        match text.trim().parse::<u32>() {
+            Ok(count) if (1..=max).contains(&count) => *slot = count,
+            _ => return Err(self.wrong(key, text, format!("a whole number from 1 to {max}"))),
+        }
+        Ok(())
+    }
+
+    /// # Errors
+    /// When the value is neither `true` nor `false`.
+    pub fn flag(&mut self, key: &'static str, slot: &mut bool) -> Result<(), ConfigError> {
+        match self.take(key) {
+            None => {}
+            Some("true") => *slot = true,
+            Some("false") => *slot = false,
+            Some(text) => return Err(self.wrong(key, text, "true or false")),
+        }
+        Ok(())
+    }
+
+    /// A duration in Mesos's spelling, such as `15secs`.
+    ///
+    /// # Errors
+    /// When the value is not a duration, or is shorter than `least`.
+    pub fn duration(
+        &mut self,
+        key: &'static str,
+        least: Duration,
+        slot: &mut Duration,
+    ) -> Result<(), ConfigError> {
+        let Some(text) = self.take(key) else {
+            return Ok(());
+        };
+        match meseta_resources::duration::parse_duration(text.trim()) {
+            Ok(duration) if duration >= least => *slot = duration,
+            _ => {
+                let expected = format!("a duration of at least {least:?}, such as 15secs or 5mins");
+                return Err(self.wrong(key, text, expected));
+            }
+        }
+        Ok(())
+    }
+
+    /// Resources in Mesos's text form, all of which may be lent.
+    ///
+    /// # Errors
+    /// When the value does not parse, or names something that cannot be revocable.
+    pub fn resources_opt(&mut self, key: &'static str) -> Result<Option<Resources>, ConfigError> {
+        let Some(text) = self.take(key) else {
+            return Ok(None);
+        };
+        let parsed = Resources::parse(text, &meseta_resources::Role::star())
+            .map_err(|error| self.wrong(key, text, format!("a list of resources: {error}")))?;
+        let mut lent = Resources::new();
+        for resource in &parsed {
+            let fit = !resource.is_reserved() && !resource.is_persistent_volume();
+            let marked = if fit {
+                crate::estimator::revocable(resource)
+            } else {
+                None
+            };
+            match marked {
+                Some(resource) => lent.insert(resource),
+                None => {
+                    let expected = format!("unreserved: {resource} cannot be revocable");
+                    return Err(self.wrong(key, text, expected));
+                }
+            }
+        }
+        Ok(Some(lent))
+    }
+
+    /// # Errors
+    /// When a parameter was given that nobody asked for.
+    pub fn finish(self) -> Result<(), ConfigError> {
+        match self.left.keys().next() {
+            None => Ok(()),
+            Some(key) => Err(ConfigError::UnknownKey {
+                module: self.module,
+                key: (*key).to_owned(),
+                suggestion: Suggestion::for_name(key, self.asked.iter().copied()),
+                known: if self.asked.is_empty() {
+                    "none".into()
+                } else {
+                    self.asked.join(", ")
+                },
+            }),
+        }
+    }
+
+    /// Two parameters that do not go together.
+    ///
+    /// # Errors
+    /// When the condition does not hold.
+    pub fn require(&self, holds: bool, why: &str) -> Result<(), ConfigError> {
+        match holds {
+            true => Ok(()),
+            false => Err(ConfigError::Contradiction {
+                module: self.module,
+                why: why.to_owned(),
+            }),
+        }
+    }
+}

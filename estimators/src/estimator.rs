@@ -1,0 +1,141 @@
+//! What every resource estimator promises, and the ones that come with the agent.
+//!
+//! Entered through [`ResourceEstimator::estimate`], once for each sample. Invariant: an estimate is
+//! revocable resources only, finite and not negative, on top of what revocable work already holds.
+
+use std::fmt;
+
+use meseta_resources::{Moment, Resource, Resources};
+
+use crate::UsageSample;
+
+mod account;
+mod checkpoint;
+mod crowd;
+mod fixed;
+mod forecaster;
+mod max;
+mod noop;
+mod nsigma;
+mod shaper;
+mod slack;
+mod threshold;
+
+pub use fixed::Fixed;
+pub use max::{MEMBERS_MAX, Max};
+pub use noop::Noop;
+pub use nsigma::{NSigma, NSigmaConfig};
+pub use shaper::ShaperConfig;
+pub use slack::{Slack, SlackConfig};
+pub use threshold::{Threshold, ThresholdConfig};
+
+/// Whether anything may be lent, as the controller of the same node sees it.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub enum Gate {
+    #[default]
+    Open,
+    /// A detector says stop: nothing is lent until it has been quiet for a while.
+    Closed,
+}
+
+/// Decides how much can be lent beyond what revocable work holds already.
+pub trait ResourceEstimator: fmt::Debug + Send {
+    fn name(&self) -> &'static str;
+
+    /// To be called once for each sample, in order of time. A sample that is not younger than the
+    /// last one teaches nothing and lends no more than before.
+    fn estimate(&mut self, sample: &UsageSample, gate: Gate) -> Estimate;
+
+    /// What was learned, to be handed to [`ResourceEstimator::restore`] after a restart; empty if
+    /// nothing is ever learned. Bounded: see each estimator.
+    fn checkpoint(&self, now: Moment) -> Vec<u8> {
+        let _ = now;
+        Vec::new()
+    }
+
+    /// Takes back what an earlier run learned. `now` may be on another clock than the one of the
+    /// checkpoint, in which only ages are kept.
+    ///
+    /// # Errors
+    /// When the bytes are not a checkpoint of this estimator; what was learned so far is kept then.
+    fn restore(&mut self, now: Moment, bytes: &[u8]) -> Result<(), CheckpointError> {
+        let _ = now;
+        if bytes.is_empty() {
+            Ok(())
+        } else {
+            Err(CheckpointError::Unexpected(self.name()))
+        }
+    }
+}
+
+/// An answer to one sample.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Estimate {
+    /// What more can be offered than is allocated as revocable now; none if the estimator has nothing
+    /// to say, and whatever was said before stays.
+    pub oversubscribable: Option<Resources>,
+    /// How it came about, for each resource that was measured; for metrics and replays.
+    pub forecasts: Vec<Forecast>,
+    /// Why less is offered than could be, in words; none if nothing is held back.
+    pub held_back: Option<String>,
+}
+
+impl Estimate {
+    pub(crate) fn of(oversubscribable: Resources) -> Self {
+        Self {
+            oversubscribable: Some(oversubscribable),
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn nothing(because: &str) -> Self {
+        Self {
+            oversubscribable: Some(Resources::new()),
+            forecasts: Vec::new(),
+            held_back: Some(because.to_owned()),
+        }
+    }
+}
+
+/// The reckoning for one resource: cpus, or megabytes of memory.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Forecast {
+    pub resource: &'static str,
+    pub capacity: f64,
+    /// Allocated to regular work.
+    pub promised: f64,
+    /// What regular work used at the last sample.
+    pub used: f64,
+    /// What regular work may use at most in the near future: the predictor, before any cap.
+    pub peak: f64,
+    /// All that may be lent, what is lent already included: after caps, gate, ramp and rounding.
+    pub total: f64,
+}
+
+/// Why a checkpoint was not taken.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CheckpointError {
+    #[error("the estimator {0} keeps no state, and was given some")]
+    Unexpected(&'static str),
+    #[error("the checkpoint has version {0}, which is not known here")]
+    Version(u8),
+    #[error("the checkpoint ends in the middle of a record, at byte {0}")]
+    Truncated(usize),
+    #[error("the checkpoint has {0} bytes after its end")]
+    Trailing(usize),
+    #[error("the checkpoint holds {count} {what}, and at most {max} are taken")]
+    TooMany {
+        what: &'static str,
+        count: usize,
+        max: usize,
+    },
+    #[error("the checkpoint holds an invalid {0}")]
+    Invalid(&'static str),
+}
+
+/// The same resource, marked as revocable.
+pub(crate) fn revocable(resource: &Resource) -> Option<Resource> {
+    let mut parts = resource.clone().into_parts();
+    parts.revocable = true;
+    Resource::new(parts).ok()
+}

@@ -1,0 +1,275 @@
+//! One resource of a node, reckoned from a sample: what there is, what was promised, what is used.
+//!
+//! The same for cpus and for memory, so that the predictors do not know which one they are for.
+//! Invariant: regular work that cannot be read is taken at its limit, and what cannot be read of the
+//! host forbids lending more.
+
+use meseta_resources::{Moment, Resource, Resources, Scalar};
+
+use crate::numbers::{MEGABYTE, bytes, sound};
+use crate::rates::{Meter, Reading};
+use crate::{ContainerUsage, ExecutorKey, Gate, UsageSample};
+
+use super::Forecast;
+use super::shaper::{Shaper, Wish};
+
+/// What is measured, and in what it is counted.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// In processors.
+    Cpus,
+    /// In megabytes.
+    Mem,
+}
+
+impl Kind {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Cpus => meseta_resources::name::CPUS,
+            Self::Mem => meseta_resources::name::MEM,
+        }
+    }
+
+    /// The smallest step that is reported.
+    const fn quantum(self) -> f64 {
+        match self {
+            Self::Cpus => 0.1,
+            Self::Mem => 32.0,
+        }
+    }
+
+    /// The amount in those resources that are meant.
+    fn sum(self, resources: &Resources, meant: impl Fn(&Resource) -> bool) -> f64 {
+        let name = self.name();
+        let of_kind = resources
+            .iter()
+            .filter(|resource| resource.name() == name && meant(resource));
+        let scalars = of_kind.filter_map(Resource::scalar);
+        scalars
+            .fold(Scalar::ZERO, |sum, scalar| sum + scalar)
+            .to_f64()
+    }
+
+    fn limit(self, container: &ContainerUsage) -> Option<f64> {
+        match self {
+            Self::Cpus => container.cpus_limit,
+            Self::Mem => container
+                .memory_limit_bytes
+                .map(|limit| bytes(limit) / MEGABYTE),
+        }
+    }
+
+    fn host_capacity(self, sample: &UsageSample) -> Option<f64> {
+        match self {
+            Self::Cpus => sample.host.cpus.map(f64::from),
+            Self::Mem => sample
+                .host
+                .memory
+                .map(|memory| bytes(memory.total_bytes) / MEGABYTE),
+        }
+    }
+
+    fn host_use(self, sample: &UsageSample, meter: &Meter) -> Reading {
+        match self {
+            Self::Cpus => meter.host(),
+            Self::Mem => sample.host.memory.map_or(Reading::Unknown, |memory| {
+                Reading::Fresh(bytes(memory.used_bytes()) / MEGABYTE)
+            }),
+        }
+    }
+
+    fn container_use(
+        self,
+        container: &ContainerUsage,
+        key: &ExecutorKey,
+        sample: &UsageSample,
+        meter: &Meter,
+    ) -> Reading {
+        match self {
+            Self::Cpus => meter.container(key),
+            Self::Mem => match container.memory_bytes {
+                Some(used) if meter.was_read(key) => Reading::Fresh(bytes(used) / MEGABYTE),
+                Some(used) if container.is_fresh(sample.at, meter.stale_after()) => {
+                    Reading::Held(bytes(used) / MEGABYTE)
+                }
+                _ => Reading::Unknown,
+            },
+        }
+    }
+}
+
+fn is_regular(resource: &Resource) -> bool {
+    !resource.is_revocable()
+}
+
+fn is_reserved(resource: &Resource) -> bool {
+    is_regular(resource) && resource.is_reserved()
+}
+
+/// One executor that holds nothing revocable.
+#[derive(Clone, Debug)]
+pub(super) struct Regular {
+    pub(super) key: ExecutorKey,
+    /// At least what was promised to it.
+    pub(super) limit: f64,
+    pub(super) used: Reading,
+    pub(super) started: Option<Moment>,
+}
+
+impl Regular {
+    /// What it uses, or all it may use if that is not known.
+    pub(super) fn used_or_limit(&self) -> f64 {
+        self.used.value().unwrap_or(self.limit)
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Account {
+    pub(super) capacity: f64,
+    pub(super) promised: f64,
+    pub(super) used: f64,
+    pub(super) regular: Vec<Regular>,
+    /// What the system takes beside the containers.
+    system: f64,
+    /// The regular part of containers that are revocable as a whole: kept free, never lent again.
+    mixed: f64,
+    unused_reservations: f64,
+    host_known: bool,
+    all_fresh: bool,
+}
+
+impl Account {
+    /// None where the capacity is not known.
+    pub(super) fn of(
+        kind: Kind,
+        sample: &UsageSample,
+        meter: &Meter,
+        reserved_for_system: f64,
+    ) -> Option<Self> {
+        let agent = Some(kind.sum(&sample.total, is_regular)).filter(|total| *total > 0.0)?;
+        let capacity = kind
+            .host_capacity(sample)
+            .and_then(sound)
+            .map_or(agent, |c| c.min(agent));
+        let mut account = Self {
+            capacity,
+            promised: 0.0,
+            used: 0.0,
+            regular: Vec::new(),
+            system: reserved_for_system,
+            mixed: 0.0,
+            unused_reservations: kind.sum(&sample.total, is_reserved),
+            host_known: false,
+            all_fresh: true,
+        };
+        let mut in_containers = 0.0;
+        for container in &sample.containers {
+            in_containers += account.count(kind, container, sample, meter);
+        }
+        if let Reading::Fresh(host) = kind.host_use(sample, meter) {
+            account.host_known = true;
+            account.system = account.system.max(host - in_containers);
+        }
+        Some(account)
+    }
+
+    /// Enters a container; what it is known to use.
+    fn count(
+        &mut self,
+        kind: Kind,
+        container: &ContainerUsage,
+        sample: &UsageSample,
+        meter: &Meter,
+    ) -> f64 {
+        let key = container.key();
+        let used = kind.container_use(container, &key, sample, meter);
+        let promised = kind.sum(&container.allocated, is_regular);
+        self.unused_reservations -= kind.sum(&container.allocated, is_reserved);
+        if container.is_revocable() {
+            self.mixed += promised;
+            return used.value().unwrap_or(0.0);
+        }
+        // A limit that is infinite is all there is.
+        let limit = kind
+            .limit(container)
+            .filter(|limit| *limit > 0.0)
+            .unwrap_or(promised);
+        let limit = limit.min(self.capacity).max(promised);
+        let regular = Regular {
+            key,
+            limit,
+            used,
+            started: container.started,
+        };
+        self.all_fresh &= matches!(used, Reading::Fresh(_));
+        self.promised += promised;
+        self.used += regular.used_or_limit();
+        self.regular.push(regular);
+        used.value().unwrap_or(0.0)
+    }
+
+    /// The total that may be lent if regular work peaks at this, after the caps and the ramp.
+    pub(super) fn settle(
+        &self,
+        kind: Kind,
+        sample: &UsageSample,
+        peak: f64,
+        lend_reservations: bool,
+        shaper: &mut Shaper,
+    ) -> Forecast {
+        let caps = shaper.config();
+        let mut slack = self.promised - peak;
+        if lend_reservations {
+            slack += self.unused_reservations.max(0.0);
+        }
+        let room = caps.utilization_cap * self.capacity - peak - self.system - self.mixed;
+        let total = slack.min(room).min(caps.offer_cap * self.capacity);
+        let wish = Wish {
+            at: sample.at,
+            total,
+            capacity: self.capacity,
+            quantum: kind.quantum(),
+            may_grow: self.host_known && self.all_fresh,
+        };
+        let total = shaper.shape(wish);
+        self.forecast(kind, peak, total)
+    }
+
+    pub(super) const fn forecast(&self, kind: Kind, peak: f64, total: f64) -> Forecast {
+        Forecast {
+            resource: kind.name(),
+            capacity: self.capacity,
+            promised: self.promised,
+            used: self.used,
+            peak,
+            total,
+        }
+    }
+
+    /// Why nothing more can be lent than before, if so.
+    pub(super) const fn blind(&self) -> Option<&'static str> {
+        match (self.host_known, self.all_fresh) {
+            (false, _) => Some("the use of the host cannot be read"),
+            (true, false) => Some("the use of a container cannot be read"),
+            (true, true) => None,
+        }
+    }
+}
+
+/// What is allocated as revocable.
+pub(super) fn lent(kind: Kind, sample: &UsageSample) -> f64 {
+    sample
+        .containers
+        .iter()
+        .map(|container| kind.sum(&container.allocated, Resource::is_revocable))
+        .sum()
+}
+
+/// Refuses to count a closed gate's time as time to grow.
+pub(super) fn gate_is_shut(shaper: &mut Shaper, at: Moment, gate: Gate) -> bool {
+    let shut = shaper.gate(at, gate);
+    if shut {
+        shaper.hold(at);
+    }
+    shut
+}

@@ -1,0 +1,219 @@
+//! What executors use together, learned as one: not all of them peak at the same time.
+//!
+//! A histogram of the sum over a fixed set of executors, a generation. When others have come, the next
+//! generation learns beside the present one and replaces it once it has seen a day. Invariant: only
+//! executors that are in the generation are covered by its bound, and those that have gone still count
+//! in it, so that coming and going never makes the bound too low.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use meseta_resources::Moment;
+
+use super::checkpoint::{Decoder, Encoder};
+use super::forecaster::HISTORIES_MAX;
+use crate::histogram::DecayingHistogram;
+use crate::{CheckpointError, ExecutorKey};
+
+/// A next generation that covers less of what is known than this begins anew.
+const COVERAGE_MIN: f64 = 0.9;
+
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct CrowdConfig {
+    pub(super) percentile: f64,
+    pub(super) margin: f64,
+    pub(super) half_life: Duration,
+    pub(super) fold: Duration,
+    /// How many folds a generation must have seen before it counts.
+    pub(super) min_folds: u32,
+}
+
+/// One executor as the crowd sees it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Member<'a> {
+    pub(super) key: &'a ExecutorKey,
+    pub(super) limit: f64,
+    /// None if it cannot be read now.
+    pub(super) used: Option<f64>,
+    /// What it seldom exceeds, alone; none if too little is known of it.
+    pub(super) habit: Option<f64>,
+}
+
+impl Member<'_> {
+    /// The most that it alone will use.
+    fn peak(&self) -> f64 {
+        self.habit.unwrap_or(self.limit)
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Generation {
+    members: BTreeSet<ExecutorKey>,
+    /// The limits of all members together, which shares are of.
+    scale: f64,
+    histogram: DecayingHistogram,
+    highest: f64,
+    fold_since: Moment,
+    folds: u32,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Crowd {
+    config: CrowdConfig,
+    present: Option<Generation>,
+    next: Option<Generation>,
+}
+
+impl Crowd {
+    pub(super) const fn new(config: CrowdConfig) -> Self {
+        Self {
+            config,
+            present: None,
+            next: None,
+        }
+    }
+
+    /// Learns what all use just now.
+    pub(super) fn observe(&mut self, now: Moment, crowd: &[Member<'_>]) {
+        self.renew(now, crowd);
+        for generation in [&mut self.present, &mut self.next].into_iter().flatten() {
+            generation.observe(now, crowd, &self.config);
+        }
+        let ripe = |next: &Generation| next.folds >= self.config.min_folds;
+        if self.next.as_ref().is_some_and(ripe) {
+            self.present = self.next.take();
+        }
+    }
+
+    /// Begins a next generation where the present one does not cover all that are known.
+    fn renew(&mut self, now: Moment, crowd: &[Member<'_>]) {
+        let known = || crowd.iter().filter(|member| member.habit.is_some());
+        let covered = |generation: &Generation| {
+            let members = known().filter(|member| generation.members.contains(member.key));
+            members.map(|member| member.limit).sum::<f64>()
+        };
+        let all: f64 = known().map(|member| member.limit).sum();
+        if all <= 0.0 {
+            return;
+        }
+        let begin = match (&self.present, &self.next) {
+            (_, Some(next)) => covered(next) < COVERAGE_MIN * all,
+            (Some(present), None) => covered(present) < all,
+            (None, None) => true,
+        };
+        if begin {
+            self.next = Some(Generation {
+                members: known()
+                    .take(HISTORIES_MAX)
+                    .map(|member| member.key.clone())
+                    .collect(),
+                scale: all,
+                histogram: DecayingHistogram::default(),
+                highest: 0.0,
+                fold_since: now,
+                folds: 0,
+            });
+        }
+    }
+
+    /// The most that all will use soon: by the habits of each alone, or of all together.
+    pub(super) fn peak(&self, crowd: &[Member<'_>]) -> f64 {
+        let alone: f64 = crowd.iter().map(Member::peak).sum();
+        let together = self.present.as_ref().and_then(|present| {
+            let share = present.histogram.quantile(self.config.percentile)?;
+            let covered = |member: &&Member<'_>| {
+                member.habit.is_some() && present.members.contains(member.key)
+            };
+            let rest = crowd
+                .iter()
+                .filter(|member| !covered(member))
+                .map(Member::peak);
+            Some(self.config.margin * share * present.scale + rest.sum::<f64>())
+        });
+        together.map_or(alone, |together| together.min(alone))
+    }
+
+    pub(super) fn encode(&self, bytes: &mut Encoder) {
+        for generation in [&self.present, &self.next] {
+            bytes.u8(u8::from(generation.is_some()));
+            if let Some(generation) = generation {
+                generation.encode(bytes);
+            }
+        }
+    }
+
+    pub(super) fn decode(
+        &self,
+        now: Moment,
+        bytes: &mut Decoder<'_>,
+    ) -> Result<Self, CheckpointError> {
+        let mut generation = || match bytes.u8()? {
+            0 => Ok(None),
+            1 => Generation::decode(now, bytes).map(Some),
+            _ => Err(CheckpointError::Invalid("generation")),
+        };
+        let (present, next) = (generation()?, generation()?);
+        Ok(Self {
+            config: self.config.clone(),
+            present,
+            next,
+        })
+    }
+}
+
+impl Generation {
+    fn observe(&mut self, now: Moment, crowd: &[Member<'_>], config: &CrowdConfig) {
+        let mut used = 0.0;
+        for member in crowd
+            .iter()
+            .filter(|member| self.members.contains(member.key))
+        {
+            match member.used {
+                Some(mine) => used += mine,
+                // A sum with a part missing says nothing.
+                None => return,
+            }
+        }
+        self.highest = self.highest.max(used / self.scale);
+        let elapsed = now.saturating_since(self.fold_since);
+        if elapsed >= config.fold {
+            self.histogram.decay(elapsed, config.half_life);
+            self.histogram.add(self.highest);
+            self.highest = 0.0;
+            self.fold_since = now;
+            self.folds = self.folds.saturating_add(1);
+        }
+    }
+
+    fn encode(&self, bytes: &mut Encoder) {
+        bytes.f64(self.scale);
+        bytes.f64(self.highest);
+        bytes.u32(self.folds);
+        bytes.histogram(&self.histogram);
+        bytes.count(self.members.len());
+        for key in &self.members {
+            bytes.key(key);
+        }
+    }
+
+    fn decode(now: Moment, bytes: &mut Decoder<'_>) -> Result<Self, CheckpointError> {
+        let (scale, highest) = (bytes.f64("limit")?, bytes.f64("share")?);
+        let folds = bytes.u32()?;
+        let histogram = bytes.histogram()?;
+        if scale <= 0.0 {
+            return Err(CheckpointError::Invalid("limit"));
+        }
+        let mut members = BTreeSet::new();
+        for _ in 0..bytes.count("executors", HISTORIES_MAX)? {
+            members.insert(bytes.key()?);
+        }
+        Ok(Self {
+            members,
+            scale,
+            histogram,
+            highest,
+            fold_since: now,
+            folds,
+        })
+    }
+}

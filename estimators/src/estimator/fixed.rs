@@ -1,0 +1,130 @@
+//! Mesos's fixed estimator: a constant total, whatever is measured.
+//!
+//! What it answers is the configured resources less what is allocated as revocable, so that the total
+//! which the agent reports (allocated and free) stays the same.
+
+use meseta_resources::Resources;
+
+use crate::{
+    ConfigError, Estimate, Gate, Parameters, ResourceEstimator, UsageSample, config::Reader,
+};
+
+#[derive(Clone, Debug)]
+pub struct Fixed {
+    total: Resources,
+}
+
+impl Fixed {
+    pub(crate) const NAME: &'static str = "fixed";
+
+    /// Takes `resources`, which is required.
+    ///
+    /// # Errors
+    /// When `resources` is missing or invalid, or there is another parameter.
+    pub fn new(parameters: &Parameters) -> Result<Self, ConfigError> {
+        let mut reader = Reader::new(Self::NAME, parameters)?;
+        let total = reader.resources_opt("resources")?;
+        reader.finish()?;
+        let total = total.ok_or(ConfigError::Missing {
+            module: Self::NAME,
+            key: "resources",
+            help: "say what to offer as revocable, such as cpus:14",
+        })?;
+        Ok(Self { total })
+    }
+}
+
+/// What is left of a constant total. An allocation to a role takes as much as one to none.
+pub(super) fn rest(total: &Resources, sample: &UsageSample) -> Resources {
+    total - &sample.allocated_revocable()
+}
+
+impl ResourceEstimator for Fixed {
+    fn name(&self) -> &'static str {
+        Self::NAME
+    }
+
+    fn estimate(&mut self, sample: &UsageSample, gate: Gate) -> Estimate {
+        match gate {
+            Gate::Open => Estimate::of(rest(&self.total, sample)),
+            // Mesos's own controller never closes the gate, so that with it this never happens.
+            Gate::Closed => Estimate::nothing("a detector says stop"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{container, revocable_cpus};
+
+    fn fixed(text: &str) -> Result<Fixed, ConfigError> {
+        Fixed::new(&[("resources", text)].into_iter().collect())
+    }
+
+    /// Mesos: OversubscriptionTest.FixedResourceEstimator.
+    #[test]
+    fn the_total_stays_the_same_while_part_of_it_is_in_use() {
+        let mut estimator = fixed("cpus(*):2").unwrap();
+        let idle = estimator.estimate(&UsageSample::default(), Gate::Open);
+        assert_eq!(idle.oversubscribable, Some(revocable_cpus("2")));
+
+        let busy = UsageSample {
+            containers: vec![container("f", "e", &revocable_cpus("1"))],
+            ..UsageSample::default()
+        };
+        let free = estimator
+            .estimate(&busy, Gate::Open)
+            .oversubscribable
+            .unwrap();
+        assert_eq!(free, revocable_cpus("1"));
+        assert_eq!(free + busy.allocated_revocable(), revocable_cpus("2"));
+    }
+
+    /// The document's example: 14 cpus, all of them revocable.
+    #[test]
+    fn everything_it_offers_is_revocable() {
+        let mut estimator = fixed("cpus:14;mem:100").unwrap();
+        let answer = estimator.estimate(&UsageSample::default(), Gate::Open);
+        let offered = answer.oversubscribable.unwrap();
+        assert_eq!(offered, offered.revocable());
+        assert_eq!(offered.cpus().unwrap().to_f64(), 14.0);
+    }
+
+    #[test]
+    fn an_allocation_to_a_role_counts() {
+        let role = meseta_resources::Role::new("ads").unwrap();
+        let held = revocable_cpus("1.5").allocate(&role);
+        let sample = UsageSample {
+            containers: vec![container("f", "e", &held)],
+            ..UsageSample::default()
+        };
+        let answer = fixed("cpus:2").unwrap().estimate(&sample, Gate::Open);
+        assert_eq!(answer.oversubscribable, Some(revocable_cpus("0.5")));
+    }
+
+    #[test]
+    fn more_allocated_than_configured_leaves_nothing_and_not_less() {
+        let sample = UsageSample {
+            containers: vec![container("f", "e", &revocable_cpus("3"))],
+            ..UsageSample::default()
+        };
+        let answer = fixed("cpus:2").unwrap().estimate(&sample, Gate::Open);
+        assert_eq!(answer.oversubscribable, Some(Resources::new()));
+    }
+
+    #[test]
+    fn refuses_what_it_cannot_use() {
+        assert!(matches!(
+            Fixed::new(&Parameters::default()),
+            Err(ConfigError::Missing { .. })
+        ));
+        for text in ["cpus:-1", "cpus:nan", "cpus(ads):2", "nonsense"] {
+            let error = fixed(text).unwrap_err();
+            assert!(
+                matches!(error, ConfigError::Value { .. }),
+                "{text}: {error}"
+            );
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! How a wanted total becomes a reported one: down at once, up slowly, in coarse steps, behind a gate.
+//!
+//! Invariant: what is reported is never more than what was wanted in the same sample, and never grows
+//! in a sample that forbids it.
+
+use std::time::Duration;
+
+use meseta_resources::Moment;
+
+use crate::Gate;
+use crate::config::{ConfigError, Reader};
+
+/// What the caps and the ramp are, in shares of the capacity.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ShaperConfig {
+    /// `utilization_cap`: regular, system and lent work together stay below. Default: 0.90.
+    pub utilization_cap: f64,
+    /// `offer_cap`: never lend more than this. Default: 0.80.
+    pub offer_cap: f64,
+    /// `growth`: grow by no more than this per `growth_interval`. Defaults: 0.10 per 15 s.
+    pub growth: f64,
+    pub growth_interval: Duration,
+    /// `reopen_after`: how long no detector may have said stop. Default: 45 s.
+    pub reopen_after: Duration,
+}
+
+impl Default for ShaperConfig {
+    fn default() -> Self {
+        Self {
+            utilization_cap: 0.90,
+            offer_cap: 0.80,
+            growth: 0.10,
+            growth_interval: Duration::from_secs(15),
+            reopen_after: Duration::from_secs(45),
+        }
+    }
+}
+
+impl ShaperConfig {
+    pub(super) fn read(reader: &mut Reader<'_>) -> Result<Self, ConfigError> {
+        let mut config = Self::default();
+        reader.share("utilization_cap", &mut config.utilization_cap)?;
+        reader.share("offer_cap", &mut config.offer_cap)?;
+        reader.share("growth", &mut config.growth)?;
+        let second = Duration::from_secs(1);
+        reader.duration("growth_interval", second, &mut config.growth_interval)?;
+        reader.duration("reopen_after", Duration::ZERO, &mut config.reopen_after)?;
+        Ok(config)
+    }
+}
+
+/// What one sample asks for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wish {
+    pub(super) at: Moment,
+    pub(super) total: f64,
+    pub(super) capacity: f64,
+    /// The smallest step that is reported.
+    pub(super) quantum: f64,
+    /// Whether everything needed to lend more could be read.
+    pub(super) may_grow: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Shaper {
+    config: ShaperConfig,
+    last: Option<Moment>,
+    level: f64,
+    reported: f64,
+    closed_until: Option<Moment>,
+}
+
+impl Shaper {
+    pub(super) const fn new(config: ShaperConfig) -> Self {
+        Self {
+            config,
+            last: None,
+            level: 0.0,
+            reported: 0.0,
+            closed_until: None,
+        }
+    }
+
+    pub(super) const fn config(&self) -> &ShaperConfig {
+        &self.config
+    }
+
+    pub(super) const fn reported(&self) -> f64 {
+        self.reported
+    }
+
+    /// Notes what the gate is; whether it is shut, for as long as that lasts.
+    pub(super) fn gate(&mut self, at: Moment, gate: Gate) -> bool {
+        if gate == Gate::Closed {
+            let until = at + self.config.reopen_after;
+            self.closed_until = Some(self.closed_until.map_or(until, |known| known.max(until)));
+        }
+        let shut = gate == Gate::Closed || self.closed_until.is_some_and(|until| at < until);
+        if shut {
+            self.level = 0.0;
+            self.reported = 0.0;
+        }
+        shut
+    }
+
+    /// What to report, the gate being open.
+    pub(super) fn shape(&mut self, wish: Wish) -> f64 {
+        let elapsed = self
+            .last
+            .map_or(Duration::ZERO, |last| wish.at.saturating_since(last));
+        self.last = Some(wish.at);
+        let steps = elapsed.as_secs_f64() / self.config.growth_interval.as_secs_f64();
+        let growth = self.config.growth * wish.capacity * steps;
+        // A wish that is not a number is none.
+        let total = if wish.total > 0.0 { wish.total } else { 0.0 };
+        self.level = if total <= self.level {
+            total
+        } else if wish.may_grow {
+            total.min(self.level + growth)
+        } else {
+            self.level
+        };
+        let rounded = (self.level / wish.quantum + 1e-9).floor() * wish.quantum;
+        let deadband = wish.quantum.max(0.01 * wish.capacity);
+        if self.level < self.reported || rounded >= self.reported + deadband - 1e-9 {
+            self.reported = rounded.min(self.level);
+        }
+        self.reported
+    }
+
+    /// Forgets the time that passed, so that it does not count as time to grow.
+    pub(super) const fn hold(&mut self, at: Moment) {
+        self.last = Some(at);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Moment {
+        Moment::ORIGIN + Duration::from_secs(seconds)
+    }
+
+    fn wish(seconds: u64, total: f64) -> Wish {
+        Wish {
+            at: at(seconds),
+            total,
+            capacity: 10.0,
+            quantum: 0.1,
+            may_grow: true,
+        }
+    }
+
+    fn close(one: f64, other: f64) -> bool {
+        (one - other).abs() < 1e-6
+    }
+
+    #[test]
+    fn grows_by_a_tenth_of_the_capacity_in_fifteen_seconds() {
+        let mut shaper = Shaper::new(ShaperConfig::default());
+        assert!(close(shaper.shape(wish(0, 5.0)), 0.0));
+        assert!(close(shaper.shape(wish(15, 5.0)), 1.0));
+        assert!(close(shaper.shape(wish(30, 5.0)), 2.0));
+        assert!(close(shaper.shape(wish(300, 5.0)), 5.0));
+    }
+
+    #[test]
+    fn falls_at_once() {
+        let mut shaper = Shaper::new(ShaperConfig::default());
+        shaper.shape(wish(0, 5.0));
+        shaper.shape(wish(100, 5.0));
+        assert!(close(shaper.shape(wish(101, 0.55)), 0.5));
+    }
+
+    #[test]
+    fn ignores_small_moves_up_but_no_move_down() {
+        let mut shaper = Shaper::new(ShaperConfig::default());
+        shaper.shape(wish(0, 5.0));
+        assert!(close(shaper.shape(wish(100, 5.0)), 5.0));
+        assert!(close(shaper.shape(wish(200, 5.09)), 5.0));
+        assert!(close(shaper.shape(wish(300, 5.1)), 5.1));
+        assert!(close(shaper.shape(wish(301, 5.05)), 5.0));
+    }
+
+    #[test]
+    fn does_not_grow_on_what_could_not_be_read() {
+        let mut shaper = Shaper::new(ShaperConfig::default());
+        shaper.shape(wish(0, 5.0));
+        shaper.shape(wish(15, 5.0));
+        let blind = Wish {
+            may_grow: false,
+            ..wish(600, 5.0)
+        };
+        assert!(close(shaper.shape(blind), 1.0));
+        assert!(close(
+            shaper.shape(Wish {
+                total: f64::NAN,
+                ..wish(700, 0.0)
+            }),
+            0.0
+        ));
+    }
+
+    #[test]
+    fn stays_shut_until_three_intervals_after_the_last_stop() {
+        let mut shaper = Shaper::new(ShaperConfig::default());
+        assert!(shaper.gate(at(0), Gate::Closed));
+        assert!(shaper.gate(at(44), Gate::Open));
+        assert!(!shaper.gate(at(45), Gate::Open));
+        assert!(shaper.gate(at(46), Gate::Closed));
+        assert!(shaper.gate(at(90), Gate::Open));
+        assert!(!shaper.gate(at(91), Gate::Open));
+    }
+}

@@ -1,0 +1,32 @@
+//! Resource estimators and QoS controllers: what to lend of what is promised but unused, and what to
+//! take back when lending hurts.
+//!
+//! Both are functions of [`UsageSample`]s, built from names and parameters by [`spec`], and judged on
+//! recorded usage by [`replay`]. Invariant: no clock, no input or output, no randomness; everything
+//! here is decided by the samples, in their order. What cannot be read is `None`, and a `None` never
+//! lends more and never kills.
+
+pub mod config;
+pub mod estimator;
+mod histogram;
+mod numbers;
+pub mod qos;
+mod rates;
+pub mod replay;
+mod sample;
+pub mod spec;
+
+pub use config::{ConfigError, ModuleParameters, Parameters};
+pub use estimator::{CheckpointError, Estimate, Forecast, Gate, ResourceEstimator};
+pub use qos::{
+    Action, Correction, DetectorReading, Explanation, Level, QosController, Throttle, Unit, Verdict,
+};
+pub use sample::{
+    ContainerUsage, ExecutorKey, HostMemory, HostUsage, LoadAverage, Pressure, UsageSample,
+};
+pub use spec::{ControllerSpec, EstimatorSpec};
+
+#[cfg(test)]
+mod properties;
+#[cfg(test)]
+mod testing;

@@ -1,0 +1,237 @@
+//! Mesos's load controller: when the machine is loaded, every revocable executor is killed at once.
+//!
+//! Strictly greater than a threshold is over it; thresholds are absolute, not by processor; the load of
+//! one minute is ignored. Departures, off by default: with `nested`, a longer average counts only while
+//! the shorter ones are over its threshold too, which cures the slow fall of load averages.
+
+use crate::config::Reader;
+use crate::{
+    Action, ConfigError, Correction, DetectorReading, Explanation, Level, LoadAverage, Parameters,
+    QosController, Unit, UsageSample, Verdict,
+};
+
+/// Each field is a parameter of the same name. At least one threshold is needed.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct LoadConfig {
+    pub load_threshold_5min: Option<f64>,
+    pub load_threshold_15min: Option<f64>,
+    /// Default: false.
+    pub nested: bool,
+}
+
+impl LoadConfig {
+    /// # Errors
+    /// When a parameter is unknown or its value invalid, or no threshold is given.
+    pub fn read(parameters: &Parameters) -> Result<Self, ConfigError> {
+        let mut reader = Reader::new(LoadController::NAME, parameters)?;
+        let mut config = Self {
+            load_threshold_5min: reader.number_opt("load_threshold_5min", 0.0..=f64::MAX)?,
+            load_threshold_15min: reader.number_opt("load_threshold_15min", 0.0..=f64::MAX)?,
+            nested: false,
+        };
+        reader.flag("nested", &mut config.nested)?;
+        reader.finish()?;
+        if config.load_threshold_5min.is_none() && config.load_threshold_15min.is_none() {
+            return Err(ConfigError::Missing {
+                module: LoadController::NAME,
+                key: "load_threshold_5min",
+                help: "give load_threshold_5min or load_threshold_15min, or both",
+            });
+        }
+        Ok(config)
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct LoadController {
+    config: LoadConfig,
+}
+
+impl LoadController {
+    pub(crate) const NAME: &'static str = "load";
+
+    #[must_use]
+    pub const fn new(config: LoadConfig) -> Self {
+        Self { config }
+    }
+
+    fn readings(&self, load: LoadAverage) -> Vec<(DetectorReading, Option<Explanation>)> {
+        let nested = self.config.nested;
+        let shorter = |threshold: f64, averages: &[f64]| {
+            !nested || averages.iter().all(|average| *average > threshold)
+        };
+        let five = self.config.load_threshold_5min.map(|threshold| {
+            (
+                "load-5min",
+                load.five,
+                threshold,
+                shorter(threshold, &[load.one]),
+            )
+        });
+        let fifteen = self.config.load_threshold_15min.map(|threshold| {
+            (
+                "load-15min",
+                load.fifteen,
+                threshold,
+                shorter(threshold, &[load.one, load.five]),
+            )
+        });
+        let read = |(detector, value, threshold, counts): (&'static str, f64, f64, bool)| {
+            // What is not a number is not greater than anything.
+            let over = value > threshold && counts;
+            let level = if over { Level::Kill } else { Level::Clear };
+            let why = over.then(|| Explanation::over(detector, value, threshold, Unit::Load));
+            (
+                DetectorReading {
+                    detector,
+                    value: value.is_finite().then_some(value),
+                    level,
+                },
+                why,
+            )
+        };
+        five.into_iter().chain(fifteen).map(read).collect()
+    }
+}
+
+impl QosController for LoadController {
+    fn name(&self) -> &'static str {
+        Self::NAME
+    }
+
+    fn assess(&mut self, sample: &UsageSample) -> Verdict {
+        let Some(load) = sample.host.load else {
+            return Verdict::default();
+        };
+        let readings = self.readings(load);
+        let why = readings.iter().find_map(|(_, why)| why.clone());
+        let corrections = why.into_iter().flat_map(|why| {
+            let revocable = sample.revocable();
+            revocable.map(move |container| Correction {
+                // As in Mesos: the executor is meant, whichever container it is in.
+                container: None,
+                ..Correction::of(container, Action::Kill, why.clone())
+            })
+        });
+        Verdict {
+            corrections: corrections.collect(),
+            readings: readings.iter().map(|(reading, _)| *reading).collect(),
+            ..Verdict::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{container, resources, revocable_cpus};
+
+    fn load(pairs: &[(&str, &str)]) -> LoadController {
+        LoadController::new(LoadConfig::read(&pairs.iter().copied().collect()).unwrap())
+    }
+
+    /// Two regular executors, one of them partly revocable, and one wholly so.
+    fn sample(one: f64, five: f64, fifteen: f64) -> UsageSample {
+        let mut sample = UsageSample::default();
+        sample.host.load = Some(LoadAverage { one, five, fifteen });
+        sample.containers = vec![
+            container("f", "regular", &resources("cpus:1;mem:32")),
+            container("f", "mixed", &(resources("mem:32") + revocable_cpus("0.5"))),
+            container("g", "revocable", &revocable_cpus("2")),
+        ];
+        sample
+    }
+
+    fn killed(controller: &mut LoadController, sample: &UsageSample) -> Vec<String> {
+        let verdict = controller.assess(sample);
+        assert!(verdict.stop_offering.is_none() && verdict.throttle.is_none());
+        let kills = verdict.corrections.iter();
+        kills
+            .map(|correction| {
+                assert_eq!(correction.action, Action::Kill);
+                correction.executor.to_string()
+            })
+            .collect()
+    }
+
+    /// Mesos: OversubscriptionTest.LoadQoSController.
+    #[test]
+    fn kills_every_revocable_executor_when_a_threshold_is_exceeded() {
+        let mut controller = load(&[("load_threshold_5min", "7"), ("load_threshold_15min", "6")]);
+        assert!(killed(&mut controller, &sample(8.0, 6.8, 5.8)).is_empty());
+        assert_eq!(
+            killed(&mut controller, &sample(0.0, 7.2, 5.8)),
+            ["mixed", "revocable"]
+        );
+        assert_eq!(
+            killed(&mut controller, &sample(0.0, 0.0, 6.1)),
+            ["mixed", "revocable"]
+        );
+    }
+
+    #[test]
+    fn a_threshold_must_be_exceeded_and_one_minute_is_ignored() {
+        let mut controller = load(&[("load_threshold_5min", "6"), ("load_threshold_15min", "4")]);
+        assert!(killed(&mut controller, &sample(100.0, 6.0, 4.0)).is_empty());
+        assert_eq!(killed(&mut controller, &sample(0.0, 6.001, 0.0)).len(), 2);
+    }
+
+    #[test]
+    fn a_load_that_cannot_be_read_kills_nothing() {
+        let mut controller = load(&[("load_threshold_5min", "0")]);
+        let mut unreadable = sample(9.0, 9.0, 9.0);
+        unreadable.host.load = None;
+        assert!(killed(&mut controller, &unreadable).is_empty());
+        assert!(killed(&mut controller, &sample(f64::NAN, f64::NAN, f64::NAN)).is_empty());
+    }
+
+    #[test]
+    fn nested_averages_count_only_with_the_shorter_ones() {
+        let thresholds = [("load_threshold_5min", "6"), ("load_threshold_15min", "4")];
+        let mut nested = load(&[thresholds[0], thresholds[1], ("nested", "true")]);
+        assert!(killed(&mut nested, &sample(1.0, 7.0, 0.0)).is_empty());
+        assert_eq!(killed(&mut nested, &sample(6.5, 7.0, 0.0)).len(), 2);
+        assert!(killed(&mut nested, &sample(5.0, 3.0, 9.0)).is_empty());
+        assert_eq!(killed(&mut nested, &sample(5.0, 5.0, 9.0)).len(), 2);
+    }
+
+    #[test]
+    fn says_why_and_means_the_executor() {
+        let mut controller = load(&[("load_threshold_5min", "7")]);
+        let verdict = controller.assess(&sample(0.0, 7.2, 0.0));
+        let correction = &verdict.corrections[0];
+        assert_eq!(correction.container, None);
+        assert_eq!(
+            correction.why.to_string(),
+            "load-5min is 7.200, limit 7.000"
+        );
+        assert_eq!(verdict.readings[0].level, Level::Kill);
+    }
+
+    #[test]
+    fn defaults_and_bad_parameters() {
+        let config = LoadConfig::read(&[("load_threshold_15min", "4")].into_iter().collect());
+        let expected = LoadConfig {
+            load_threshold_15min: Some(4.0),
+            ..LoadConfig::default()
+        };
+        assert_eq!(config.unwrap(), expected);
+        assert!(!LoadConfig::default().nested);
+        let missing = LoadConfig::read(&Parameters::default()).unwrap_err();
+        assert!(matches!(missing, ConfigError::Missing { .. }), "{missing}");
+        for text in ["-1", "nan", "inf", "", "six"] {
+            let parameters = [("load_threshold_5min", text)].into_iter().collect();
+            let error = LoadConfig::read(&parameters).unwrap_err();
+            assert!(
+                matches!(error, ConfigError::Value { .. }),
+                "{text}: {error}"
+            );
+        }
+        let typo = [("load_treshold_5min", "6")].into_iter().collect();
+        let error = LoadConfig::read(&typo).unwrap_err().to_string();
+        assert!(
+            error.contains("did you mean \"load_threshold_5min\"?"),
+            "{error}"
+        );
+    }
+}

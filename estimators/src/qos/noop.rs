@@ -1,0 +1,42 @@
+//! The controller that never corrects anything.
+
+use crate::config::Reader;
+use crate::{ConfigError, Parameters, QosController, UsageSample, Verdict};
+
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoopController;
+
+impl NoopController {
+    pub(crate) const NAME: &'static str = "noop";
+
+    /// # Errors
+    /// When there are parameters: it takes none.
+    pub fn new(parameters: &Parameters) -> Result<Self, ConfigError> {
+        Reader::new(Self::NAME, parameters)?.finish()?;
+        Ok(Self)
+    }
+}
+
+impl QosController for NoopController {
+    fn name(&self) -> &'static str {
+        Self::NAME
+    }
+
+    fn assess(&mut self, _: &UsageSample) -> Verdict {
+        Verdict::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn corrects_nothing() {
+        let mut controller = NoopController::new(&Parameters::default()).unwrap();
+        assert_eq!(
+            controller.assess(&UsageSample::default()),
+            Verdict::default()
+        );
+    }
+}

@@ -1,0 +1,515 @@
+//! The pressure controller, driven second by second.
+
+use super::*;
+use crate::testing::{Node, revocable, revocable_cpus};
+use crate::{ConfigError, HostMemory, Parameters, Pressure};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn controller(pairs: &[(&str, &str)]) -> PressureController {
+    let parameters = pairs.iter().copied().collect();
+    PressureController::new(PressureConfig::read(&parameters).unwrap())
+}
+
+/// Ten processors, one regular container, two revocable ones of three cpus each.
+fn node() -> Node {
+    let mut node = Node::new(10, &[9.0]);
+    node.add("batch", "b0", &revocable_cpus("3"));
+    node.add("other", "b1", &revocable_cpus("3"));
+    node
+}
+
+/// As [`node`], after a few quiet seconds.
+fn settled(controller: &mut PressureController) -> Node {
+    let mut node = node();
+    for _ in 0..3 {
+        let verdict = controller.assess(&node.step(SECOND, &[1.0, 1.0, 1.0]));
+        assert_eq!((verdict.stop_offering, verdict.throttle), (None, None));
+    }
+    node
+}
+
+fn done(verdict: &Verdict) -> Vec<(Action, &str)> {
+    let each = verdict.corrections.iter();
+    each.map(|correction| (correction.action, correction.executor.as_str()))
+        .collect()
+}
+
+/// The seconds in which something was done, over so many seconds of the same use. Frozen containers
+/// stop, killed ones go.
+fn watch(
+    controller: &mut PressureController,
+    node: &mut Node,
+    seconds: u32,
+    used: &[f64],
+) -> Vec<(u32, Action, String)> {
+    let mut log = Vec::new();
+    for second in 1..=seconds {
+        let verdict = controller.assess(&node.step(SECOND, used));
+        for correction in &verdict.corrections {
+            let executor = correction.executor.as_str();
+            log.push((second, correction.action, executor.to_owned()));
+            let containers = &mut node.sample.containers;
+            let at = containers
+                .iter()
+                .position(|c| c.executor.as_str() == executor)
+                .unwrap();
+            match correction.action {
+                Action::Kill => drop(containers.remove(at)),
+                Action::Freeze => containers[at].frozen = true,
+                Action::Thaw => containers[at].frozen = false,
+            }
+        }
+    }
+    log
+}
+
+fn memory(node: &mut Node, used_gb: u64) {
+    let total = node.sample.host.memory.unwrap().total_bytes;
+    node.sample.host.memory = Some(HostMemory {
+        total_bytes: total,
+        available_bytes: total - (used_gb << 28),
+    });
+}
+
+#[test]
+fn defaults() {
+    let config = PressureConfig::read(&Parameters::default()).unwrap();
+    assert_eq!(config, PressureConfig::default());
+    assert_eq!(
+        (
+            config.cpu_util_stop,
+            config.cpu_util_throttle,
+            config.cpu_util_kill
+        ),
+        (0.65, 0.70, 0.85)
+    );
+    assert_eq!(
+        (config.cpu_util_clear, config.cpu_util_hold),
+        (0.05, 5 * SECOND)
+    );
+    assert_eq!(
+        (
+            config.psi_cpu_stop,
+            config.psi_cpu_throttle,
+            config.psi_cpu_kill
+        ),
+        (10.0, 20.0, 40.0)
+    );
+    assert_eq!(
+        (config.psi_cpu_hold, config.psi_cpu_host),
+        (10 * SECOND, false)
+    );
+    assert_eq!(
+        (config.psi_mem_some_stop, config.psi_mem_some_kill),
+        (5.0, 20.0)
+    );
+    assert_eq!(
+        (config.psi_mem_full_stop, config.psi_mem_full_kill),
+        (1.0, 5.0)
+    );
+    assert_eq!(config.psi_mem_hold, 5 * SECOND);
+    assert_eq!(
+        (config.mem_stop, config.mem_throttle, config.mem_kill),
+        (0.75, 0.80, 0.85)
+    );
+    assert_eq!(
+        (config.mem_target, config.mem_clear, config.mem_hold),
+        (0.80, 0.02, SECOND)
+    );
+    assert_eq!(
+        (config.satisfaction_lower, config.satisfaction_upper),
+        (0.40, 0.60)
+    );
+    assert_eq!(
+        (config.satisfaction_use, config.satisfaction_window),
+        (0.90, 60 * SECOND)
+    );
+    assert_eq!((config.throttle_share, config.throttle_floor), (0.70, 0.05));
+    assert_eq!(
+        (config.throttle_floor_cpus, config.throttle_growth),
+        (0.1, 0.10)
+    );
+    assert_eq!((config.throttle_step, config.freeze), (0.01, true));
+    assert_eq!(
+        (config.freeze_max, config.freeze_grace),
+        (60 * SECOND, 3 * SECOND)
+    );
+    assert_eq!(
+        (config.cpu_cool_down, config.mem_cool_down),
+        (20 * SECOND, 4 * SECOND)
+    );
+    assert_eq!(config.stale_after, 60 * SECOND);
+}
+
+#[test]
+fn parameters_are_strict() {
+    let error = |key: &str, value: &str| {
+        PressureConfig::read(&[(key, value)].into_iter().collect()).unwrap_err()
+    };
+    let unknown = error("cpu_util_thotle", "0.7").to_string();
+    assert!(
+        unknown.contains("did you mean \"cpu_util_throttle\"?"),
+        "{unknown}"
+    );
+    for (key, value) in [
+        ("mem_kill", "-0.1"),
+        ("mem_kill", "NaN"),
+        ("psi_cpu_kill", "101"),
+        ("cpu_cool_down", "0secs"),
+        ("freeze", "1"),
+        ("throttle_floor_cpus", "0"),
+    ] {
+        assert!(
+            matches!(error(key, value), ConfigError::Value { .. }),
+            "{key}={value}"
+        );
+    }
+    for (key, value) in [
+        ("cpu_util_stop", "0.71"),
+        ("cpu_util_stop", "0"),
+        ("mem_target", "0.86"),
+        ("psi_mem_some_kill", "4"),
+        ("satisfaction_lower", "0.61"),
+    ] {
+        assert!(
+            matches!(error(key, value), ConfigError::Contradiction { .. }),
+            "{key}={value}"
+        );
+    }
+}
+
+#[test]
+fn stops_offering_and_throttles_on_the_first_sample_over() {
+    let mut controller = controller(&[]);
+    let mut node = settled(&mut controller);
+    let stopped = controller.assess(&node.step(SECOND, &[6.6, 1.0, 1.0]));
+    assert_eq!(stopped.stop_offering.unwrap().detector, "cpu-util");
+    assert_eq!((stopped.throttle, stopped.corrections.len()), (None, 0));
+    let throttled = controller.assess(&node.step(SECOND, &[7.5, 1.0, 1.0]));
+    let throttle = throttled.throttle.unwrap();
+    assert!(
+        (throttle.cpus - 0.5).abs() < 1e-6,
+        "not below the floor: {throttle:?}"
+    );
+    assert_eq!(throttle.why.to_string(), "cpu-util is 0.750, limit 0.700");
+    assert_eq!(
+        done(&controller.assess(&node.step(SECOND, &[7.5, 0.2, 0.2]))),
+        []
+    );
+}
+
+#[test]
+fn a_throttle_is_what_regular_work_leaves_and_is_lifted_slowly() {
+    let mut controller = controller(&[("throttle_share", "0.9")]);
+    let mut node = settled(&mut controller);
+    let throttled = controller.assess(&node.step(SECOND, &[7.2, 1.0, 1.0]));
+    assert!((throttled.throttle.unwrap().cpus - 1.8).abs() < 1e-6);
+    // It clears 0.05 below its threshold, not before.
+    let held = controller.assess(&node.step(SECOND, &[6.6, 0.9, 0.9]));
+    assert!((held.throttle.unwrap().cpus - 2.4).abs() < 1e-6);
+    let mut last = 2.4;
+    for second in 0.. {
+        let verdict = controller.assess(&node.step(SECOND, &[1.0, 1.0, 1.0]));
+        let Some(throttle) = verdict.throttle else {
+            assert_eq!(
+                second, 7,
+                "a tenth of the capacity each second, up to all of it"
+            );
+            break;
+        };
+        assert!(throttle.cpus <= last + 1.0 + 1e-6);
+        last = throttle.cpus;
+    }
+}
+
+#[test]
+fn freezes_after_the_hold_and_kills_if_that_was_not_enough() {
+    let mut controller = controller(&[]);
+    let mut node = settled(&mut controller);
+    // They ignore the throttle; the one that is frozen stops, the new one beside it does not.
+    let mut log = Vec::new();
+    for second in 1..=30 {
+        let verdict = controller.assess(&node.step(SECOND, &[8.6, 0.7, 0.7, 0.7]));
+        for (action, executor) in done(&verdict) {
+            log.push((second, action, executor.to_owned()));
+            if action == Action::Freeze && executor == "b0" {
+                node.sample.containers[1].frozen = true;
+            }
+        }
+        if second == 6 {
+            node.add("late", "b2", &revocable_cpus("3"));
+        }
+    }
+    let kills: Vec<_> = log
+        .iter()
+        .filter(|(_, action, _)| *action == Action::Kill)
+        .collect();
+    assert_eq!(
+        log[0].0, 6,
+        "five seconds after the first second over: {log:?}"
+    );
+    assert_eq!((log[0].1, log[1].1), (Action::Freeze, Action::Freeze));
+    assert_eq!(kills[0].0, 9, "three seconds later: {log:?}");
+    assert!(
+        kills
+            .iter()
+            .all(|(second, ..)| *second == 9 || *second == 29),
+        "{log:?}"
+    );
+}
+
+#[test]
+fn without_freezing_the_first_kill_comes_with_the_hold() {
+    let mut controller = controller(&[("freeze", "false")]);
+    let mut node = settled(&mut controller);
+    // 8.6 + 0.4 used, down to 8.0: all that is revocable, and no more can be had.
+    let log = watch(&mut controller, &mut node, 30, &[8.6, 0.1, 0.3]);
+    let expected = [
+        (6, Action::Kill, "b1".to_owned()),
+        (6, Action::Kill, "b0".to_owned()),
+    ];
+    assert_eq!(log, expected);
+}
+
+#[test]
+fn kills_no_more_than_closes_the_gap() {
+    let pairs = [("freeze", "false"), ("cpu_util_clear", "0.001")];
+    let mut controller = controller(&pairs);
+    let mut node = settled(&mut controller);
+    // 8.5 + 0.6 used, down to 8.49: 0.61, which both together have; with 0.3 of the first left over
+    // it is one.
+    let log = watch(&mut controller, &mut node, 6, &[8.5, 0.3, 0.3]);
+    assert_eq!(log.len(), 2);
+    let mut controller = super::tests::controller(&[("freeze", "false"), ("cpu_util_clear", "0")]);
+    let mut node = settled(&mut controller);
+    let log = watch(&mut controller, &mut node, 6, &[8.5, 0.6, 0.3]);
+    assert_eq!(log.len(), 2, "0.9 over 8.5");
+    let mut controller = super::tests::controller(&[("freeze", "false"), ("cpu_util_clear", "0")]);
+    let mut node = settled(&mut controller);
+    node.sample.containers[1].allocated = revocable_cpus("0.1");
+    // The one over its own allocation goes first, though it uses less.
+    let log = watch(&mut controller, &mut node, 6, &[8.5, 0.2, 0.3]);
+    assert_eq!(log[0].2, "b0");
+}
+
+#[test]
+fn what_is_frozen_thaws_when_there_is_room_or_dies_after_a_minute() {
+    let mut controller = controller(&[]);
+    let mut node = settled(&mut controller);
+    let log = watch(&mut controller, &mut node, 10, &[8.6, 0.2, 0.2]);
+    assert!(
+        log.iter().all(|(_, action, _)| *action == Action::Freeze),
+        "{log:?}"
+    );
+    assert_eq!(log.len(), 2);
+    let calm = watch(&mut controller, &mut node, 5, &[1.0, 0.2, 0.2]);
+    let thaws: Vec<_> = calm
+        .iter()
+        .map(|(second, action, _)| (*second, *action))
+        .collect();
+    assert_eq!(
+        thaws,
+        [(1, Action::Thaw), (2, Action::Thaw)],
+        "one each second"
+    );
+
+    let log = watch(&mut controller, &mut node, 100, &[8.6, 0.2, 0.2]);
+    let kills: Vec<u32> = log
+        .iter()
+        .filter(|(_, action, _)| *action == Action::Kill)
+        .map(|(second, ..)| *second)
+        .collect();
+    assert_eq!(
+        kills,
+        [66, 86],
+        "a minute after the freeze, and a cool-down later: {log:?}"
+    );
+}
+
+#[test]
+fn memory_kills_the_largest_and_never_freezes() {
+    let mut controller = controller(&[]);
+    let mut node = settled(&mut controller);
+    // In quarters of a gigabyte, of ten: 86 % used, of which the first has 0.5 and the second 1.
+    node.sample.containers[1].memory_bytes = Some(2 << 28);
+    node.sample.containers[2].memory_bytes = Some(4 << 28);
+    memory(&mut node, 33);
+    let throttled = controller.assess(&node.step(SECOND, &[1.0, 1.0, 1.0]));
+    assert_eq!(throttled.stop_offering.unwrap().detector, "mem-watermark");
+    assert_eq!(throttled.memory_ceiling_bytes, Some(6 << 28));
+    assert_eq!(throttled.throttle, None, "the processors are not to blame");
+    memory(&mut node, 35);
+    let log = watch(&mut controller, &mut node, 2, &[1.0, 1.0, 1.0]);
+    assert_eq!(
+        log,
+        [(2, Action::Kill, "b1".to_owned())],
+        "closes a gap of 3/4 GB"
+    );
+    // The next one only after the cool-down, as long as it is needed.
+    memory(&mut node, 36);
+    let log = watch(&mut controller, &mut node, 10, &[1.0, 1.0]);
+    assert_eq!(log, [(4, Action::Kill, "b0".to_owned())]);
+}
+
+#[test]
+fn memory_stall_kills_one() {
+    for some in [false, true] {
+        let mut controller = controller(&[]);
+        let mut node = settled(&mut controller);
+        node.sample.containers[1].memory_bytes = Some(1 << 20);
+        node.sample.containers[2].memory_bytes = Some(2 << 20);
+        let (some_avg10, full_avg10) = if some { (20.0, 0.0) } else { (6.0, 5.0) };
+        node.sample.host.memory_pressure = Some(Pressure {
+            some_avg10,
+            full_avg10,
+        });
+        let log = watch(&mut controller, &mut node, 6, &[1.0, 1.0, 1.0]);
+        assert_eq!(log, [(6, Action::Kill, "b1".to_owned())]);
+    }
+}
+
+#[test]
+fn processor_stall_counts_for_regular_work_only() {
+    let stalled = Some(Pressure {
+        some_avg10: 50.0,
+        full_avg10: 0.0,
+    });
+    let mut ours = controller(&[]);
+    let mut node = settled(&mut ours);
+    node.sample.host.cpu_pressure = stalled;
+    let verdict = ours.assess(&node.step(SECOND, &[1.0, 1.0, 1.0]));
+    assert_eq!(verdict.stop_offering, None);
+    node.sample.host.regular_cpu_pressure = stalled;
+    let verdict = ours.assess(&node.step(SECOND, &[1.0, 1.0, 1.0]));
+    assert_eq!(verdict.stop_offering.unwrap().detector, "psi-cpu");
+    assert!(verdict.throttle.is_some());
+    let log = watch(&mut ours, &mut node, 13, &[1.0, 1.0, 1.0]);
+    let first: Vec<_> = log
+        .iter()
+        .map(|(second, action, _)| (*second, *action))
+        .collect();
+    assert_eq!(
+        first,
+        [(10, Action::Freeze), (13, Action::Kill)],
+        "one each: {log:?}"
+    );
+
+    let mut host = controller(&[("psi_cpu_host", "true")]);
+    let mut node = settled(&mut host);
+    node.sample.host.cpu_pressure = stalled;
+    assert!(
+        host.assess(&node.step(SECOND, &[1.0, 1.0, 1.0]))
+            .throttle
+            .is_some()
+    );
+}
+
+#[test]
+fn what_is_starved_for_a_minute_is_killed_down_to_a_fair_share() {
+    let mut controller = controller(&[]);
+    let mut node = settled(&mut controller);
+    node.sample.containers[2].allocated = revocable_cpus("1");
+    // 0.5 of 4 cpus: killing the one of 3 leaves 0.5 of 1, and the gap was 4 * (0.6 - 0.125).
+    let log = watch(&mut controller, &mut node, 120, &[7.5, 0.3, 0.2]);
+    assert_eq!(log, [(62, Action::Kill, "b0".to_owned())]);
+}
+
+#[test]
+fn a_repeated_sample_changes_nothing_and_does_nothing() {
+    let mut controller = controller(&[("freeze", "false"), ("cpu_util_hold", "0secs")]);
+    let mut node = settled(&mut controller);
+    let sample = node.step(SECOND, &[9.0, 0.3, 0.3]);
+    let first = controller.assess(&sample);
+    assert!(!first.corrections.is_empty());
+    let repeated = controller.assess(&sample);
+    assert_eq!(
+        repeated,
+        Verdict {
+            corrections: Vec::new(),
+            ..first
+        }
+    );
+}
+
+#[test]
+fn what_cannot_be_read_holds_the_state_and_kills_nothing() {
+    let mut controller = controller(&[]);
+    let mut node = settled(&mut controller);
+    let throttled = controller.assess(&node.step(SECOND, &[8.6, 0.3, 0.3]));
+    let host = node.sample.host.cpu_time.take();
+    for _ in 0..20 {
+        let verdict = controller.assess(&node.step(SECOND, &[8.6, 0.3, 0.3]));
+        assert_eq!(done(&verdict), []);
+        assert!(verdict.stop_offering.is_some());
+        assert_eq!(verdict.throttle, throttled.throttle);
+        assert_eq!(verdict.readings[3].value, None);
+    }
+    node.sample.host.cpu_time = host;
+    node.sample.containers[1].cpu_time = None;
+    for _ in 0..20 {
+        assert_eq!(
+            done(&controller.assess(&node.step(SECOND, &[8.6, 0.3, 0.3]))),
+            []
+        );
+    }
+}
+
+#[test]
+fn one_that_cannot_be_read_does_not_hide_the_others_from_the_throttle() {
+    let mut controller = controller(&[]);
+    let mut node = settled(&mut controller);
+    node.sample.containers[1].cpu_time = None;
+    for second in 0..60 {
+        let verdict = controller.assess(&node.step(SECOND, &[8.6, 0.3, 0.3]));
+        assert_eq!(done(&verdict), []);
+        assert!(
+            verdict.stop_offering.is_some() && verdict.throttle.is_some(),
+            "{second}"
+        );
+    }
+}
+
+#[test]
+fn what_was_frozen_before_a_restart_is_not_forgotten() {
+    let mut controller = controller(&[]);
+    let mut node = node();
+    node.sample.containers[1].frozen = true;
+    node.step(SECOND, &[1.0, 0.0, 1.0]);
+    let log = watch(&mut controller, &mut node, 5, &[1.0, 0.0, 1.0]);
+    assert_eq!(log, [(2, Action::Thaw, "b0".to_owned())]);
+}
+
+#[test]
+fn regular_work_alone_is_never_corrected() {
+    let mut controller = controller(&[]);
+    let mut node = Node::new(10, &[5.0, 5.0]);
+    memory(&mut node, 40);
+    let pressure = Some(Pressure {
+        some_avg10: 90.0,
+        full_avg10: 90.0,
+    });
+    node.sample.host.memory_pressure = pressure;
+    node.sample.host.regular_cpu_pressure = pressure;
+    for _ in 0..120 {
+        let verdict = controller.assess(&node.step(SECOND, &[5.0, 5.0]));
+        assert_eq!(done(&verdict), []);
+    }
+}
+
+#[test]
+fn every_correction_explains_itself() {
+    let mut controller = controller(&[("freeze", "false"), ("cpu_util_hold", "0secs")]);
+    let mut node = settled(&mut controller);
+    node.sample.containers[1].allocated = revocable("cpus:0.1;mem:10");
+    let verdict = controller.assess(&node.step(SECOND, &[8.8, 0.4, 0.3]));
+    assert_eq!(
+        verdict.corrections[0].why.to_string(),
+        "cpu-util is 0.880, limit 0.850; to free: 0.700 cpus; this frees 0.400 cpus; \
+         chosen as over its own allocation"
+    );
+    assert_eq!(
+        verdict.corrections[0].container.as_ref().unwrap().as_str(),
+        "c-b0"
+    );
+}

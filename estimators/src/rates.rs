@@ -1,0 +1,294 @@
+//! Rates of cumulative processor time, by container and for the host.
+//!
+//! Entered through [`Meter::observe`] with each sample, then asked by key. Invariant: a rate is
+//! between two readings of the same counter, never across a restart of it or a gap that is longer
+//! than readings may be old; memory is bounded by the containers in the last samples.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use meseta_resources::{ContainerId, Moment};
+
+use crate::{ContainerUsage, ExecutorKey, UsageSample};
+
+/// Readings kept of one counter: ten seconds at one each second, and some to spare.
+const POINTS_MAX: usize = 16;
+
+/// What is known of a value now.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub(crate) enum Reading {
+    /// Of this very sample.
+    Fresh(f64),
+    /// Of an earlier one that is not too old: good enough to go on, not to lend more.
+    Held(f64),
+    Unknown,
+}
+
+impl Reading {
+    pub(crate) const fn value(self) -> Option<f64> {
+        match self {
+            Self::Fresh(value) | Self::Held(value) => Some(value),
+            Self::Unknown => None,
+        }
+    }
+}
+
+/// One counter's latest readings, oldest first.
+#[derive(Clone, Debug, Default)]
+struct Counter {
+    points: VecDeque<(Moment, Duration)>,
+}
+
+impl Counter {
+    fn push(&mut self, at: Moment, value: Duration, window: Duration, gap_max: Duration) {
+        if let Some(&(last_at, last)) = self.points.back() {
+            if at <= last_at {
+                return;
+            }
+            if value < last || at.saturating_since(last_at) > gap_max {
+                self.points.clear();
+            }
+        }
+        // Readings that come faster than the window can hold replace one another.
+        let spacing = window / u32::try_from(POINTS_MAX - 2).unwrap_or(u32::MAX);
+        if let [.., (before, _), last] = self.points.make_contiguous()
+            && last.0.saturating_since(*before) < spacing
+        {
+            *last = (at, value);
+        } else {
+            self.points.push_back((at, value));
+        }
+        // One reading at or before the start of the window stays, to reckon from.
+        while let Some(&(second, _)) = self.points.get(1)
+            && (self.points.len() > POINTS_MAX
+                || (self.points.len() > 2 && at.saturating_since(second) >= window))
+        {
+            self.points.pop_front();
+        }
+    }
+
+    /// Seconds per second over the window, and when it was read.
+    fn rate(&self) -> Option<(Moment, f64)> {
+        let (first_at, first) = self.points.front()?;
+        let (last_at, last) = self.points.back()?;
+        let elapsed = last_at.saturating_since(*first_at).as_secs_f64();
+        let spent = last.saturating_sub(*first).as_secs_f64();
+        (elapsed > 0.0).then(|| (*last_at, spent / elapsed))
+    }
+
+    fn reading(&self, now: Moment, refreshed: bool, stale_after: Duration) -> Reading {
+        match self.rate() {
+            Some((at, rate)) if now.saturating_since(at) <= stale_after => {
+                if refreshed {
+                    Reading::Fresh(rate)
+                } else {
+                    Reading::Held(rate)
+                }
+            }
+            _ => Reading::Unknown,
+        }
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+struct Tracked {
+    counter: Counter,
+    container: Option<ContainerId>,
+    seen: Moment,
+    /// When its statistics were last read, and whether that was for the last sample.
+    read_at: Option<Moment>,
+    read: bool,
+    /// Whether the counter was read with it.
+    refreshed: bool,
+}
+
+/// The rates of a whole node.
+#[derive(Clone, Debug)]
+pub(crate) struct Meter {
+    window: Duration,
+    stale_after: Duration,
+    host: Counter,
+    host_refreshed: bool,
+    containers: BTreeMap<ExecutorKey, Tracked>,
+    now: Moment,
+}
+
+impl Meter {
+    pub(crate) fn new(window: Duration, stale_after: Duration) -> Self {
+        Self {
+            window,
+            stale_after,
+            host: Counter::default(),
+            host_refreshed: false,
+            containers: BTreeMap::new(),
+            now: Moment::ORIGIN,
+        }
+    }
+
+    pub(crate) fn observe(&mut self, sample: &UsageSample) {
+        let now = sample.at;
+        self.now = now;
+        self.host_refreshed = sample.host.cpu_time.is_some();
+        if let Some(spent) = sample.host.cpu_time {
+            self.host.push(now, spent, self.window, self.stale_after);
+        }
+        for tracked in self.containers.values_mut() {
+            (tracked.read, tracked.refreshed) = (false, false);
+        }
+        for container in &sample.containers {
+            self.track(container, now);
+        }
+        let stale_after = self.stale_after;
+        self.containers
+            .retain(|_, tracked| now.saturating_since(tracked.seen) <= stale_after);
+    }
+
+    fn track(&mut self, container: &ContainerUsage, now: Moment) {
+        let tracked = self.containers.entry(container.key()).or_default();
+        tracked.seen = now;
+        if tracked.container != container.container {
+            tracked.counter = Counter::default();
+            tracked.container.clone_from(&container.container);
+        }
+        let Some(at) = container
+            .at
+            .filter(|_| container.is_fresh(now, self.stale_after))
+        else {
+            return;
+        };
+        tracked.read = tracked.read_at.is_none_or(|before| at > before);
+        tracked.read_at = Some(at);
+        let Some(spent) = container.cpu_time else {
+            return;
+        };
+        let before = tracked.counter.points.back().copied();
+        tracked
+            .counter
+            .push(at, spent, self.window, self.stale_after);
+        tracked.refreshed = tracked.counter.points.back().copied() != before;
+    }
+
+    /// Whether the statistics of an executor's container were read for the last sample.
+    pub(crate) fn was_read(&self, key: &ExecutorKey) -> bool {
+        self.containers.get(key).is_some_and(|tracked| tracked.read)
+    }
+
+    pub(crate) const fn stale_after(&self) -> Duration {
+        self.stale_after
+    }
+
+    pub(crate) fn host(&self) -> Reading {
+        self.host
+            .reading(self.now, self.host_refreshed, self.stale_after)
+    }
+
+    /// Whether the counter of an executor's container was read now, and never before.
+    pub(crate) fn is_first_reading(&self, key: &ExecutorKey) -> bool {
+        let tracked = self.containers.get(key);
+        tracked.is_some_and(|tracked| tracked.refreshed && tracked.counter.points.len() == 1)
+    }
+
+    /// Processors in use by an executor's container.
+    pub(crate) fn container(&self, key: &ExecutorKey) -> Reading {
+        self.containers
+            .get(key)
+            .map_or(Reading::Unknown, |tracked| {
+                tracked
+                    .counter
+                    .reading(self.now, tracked.refreshed, self.stale_after)
+            })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Node;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn at(millis: u64) -> Moment {
+        Moment::from_nanos(millis * 1_000_000)
+    }
+
+    fn pushed(points: impl IntoIterator<Item = (u64, u64)>, window: Duration) -> Counter {
+        let mut counter = Counter::default();
+        for (moment, spent) in points {
+            counter.push(
+                at(moment),
+                Duration::from_millis(spent),
+                window,
+                45 * SECOND,
+            );
+        }
+        counter
+    }
+
+    #[test]
+    fn the_rate_is_over_the_window_and_no_longer() {
+        // Idle for a minute, then one processor for twelve seconds.
+        let idle = (0..60).map(|second| (second * 1000, 0));
+        let busy = (60..=72).map(|second| (second * 1000, (second - 60) * 1000));
+        let counter = pushed(idle.chain(busy), 10 * SECOND);
+        assert_eq!(counter.rate().unwrap().1, 1.0);
+        assert!(counter.points.len() <= POINTS_MAX);
+    }
+
+    #[test]
+    fn readings_faster_than_the_window_needs_stay_bounded_and_right() {
+        let counter = pushed((0..10_000).map(|step| (step * 10, step * 5)), 10 * SECOND);
+        assert!(counter.points.len() <= POINTS_MAX);
+        let (read, rate) = counter.rate().unwrap();
+        assert!((rate - 0.5).abs() < 1e-9);
+        assert_eq!(read, at(99_990));
+    }
+
+    #[test]
+    fn readings_slower_than_the_window_use_the_last_two() {
+        let counter = pushed([(0, 0), (15_000, 15_000), (30_000, 15_000)], 10 * SECOND);
+        assert_eq!(counter.rate().unwrap().1, 0.0);
+    }
+
+    #[test]
+    fn a_counter_that_falls_or_a_long_gap_begins_anew() {
+        assert_eq!(pushed([(0, 100), (1000, 50)], SECOND).rate(), None);
+        assert_eq!(pushed([(0, 0), (46_000, 46_000)], SECOND).rate(), None);
+        assert!(pushed([(0, 0), (45_000, 46_000)], SECOND).rate().is_some());
+    }
+
+    #[test]
+    fn a_repeated_or_older_reading_changes_nothing() {
+        let counter = pushed([(0, 0), (1000, 500), (1000, 900), (500, 900)], 10 * SECOND);
+        assert_eq!(counter.rate().unwrap().1, 0.5);
+    }
+
+    #[test]
+    fn a_container_may_be_read_a_little_before_or_after_the_sample_is_dated() {
+        for (before, after) in [(0, 5), (5, 0)] {
+            let mut node = Node::new(4, &[2.0]);
+            let mut meter = Meter::new(10 * SECOND, 45 * SECOND);
+            for _ in 0..5 {
+                let mut sample = node.step(SECOND, &[1.0]);
+                sample.at += Duration::from_millis(before);
+                sample.containers[0].at = Some(node.sample.at + Duration::from_millis(after));
+                meter.observe(&sample);
+            }
+            let key = node.sample.containers[0].key();
+            assert!(matches!(meter.container(&key), Reading::Fresh(rate) if rate > 0.99));
+            assert!(meter.was_read(&key));
+        }
+    }
+
+    #[test]
+    fn a_container_read_in_the_far_future_is_not_believed() {
+        let mut node = Node::new(4, &[2.0]);
+        let mut meter = Meter::new(10 * SECOND, 45 * SECOND);
+        let mut sample = node.step(SECOND, &[1.0]);
+        sample.containers[0].at = Some(sample.at + 3600 * SECOND);
+        meter.observe(&sample);
+        meter.observe(&node.step(SECOND, &[1.0]));
+        meter.observe(&node.step(SECOND, &[1.0]));
+        let key = node.sample.containers[0].key();
+        assert_eq!(meter.container(&key), Reading::Fresh(1.0));
+    }
+}

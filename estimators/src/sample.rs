@@ -1,0 +1,160 @@
+//! What an estimator or a controller sees of a node at one moment.
+//!
+//! Filled by the agent from its monitor, or by a replay from a trace. Invariant: a value that could
+//! not be read is `None`, never a guessed zero; a counter is cumulative since the container began.
+
+use std::time::Duration;
+
+use meseta_resources::{ContainerId, ExecutorId, FrameworkId, Moment, Resources};
+
+/// One sweep over a node.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct UsageSample {
+    /// When the sweep was made; the present, to whoever is asked for an answer.
+    pub at: Moment,
+    /// All that the agent has, reservations and volumes included, without what is oversubscribed.
+    pub total: Resources,
+    pub host: HostUsage,
+    /// One entry for each executor that is not terminated, also when its statistics failed.
+    pub containers: Vec<ContainerUsage>,
+}
+
+/// The machine as a whole.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct HostUsage {
+    /// Online processors.
+    pub cpus: Option<u32>,
+    /// Processor time spent on anything but idling since the machine started, all processors together.
+    pub cpu_time: Option<Duration>,
+    pub load: Option<LoadAverage>,
+    pub memory: Option<HostMemory>,
+    /// Stall of the whole machine. With revocable work at low weight this says little of regular work.
+    pub cpu_pressure: Option<Pressure>,
+    pub memory_pressure: Option<Pressure>,
+    /// Stall of the regular containers alone, where the kernel keeps it by control group.
+    pub regular_cpu_pressure: Option<Pressure>,
+    pub regular_memory_pressure: Option<Pressure>,
+}
+
+/// Runnable and uninterruptible tasks, averaged over three windows; absolute, not by processor.
+#[derive(Copy, Clone, Debug, Default, PartialEq)]
+pub struct LoadAverage {
+    pub one: f64,
+    pub five: f64,
+    pub fifteen: f64,
+}
+
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct HostMemory {
+    pub total_bytes: u64,
+    /// What can be had without swapping.
+    pub available_bytes: u64,
+}
+
+impl HostMemory {
+    #[must_use]
+    pub const fn used_bytes(self) -> u64 {
+        self.total_bytes.saturating_sub(self.available_bytes)
+    }
+}
+
+/// Pressure stall information: shares of the last ten seconds, in per cent.
+#[derive(Copy, Clone, Debug, Default, PartialEq)]
+pub struct Pressure {
+    pub some_avg10: f64,
+    pub full_avg10: f64,
+}
+
+/// One executor's container.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ContainerUsage {
+    pub framework: FrameworkId,
+    pub executor: ExecutorId,
+    pub container: Option<ContainerId>,
+    /// Of the executor and its tasks together. Any revocable part makes the whole container revocable.
+    pub allocated: Resources,
+    /// When its statistics were read; none if they never were.
+    pub at: Option<Moment>,
+    /// User and system time together.
+    pub cpu_time: Option<Duration>,
+    /// Resident memory that cannot be dropped: anonymous pages, without the page cache.
+    pub memory_bytes: Option<u64>,
+    /// In processors; none where nothing but the allocation is known, infinite where it may take all.
+    pub cpus_limit: Option<f64>,
+    pub memory_limit_bytes: Option<u64>,
+    pub started: Option<Moment>,
+    /// Whether the freezer holds it.
+    pub frozen: bool,
+    /// From the executor's label `eviction_priority`: the lowest goes first.
+    pub eviction_priority: i64,
+}
+
+impl ContainerUsage {
+    /// A container of which nothing has been read yet.
+    #[must_use]
+    pub fn new(framework: FrameworkId, executor: ExecutorId, allocated: Resources) -> Self {
+        Self {
+            framework,
+            executor,
+            container: None,
+            allocated,
+            at: None,
+            cpu_time: None,
+            memory_bytes: None,
+            cpus_limit: None,
+            memory_limit_bytes: None,
+            started: None,
+            frozen: false,
+            eviction_priority: 0,
+        }
+    }
+
+    #[must_use]
+    pub fn key(&self) -> ExecutorKey {
+        ExecutorKey {
+            framework: self.framework.clone(),
+            executor: self.executor.clone(),
+        }
+    }
+
+    /// Whether a controller may touch it.
+    #[must_use]
+    pub fn is_revocable(&self) -> bool {
+        self.allocated
+            .iter()
+            .any(meseta_resources::Resource::is_revocable)
+    }
+
+    /// Whether its statistics are young enough to be believed. They may be a little younger than the
+    /// sample, if that is dated by the beginning of the sweep.
+    pub(crate) fn is_fresh(&self, now: Moment, stale_after: Duration) -> bool {
+        let apart = |at: Moment| now.saturating_since(at).max(at.saturating_since(now));
+        self.at.is_some_and(|at| apart(at) <= stale_after)
+    }
+}
+
+/// Names an executor on a node; its history outlives a container of it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ExecutorKey {
+    pub framework: FrameworkId,
+    pub executor: ExecutorId,
+}
+
+impl UsageSample {
+    /// The containers that a controller may touch.
+    pub(crate) fn revocable(&self) -> impl Iterator<Item = &ContainerUsage> {
+        self.containers
+            .iter()
+            .filter(|container| container.is_revocable())
+    }
+
+    /// Everything revocable that runs, allocated to nobody in particular.
+    #[must_use]
+    pub fn allocated_revocable(&self) -> Resources {
+        let mut all = Resources::new();
+        for container in &self.containers {
+            all += container.allocated.revocable().unallocate();
+        }
+        all
+    }
+}

@@ -1,0 +1,149 @@
+//! How long a launch takes, step by step, and how many fit into a second.
+//!
+//! `cargo run --release -p meseta-isolators --example launch_latency [launches] [pause_ms] [threads] [1]` as root.
+//! Launches `/bin/true` in new groups and namespaces, with a fourth argument also hardened; prints milliseconds at the median and the 99th
+//! percentile for the launch until exec, until the supervisor's end, and for the destroy. A pause
+//! between launches shows what an idle gap costs, which a tight loop hides.
+
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use meseta_isolators::{
+    Command, ContainerName, ContainerSpec, Containers, Demand, DestroyOptions, Host, Isolation,
+    Options,
+};
+
+fn main() -> ExitCode {
+    if let Some(code) = meseta_isolators::launcher::run_if_requested() {
+        return code;
+    }
+    match measure() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+type AnyError = Box<dyn std::error::Error + Send + Sync>;
+
+fn measure() -> Result<(), AnyError> {
+    let mut args = std::env::args().skip(1).map(|arg| arg.parse::<usize>());
+    let launches = args.next().transpose()?.unwrap_or(200);
+    let pause = Duration::from_millis(u64::try_from(args.next().transpose()?.unwrap_or(0))?);
+    let threads = args.next().transpose()?.unwrap_or(1);
+    let folder = tempfile::tempdir()?;
+    let host = Host::detect()?;
+    let isolation = match args.next() {
+        Some(_) => Isolation::hardened_for(&host),
+        None => Isolation::default_for(&host),
+    };
+    let began = Instant::now();
+    let containers = Containers::open(
+        host.clone(),
+        Options {
+            runtime_dir: folder.path().join("run"),
+            cgroups_root: format!("meseta-bench-{}", std::process::id()).into(),
+            instance: ContainerName::new("bench")?,
+            isolation,
+            enable_cfs: true,
+            revocable_cpu_low_priority: true,
+            limit_swap: false,
+            pids_limit: Some(64),
+            launch_timeout: Duration::from_secs(10),
+        },
+    )?;
+    eprintln!("{:?}, opened in {:?}", host.mode, began.elapsed());
+    let times = Mutex::new(vec![Vec::new(), Vec::new(), Vec::new()]);
+    let next = AtomicUsize::new(0);
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        let worker = || -> Result<(), AnyError> {
+            loop {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                if number >= launches {
+                    return Ok(());
+                }
+                let spent = one(&containers, folder.path(), number)?;
+                if let Ok(mut times) = times.lock() {
+                    for (all, one) in times.iter_mut().zip(spent) {
+                        all.push(one);
+                    }
+                }
+                std::thread::sleep(pause);
+            }
+        };
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(worker)).collect();
+        for worker in workers {
+            worker.join().map_err(|_| "a worker panicked")??;
+        }
+        Ok::<_, AnyError>(())
+    })?;
+    let rate = f64::from(u32::try_from(launches)?) / began.elapsed().as_secs_f64();
+    let mut times = times.into_inner()?;
+    for (name, times) in ["launch to exec", "exec to end", "destroy"]
+        .iter()
+        .zip(&mut times)
+    {
+        times.sort_unstable();
+        let at = |percent: usize| {
+            times
+                .get(times.len() * percent / 100)
+                .copied()
+                .unwrap_or_default()
+        };
+        eprintln!(
+            "{name:16} min {:?} p50 {:?} p99 {:?}",
+            at(0),
+            at(50),
+            at(99)
+        );
+    }
+    eprintln!("{rate:.0} launches per second, pauses included");
+    containers.close();
+    Ok(())
+}
+
+fn one(
+    containers: &Containers,
+    folder: &std::path::Path,
+    number: usize,
+) -> Result<[Duration; 3], AnyError> {
+    let name = ContainerName::new(&format!("c{number}"))?;
+    let spec = ContainerSpec {
+        name: name.clone(),
+        command: Command::Argv {
+            program: "/bin/true".into(),
+            args: Vec::new(),
+        },
+        env: Vec::new(),
+        working_dir: folder.to_owned(),
+        credentials: None,
+        stdout: folder.join("out"),
+        stderr: folder.join("err"),
+        hostname: None,
+        rlimits: Vec::new(),
+        demand: Demand {
+            cpus_millis: 100,
+            mem_bytes: Some(64 << 20),
+            ..Demand::default()
+        },
+    };
+    let began = Instant::now();
+    let launched = containers.launch(&spec)?;
+    let executed = Instant::now();
+    if let Some(pidfd) = containers.watch(&launched.supervisor)? {
+        let mut poll = [nix::poll::PollFd::new(
+            std::os::fd::AsFd::as_fd(&pidfd),
+            nix::poll::PollFlags::POLLIN,
+        )];
+        nix::poll::poll(&mut poll, nix::poll::PollTimeout::NONE)?;
+    }
+    let ended = Instant::now();
+    containers.destroy(&name, Some(&launched.supervisor), DestroyOptions::default())?;
+    containers.forget(&name)?;
+    Ok([executed - began, ended - executed, ended.elapsed()])
+}

@@ -1,0 +1,433 @@
+//! Ending everything in a container's groups and removing them: a state machine with deadlines.
+//!
+//! [`Destroy::step`] takes the time from outside, does one round of writes and looks, and says when
+//! to come again. Freeze, kill, thaw, wait for empty, wait for the supervisor, remove; where the
+//! unified tree has `cgroup.kill`, that one write replaces the first three. Kills are repeated until
+//! the groups are empty. Invariant: it ends as done with nothing left, or as stuck with a list of what
+//! is; it may then be begun anew.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::knob::{list_pids, read_text};
+use super::{Controller, Groups, Version};
+use crate::containers::DestroyOptions;
+use crate::identity::ProcessIdentity;
+use crate::sys::{KillPayload, send_kill_request, send_signal};
+
+/// First and longest pause between two looks.
+const PAUSE_MIN: Duration = Duration::from_micros(200);
+const PAUSE_MAX: Duration = Duration::from_millis(20);
+
+/// How often an unfinished kill begins again, for forks that slipped through unfrozen.
+const KILL_AGAIN: Duration = Duration::from_millis(500);
+
+/// How long a supervisor may take to write the exit record once its task is gone; it waits for a disk
+/// there.
+const SUPERVISOR_GRACE: Duration = Duration::from_secs(10);
+
+/// Most processes that are named when they will not die.
+const NAMED_MAX: usize = 8;
+
+/// What a step came to.
+#[derive(Debug, Eq, PartialEq)]
+pub(crate) enum Progress {
+    /// Come again after this.
+    Wait(Duration),
+    /// Nothing is left.
+    Done,
+    /// A deadline passed; this is left.
+    Stuck(String),
+}
+
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+enum Stage {
+    Look,
+    Freeze,
+    Kill,
+    Empty,
+    Supervisor,
+    Remove,
+}
+
+/// One container's destruction.
+#[derive(Debug)]
+pub(crate) struct Destroy {
+    groups: Groups,
+    supervisor: Option<ProcessIdentity>,
+    options: DestroyOptions,
+    stage: Stage,
+    /// When the stage was entered.
+    since: Duration,
+    /// When processes were first killed: the deadline to be empty counts from here.
+    killing_since: Option<Duration>,
+    killed_at: Duration,
+    pause: Duration,
+}
+
+impl Destroy {
+    pub(crate) fn new(
+        groups: Groups,
+        supervisor: Option<ProcessIdentity>,
+        options: DestroyOptions,
+    ) -> Self {
+        Self {
+            groups,
+            supervisor,
+            options,
+            stage: Stage::Look,
+            since: Duration::ZERO,
+            killing_since: None,
+            killed_at: Duration::ZERO,
+            pause: PAUSE_MIN,
+        }
+    }
+
+    /// Goes as far as it can at this moment (any clock that does not go back).
+    pub(crate) fn step(&mut self, now: Duration) -> Progress {
+        loop {
+            let entered = self.stage;
+            let progress = match self.stage {
+                Stage::Look => self.look(now),
+                Stage::Freeze => self.freeze(now),
+                Stage::Kill => self.kill(now),
+                Stage::Empty => self.empty(now),
+                Stage::Supervisor => self.await_supervisor(now),
+                Stage::Remove => self.remove(now),
+            };
+            match progress {
+                Some(progress) => return progress,
+                None => debug_assert_ne!(entered, self.stage, "a stage must lead on or answer"),
+            }
+        }
+    }
+
+    fn enter(&mut self, stage: Stage, now: Duration) -> Option<Progress> {
+        self.stage = stage;
+        self.since = now;
+        self.pause = PAUSE_MIN;
+        None
+    }
+
+    fn again(&mut self) -> Option<Progress> {
+        let pause = self.pause;
+        self.pause = (pause * 2).min(PAUSE_MAX);
+        Some(Progress::Wait(pause))
+    }
+
+    fn supervisor_lives(&self) -> bool {
+        // What cannot be looked at is taken for alive: better stuck than forgotten.
+        self.supervisor
+            .as_ref()
+            .is_some_and(|who| !matches!(who.open(), Ok(None)))
+    }
+
+    fn open_supervisor(&self) -> Option<OwnedFd> {
+        self.supervisor.as_ref()?.open().ok().flatten()
+    }
+
+    fn look(&mut self, now: Duration) -> Option<Progress> {
+        if self.pids().is_empty() && !self.supervisor_lives() {
+            return self.enter(Stage::Remove, now);
+        }
+        self.killing_since = Some(now);
+        let can_freeze = self.freezer().is_some() && self.kill_file().is_none();
+        self.enter(
+            if can_freeze {
+                Stage::Freeze
+            } else {
+                Stage::Kill
+            },
+            now,
+        )
+    }
+
+    fn freeze(&mut self, now: Duration) -> Option<Progress> {
+        let Some(freezer) = self.freezer() else {
+            return self.enter(Stage::Kill, now);
+        };
+        // Written on every look: a freeze that met a fork can stay FREEZING until asked again.
+        let _ = fs::write(freezer.join("freezer.state"), "FROZEN");
+        let state = read_text(&freezer, "freezer.state").unwrap_or_default();
+        if state.trim() != "FREEZING" || now >= self.since.saturating_add(self.options.freeze) {
+            return self.enter(Stage::Kill, now);
+        }
+        self.again()
+    }
+
+    fn kill(&mut self, now: Duration) -> Option<Progress> {
+        if let Some(file) = self.kill_file() {
+            let _ = fs::write(file, "1");
+        }
+        if let Some(Ok(Some(pidfd))) = self.supervisor.as_ref().map(ProcessIdentity::open) {
+            // Without groups this is the kill; with them it keeps the record honest.
+            let payload = KillPayload {
+                signal: 9,
+                grace: Duration::ZERO,
+            };
+            let _ = send_kill_request(std::os::fd::AsFd::as_fd(&pidfd), payload);
+        }
+        for pid in self.pids() {
+            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+        }
+        // Some kernels end a frozen task only when it is thawed.
+        if let Some(freezer) = self.freezer() {
+            let _ = fs::write(freezer.join("freezer.state"), "THAWED");
+        }
+        self.killed_at = now;
+        self.enter(Stage::Empty, now)
+    }
+
+    fn empty(&mut self, now: Duration) -> Option<Progress> {
+        let pids = self.pids();
+        if pids.is_empty() {
+            return self.enter(Stage::Supervisor, now);
+        }
+        let since = self.killing_since.unwrap_or(now);
+        if now >= since.saturating_add(self.options.empty) {
+            return Some(Progress::Stuck(describe(&pids)));
+        }
+        if now >= self.killed_at + KILL_AGAIN {
+            return self.enter(Stage::Kill, now);
+        }
+        self.again()
+    }
+
+    fn await_supervisor(&mut self, now: Duration) -> Option<Progress> {
+        if !self.supervisor_lives() {
+            return self.enter(Stage::Remove, now);
+        }
+        let overdue = now >= self.since + SUPERVISOR_GRACE;
+        if overdue && let Some(pidfd) = self.open_supervisor() {
+            let _ = send_signal(pidfd.as_fd(), libc::SIGKILL);
+        }
+        if now >= (self.since + SUPERVISOR_GRACE).saturating_add(self.options.empty) {
+            let pid = self.supervisor.as_ref().map_or(0, |who| who.pid);
+            return Some(Progress::Stuck(format!("supervisor {}", describe(&[pid]))));
+        }
+        self.again()
+    }
+
+    fn remove(&mut self, now: Duration) -> Option<Progress> {
+        let mut left = String::new();
+        for group in &self.groups.dirs {
+            if let Err((path, error)) = remove_tree(&group.dir) {
+                let _ = write!(left, "{} ({error}) ", path.display());
+            }
+        }
+        if left.is_empty() {
+            return Some(Progress::Done);
+        }
+        if now >= self.since.saturating_add(self.options.remove) {
+            return Some(Progress::Stuck(left.trim_end().to_owned()));
+        }
+        // Somebody may have been cloned into a group between the last look and now.
+        if !self.pids().is_empty() && now >= self.since + KILL_AGAIN {
+            return self.enter(Stage::Look, now);
+        }
+        self.again()
+    }
+
+    /// Every process in any of the container's folders, or below them.
+    fn pids(&self) -> Vec<i32> {
+        let mut pids = Vec::new();
+        for group in &self.groups.dirs {
+            collect_pids(&group.dir, &mut pids);
+        }
+        pids.sort_unstable();
+        pids.dedup();
+        pids
+    }
+
+    fn freezer(&self) -> Option<PathBuf> {
+        let group = self.groups.of(Controller::Freezer)?;
+        (group.version == Version::V1 && group.dir.exists()).then(|| group.dir.clone())
+    }
+
+    fn kill_file(&self) -> Option<PathBuf> {
+        self.groups
+            .unified()
+            .map(|group| group.dir.join("cgroup.kill"))
+            .filter(|file| file.exists())
+    }
+}
+
+fn collect_pids(dir: &Path, pids: &mut Vec<i32>) {
+    pids.extend(list_pids(dir).unwrap_or_default());
+    for child in subgroups(dir) {
+        collect_pids(&child, pids);
+    }
+}
+
+fn subgroups(dir: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    folders.map(|entry| entry.path()).collect()
+}
+
+/// Removes a group with everything below it; what is gone already is removed.
+fn remove_tree(dir: &Path) -> Result<(), (PathBuf, io::Error)> {
+    let first = remove_one(dir);
+    if first.is_ok() {
+        return Ok(());
+    }
+    for child in subgroups(dir) {
+        remove_tree(&child)?;
+    }
+    remove_one(dir).map_err(|error| (dir.to_owned(), error))
+}
+
+fn remove_one(dir: &Path) -> io::Result<()> {
+    match fs::remove_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+/// Removes a group that holds no process and no group with one; whether it is gone.
+pub(crate) fn remove_if_empty(dir: &Path) -> bool {
+    let mut pids = Vec::new();
+    collect_pids(dir, &mut pids);
+    pids.is_empty() && remove_tree(dir).is_ok()
+}
+
+/// Processes with their states, for a message: `12 (D dd), 13 (S sh)`.
+fn describe(pids: &[i32]) -> String {
+    let mut text = format!("{} process(es) left:", pids.len());
+    for pid in pids.iter().take(NAMED_MAX) {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let name = stat
+            .split_once('(')
+            .and_then(|(_, rest)| rest.rsplit_once(')'));
+        let (name, rest) = name.unwrap_or(("?", " ?"));
+        let state = rest.trim_start().chars().next().unwrap_or('?');
+        let _ = write!(text, " {pid} ({state} {name})");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::GroupDir;
+    use super::*;
+
+    fn options() -> DestroyOptions {
+        DestroyOptions {
+            freeze: Duration::from_secs(1),
+            empty: Duration::from_secs(5),
+            remove: Duration::from_secs(3),
+        }
+    }
+
+    fn destroy(dir: &Path, version: Version) -> Destroy {
+        let controllers = vec![Controller::Freezer];
+        let group = GroupDir {
+            version,
+            dir: dir.to_owned(),
+            controllers,
+        };
+        Destroy::new(Groups { dirs: vec![group] }, None, options())
+    }
+
+    /// Steps until an answer, on a clock of its own; how long it took by that clock.
+    fn run(destroy: &mut Destroy) -> (Progress, Duration) {
+        let mut now = Duration::from_secs(100);
+        loop {
+            match destroy.step(now) {
+                Progress::Wait(pause) => {
+                    assert!(!pause.is_zero());
+                    now += pause;
+                }
+                answer => return (answer, now - Duration::from_secs(100)),
+            }
+        }
+    }
+
+    #[test]
+    fn empty_groups_go_at_once_with_what_is_below() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let group = dir.path().join("c");
+        fs::create_dir_all(group.join("leaf/deeper")).expect("made");
+        assert_eq!(
+            run(&mut destroy(&group, Version::V2)),
+            (Progress::Done, Duration::ZERO)
+        );
+        assert!(!group.exists());
+    }
+
+    #[test]
+    fn a_container_that_never_was_is_done() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let mut destroy = destroy(&dir.path().join("never"), Version::V1);
+        assert_eq!(destroy.step(Duration::ZERO), Progress::Done);
+    }
+
+    #[test]
+    fn what_cannot_be_removed_is_named_at_the_deadline() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let group = dir.path().join("c");
+        fs::create_dir(&group).expect("made");
+        fs::write(group.join("foreign"), "x").expect("written");
+        let (answer, after) = run(&mut destroy(&group, Version::V2));
+        let Progress::Stuck(left) = answer else {
+            panic!("{answer:?}")
+        };
+        assert!(left.contains("/c ("), "{left}");
+        assert!(
+            after >= options().remove && after < options().remove * 2,
+            "{after:?}"
+        );
+    }
+
+    /// A pid that no process has, nor can have, so that a fixture kills nobody.
+    const NOBODY: i32 = i32::MAX;
+
+    #[test]
+    fn processes_that_stay_are_named_and_v1_is_frozen_then_thawed() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let group = dir.path().join("c");
+        fs::create_dir(&group).expect("made");
+        fs::write(group.join("cgroup.procs"), format!("{NOBODY}\n")).expect("written");
+        let mut destroy = destroy(&group, Version::V1);
+        let state = || fs::read_to_string(group.join("freezer.state")).expect("read");
+        let mut now = Duration::ZERO;
+        assert!(matches!(destroy.step(now), Progress::Wait(_)));
+        assert_eq!(state(), "THAWED");
+        // A freezer that never gets there holds the kill up no longer than its deadline.
+        destroy.stage = Stage::Freeze;
+        destroy.since = now;
+        let (answer, after) = run(&mut destroy);
+        let Progress::Stuck(left) = answer else {
+            panic!("{answer:?}")
+        };
+        assert!(left.starts_with("1 process(es) left: 2147483647"), "{left}");
+        now += after;
+        assert!(now >= Duration::ZERO);
+    }
+
+    #[test]
+    fn v2_is_killed_by_one_write() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let group = dir.path().join("c");
+        fs::create_dir_all(group.join("leaf")).expect("made");
+        fs::write(group.join("cgroup.kill"), "").expect("written");
+        fs::write(group.join("leaf/cgroup.procs"), format!("{NOBODY}\n")).expect("written");
+        let mut destroy = destroy(&group, Version::V2);
+        assert!(matches!(destroy.step(Duration::ZERO), Progress::Wait(_)));
+        assert_eq!(
+            fs::read_to_string(group.join("cgroup.kill")).expect("read"),
+            "1"
+        );
+        // The process goes; the fixture's files stay, as the kernel's would not.
+        fs::write(group.join("leaf/cgroup.procs"), "").expect("written");
+        let (answer, _) = run(&mut destroy);
+        assert!(matches!(answer, Progress::Stuck(left) if left.contains("leaf")));
+    }
+}

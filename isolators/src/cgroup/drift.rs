@@ -1,0 +1,168 @@
+//! Whether the limits in force are those that were asked for: a pure comparison of knobs.
+//!
+//! The kernel shows some values otherwise than they were written: rounded to pages, `-1` as the largest
+//! number there is. Those are no differences. Knobs that can only be written are not compared.
+
+use super::{Controller, KnobWrite};
+
+/// v1 shows "no limit" as the largest page-aligned `i64`.
+const UNLIMITED_MIN: u64 = (1 << 63) - (1 << 20);
+
+/// Memory limits are rounded down to pages, of 64 KiB at most.
+const PAGE_MAX: u64 = 64 << 10;
+
+/// Cannot be read back as they were written.
+const WRITE_ONLY: [&str; 3] = ["devices.allow", "devices.deny", "(device program)"];
+
+/// Never lowered under a running task by an update, so a higher one may be from an earlier demand.
+const ONLY_RAISED: [&str; 3] = [
+    "memory.limit_in_bytes",
+    "memory.memsw.limit_in_bytes",
+    "memory.max",
+];
+
+/// How a knob differs.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub enum DriftKind {
+    /// It holds something else.
+    Differs,
+    /// It is not there, or cannot be read.
+    Missing,
+    /// A hard memory limit is higher than asked for; [`crate::Containers::shrink_memory`] lowers it.
+    Higher,
+}
+
+/// A knob that does not hold what was asked for.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Drift {
+    /// Whose knob.
+    pub controller: Controller,
+    /// The control file.
+    pub file: &'static str,
+    /// What was asked for.
+    pub wanted: String,
+    /// What is there.
+    pub found: Option<String>,
+    /// How the two differ.
+    pub kind: DriftKind,
+}
+
+/// Compares the writes of a plan with what `read` finds.
+pub(crate) fn drifts(
+    wanted: &[KnobWrite],
+    read: impl Fn(&KnobWrite) -> Option<String>,
+) -> Vec<Drift> {
+    let mut found = Vec::new();
+    for (place, write) in wanted.iter().enumerate() {
+        let later = wanted.iter().skip(place + 1);
+        let overwritten = later.into_iter().any(|one| one.file == write.file);
+        if overwritten || WRITE_ONLY.contains(&write.file) {
+            continue;
+        }
+        let text = read(write).map(|text| text.trim().to_owned());
+        let kind = match &text {
+            None if write.optional => None,
+            None => Some(DriftKind::Missing),
+            Some(text) => difference(write, text),
+        };
+        found.extend(kind.map(|kind| Drift {
+            controller: write.controller,
+            file: write.file,
+            wanted: write.value.clone(),
+            found: text,
+            kind,
+        }));
+    }
+    found
+}
+
+fn difference(write: &KnobWrite, found: &str) -> Option<DriftKind> {
+    let (wanted, held) = (value(&write.value), value(found));
+    let (Value::Number(wanted), Value::Number(held)) = (&wanted, &held) else {
+        return (wanted != held).then_some(DriftKind::Differs);
+    };
+    let rounding = if write.controller == Controller::Memory {
+        PAGE_MAX
+    } else {
+        1
+    };
+    if held <= wanted && wanted - held < rounding {
+        None
+    } else if held > wanted && ONLY_RAISED.contains(&write.file) {
+        Some(DriftKind::Higher)
+    } else {
+        Some(DriftKind::Differs)
+    }
+}
+
+#[derive(Debug, Eq, PartialEq)]
+enum Value<'a> {
+    Number(u64),
+    Text(&'a str),
+}
+
+/// No limit is the highest of all.
+fn value(text: &str) -> Value<'_> {
+    match text {
+        "-1" | "max" => Value::Number(u64::MAX),
+        text => match text.parse() {
+            Ok(number) if number >= UNLIMITED_MIN => Value::Number(u64::MAX),
+            Ok(number) => Value::Number(number),
+            Err(_) => Value::Text(text),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kind(
+        controller: Controller,
+        file: &'static str,
+        wanted: &str,
+        found: &str,
+    ) -> Option<DriftKind> {
+        let write = KnobWrite::new(controller, file, wanted);
+        let found = drifts(&[write], |_| Some(format!("{found}\n")));
+        found.first().map(|drift| drift.kind)
+    }
+
+    #[test]
+    fn other_words_for_the_same_are_no_difference() {
+        use Controller::{Cpu, Memory, Pids};
+        use DriftKind::{Differs, Higher};
+        let v1 = "memory.limit_in_bytes";
+        for (controller, file, wanted, found, expected) in [
+            (Memory, v1, "-1", "9223372036854771712", None),
+            (Memory, "memory.max", "max", "max", None),
+            (Memory, "memory.max", "67108865", "67108864", None),
+            (Memory, "memory.max", "67108864", "134217728", Some(Higher)),
+            (Memory, v1, "67108864", "9223372036854771712", Some(Higher)),
+            (Memory, "memory.max", "134217728", "67108864", Some(Differs)),
+            (Memory, "memory.low", "33554432", "67108864", Some(Differs)),
+            (Memory, "memory.max", "max", "67108864", Some(Differs)),
+            (Cpu, "cpu.max", "50000 100000", "50000 100000", None),
+            (Cpu, "cpu.max", "50000 100000", "max 100000", Some(Differs)),
+            (Cpu, "cpu.shares", "512", "511", Some(Differs)),
+            (Pids, "pids.max", "max", "max", None),
+            (Pids, "pids.max", "64", "max", Some(Differs)),
+        ] {
+            assert_eq!(
+                kind(controller, file, wanted, found),
+                expected,
+                "{file} {wanted} {found}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_missing_is_told_unless_it_may_be() {
+        let must = KnobWrite::new(Controller::Cpu, "cpu.shares", 2);
+        let may = KnobWrite::optional(Controller::Cpu, "cpu.idle", 1);
+        let blind = KnobWrite::new(Controller::Devices, "devices.deny", "a");
+        let found = drifts(&[must, may, blind], |_| None);
+        let kinds: Vec<_> = found.iter().map(|drift| (drift.file, drift.kind)).collect();
+        assert_eq!(kinds, [("cpu.shares", DriftKind::Missing)]);
+    }
+}

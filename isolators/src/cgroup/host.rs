@@ -1,0 +1,281 @@
+//! Which cgroup hierarchies a machine has, and what we may do there.
+//!
+//! Read once, from the mount table and the unified tree's `cgroup.controllers`. Knows paths only, so
+//! that a fixture with its own mount table stands in for a machine.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use procfs::FromBufRead;
+use procfs::process::MountInfos;
+
+use super::Controller;
+use super::knob::read_text;
+
+/// How the host mounts its cgroups.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub enum Mode {
+    /// No usable cgroups: not mounted, or not ours to write.
+    None,
+    /// Version 1 hierarchies only.
+    Legacy,
+    /// Version 1 for limits, the unified tree for tracking, killing and pressure.
+    Hybrid,
+    /// Version 2 only.
+    Unified,
+}
+
+/// One mounted v1 hierarchy.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct V1Hierarchy {
+    /// Where it is mounted.
+    pub mount: PathBuf,
+    /// What it controls; several when co-mounted.
+    pub controllers: Vec<Controller>,
+}
+
+/// The mounted v2 tree.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Unified {
+    /// Where it is mounted.
+    pub mount: PathBuf,
+    /// What it can control here.
+    pub controllers: Vec<Controller>,
+}
+
+/// The cgroup hierarchies and the rights found on this machine (or in a fixture).
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Host {
+    /// Where procfs is.
+    pub proc: PathBuf,
+    /// How cgroups are mounted.
+    pub mode: Mode,
+    /// v1 hierarchies with a controller that we know.
+    pub v1: Vec<V1Hierarchy>,
+    /// The v2 tree.
+    pub unified: Option<Unified>,
+    /// Whether we may make namespaces, groups and change users: root with CAP_SYS_ADMIN.
+    pub privileged: bool,
+}
+
+/// Why a host cannot be looked at.
+#[derive(Debug, thiserror::Error)]
+pub enum DetectError {
+    /// The mount table is unreadable.
+    #[error("failed to read the mount table {path}")]
+    MountTable {
+        /// Where it was looked for.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The mount table makes no sense.
+    #[error("failed to parse the mount table {path}: {reason}")]
+    Parse {
+        /// Where it is.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+impl Host {
+    /// Looks at the running machine.
+    pub fn detect() -> Result<Self, DetectError> {
+        let admin = caps::has_cap(
+            None,
+            caps::CapSet::Effective,
+            caps::Capability::CAP_SYS_ADMIN,
+        );
+        let privileged = nix::unistd::geteuid().is_root() && admin.unwrap_or(false);
+        Self::at(Path::new("/proc"), privileged)
+    }
+
+    /// Looks at the machine behind a given procfs.
+    pub fn at(proc: &Path, privileged: bool) -> Result<Self, DetectError> {
+        let path = proc.join("self/mountinfo");
+        let text = fs::read(&path).map_err(|source| DetectError::MountTable {
+            path: path.clone(),
+            source,
+        })?;
+        let mounts =
+            MountInfos::from_buf_read(text.as_slice()).map_err(|error| DetectError::Parse {
+                path,
+                reason: error.to_string(),
+            })?;
+        let mut v1: Vec<V1Hierarchy> = Vec::new();
+        let mut unified = None;
+        for mount in mounts {
+            if mount.fs_type == "cgroup" {
+                let has =
+                    |controller: &Controller| mount.super_options.contains_key(controller.name());
+                let controllers: Vec<_> = Controller::ALL.into_iter().filter(has).collect();
+                // The same hierarchy may be mounted twice; the first is as good.
+                let known = v1.iter().any(|other| other.controllers == controllers);
+                if !controllers.is_empty() && !known {
+                    v1.push(V1Hierarchy {
+                        mount: unescaped(&mount.mount_point),
+                        controllers,
+                    });
+                }
+            } else if mount.fs_type == "cgroup2" && unified.is_none() {
+                let point = unescaped(&mount.mount_point);
+                let controllers = available_controllers(&point);
+                unified = Some(Unified {
+                    mount: point,
+                    controllers,
+                });
+            }
+        }
+        let mode = match (v1.is_empty(), unified.is_some()) {
+            (true, false) => Mode::None,
+            (false, false) => Mode::Legacy,
+            (false, true) => Mode::Hybrid,
+            (true, true) => Mode::Unified,
+        };
+        Ok(Self {
+            proc: proc.to_owned(),
+            mode,
+            v1,
+            unified,
+            privileged,
+        })
+    }
+
+    /// Whether a controller can be used here, in whichever tree.
+    pub fn offers(&self, controller: Controller) -> bool {
+        self.v1
+            .iter()
+            .any(|tree| tree.controllers.contains(&controller))
+            || self.unified.as_ref().is_some_and(|tree| {
+                controller.is_core_on_v2() || tree.controllers.contains(&controller)
+            })
+    }
+}
+
+/// A mount point as it is: the kernel writes white space and backslashes in octal.
+fn unescaped(point: &Path) -> PathBuf {
+    let mut bytes = point.as_os_str().as_bytes();
+    let mut plain = Vec::with_capacity(bytes.len());
+    while let Some((first, rest)) = bytes.split_first() {
+        let octal = rest.get(..3).filter(|_| *first == b'\\');
+        let text = octal.and_then(|octal| str::from_utf8(octal).ok());
+        let byte = text.and_then(|text| u8::from_str_radix(text, 8).ok());
+        plain.push(byte.unwrap_or(*first));
+        bytes = if byte.is_some() {
+            rest.get(3..).unwrap_or_default()
+        } else {
+            rest
+        };
+    }
+    PathBuf::from(OsStr::from_bytes(&plain))
+}
+
+fn available_controllers(group: &Path) -> Vec<Controller> {
+    let text = read_text(group, "cgroup.controllers").unwrap_or_default();
+    let has = |controller: &Controller| {
+        text.split_ascii_whitespace()
+            .any(|name| name == controller.v2_name())
+    };
+    Controller::ALL.into_iter().filter(has).collect()
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use std::fmt::Write;
+
+    /// A machine made of folders: v1 mounts by their options, and maybe a v2 tree.
+    pub(crate) fn fixture(root: &Path, v1: &[&str], v2: Option<&str>) -> Host {
+        let proc = root.join("proc");
+        fs::create_dir_all(proc.join("self")).expect("made");
+        let mut table = String::from("27 1 254:0 / / rw - ext4 /dev/vda rw\n");
+        for options in v1 {
+            let mount = root.join(options.replace(['=', ','], "_"));
+            fs::create_dir_all(&mount).expect("made");
+            let mount = mount.display().to_string().replace(' ', "\\040");
+            writeln!(
+                table,
+                "32 31 0:29 / {mount} rw,relatime - cgroup cgroup rw,{options}"
+            )
+            .expect("written");
+        }
+        if let Some(controllers) = v2 {
+            let mount = root.join("unified");
+            fs::create_dir_all(&mount).expect("made");
+            fs::write(mount.join("cgroup.controllers"), controllers).expect("written");
+            fs::write(mount.join("cgroup.subtree_control"), "").expect("written");
+            let mount = mount.display().to_string().replace(' ', "\\040");
+            writeln!(
+                table,
+                "41 31 0:38 / {mount} rw,relatime - cgroup2 cgroup2 rw,nsdelegate"
+            )
+            .expect("written");
+        }
+        fs::write(proc.join("self/mountinfo"), table).expect("written");
+        Host::at(&proc, true).expect("detected")
+    }
+
+    #[test]
+    fn modes_are_told_apart() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let split = [
+            "cpu",
+            "cpuacct",
+            "memory",
+            "pids",
+            "freezer",
+            "name=systemd",
+            "blkio",
+        ];
+        let joined = ["cpu,cpuacct", "memory", "pids", "freezer"];
+        let v2 = "cpuset cpu io memory hugetlb pids\n";
+        for (name, v1, unified, mode) in [
+            ("none", &[][..], None, Mode::None),
+            ("named", &["name=systemd"][..], None, Mode::None),
+            ("legacy", &split[..], None, Mode::Legacy),
+            ("comounted", &joined[..], None, Mode::Legacy),
+            ("hybrid", &split[..], Some("hugetlb\n"), Mode::Hybrid),
+            ("unified", &[][..], Some(v2), Mode::Unified),
+            (
+                "systemd hybrid",
+                &["name=systemd"][..],
+                Some(v2),
+                Mode::Unified,
+            ),
+        ] {
+            let host = fixture(&dir.path().join(name), v1, unified);
+            assert_eq!(host.mode, mode, "{name}");
+            assert_eq!(
+                host.offers(Controller::Memory),
+                mode != Mode::None,
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn co_mounted_controllers_are_one_hierarchy() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let host = fixture(dir.path(), &["cpu,cpuacct", "cpu,cpuacct", "memory"], None);
+        let found: Vec<_> = host
+            .v1
+            .iter()
+            .map(|tree| tree.controllers.clone())
+            .collect();
+        let cpu = vec![Controller::Cpu, Controller::Cpuacct];
+        assert_eq!(found, [cpu, vec![Controller::Memory]]);
+        assert!(!host.offers(Controller::Pids));
+    }
+
+    #[test]
+    fn a_missing_mount_table_names_its_path() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let error = Host::at(dir.path(), false).expect_err("there is none");
+        assert!(error.to_string().contains("self/mountinfo"), "{error}");
+    }
+}

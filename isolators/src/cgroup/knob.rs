@@ -1,0 +1,165 @@
+//! One write to one control file, and reading them.
+//!
+//! A plan is a list of [`KnobWrite`]s: which controller, which file, what value; the path comes from
+//! the container's groups when it is carried out. Reading is forgiving in one way only: what is not
+//! there is `None`.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::Controller;
+
+/// One write that a plan asks for.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct KnobWrite {
+    /// Whose group it is in.
+    pub controller: Controller,
+    /// The control file.
+    pub file: &'static str,
+    /// What is written.
+    pub value: String,
+    /// Whether a kernel without this file may go without.
+    pub optional: bool,
+}
+
+impl KnobWrite {
+    /// A write that must succeed.
+    pub fn new(controller: Controller, file: &'static str, value: impl ToString) -> Self {
+        Self {
+            controller,
+            file,
+            value: value.to_string(),
+            optional: false,
+        }
+    }
+
+    /// A write that is skipped where the file does not exist.
+    pub fn optional(controller: Controller, file: &'static str, value: impl ToString) -> Self {
+        Self {
+            optional: true,
+            ..Self::new(controller, file, value)
+        }
+    }
+}
+
+/// A group could not be made or written.
+#[derive(Debug, thiserror::Error)]
+pub enum KnobError {
+    /// The group's folder could not be made.
+    #[error("failed to create the cgroup {path}")]
+    Create {
+        /// The folder.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The kernel refused a value.
+    #[error("failed to write {value:?} to {path}")]
+    Write {
+        /// The control file.
+        path: PathBuf,
+        /// What was written.
+        value: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The control file is not there.
+    #[error("{path} does not exist: controller {} is not enabled here", controller.name())]
+    NotEnabled {
+        /// The control file.
+        path: PathBuf,
+        /// Its controller.
+        controller: Controller,
+    },
+    /// The container has no group of this controller.
+    #[error("there is no cgroup of controller {} for {file}", controller.name())]
+    NoGroup {
+        /// The controller.
+        controller: Controller,
+        /// The control file.
+        file: &'static str,
+    },
+    /// A plan named a file that this version does not have.
+    #[error("controller {} has no file {file} on cgroup v1", controller.name())]
+    Unknown {
+        /// The controller.
+        controller: Controller,
+        /// The control file.
+        file: &'static str,
+    },
+}
+
+/// A control file's text; `None` if it is not there or cannot be read here.
+pub(crate) fn read_text(dir: &Path, file: &str) -> Option<String> {
+    fs::read_to_string(dir.join(file)).ok()
+}
+
+/// A control file that holds one number; `max` and what is no number are `None`.
+pub(crate) fn number(dir: &Path, file: &str) -> Option<u64> {
+    read_text(dir, file)?.trim().parse().ok()
+}
+
+/// The value of a key in a file of `key value` lines.
+pub(crate) fn flat_value(text: &str, key: &str) -> Option<u64> {
+    text.lines().find_map(|line| {
+        let (name, value) = line.split_once(' ')?;
+        if name == key {
+            value.trim().parse().ok()
+        } else {
+            None
+        }
+    })
+}
+
+/// The processes in a group itself, without its children. A group that is gone has none.
+pub(crate) fn list_pids(dir: &Path) -> io::Result<Vec<i32>> {
+    match fs::read_to_string(dir.join("cgroup.procs")) {
+        // 0 stands for a process of a pid namespace that we cannot see. It must never reach a kill,
+        // where it means our own process group.
+        Ok(text) => {
+            let pids = text
+                .lines()
+                .filter_map(|line| line.trim().parse::<i32>().ok());
+            Ok(pids.filter(|pid| *pid > 0).collect())
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flat_files_are_read_by_whole_keys() {
+        let text = "oom 3\noom_kill 1\noom_group_kill 0\nbad x\n";
+        assert_eq!(flat_value(text, "oom"), Some(3));
+        assert_eq!(flat_value(text, "oom_kill"), Some(1));
+        assert_eq!(flat_value(text, "oom_k"), None);
+        assert_eq!(flat_value(text, "bad"), None);
+    }
+
+    #[test]
+    fn a_missing_knob_is_none_and_a_missing_group_has_no_pids() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        assert_eq!(number(dir.path(), "pids.current"), None);
+        fs::write(dir.path().join("pids.max"), "max\n").expect("written");
+        assert_eq!(number(dir.path(), "pids.max"), None);
+        assert_eq!(
+            list_pids(&dir.path().join("gone")).expect("no error"),
+            [0; 0]
+        );
+    }
+
+    #[test]
+    fn pids_that_would_mean_a_group_are_left_out() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        fs::write(dir.path().join("cgroup.procs"), "0\n17\n-1\n\n").expect("written");
+        assert_eq!(list_pids(dir.path()).expect("read"), [17]);
+    }
+}

@@ -1,0 +1,401 @@
+//! Where one instance's groups are: `<hierarchy>/<root>/<instance>/<container>`.
+//!
+//! Pure but for `create_instance`, `create` and `write`, which carry out. On v2 a container's
+//! processes are in its `leaf`, since a group with enabled controllers may not hold any; supervisors
+//! are in the instance's `.supervisors`, outside every container, in each tree.
+
+use std::path::{Component, Path, PathBuf};
+
+use super::host::Host;
+use super::{Controller, KnobError, KnobWrite, Version, v1, v2};
+use crate::identity::ContainerName;
+
+/// Folder of the launcher and the supervisors. No container's name can begin with a dot.
+const SUPERVISORS: &str = ".supervisors";
+
+/// Folder of a container's processes on v2.
+const LEAF: &str = "leaf";
+
+/// A layout cannot be made on this host.
+#[derive(Debug, thiserror::Error)]
+pub enum LayoutError {
+    /// The root is no plain relative path.
+    #[error("cgroups root {0:?} must be a relative path without '..'")]
+    Root(PathBuf),
+    /// No tree has this controller.
+    #[error("cgroup controller {} is not available on this machine", .0.name())]
+    Missing(Controller),
+}
+
+/// One tree that we use.
+#[derive(Clone, Debug, Eq, PartialEq)]
+struct Tree {
+    version: Version,
+    mount: PathBuf,
+    /// Those of it that we use.
+    controllers: Vec<Controller>,
+}
+
+/// The places of one instance's groups.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Layout {
+    trees: Vec<Tree>,
+    root: PathBuf,
+    relative: PathBuf,
+}
+
+/// One folder of a container.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct GroupDir {
+    /// The tree's version.
+    pub version: Version,
+    /// The container's folder.
+    pub dir: PathBuf,
+    /// What is controlled there.
+    pub controllers: Vec<Controller>,
+}
+
+/// A container's folders, one per tree.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Groups {
+    /// All of them, v1 first.
+    pub dirs: Vec<GroupDir>,
+}
+
+impl Layout {
+    /// Places an instance's groups. The v2 tree, if mounted, is always used for tracking.
+    pub fn new(
+        host: &Host,
+        root: &Path,
+        instance: &ContainerName,
+        needed: &[Controller],
+    ) -> Result<Self, LayoutError> {
+        let plain = |part: Component<'_>| matches!(part, Component::Normal(_));
+        if root.as_os_str().is_empty() || !root.components().all(plain) {
+            return Err(LayoutError::Root(root.to_owned()));
+        }
+        if let Some(missing) = needed.iter().find(|controller| !host.offers(**controller)) {
+            return Err(LayoutError::Missing(*missing));
+        }
+        let mut trees = Vec::new();
+        for tree in &host.v1 {
+            let is_needed = |one: &Controller| needed.contains(one);
+            let controllers: Vec<_> = tree.controllers.iter().copied().filter(is_needed).collect();
+            if !controllers.is_empty() {
+                trees.push(Tree {
+                    version: Version::V1,
+                    mount: tree.mount.clone(),
+                    controllers,
+                });
+            }
+        }
+        if let Some(tree) = &host.unified {
+            let is_needed = |one: &Controller| {
+                needed.contains(one) && !trees.iter().any(|tree| tree.controllers.contains(one))
+            };
+            let controllers = tree.controllers.iter().copied().filter(is_needed).collect();
+            trees.push(Tree {
+                version: Version::V2,
+                mount: tree.mount.clone(),
+                controllers,
+            });
+        }
+        Ok(Self {
+            trees,
+            root: root.to_owned(),
+            relative: root.join(instance.as_str()),
+        })
+    }
+
+    /// A layout without any group, for hosts or users that have none.
+    pub fn none() -> Self {
+        Self {
+            trees: Vec::new(),
+            root: PathBuf::new(),
+            relative: PathBuf::new(),
+        }
+    }
+
+    /// The instance's folder in each tree.
+    pub fn instance_dirs(&self) -> Vec<PathBuf> {
+        self.trees
+            .iter()
+            .map(|tree| tree.mount.join(&self.relative))
+            .collect()
+    }
+
+    /// The shared root in each tree.
+    pub fn root_dirs(&self) -> Vec<PathBuf> {
+        self.trees
+            .iter()
+            .map(|tree| tree.mount.join(&self.root))
+            .collect()
+    }
+
+    /// The supervisors' folder in each tree.
+    pub fn supervisor_dirs(&self) -> Vec<PathBuf> {
+        self.instance_dirs()
+            .into_iter()
+            .map(|dir| dir.join(SUPERVISORS))
+            .collect()
+    }
+
+    /// v1 files that a launcher, having one thread, writes itself into, and its supervisors with it.
+    pub fn supervisor_tasks(&self) -> Vec<PathBuf> {
+        let dirs = self.supervisor_dirs().into_iter().zip(&self.trees);
+        dirs.filter(|(_, tree)| tree.version == Version::V1)
+            .map(|(dir, _)| dir.join("tasks"))
+            .collect()
+    }
+
+    /// The v2 folder that each supervisor is cloned into.
+    pub fn supervisor_group(&self) -> Option<PathBuf> {
+        let dirs = self.supervisor_dirs().into_iter().zip(&self.trees);
+        dirs.filter(|(_, tree)| tree.version == Version::V2)
+            .map(|(dir, _)| dir)
+            .next()
+    }
+
+    /// A container's folders.
+    pub fn container(&self, name: &ContainerName) -> Groups {
+        let group = |tree: &Tree| GroupDir {
+            version: tree.version,
+            dir: tree.mount.join(&self.relative).join(name.as_str()),
+            controllers: tree.controllers.clone(),
+        };
+        Groups {
+            dirs: self.trees.iter().map(group).collect(),
+        }
+    }
+
+    /// Makes the instance's folders, and the supervisors'.
+    pub fn create_instance(&self) -> Result<(), KnobError> {
+        for tree in &self.trees {
+            let supervisors = tree.mount.join(&self.relative).join(SUPERVISORS);
+            match tree.version {
+                Version::V1 => {
+                    for controller in tree.controllers.iter().take(1) {
+                        v1::create(&supervisors, *controller)?;
+                    }
+                    v1::fill_cpuset(&supervisors)?;
+                }
+                Version::V2 => {
+                    v2::create_instance(&tree.mount, &self.relative, &tree.controllers)?;
+                    v2::create(&supervisors)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Groups {
+    /// The folder that a controller's knobs are in, and its version.
+    pub fn of(&self, controller: Controller) -> Option<&GroupDir> {
+        let controls = |group: &&GroupDir| group.controllers.contains(&controller);
+        self.dirs
+            .iter()
+            .find(controls)
+            .or_else(|| self.unified().filter(|_| controller.is_core_on_v2()))
+    }
+
+    /// The folder in the v2 tree.
+    pub fn unified(&self) -> Option<&GroupDir> {
+        self.dirs.iter().find(|group| group.version == Version::V2)
+    }
+
+    /// v1 folders, which a task writes itself into.
+    pub fn v1_dirs(&self) -> Vec<PathBuf> {
+        let v1 = self
+            .dirs
+            .iter()
+            .filter(|group| group.version == Version::V1);
+        v1.map(|group| group.dir.clone()).collect()
+    }
+
+    /// The v2 folder that a task is cloned into.
+    pub fn leaf(&self) -> Option<PathBuf> {
+        self.unified().map(|group| group.dir.join(LEAF))
+    }
+
+    /// Every folder that processes of the container can be in.
+    pub fn process_dirs(&self) -> Vec<PathBuf> {
+        let mut dirs = self.v1_dirs();
+        dirs.extend(self.leaf());
+        dirs
+    }
+
+    /// Whether any of the folders exists.
+    pub fn exist(&self) -> bool {
+        self.dirs.iter().any(|group| group.dir.exists())
+    }
+
+    /// Makes all folders. What was made before a failure is left for a destroy.
+    pub fn create(&self) -> Result<(), KnobError> {
+        for group in &self.dirs {
+            match group.version {
+                Version::V1 => {
+                    for controller in group.controllers.iter().take(1) {
+                        v1::create(&group.dir, *controller)?;
+                    }
+                    v1::fill_cpuset(&group.dir)?;
+                }
+                Version::V2 => {
+                    v2::create(&group.dir)?;
+                    v2::create(&group.dir.join(LEAF))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Carries one planned write out.
+    pub fn write(&self, write: &KnobWrite) -> Result<(), KnobError> {
+        let KnobWrite {
+            controller, file, ..
+        } = *write;
+        let group = self
+            .of(controller)
+            .ok_or(KnobError::NoGroup { controller, file })?;
+        let written = match group.version {
+            Version::V1 => v1::write(&group.dir, write),
+            Version::V2 => v2::write(&group.dir, write),
+        };
+        match written {
+            Err(KnobError::NotEnabled { .. }) if write.optional => Ok(()),
+            other => other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::host::tests::fixture;
+    use super::*;
+
+    const NEEDED: [Controller; 5] = [
+        Controller::Cpu,
+        Controller::Cpuacct,
+        Controller::Memory,
+        Controller::Pids,
+        Controller::Freezer,
+    ];
+
+    fn name(text: &str) -> ContainerName {
+        ContainerName::new(text).expect("valid")
+    }
+
+    fn layout(host: &Host) -> Layout {
+        Layout::new(host, Path::new("meseta"), &name("i1"), &NEEDED).expect("placed")
+    }
+
+    #[test]
+    fn legacy_uses_each_hierarchy_once() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let host = fixture(
+            dir.path(),
+            &["cpu,cpuacct", "memory", "pids", "freezer", "blkio"],
+            None,
+        );
+        let groups = layout(&host).container(&name("c"));
+        let at = |tree: &str| dir.path().join(tree).join("meseta/i1/c");
+        let expected = ["cpu_cpuacct", "memory", "pids", "freezer"].map(at);
+        assert_eq!(groups.v1_dirs(), expected);
+        assert_eq!(groups.leaf(), None);
+        assert_eq!(
+            groups.of(Controller::Cpuacct).expect("there").dir,
+            at("cpu_cpuacct")
+        );
+    }
+
+    #[test]
+    fn hybrid_limits_by_v1_and_tracks_by_v2() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let v1 = ["cpu", "cpuacct", "memory", "pids", "freezer"];
+        let host = fixture(dir.path(), &v1, Some("hugetlb"));
+        let groups = layout(&host).container(&name("c"));
+        assert_eq!(groups.dirs.len(), 6);
+        assert_eq!(
+            groups.of(Controller::Memory).expect("there").version,
+            Version::V1
+        );
+        assert_eq!(
+            groups.leaf(),
+            Some(dir.path().join("unified/meseta/i1/c/leaf"))
+        );
+    }
+
+    #[test]
+    fn a_controller_is_taken_from_v2_where_v1_lacks_it() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let host = fixture(
+            dir.path(),
+            &["cpu", "cpuacct", "freezer"],
+            Some("memory pids"),
+        );
+        let groups = layout(&host).container(&name("c"));
+        assert_eq!(
+            groups.of(Controller::Cpu).expect("there").version,
+            Version::V1
+        );
+        assert_eq!(
+            groups.of(Controller::Memory).expect("there").version,
+            Version::V2
+        );
+    }
+
+    #[test]
+    fn unified_has_one_folder() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let host = fixture(dir.path(), &[], Some("cpu memory pids"));
+        let layout = layout(&host);
+        let groups = layout.container(&name("c"));
+        assert_eq!(groups.dirs.len(), 1);
+        for controller in NEEDED {
+            assert!(groups.of(controller).is_some(), "{controller:?}");
+        }
+        assert!(layout.supervisor_tasks().is_empty());
+        let group = dir.path().join("unified/meseta/i1/.supervisors");
+        assert_eq!(layout.supervisor_group(), Some(group));
+    }
+
+    #[test]
+    fn roots_outside_and_missing_controllers_are_refused() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let host = fixture(dir.path(), &["cpu", "cpuacct", "freezer"], None);
+        for root in ["", "/abs", "../up", "a/../b", "."] {
+            let layout = Layout::new(&host, Path::new(root), &name("i"), &[]);
+            assert!(matches!(layout, Err(LayoutError::Root(_))), "{root:?}");
+        }
+        let layout = Layout::new(&host, Path::new("m"), &name("i"), &[Controller::Memory]);
+        assert!(matches!(
+            layout,
+            Err(LayoutError::Missing(Controller::Memory))
+        ));
+    }
+
+    #[test]
+    fn an_instance_and_a_container_are_made_in_every_tree() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let host = fixture(
+            dir.path(),
+            &["cpu,cpuacct", "memory", "pids", "freezer"],
+            Some(""),
+        );
+        let layout = layout(&host);
+        layout.create_instance().expect("made");
+        let groups = layout.container(&name("c"));
+        groups.create().expect("made");
+        for made in layout
+            .supervisor_dirs()
+            .iter()
+            .chain(&groups.process_dirs())
+        {
+            assert!(made.is_dir(), "{made:?}");
+        }
+        let write = KnobWrite::new(Controller::Pids, "pids.max", 9);
+        groups.write(&write).expect("written");
+        let knob = dir.path().join("pids/meseta/i1/c/pids.max");
+        assert_eq!(std::fs::read_to_string(knob).expect("read"), "9");
+    }
+}

@@ -1,0 +1,104 @@
+//! cgroup trees: what this host has, where our groups are in it, and how they are written and read.
+//!
+//! [`Host`] is detected from the mount table (or a fixture's); a [`Layout`] places one instance's
+//! groups in it; [`Groups`] are one container's folders. Version 1 is created and written through
+//! cgroups-rs in `v1.rs` and nowhere else; version 2 and hybrid are in `v2.rs`; reading is in
+//! `knob.rs` and `destroy.rs` for all of them.
+
+mod destroy;
+mod drift;
+mod host;
+mod knob;
+mod layout;
+mod v1;
+mod v2;
+
+pub(crate) use destroy::{Destroy, Progress, remove_if_empty};
+pub(crate) use drift::drifts;
+pub use drift::{Drift, DriftKind};
+pub use host::{DetectError, Host, Mode, Unified, V1Hierarchy};
+pub use knob::{KnobError, KnobWrite};
+pub(crate) use knob::{flat_value, list_pids, number, read_text};
+pub use layout::{GroupDir, Groups, Layout, LayoutError};
+
+/// The version of a hierarchy.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub enum Version {
+    /// cgroup.
+    V1,
+    /// cgroup2.
+    V2,
+}
+
+/// A cgroup controller, by the name both versions can be asked with.
+#[derive(Copy, Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash)]
+pub enum Controller {
+    /// Shares or weight, and CFS quota.
+    Cpu,
+    /// CPU time accounting (v1; every v2 group counts its time).
+    Cpuacct,
+    /// Memory limits and accounting.
+    Memory,
+    /// Number of tasks.
+    Pids,
+    /// Stopping all tasks of a group (v1; every v2 group can).
+    Freezer,
+    /// Which processors and memory nodes.
+    Cpuset,
+    /// Block devices: `blkio` on v1, `io` on v2.
+    Blkio,
+    /// Which device nodes may be used (v1; on v2 a program attached to the group decides).
+    Devices,
+    /// Huge pages.
+    Hugetlb,
+    /// Counting events per group (v1; every v2 group can be counted).
+    PerfEvent,
+}
+
+impl Controller {
+    /// All that we use.
+    pub const ALL: [Self; 10] = [
+        Self::Cpu,
+        Self::Cpuacct,
+        Self::Memory,
+        Self::Pids,
+        Self::Freezer,
+        Self::Cpuset,
+        Self::Blkio,
+        Self::Devices,
+        Self::Hugetlb,
+        Self::PerfEvent,
+    ];
+
+    /// The kernel's name, as in the mount options of v1.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Cpuacct => "cpuacct",
+            Self::Memory => "memory",
+            Self::Pids => "pids",
+            Self::Freezer => "freezer",
+            Self::Cpuset => "cpuset",
+            Self::Blkio => "blkio",
+            Self::Devices => "devices",
+            Self::Hugetlb => "hugetlb",
+            Self::PerfEvent => "perf_event",
+        }
+    }
+
+    /// The kernel's name in `cgroup.controllers` of v2.
+    pub fn v2_name(self) -> &'static str {
+        match self {
+            Self::Blkio => "io",
+            other => other.name(),
+        }
+    }
+
+    /// Whether every v2 group has it without enabling.
+    pub fn is_core_on_v2(self) -> bool {
+        matches!(
+            self,
+            Self::Cpuacct | Self::Freezer | Self::Devices | Self::PerfEvent
+        )
+    }
+}

@@ -1,0 +1,169 @@
+//! cgroup v2: making groups below a delegated folder, enabling controllers, strict writes.
+//!
+//! Ours, because under delegation only our own subtree may be touched and a failed enable must be an
+//! error. Invariant: `cgroup.subtree_control` above the handed root is written only when the root
+//! lacks a controller that we need, and then only to add it.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use super::knob::read_text;
+use super::{Controller, KnobError, KnobWrite};
+
+/// Makes one group; one that exists already is no error.
+pub(super) fn create(dir: &Path) -> Result<(), KnobError> {
+    match fs::create_dir(dir) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(source) => Err(KnobError::Create {
+            path: dir.to_owned(),
+            source,
+        }),
+    }
+}
+
+/// Makes `mount/relative` and sees to it that groups made inside it have these controllers.
+pub(super) fn create_instance(
+    mount: &Path,
+    relative: &Path,
+    wanted: &[Controller],
+) -> Result<(), KnobError> {
+    let mut folders: Vec<PathBuf> = vec![mount.to_owned()];
+    for part in relative.components() {
+        let next = folders
+            .last()
+            .map_or_else(PathBuf::new, |parent| parent.join(part));
+        create(&next)?;
+        folders.push(next);
+    }
+    let missing_in = |dir: &Path| -> Vec<Controller> {
+        wanted
+            .iter()
+            .copied()
+            .filter(|one| !lists(dir, "cgroup.controllers", *one))
+            .collect()
+    };
+    // From the deepest folder that has all it needs downwards: above it nothing is touched.
+    let ready = folders
+        .iter()
+        .rposition(|dir| missing_in(dir).is_empty())
+        .unwrap_or(0);
+    for dir in folders.iter().skip(ready) {
+        enable(dir, wanted)?;
+    }
+    Ok(())
+}
+
+fn lists(dir: &Path, file: &str, controller: Controller) -> bool {
+    let text = read_text(dir, file).unwrap_or_default();
+    text.split_ascii_whitespace()
+        .any(|name| name == controller.v2_name())
+}
+
+/// Enables controllers for the children of a group.
+fn enable(dir: &Path, wanted: &[Controller]) -> Result<(), KnobError> {
+    for controller in wanted {
+        if lists(dir, "cgroup.subtree_control", *controller) {
+            continue;
+        }
+        if !lists(dir, "cgroup.controllers", *controller) {
+            let path = dir.join("cgroup.controllers");
+            return Err(KnobError::NotEnabled {
+                path,
+                controller: *controller,
+            });
+        }
+        let value = format!("+{}", controller.v2_name());
+        write_file(&dir.join("cgroup.subtree_control"), &value, *controller)?;
+    }
+    Ok(())
+}
+
+/// Carries one planned write out.
+pub(super) fn write(dir: &Path, write: &KnobWrite) -> Result<(), KnobError> {
+    write_file(&dir.join(write.file), &write.value, write.controller)
+}
+
+pub(super) fn write_file(
+    path: &Path,
+    value: &str,
+    controller: Controller,
+) -> Result<(), KnobError> {
+    let opened = fs::OpenOptions::new().write(true).open(path);
+    match opened.and_then(|mut file| file.write_all(value.as_bytes())) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(KnobError::NotEnabled {
+            path: path.to_owned(),
+            controller,
+        }),
+        Err(source) => Err(KnobError::Write {
+            path: path.to_owned(),
+            value: value.to_owned(),
+            source,
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A folder with control files as the kernel would make them.
+    fn group(dir: &Path, controllers: &str, enabled: &str) {
+        fs::create_dir_all(dir).expect("made");
+        fs::write(dir.join("cgroup.controllers"), controllers).expect("written");
+        fs::write(dir.join("cgroup.subtree_control"), enabled).expect("written");
+    }
+
+    fn enabled(dir: &Path) -> String {
+        fs::read_to_string(dir.join("cgroup.subtree_control")).expect("read")
+    }
+
+    const WANTED: [Controller; 2] = [Controller::Cpu, Controller::Memory];
+
+    #[test]
+    fn below_a_delegated_root_nothing_above_is_touched() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let mount = dir.path();
+        group(mount, "cpu memory pids", "");
+        group(&mount.join("slice"), "cpu memory", "");
+        group(&mount.join("slice/agent"), "", "");
+        // The fixture's kernel does not hand controllers down, so the deepest folder fails; what
+        // matters is where the writes began.
+        let error = create_instance(mount, Path::new("slice/agent"), &WANTED);
+        assert!(
+            matches!(error, Err(KnobError::NotEnabled { .. })),
+            "{error:?}"
+        );
+        assert_eq!(enabled(mount), "");
+        assert_eq!(enabled(&mount.join("slice")), "+memory");
+    }
+
+    #[test]
+    fn what_is_enabled_already_is_not_written() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let mount = dir.path();
+        group(mount, "cpu memory", "cpu memory");
+        group(&mount.join("m"), "cpu memory", "memory cpu");
+        group(&mount.join("m/i"), "cpu memory", "");
+        create_instance(mount, Path::new("m/i"), &WANTED).expect("made");
+        assert_eq!(enabled(mount), "cpu memory");
+        assert_eq!(enabled(&mount.join("m")), "memory cpu");
+        assert_eq!(enabled(&mount.join("m/i")), "+memory");
+    }
+
+    #[test]
+    fn a_controller_that_the_tree_lacks_is_named() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        group(dir.path(), "hugetlb", "");
+        let error = create_instance(dir.path(), Path::new("m"), &[Controller::Pids]);
+        let Err(error) = error else {
+            panic!("enabled what is not there")
+        };
+        assert!(
+            error.to_string().contains("controller pids is not enabled"),
+            "{error}"
+        );
+    }
+}

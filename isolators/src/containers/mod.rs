@@ -1,0 +1,586 @@
+//! The front door: what an agent does with containers, each as one blocking call.
+//!
+//! [`Containers::open`] prepares this instance's groups and starts the launcher; `launch`, `update`,
+//! `usage`, `kill`, `destroy` act on one container; `recover` and `sweep` are for the time after a
+//! restart. Every call may be made from any thread, for different containers at once; calls for one
+//! container are the caller's to order. Invariant: nothing is kept in memory that a restarted agent
+//! could not read back from the runtime folder and the kernel.
+
+mod extra;
+mod types;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use procfs::Current;
+
+use crate::cgroup::{
+    Controller, Destroy, Groups, Host, Layout, Progress, list_pids, read_text, remove_if_empty,
+};
+use crate::demand::{Demand, Limit};
+use crate::identity::{ContainerName, ProcessIdentity};
+use crate::isolator::{Isolator, IsolatorOptions, NodeOptions, Observed, Sight, TaskIsolation};
+use crate::launcher::{
+    LaunchError, LaunchIsolation, LaunchSpec, Launched, Launcher, LauncherOptions,
+};
+use crate::status::{self, ExitRecord, SUPERVISOR_FILE, StatusError};
+use crate::sys::{KillPayload, send_kill_request};
+use crate::usage::ContainerUsage;
+
+pub use extra::Shrink;
+pub use types::{
+    ContainerError, ContainerSpec, DestroyError, DestroyOptions, KillOutcome, KillRequest,
+    Limitation, OpenError, Options, Recovered,
+};
+
+/// Folder of the containers in the runtime directory.
+const CONTAINERS_DIR: &str = "containers";
+
+/// Highest signal that a kill request may begin with: the classic ones.
+const SIGNAL_MAX: u8 = 31;
+
+/// Attempts at removing a group whose processes have gone, a millisecond apart.
+const REMOVE_ATTEMPTS: u32 = 200;
+
+/// One agent's containers.
+#[derive(Debug)]
+pub struct Containers {
+    host: Host,
+    runtime_dir: PathBuf,
+    layout: Layout,
+    isolators: Vec<Box<dyn Isolator>>,
+    launcher: Launcher,
+}
+
+impl Containers {
+    /// Prepares the instance and starts its launcher.
+    pub fn open(host: Host, options: Options) -> Result<Self, OpenError> {
+        Self::open_with(host, options, &NodeOptions::default(), Vec::new())
+    }
+
+    /// The same with the settings of further isolators, and with isolators of the caller's own, which
+    /// come after those of [`Options::isolation`].
+    pub fn open_with(
+        host: Host,
+        options: Options,
+        node: &NodeOptions,
+        custom: Vec<Box<dyn Isolator>>,
+    ) -> Result<Self, OpenError> {
+        let isolation = options.isolation.resolved(&host);
+        for asked in [&options.isolation, &isolation] {
+            asked.check(&host).map_err(OpenError::Isolation)?;
+        }
+        let settings = IsolatorOptions {
+            enable_cfs: options.enable_cfs,
+            revocable_cpu_low_priority: options.revocable_cpu_low_priority,
+            limit_swap: options.limit_swap,
+            pids_limit: options.pids_limit,
+            total_memory_bytes: procfs::Meminfo::current()
+                .ok()
+                .map(|memory| memory.mem_total),
+        };
+        let mounts = host.v1.iter().map(|tree| tree.mount.clone());
+        let mounts = mounts.chain(host.unified.as_ref().map(|tree| tree.mount.clone()));
+        let mut isolators = isolation.isolators_with(settings, node, &mounts.collect::<Vec<_>>());
+        isolators.extend(custom);
+        let grouped = isolators.iter().any(|one| !one.controllers().is_empty());
+        let layout = if isolation.needs_groups() || grouped {
+            let mut needed: Vec<Controller> = isolators
+                .iter()
+                .flat_map(|one| one.controllers())
+                .copied()
+                .collect();
+            needed.sort_unstable();
+            needed.dedup();
+            Layout::new(&host, &options.cgroups_root, &options.instance, &needed)
+                .map_err(OpenError::Layout)?
+        } else {
+            Layout::none()
+        };
+        let folder = options.runtime_dir.join(CONTAINERS_DIR);
+        fs::create_dir_all(&folder).map_err(|source| OpenError::RuntimeDir {
+            path: folder,
+            source,
+        })?;
+        layout.create_instance().map_err(OpenError::Groups)?;
+        let launcher = Launcher::start(LauncherOptions {
+            runtime_dir: options.runtime_dir.clone(),
+            launch_timeout: options.launch_timeout,
+            supervisor_tasks: layout.supervisor_tasks(),
+            supervisor_group: layout.supervisor_group(),
+        });
+        let runtime_dir = options.runtime_dir;
+        match launcher {
+            Ok(launcher) => Ok(Self {
+                host,
+                runtime_dir,
+                layout,
+                isolators,
+                launcher,
+            }),
+            Err(error) => {
+                remove_instance(&layout);
+                Err(OpenError::Launcher(error))
+            }
+        }
+    }
+
+    /// The launcher process, while there is one.
+    pub fn launcher_pid(&self) -> Option<u32> {
+        self.launcher.pid()
+    }
+
+    /// The container's groups, whether or not they exist.
+    pub fn groups(&self, name: &ContainerName) -> Groups {
+        self.layout.container(name)
+    }
+
+    /// The container's folder in the runtime directory.
+    pub fn runtime_dir(&self, name: &ContainerName) -> PathBuf {
+        self.runtime_dir.join(CONTAINERS_DIR).join(name.as_str())
+    }
+
+    /// Makes the groups, writes the limits, launches; on failure nothing is left.
+    pub fn launch(&self, spec: &ContainerSpec) -> Result<Launched, LaunchError> {
+        self.launch_with(spec, &TaskIsolation::default())
+    }
+
+    /// The same with what the task asks of its isolation. A wish that the node does not allow is
+    /// refused with [`LaunchError::Invalid`].
+    pub fn launch_with(
+        &self,
+        spec: &ContainerSpec,
+        task: &TaskIsolation,
+    ) -> Result<Launched, LaunchError> {
+        let groups = self.groups(&spec.name);
+        self.refuse_leftovers(spec, &groups)?;
+        let status_dir = self.runtime_dir(&spec.name);
+        fs::create_dir(&status_dir).map_err(|source| LaunchError::RuntimeDir {
+            name: spec.name.clone(),
+            path: status_dir.clone(),
+            source,
+        })?;
+        let launched = self.prepare(spec, task, &groups).and_then(|isolation| {
+            self.launcher
+                .launch(&launch_spec(spec, status_dir, isolation))
+        });
+        if launched.is_err() {
+            // The supervisor may have got further than its report.
+            let supervisor = self.recorded_supervisor(&spec.name);
+            let _ = self.destroy(&spec.name, supervisor.as_ref(), DestroyOptions::default());
+            let _ = self.forget(&spec.name);
+        }
+        launched
+    }
+
+    /// A group of this name from before must be empty and goes; one that will not go is somebody's.
+    fn refuse_leftovers(&self, spec: &ContainerSpec, groups: &Groups) -> Result<(), LaunchError> {
+        for group in &groups.dirs {
+            if group.dir.exists() && !remove_if_empty(&group.dir) {
+                return Err(LaunchError::Invalid {
+                    name: spec.name.clone(),
+                    reason: format!("the cgroup {} is in use already", group.dir.display()),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn prepare(
+        &self,
+        spec: &ContainerSpec,
+        task: &TaskIsolation,
+        groups: &Groups,
+    ) -> Result<LaunchIsolation, LaunchError> {
+        let failed = |source| LaunchError::Groups {
+            name: spec.name.clone(),
+            source,
+        };
+        groups.create().map_err(failed)?;
+        let observed = Observed {
+            fresh: true,
+            ..Observed::default()
+        };
+        let mut launch = LaunchIsolation {
+            v1_groups: groups.v1_dirs(),
+            v2_group: groups.leaf(),
+            // Not the agent's own, which protects it.
+            oom_score_adj: Some(0),
+            ..LaunchIsolation::default()
+        };
+        for isolator in &self.isolators {
+            let plan = isolator.plan(&spec.demand, groups, &observed);
+            isolator.apply(groups, &plan).map_err(failed)?;
+            let launched = isolator.launch_task(spec, task, &mut launch);
+            launched.map_err(|reason| LaunchError::Invalid {
+                name: spec.name.clone(),
+                reason,
+            })?;
+        }
+        Ok(launch)
+    }
+
+    /// Resizes a living container.
+    pub fn update(&self, name: &ContainerName, demand: &Demand) -> Result<(), ContainerError> {
+        let groups = self.groups(name);
+        if groups.dirs.is_empty() {
+            // Nothing is enforced here, so there is nothing to change.
+            return Ok(());
+        }
+        if !groups.exist() {
+            return Err(ContainerError::Unknown(name.clone()));
+        }
+        let mut observed = Observed::default();
+        for isolator in &self.isolators {
+            isolator.observe(&groups, &mut observed);
+        }
+        for isolator in &self.isolators {
+            isolator
+                .apply(&groups, &isolator.plan(demand, &groups, &observed))
+                .map_err(|source| ContainerError::Knob {
+                    name: name.clone(),
+                    source,
+                })?;
+        }
+        Ok(())
+    }
+
+    /// Reads what the container has used; `timestamp` is the caller's Unix time.
+    pub fn usage(
+        &self,
+        name: &ContainerName,
+        supervisor: Option<&ProcessIdentity>,
+        timestamp: Duration,
+    ) -> Result<ContainerUsage, ContainerError> {
+        let groups = self.groups(name);
+        if !groups.exist() && supervisor.is_none_or(|who| !matches!(who.open(), Ok(Some(_)))) {
+            return Err(ContainerError::Unknown(name.clone()));
+        }
+        let sight = Sight {
+            groups: &groups,
+            supervisor,
+            proc: &self.host.proc,
+        };
+        let mut usage = ContainerUsage {
+            timestamp,
+            ..ContainerUsage::default()
+        };
+        for isolator in &self.isolators {
+            isolator.usage(&sight, &mut usage);
+        }
+        Ok(usage)
+    }
+
+    /// Asks the supervisor to end the container. Works for supervisors of earlier agents too.
+    pub fn kill(
+        &self,
+        supervisor: &ProcessIdentity,
+        request: KillRequest,
+    ) -> io::Result<KillOutcome> {
+        let signal = u8::try_from(request.signal)
+            .ok()
+            .filter(|signal| (1..=SIGNAL_MAX).contains(signal))
+            .ok_or(io::ErrorKind::InvalidInput)?;
+        let Some(pidfd) = supervisor.open()? else {
+            return Ok(KillOutcome::AlreadyGone);
+        };
+        match send_kill_request(
+            pidfd.as_fd(),
+            KillPayload {
+                signal,
+                grace: request.grace,
+            },
+        ) {
+            Ok(()) => Ok(KillOutcome::Delivered),
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(KillOutcome::AlreadyGone),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A pidfd that becomes readable when the supervisor has ended; `None` if it already has.
+    pub fn watch(&self, supervisor: &ProcessIdentity) -> io::Result<Option<OwnedFd>> {
+        supervisor.open()
+    }
+
+    /// The exit record; `None` while there is none. Ask after the supervisor has ended: `None` then
+    /// means that nobody knows, which is a failure.
+    pub fn exit_record(&self, name: &ContainerName) -> Result<Option<ExitRecord>, StatusError> {
+        status::read_record(&self.runtime_dir(name))
+    }
+
+    /// Descriptors that become readable when the container may have run into a limit while it goes
+    /// on: a child was killed for want of memory, say. Then ask [`Containers::limitation`]. Empty where
+    /// nothing can be watched; to be armed anew after a restart.
+    pub fn watch_limits(&self, name: &ContainerName) -> io::Result<Vec<OwnedFd>> {
+        let groups = self.groups(name);
+        let watched = self
+            .isolators
+            .iter()
+            .map(|isolator| isolator.watch(&groups));
+        watched.filter_map(io::Result::transpose).collect()
+    }
+
+    /// Whether the container ran into a limit, from the kernel's own counters; ask before destroy.
+    /// The limit is told from the demand where the kernel no longer tells it.
+    pub fn limitation(&self, name: &ContainerName, demand: &Demand) -> Option<Limitation> {
+        let groups = self.groups(name);
+        let memory = groups.of(Controller::Memory)?;
+        let usage = self.usage(name, None, Duration::ZERO).ok()?.memory;
+        let oom_kills = usage.oom_kills.filter(|kills| *kills > 0)?;
+        let demanded = match demand.mem_limit {
+            Some(Limit::At(bytes)) => Some(bytes),
+            Some(Limit::Unlimited) => None,
+            None => demand.mem_bytes,
+        };
+        let limit_bytes = usage.limit_bytes.or(demanded);
+        let statistics = read_text(&memory.dir, "memory.stat").unwrap_or_default();
+        Some(Limitation::Memory {
+            oom_kills,
+            limit_bytes,
+            max_usage_bytes: usage.max_usage_bytes,
+            message: format!(
+                "Memory limit exceeded: Requested: {} Maximum Used: {}\n\nMEMORY STATISTICS: \n{}",
+                bytes_text(limit_bytes),
+                bytes_text(usage.max_usage_bytes),
+                statistics.trim_end()
+            ),
+        })
+    }
+
+    /// Kills whatever is left of the container and removes its groups; blocks up to the deadlines.
+    /// Idempotent, and `Ok` for a container that was never there.
+    pub fn destroy(
+        &self,
+        name: &ContainerName,
+        supervisor: Option<&ProcessIdentity>,
+        options: DestroyOptions,
+    ) -> Result<(), DestroyError> {
+        let groups = self.groups(name);
+        let mut destroy = Destroy::new(groups.clone(), supervisor.cloned(), options);
+        let began = Instant::now();
+        loop {
+            match destroy.step(began.elapsed()) {
+                Progress::Done => break,
+                Progress::Stuck(left) => {
+                    return Err(DestroyError::Left {
+                        name: name.clone(),
+                        left,
+                    });
+                }
+                Progress::Wait(pause) => std::thread::sleep(pause),
+            }
+        }
+        for isolator in self.isolators.iter().rev() {
+            isolator.cleanup(&groups);
+        }
+        Ok(())
+    }
+
+    /// Removes the container's folder in the runtime directory, exit record included.
+    pub fn forget(&self, name: &ContainerName) -> io::Result<()> {
+        match fs::remove_dir_all(self.runtime_dir(name)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Everything of this instance that is on the machine: in its groups or its runtime folder, in
+    /// order of name. The caller knows which of them are its own; the others are orphans.
+    pub fn recover(&self) -> io::Result<Vec<Recovered>> {
+        let mut found: BTreeMap<ContainerName, Recovered> = BTreeMap::new();
+        let runtime = self.runtime_dir.join(CONTAINERS_DIR);
+        for name in names_in(&runtime)? {
+            found
+                .entry(name.clone())
+                .or_insert_with(|| Recovered::new(name))
+                .has_runtime_dir = true;
+        }
+        for dir in self.layout.instance_dirs() {
+            for name in names_in(&dir)? {
+                found
+                    .entry(name.clone())
+                    .or_insert_with(|| Recovered::new(name))
+                    .has_groups = true;
+            }
+        }
+        for (name, container) in &mut found {
+            container.supervisor = self.living_supervisor(name);
+            container.exit = self.exit_record(name).ok().flatten();
+            for isolator in &self.isolators {
+                isolator.recover(&self.layout.container(name));
+            }
+        }
+        Ok(found.into_values().collect())
+    }
+
+    fn recorded_supervisor(&self, name: &ContainerName) -> Option<ProcessIdentity> {
+        let text = read_text(&self.runtime_dir(name), SUPERVISOR_FILE)?;
+        ProcessIdentity::from_text(&text)
+    }
+
+    /// The recorded supervisor if it lives: same boot, same start time, and in our group.
+    fn living_supervisor(&self, name: &ContainerName) -> Option<ProcessIdentity> {
+        let supervisor = self.recorded_supervisor(name)?;
+        // Something is wrong with procfs rather than with it: it is not taken for dead.
+        let alive = !matches!(supervisor.open(), Ok(None));
+        (alive && self.is_among_supervisors(supervisor.pid)).then_some(supervisor)
+    }
+
+    fn is_among_supervisors(&self, pid: i32) -> bool {
+        let dirs = self.layout.supervisor_dirs();
+        dirs.is_empty()
+            || dirs
+                .iter()
+                .any(|dir| list_pids(dir).is_ok_and(|pids| pids.contains(&pid)))
+    }
+
+    /// Removes this instance's empty groups that no runtime folder knows; returns how many containers
+    /// they were of.
+    pub fn sweep(&self) -> usize {
+        let mut swept = std::collections::BTreeSet::new();
+        for dir in self.layout.instance_dirs() {
+            for name in names_in(&dir).unwrap_or_default() {
+                let known = self.runtime_dir(&name).exists();
+                if !known && remove_if_empty(&dir.join(name.as_str())) {
+                    swept.insert(name);
+                }
+            }
+        }
+        swept.len()
+    }
+
+    /// Ends the launcher and removes the instance's groups and runtime folder as far as they are empty.
+    /// Containers that run go on, as after a crash of the agent. Dropping does the same.
+    pub fn close(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Containers {
+    fn drop(&mut self) {
+        self.launcher.stop();
+        remove_instance(&self.layout);
+        remove_runtime(&self.runtime_dir);
+    }
+}
+
+/// Removes the runtime folder when no container's state is in it, and our own above it.
+fn remove_runtime(dir: &Path) {
+    // Fails on a folder in use, which is the point.
+    if fs::remove_dir(dir.join(CONTAINERS_DIR)).is_ok() {
+        let _ = fs::remove_file(dir.join("launcher.log"));
+        let _ = fs::remove_dir(dir);
+    }
+}
+
+/// Containers are folders; what is not a container's name is not ours to look at.
+fn names_in(dir: &Path) -> io::Result<Vec<ContainerName>> {
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        let entry = entry?;
+        let name = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| ContainerName::new(name).ok());
+        if entry.file_type()?.is_dir() {
+            names.extend(name);
+        }
+    }
+    Ok(names)
+}
+
+/// Removes the instance's own folders, deepest first; those in use stay, which is no error.
+fn remove_instance(layout: &Layout) {
+    for dir in layout.supervisor_dirs() {
+        remove_soon(&dir);
+    }
+    for dir in layout.instance_dirs().iter().chain(&layout.root_dirs()) {
+        // Not recursive: another agent may have its folder in the shared root.
+        let _ = fs::remove_dir(dir);
+    }
+}
+
+/// A group whose last process has just been reaped may stay busy for a moment.
+fn remove_soon(dir: &Path) {
+    for _ in 0..REMOVE_ATTEMPTS {
+        match fs::remove_dir(dir) {
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {}
+            Ok(()) | Err(_) => return,
+        }
+        if list_pids(dir).is_ok_and(|pids| !pids.is_empty()) {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn launch_spec(
+    spec: &ContainerSpec,
+    status_dir: PathBuf,
+    isolation: LaunchIsolation,
+) -> LaunchSpec {
+    LaunchSpec {
+        name: spec.name.clone(),
+        command: spec.command.clone(),
+        env: spec.env.clone(),
+        working_dir: spec.working_dir.clone(),
+        credentials: spec.credentials.clone(),
+        stdout: spec.stdout.clone(),
+        stderr: spec.stderr.clone(),
+        status_dir,
+        isolation,
+    }
+}
+
+/// Bytes in the largest unit that divides them, as Mesos prints them: `64MB`.
+fn bytes_text(bytes: Option<u64>) -> String {
+    let Some(bytes) = bytes else {
+        return "unknown".to_owned();
+    };
+    for (shift, unit) in [(40, "TB"), (30, "GB"), (20, "MB"), (10, "KB")] {
+        if bytes > 0 && bytes.trailing_zeros() >= shift {
+            return format!("{}{unit}", bytes >> shift);
+        }
+    }
+    format!("{bytes}B")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_printed_as_mesos_prints_them() {
+        for (bytes, text) in [
+            (0, "0B"),
+            (64 << 20, "64MB"),
+            (1536, "1536B"),
+            (3 << 10, "3KB"),
+            (1 << 40, "1TB"),
+        ] {
+            assert_eq!(bytes_text(Some(bytes)), text);
+        }
+        assert_eq!(bytes_text(None), "unknown");
+    }
+
+    #[test]
+    fn only_folders_with_a_containers_name_are_containers() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        for name in ["c1", ".supervisors", "bad name"] {
+            fs::create_dir(dir.path().join(name)).expect("made");
+        }
+        fs::write(dir.path().join("cgroup.procs"), "").expect("written");
+        let names = names_in(dir.path()).expect("read");
+        assert_eq!(names, [ContainerName::new("c1").expect("valid")]);
+        assert_eq!(names_in(&dir.path().join("gone")).expect("empty"), []);
+    }
+}

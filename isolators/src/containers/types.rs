@@ -1,0 +1,202 @@
+//! What is asked of [`super::Containers`], what it answers, and how it fails.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::cgroup::{KnobError, LayoutError};
+use crate::demand::Demand;
+use crate::identity::{ContainerName, ProcessIdentity};
+use crate::isolator::{Isolation, IsolationError};
+use crate::launcher::{Command, Credentials, LaunchError, Rlimit};
+use crate::status::ExitRecord;
+
+/// How an agent's containers are kept.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Holds `containers/<name>/{supervisor,status}`; should be on tmpfs (`/run/meseta/agent`).
+    pub runtime_dir: PathBuf,
+    /// Path of our folder below each hierarchy, for example `meseta`.
+    pub cgroups_root: PathBuf,
+    /// This agent's folder below that; a single path component that is stable over restarts.
+    pub instance: ContainerName,
+    /// Which isolators are on.
+    pub isolation: Isolation,
+    /// Whether a CPU request without a limit is also a ceiling (`--cgroups_enable_cfs`).
+    pub enable_cfs: bool,
+    /// Whether revocable CPUs get low shares (`--revocable_cpu_low_priority`).
+    pub revocable_cpu_low_priority: bool,
+    /// Whether memory limits include swap on v1 (`--cgroups_limit_swap`).
+    pub limit_swap: bool,
+    /// Processes and threads per container unless it asks otherwise; `None` sets no limit.
+    pub pids_limit: Option<u64>,
+    /// How long a launch may take until exec. Default: 30 s.
+    pub launch_timeout: Duration,
+}
+
+/// A container to be launched.
+#[derive(Clone, Debug)]
+pub struct ContainerSpec {
+    /// Its name, new in this instance.
+    pub name: ContainerName,
+    /// What is run.
+    pub command: Command,
+    /// The whole environment; nothing is inherited.
+    pub env: Vec<(OsString, OsString)>,
+    /// Working directory (the sandbox), which must exist.
+    pub working_dir: PathBuf,
+    /// Whom to run as; `None` stays what the agent is.
+    pub credentials: Option<Credentials>,
+    /// File that standard output is appended to; created if missing.
+    pub stdout: PathBuf,
+    /// The same for standard error.
+    pub stderr: PathBuf,
+    /// Host name inside a uts namespace; `None` keeps the host's.
+    pub hostname: Option<String>,
+    /// Limits per process (`posix/rlimits`).
+    pub rlimits: Vec<Rlimit>,
+    /// Requests and limits.
+    pub demand: Demand,
+}
+
+/// A request to end a container.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub struct KillRequest {
+    /// First signal, to the task's process group; usually SIGTERM.
+    pub signal: i32,
+    /// Time until SIGKILL to everything in the container; zero kills at once. The supervisor keeps
+    /// this time, also while the agent is down. A later request may shorten it, never lengthen.
+    pub grace: Duration,
+}
+
+/// What a kill request met.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub enum KillOutcome {
+    /// The supervisor has it.
+    Delivered,
+    /// The supervisor is gone; read the exit record.
+    AlreadyGone,
+}
+
+/// A limit that the container ran into, with what to say about it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Limitation {
+    /// The kernel killed for want of memory (`REASON_CONTAINER_LIMITATION_MEMORY`).
+    Memory {
+        /// Processes killed.
+        oom_kills: u64,
+        /// Hard limit, if it could be read.
+        limit_bytes: Option<u64>,
+        /// Highest charge, if it could be read.
+        max_usage_bytes: Option<u64>,
+        /// Text for the status update, in Mesos's words.
+        message: String,
+    },
+}
+
+/// What was found of a container after a restart.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Recovered {
+    /// The container.
+    pub name: ContainerName,
+    /// Its supervisor, if it is the one that was recorded and still runs.
+    pub supervisor: Option<ProcessIdentity>,
+    /// Its exit record, if it has one (a damaged one counts as none).
+    pub exit: Option<ExitRecord>,
+    /// Whether groups of it exist.
+    pub has_groups: bool,
+    /// Whether it has a folder in the runtime directory.
+    pub has_runtime_dir: bool,
+}
+
+/// Deadlines of a destroy, each for its own step.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub struct DestroyOptions {
+    /// For all tasks to stop (freeze). Past it, the kill goes on unfrozen. Default: 1 s.
+    pub freeze: Duration,
+    /// For all processes to be gone after the kill. Default: 10 s.
+    pub empty: Duration,
+    /// For the groups to be removed once empty. Default: 10 s.
+    pub remove: Duration,
+}
+
+impl Default for DestroyOptions {
+    fn default() -> Self {
+        Self {
+            freeze: Duration::from_secs(1),
+            empty: Duration::from_secs(10),
+            remove: Duration::from_secs(10),
+        }
+    }
+}
+
+/// A destroy that did not finish; it may be called again.
+#[derive(Debug, thiserror::Error)]
+pub enum DestroyError {
+    /// Something is left at its deadline.
+    #[error("container {name} is not gone: {left}")]
+    Left {
+        /// The container.
+        name: ContainerName,
+        /// What is left: pids with their states, or folders with the reason they cannot be removed.
+        left: String,
+    },
+}
+
+/// The instance could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The isolation cannot be given here.
+    #[error("the isolation cannot be given on this machine")]
+    Isolation(#[source] IsolationError),
+    /// The cgroups cannot be placed.
+    #[error("the cgroups cannot be placed on this machine")]
+    Layout(#[source] LayoutError),
+    /// The instance's groups could not be made.
+    #[error("failed to prepare the agent's cgroups")]
+    Groups(#[source] KnobError),
+    /// The runtime folder could not be made.
+    #[error("failed to create the runtime folder {path}")]
+    RuntimeDir {
+        /// The folder.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The launcher could not be started.
+    #[error("failed to start the launcher")]
+    Launcher(#[source] LaunchError),
+}
+
+/// A container could not be resized or sampled.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ContainerError {
+    /// It has no groups, or no supervisor where that is all there is.
+    #[error("container {0} is not here")]
+    Unknown(ContainerName),
+    /// The kernel refused a write.
+    #[error("failed to resize container {name}")]
+    Knob {
+        /// The container.
+        name: ContainerName,
+        /// Which write.
+        #[source]
+        source: KnobError,
+    },
+}
+
+impl Recovered {
+    pub(super) fn new(name: ContainerName) -> Self {
+        Self {
+            name,
+            supervisor: None,
+            exit: None,
+            has_groups: false,
+            has_runtime_dir: false,
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! What a container asked for: requests and limits, in the kernel side's own plain units.
+//!
+//! Entered by the agent, which converts its resources once; every isolator's plan is a pure function
+//! of a [`Demand`] and of what the kernel holds now. No arithmetic on resources happens here.
+
+/// A ceiling that may be absent by wish (`limits: {mem: Infinity}` in Mesos's terms).
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub enum Limit {
+    /// No ceiling.
+    Unlimited,
+    /// At most this much, in the unit of the field that holds it.
+    At(u64),
+}
+
+/// Requests and limits of one container.
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
+pub struct Demand {
+    /// Requested CPUs, in thousandths.
+    pub cpus_millis: u64,
+    /// CPU ceiling in thousandths, when the task gave one.
+    pub cpus_limit: Option<Limit>,
+    /// Whether any of the container's CPUs are revocable.
+    pub cpus_revocable: bool,
+    /// Requested memory, in bytes. `None`: the container has no memory resource, and no limit.
+    pub mem_bytes: Option<u64>,
+    /// Memory ceiling in bytes, when the task gave one.
+    pub mem_limit: Option<Limit>,
+    /// Ceiling on processes and threads; `None` takes the isolator's default.
+    pub pids_limit: Option<Limit>,
+}

@@ -1,0 +1,209 @@
+//! linux/capabilities: which of root's rights a container may have.
+//!
+//! The operator's set is the bounding set of root's containers and what they begin with; containers of
+//! other users have none, and cannot get any. A task may ask for less, or, not being root, for some of
+//! the operator's set by name; it can never have more.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::{Isolator, TaskIsolation};
+use crate::containers::ContainerSpec;
+use crate::launcher::{CapabilitySets, LaunchIsolation};
+
+/// What is left to root's containers unless the operator says otherwise: what starting a service as
+/// another user and handling its own files takes. Narrower than what container engines leave, because
+/// our containers see the host's files: no device nodes, no raw sockets, no file capabilities.
+const STANDARD: [caps::Capability; 9] = [
+    caps::Capability::CAP_CHOWN,
+    caps::Capability::CAP_DAC_OVERRIDE,
+    caps::Capability::CAP_FOWNER,
+    caps::Capability::CAP_FSETID,
+    caps::Capability::CAP_KILL,
+    caps::Capability::CAP_NET_BIND_SERVICE,
+    caps::Capability::CAP_SETGID,
+    caps::Capability::CAP_SETUID,
+    caps::Capability::CAP_SYS_CHROOT,
+];
+
+/// Some capabilities.
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
+pub struct CapabilitySet(u64);
+
+/// No capability has this name.
+#[derive(Debug, thiserror::Error, Eq, PartialEq)]
+#[error("unknown capability {0:?}")]
+pub struct UnknownCapability(String);
+
+impl CapabilitySet {
+    /// None at all.
+    pub const EMPTY: Self = Self(0);
+
+    /// The operator's set unless configured.
+    pub fn standard() -> Self {
+        Self(STANDARD.iter().fold(0, |all, one| all | one.bitmask()))
+    }
+
+    /// Reads names, with or without `CAP_`, in any case.
+    pub fn from_names<'a>(
+        names: impl IntoIterator<Item = &'a str>,
+    ) -> Result<Self, UnknownCapability> {
+        let mut set = 0;
+        for name in names {
+            let full = name.trim().to_ascii_uppercase();
+            let full = full.strip_prefix("CAP_").unwrap_or(&full);
+            let one = caps::Capability::from_str(&format!("CAP_{full}"))
+                .map_err(|_| UnknownCapability(name.to_owned()))?;
+            set |= one.bitmask();
+        }
+        Ok(Self(set))
+    }
+
+    pub(super) fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    /// As the kernel has it: bit n for capability number n.
+    pub fn bits(self) -> u64 {
+        self.0
+    }
+
+    /// Whether the other set has all of this one.
+    pub fn is_within(self, other: Self) -> bool {
+        self.0 & !other.0 == 0
+    }
+
+    /// Whether a capability of this name is in it.
+    pub fn has(self, name: &str) -> bool {
+        Self::from_names([name]).is_ok_and(|one| one.is_within(self))
+    }
+}
+
+impl fmt::Display for CapabilitySet {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut names: Vec<_> = caps::all()
+            .into_iter()
+            .filter(|one| self.0 & one.bitmask() != 0)
+            .map(|one| one.to_string())
+            .collect();
+        names.sort_unstable();
+        out.write_str(&names.join(","))
+    }
+}
+
+/// What a task asks for. Both must be within the operator's set.
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
+pub struct CapabilityRequest {
+    /// The most that any of its programs may get.
+    pub bounding: Option<CapabilitySet>,
+    /// What it begins with.
+    pub effective: Option<CapabilitySet>,
+}
+
+#[derive(Debug)]
+pub(super) struct Capabilities {
+    allowed: CapabilitySet,
+}
+
+impl Capabilities {
+    pub(super) fn new(allowed: CapabilitySet) -> Self {
+        Self { allowed }
+    }
+
+    fn sets(&self, root: bool, request: CapabilityRequest) -> Result<CapabilitySets, String> {
+        for asked in [request.bounding, request.effective].into_iter().flatten() {
+            if !asked.is_within(self.allowed) {
+                let more = CapabilitySet(asked.0 & !self.allowed.0);
+                return Err(format!("capabilities {more} are not allowed to tasks"));
+            }
+        }
+        let usual = if root {
+            self.allowed
+        } else {
+            CapabilitySet::EMPTY
+        };
+        // One of the two alone bounds or widens the other.
+        let effective = request
+            .effective
+            .unwrap_or(CapabilitySet(request.bounding.unwrap_or(usual).0 & usual.0));
+        let bounding = request
+            .bounding
+            .unwrap_or(CapabilitySet(usual.0 | effective.0));
+        if !effective.is_within(bounding) {
+            let more = CapabilitySet(effective.0 & !bounding.0);
+            return Err(format!("capabilities {more} are not in the bounding set"));
+        }
+        Ok(CapabilitySets {
+            bounding: bounding.0,
+            effective: effective.0,
+        })
+    }
+}
+
+impl Isolator for Capabilities {
+    fn name(&self) -> &'static str {
+        "linux/capabilities"
+    }
+
+    fn launch_task(
+        &self,
+        spec: &ContainerSpec,
+        task: &TaskIsolation,
+        launch: &mut LaunchIsolation,
+    ) -> Result<(), String> {
+        // Only root has this isolator, so a container without a user of its own is root's.
+        let root = spec.credentials.as_ref().is_none_or(|user| user.uid == 0);
+        launch.capabilities = Some(self.sets(root, task.capabilities)?);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(names: &str) -> CapabilitySet {
+        CapabilitySet::from_names(names.split(',').filter(|name| !name.is_empty())).expect("known")
+    }
+
+    #[test]
+    fn names_are_read_and_shown() {
+        assert_eq!(set("chown,CAP_KILL").to_string(), "CAP_CHOWN,CAP_KILL");
+        assert_eq!(set("").to_string(), "");
+        assert_eq!(
+            CapabilitySet::from_names(["CHOWN", "FLY"]),
+            Err(UnknownCapability("FLY".to_owned()))
+        );
+        assert!(!CapabilitySet::standard().has("SYS_ADMIN"));
+        assert!(CapabilitySet::standard().has("CAP_CHOWN"));
+    }
+
+    #[test]
+    fn nobody_gets_more_than_the_operator_allows() {
+        let isolator = Capabilities::new(set("CHOWN,KILL,SETUID"));
+        let sets = |root, bounding: Option<&str>, effective: Option<&str>| {
+            let request = CapabilityRequest {
+                bounding: bounding.map(set),
+                effective: effective.map(set),
+            };
+            isolator
+                .sets(root, request)
+                .map(|sets| (sets.bounding, sets.effective))
+        };
+        let bits = |bounding, effective| Ok((set(bounding).bits(), set(effective).bits()));
+        let all = "CHOWN,KILL,SETUID";
+        assert_eq!(sets(true, None, None), bits(all, all));
+        assert_eq!(sets(false, None, None), bits("", ""));
+        assert_eq!(sets(true, Some("KILL"), None), bits("KILL", "KILL"));
+        assert_eq!(sets(false, Some("KILL"), None), bits("KILL", ""));
+        assert_eq!(sets(true, None, Some("")), bits(all, ""));
+        assert_eq!(sets(false, None, Some("KILL")), bits("KILL", "KILL"));
+        assert!(sets(true, Some("SYS_ADMIN"), None).is_err());
+        let error = sets(false, None, Some("SYS_PTRACE,KILL")).expect_err("too much");
+        assert_eq!(
+            error,
+            "capabilities CAP_SYS_PTRACE are not allowed to tasks"
+        );
+        assert!(sets(true, Some("KILL"), Some("CHOWN")).is_err());
+    }
+}

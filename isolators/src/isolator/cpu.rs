@@ -1,0 +1,477 @@
+//! cgroups/cpu: shares or weight from the request, CFS quota from the limit.
+//!
+//! Mesos's formulas. v1: `cpu.shares = max(1024 * cpus, 2)`; v2: `cpu.weight = max(100 * cpus, 1)`; both:
+//! period 100 ms, quota `max(100 ms * cpus, 1 ms)` for the limit, or for the request where CFS is
+//! enabled. A container with revocable CPUs gets a hundredth of that weight, and where the operator
+//! wants it (and the kernel can, since 5.15) is idle: it runs only when nobody else does.
+
+use super::{Isolator, IsolatorOptions, Observed, Sight};
+use crate::cgroup::{
+    Controller, GroupDir, Groups, KnobWrite, Version, flat_value, number, read_text,
+};
+use crate::demand::{Demand, Limit};
+use crate::usage::{ContainerUsage, PressureUsage};
+
+pub(super) const CONTROLLERS: [Controller; 3] =
+    [Controller::Cpu, Controller::Cpuacct, Controller::Freezer];
+
+const PERIOD_US: u64 = 100_000;
+const QUOTA_MIN_US: u64 = 1_000;
+/// The kernel's largest quota, `(1 << 44) - 1`.
+const QUOTA_MAX_US: u64 = (1 << 44) - 1;
+
+const SHARES_PER_CPU: u64 = 1024;
+const SHARES_PER_CPU_REVOCABLE: u64 = 10;
+const SHARES_MIN: u64 = 2;
+/// The kernel clamps to this without a word.
+const SHARES_MAX: u64 = 262_144;
+
+const WEIGHT_PER_CPU: u64 = 100;
+const WEIGHT_PER_CPU_REVOCABLE: u64 = 1;
+const WEIGHT_MIN: u64 = 1;
+/// The kernel refuses more.
+const WEIGHT_MAX: u64 = 10_000;
+
+/// Ticks per second of `cpuacct.stat`, a constant of the kernel's interface.
+const USER_HZ: f64 = 100.0;
+const NANOS_PER_SEC: f64 = 1e9;
+const MICROS_PER_SEC: f64 = 1e6;
+
+#[derive(Debug)]
+pub(super) struct Cpu {
+    options: IsolatorOptions,
+    /// Whether revocable containers run only when nobody else wants the processor.
+    revocable_idle: bool,
+}
+
+impl Cpu {
+    pub(super) fn new(options: IsolatorOptions) -> Self {
+        Self {
+            options,
+            revocable_idle: false,
+        }
+    }
+
+    pub(super) fn revocable_idle(self, revocable_idle: bool) -> Self {
+        Self {
+            revocable_idle,
+            ..self
+        }
+    }
+
+    /// The weight, and whether the group is idle. An idle group refuses a weight, so the order of
+    /// the two depends on which it was; a kernel without `cpu.idle` (before 5.15) has the weight only.
+    fn plan_weight(
+        &self,
+        demand: &Demand,
+        file: &'static str,
+        version: Version,
+        observed: &Observed,
+    ) -> Vec<KnobWrite> {
+        let idle = self.revocable_idle && demand.cpus_revocable;
+        let weight = || KnobWrite::new(Controller::Cpu, file, self.weight(demand, version));
+        let switch = |value| KnobWrite::optional(Controller::Cpu, "cpu.idle", value);
+        match (observed.cpu_idle, idle) {
+            (false, false) => vec![weight()],
+            (false, true) => vec![weight(), switch(1)],
+            (true, false) => vec![switch(0), weight()],
+            (true, true) => Vec::new(),
+        }
+    }
+
+    fn weight(&self, demand: &Demand, version: Version) -> u64 {
+        let low = demand.cpus_revocable && self.options.revocable_cpu_low_priority;
+        let (per_cpu, min, max) = match (version, low) {
+            (Version::V1, false) => (SHARES_PER_CPU, SHARES_MIN, SHARES_MAX),
+            (Version::V1, true) => (SHARES_PER_CPU_REVOCABLE, SHARES_MIN, SHARES_MAX),
+            (Version::V2, false) => (WEIGHT_PER_CPU, WEIGHT_MIN, WEIGHT_MAX),
+            (Version::V2, true) => (WEIGHT_PER_CPU_REVOCABLE, WEIGHT_MIN, WEIGHT_MAX),
+        };
+        (per_cpu.saturating_mul(demand.cpus_millis) / 1000).clamp(min, max)
+    }
+
+    /// The quota in microseconds per period; `None` for no ceiling.
+    fn quota(&self, demand: &Demand) -> Option<u64> {
+        let millis = match demand.cpus_limit {
+            Some(Limit::Unlimited) => return None,
+            Some(Limit::At(millis)) => millis,
+            None if self.options.enable_cfs => demand.cpus_millis,
+            None => return None,
+        };
+        Some((PERIOD_US.saturating_mul(millis) / 1000).clamp(QUOTA_MIN_US, QUOTA_MAX_US))
+    }
+}
+
+impl Isolator for Cpu {
+    fn name(&self) -> &'static str {
+        "cgroups/cpu"
+    }
+
+    fn controllers(&self) -> &'static [Controller] {
+        &CONTROLLERS
+    }
+
+    fn observe(&self, groups: &Groups, observed: &mut Observed) {
+        let group = groups.of(Controller::Cpu);
+        observed.cpu_quota = group.and_then(limit_cpus).is_some();
+        observed.cpu_idle = group.and_then(|group| number(&group.dir, "cpu.idle")) == Some(1);
+    }
+
+    fn plan(&self, demand: &Demand, groups: &Groups, observed: &Observed) -> Vec<KnobWrite> {
+        let Some(group) = groups.of(Controller::Cpu) else {
+            return Vec::new();
+        };
+        let write = |file, value: String| KnobWrite::new(Controller::Cpu, file, value);
+        let quota = self.quota(demand);
+        match group.version {
+            Version::V1 => {
+                let mut plan = self.plan_weight(demand, "cpu.shares", group.version, observed);
+                if let Some(quota) = quota {
+                    plan.push(write("cpu.cfs_period_us", PERIOD_US.to_string()));
+                    plan.push(write("cpu.cfs_quota_us", quota.to_string()));
+                } else if observed.cpu_quota {
+                    plan.push(write("cpu.cfs_quota_us", "-1".to_owned()));
+                }
+                plan
+            }
+            Version::V2 => {
+                let mut plan = self.plan_weight(demand, "cpu.weight", group.version, observed);
+                if let Some(quota) = quota {
+                    plan.push(write("cpu.max", format!("{quota} {PERIOD_US}")));
+                } else if observed.cpu_quota {
+                    plan.push(write("cpu.max", format!("max {PERIOD_US}")));
+                }
+                plan
+            }
+        }
+    }
+
+    fn usage(&self, sight: &Sight<'_>, usage: &mut ContainerUsage) {
+        if let Some(group) = sight.groups.of(Controller::Cpuacct) {
+            times(group, usage);
+        }
+        if let Some(group) = sight.groups.of(Controller::Cpu) {
+            throttling(group, usage);
+            usage.cpu.limit_cpus = limit_cpus(group);
+        }
+        if let Some(group) = sight.groups.unified() {
+            usage.pressure = pressure(group);
+        }
+    }
+}
+
+/// User and system time.
+fn times(group: &GroupDir, usage: &mut ContainerUsage) {
+    let (file, user, system, per_sec) = match group.version {
+        Version::V1 => ("cpuacct.stat", "user", "system", USER_HZ),
+        Version::V2 => ("cpu.stat", "user_usec", "system_usec", MICROS_PER_SEC),
+    };
+    let Some(text) = read_text(&group.dir, file) else {
+        return;
+    };
+    usage.cpu.user_secs = flat_value(&text, user).map(|count| seconds(count, per_sec));
+    usage.cpu.system_secs = flat_value(&text, system).map(|count| seconds(count, per_sec));
+}
+
+fn throttling(group: &GroupDir, usage: &mut ContainerUsage) {
+    let Some(text) = read_text(&group.dir, "cpu.stat") else {
+        return;
+    };
+    let (time, per_sec) = match group.version {
+        Version::V1 => ("throttled_time", NANOS_PER_SEC),
+        Version::V2 => ("throttled_usec", MICROS_PER_SEC),
+    };
+    usage.cpu.nr_periods = flat_value(&text, "nr_periods");
+    usage.cpu.nr_throttled = flat_value(&text, "nr_throttled");
+    usage.cpu.throttled_secs = flat_value(&text, time).map(|count| seconds(count, per_sec));
+}
+
+/// The quota in force, in CPUs.
+fn limit_cpus(group: &GroupDir) -> Option<f64> {
+    let (quota, period) = match group.version {
+        Version::V1 => (
+            read_text(&group.dir, "cpu.cfs_quota_us")?,
+            read_text(&group.dir, "cpu.cfs_period_us")?,
+        ),
+        Version::V2 => {
+            let text = read_text(&group.dir, "cpu.max")?;
+            let (quota, period) = text.trim().split_once(' ')?;
+            (quota.to_owned(), period.to_owned())
+        }
+    };
+    // -1 and max are no numbers of this kind: no quota.
+    let quota: u64 = quota.trim().parse().ok()?;
+    let period: u64 = period.trim().parse().ok().filter(|period| *period > 0)?;
+    Some(seconds(quota, 1.0) / seconds(period, 1.0))
+}
+
+/// Stall times of the unified tree.
+fn pressure(group: &GroupDir) -> PressureUsage {
+    let total = |file: &str, who: &str| {
+        let text = read_text(&group.dir, file)?;
+        let line = text
+            .lines()
+            .find(|line| line.split(' ').next() == Some(who))?;
+        let value = line.rsplit_once("total=")?.1.trim().parse().ok()?;
+        Some(seconds(value, MICROS_PER_SEC))
+    };
+    PressureUsage {
+        cpu_some_secs: total("cpu.pressure", "some"),
+        memory_some_secs: total("memory.pressure", "some"),
+        memory_full_secs: total("memory.pressure", "full"),
+        io_some_secs: total("io.pressure", "some"),
+        io_full_secs: total("io.pressure", "full"),
+    }
+}
+
+/// A count in units of which `per_sec` make a second. Exact up to 2^53, 285 years of microseconds.
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "a figure for people and rates, see above"
+)]
+fn seconds(count: u64, per_sec: f64) -> f64 {
+    count as f64 / per_sec
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::path::Path;
+
+    fn groups(version: Version, dir: &Path) -> Groups {
+        let controllers = CONTROLLERS.to_vec();
+        Groups {
+            dirs: vec![GroupDir {
+                version,
+                dir: dir.to_owned(),
+                controllers,
+            }],
+        }
+    }
+
+    fn plan(options: IsolatorOptions, demand: &Demand, version: Version, quota: bool) -> String {
+        let observed = Observed {
+            fresh: !quota,
+            cpu_quota: quota,
+            ..Observed::default()
+        };
+        let plan = Cpu::new(options).plan(demand, &groups(version, Path::new("/x")), &observed);
+        let write = |write: &KnobWrite| format!("{}={}", write.file, write.value);
+        plan.iter().map(write).collect::<Vec<_>>().join("; ")
+    }
+
+    #[test]
+    fn the_formulas_by_table() {
+        let none = IsolatorOptions::default();
+        let cfs = IsolatorOptions {
+            enable_cfs: true,
+            ..none
+        };
+        let low = IsolatorOptions {
+            revocable_cpu_low_priority: true,
+            ..none
+        };
+        let cpus = |millis| Demand {
+            cpus_millis: millis,
+            ..Demand::default()
+        };
+        let limit = |millis, limit| Demand {
+            cpus_limit: Some(limit),
+            ..cpus(millis)
+        };
+        let lent = |millis| Demand {
+            cpus_revocable: true,
+            ..cpus(millis)
+        };
+        for (options, demand, quota, v1, v2) in [
+            (none, cpus(1000), false, "cpu.shares=1024", "cpu.weight=100"),
+            (none, cpus(2500), false, "cpu.shares=2560", "cpu.weight=250"),
+            (none, cpus(1), false, "cpu.shares=2", "cpu.weight=1"),
+            (none, cpus(0), false, "cpu.shares=2", "cpu.weight=1"),
+            (
+                none,
+                cpus(1_000_000),
+                false,
+                "cpu.shares=262144",
+                "cpu.weight=10000",
+            ),
+            (
+                none,
+                cpus(u64::MAX),
+                false,
+                "cpu.shares=262144",
+                "cpu.weight=10000",
+            ),
+            (low, lent(1000), false, "cpu.shares=10", "cpu.weight=1"),
+            (low, lent(100), false, "cpu.shares=2", "cpu.weight=1"),
+            (low, lent(8000), false, "cpu.shares=80", "cpu.weight=8"),
+            (none, lent(1000), false, "cpu.shares=1024", "cpu.weight=100"),
+            (
+                cfs,
+                cpus(500),
+                false,
+                "cpu.shares=512; cpu.cfs_period_us=100000; cpu.cfs_quota_us=50000",
+                "cpu.weight=50; cpu.max=50000 100000",
+            ),
+            (
+                cfs,
+                cpus(1),
+                false,
+                "cpu.shares=2; cpu.cfs_period_us=100000; cpu.cfs_quota_us=1000",
+                "cpu.weight=1; cpu.max=1000 100000",
+            ),
+            (
+                none,
+                limit(100, Limit::At(500)),
+                false,
+                "cpu.shares=102; cpu.cfs_period_us=100000; cpu.cfs_quota_us=50000",
+                "cpu.weight=10; cpu.max=50000 100000",
+            ),
+            (
+                cfs,
+                limit(100, Limit::Unlimited),
+                false,
+                "cpu.shares=102",
+                "cpu.weight=10",
+            ),
+            (
+                cfs,
+                limit(100, Limit::Unlimited),
+                true,
+                "cpu.shares=102; cpu.cfs_quota_us=-1",
+                "cpu.weight=10; cpu.max=max 100000",
+            ),
+            (
+                none,
+                cpus(100),
+                true,
+                "cpu.shares=102; cpu.cfs_quota_us=-1",
+                "cpu.weight=10; cpu.max=max 100000",
+            ),
+        ] {
+            assert_eq!(plan(options, &demand, Version::V1, quota), v1, "{demand:?}");
+            assert_eq!(plan(options, &demand, Version::V2, quota), v2, "{demand:?}");
+        }
+    }
+
+    fn read(version: Version, files: &[(&str, &str)]) -> ContainerUsage {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        for (file, text) in files {
+            fs::write(dir.path().join(file), text).expect("written");
+        }
+        let groups = groups(version, dir.path());
+        let sight = Sight {
+            groups: &groups,
+            supervisor: None,
+            proc: Path::new("/proc"),
+        };
+        let mut usage = ContainerUsage::default();
+        Cpu::new(IsolatorOptions::default()).usage(&sight, &mut usage);
+        usage
+    }
+
+    #[test]
+    fn v1_and_v2_usage_are_the_same_figures() {
+        let v1 = read(
+            Version::V1,
+            &[
+                ("cpuacct.stat", "user 150\nsystem 25\n"),
+                (
+                    "cpu.stat",
+                    "nr_periods 30\nnr_throttled 29\nthrottled_time 2500000000\n",
+                ),
+                ("cpu.cfs_quota_us", "50000\n"),
+                ("cpu.cfs_period_us", "100000\n"),
+            ],
+        );
+        let v2 = read(
+            Version::V2,
+            &[
+                (
+                    "cpu.stat",
+                    "usage_usec 1750000\nuser_usec 1500000\nsystem_usec 250000\nnr_periods 30\n\
+                     nr_throttled 29\nthrottled_usec 2500000\n",
+                ),
+                ("cpu.max", "50000 100000\n"),
+            ],
+        );
+        assert_eq!(v1.cpu, v2.cpu);
+        assert_eq!(v1.cpu.user_secs, Some(1.5));
+        assert_eq!(v1.cpu.throttled_secs, Some(2.5));
+        assert_eq!(v1.cpu.limit_cpus, Some(0.5));
+    }
+
+    #[test]
+    fn what_is_missing_is_none() {
+        assert_eq!(read(Version::V1, &[]), ContainerUsage::default());
+        let unlimited = read(
+            Version::V2,
+            &[("cpu.max", "max 100000\n"), ("cpu.stat", "user_usec 1\n")],
+        );
+        assert_eq!(unlimited.cpu.limit_cpus, None);
+        assert_eq!(unlimited.cpu.nr_periods, None);
+        assert_eq!(unlimited.cpu.user_secs, Some(0.000_001));
+    }
+
+    #[test]
+    fn pressure_is_read_from_the_unified_tree() {
+        let usage = read(
+            Version::V2,
+            &[
+                (
+                    "memory.pressure",
+                    "some avg10=0.00 avg60=0.00 avg300=0.00 total=1500000\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=500000\n",
+                ),
+                (
+                    "cpu.pressure",
+                    "some avg10=1.00 avg60=0.00 avg300=0.00 total=2000000\n",
+                ),
+            ],
+        );
+        assert_eq!(usage.pressure.memory_full_secs, Some(0.5));
+        assert_eq!(usage.pressure.memory_some_secs, Some(1.5));
+        assert_eq!(usage.pressure.cpu_some_secs, Some(2.0));
+        assert_eq!(usage.pressure.io_full_secs, None);
+    }
+
+    #[test]
+    fn an_idle_group_takes_no_weight() {
+        for (version, weight) in [(Version::V1, "cpu.shares"), (Version::V2, "cpu.weight")] {
+            let groups = groups(version, Path::new("/nowhere"));
+            let options = IsolatorOptions {
+                revocable_cpu_low_priority: true,
+                ..IsolatorOptions::default()
+            };
+            let plan = |wanted, was, revocable| {
+                let demand = Demand {
+                    cpus_millis: 1000,
+                    cpus_revocable: revocable,
+                    ..Demand::default()
+                };
+                let observed = Observed {
+                    cpu_idle: was,
+                    ..Observed::default()
+                };
+                let isolator = Cpu::new(options).revocable_idle(wanted);
+                let plan = isolator.plan(&demand, &groups, &observed);
+                let words = plan
+                    .into_iter()
+                    .map(|write| (write.file, write.value, write.optional));
+                words.collect::<Vec<_>>()
+            };
+            let (low, usual) = match version {
+                Version::V1 => ("10", "1024"),
+                Version::V2 => ("1", "100"),
+            };
+            let write = |value: &str| (weight, value.to_owned(), false);
+            let switch = |value: &str| ("cpu.idle", value.to_owned(), true);
+            assert_eq!(plan(false, false, true), [write(low)]);
+            assert_eq!(plan(true, false, true), [write(low), switch("1")]);
+            assert_eq!(plan(true, true, true), []);
+            assert_eq!(plan(true, true, false), [switch("0"), write(usual)]);
+            // The operator's mind changed between two runs of the agent.
+            assert_eq!(plan(false, true, true), [switch("0"), write(low)]);
+        }
+    }
+}

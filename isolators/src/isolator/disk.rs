@@ -1,0 +1,253 @@
+//! disk/du: how much a container's folders hold, and whether that is more than they may.
+//!
+//! Walks the folder through descriptors without following links, so that a task which swaps a folder
+//! for a link while it is walked cannot lead us out of it. What lies deeper, or is more, than we walk
+//! counts as over the quota: hiding from the measure must not pay.
+
+use std::collections::HashSet;
+use std::ffi::CString;
+use std::io;
+use std::os::fd::AsFd;
+
+use nix::dir::Dir;
+use nix::fcntl::{AtFlags, OFlag};
+use nix::sys::stat::{FileStat, Mode, fstat, fstatat, stat};
+
+use super::{Breach, DiskArea, DiskUsage, Inspected, Inspection, Isolator};
+
+/// Folders that are open at once: the deepest nesting that is walked.
+const DEPTH_MAX: usize = 256;
+
+/// Entries of one folder and all below it that are walked; about five seconds' work.
+const ENTRIES_MAX: u64 = 2_000_000;
+
+/// `st_blocks` counts in these, whatever the filesystem.
+const BLOCK_BYTES: u64 = 512;
+
+const OPEN: OFlag = OFlag::O_DIRECTORY
+    .union(OFlag::O_NOFOLLOW)
+    .union(OFlag::O_CLOEXEC)
+    .union(OFlag::O_NONBLOCK);
+
+#[derive(Debug)]
+pub(super) struct DiskDu;
+
+impl Isolator for DiskDu {
+    fn name(&self) -> &'static str {
+        "disk/du"
+    }
+
+    fn inspect(&self, inspection: &Inspection<'_>, found: &mut Inspected) -> io::Result<()> {
+        for area in inspection.disk {
+            let usage = match measure(area, DEPTH_MAX, ENTRIES_MAX) {
+                Ok(usage) => usage,
+                // Removed already: nothing is used, and the others are still to be measured.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(error),
+            };
+            found.breaches.extend(breach(&usage));
+            found.disk.push(usage);
+        }
+        Ok(())
+    }
+}
+
+fn breach(usage: &DiskUsage) -> Option<Breach> {
+    let quota = usage.quota_bytes?;
+    if usage.used_bytes <= quota && !usage.truncated {
+        return None;
+    }
+    let least = if usage.truncated { "more than " } else { "" };
+    let message = format!(
+        "Disk usage ({least}{}B) exceeds quota ({quota}B)",
+        usage.used_bytes
+    );
+    Some(Breach::Disk {
+        usage: usage.clone(),
+        message,
+    })
+}
+
+/// Sums the blocks of everything in a folder, itself included.
+fn measure(area: &DiskArea, depth_max: usize, entries_max: u64) -> io::Result<DiskUsage> {
+    let root = Dir::open(&area.path, OPEN, Mode::empty())?;
+    let top = fstat(&root)?;
+    let excluded = area.excluded.iter().filter_map(|path| stat(path).ok());
+    let mut walk = Walk {
+        device: top.st_dev,
+        seen: excluded.map(|stat| (stat.st_dev, stat.st_ino)).collect(),
+        used_bytes: blocks(&top),
+        entries: 1,
+        truncated: false,
+    };
+    let mut stack = vec![walk.read(root, entries_max)?];
+    while let Some(level) = stack.last_mut() {
+        let Some(name) = level.folders.pop() else {
+            stack.pop();
+            continue;
+        };
+        // One that has gone since, or has become a link, is not used.
+        let below = Dir::openat(level.dir.as_fd(), name.as_c_str(), OPEN, Mode::empty());
+        match below {
+            Ok(_) if stack.len() >= depth_max => walk.truncated = true,
+            Ok(below) => {
+                let level = walk.read(below, entries_max)?;
+                stack.push(level);
+            }
+            Err(_) => {}
+        }
+    }
+    Ok(DiskUsage {
+        path: area.path.clone(),
+        used_bytes: walk.used_bytes,
+        entries: walk.entries,
+        truncated: walk.truncated,
+        quota_bytes: area.quota_bytes,
+    })
+}
+
+/// A folder that is being walked, and those in it that are still to come.
+struct Level {
+    dir: Dir,
+    folders: Vec<CString>,
+}
+
+struct Walk {
+    device: u64,
+    /// What is not to be counted (again): excluded folders, files with several names.
+    seen: HashSet<(u64, u64)>,
+    used_bytes: u64,
+    entries: u64,
+    truncated: bool,
+}
+
+impl Walk {
+    /// Counts one folder's entries, and notes the folders among them.
+    fn read(&mut self, mut dir: Dir, entries_max: u64) -> io::Result<Level> {
+        let mut names: Vec<CString> = Vec::new();
+        for entry in dir.iter() {
+            let entry = entry?;
+            let name = entry.file_name();
+            if matches!(name.to_bytes(), b"." | b"..") {
+                continue;
+            }
+            if self.entries >= entries_max {
+                self.truncated = true;
+                break;
+            }
+            names.push(name.to_owned());
+            self.entries += 1;
+        }
+        let mut folders = Vec::new();
+        for name in names {
+            // What has gone since is not used.
+            let found = fstatat(dir.as_fd(), name.as_c_str(), AtFlags::AT_SYMLINK_NOFOLLOW);
+            let Ok(stat) = found else { continue };
+            if self.count(&stat) && stat.st_mode & libc::S_IFMT == libc::S_IFDIR {
+                folders.push(name);
+            }
+        }
+        Ok(Level { dir, folders })
+    }
+
+    /// Adds a file's blocks; whether it was to be counted.
+    fn count(&mut self, stat: &FileStat) -> bool {
+        let identity = (stat.st_dev, stat.st_ino);
+        let again = if stat.st_nlink > 1 && stat.st_mode & libc::S_IFMT != libc::S_IFDIR {
+            !self.seen.insert(identity)
+        } else {
+            self.seen.contains(&identity)
+        };
+        if stat.st_dev != self.device || again {
+            return false;
+        }
+        self.used_bytes = self.used_bytes.saturating_add(blocks(stat));
+        true
+    }
+}
+
+fn blocks(stat: &FileStat) -> u64 {
+    u64::try_from(stat.st_blocks)
+        .unwrap_or(0)
+        .saturating_mul(BLOCK_BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::path::Path;
+
+    fn area(path: &Path, quota_bytes: Option<u64>) -> DiskArea {
+        DiskArea {
+            path: path.to_owned(),
+            quota_bytes,
+            excluded: vec![path.join("volume")],
+        }
+    }
+
+    fn used(path: &Path) -> u64 {
+        measure(&area(path, None), DEPTH_MAX, ENTRIES_MAX)
+            .expect("measured")
+            .used_bytes
+    }
+
+    #[test]
+    fn blocks_are_counted_once_and_links_are_not_followed() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let root = dir.path().join("sandbox");
+        fs::create_dir_all(root.join("a/b")).expect("made");
+        fs::create_dir(root.join("volume")).expect("made");
+        let before = used(&root);
+        let written = vec![1; 1 << 20];
+        fs::write(root.join("a/b/file"), &written).expect("written");
+        let after = used(&root);
+        assert!((1 << 20..(1 << 20) + 65536).contains(&(after - before)));
+        fs::hard_link(root.join("a/b/file"), root.join("again")).expect("linked");
+        fs::write(dir.path().join("outside"), &written).expect("written");
+        std::os::unix::fs::symlink("../outside", root.join("link")).expect("linked");
+        std::os::unix::fs::symlink("..", root.join("folder")).expect("linked");
+        fs::write(root.join("volume/file"), &written).expect("written");
+        assert!(used(&root) - after < 65536, "counted twice, or outside");
+    }
+
+    #[test]
+    fn many_siblings_are_no_depth() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        for number in 0..600 {
+            fs::create_dir(dir.path().join(number.to_string())).expect("made");
+        }
+        let usage = measure(&area(dir.path(), None), 2, ENTRIES_MAX).expect("measured");
+        assert_eq!((usage.entries, usage.truncated), (601, false));
+    }
+
+    #[test]
+    fn hiding_does_not_pay() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        fs::create_dir_all(dir.path().join("1/2/3")).expect("made");
+        for (depth, entries) in [(3, ENTRIES_MAX), (DEPTH_MAX, 2)] {
+            let quota = Some(1 << 40);
+            let usage = measure(&area(dir.path(), quota), depth, entries).expect("measured");
+            assert!(usage.truncated);
+            assert!(breach(&usage).is_some());
+        }
+        let usage = measure(&area(dir.path(), Some(1 << 40)), 4, ENTRIES_MAX).expect("measured");
+        assert_eq!(breach(&usage), None);
+    }
+
+    #[test]
+    fn a_quota_is_broken_by_one_byte_more() {
+        let usage = |used_bytes| DiskUsage {
+            path: "/s".into(),
+            used_bytes,
+            entries: 1,
+            truncated: false,
+            quota_bytes: Some(100),
+        };
+        assert_eq!(breach(&usage(100)), None);
+        let Some(Breach::Disk { message, .. }) = breach(&usage(101)) else {
+            panic!("no breach")
+        };
+        assert_eq!(message, "Disk usage (101B) exceeds quota (100B)");
+    }
+}

@@ -1,0 +1,7 @@
+//! filesystem/*: what a container sees of the kernel's own filesystems. One file each.
+
+mod kernel;
+mod shm;
+
+pub(super) use kernel::Kernel;
+pub(super) use shm::Shm;

@@ -1,0 +1,62 @@
+//! filesystem/shm: its own `/dev/shm`, so that containers share no memory by name, and with a size.
+
+use crate::containers::ContainerSpec;
+use crate::isolator::{Isolator, TaskIsolation};
+use crate::launcher::{LaunchIsolation, MountAction, MountStep};
+
+/// Below a page there is nothing to write to; 0 would mean half of the machine's memory.
+const SIZE_MIN_BYTES: u64 = 4096;
+
+#[derive(Debug)]
+pub(crate) struct Shm {
+    bytes: u64,
+}
+
+impl Shm {
+    pub(crate) fn new(bytes: u64) -> Self {
+        Self { bytes }
+    }
+
+    fn mount(&self, wanted: Option<u64>, launch: &mut LaunchIsolation) {
+        let bytes = wanted.unwrap_or(self.bytes).max(SIZE_MIN_BYTES);
+        launch.mounts.push(MountStep {
+            path: "/dev/shm".into(),
+            action: MountAction::Tmpfs { bytes },
+        });
+    }
+}
+
+impl Isolator for Shm {
+    fn name(&self) -> &'static str {
+        "filesystem/shm"
+    }
+
+    fn launch(&self, _spec: &ContainerSpec, launch: &mut LaunchIsolation) {
+        self.mount(None, launch);
+    }
+
+    fn launch_task(
+        &self,
+        _spec: &ContainerSpec,
+        task: &TaskIsolation,
+        launch: &mut LaunchIsolation,
+    ) -> Result<(), String> {
+        self.mount(task.shm_bytes, launch);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_size_is_the_tasks_or_the_nodes_and_never_endless() {
+        for (wanted, expected) in [(None, 9000), (Some(5000), 5000), (Some(0), SIZE_MIN_BYTES)] {
+            let mut launch = LaunchIsolation::default();
+            Shm::new(9000).mount(wanted, &mut launch);
+            let expected = MountAction::Tmpfs { bytes: expected };
+            assert_eq!(launch.mounts[0].action, expected);
+        }
+    }
+}

@@ -1,0 +1,548 @@
+//! cgroups/mem: soft limit or protection from the request, hard limit from the limit.
+//!
+//! Mesos's rules: nothing below 32 MB; the hard limit is the limit if there is one, else the request;
+//! once a task may be running it is only ever raised, since lowering it could kill. On v2 the group is
+//! killed as a whole (`memory.oom.group`), and the request is a protection (`memory.low`). The kernel's
+//! `oom_kill` counter says whether it killed: `oom` also rises where nobody died.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+
+use super::{Isolator, IsolatorOptions, Observed, Sight};
+use crate::cgroup::{
+    Controller, GroupDir, Groups, KnobWrite, Version, flat_value, number, read_text,
+};
+use crate::containers::ContainerSpec;
+use crate::demand::{Demand, Limit};
+use crate::launcher::LaunchIsolation;
+use crate::usage::{ContainerUsage, MemoryUsage};
+
+pub(super) const CONTROLLERS: [Controller; 2] = [Controller::Memory, Controller::Freezer];
+
+const LIMIT_MIN_BYTES: u64 = 32 << 20;
+
+/// v1 shows "no limit" as the largest page-aligned `i64`, whatever the page size.
+const UNLIMITED_MIN_BYTES: u64 = (1 << 63) - (1 << 20);
+
+/// The kernel's highest `oom_score_adj`.
+const OOM_SCORE_MAX: u64 = 1000;
+
+#[derive(Debug)]
+pub(super) struct Memory {
+    options: IsolatorOptions,
+}
+
+/// The hard limit that a demand asks for; `None` without a memory resource.
+fn wanted_limit(demand: &Demand) -> Option<Limit> {
+    let bytes = match (demand.mem_limit, demand.mem_bytes) {
+        (Some(Limit::Unlimited), _) => return Some(Limit::Unlimited),
+        (Some(Limit::At(bytes)), _) | (None, Some(bytes)) => bytes,
+        (None, None) => return None,
+    };
+    let bytes = bytes.max(LIMIT_MIN_BYTES);
+    Some(if bytes >= UNLIMITED_MIN_BYTES {
+        Limit::Unlimited
+    } else {
+        Limit::At(bytes)
+    })
+}
+
+fn is_raise(from: Option<Limit>, to: Limit) -> bool {
+    match (from, to) {
+        (Some(Limit::At(from)), Limit::At(to)) => to > from,
+        (Some(Limit::At(_)), Limit::Unlimited) => true,
+        (Some(Limit::Unlimited) | None, _) => false,
+    }
+}
+
+impl Memory {
+    pub(super) fn new(options: IsolatorOptions) -> Self {
+        Self { options }
+    }
+
+    /// A task that may use more than it asked for is a likelier victim, the more so the less it asked
+    /// for: `1000 - 1000 * request / total`. All others are as likely as any process.
+    fn oom_score_adj(&self, demand: &Demand) -> i32 {
+        let request = demand.mem_bytes.unwrap_or(0).max(LIMIT_MIN_BYTES);
+        let burstable = match wanted_limit(demand) {
+            Some(Limit::At(limit)) => limit > request,
+            Some(Limit::Unlimited) => true,
+            None => false,
+        };
+        let total = self.options.total_memory_bytes.filter(|total| *total > 0);
+        let (true, Some(total)) = (burstable, total) else {
+            return 0;
+        };
+        let share = OOM_SCORE_MAX.saturating_mul(request) / total;
+        i32::try_from(OOM_SCORE_MAX.saturating_sub(share)).unwrap_or(0)
+    }
+
+    fn plan_v1(&self, demand: &Demand, observed: &Observed) -> Vec<KnobWrite> {
+        let write = |file, value: String| KnobWrite::new(Controller::Memory, file, value);
+        let mut plan = Vec::new();
+        if let Some(request) = demand.mem_bytes {
+            let soft = text_v1(Limit::At(request.max(LIMIT_MIN_BYTES)));
+            plan.push(write("memory.soft_limit_in_bytes", soft));
+        }
+        let Some(limit) = wanted_limit(demand) else {
+            return plan;
+        };
+        if !observed.fresh && !is_raise(observed.memory_limit, limit) {
+            return plan;
+        }
+        let hard = write("memory.limit_in_bytes", text_v1(limit));
+        if !self.options.limit_swap {
+            plan.push(hard);
+            return plan;
+        }
+        let file = "memory.memsw.limit_in_bytes";
+        let swap = KnobWrite::optional(Controller::Memory, file, text_v1(limit));
+        // The kernel keeps memory+swap at or above memory: when lowering from nothing memory goes
+        // first, when raising it goes last.
+        plan.extend(if observed.fresh {
+            [hard, swap]
+        } else {
+            [swap, hard]
+        });
+        plan
+    }
+
+    fn plan_v2(&self, demand: &Demand, observed: &Observed) -> Vec<KnobWrite> {
+        let write = |file, value: String| KnobWrite::new(Controller::Memory, file, value);
+        let mut plan = Vec::new();
+        if observed.fresh {
+            plan.push(KnobWrite::optional(
+                Controller::Memory,
+                "memory.oom.group",
+                1,
+            ));
+        }
+        if let Some(request) = demand.mem_bytes {
+            plan.push(write(
+                "memory.low",
+                text_v2(Limit::At(request.max(LIMIT_MIN_BYTES))),
+            ));
+        }
+        let Some(limit) = wanted_limit(demand) else {
+            return plan;
+        };
+        if observed.fresh || is_raise(observed.memory_limit, limit) {
+            plan.push(write("memory.max", text_v2(limit)));
+            if self.options.limit_swap {
+                let swap = if limit == Limit::Unlimited {
+                    "max"
+                } else {
+                    "0"
+                };
+                plan.push(KnobWrite::optional(
+                    Controller::Memory,
+                    "memory.swap.max",
+                    swap,
+                ));
+            }
+        }
+        plan
+    }
+}
+
+fn text_v1(limit: Limit) -> String {
+    match limit {
+        Limit::At(bytes) if bytes < UNLIMITED_MIN_BYTES => bytes.to_string(),
+        Limit::At(_) | Limit::Unlimited => "-1".to_owned(),
+    }
+}
+
+fn text_v2(limit: Limit) -> String {
+    match limit {
+        Limit::At(bytes) if bytes < UNLIMITED_MIN_BYTES => bytes.to_string(),
+        Limit::At(_) | Limit::Unlimited => "max".to_owned(),
+    }
+}
+
+impl Isolator for Memory {
+    fn name(&self) -> &'static str {
+        "cgroups/mem"
+    }
+
+    fn controllers(&self) -> &'static [Controller] {
+        &CONTROLLERS
+    }
+
+    fn observe(&self, groups: &Groups, observed: &mut Observed) {
+        let Some(group) = groups.of(Controller::Memory) else {
+            return;
+        };
+        observed.memory_limit = limit_in_force(group);
+    }
+
+    fn plan(&self, demand: &Demand, groups: &Groups, observed: &Observed) -> Vec<KnobWrite> {
+        match groups.of(Controller::Memory).map(|group| group.version) {
+            Some(Version::V1) => self.plan_v1(demand, observed),
+            Some(Version::V2) => self.plan_v2(demand, observed),
+            None => Vec::new(),
+        }
+    }
+
+    fn launch(&self, spec: &ContainerSpec, launch: &mut LaunchIsolation) {
+        launch.oom_score_adj = Some(self.oom_score_adj(&spec.demand));
+    }
+
+    fn watch(&self, groups: &Groups) -> io::Result<Option<OwnedFd>> {
+        let Some(group) = groups.of(Controller::Memory) else {
+            return Ok(None);
+        };
+        match group.version {
+            Version::V1 => watch_v1(group).map(Some),
+            Version::V2 => watch_v2(group).map(Some),
+        }
+    }
+
+    fn usage(&self, sight: &Sight<'_>, usage: &mut ContainerUsage) {
+        let Some(group) = sight.groups.of(Controller::Memory) else {
+            return;
+        };
+        usage.memory = match group.version {
+            Version::V1 => usage_v1(group),
+            Version::V2 => usage_v2(group),
+        };
+    }
+}
+
+/// v1: an eventfd that the kernel signals on every out-of-memory condition in the group.
+fn watch_v1(group: &GroupDir) -> io::Result<OwnedFd> {
+    let event = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+    let control = File::open(group.dir.join("memory.oom_control"))?;
+    let line = format!("{} {}", event.as_fd().as_raw_fd(), control.as_raw_fd());
+    // The kernel keeps what it needs of the control file; ours may be closed.
+    std::fs::write(group.dir.join("cgroup.event_control"), line)?;
+    Ok(event.into())
+}
+
+/// v2: `memory.events` is modified when one of its counters is.
+fn watch_v2(group: &GroupDir) -> io::Result<OwnedFd> {
+    let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
+    let file = group.dir.join("memory.events");
+    inotify.add_watch(&file, AddWatchFlags::IN_MODIFY)?;
+    Ok(inotify.into())
+}
+
+/// The hard limit in force; `None` if it cannot be read.
+fn limit_in_force(group: &GroupDir) -> Option<Limit> {
+    let file = match group.version {
+        Version::V1 => "memory.limit_in_bytes",
+        Version::V2 => "memory.max",
+    };
+    let text = read_text(&group.dir, file)?;
+    match text.trim() {
+        "max" => Some(Limit::Unlimited),
+        text => {
+            let bytes: u64 = text.parse().ok()?;
+            Some(if bytes >= UNLIMITED_MIN_BYTES {
+                Limit::Unlimited
+            } else {
+                Limit::At(bytes)
+            })
+        }
+    }
+}
+
+fn usage_v1(group: &GroupDir) -> MemoryUsage {
+    let stat = read_text(&group.dir, "memory.stat").unwrap_or_default();
+    let finite = |bytes: &u64| *bytes < UNLIMITED_MIN_BYTES;
+    MemoryUsage {
+        total_bytes: number(&group.dir, "memory.usage_in_bytes"),
+        total_memsw_bytes: number(&group.dir, "memory.memsw.usage_in_bytes"),
+        limit_bytes: number(&group.dir, "memory.limit_in_bytes").filter(finite),
+        soft_limit_bytes: number(&group.dir, "memory.soft_limit_in_bytes").filter(finite),
+        rss_bytes: flat_value(&stat, "total_rss"),
+        cache_bytes: flat_value(&stat, "total_cache"),
+        mapped_file_bytes: flat_value(&stat, "total_mapped_file"),
+        swap_bytes: flat_value(&stat, "total_swap"),
+        unevictable_bytes: flat_value(&stat, "total_unevictable"),
+        kernel_bytes: number(&group.dir, "memory.kmem.usage_in_bytes"),
+        max_usage_bytes: number(&group.dir, "memory.max_usage_in_bytes"),
+        oom_kills: read_text(&group.dir, "memory.oom_control")
+            .and_then(|text| flat_value(&text, "oom_kill")),
+    }
+}
+
+fn usage_v2(group: &GroupDir) -> MemoryUsage {
+    let stat = read_text(&group.dir, "memory.stat").unwrap_or_default();
+    let total_bytes = number(&group.dir, "memory.current");
+    let swap_bytes = number(&group.dir, "memory.swap.current");
+    MemoryUsage {
+        total_bytes,
+        total_memsw_bytes: total_bytes
+            .zip(swap_bytes)
+            .map(|(total, swap)| total + swap),
+        limit_bytes: number(&group.dir, "memory.max"),
+        soft_limit_bytes: number(&group.dir, "memory.low").filter(|low| *low > 0),
+        rss_bytes: flat_value(&stat, "anon"),
+        cache_bytes: flat_value(&stat, "file"),
+        mapped_file_bytes: flat_value(&stat, "file_mapped"),
+        swap_bytes,
+        unevictable_bytes: flat_value(&stat, "unevictable"),
+        kernel_bytes: flat_value(&stat, "kernel"),
+        max_usage_bytes: number(&group.dir, "memory.peak"),
+        oom_kills: read_text(&group.dir, "memory.events")
+            .and_then(|text| flat_value(&text, "oom_kill")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::path::Path;
+
+    const MB: u64 = 1 << 20;
+
+    fn groups(version: Version, dir: &Path) -> Groups {
+        let controllers = CONTROLLERS.to_vec();
+        Groups {
+            dirs: vec![GroupDir {
+                version,
+                dir: dir.to_owned(),
+                controllers,
+            }],
+        }
+    }
+
+    fn plan(demand: &Demand, version: Version, observed: &Observed, limit_swap: bool) -> String {
+        let options = IsolatorOptions {
+            limit_swap,
+            ..IsolatorOptions::default()
+        };
+        let groups = groups(version, Path::new("/x"));
+        let plan = Memory::new(options).plan(demand, &groups, observed);
+        let write = |write: &KnobWrite| {
+            format!(
+                "{}={}",
+                write.file.trim_start_matches("memory."),
+                write.value
+            )
+        };
+        plan.iter().map(write).collect::<Vec<_>>().join(" ")
+    }
+
+    fn mem(request: u64, limit: Option<Limit>) -> Demand {
+        Demand {
+            mem_bytes: Some(request * MB),
+            mem_limit: limit,
+            ..Demand::default()
+        }
+    }
+
+    #[test]
+    fn first_limits_by_table() {
+        let fresh = Observed {
+            fresh: true,
+            ..Observed::default()
+        };
+        for (demand, v1, v2) in [
+            (
+                mem(64, None),
+                "soft_limit_in_bytes=67108864 limit_in_bytes=67108864",
+                "oom.group=1 low=67108864 max=67108864",
+            ),
+            (
+                mem(1, None),
+                "soft_limit_in_bytes=33554432 limit_in_bytes=33554432",
+                "oom.group=1 low=33554432 max=33554432",
+            ),
+            (
+                mem(0, Some(Limit::At(0))),
+                "soft_limit_in_bytes=33554432 limit_in_bytes=33554432",
+                "oom.group=1 low=33554432 max=33554432",
+            ),
+            (
+                mem(64, Some(Limit::At(128 * MB))),
+                "soft_limit_in_bytes=67108864 limit_in_bytes=134217728",
+                "oom.group=1 low=67108864 max=134217728",
+            ),
+            (
+                mem(64, Some(Limit::Unlimited)),
+                "soft_limit_in_bytes=67108864 limit_in_bytes=-1",
+                "oom.group=1 low=67108864 max=max",
+            ),
+            (
+                mem(64, Some(Limit::At(u64::MAX))),
+                "soft_limit_in_bytes=67108864 limit_in_bytes=-1",
+                "oom.group=1 low=67108864 max=max",
+            ),
+            (Demand::default(), "", "oom.group=1"),
+        ] {
+            assert_eq!(plan(&demand, Version::V1, &fresh, false), v1, "{demand:?}");
+            assert_eq!(plan(&demand, Version::V2, &fresh, false), v2, "{demand:?}");
+        }
+    }
+
+    #[test]
+    fn later_the_hard_limit_is_only_raised() {
+        let now = |limit| Observed {
+            memory_limit: Some(limit),
+            ..Observed::default()
+        };
+        let soft = "soft_limit_in_bytes=67108864";
+        for (observed, wanted, hard) in [
+            (now(Limit::At(128 * MB)), None, ""),
+            (now(Limit::At(64 * MB)), None, ""),
+            (now(Limit::At(32 * MB)), None, " limit_in_bytes=67108864"),
+            (
+                now(Limit::At(32 * MB)),
+                Some(Limit::Unlimited),
+                " limit_in_bytes=-1",
+            ),
+            (now(Limit::Unlimited), Some(Limit::At(64 * MB)), ""),
+            (Observed::default(), None, ""),
+        ] {
+            let demand = mem(64, wanted);
+            let plan = plan(&demand, Version::V1, &observed, false);
+            assert_eq!(plan, format!("{soft}{hard}"), "{observed:?} {wanted:?}");
+        }
+        let raise = plan(&mem(64, None), Version::V2, &now(Limit::At(32 * MB)), false);
+        assert_eq!(raise, "low=67108864 max=67108864");
+        let keep = plan(&mem(64, None), Version::V2, &now(Limit::Unlimited), false);
+        assert_eq!(keep, "low=67108864");
+    }
+
+    #[test]
+    fn only_what_may_burst_is_a_likelier_oom_victim() {
+        let total_memory_bytes = Some(8192 * MB);
+        let options = IsolatorOptions {
+            total_memory_bytes,
+            ..IsolatorOptions::default()
+        };
+        for (demand, score) in [
+            (mem(64, None), 0),
+            (mem(64, Some(Limit::At(64 * MB))), 0),
+            (mem(1, Some(Limit::At(20 * MB))), 0),
+            (mem(2048, Some(Limit::At(4096 * MB))), 750),
+            (mem(2048, Some(Limit::Unlimited)), 750),
+            (mem(0, Some(Limit::Unlimited)), 997),
+            (mem(100_000, Some(Limit::Unlimited)), 0),
+            (Demand::default(), 0),
+        ] {
+            assert_eq!(
+                Memory::new(options).oom_score_adj(&demand),
+                score,
+                "{demand:?}"
+            );
+            let unknown = Memory::new(IsolatorOptions::default());
+            assert_eq!(unknown.oom_score_adj(&demand), 0);
+        }
+    }
+
+    #[test]
+    fn swap_is_limited_in_the_order_the_kernel_allows() {
+        let fresh = Observed {
+            fresh: true,
+            ..Observed::default()
+        };
+        let small = Observed {
+            memory_limit: Some(Limit::At(32 * MB)),
+            ..Observed::default()
+        };
+        let demand = mem(64, None);
+        let soft = "soft_limit_in_bytes=67108864";
+        assert_eq!(
+            plan(&demand, Version::V1, &fresh, true),
+            format!("{soft} limit_in_bytes=67108864 memsw.limit_in_bytes=67108864")
+        );
+        assert_eq!(
+            plan(&demand, Version::V1, &small, true),
+            format!("{soft} memsw.limit_in_bytes=67108864 limit_in_bytes=67108864")
+        );
+        assert!(plan(&demand, Version::V2, &fresh, true).ends_with("max=67108864 swap.max=0"));
+    }
+
+    fn read(version: Version, files: &[(&str, &str)]) -> (MemoryUsage, Observed) {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        for (file, text) in files {
+            fs::write(dir.path().join(file), text).expect("written");
+        }
+        let groups = groups(version, dir.path());
+        let sight = Sight {
+            groups: &groups,
+            supervisor: None,
+            proc: Path::new("/proc"),
+        };
+        let mut usage = ContainerUsage::default();
+        let mut observed = Observed::default();
+        let isolator = Memory::new(IsolatorOptions::default());
+        isolator.usage(&sight, &mut usage);
+        isolator.observe(&groups, &mut observed);
+        (usage.memory, observed)
+    }
+
+    #[test]
+    fn v1_figures() {
+        let (usage, observed) = read(
+            Version::V1,
+            &[
+                (
+                    "memory.stat",
+                    "cache 1\nrss 2\ntotal_cache 10\ntotal_rss 20\ntotal_mapped_file 5\ntotal_swap 3\ntotal_unevictable 0\n",
+                ),
+                ("memory.usage_in_bytes", "33\n"),
+                ("memory.memsw.usage_in_bytes", "36\n"),
+                ("memory.limit_in_bytes", "67108864\n"),
+                ("memory.soft_limit_in_bytes", "9223372036854771712\n"),
+                ("memory.max_usage_in_bytes", "67108864\n"),
+                (
+                    "memory.oom_control",
+                    "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n",
+                ),
+            ],
+        );
+        let expected = MemoryUsage {
+            total_bytes: Some(33),
+            total_memsw_bytes: Some(36),
+            limit_bytes: Some(64 * MB),
+            soft_limit_bytes: None,
+            rss_bytes: Some(20),
+            cache_bytes: Some(10),
+            mapped_file_bytes: Some(5),
+            swap_bytes: Some(3),
+            unevictable_bytes: Some(0),
+            kernel_bytes: None,
+            max_usage_bytes: Some(64 * MB),
+            oom_kills: Some(2),
+        };
+        assert_eq!(usage, expected);
+        assert_eq!(observed.memory_limit, Some(Limit::At(64 * MB)));
+    }
+
+    #[test]
+    fn v2_figures() {
+        let (usage, observed) = read(
+            Version::V2,
+            &[
+                (
+                    "memory.stat",
+                    "anon 20\nfile 10\nkernel 4\nfile_mapped 5\nunevictable 0\n",
+                ),
+                ("memory.current", "33\n"),
+                ("memory.swap.current", "3\n"),
+                ("memory.max", "max\n"),
+                ("memory.low", "67108864\n"),
+                ("memory.peak", "40\n"),
+                (
+                    "memory.events",
+                    "low 0\nhigh 0\nmax 9\noom 3\noom_kill 1\noom_group_kill 1\n",
+                ),
+            ],
+        );
+        assert_eq!(usage.oom_kills, Some(1));
+        assert_eq!(usage.total_memsw_bytes, Some(36));
+        assert_eq!(usage.limit_bytes, None);
+        assert_eq!(usage.soft_limit_bytes, Some(64 * MB));
+        assert_eq!(usage.max_usage_bytes, Some(40));
+        assert_eq!(observed.memory_limit, Some(Limit::Unlimited));
+        assert_eq!(read(Version::V2, &[]).0, MemoryUsage::default());
+    }
+}

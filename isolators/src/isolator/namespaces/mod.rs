@@ -1,0 +1,13 @@
+//! namespaces/*: what a container does not share with the host. One file each.
+
+mod ipc;
+mod mnt;
+mod net;
+mod pid;
+mod uts;
+
+pub(super) use ipc::Ipc;
+pub(super) use mnt::Mount;
+pub(super) use net::Network;
+pub(super) use pid::Pid;
+pub(super) use uts::Uts;

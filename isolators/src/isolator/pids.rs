@@ -1,0 +1,134 @@
+//! cgroups/pids: a ceiling on processes and threads, so that a fork bomb stays in its container.
+//!
+//! Mesos only counts here; the ceiling is ours, from the demand or the agent's default.
+
+use super::{Isolator, IsolatorOptions, Observed, Sight};
+use crate::cgroup::{Controller, Groups, KnobWrite, flat_value, list_pids, number, read_text};
+use crate::demand::{Demand, Limit};
+use crate::usage::ContainerUsage;
+
+pub(super) const CONTROLLERS: [Controller; 2] = [Controller::Pids, Controller::Freezer];
+
+/// `pids.max` takes no more than the kernel's own highest pid count.
+const LIMIT_MAX: u64 = 4 << 20;
+
+#[derive(Debug)]
+pub(super) struct Pids {
+    options: IsolatorOptions,
+}
+
+impl Pids {
+    pub(super) fn new(options: IsolatorOptions) -> Self {
+        Self { options }
+    }
+}
+
+impl Isolator for Pids {
+    fn name(&self) -> &'static str {
+        "cgroups/pids"
+    }
+
+    fn controllers(&self) -> &'static [Controller] {
+        &CONTROLLERS
+    }
+
+    fn plan(&self, demand: &Demand, groups: &Groups, observed: &Observed) -> Vec<KnobWrite> {
+        if groups.of(Controller::Pids).is_none() {
+            return Vec::new();
+        }
+        let limit = demand.pids_limit.or(self.options.pids_limit.map(Limit::At));
+        let value = match limit {
+            Some(Limit::At(limit)) if limit < LIMIT_MAX => limit.to_string(),
+            // A new group has no limit already.
+            None if observed.fresh => return Vec::new(),
+            Some(Limit::At(_) | Limit::Unlimited) | None => "max".to_owned(),
+        };
+        vec![KnobWrite::new(Controller::Pids, "pids.max", value)]
+    }
+
+    fn usage(&self, sight: &Sight<'_>, usage: &mut ContainerUsage) {
+        let Some(group) = sight.groups.of(Controller::Pids) else {
+            return;
+        };
+        usage.pids.threads = number(&group.dir, "pids.current");
+        usage.pids.limit = number(&group.dir, "pids.max");
+        usage.pids.refused =
+            read_text(&group.dir, "pids.events").and_then(|text| flat_value(&text, "max"));
+        let mut processes = 0;
+        for dir in [group.dir.clone(), group.dir.join("leaf")] {
+            processes += list_pids(&dir).map_or(0, |pids| pids.len());
+        }
+        usage.pids.processes = u64::try_from(processes).ok();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cgroup::{GroupDir, Version};
+    use std::fs;
+    use std::path::Path;
+
+    fn groups(dir: &Path) -> Groups {
+        let controllers = CONTROLLERS.to_vec();
+        Groups {
+            dirs: vec![GroupDir {
+                version: Version::V2,
+                dir: dir.to_owned(),
+                controllers,
+            }],
+        }
+    }
+
+    #[test]
+    fn the_demand_goes_before_the_default() {
+        let fresh = Observed {
+            fresh: true,
+            ..Observed::default()
+        };
+        let running = Observed::default();
+        for (default, demand, observed, expected) in [
+            (None, None, &fresh, None),
+            (None, None, &running, Some("max")),
+            (Some(512), None, &fresh, Some("512")),
+            (Some(512), Some(Limit::At(8)), &fresh, Some("8")),
+            (Some(512), Some(Limit::Unlimited), &fresh, Some("max")),
+            (Some(512), Some(Limit::At(u64::MAX)), &fresh, Some("max")),
+            (None, Some(Limit::At(0)), &fresh, Some("0")),
+        ] {
+            let options = IsolatorOptions {
+                pids_limit: default,
+                ..IsolatorOptions::default()
+            };
+            let demand = Demand {
+                pids_limit: demand,
+                ..Demand::default()
+            };
+            let plan = Pids::new(options).plan(&demand, &groups(Path::new("/x")), observed);
+            let values: Vec<_> = plan.iter().map(|write| write.value.as_str()).collect();
+            assert_eq!(values, Vec::from_iter(expected), "{default:?} {demand:?}");
+        }
+    }
+
+    #[test]
+    fn processes_threads_and_refusals_are_counted() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        fs::create_dir(dir.path().join("leaf")).expect("made");
+        fs::write(dir.path().join("leaf/cgroup.procs"), "10\n11\n").expect("written");
+        fs::write(dir.path().join("pids.current"), "7\n").expect("written");
+        fs::write(dir.path().join("pids.max"), "64\n").expect("written");
+        fs::write(dir.path().join("pids.events"), "max 3\n").expect("written");
+        let groups = groups(dir.path());
+        let sight = Sight {
+            groups: &groups,
+            supervisor: None,
+            proc: Path::new("/proc"),
+        };
+        let mut usage = ContainerUsage::default();
+        Pids::new(IsolatorOptions::default()).usage(&sight, &mut usage);
+        assert_eq!(usage.pids.processes, Some(2));
+        assert_eq!(usage.pids.threads, Some(7));
+        assert_eq!(usage.pids.limit, Some(64));
+        assert_eq!(usage.pids.refused, Some(3));
+    }
+}

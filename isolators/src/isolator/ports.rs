@@ -1,0 +1,168 @@
+//! network/ports: which ports a container listens on, and whether they are its own.
+//!
+//! From procfs: the sockets that its processes hold, met with the listening ones of the host's
+//! network. Containers with a network namespace of their own can listen on what they like.
+
+use std::collections::{BTreeSet, HashMap};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use procfs::net::TcpState;
+use procfs::process::{FDTarget, Process};
+
+use super::{Breach, Inspected, Inspection, Isolator, PortRange};
+use crate::cgroup::list_pids;
+use crate::process_tree::descendants_of;
+
+#[derive(Debug)]
+pub(super) struct Ports {
+    isolated: Option<PortRange>,
+}
+
+impl Ports {
+    pub(super) fn new(isolated: Option<PortRange>) -> Self {
+        Self { isolated }
+    }
+}
+
+impl Isolator for Ports {
+    fn name(&self) -> &'static str {
+        "network/ports"
+    }
+
+    fn inspect(&self, inspection: &Inspection<'_>, found: &mut Inspected) -> io::Result<()> {
+        let Some(allocated) = inspection.ports else {
+            return Ok(());
+        };
+        let listening = listening(inspection)?;
+        let breach = judge(&listening, allocated, self.isolated);
+        found.listening.extend(listening);
+        found.breaches.extend(breach.map(|ports| {
+            let text: Vec<_> = ports.iter().map(PortRange::to_string).collect();
+            let message = format!(
+                "Container {} is listening on unallocated port(s): [{}]",
+                inspection.name,
+                text.join(", ")
+            );
+            Breach::Ports { ports, message }
+        }));
+        Ok(())
+    }
+}
+
+/// The ports among those listened on that were not given, as ranges. Pure.
+fn judge(
+    listening: &BTreeSet<u16>,
+    allocated: &[PortRange],
+    isolated: Option<PortRange>,
+) -> Option<Vec<PortRange>> {
+    let mut ranges: Vec<PortRange> = Vec::new();
+    for port in listening {
+        let watched = isolated.is_none_or(|range| range.contains(*port));
+        if !watched || allocated.iter().any(|range| range.contains(*port)) {
+            continue;
+        }
+        match ranges.last_mut() {
+            Some(range) if range.last.checked_add(1) == Some(*port) => range.last = *port,
+            _ => ranges.push(PortRange {
+                first: *port,
+                last: *port,
+            }),
+        }
+    }
+    (!ranges.is_empty()).then_some(ranges)
+}
+
+fn listening(inspection: &Inspection<'_>) -> io::Result<BTreeSet<u16>> {
+    let proc = inspection.proc;
+    let ours = std::fs::read_link(proc.join("self/ns/net"))?;
+    let pids: Vec<_> = processes(inspection)
+        .into_iter()
+        .filter(|pid| network_of(proc, *pid).is_some_and(|network| network == ours))
+        .collect();
+    if pids.is_empty() {
+        return Ok(BTreeSet::new());
+    }
+    let sockets = listeners(proc)?;
+    let mut ports = BTreeSet::new();
+    for pid in pids {
+        // One that has ended listens no more.
+        let process = Process::new_with_root(proc.join(pid.to_string()));
+        let Ok(descriptors) = process.and_then(|process| process.fd()) else {
+            continue;
+        };
+        for descriptor in descriptors.flatten() {
+            if let FDTarget::Socket(inode) = descriptor.target {
+                ports.extend(sockets.get(&inode));
+            }
+        }
+    }
+    Ok(ports)
+}
+
+fn processes(inspection: &Inspection<'_>) -> BTreeSet<i32> {
+    let mut pids = BTreeSet::new();
+    for dir in inspection.groups.process_dirs() {
+        pids.extend(list_pids(&dir).unwrap_or_default());
+    }
+    if let (true, Some(supervisor)) = (pids.is_empty(), inspection.supervisor) {
+        pids.extend(descendants_of(inspection.proc, supervisor.pid));
+    }
+    pids
+}
+
+fn network_of(proc: &Path, pid: i32) -> Option<PathBuf> {
+    std::fs::read_link(proc.join(pid.to_string()).join("ns/net")).ok()
+}
+
+/// Ports of the listening TCP sockets of our own network, by inode.
+fn listeners(proc: &Path) -> io::Result<HashMap<u64, u16>> {
+    let ourselves = Process::new_with_root(proc.join("self")).map_err(io::Error::other)?;
+    let mut sockets = HashMap::new();
+    let four = ourselves.tcp().map_err(io::Error::other)?;
+    // A machine without IPv6 has no such file.
+    let six = ourselves.tcp6().unwrap_or_default();
+    for entry in four.into_iter().chain(six) {
+        if entry.state == TcpState::Listen {
+            sockets.insert(entry.inode, entry.local_address.port());
+        }
+    }
+    Ok(sockets)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(first: u16, last: u16) -> PortRange {
+        PortRange { first, last }
+    }
+
+    #[test]
+    fn only_ports_of_others_are_told() {
+        let listening = BTreeSet::from([22, 31000, 31001, 31005, 65535]);
+        let given = [range(31000, 31000), range(65535, 65535)];
+        assert_eq!(
+            judge(&listening, &given, None),
+            Some(vec![
+                range(22, 22),
+                range(31001, 31001),
+                range(31005, 31005)
+            ])
+        );
+        assert_eq!(
+            judge(&listening, &[], Some(range(31000, 32000))),
+            Some(vec![range(31000, 31001), range(31005, 31005)])
+        );
+        assert_eq!(judge(&listening, &[range(0, u16::MAX)], None), None);
+        assert_eq!(judge(&BTreeSet::new(), &[], None), None);
+    }
+
+    #[test]
+    fn a_listener_of_our_own_is_found_by_its_inode() {
+        let socket = std::net::TcpListener::bind("127.0.0.1:0").expect("bound");
+        let port = socket.local_addr().expect("bound").port();
+        let found = listeners(Path::new("/proc")).expect("read");
+        assert!(found.values().any(|one| *one == port));
+    }
+}

@@ -1,0 +1,78 @@
+//! posix/cpu and posix/mem: figures from the process tree, and no enforcement.
+//!
+//! For users that are not root, and hosts without cgroups. The tree is the supervisor's descendants,
+//! itself not counted. Time used by processes that have ended is counted through their parents, as
+//! far as those waited for them; the figures of a reader of procfs can only be near.
+
+use procfs::process::Process;
+
+use super::{Isolator, Sight};
+use crate::process_tree::descendants_of;
+use crate::usage::ContainerUsage;
+
+/// Ticks per second in `/proc/<pid>/stat`, a constant of the kernel's interface.
+const USER_HZ: f64 = 100.0;
+
+#[derive(Debug)]
+pub(super) struct PosixCpu;
+
+#[derive(Debug)]
+pub(super) struct PosixMem;
+
+impl Isolator for PosixCpu {
+    fn name(&self) -> &'static str {
+        "posix/cpu"
+    }
+
+    fn usage(&self, sight: &Sight<'_>, usage: &mut ContainerUsage) {
+        let Some(processes) = processes(sight) else {
+            return;
+        };
+        let mut user = 0;
+        let mut system = 0;
+        let mut threads = 0;
+        let mut count = 0;
+        for stat in processes.iter().filter_map(|process| process.stat().ok()) {
+            user += stat.utime + u64::try_from(stat.cutime).unwrap_or(0);
+            system += stat.stime + u64::try_from(stat.cstime).unwrap_or(0);
+            threads += u64::try_from(stat.num_threads).unwrap_or(0);
+            count += 1;
+        }
+        usage.cpu.user_secs = Some(seconds(user));
+        usage.cpu.system_secs = Some(seconds(system));
+        usage.pids.processes = Some(count);
+        usage.pids.threads = Some(threads);
+    }
+}
+
+impl Isolator for PosixMem {
+    fn name(&self) -> &'static str {
+        "posix/mem"
+    }
+
+    fn usage(&self, sight: &Sight<'_>, usage: &mut ContainerUsage) {
+        let Some(processes) = processes(sight) else {
+            return;
+        };
+        let statuses = processes.iter().filter_map(|process| process.status().ok());
+        let resident = statuses.filter_map(|status| status.vmrss).sum::<u64>();
+        usage.memory.rss_bytes = Some(resident * 1024);
+        usage.memory.total_bytes = Some(resident * 1024);
+    }
+}
+
+/// The container's processes; `None` without a living supervisor.
+fn processes(sight: &Sight<'_>) -> Option<Vec<Process>> {
+    let supervisor = sight.supervisor?;
+    let pids = descendants_of(sight.proc, supervisor.pid);
+    let open = |pid: &i32| Process::new_with_root(sight.proc.join(pid.to_string())).ok();
+    Some(pids.iter().filter_map(open).collect())
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "exact for longer than machines live"
+)]
+fn seconds(ticks: u64) -> f64 {
+    ticks as f64 / USER_HZ
+}

@@ -1,0 +1,398 @@
+//! linux/seccomp: which system calls a container may make.
+//!
+//! An allow-list, at least as strict as the one container engines use: what is not on it fails with
+//! EPERM. A profile is compiled in the agent, before anything is cloned; the task only installs it. Calls
+//! of another architecture's table (32-bit programs) end the process. A filter needs no_new_privs, which
+//! this isolator therefore sets too.
+
+mod table;
+
+use std::collections::BTreeMap;
+
+use seccompiler::{
+    SeccompAction as Action, SeccompCmpArgLen as Length, SeccompCmpOp as Operator,
+    SeccompCondition as Condition, SeccompFilter, SeccompRule as Rule, TargetArch,
+};
+
+use super::{CapabilitySet, Isolator, NodeOptions, TaskIsolation};
+use crate::containers::ContainerSpec;
+use crate::launcher::{LaunchIsolation, SeccompProgram, pack_filter};
+
+/// Every `CLONE_NEW*` flag that clone takes: a namespace of its own, a user namespace above all, would
+/// give a task rights in it that the kernel has been bad at keeping there.
+const CLONE_NAMESPACES: u64 = 0x7e02_0000;
+
+/// Socket families that are refused: packets, kernel cryptography, the hypervisor.
+const FAMILIES_REFUSED: [u64; 3] = [17, 38, 40];
+
+/// Terminal calls that type into another program's input.
+const TERMINAL_CALLS_REFUSED: [u64; 2] = [0x5412, 0x541c];
+
+/// Execution domains that are plain Linux, of 32-bit layout or not; and the question which it is.
+const PERSONALITIES: [u64; 5] = [0, 8, 0x2_0000, 0x2_0008, 0xffff_ffff];
+
+/// Calls that a capability would be useless without.
+const WITH_CAPABILITY: [(&str, &[&str]); 7] = [
+    ("SYS_CHROOT", &["chroot"]),
+    (
+        "SYS_PTRACE",
+        &[
+            "kcmp",
+            "pidfd_getfd",
+            "process_madvise",
+            "process_vm_readv",
+            "process_vm_writev",
+        ],
+    ),
+    ("SYS_NICE", &["get_mempolicy", "mbind", "set_mempolicy"]),
+    ("SYS_TIME", &["clock_settime", "settimeofday"]),
+    ("SYSLOG", &["syslog"]),
+    ("PERFMON", &["perf_event_open"]),
+    (
+        "DAC_READ_SEARCH",
+        &["name_to_handle_at", "open_by_handle_at"],
+    ),
+];
+
+fn usual() -> impl Iterator<Item = &'static (&'static str, libc::c_long)> {
+    let named = table::USUAL.iter().chain(table::USUAL_OLD);
+    named.chain(table::USUAL_UNNAMED)
+}
+
+/// The number of a system call on this architecture.
+pub fn syscall_number(name: &str) -> Option<i64> {
+    usual()
+        .chain(table::REFUSED)
+        .chain(table::REFUSED_OLD)
+        .find(|(known, _)| *known == name)
+        .map(|(_, number)| *number)
+}
+
+/// What becomes of a call that is not allowed.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub enum SeccompAction {
+    /// It fails with this errno.
+    Errno(u16),
+    /// The process ends by SIGSYS.
+    Kill,
+    /// It is allowed and noted in the kernel's log: for finding out what a program needs.
+    Log,
+}
+
+/// Why a profile cannot be made.
+#[derive(Clone, Debug, thiserror::Error, Eq, PartialEq)]
+pub enum SeccompError {
+    /// No system call of this architecture has this name.
+    #[error("unknown system call {0:?}")]
+    Unknown(String),
+    /// The filter could not be compiled.
+    #[error("the system call filter cannot be compiled: {0}")]
+    Compile(String),
+}
+
+/// Which system calls are allowed.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct SeccompProfile {
+    /// By number; the flag says whether its arguments are free too.
+    allowed: BTreeMap<i64, Arguments>,
+    otherwise: SeccompAction,
+}
+
+/// Which arguments of an allowed call are allowed.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+enum Arguments {
+    Any,
+    NoNamespaces,
+    UsualFamilies,
+    NoTerminalInput,
+    UsualPersonalities,
+}
+
+impl SeccompProfile {
+    /// What programs need, and what they can use with these capabilities.
+    pub fn standard(capabilities: CapabilitySet) -> Self {
+        let mut allowed: BTreeMap<i64, Arguments> = usual()
+            .map(|(name, number)| (*number, arguments_of(name)))
+            .collect();
+        for (capability, names) in WITH_CAPABILITY {
+            if capabilities.has(capability) {
+                let numbers = names.iter().filter_map(|name| syscall_number(name));
+                allowed.extend(numbers.map(|number| (number, Arguments::Any)));
+            }
+        }
+        Self {
+            allowed,
+            otherwise: SeccompAction::Errno(EPERM),
+        }
+    }
+
+    /// Only these, whatever their arguments. `execve` and `write` must be among them, since the launch
+    /// itself still needs both.
+    pub fn only<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Self, SeccompError> {
+        let empty = Self {
+            allowed: BTreeMap::new(),
+            otherwise: SeccompAction::Errno(EPERM),
+        };
+        names.into_iter().try_fold(empty, Self::allow)
+    }
+
+    /// With one more, whatever its arguments.
+    pub fn allow(mut self, name: &str) -> Result<Self, SeccompError> {
+        self.allowed.insert(number_of(name)?, Arguments::Any);
+        Ok(self)
+    }
+
+    /// With one less.
+    pub fn refuse(mut self, name: &str) -> Result<Self, SeccompError> {
+        self.allowed.remove(&number_of(name)?);
+        Ok(self)
+    }
+
+    /// With something else for what is not allowed.
+    pub fn otherwise(self, otherwise: SeccompAction) -> Self {
+        Self { otherwise, ..self }
+    }
+
+    /// Whether a call is allowed, with some arguments at least.
+    pub fn allows(&self, name: &str) -> bool {
+        syscall_number(name).is_some_and(|number| self.allowed.contains_key(&number))
+    }
+
+    /// The filters, in the order in which they are to be installed.
+    pub fn compile(&self) -> Result<Vec<SeccompProgram>, SeccompError> {
+        let mut rules = BTreeMap::new();
+        for (number, arguments) in &self.allowed {
+            rules.insert(*number, arguments.rules()?);
+        }
+        let otherwise = match self.otherwise {
+            SeccompAction::Errno(errno) => Action::Errno(u32::from(errno)),
+            SeccompAction::Kill => Action::KillProcess,
+            SeccompAction::Log => Action::Log,
+        };
+        let mut programs = vec![program(rules, otherwise, Action::Allow)?];
+        // Its flags are behind a pointer, where no filter can look. Libraries take ENOSYS as "use
+        // clone", whose flags are looked at; so it is answered before the list would allow it.
+        let clone3 = syscall_number("clone3").filter(|number| {
+            self.allowed.contains_key(number)
+                && syscall_number("clone").and_then(|clone| self.allowed.get(&clone))
+                    == Some(&Arguments::NoNamespaces)
+        });
+        if let Some(clone3) = clone3 {
+            let rules = BTreeMap::from([(clone3, Vec::new())]);
+            programs.push(program(rules, Action::Allow, Action::Errno(ENOSYS))?);
+        }
+        Ok(programs)
+    }
+}
+
+const EPERM: u16 = 1;
+const ENOSYS: u32 = 38;
+
+fn number_of(name: &str) -> Result<i64, SeccompError> {
+    syscall_number(name).ok_or_else(|| SeccompError::Unknown(name.to_owned()))
+}
+
+fn arguments_of(name: &str) -> Arguments {
+    match name {
+        "clone" => Arguments::NoNamespaces,
+        "socket" => Arguments::UsualFamilies,
+        "ioctl" => Arguments::NoTerminalInput,
+        "personality" => Arguments::UsualPersonalities,
+        _ => Arguments::Any,
+    }
+}
+
+impl Arguments {
+    /// Each rule is one way to be allowed; none means without a condition.
+    fn rules(self) -> Result<Vec<Rule>, SeccompError> {
+        let is = |argument, length, operator, value| {
+            Condition::new(argument, length, operator, value).map_err(failed)
+        };
+        let none_of = |argument, values: &[u64]| {
+            let conditions = values
+                .iter()
+                .map(|value| is(argument, Length::Dword, Operator::Ne, *value));
+            let rule = Rule::new(conditions.collect::<Result<_, _>>()?);
+            Ok(vec![rule.map_err(failed)?])
+        };
+        match self {
+            Self::Any => Ok(Vec::new()),
+            Self::NoNamespaces => {
+                let mask = Operator::MaskedEq(CLONE_NAMESPACES);
+                let condition = is(0, Length::Qword, mask, 0)?;
+                Ok(vec![Rule::new(vec![condition]).map_err(failed)?])
+            }
+            Self::UsualFamilies => none_of(0, &FAMILIES_REFUSED),
+            Self::NoTerminalInput => none_of(1, &TERMINAL_CALLS_REFUSED),
+            Self::UsualPersonalities => PERSONALITIES
+                .iter()
+                .map(|value| {
+                    let condition = is(0, Length::Dword, Operator::Eq, *value)?;
+                    Rule::new(vec![condition]).map_err(failed)
+                })
+                .collect(),
+        }
+    }
+}
+
+fn program(
+    rules: BTreeMap<i64, Vec<Rule>>,
+    otherwise: Action,
+    matched: Action,
+) -> Result<SeccompProgram, SeccompError> {
+    let architecture = TargetArch::try_from(std::env::consts::ARCH).map_err(failed)?;
+    let filter = SeccompFilter::new(rules, otherwise, matched, architecture).map_err(failed)?;
+    let program: seccompiler::BpfProgram = filter.try_into().map_err(failed)?;
+    Ok(pack_filter(&program))
+}
+
+fn failed(error: impl std::fmt::Display) -> SeccompError {
+    SeccompError::Compile(error.to_string())
+}
+
+/// What a task asks for.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub enum SeccompChoice {
+    /// The node's profile.
+    #[default]
+    Node,
+    /// No filter. Whether a task may ask for this is the caller's to decide.
+    Unconfined,
+    /// Its own.
+    Profile(SeccompProfile),
+}
+
+#[derive(Debug)]
+pub(super) struct Seccomp {
+    /// The operator's, for all containers.
+    configured: Option<Compiled>,
+    /// Standard ones that are needed most: by capabilities.
+    standard: Vec<(u64, Compiled)>,
+}
+
+type Compiled = Result<Vec<SeccompProgram>, SeccompError>;
+
+impl Seccomp {
+    pub(super) fn new(node: &NodeOptions) -> Self {
+        let compile = |set: CapabilitySet| (set.bits(), SeccompProfile::standard(set).compile());
+        Self {
+            configured: node.seccomp.as_ref().map(SeccompProfile::compile),
+            standard: vec![compile(CapabilitySet::EMPTY), compile(node.capabilities)],
+        }
+    }
+
+    fn programs(&self, choice: &SeccompChoice, effective: CapabilitySet) -> Compiled {
+        match (choice, &self.configured) {
+            (SeccompChoice::Unconfined, _) => Ok(Vec::new()),
+            (SeccompChoice::Profile(profile), _) => profile.compile(),
+            (SeccompChoice::Node, Some(compiled)) => compiled.clone(),
+            (SeccompChoice::Node, None) => {
+                let known = self
+                    .standard
+                    .iter()
+                    .find(|(bits, _)| *bits == effective.bits());
+                match known {
+                    Some((_, compiled)) => compiled.clone(),
+                    None => SeccompProfile::standard(effective).compile(),
+                }
+            }
+        }
+    }
+}
+
+impl Isolator for Seccomp {
+    fn name(&self) -> &'static str {
+        "linux/seccomp"
+    }
+
+    /// After `linux/capabilities`, whose outcome it looks at.
+    fn launch_task(
+        &self,
+        _spec: &ContainerSpec,
+        task: &TaskIsolation,
+        launch: &mut LaunchIsolation,
+    ) -> Result<(), String> {
+        let effective = launch.capabilities.map_or(CapabilitySet::EMPTY, |sets| {
+            CapabilitySet::from_bits(sets.effective)
+        });
+        let programs = self.programs(&task.seccomp, effective);
+        launch.seccomp = programs.map_err(|error| error.to_string())?;
+        launch.no_new_privs |= !launch.seccomp.is_empty();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_leads_out_is_not_on_the_list() {
+        let profile = SeccompProfile::standard(CapabilitySet::standard());
+        for (name, _) in table::REFUSED.iter().chain(table::REFUSED_OLD) {
+            assert_eq!(profile.allows(name), *name == "chroot", "{name}");
+        }
+        for name in ["read", "execve", "clone", "futex", "socket", "openat"] {
+            assert!(profile.allows(name), "{name}");
+        }
+        assert!(!SeccompProfile::standard(CapabilitySet::EMPTY).allows("chroot"));
+    }
+
+    #[test]
+    fn no_call_is_both_usual_and_refused() {
+        let usual: Vec<_> = usual().collect();
+        let refused = table::REFUSED.iter().chain(table::REFUSED_OLD);
+        for (name, number) in refused {
+            assert!(!usual.iter().any(|(_, one)| one == number), "{name}");
+        }
+        for (capability, names) in WITH_CAPABILITY {
+            assert!(
+                CapabilitySet::from_names([capability]).is_ok(),
+                "{capability}"
+            );
+            assert!(
+                names.iter().all(|name| syscall_number(name).is_some()),
+                "{names:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn profiles_are_built_from_names() {
+        let profile = SeccompProfile::only(["read", "write", "execve"]).expect("known");
+        assert!(profile.allows("read") && !profile.allows("openat"));
+        let profile = profile.allow("openat").and_then(|one| one.refuse("read"));
+        let profile = profile.expect("known");
+        assert!(profile.allows("openat") && !profile.allows("read"));
+        // Without clone there is nothing to fall back to, so one filter does.
+        assert_eq!(profile.compile().map(|programs| programs.len()), Ok(1));
+        assert_eq!(
+            SeccompProfile::only(["reed"]),
+            Err(SeccompError::Unknown("reed".to_owned()))
+        );
+    }
+
+    #[test]
+    fn the_standard_profile_fits_the_kernel() {
+        let programs = SeccompProfile::standard(CapabilitySet::EMPTY).compile();
+        let programs = programs.expect("compiles");
+        assert_eq!(programs.len(), 2);
+        for program in programs {
+            assert!((1..=4096).contains(&program.0.len()), "{}", program.0.len());
+        }
+    }
+
+    #[test]
+    fn a_task_may_bring_its_own_or_none() {
+        let isolator = Seccomp::new(&NodeOptions::default());
+        let programs = |choice| isolator.programs(&choice, CapabilitySet::EMPTY);
+        assert_eq!(programs(SeccompChoice::Unconfined), Ok(Vec::new()));
+        let own = SeccompProfile::only(["execve", "write"]).expect("known");
+        assert_eq!(programs(SeccompChoice::Profile(own.clone())), own.compile());
+        let node = programs(SeccompChoice::Node);
+        assert_eq!(
+            node,
+            SeccompProfile::standard(CapabilitySet::EMPTY).compile()
+        );
+    }
+}

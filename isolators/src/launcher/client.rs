@@ -1,0 +1,407 @@
+//! The agent's end of the launcher: starting it, restarting it, and waiting for one launch.
+//!
+//! A request carries a socket of its own, on which the new process answers, so that launches from
+//! many threads wait side by side and the launcher itself never waits for anyone.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::socket::{
+    AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg,
+    sendmsg, setsockopt, socketpair, sockopt,
+};
+
+use super::plan::{PLAN_BYTES_MAX, TaskPlan};
+use super::report::{Outcome, REPORT_BYTES, Report};
+use super::{
+    INLINE_BYTES_MAX, LaunchError, LaunchSpec, Launched, LauncherOptions, MARK, READY, image,
+};
+use crate::identity::{BootId, ProcessIdentity, wait_pidfd};
+use crate::sys;
+
+/// How long a new launcher may take to say that it is there.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How long a supervisor whose launch failed is waited for; it only has to exit.
+const FAILED_SUPERVISOR_WAIT: Duration = Duration::from_secs(5);
+
+/// The agent's handle on its launcher process.
+#[derive(Debug)]
+pub struct Launcher {
+    options: LauncherOptions,
+    boot_id: BootId,
+    image: OwnedFd,
+    process: Mutex<Option<Process>>,
+}
+
+#[derive(Debug)]
+struct Process {
+    socket: OwnedFd,
+    child: Child,
+}
+
+/// How long a launcher may take to end when told to; after that it is killed.
+const END_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How long a request may wait for room in the launcher's socket. A launcher that takes none for so
+/// long is replaced.
+const SEND_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How often one launch is tried when launchers die under it: the second death in a row is somebody
+/// killing them, or a fault of ours.
+const ATTEMPTS: u32 = 3;
+
+/// How one try ended.
+enum Attempt {
+    Launched(Launched),
+    Died { pid: u32 },
+}
+
+/// How waiting for a report ended.
+enum Answer {
+    Report { report: Report, pid: i32 },
+    Closed,
+    TimedOut,
+}
+
+impl Launcher {
+    /// Seals a copy of the running executable and starts the launcher process from it.
+    pub fn start(options: LauncherOptions) -> Result<Self, LaunchError> {
+        let boot_id = BootId::current().map_err(starting("reading the boot id"))?;
+        let image = image::seal_own_executable().map_err(starting("sealing its executable"))?;
+        let process = Process::start(&options, &image)?;
+        Ok(Self {
+            options,
+            boot_id,
+            image,
+            process: Mutex::new(Some(process)),
+        })
+    }
+
+    /// The launcher process's pid, while there is one.
+    pub fn pid(&self) -> Option<u32> {
+        self.lock().as_ref().map(|process| process.child.id())
+    }
+
+    /// Ends the launcher process. A later launch would start another.
+    pub fn stop(&self) {
+        let process = self.lock().take();
+        if let Some(process) = process {
+            process.end();
+        }
+    }
+
+    /// Launches one container and waits for its exec. May be called from many threads at once.
+    pub fn launch(&self, spec: &LaunchSpec) -> Result<Launched, LaunchError> {
+        let plan = TaskPlan::new(spec, &self.boot_id)?;
+        let bytes = plan.encode();
+        if bytes.len() > PLAN_BYTES_MAX {
+            let reason = format!(
+                "{} bytes of command and environment are too many",
+                bytes.len()
+            );
+            return Err(LaunchError::Invalid {
+                name: spec.name.clone(),
+                reason,
+            });
+        }
+        let deadline = deadline_after(self.options.launch_timeout);
+        for _ in 0..ATTEMPTS {
+            match self.attempt(spec, &plan, &bytes, deadline)? {
+                Attempt::Launched(launched) => return Ok(launched),
+                // Nobody answered and nobody holds the report socket: the launcher died before it
+                // cloned anything. It may still look alive, since its descriptors close in no order.
+                Attempt::Died { pid } => self.give_up_on(pid),
+            }
+        }
+        Err(lost(spec, "it died again and again"))
+    }
+
+    /// Ends the launcher of this pid, unless another has taken its place already.
+    fn give_up_on(&self, pid: u32) {
+        let mut process = self.lock();
+        if process
+            .as_ref()
+            .is_some_and(|process| process.child.id() == pid)
+            && let Some(mut dead) = process.take()
+        {
+            dead.reap();
+        }
+    }
+
+    fn attempt(
+        &self,
+        spec: &LaunchSpec,
+        plan: &TaskPlan,
+        bytes: &[u8],
+        deadline: Instant,
+    ) -> Result<Attempt, LaunchError> {
+        let (ours, theirs) = pair().map_err(starting("making a report socket"))?;
+        // The kernel stamps each report with its sender's pid, in our numbering.
+        setsockopt(&ours, sockopt::PassCred, &true)
+            .map_err(io::Error::from)
+            .map_err(starting("making a report socket"))?;
+        let pid = self.send(bytes, theirs)?;
+        let answer = match wait_report(&ours, deadline) {
+            Answer::Closed => return Ok(Attempt::Died { pid }),
+            answer => answer,
+        };
+        match answer {
+            Answer::Report { report, pid } => match report.outcome {
+                Outcome::Running => self.running(spec, plan, &ours, report, pid, deadline),
+                Outcome::Failed { .. } => Err(self.failure(spec, plan, report)),
+            },
+            Answer::Closed | Answer::TimedOut => Err(lost(spec, "no answer in time")),
+        }
+        .map(Attempt::Launched)
+    }
+
+    /// The task is about to exec: the next thing is either a failure or the end of the socket.
+    fn running(
+        &self,
+        spec: &LaunchSpec,
+        plan: &TaskPlan,
+        ours: &OwnedFd,
+        report: Report,
+        task_pid: i32,
+        deadline: Instant,
+    ) -> Result<Launched, LaunchError> {
+        match wait_report(ours, deadline) {
+            Answer::Closed => Ok(Launched {
+                supervisor: self.supervisor(report),
+                task_pid,
+            }),
+            Answer::Report { report, .. } => Err(self.failure(spec, plan, report)),
+            Answer::TimedOut => Err(lost(spec, "no exec in time")),
+        }
+    }
+
+    fn supervisor(&self, report: Report) -> ProcessIdentity {
+        ProcessIdentity {
+            pid: report.supervisor_pid,
+            start_ticks: report.supervisor_start,
+            boot_id: self.boot_id.clone(),
+        }
+    }
+
+    fn failure(&self, spec: &LaunchSpec, plan: &TaskPlan, report: Report) -> LaunchError {
+        let Outcome::Failed { step, errno, index } = report.outcome else {
+            return lost(spec, "it reported twice");
+        };
+        if report.supervisor_pid > 0 {
+            // Its groups are about to be removed, and it is no member of them: only its own end
+            // says that nothing more will be written to the runtime folder.
+            self.supervisor(report).wait_end(FAILED_SUPERVISOR_WAIT);
+        }
+        LaunchError::Step {
+            name: spec.name.clone(),
+            step,
+            detail: plan.detail(step, usize::from(index)),
+            source: io::Error::from_raw_os_error(errno),
+        }
+    }
+
+    /// Sends a request, starting a new launcher if the old one is gone; the pid of the one that has it.
+    fn send(&self, bytes: &[u8], theirs: OwnedFd) -> Result<u32, LaunchError> {
+        let stored = if bytes.len() > INLINE_BYTES_MAX {
+            Some(store(bytes).map_err(starting("storing a long request"))?)
+        } else {
+            None
+        };
+        // A stored plan still begins inline: the launcher needs its first number.
+        let inline = if stored.is_some() { &bytes[..8] } else { bytes };
+        let mut numbers = vec![theirs.as_raw_fd()];
+        numbers.extend(stored.as_ref().map(AsRawFd::as_raw_fd));
+        let mut process = self.lock();
+        if let Some(alive) = process.as_mut() {
+            if alive.send(inline, &numbers).is_ok() {
+                return Ok(alive.child.id());
+            }
+            // A message that could not be sent was not delivered: a new launcher may have it.
+            alive.reap();
+        }
+        *process = None;
+        let new = process.insert(Process::start(&self.options, &self.image)?);
+        new.send(inline, &numbers)
+            .map_err(starting("sending a request"))?;
+        Ok(new.child.id())
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Process>> {
+        // A panic while holding it leaves a usable value: at worst a dead process, which is noticed.
+        self.process.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Launcher {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl Process {
+    fn start(options: &LauncherOptions, image: &OwnedFd) -> Result<Self, LaunchError> {
+        let log = options.runtime_dir.join("launcher.log");
+        let log = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(log);
+        let log = log.map_err(starting("opening launcher.log"))?;
+        let errors = log.try_clone().map_err(starting("opening launcher.log"))?;
+        let (socket, theirs) = pair().map_err(starting("making its socket"))?;
+        let timeout = nix::sys::time::TimeVal::new(SEND_TIMEOUT.as_secs().cast_signed(), 0);
+        setsockopt(&socket, sockopt::SendTimeout, &timeout)
+            .map_err(io::Error::from)
+            .map_err(starting("making its socket"))?;
+        let path = format!("/proc/self/fd/{}", image.as_raw_fd());
+        // std uses a vfork-like spawn here: nothing of ours runs in the child.
+        let child = std::process::Command::new(path)
+            .arg0("meseta-launcher")
+            .arg(MARK)
+            .arg(options.supervisor_group.as_deref().unwrap_or(Path::new("")))
+            .args(&options.supervisor_tasks)
+            .env_clear()
+            .current_dir("/")
+            .stdin(Stdio::from(theirs))
+            .stdout(Stdio::from(log))
+            .stderr(Stdio::from(errors))
+            .spawn()
+            .map_err(starting("executing its sealed image"))?;
+        let mut process = Self { socket, child };
+        match process.wait_ready() {
+            Ok(()) => Ok(process),
+            Err(source) => {
+                process.reap();
+                Err(LaunchError::Start {
+                    doing: "waiting until it is ready",
+                    source,
+                })
+            }
+        }
+    }
+
+    fn wait_ready(&self) -> io::Result<()> {
+        if !wait_readable(&self.socket, Instant::now() + START_TIMEOUT)? {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        let mut message = [0; 5];
+        let length = nix::unistd::read(&self.socket, &mut message)?;
+        match message {
+            [READY, 0, 0, 0, 0] if length == message.len() => Ok(()),
+            [READY, errno @ ..] if length == message.len() => {
+                Err(io::Error::from_raw_os_error(i32::from_le_bytes(errno)))
+            }
+            _ => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+
+    fn send(&self, bytes: &[u8], fds: &[RawFd]) -> io::Result<()> {
+        let control = [ControlMessage::ScmRights(fds)];
+        let flags = MsgFlags::MSG_NOSIGNAL;
+        let slices = [IoSlice::new(bytes)];
+        loop {
+            match sendmsg::<()>(self.socket.as_raw_fd(), &slices, &control, flags, None) {
+                Err(nix::Error::EINTR) => {}
+                other => return other.map(drop).map_err(io::Error::from),
+            }
+        }
+    }
+
+    /// For one that is dead or useless already.
+    fn reap(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Closing the socket is the order to end. One that was stopped cannot hear it.
+    fn end(self) {
+        let Self { socket, mut child } = self;
+        drop(socket);
+        let pid = i32::try_from(child.id());
+        let pidfd = pid.map_err(io::Error::other).and_then(sys::pidfd_open);
+        if !pidfd.is_ok_and(|pidfd| wait_pidfd(&pidfd, END_TIMEOUT).unwrap_or(false)) {
+            let _ = child.kill();
+        }
+        let _ = child.wait();
+    }
+}
+
+/// A moment so far ahead; an absurd distance is a year.
+fn deadline_after(distance: Duration) -> Instant {
+    const YEAR: Duration = Duration::from_secs(365 * 86_400);
+    Instant::now() + distance.min(YEAR)
+}
+
+fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let kind = SockType::SeqPacket;
+    Ok(socketpair(
+        AddressFamily::Unix,
+        kind,
+        None,
+        SockFlag::SOCK_CLOEXEC,
+    )?)
+}
+
+fn store(bytes: &[u8]) -> io::Result<OwnedFd> {
+    let file = memfd_create(c"meseta-plan", MFdFlags::MFD_CLOEXEC)?;
+    let mut file = std::fs::File::from(file);
+    io::Write::write_all(&mut file, bytes)?;
+    Ok(file.into())
+}
+
+/// Waits until there is something to read, or the deadline.
+fn wait_readable(fd: &OwnedFd, deadline: Instant) -> io::Result<bool> {
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let left = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+        match poll(&mut [PollFd::new(fd.as_fd(), PollFlags::POLLIN)], left) {
+            Ok(0) if Instant::now() >= deadline => return Ok(false),
+            Ok(0) | Err(nix::Error::EINTR) => {}
+            Ok(_) => return Ok(true),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+fn wait_report(ours: &OwnedFd, deadline: Instant) -> Answer {
+    if !matches!(wait_readable(ours, deadline), Ok(true)) {
+        return Answer::TimedOut;
+    }
+    let mut bytes = [0; REPORT_BYTES];
+    let mut slices = [IoSliceMut::new(&mut bytes)];
+    let mut space = nix::cmsg_space!(nix::libc::ucred);
+    let flags = MsgFlags::MSG_CMSG_CLOEXEC;
+    let received = recvmsg::<()>(ours.as_raw_fd(), &mut slices, Some(&mut space), flags);
+    let Ok(message) = received else {
+        return Answer::Closed;
+    };
+    let length = message.bytes;
+    let pid = message.cmsgs().ok().and_then(|mut messages| {
+        messages.find_map(|message| match message {
+            ControlMessageOwned::ScmCredentials(sender) => Some(sender.pid()),
+            _ => None,
+        })
+    });
+    match (Report::decode(&bytes[..length]), pid) {
+        (Some(report), Some(pid)) => Answer::Report { report, pid },
+        _ => Answer::Closed,
+    }
+}
+
+fn starting(doing: &'static str) -> impl FnOnce(io::Error) -> LaunchError {
+    move |source| LaunchError::Start { doing, source }
+}
+
+fn lost(spec: &LaunchSpec, doing: &'static str) -> LaunchError {
+    LaunchError::Lost {
+        name: spec.name.clone(),
+        doing,
+    }
+}

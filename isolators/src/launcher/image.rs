@@ -1,0 +1,106 @@
+//! A sealed copy of the running executable.
+//!
+//! The launcher runs from it, so that an upgrade may replace the binary on disk and a task may not
+//! write to it. Only what the program headers load is copied: debug information stays behind.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+
+const COPY_BYTES: usize = 1 << 20;
+
+/// Copies `/proc/self/exe` into a memfd that nobody can change any more.
+pub(super) fn seal_own_executable() -> io::Result<OwnedFd> {
+    let own = File::open("/proc/self/exe")?;
+    let size = own.metadata()?.len();
+    let length = loaded_length(&own)
+        .filter(|loaded| *loaded <= size)
+        .unwrap_or(size);
+    let base = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+    // MFD_EXEC says that this one is meant to be executed; kernels before 6.3 refuse the flag.
+    let exec = MFdFlags::from_bits_retain(libc::MFD_EXEC);
+    let image = memfd_create(c"meseta-launcher", base | exec)
+        .or_else(|_| memfd_create(c"meseta-launcher", base))?;
+    let image = File::from(image);
+    let mut buffer = vec![0; COPY_BYTES];
+    let mut offset = 0;
+    while offset < length {
+        let wanted = usize::try_from(length - offset)
+            .unwrap_or(COPY_BYTES)
+            .min(COPY_BYTES);
+        let chunk = buffer.get_mut(..wanted).unwrap_or_default();
+        own.read_exact_at(chunk, offset)?;
+        image.write_all_at(chunk, offset)?;
+        offset += u64::try_from(wanted).map_err(io::Error::other)?;
+    }
+    let seals = SealFlag::F_SEAL_WRITE
+        | SealFlag::F_SEAL_SHRINK
+        | SealFlag::F_SEAL_GROW
+        | SealFlag::F_SEAL_SEAL;
+    fcntl(&image, FcntlArg::F_ADD_SEALS(seals))?;
+    Ok(image.into())
+}
+
+/// Where the last loadable segment of a 64-bit little-endian ELF file ends.
+fn loaded_length(file: &File) -> Option<u64> {
+    const HEADER_BYTES: usize = 64;
+    const PROGRAM_HEADER_BYTES: u64 = 56;
+    let mut header = [0; HEADER_BYTES];
+    file.read_exact_at(&mut header, 0).ok()?;
+    if !header.starts_with(b"\x7fELF\x02\x01") {
+        return None;
+    }
+    let table = number(&header, 32)?;
+    let entry_bytes = u64::from(short(&header, 54)?);
+    let entries = u64::from(short(&header, 56)?);
+    if entry_bytes != PROGRAM_HEADER_BYTES {
+        return None;
+    }
+    let mut end = table + entries * PROGRAM_HEADER_BYTES;
+    for entry in 0..entries {
+        let mut bytes = [0; 56];
+        file.read_exact_at(&mut bytes, table + entry * PROGRAM_HEADER_BYTES)
+            .ok()?;
+        end = end.max(number(&bytes, 8)?.checked_add(number(&bytes, 32)?)?);
+    }
+    Some(end)
+}
+
+fn number(bytes: &[u8], at: usize) -> Option<u64> {
+    let (head, _) = bytes.get(at..)?.split_first_chunk()?;
+    Some(u64::from_le_bytes(*head))
+}
+
+fn short(bytes: &[u8], at: usize) -> Option<u16> {
+    let (head, _) = bytes.get(at..)?.split_first_chunk()?;
+    Some(u16::from_le_bytes(*head))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    #[test]
+    fn the_copy_is_sealed_and_runs_no_longer_than_what_is_loaded() {
+        let image = File::from(seal_own_executable().expect("sealed"));
+        let own = File::open("/proc/self/exe").expect("opened");
+        let length = image.metadata().expect("metadata").len();
+        assert_eq!(Some(length), loaded_length(&own));
+        assert!(length < own.metadata().expect("metadata").len());
+        let mut writer = &image;
+        assert!(writer.write(b"x").is_err());
+        assert!(image.set_len(0).is_err());
+    }
+
+    #[test]
+    fn what_is_no_elf_file_has_no_loaded_length() {
+        let file = tempfile::tempfile().expect("a temporary file");
+        file.write_all_at(&[b'x'; 100], 0).expect("written");
+        assert_eq!(loaded_length(&file), None);
+    }
+}

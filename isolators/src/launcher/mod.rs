@@ -1,0 +1,449 @@
+//! The sealed launcher: how a process comes to run in a container.
+//!
+//! [`Launcher::start`] copies the running executable into a sealed memfd and starts one
+//! single-threaded process from it, connected by a socket pair. Each [`Launcher::launch`] has that
+//! process clone a supervisor, which never execs, which clones the task, which does. The launcher
+//! ends when the agent's end of the socket closes; supervisors live on.
+
+mod client;
+mod image;
+mod plan;
+mod privileges;
+mod report;
+mod server;
+mod supervisor;
+mod task;
+
+use std::ffi::{CString, OsString};
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use crate::identity::{ContainerName, ProcessIdentity};
+
+pub use client::Launcher;
+pub(crate) use privileges::pack as pack_filter;
+
+/// First argument of the sealed launcher. Not for users: without the agent's socket on standard input
+/// it does nothing.
+const MARK: &str = "--meseta-sealed-launcher";
+
+/// First byte of the launcher's first message, before an errno.
+const READY: u8 = b'R';
+
+/// Longest plan that travels in the request itself; below the default socket buffer of 208 KiB.
+const INLINE_BYTES_MAX: usize = 128 << 10;
+
+/// Turns this process into the sealed launcher if it was started as one.
+///
+/// Must be the first statement of `main`, before any thread exists:
+///
+/// ```no_run
+/// fn main() -> std::process::ExitCode {
+///     if let Some(code) = meseta_isolators::launcher::run_if_requested() {
+///         return code;
+///     }
+///     std::process::ExitCode::SUCCESS
+/// }
+/// ```
+pub fn run_if_requested() -> Option<ExitCode> {
+    server::run_if_requested()
+}
+
+/// What is run.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Command {
+    /// `/bin/sh -c <text>`.
+    Shell(String),
+    /// A program, looked up in the task's own `PATH` unless it has a slash, with its arguments
+    /// including the zeroth.
+    Argv {
+        /// File to execute.
+        program: OsString,
+        /// Arguments, the zeroth first.
+        args: Vec<OsString>,
+    },
+}
+
+/// Numeric identity that a task runs with.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Credentials {
+    /// User id.
+    pub uid: u32,
+    /// Primary group id.
+    pub gid: u32,
+    /// Supplementary groups.
+    pub groups: Vec<u32>,
+}
+
+/// Why a user name gave no [`Credentials`].
+#[derive(Debug, thiserror::Error)]
+pub enum CredentialsError {
+    /// There is no such user.
+    #[error("no such user: {0:?}")]
+    Unknown(String),
+    /// The user database failed.
+    #[error("failed to look up user {name:?}")]
+    Lookup {
+        /// Whom we asked for.
+        name: String,
+        /// Why it failed.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl Credentials {
+    /// Looks a user name up, with its groups. Numbers are no names.
+    pub fn lookup(name: &str) -> Result<Self, CredentialsError> {
+        let failed = |errno: nix::Error| CredentialsError::Lookup {
+            name: name.to_owned(),
+            source: errno.into(),
+        };
+        let user = nix::unistd::User::from_name(name).map_err(failed)?;
+        let user = user.ok_or_else(|| CredentialsError::Unknown(name.to_owned()))?;
+        let c_name = CString::new(name).map_err(|_| CredentialsError::Unknown(name.to_owned()))?;
+        let groups = nix::unistd::getgrouplist(&c_name, user.gid).map_err(failed)?;
+        Ok(Self {
+            uid: user.uid.as_raw(),
+            gid: user.gid.as_raw(),
+            groups: groups.into_iter().map(nix::unistd::Gid::as_raw).collect(),
+        })
+    }
+}
+
+/// One resource limit of the task's processes.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub struct Rlimit {
+    /// `RLIMIT_*` number.
+    pub resource: u32,
+    /// Soft limit; `u64::MAX` is infinity.
+    pub soft: u64,
+    /// Hard limit; `u64::MAX` is infinity.
+    pub hard: u64,
+}
+
+/// One launch, resolved to what the child will do.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct LaunchSpec {
+    /// The container.
+    pub name: ContainerName,
+    /// What is run.
+    pub command: Command,
+    /// The whole environment; nothing is inherited.
+    pub env: Vec<(OsString, OsString)>,
+    /// Working directory, which must exist.
+    pub working_dir: PathBuf,
+    /// Whom to run as; `None` stays what the agent is.
+    pub credentials: Option<Credentials>,
+    /// File that standard output is appended to; created if missing.
+    pub stdout: PathBuf,
+    /// The same for standard error; may be the same file.
+    pub stderr: PathBuf,
+    /// Folder for the exit status and the supervisor's identity; must exist.
+    pub status_dir: PathBuf,
+    /// What the isolators add.
+    pub isolation: LaunchIsolation,
+}
+
+/// What isolators add to a launch.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct LaunchIsolation {
+    /// New pid namespace, the supervisor being its first process.
+    pub pid_namespace: bool,
+    /// New mount namespace; with a new pid namespace it gets its own `/proc`.
+    pub mount_namespace: bool,
+    /// New System V and POSIX queue namespace.
+    pub ipc_namespace: bool,
+    /// New host name namespace, with this name in it (or the host's).
+    pub uts_namespace: bool,
+    /// Host name inside the namespace.
+    pub hostname: Option<String>,
+    /// v1 groups that the task writes itself into, as group folders.
+    pub v1_groups: Vec<PathBuf>,
+    /// v2 group that the task is cloned into.
+    pub v2_group: Option<PathBuf>,
+    /// Limits per process.
+    pub rlimits: Vec<Rlimit>,
+    /// Set no_new_privs.
+    pub no_new_privs: bool,
+    /// Written to the task's `oom_score_adj` if given.
+    pub oom_score_adj: Option<i32>,
+    /// New network namespace, with the loopback interface up and nothing else.
+    pub network_namespace: bool,
+    /// Changes to the mount table, in order; they need `mount_namespace`.
+    pub mounts: Vec<MountStep>,
+    /// Capabilities that are left; `None` leaves them as exec leaves them.
+    pub capabilities: Option<CapabilitySets>,
+    /// System call filters, each installed on top of the one before; they need `no_new_privs`.
+    pub seccomp: Vec<SeccompProgram>,
+}
+
+/// One change to the mount table of a container's own mount namespace.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct MountStep {
+    /// Where. What is not there is skipped.
+    pub path: PathBuf,
+    /// What is done there.
+    pub action: MountAction,
+}
+
+/// What a [`MountStep`] does.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum MountAction {
+    /// Makes this mount and all below it read-only.
+    ReadOnlyTree,
+    /// Makes this folder or file read-only, whether or not it is a mount of its own.
+    ReadOnlyPath,
+    /// Covers a file with `/dev/null`.
+    MaskFile,
+    /// Covers a folder with an empty, read-only one.
+    MaskFolder,
+    /// A new tmpfs that everybody may write to, of at most so many bytes.
+    Tmpfs {
+        /// Its size.
+        bytes: u64,
+    },
+}
+
+/// Capabilities as bit sets, bit n for capability number n.
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
+pub struct CapabilitySets {
+    /// What no program of the container can ever have more than.
+    pub bounding: u64,
+    /// What the task begins with: permitted, effective and, for users other than root, ambient.
+    pub effective: u64,
+}
+
+/// A compiled system call filter: one number per instruction, as the kernel's `sock_filter` lies in
+/// memory on a little-endian machine.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct SeccompProgram(pub Vec<u64>);
+
+/// How to start a launcher.
+#[derive(Clone, Debug)]
+pub struct LauncherOptions {
+    /// The agent's runtime folder; the launcher's own complaints go to `launcher.log` in it.
+    pub runtime_dir: PathBuf,
+    /// How long a launch may take until exec before it is given up. Default: 30 s.
+    pub launch_timeout: Duration,
+    /// v1 `tasks` files that the launcher writes itself into at its start, so that it and the
+    /// supervisors are out of the agent's own groups.
+    pub supervisor_tasks: Vec<PathBuf>,
+    /// v2 group that each supervisor is cloned into. The launcher stays where the agent is: moving
+    /// it would cost an RCU grace period at start (8 ms), and it ends with the agent anyway.
+    pub supervisor_group: Option<PathBuf>,
+}
+
+/// A task that has been executed.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Launched {
+    /// The container's supervisor; its end is the container's end.
+    pub supervisor: ProcessIdentity,
+    /// The task's main process, in the agent's numbering.
+    pub task_pid: i32,
+}
+
+/// The step of a launch that failed, roughly in the order they happen; later additions are last.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub enum LaunchStep {
+    /// Cloning the supervisor, with its namespaces.
+    CloneSupervisor,
+    /// Making mounts private to the container.
+    MountPropagation,
+    /// Mounting `/proc`.
+    MountProc,
+    /// Setting the host name.
+    Hostname,
+    /// Recording the supervisor's identity.
+    RecordIdentity,
+    /// Opening standard input, output or error.
+    OpenStdio,
+    /// Cloning the task.
+    CloneTask,
+    /// Joining a cgroup.
+    JoinCgroup,
+    /// Starting a session.
+    Setsid,
+    /// Setting the OOM score.
+    OomScore,
+    /// Setting a resource limit.
+    Rlimit,
+    /// Setting groups, group and user.
+    Credentials,
+    /// Entering the working directory.
+    WorkingDir,
+    /// Setting no_new_privs.
+    NoNewPrivs,
+    /// Closing what the task must not inherit.
+    CloseFds,
+    /// Executing the program.
+    Exec,
+    /// Bringing the loopback interface up.
+    Loopback,
+    /// Changing the container's mount table.
+    Mount,
+    /// Giving up capabilities.
+    Capabilities,
+    /// Installing the system call filter.
+    Seccomp,
+}
+
+/// Why a launch failed. After any of these no process of it is left, unless the variant says so.
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchError {
+    /// A step in the new process failed.
+    #[error("launch of {name} failed when {}: {detail}", step.doing())]
+    Step {
+        /// The container.
+        name: ContainerName,
+        /// What was being done.
+        step: LaunchStep,
+        /// To what: a path, a limit's number.
+        detail: String,
+        /// Why it failed.
+        #[source]
+        source: io::Error,
+    },
+    /// The launcher process could not be started.
+    #[error("failed to start the launcher: {doing}")]
+    Start {
+        /// What was being done.
+        doing: &'static str,
+        /// Why it failed.
+        #[source]
+        source: io::Error,
+    },
+    /// The launcher died or fell silent; the container must be destroyed, and may be tried again.
+    #[error("the launcher was lost while launching {name}: {doing}")]
+    Lost {
+        /// The container.
+        name: ContainerName,
+        /// What was being done.
+        doing: &'static str,
+    },
+    /// A cgroup could not be made or limited.
+    #[error("failed to prepare the cgroups of {name}")]
+    Groups {
+        /// The container.
+        name: ContainerName,
+        /// Which, and why.
+        #[source]
+        source: crate::cgroup::KnobError,
+    },
+    /// Its folder in the runtime directory could not be made; it may exist already.
+    #[error("failed to create {path} for {name}")]
+    RuntimeDir {
+        /// The container.
+        name: ContainerName,
+        /// The folder.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The specification cannot be carried out.
+    #[error("launch of {name} refused: {reason}")]
+    Invalid {
+        /// The container.
+        name: ContainerName,
+        /// Why.
+        reason: String,
+    },
+}
+
+impl LaunchStep {
+    /// All steps; the place of a step is its code, which is stored: append only.
+    const ALL: [Self; 20] = [
+        Self::CloneSupervisor,
+        Self::MountPropagation,
+        Self::MountProc,
+        Self::Hostname,
+        Self::RecordIdentity,
+        Self::OpenStdio,
+        Self::CloneTask,
+        Self::JoinCgroup,
+        Self::Setsid,
+        Self::OomScore,
+        Self::Rlimit,
+        Self::Credentials,
+        Self::WorkingDir,
+        Self::NoNewPrivs,
+        Self::CloseFds,
+        Self::Exec,
+        Self::Loopback,
+        Self::Mount,
+        Self::Capabilities,
+        Self::Seccomp,
+    ];
+
+    /// A number from 1 on. Async-signal-safe.
+    fn number(self) -> usize {
+        Self::ALL
+            .iter()
+            .position(|step| *step == self)
+            .map_or(0, |place| place + 1)
+    }
+
+    pub(crate) fn code(self) -> u8 {
+        u8::try_from(self.number()).unwrap_or(0)
+    }
+
+    pub(crate) fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(code).checked_sub(1)?).copied()
+    }
+
+    /// What was being done, for a message.
+    pub fn doing(self) -> &'static str {
+        match self {
+            Self::CloneSupervisor => "cloning the supervisor",
+            Self::MountPropagation => "detaching the mount namespace",
+            Self::MountProc => "mounting /proc",
+            Self::Hostname => "setting the host name",
+            Self::RecordIdentity => "recording the supervisor",
+            Self::OpenStdio => "opening standard input, output or error",
+            Self::CloneTask => "cloning the task",
+            Self::JoinCgroup => "joining its cgroup",
+            Self::Setsid => "starting its session",
+            Self::OomScore => "setting its OOM score",
+            Self::Rlimit => "setting a resource limit",
+            Self::Credentials => "changing its user and groups",
+            Self::WorkingDir => "entering its working directory",
+            Self::NoNewPrivs => "giving up new privileges",
+            Self::CloseFds => "closing descriptors",
+            Self::Exec => "executing its program",
+            Self::Loopback => "bringing its loopback interface up",
+            Self::Mount => "changing its mounts",
+            Self::Capabilities => "giving up capabilities",
+            Self::Seccomp => "installing its system call filter",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_step_has_a_code_of_its_own() {
+        for step in LaunchStep::ALL {
+            assert_eq!(LaunchStep::from_code(step.code()), Some(step));
+        }
+        assert_eq!(LaunchStep::from_code(0), None);
+        assert_eq!(LaunchStep::from_code(21), None);
+    }
+
+    #[test]
+    fn users_are_looked_up_by_name_only() {
+        let root = Credentials::lookup("root").expect("every machine has one");
+        assert_eq!((root.uid, root.gid), (0, 0));
+        for name in ["0", "", "no such user", "a\0b"] {
+            let unknown = Credentials::lookup(name);
+            assert!(
+                matches!(unknown, Err(CredentialsError::Unknown(_))),
+                "{name:?} {unknown:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,585 @@
+//! A launch, resolved to C strings and numbers, and its passage through the launcher's socket.
+//!
+//! [`TaskPlan`] is made by the agent from a [`LaunchSpec`] (everything that can be refused is refused
+//! there), encoded as bytes, and decoded by the supervisor, which then has every string that it or
+//! the task needs before exec. Fields travel length-prefixed in one fixed order; both ends are always
+//! the same executable, so there is no version inside.
+
+use std::ffi::{CString, OsStr};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use super::{
+    CapabilitySets, Command, Credentials, LaunchError, LaunchIsolation, LaunchSpec, LaunchStep,
+    MountAction, MountStep, SeccompProgram,
+};
+use crate::identity::BootId;
+use crate::sys::namespaces;
+
+/// Longest encoded plan. The kernel takes about 2 MiB of arguments and environment.
+pub(super) const PLAN_BYTES_MAX: usize = 4 << 20;
+
+/// Where a program without a slash is looked for when the task has no `PATH`.
+const DEFAULT_PATH: &[u8] = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Everything that happens between a request and an exec.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub(super) struct TaskPlan {
+    /// Namespace flags of the supervisor's clone.
+    pub(super) namespaces: u64,
+    pub(super) boot_id: Vec<u8>,
+    pub(super) status_dir: CString,
+    pub(super) hostname: Option<Vec<u8>>,
+    pub(super) stdout: CString,
+    pub(super) stderr: CString,
+    /// `<group>/tasks` files.
+    pub(super) v1_tasks: Vec<CString>,
+    pub(super) v2_group: Option<CString>,
+    /// Text for `oom_score_adj`.
+    pub(super) oom_score_adj: Option<Vec<u8>>,
+    /// Resource, soft, hard.
+    pub(super) rlimits: Vec<[u64; 3]>,
+    pub(super) no_new_privs: bool,
+    pub(super) mounts: Vec<PlannedMount>,
+    pub(super) capabilities: Option<CapabilitySets>,
+    pub(super) seccomp: Vec<SeccompProgram>,
+    /// Uid, gid, supplementary groups.
+    pub(super) credentials: Option<(u32, u32, Vec<u32>)>,
+    pub(super) working_dir: CString,
+    /// Paths to try to execute, in order.
+    pub(super) programs: Vec<CString>,
+    pub(super) args: Vec<CString>,
+    pub(super) env: Vec<CString>,
+}
+
+/// A mount step with its strings.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct PlannedMount {
+    pub(super) path: CString,
+    pub(super) action: MountAction,
+    /// Options of a new tmpfs; empty otherwise.
+    pub(super) options: CString,
+}
+
+impl PlannedMount {
+    fn new(path: CString, action: MountAction) -> Result<Self, String> {
+        let options = match action {
+            MountAction::Tmpfs { bytes } => format!("mode=1777,size={bytes}"),
+            MountAction::MaskFolder => "mode=555,size=4k".to_owned(),
+            MountAction::ReadOnlyTree | MountAction::ReadOnlyPath | MountAction::MaskFile => {
+                String::new()
+            }
+        };
+        let options = c_text(options.as_bytes(), "a mount option")?;
+        Ok(Self {
+            path,
+            action,
+            options,
+        })
+    }
+}
+
+impl TaskPlan {
+    /// Resolves a specification, refusing what could not be carried out.
+    pub(super) fn new(spec: &LaunchSpec, boot_id: &BootId) -> Result<Self, LaunchError> {
+        Self::resolve(spec, boot_id).map_err(|reason| LaunchError::Invalid {
+            name: spec.name.clone(),
+            reason,
+        })
+    }
+
+    fn resolve(spec: &LaunchSpec, boot_id: &BootId) -> Result<Self, String> {
+        let isolation = &spec.isolation;
+        let (programs, args) = resolve_command(spec)?;
+        let wanted = [
+            (isolation.pid_namespace, namespaces::PID),
+            (isolation.mount_namespace, namespaces::MOUNT),
+            (isolation.ipc_namespace, namespaces::IPC),
+            (isolation.uts_namespace, namespaces::UTS),
+            (isolation.network_namespace, namespaces::NETWORK),
+        ];
+        let plan = Self {
+            namespaces: wanted
+                .iter()
+                .filter(|(on, _)| *on)
+                .fold(0, |all, (_, flag)| all | flag),
+            boot_id: boot_id.as_str().as_bytes().to_vec(),
+            status_dir: c_path(&spec.status_dir)?,
+            hostname: isolation
+                .hostname
+                .as_ref()
+                .map(|name| name.as_bytes().to_vec()),
+            stdout: c_path(&spec.stdout)?,
+            stderr: c_path(&spec.stderr)?,
+            v1_tasks: isolation
+                .v1_groups
+                .iter()
+                .map(|group| c_path(&group.join("tasks")))
+                .collect::<Result<_, _>>()?,
+            v2_group: isolation.v2_group.as_deref().map(c_path).transpose()?,
+            oom_score_adj: isolation
+                .oom_score_adj
+                .map(|score| score.to_string().into_bytes()),
+            rlimits: isolation
+                .rlimits
+                .iter()
+                .map(|limit| [u64::from(limit.resource), limit.soft, limit.hard])
+                .collect(),
+            no_new_privs: isolation.no_new_privs,
+            mounts: resolve_mounts(isolation)?,
+            capabilities: isolation.capabilities,
+            seccomp: isolation.seccomp.clone(),
+            credentials: spec
+                .credentials
+                .as_ref()
+                .filter(|user| !is_already(user))
+                .map(|user| (user.uid, user.gid, user.groups.clone())),
+            working_dir: c_path(&spec.working_dir)?,
+            programs,
+            args,
+            env: resolve_env(spec)?,
+        };
+        Ok(plan)
+    }
+
+    /// What a failed step was about, for its message.
+    pub(super) fn detail(&self, step: LaunchStep, index: usize) -> String {
+        let text = |text: Option<&CString>| {
+            text.map_or_else(String::new, |text| text.to_string_lossy().into_owned())
+        };
+        match step {
+            LaunchStep::RecordIdentity => text(Some(&self.status_dir)),
+            LaunchStep::OpenStdio => format!("{:?}, {:?}", self.stdout, self.stderr),
+            LaunchStep::JoinCgroup if self.v1_tasks.is_empty() => text(self.v2_group.as_ref()),
+            LaunchStep::JoinCgroup => text(self.v1_tasks.get(index)),
+            LaunchStep::CloneTask => text(self.v2_group.as_ref()),
+            LaunchStep::OomScore => {
+                let score = self.oom_score_adj.as_deref().unwrap_or_default();
+                String::from_utf8_lossy(score).into_owned()
+            }
+            LaunchStep::Rlimit => format!("{:?}", self.rlimits.get(index)),
+            LaunchStep::Credentials => format!("{:?}", self.credentials),
+            LaunchStep::WorkingDir => text(Some(&self.working_dir)),
+            LaunchStep::Exec if self.programs.len() > 1 => text(self.args.first()),
+            LaunchStep::Exec => text(self.programs.first()),
+            LaunchStep::Hostname => format!("{:?}", self.hostname),
+            LaunchStep::Mount => text(self.mounts.get(index).map(|mount| &mount.path)),
+            LaunchStep::Capabilities => format!("{:x?}", self.capabilities),
+            LaunchStep::Seccomp => format!("filter {index}"),
+            LaunchStep::CloneSupervisor
+            | LaunchStep::MountPropagation
+            | LaunchStep::MountProc
+            | LaunchStep::Setsid
+            | LaunchStep::NoNewPrivs
+            | LaunchStep::Loopback
+            | LaunchStep::CloseFds => format!("namespaces {:#x}", self.namespaces),
+        }
+    }
+
+    /// As bytes; the namespaces come first, where [`TaskPlan::namespaces_of`] finds them.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut out = Writer(Vec::with_capacity(4096));
+        out.number(self.namespaces);
+        out.bytes(&self.boot_id);
+        out.text(&self.status_dir);
+        out.optional(self.hostname.as_deref());
+        out.text(&self.stdout);
+        out.text(&self.stderr);
+        out.texts(&self.v1_tasks);
+        out.optional(self.v2_group.as_ref().map(|group| group.as_bytes()));
+        out.optional(self.oom_score_adj.as_deref());
+        out.number(length(self.rlimits.len()));
+        for number in self.rlimits.iter().flatten() {
+            out.number(*number);
+        }
+        out.number(u64::from(self.no_new_privs));
+        out.number(length(self.mounts.len()));
+        for mount in &self.mounts {
+            out.text(&mount.path);
+            out.action(&mount.action);
+        }
+        out.number(u64::from(self.capabilities.is_some()));
+        if let Some(sets) = self.capabilities {
+            out.number(sets.bounding);
+            out.number(sets.effective);
+        }
+        out.number(length(self.seccomp.len()));
+        for program in &self.seccomp {
+            out.number(length(program.0.len()));
+            for instruction in &program.0 {
+                out.number(*instruction);
+            }
+        }
+        out.number(u64::from(self.credentials.is_some()));
+        if let Some((uid, gid, groups)) = &self.credentials {
+            out.number(u64::from(*uid));
+            out.number(u64::from(*gid));
+            out.number(length(groups.len()));
+            for group in groups {
+                out.number(u64::from(*group));
+            }
+        }
+        out.text(&self.working_dir);
+        out.texts(&self.programs);
+        out.texts(&self.args);
+        out.texts(&self.env);
+        out.0
+    }
+
+    /// The namespace flags of an encoded plan, which the launcher needs before the rest.
+    pub(super) fn namespaces_of(bytes: &[u8]) -> Option<u64> {
+        Reader(bytes).number()
+    }
+
+    /// The inverse of [`TaskPlan::encode`].
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut from = Reader(bytes);
+        let mut plan = Self {
+            namespaces: from.number()?,
+            boot_id: from.bytes()?.to_vec(),
+            status_dir: from.text()?,
+            hostname: from.optional()?.map(<[u8]>::to_vec),
+            stdout: from.text()?,
+            stderr: from.text()?,
+            v1_tasks: from.texts()?,
+            v2_group: from.optional()?.map(CString::new).transpose().ok()?,
+            oom_score_adj: from.optional()?.map(<[u8]>::to_vec),
+            ..Self::default()
+        };
+        for _ in 0..from.count()? {
+            plan.rlimits
+                .push([from.number()?, from.number()?, from.number()?]);
+        }
+        plan.no_new_privs = from.number()? != 0;
+        for _ in 0..from.count()? {
+            let path = from.text()?;
+            plan.mounts
+                .push(PlannedMount::new(path, from.action()?).ok()?);
+        }
+        if from.number()? != 0 {
+            plan.capabilities = Some(CapabilitySets {
+                bounding: from.number()?,
+                effective: from.number()?,
+            });
+        }
+        for _ in 0..from.count()? {
+            let instructions = (0..from.count()?).map(|_| from.number());
+            plan.seccomp
+                .push(SeccompProgram(instructions.collect::<Option<_>>()?));
+        }
+        if from.number()? != 0 {
+            let uid = u32::try_from(from.number()?).ok()?;
+            let gid = u32::try_from(from.number()?).ok()?;
+            let mut groups = Vec::new();
+            for _ in 0..from.count()? {
+                groups.push(u32::try_from(from.number()?).ok()?);
+            }
+            plan.credentials = Some((uid, gid, groups));
+        }
+        plan.working_dir = from.text()?;
+        plan.programs = from.texts()?;
+        plan.args = from.texts()?;
+        plan.env = from.texts()?;
+        from.0.is_empty().then_some(plan)
+    }
+}
+
+/// Whether we are that user and could not become another: then there is nothing to change, and
+/// asking the kernel to would fail.
+fn is_already(user: &Credentials) -> bool {
+    let uid = nix::unistd::geteuid();
+    !uid.is_root() && uid.as_raw() == user.uid && nix::unistd::getegid().as_raw() == user.gid
+}
+
+/// Refuses what would change the host's own mounts, and a filter that the kernel would refuse.
+fn resolve_mounts(isolation: &LaunchIsolation) -> Result<Vec<PlannedMount>, String> {
+    if !isolation.mounts.is_empty() && !isolation.mount_namespace {
+        return Err("mounts can be changed in a mount namespace only".to_owned());
+    }
+    if !isolation.seccomp.is_empty() && !isolation.no_new_privs {
+        return Err("a system call filter needs no_new_privs".to_owned());
+    }
+    let planned = |step: &MountStep| PlannedMount::new(c_path(&step.path)?, step.action.clone());
+    isolation.mounts.iter().map(planned).collect()
+}
+
+fn resolve_command(spec: &LaunchSpec) -> Result<(Vec<CString>, Vec<CString>), String> {
+    match &spec.command {
+        Command::Shell(text) => {
+            let args = [OsStr::new("sh"), OsStr::new("-c"), OsStr::new(text)];
+            let args = args
+                .into_iter()
+                .map(|arg| c_text(arg.as_bytes(), "the command"));
+            Ok((vec![c"/bin/sh".to_owned()], args.collect::<Result<_, _>>()?))
+        }
+        Command::Argv { program, args } => {
+            if program.is_empty() {
+                return Err("no program is given".to_owned());
+            }
+            let programs = resolve_program(program, spec)?;
+            let args = if args.is_empty() {
+                std::slice::from_ref(program)
+            } else {
+                args
+            };
+            let args = args.iter().map(|arg| c_text(arg.as_bytes(), "an argument"));
+            Ok((programs, args.collect::<Result<_, _>>()?))
+        }
+    }
+}
+
+fn resolve_program(program: &OsStr, spec: &LaunchSpec) -> Result<Vec<CString>, String> {
+    let program = program.as_bytes();
+    if program.contains(&b'/') {
+        return Ok(vec![c_text(program, "the program")?]);
+    }
+    let path = spec.env.iter().rev().find(|(name, _)| name == "PATH");
+    let path = path.map_or(DEFAULT_PATH, |(_, value)| value.as_bytes());
+    let mut found = Vec::new();
+    for folder in path
+        .split(|byte| *byte == b':')
+        .filter(|folder| !folder.is_empty())
+    {
+        found.push(c_text(&[folder, b"/", program].concat(), "the program")?);
+    }
+    if found.is_empty() {
+        Err("the task's PATH is empty".to_owned())
+    } else {
+        Ok(found)
+    }
+}
+
+fn resolve_env(spec: &LaunchSpec) -> Result<Vec<CString>, String> {
+    let mut env = Vec::with_capacity(spec.env.len());
+    for (name, value) in &spec.env {
+        if name.is_empty() || name.as_bytes().contains(&b'=') {
+            return Err(format!("{name:?} cannot name an environment variable"));
+        }
+        env.push(c_text(
+            &[name.as_bytes(), b"=", value.as_bytes()].concat(),
+            "the environment",
+        )?);
+    }
+    Ok(env)
+}
+
+fn c_path(path: &Path) -> Result<CString, String> {
+    c_text(path.as_os_str().as_bytes(), "a path")
+}
+
+fn c_text(bytes: &[u8], what: &str) -> Result<CString, String> {
+    CString::new(bytes).map_err(|_| format!("{what} holds a zero byte"))
+}
+
+fn length(count: usize) -> u64 {
+    u64::try_from(count).unwrap_or(u64::MAX)
+}
+
+struct Writer(Vec<u8>);
+
+impl Writer {
+    fn number(&mut self, number: u64) {
+        self.0.extend_from_slice(&number.to_le_bytes());
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.number(length(bytes.len()));
+        self.0.extend_from_slice(bytes);
+    }
+
+    fn text(&mut self, text: &CString) {
+        self.bytes(text.as_bytes());
+    }
+
+    fn texts(&mut self, texts: &[CString]) {
+        self.number(length(texts.len()));
+        for text in texts {
+            self.text(text);
+        }
+    }
+
+    fn action(&mut self, action: &MountAction) {
+        let (code, bytes) = match action {
+            MountAction::ReadOnlyTree => (0, 0),
+            MountAction::ReadOnlyPath => (1, 0),
+            MountAction::MaskFile => (2, 0),
+            MountAction::MaskFolder => (3, 0),
+            MountAction::Tmpfs { bytes } => (4, *bytes),
+        };
+        self.number(code);
+        self.number(bytes);
+    }
+
+    fn optional(&mut self, bytes: Option<&[u8]>) {
+        self.number(u64::from(bytes.is_some()));
+        if let Some(bytes) = bytes {
+            self.bytes(bytes);
+        }
+    }
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn number(&mut self) -> Option<u64> {
+        let (head, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(u64::from_le_bytes(*head))
+    }
+
+    /// A count of things of at least eight bytes each, so that a bad one cannot make us reserve.
+    fn count(&mut self) -> Option<usize> {
+        let count = usize::try_from(self.number()?).ok()?;
+        (count <= self.0.len() / 8).then_some(count)
+    }
+
+    fn bytes(&mut self) -> Option<&'a [u8]> {
+        let length = usize::try_from(self.number()?).ok()?;
+        let (head, rest) = self.0.split_at_checked(length)?;
+        self.0 = rest;
+        Some(head)
+    }
+
+    fn text(&mut self) -> Option<CString> {
+        CString::new(self.bytes()?).ok()
+    }
+
+    fn texts(&mut self) -> Option<Vec<CString>> {
+        (0..self.count()?).map(|_| self.text()).collect()
+    }
+
+    fn action(&mut self) -> Option<MountAction> {
+        let (code, bytes) = (self.number()?, self.number()?);
+        Some(match code {
+            0 => MountAction::ReadOnlyTree,
+            1 => MountAction::ReadOnlyPath,
+            2 => MountAction::MaskFile,
+            3 => MountAction::MaskFolder,
+            4 => MountAction::Tmpfs { bytes },
+            _ => return None,
+        })
+    }
+
+    fn optional(&mut self) -> Option<Option<&'a [u8]>> {
+        if self.number()? == 0 {
+            Some(None)
+        } else {
+            self.bytes().map(Some)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Rlimit;
+    use super::*;
+    use crate::identity::ContainerName;
+    use std::ffi::OsString;
+
+    fn spec() -> LaunchSpec {
+        LaunchSpec {
+            name: ContainerName::new("c1").expect("valid"),
+            command: Command::Argv {
+                program: "prog".into(),
+                args: vec!["p".into(), "x".into()],
+            },
+            env: vec![("PATH".into(), "/a::/b".into()), ("K".into(), "v=w".into())],
+            working_dir: "/sandbox".into(),
+            credentials: Some(Credentials {
+                uid: 7,
+                gid: 8,
+                groups: vec![8, 9],
+            }),
+            stdout: "/sandbox/stdout".into(),
+            stderr: "/sandbox/stderr".into(),
+            status_dir: "/run/x".into(),
+            isolation: LaunchIsolation {
+                pid_namespace: true,
+                mount_namespace: true,
+                uts_namespace: true,
+                hostname: Some("h".into()),
+                v1_groups: vec!["/cg/cpu/m/i/c".into()],
+                v2_group: Some("/cg/u/m/i/c/leaf".into()),
+                rlimits: vec![Rlimit {
+                    resource: 7,
+                    soft: 1,
+                    hard: u64::MAX,
+                }],
+                no_new_privs: true,
+                oom_score_adj: Some(-5),
+                network_namespace: true,
+                mounts: vec![
+                    MountStep {
+                        path: "/sys".into(),
+                        action: MountAction::ReadOnlyTree,
+                    },
+                    MountStep {
+                        path: "/dev/shm".into(),
+                        action: MountAction::Tmpfs { bytes: 4096 },
+                    },
+                ],
+                capabilities: Some(CapabilitySets {
+                    bounding: 3,
+                    effective: 1,
+                }),
+                seccomp: vec![SeccompProgram(vec![u64::MAX, 0])],
+                ..LaunchIsolation::default()
+            },
+        }
+    }
+
+    fn resolve(spec: &LaunchSpec) -> Result<TaskPlan, LaunchError> {
+        TaskPlan::new(spec, &BootId::from_text("boot"))
+    }
+
+    #[test]
+    fn plan_goes_through_bytes_whole() {
+        let plan = resolve(&spec()).expect("resolves");
+        assert_eq!(
+            plan.programs,
+            [c"/a/prog".to_owned(), c"/b/prog".to_owned()]
+        );
+        assert_eq!(plan.env, [c"PATH=/a::/b".to_owned(), c"K=v=w".to_owned()]);
+        assert_eq!(plan.v1_tasks, [c"/cg/cpu/m/i/c/tasks".to_owned()]);
+        let bytes = plan.encode();
+        assert_eq!(TaskPlan::namespaces_of(&bytes), Some(plan.namespaces));
+        assert_eq!(TaskPlan::decode(&bytes), Some(plan));
+    }
+
+    #[test]
+    fn no_damaged_plan_decodes() {
+        let bytes = resolve(&spec()).expect("resolves").encode();
+        for end in 0..bytes.len() {
+            assert_eq!(TaskPlan::decode(&bytes[..end]), None, "cut at {end}");
+        }
+        let mut longer = bytes.clone();
+        longer.push(0);
+        assert_eq!(TaskPlan::decode(&longer), None);
+        assert_eq!(TaskPlan::decode(&[0xff; 64]), None);
+    }
+
+    #[test]
+    fn what_exec_cannot_take_is_refused() {
+        let zero = || OsString::from("a\0b");
+        let bad: [fn(&mut LaunchSpec, OsString); 5] = [
+            |spec, zero| spec.command = Command::Shell(zero.into_string().expect("text")),
+            |spec, zero| spec.env.push(("X".into(), zero)),
+            |spec, _| spec.env.push(("A=B".into(), "x".into())),
+            |spec, zero| spec.working_dir = zero.into(),
+            |spec, _| {
+                spec.command = Command::Argv {
+                    program: "".into(),
+                    args: vec![],
+                }
+            },
+        ];
+        for spoil in bad {
+            let mut spec = spec();
+            spoil(&mut spec, zero());
+            assert!(
+                matches!(resolve(&spec), Err(LaunchError::Invalid { .. })),
+                "{spec:?}"
+            );
+        }
+    }
+}

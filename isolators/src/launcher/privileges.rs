@@ -1,0 +1,135 @@
+//! Capabilities and system call filters, made ready before the clone and given up in the task.
+//!
+//! Entered by the supervisor, which turns the plan's numbers into what the crates want, so that the
+//! task allocates nothing unless a step fails. Order matters: the bounding set goes while the task
+//! may still change it, the user changes, and the other sets go last.
+
+use std::io;
+
+use caps::{CapSet, CapsHashSet};
+use seccompiler::{BpfProgram, sock_filter};
+
+use super::{CapabilitySets, SeccompProgram};
+
+/// A task's capabilities, looked up.
+#[derive(Debug)]
+pub(super) struct Capabilities {
+    /// Those that leave the bounding set. Those that the kernel does not know are not in it anyway.
+    dropped: Vec<caps::Capability>,
+    effective: CapsHashSet,
+    none: CapsHashSet,
+}
+
+impl Capabilities {
+    pub(super) fn new(sets: CapabilitySets) -> Self {
+        let mut dropped: Vec<_> = caps::all().into_iter().collect();
+        dropped.retain(|one| sets.bounding & one.bitmask() == 0);
+        let held = caps::read(None, CapSet::Bounding).unwrap_or_default();
+        dropped.retain(|one| held.contains(one));
+        let effective = caps::all()
+            .into_iter()
+            .filter(|one| sets.effective & one.bitmask() != 0);
+        Self {
+            dropped,
+            effective: effective.collect(),
+            none: CapsHashSet::new(),
+        }
+    }
+
+    /// Narrows the bounding set, and has a change of user keep what may be wanted after it.
+    pub(super) fn bound(&self) -> io::Result<()> {
+        for one in &self.dropped {
+            caps::drop(None, CapSet::Bounding, *one).map_err(last_error)?;
+        }
+        if self.effective.is_empty() {
+            return Ok(());
+        }
+        caps::securebits::set_keepcaps(true).map_err(last_error)
+    }
+
+    /// Narrows the other sets. Root regains at exec what is both permitted and in the bounding set;
+    /// others keep only what is ambient.
+    pub(super) fn reduce(&self, root: bool) -> io::Result<()> {
+        // Refused without the ambient sets of Linux 4.3, where there is nothing to clear.
+        let _ = caps::clear(None, CapSet::Ambient);
+        // Lowered before what bounds it, raised after; effective is within permitted at each step.
+        let kept = caps::set(None, CapSet::Effective, &self.none)
+            .and_then(|()| caps::set(None, CapSet::Permitted, &self.effective))
+            .and_then(|()| caps::set(None, CapSet::Effective, &self.effective));
+        kept.map_err(last_error)?;
+        if root {
+            return caps::set(None, CapSet::Inheritable, &self.none).map_err(last_error);
+        }
+        caps::set(None, CapSet::Inheritable, &self.effective).map_err(last_error)?;
+        for one in &self.effective {
+            caps::raise(None, CapSet::Ambient, *one).map_err(last_error)?;
+        }
+        Ok(())
+    }
+}
+
+/// The crate keeps the kernel's error only as text; nothing has been called since.
+fn last_error(_: caps::errors::CapsError) -> io::Error {
+    io::Error::last_os_error()
+}
+
+/// A filter as the kernel takes it.
+pub(super) fn filter(program: &SeccompProgram) -> BpfProgram {
+    let instruction = |number: &u64| {
+        let [c0, c1, jt, jf, k0, k1, k2, k3] = number.to_le_bytes();
+        sock_filter {
+            code: u16::from_le_bytes([c0, c1]),
+            jt,
+            jf,
+            k: u32::from_le_bytes([k0, k1, k2, k3]),
+        }
+    };
+    program.0.iter().map(instruction).collect()
+}
+
+/// The inverse of [`filter`], for the way through the launcher's socket.
+pub(crate) fn pack(program: &[sock_filter]) -> SeccompProgram {
+    let number = |one: &sock_filter| {
+        let [c0, c1] = one.code.to_le_bytes();
+        let [k0, k1, k2, k3] = one.k.to_le_bytes();
+        u64::from_le_bytes([c0, c1, one.jt, one.jf, k0, k1, k2, k3])
+    };
+    SeccompProgram(program.iter().map(number).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filters_survive_packing() {
+        let program = vec![
+            sock_filter {
+                code: 0x15,
+                jt: 1,
+                jf: 255,
+                k: 0x7fff_0000,
+            },
+            sock_filter {
+                code: 0xffff,
+                jt: 0,
+                jf: 2,
+                k: u32::MAX,
+            },
+        ];
+        assert_eq!(filter(&pack(&program)), program);
+    }
+
+    #[test]
+    fn what_is_bounded_away_is_dropped() {
+        let held = caps::read(None, CapSet::Bounding).expect("readable");
+        let kept = caps::Capability::CAP_CHOWN;
+        let capabilities = Capabilities::new(CapabilitySets {
+            bounding: kept.bitmask(),
+            effective: 0,
+        });
+        assert!(!capabilities.dropped.contains(&kept));
+        let others = held.len() - usize::from(held.contains(&kept));
+        assert_eq!(capabilities.dropped.len(), others);
+    }
+}

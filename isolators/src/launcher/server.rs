@@ -1,0 +1,184 @@
+//! The sealed launcher process itself: one thread, one socket, one clone per request.
+//!
+//! Entered through [`run`] from `main`, after exec of the sealed image. It does nothing but receive a
+//! plan and a report socket, clone a supervisor, and forget it. Invariant: it keeps no state, so that
+//! its death costs nothing but a restart, and it ends when the agent's end of the socket closes.
+
+use std::ffi::{CString, OsStr, OsString};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::process::ExitCode;
+
+use nix::fcntl::OFlag;
+use nix::sys::socket::{
+    ControlMessageOwned, MsgFlags, SockType, getsockopt, recvmsg, sockopt::SockType as TypeOption,
+};
+use nix::sys::stat::Mode;
+
+use super::plan::{PLAN_BYTES_MAX, TaskPlan};
+use super::report::{Outcome, Report};
+use super::{INLINE_BYTES_MAX, LaunchStep, MARK, READY, supervisor};
+use crate::sys::{self, Cloned};
+
+/// Where the socket is: standard input, so that exec needs no other inheritable descriptor.
+const SOCKET: RawFd = 0;
+
+/// Descriptor on which a supervisor keeps its report socket.
+const REPORT: RawFd = 3;
+
+/// Becomes the launcher if this process was executed as one.
+pub(super) fn run_if_requested() -> Option<ExitCode> {
+    let mut args = std::env::args_os().skip(1);
+    if args.next()? != MARK {
+        return None;
+    }
+    let group = args.next()?;
+    let tasks: Vec<_> = args.collect();
+    Some(match serve(&group, &tasks) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    })
+}
+
+fn serve(group: &OsStr, tasks: &[OsString]) -> io::Result<()> {
+    let socket = sys::borrow_number(SOCKET);
+    if getsockopt(&socket, TypeOption)? != SockType::SeqPacket {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // Away from the agent's terminal and signals: Ctrl-C there is for the agent to handle.
+    let _ = nix::unistd::setsid();
+    // A real-time process cannot join a v1 cpu group, and no task inherits such a right.
+    sys::normal_scheduling();
+    sys::block_all_signals();
+    sys::ignore_children();
+    let _ = nix::sys::prctl::set_name(c"meseta-launcher");
+    let joined = tasks.iter().try_for_each(|file| join_group(file));
+    let group = joined.and_then(|()| open_group(group));
+    let errno = group
+        .as_ref()
+        .err()
+        .and_then(io::Error::raw_os_error)
+        .unwrap_or(0);
+    let [a, b, c, d] = errno.to_le_bytes();
+    sys::write_once(socket, &[READY, a, b, c, d])?;
+    let group = group?;
+    let mut buffer = vec![0; INLINE_BYTES_MAX];
+    while let Some((length, fds)) = receive(socket, &mut buffer)? {
+        handle(&buffer[..length], fds, group.as_ref().map(AsFd::as_fd));
+    }
+    Ok(())
+}
+
+/// Moves this process, and with it every supervisor to come, out of the agent's own groups.
+fn join_group(file: &OsStr) -> io::Result<()> {
+    let file = CString::new(file.as_bytes()).map_err(io::Error::other)?;
+    sys::write_file(&file, b"0")
+}
+
+/// The v2 group of the supervisors; none where there is no v2 tree.
+fn open_group(dir: &OsStr) -> io::Result<Option<OwnedFd>> {
+    if dir.is_empty() {
+        return Ok(None);
+    }
+    let flags = OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    Ok(Some(nix::fcntl::open(dir, flags, Mode::empty())?))
+}
+
+/// The next request, or `None` when the agent has closed its end.
+fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Option<(usize, Vec<OwnedFd>)>> {
+    let mut slices = [io::IoSliceMut::new(buffer)];
+    let mut space = nix::cmsg_space!([RawFd; 2]);
+    let flags = MsgFlags::MSG_CMSG_CLOEXEC;
+    let message = loop {
+        match recvmsg::<()>(socket.as_raw_fd(), &mut slices, Some(&mut space), flags) {
+            Err(nix::Error::EINTR) => {}
+            other => break other?,
+        }
+    };
+    let mut fds = Vec::new();
+    for control in message.cmsgs()? {
+        if let ControlMessageOwned::ScmRights(numbers) = control {
+            fds.extend(numbers.into_iter().map(sys::own_received));
+        }
+    }
+    if message.bytes == 0 && fds.is_empty() {
+        return Ok(None);
+    }
+    Ok(Some((message.bytes, fds)))
+}
+
+/// Clones a supervisor for one request: a report socket, and the plan inline or in a second file.
+fn handle(inline: &[u8], fds: Vec<OwnedFd>, group: Option<BorrowedFd<'_>>) {
+    let mut fds = fds.into_iter();
+    let Some(report) = fds.next() else { return };
+    let stored = fds.next();
+    let Some(namespaces) = TaskPlan::namespaces_of(inline) else {
+        return;
+    };
+    match sys::clone_process(namespaces, group) {
+        Ok(Cloned::Child) => become_supervisor(inline, report, stored),
+        Ok(Cloned::Parent(_)) => {}
+        Err(error) => {
+            let errno = error.raw_os_error().unwrap_or(libc::EIO);
+            refuse(report.as_fd(), errno);
+        }
+    }
+}
+
+fn refuse(report: BorrowedFd<'_>, errno: i32) {
+    let outcome = Outcome::Failed {
+        step: LaunchStep::CloneSupervisor,
+        errno,
+        index: 0,
+    };
+    let report_text = Report {
+        outcome,
+        supervisor_pid: 0,
+        supervisor_start: 0,
+    };
+    let _ = sys::write_once(report, &report_text.encode());
+}
+
+fn become_supervisor(inline: &[u8], report: OwnedFd, stored: Option<OwnedFd>) -> ! {
+    let plan = match stored {
+        None => TaskPlan::decode(inline),
+        Some(file) => read_stored(&file)
+            .ok()
+            .and_then(|bytes| TaskPlan::decode(&bytes)),
+    };
+    let Some(plan) = plan else {
+        refuse(report.as_fd(), libc::EPROTO);
+        sys::exit_now(1)
+    };
+    match arrange_descriptors(report) {
+        Ok(report) => supervisor::run(&plan, report),
+        Err(_) => sys::exit_now(1),
+    }
+}
+
+fn read_stored(file: &OwnedFd) -> io::Result<Vec<u8>> {
+    let size = usize::try_from(nix::sys::stat::fstat(file)?.st_size).map_err(io::Error::other)?;
+    if size > PLAN_BYTES_MAX {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    let mut bytes = vec![0; size];
+    let read = nix::sys::uio::pread(file, &mut bytes, 0)?;
+    if read == size {
+        Ok(bytes)
+    } else {
+        Err(io::ErrorKind::UnexpectedEof.into())
+    }
+}
+
+/// Leaves `/dev/null` on 0 instead of the agent's socket, whose end must be seen when the launcher
+/// dies; the log on 1 and 2; the report on 3; and nothing else.
+fn arrange_descriptors(report: OwnedFd) -> io::Result<OwnedFd> {
+    let null = nix::fcntl::open(c"/dev/null", OFlag::O_RDWR, Mode::empty())?;
+    sys::duplicate_cloexec(null.as_fd(), SOCKET)?;
+    sys::duplicate_cloexec(report.as_fd(), REPORT)?;
+    // Their numbers are closed below, or are REPORT itself.
+    std::mem::forget((null, report));
+    sys::close_from(4)?;
+    Ok(sys::own_received(REPORT))
+}

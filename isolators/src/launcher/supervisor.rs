@@ -1,0 +1,388 @@
+//! The supervisor: one tiny process per container that outlives the agent.
+//!
+//! Entered through [`run`] in a fresh clone of the launcher; it never execs and never returns. It
+//! records who it is, sets up the container's namespaces, clones the task, and then only waits: it
+//! reaps whatever is reparented to it, forwards signals, keeps the time of a kill request, writes the
+//! exit record, and ends, which ends everything else in its pid namespace. It is a member of none of
+//! the container's cgroups, so neither an OOM kill nor a destroy takes the record with it.
+
+use std::ffi::CStr;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use nix::fcntl::OFlag;
+use nix::mount::MsFlags;
+use nix::sys::signal::Signal;
+use nix::sys::stat::Mode;
+use nix::sys::time::TimeSpec;
+use nix::time::{ClockId, clock_gettime};
+use nix::unistd::Pid;
+
+use super::LaunchStep;
+use super::plan::TaskPlan;
+use super::privileges::{self, Capabilities};
+use super::report::{Outcome, Report};
+use super::task::{Prepared, become_task};
+use crate::identity::start_ticks_of_stat;
+use crate::status::{ExitCause, ExitRecord, STATUS_FILE, SUPERVISOR_FILE};
+use crate::sys::{
+    self, Cloned, ExecArray, KillPayload, Reaped, SharedPair, SignalEvent, SignalQueue,
+};
+
+/// Attempts at writing the exit record, one per [`RECORD_RETRY`]: a full disk may have room again.
+const RECORD_ATTEMPTS: u32 = 100;
+const RECORD_RETRY: Duration = Duration::from_millis(100);
+
+/// How long stragglers are waited for, without a pid namespace whose end would take them along.
+const STRAGGLERS_WAIT_MAX: Duration = Duration::from_secs(10);
+const STRAGGLERS_RETRY: Duration = Duration::from_millis(20);
+
+/// A set-up step that failed.
+struct Failure {
+    step: LaunchStep,
+    source: io::Error,
+}
+
+trait At<T> {
+    fn at(self, step: LaunchStep) -> Result<T, Failure>;
+}
+
+impl<T, E: Into<io::Error>> At<T> for Result<T, E> {
+    fn at(self, step: LaunchStep) -> Result<T, Failure> {
+        self.map_err(|error| Failure {
+            step,
+            source: error.into(),
+        })
+    }
+}
+
+/// Runs a container to its end. `report` is the only descriptor above 2 that is open.
+pub(super) fn run(plan: &TaskPlan, report: OwnedFd) -> ! {
+    let mut who = Report {
+        outcome: Outcome::Running,
+        supervisor_pid: 0,
+        supervisor_start: 0,
+    };
+    match set_up(plan, &mut who, report.as_fd()) {
+        Ok(running) => {
+            drop(report);
+            running.supervise()
+        }
+        Err(Failure { step, source }) => {
+            let errno = source.raw_os_error().unwrap_or(libc::EIO);
+            who.outcome = Outcome::Failed {
+                step,
+                errno,
+                index: 0,
+            };
+            let _ = sys::write_once(report.as_fd(), &who.encode());
+            sys::exit_now(1)
+        }
+    }
+}
+
+/// Everything up to the task's clone.
+fn set_up(plan: &TaskPlan, who: &mut Report, report: BorrowedFd<'_>) -> Result<Running, Failure> {
+    let _ = nix::sys::prctl::set_name(c"meseta-init");
+    // Its memory and descriptors are nobody's business in the container.
+    let _ = nix::sys::prctl::set_dumpable(false);
+    // Out of the launcher's session: its end must mean nothing here.
+    let _ = nix::unistd::setsid();
+    let own_pid_namespace = plan.namespaces & sys::namespaces::PID != 0;
+    if !own_pid_namespace {
+        nix::sys::prctl::set_child_subreaper(true).at(LaunchStep::RecordIdentity)?;
+    }
+    let status_dir = open(&plan.status_dir, OFlag::O_DIRECTORY).at(LaunchStep::RecordIdentity)?;
+    // The host's procfs is still mounted here, so these are the agent's numbers.
+    let stat = fs::read("/proc/self/stat").at(LaunchStep::RecordIdentity)?;
+    who.supervisor_pid = pid_of_stat(&stat).at(LaunchStep::RecordIdentity)?;
+    who.supervisor_start = start_ticks_of_stat(&stat).unwrap_or(0);
+    record_identity(plan, who, status_dir.as_fd()).at(LaunchStep::RecordIdentity)?;
+    enter_namespaces(plan)?;
+    let signals = SignalQueue::new().at(LaunchStep::CloneTask)?;
+    let failure = SharedPair::new().at(LaunchStep::CloneTask)?;
+    let task = clone_task(plan, *who, report, &failure, own_pid_namespace)?;
+    Ok(Running {
+        task,
+        own_pid_namespace,
+        status_dir,
+        signals,
+        failure,
+        deadline: None,
+    })
+}
+
+fn open(path: &CStr, flags: OFlag) -> nix::Result<OwnedFd> {
+    let flags = flags | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW | OFlag::O_NOCTTY;
+    nix::fcntl::open(path, flags, Mode::from_bits_truncate(0o644))
+}
+
+fn pid_of_stat(stat: &[u8]) -> io::Result<i32> {
+    let first = stat.split(|byte| *byte == b' ').next().unwrap_or_default();
+    let text = str::from_utf8(first).map_err(io::Error::other)?;
+    text.parse().map_err(io::Error::other)
+}
+
+/// Leaves our identity for an agent that dies before it could note it.
+fn record_identity(plan: &TaskPlan, who: &Report, dir: BorrowedFd<'_>) -> io::Result<()> {
+    let boot_id = String::from_utf8_lossy(&plan.boot_id);
+    let line = format!(
+        "{} {} {boot_id}\n",
+        who.supervisor_pid, who.supervisor_start
+    );
+    write_in(dir, SUPERVISOR_FILE, line.as_bytes(), false)
+}
+
+/// Writes a small file in a folder: all of it or nothing of it is seen under its name.
+fn write_in(dir: BorrowedFd<'_>, name: &str, bytes: &[u8], durable: bool) -> io::Result<()> {
+    let temporary = format!("{name}.tmp");
+    let flags =
+        OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_TRUNC | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
+    let mode = Mode::from_bits_truncate(0o600);
+    let file = nix::fcntl::openat(dir, temporary.as_str(), flags, mode)?;
+    let written = nix::unistd::write(&file, bytes)?;
+    if written != bytes.len() {
+        return Err(io::ErrorKind::WriteZero.into());
+    }
+    if durable {
+        nix::unistd::fsync(&file)?;
+    }
+    nix::fcntl::renameat(dir, temporary.as_str(), dir, name)?;
+    if durable {
+        nix::unistd::fsync(dir)?;
+    }
+    Ok(())
+}
+
+fn enter_namespaces(plan: &TaskPlan) -> Result<(), Failure> {
+    let has = |flag| plan.namespaces & flag != 0;
+    let none = None::<&str>;
+    if has(sys::namespaces::MOUNT) {
+        // Slave, not private: what the host unmounts must not stay busy in here.
+        let flags = MsFlags::MS_REC | MsFlags::MS_SLAVE;
+        nix::mount::mount(none, "/", none, flags, none).at(LaunchStep::MountPropagation)?;
+        if has(sys::namespaces::PID) {
+            let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+            nix::mount::mount(Some("proc"), "/proc", Some("proc"), flags, none)
+                .at(LaunchStep::MountProc)?;
+        }
+    }
+    if has(sys::namespaces::NETWORK) {
+        sys::loopback_up().at(LaunchStep::Loopback)?;
+    }
+    if let (true, Some(hostname)) = (has(sys::namespaces::UTS), &plan.hostname) {
+        let name = std::os::unix::ffi::OsStrExt::from_bytes(hostname.as_slice());
+        nix::unistd::sethostname::<&std::ffi::OsStr>(name).at(LaunchStep::Hostname)?;
+    }
+    Ok(())
+}
+
+/// Opens a file for the task's output, and gives it to the task's user.
+fn open_output(path: &CStr, plan: &TaskPlan) -> io::Result<OwnedFd> {
+    let file = open(path, OFlag::O_WRONLY | OFlag::O_APPEND | OFlag::O_CREAT)?;
+    if let Some((uid, gid, _)) = &plan.credentials {
+        nix::unistd::fchown(&file, Some((*uid).into()), Some((*gid).into()))?;
+    }
+    Ok(file)
+}
+
+fn clone_task(
+    plan: &TaskPlan,
+    who: Report,
+    report: BorrowedFd<'_>,
+    failure: &SharedPair,
+    own_pid_namespace: bool,
+) -> Result<i32, Failure> {
+    let stdin = open(c"/dev/null", OFlag::O_RDONLY).at(LaunchStep::OpenStdio)?;
+    let stdout = open_output(&plan.stdout, plan).at(LaunchStep::OpenStdio)?;
+    let separate = if plan.stderr == plan.stdout {
+        None
+    } else {
+        Some(open_output(&plan.stderr, plan).at(LaunchStep::OpenStdio)?)
+    };
+    let group = plan
+        .v2_group
+        .as_deref()
+        .map(|group| open(group, OFlag::O_DIRECTORY));
+    let group = group.transpose().at(LaunchStep::JoinCgroup)?;
+    let filters: Vec<_> = plan.seccomp.iter().map(privileges::filter).collect();
+    let capabilities = plan.capabilities.map(Capabilities::new);
+    let prepared = Prepared {
+        plan,
+        filters: &filters,
+        capabilities: capabilities.as_ref(),
+        args: ExecArray::new(&plan.args),
+        env: ExecArray::new(&plan.env),
+        stdin: stdin.as_fd(),
+        stdout: stdout.as_fd(),
+        stderr: separate.as_ref().unwrap_or(&stdout).as_fd(),
+        report,
+        running: who,
+        failure,
+        die_with: (!own_pid_namespace).then(|| nix::unistd::getpid().as_raw()),
+    };
+    let cloned = sys::clone_process(0, group.as_ref().map(AsFd::as_fd));
+    match cloned.at(LaunchStep::CloneTask)? {
+        Cloned::Child => become_task(&prepared),
+        Cloned::Parent(pid) => Ok(pid),
+    }
+}
+
+/// A container whose task has been cloned.
+struct Running {
+    task: i32,
+    own_pid_namespace: bool,
+    status_dir: OwnedFd,
+    signals: SignalQueue,
+    failure: SharedPair,
+    /// When SIGKILL follows, on the monotonic clock, once a kill was asked for.
+    deadline: Option<Duration>,
+}
+
+impl Running {
+    fn supervise(mut self) -> ! {
+        let mut kill_requested = false;
+        let cause = loop {
+            if let Some(cause) = self.reap() {
+                break cause;
+            }
+            let timeout = self
+                .deadline
+                .map(|deadline| deadline.saturating_sub(monotonic()));
+            if timeout == Some(Duration::ZERO) {
+                self.kill_all();
+            }
+            // Once SIGKILL is out there is only the child's end to wait for.
+            let timeout = timeout.filter(|timeout| !timeout.is_zero());
+            match self.signals.next(timeout) {
+                Ok(Some(SignalEvent::KillRequest(payload))) => {
+                    kill_requested = true;
+                    self.begin_kill(payload);
+                }
+                Ok(Some(SignalEvent::Other(signal))) => self.forward(signal),
+                Ok(Some(SignalEvent::Child) | None) | Err(_) => {}
+            }
+        };
+        self.record(ExitRecord {
+            cause,
+            kill_requested,
+            at: unix_time(),
+        });
+        self.end_stragglers();
+        sys::exit_now(0)
+    }
+
+    /// Reaps everything that has ended; the task's end is the answer.
+    fn reap(&self) -> Option<ExitCause> {
+        let mut ended = None;
+        loop {
+            match sys::reap_any() {
+                Reaped::Exited { pid, code } if pid == self.task => {
+                    ended = Some(self.launch_failure().unwrap_or(ExitCause::Exited(code)));
+                }
+                Reaped::Signaled { pid, signal } if pid == self.task => {
+                    ended = Some(ExitCause::Signaled(signal));
+                }
+                Reaped::Exited { .. } | Reaped::Signaled { .. } => {}
+                Reaped::Nobody | Reaped::Alive => return ended,
+            }
+        }
+    }
+
+    fn launch_failure(&self) -> Option<ExitCause> {
+        let (step, errno) = self.failure.load();
+        let step = LaunchStep::from_code(u8::try_from(step).ok()?)?;
+        Some(ExitCause::LaunchFailed { step, errno })
+    }
+
+    fn begin_kill(&mut self, payload: KillPayload) {
+        let deadline = monotonic().saturating_add(payload.grace);
+        self.deadline = Some(
+            self.deadline
+                .map_or(deadline, |earlier| earlier.min(deadline)),
+        );
+        if !payload.grace.is_zero() {
+            self.forward(i32::from(payload.signal));
+            // A stopped process would keep the signal pending until its end.
+            self.forward(libc::SIGCONT);
+        }
+    }
+
+    /// To the task's whole process group; before it has made its group, to the task.
+    fn forward(&self, signal: i32) {
+        let Ok(signal) = Signal::try_from(signal) else {
+            return;
+        };
+        let task = Pid::from_raw(self.task);
+        if nix::sys::signal::killpg(task, signal).is_err() {
+            let _ = nix::sys::signal::kill(task, signal);
+        }
+    }
+
+    fn kill_all(&mut self) {
+        // Not again on every turn: at the next second, should a fork have slipped through.
+        self.deadline = Some(monotonic().saturating_add(Duration::from_secs(1)));
+        self.forward(libc::SIGKILL);
+        if self.own_pid_namespace {
+            let _ = nix::sys::signal::kill(Pid::from_raw(-1), Signal::SIGKILL);
+        } else {
+            kill_descendants();
+        }
+    }
+
+    fn record(&self, record: ExitRecord) {
+        let line = record.to_line();
+        for _ in 0..RECORD_ATTEMPTS {
+            match write_in(self.status_dir.as_fd(), STATUS_FILE, line.as_bytes(), true) {
+                Ok(()) => return,
+                // The folder was removed: nobody wants to know.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return,
+                Err(_) => {
+                    // Children keep being reaped meanwhile.
+                    let _ = self.signals.next(Some(RECORD_RETRY));
+                    self.reap();
+                }
+            }
+        }
+    }
+
+    /// Ends whatever the task left behind. In a pid namespace the kernel does it when we exit.
+    fn end_stragglers(&self) {
+        if self.own_pid_namespace {
+            return;
+        }
+        let deadline = monotonic().saturating_add(STRAGGLERS_WAIT_MAX);
+        while monotonic() < deadline {
+            kill_descendants();
+            match sys::reap_any() {
+                Reaped::Nobody => return,
+                Reaped::Alive => {
+                    let _ = self.signals.next(Some(STRAGGLERS_RETRY));
+                }
+                Reaped::Exited { .. } | Reaped::Signaled { .. } => {}
+            }
+        }
+    }
+}
+
+/// SIGKILL to every direct child. Their own children are reparented to us, a subreaper, and are
+/// direct children in the next round.
+fn kill_descendants() {
+    for pid in crate::process_tree::children_of(nix::unistd::getpid().as_raw()) {
+        let _ = nix::sys::signal::kill(Pid::from_raw(pid), Signal::SIGKILL);
+    }
+}
+
+fn monotonic() -> Duration {
+    now(ClockId::CLOCK_MONOTONIC)
+}
+
+fn unix_time() -> Duration {
+    now(ClockId::CLOCK_REALTIME)
+}
+
+fn now(clock: ClockId) -> Duration {
+    clock_gettime(clock).map_or(Duration::ZERO, |time: TimeSpec| time.into())
+}

@@ -1,0 +1,208 @@
+//! The last steps before exec, in the task's own process.
+//!
+//! Entered through [`become_task`] in a fresh clone of the supervisor. Invariant: from the clone to
+//! the exec only async-signal-safe calls are made; every string and array was prepared before, and a
+//! failure is told by number only.
+
+use std::ffi::{CStr, CString};
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use seccompiler::BpfProgram;
+
+use super::plan::{PlannedMount, TaskPlan};
+use super::privileges::Capabilities;
+use super::report::{Outcome, Report};
+use super::{LaunchStep, MountAction};
+use crate::sys::{self, ExecArray, SharedPair};
+
+/// Exit code of a task that never was executed, as shells use it.
+const NOT_EXECUTED: i32 = 127;
+
+/// What the task needs, prepared by the supervisor.
+#[derive(Debug)]
+pub(super) struct Prepared<'a> {
+    pub(super) plan: &'a TaskPlan,
+    /// The plan's system call filters, ready to install.
+    pub(super) filters: &'a [BpfProgram],
+    /// The plan's capabilities, looked up.
+    pub(super) capabilities: Option<&'a Capabilities>,
+    pub(super) args: ExecArray<'a>,
+    pub(super) env: ExecArray<'a>,
+    pub(super) stdin: BorrowedFd<'a>,
+    pub(super) stdout: BorrowedFd<'a>,
+    pub(super) stderr: BorrowedFd<'a>,
+    pub(super) report: BorrowedFd<'a>,
+    /// A running report, filled in but for what a failure adds.
+    pub(super) running: Report,
+    /// Where a failure is left for the supervisor.
+    pub(super) failure: &'a SharedPair,
+    /// Ask for SIGKILL when this process, our parent, dies: without a pid namespace nothing else
+    /// would end the task then.
+    pub(super) die_with: Option<i32>,
+}
+
+struct Failure {
+    step: LaunchStep,
+    errno: i32,
+    index: usize,
+}
+
+/// Becomes the task, or reports why not and exits.
+pub(super) fn become_task(prepared: &Prepared<'_>) -> ! {
+    let failure = match enter(prepared) {
+        Ok(()) => execute(prepared),
+        Err(failure) => failure,
+    };
+    prepared
+        .failure
+        .store(i32::from(failure.step.code()), failure.errno);
+    let outcome = Outcome::Failed {
+        step: failure.step,
+        errno: failure.errno,
+        index: u16::try_from(failure.index).unwrap_or(u16::MAX),
+    };
+    let report = Report {
+        outcome,
+        ..prepared.running
+    };
+    // The agent may be gone; the supervisor has the failure from the shared page anyway.
+    let _ = sys::write_once(prepared.report, &report.encode());
+    sys::exit_now(NOT_EXECUTED)
+}
+
+fn enter(prepared: &Prepared<'_>) -> Result<(), Failure> {
+    let plan = prepared.plan;
+    join_groups(&plan.v1_tasks)?;
+    // Fails only for a process that leads a group already, which a new clone does not.
+    nix::unistd::setsid().map_err(|errno| failed(LaunchStep::Setsid, errno.into(), 0))?;
+    if let Some(score) = &plan.oom_score_adj {
+        match sys::write_file(c"/proc/self/oom_score_adj", score) {
+            // Lowering needs a right that an agent of a common user does not have; it stays higher.
+            Err(error) if !matches!(error.raw_os_error(), Some(libc::EACCES | libc::EPERM)) => {
+                return Err(failed(LaunchStep::OomScore, error, 0));
+            }
+            Ok(()) | Err(_) => {}
+        }
+    }
+    // After the groups: their folders may be read-only from here on.
+    for (index, mount) in plan.mounts.iter().enumerate() {
+        change_mount(mount).map_err(|error| failed(LaunchStep::Mount, error, index))?;
+    }
+    let stdio = [prepared.stdin, prepared.stdout, prepared.stderr];
+    for (number, from) in (0..).zip(stdio) {
+        let duplicated = sys::duplicate_stdio(from, number);
+        duplicated.map_err(|error| failed(LaunchStep::OpenStdio, error, 0))?;
+    }
+    for (index, [resource, soft, hard]) in plan.rlimits.iter().enumerate() {
+        let resource = u32::try_from(*resource).unwrap_or(u32::MAX);
+        let limited = sys::set_rlimit(resource, *soft, *hard);
+        limited.map_err(|error| failed(LaunchStep::Rlimit, error, index))?;
+    }
+    if let Some(capabilities) = prepared.capabilities {
+        let bounded = capabilities.bound();
+        bounded.map_err(|error| failed(LaunchStep::Capabilities, error, 0))?;
+    }
+    if let Some((uid, gid, groups)) = &plan.credentials {
+        let changed = sys::set_groups(groups)
+            .and_then(|()| sys::set_gid(*gid))
+            .and_then(|()| sys::set_uid(*uid));
+        changed.map_err(|error| failed(LaunchStep::Credentials, error, 0))?;
+    }
+    let changed = sys::change_dir(&plan.working_dir);
+    changed.map_err(|error| failed(LaunchStep::WorkingDir, error, 0))?;
+    if let Some(capabilities) = prepared.capabilities {
+        let reduced = capabilities.reduce(nix::unistd::geteuid().is_root());
+        reduced.map_err(|error| failed(LaunchStep::Capabilities, error, 0))?;
+    }
+    if let Some(parent) = prepared.die_with {
+        // After the change of user, which clears it. If the parent died before, nobody tells us.
+        let _ = nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL);
+        if nix::unistd::getppid().as_raw() != parent {
+            sys::exit_now(NOT_EXECUTED);
+        }
+    }
+    if plan.no_new_privs {
+        let set = nix::sys::prctl::set_no_new_privs();
+        set.map_err(|errno| failed(LaunchStep::NoNewPrivs, errno.into(), 0))?;
+    }
+    nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
+    sys::reset_signals();
+    sys::cloexec_from(3).map_err(|error| failed(LaunchStep::CloseFds, error, 0))?;
+    // Last, so that a filter has to allow no more than the report, the exec and the exit.
+    for (index, filter) in prepared.filters.iter().enumerate() {
+        seccompiler::apply_filter(filter)
+            .map_err(|_| failed(LaunchStep::Seccomp, io::Error::last_os_error(), index))?;
+    }
+    Ok(())
+}
+
+/// One change to the container's mount table. What is not there needs no protection.
+fn change_mount(mount: &PlannedMount) -> io::Result<()> {
+    let path = &mount.path;
+    let changed = match mount.action {
+        MountAction::ReadOnlyTree => match sys::read_only(path, true) {
+            // Not a mount here: it is made one.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => read_only_path(path),
+            other => other,
+        },
+        MountAction::ReadOnlyPath => read_only_path(path),
+        MountAction::MaskFile => sys::mount_bind(c"/dev/null", path),
+        MountAction::MaskFolder => sys::mount_tmpfs(path, &mount.options, false),
+        MountAction::Tmpfs { .. } => sys::mount_tmpfs(path, &mount.options, true),
+    };
+    match changed {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR)) => Ok(()),
+        other => other,
+    }
+}
+
+fn read_only_path(path: &CStr) -> io::Result<()> {
+    sys::mount_bind(path, path).and_then(|()| sys::read_only(path, true))
+}
+
+/// v1: this process has one thread and writes itself into `tasks`. The kernel then needs no lock on
+/// all thread groups, which after an idle gap costs an RCU grace period (8-12 ms, seen on 6.18) when
+/// a pid goes through `cgroup.procs`.
+fn join_groups(tasks_files: &[CString]) -> Result<(), Failure> {
+    for (index, tasks) in tasks_files.iter().enumerate() {
+        sys::write_file(tasks, b"0")
+            .map_err(|error| failed(LaunchStep::JoinCgroup, error, index))?;
+    }
+    Ok(())
+}
+
+fn execute(prepared: &Prepared<'_>) -> Failure {
+    // The agent learns our pid from the stamp on this report. If it is gone, we run all the same.
+    let _ = sys::write_once(prepared.report, &prepared.running.encode());
+    let mut denied = None;
+    let mut last = libc::ENOENT;
+    for (index, program) in prepared.plan.programs.iter().enumerate() {
+        last = sys::execve(program, &prepared.args, &prepared.env);
+        match last {
+            libc::ENOENT | libc::ENOTDIR => {}
+            libc::EACCES => denied = Some((last, index)),
+            other => {
+                return Failure {
+                    step: LaunchStep::Exec,
+                    errno: other,
+                    index,
+                };
+            }
+        }
+    }
+    let (errno, index) = denied.unwrap_or((last, 0));
+    Failure {
+        step: LaunchStep::Exec,
+        errno,
+        index,
+    }
+}
+
+fn failed(step: LaunchStep, error: io::Error, index: usize) -> Failure {
+    Failure {
+        step,
+        errno: error.raw_os_error().unwrap_or(libc::EIO),
+        index,
+    }
+}

@@ -1,0 +1,54 @@
+//! Meseta's kernel side: cgroups, namespaces, launcher, supervisor.
+//!
+//! Entered through [`Containers`], which an agent opens once and then asks to launch, resize, sample,
+//! kill, destroy and recover containers; and through [`launcher::run_if_requested`], the first
+//! statement of any `main` that links this crate. Everything here is blocking: call it from a thread
+//! that may block. Knows nothing of protobuf, HTTP or async runtimes.
+//!
+//! ```text
+//!  agent thread ── Containers ── isolators: pure plans (Vec<KnobWrite>) ── cgroup: the trees
+//!                      │
+//!                      └── Launcher ══ socketpair ══ sealed launcher process (one thread, memfd)
+//!                                                      └─ clone ─ supervisor (one per container)
+//!                                                                   └─ clone + exec ─ the task
+//! ```
+//!
+//! Invariants: nothing outside `<hierarchy>/<cgroups root>/<instance>` is ever changed, except that
+//! missing parents of that folder are created and, on cgroup v2, controllers are enabled on the way
+//! to it; the agent's own process never forks with work in the child; an exit that nobody saw is
+//! reported as unknown, never as success.
+
+pub mod cgroup;
+pub mod containers;
+mod demand;
+mod identity;
+pub mod isolator;
+pub mod launcher;
+mod process_tree;
+mod status;
+mod sys;
+mod usage;
+
+pub use cgroup::{
+    Controller, DetectError, Drift, DriftKind, Host, KnobError, KnobWrite, LayoutError, Mode,
+};
+pub use containers::{
+    ContainerError, ContainerSpec, Containers, DestroyError, DestroyOptions, KillOutcome,
+    KillRequest, Limitation, OpenError, Options, Recovered, Shrink,
+};
+pub use demand::{Demand, Limit};
+pub use identity::{
+    BootId, CONTAINER_NAME_BYTES_MAX, ContainerName, ContainerNameError, ProcessIdentity,
+};
+pub use isolator::{
+    Breach, CapabilityRequest, CapabilitySet, DeviceKind, DeviceRule, DiskArea, DiskUsage,
+    Inspected, Inspection, Isolation, IsolationError, Isolator, NodeOptions, PortRange,
+    SeccompAction, SeccompChoice, SeccompProfile, TaskIsolation,
+};
+pub use launcher::{
+    CapabilitySets, Command, Credentials, CredentialsError, LaunchError, LaunchIsolation,
+    LaunchSpec, LaunchStep, Launched, Launcher, LauncherOptions, MountAction, MountStep, Rlimit,
+    SeccompProgram,
+};
+pub use status::{ExitCause, ExitRecord, StatusError};
+pub use usage::{ContainerUsage, CpuUsage, IoUsage, MemoryUsage, PidsUsage, PressureUsage};

@@ -1,0 +1,81 @@
+//! Who descends from whom, read from procfs.
+//!
+//! For containers without cgroups or pid namespace, and for the posix isolators. A tree read from
+//! procfs is a snapshot that may already be wrong: callers loop until it is empty, or only measure.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+/// Direct children of a process. Empty if it is gone.
+pub(crate) fn children_of(pid: i32) -> Vec<i32> {
+    let path = format!("/proc/{pid}/task/{pid}/children");
+    match fs::read_to_string(path) {
+        Ok(text) => text
+            .split_ascii_whitespace()
+            .filter_map(|word| word.parse().ok())
+            .collect(),
+        // A kernel without that file: look at everybody.
+        Err(_) => all_children(Path::new("/proc"))
+            .remove(&pid)
+            .unwrap_or_default(),
+    }
+}
+
+/// All descendants of a process, itself not included.
+pub(crate) fn descendants_of(proc: &Path, pid: i32) -> Vec<i32> {
+    let mut children = all_children(proc);
+    let mut found = Vec::new();
+    let mut next = vec![pid];
+    while let Some(parent) = next.pop() {
+        let direct = children.remove(&parent).unwrap_or_default();
+        found.extend(&direct);
+        next.extend(direct);
+    }
+    found.sort_unstable();
+    found
+}
+
+fn all_children(proc: &Path) -> BTreeMap<i32, Vec<i32>> {
+    let mut children: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
+    let entries = fs::read_dir(proc).into_iter().flatten().flatten();
+    for entry in entries {
+        let pid = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse::<i32>().ok());
+        let Some(pid) = pid else { continue };
+        if let Some(parent) = fs::read(entry.path().join("stat"))
+            .ok()
+            .and_then(|s| parent_of(&s))
+        {
+            children.entry(parent).or_default().push(pid);
+        }
+    }
+    children
+}
+
+/// The parent's pid in a `stat` line.
+fn parent_of(stat: &[u8]) -> Option<i32> {
+    let after_name = stat.iter().rposition(|byte| *byte == b')')? + 1;
+    let text = str::from_utf8(stat.get(after_name..)?).ok()?;
+    text.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tree_is_read_from_a_fixture() {
+        let proc = tempfile::tempdir().expect("a temporary folder");
+        for (pid, parent) in [(10, 1), (11, 10), (12, 11), (13, 1), (14, 10)] {
+            let dir = proc.path().join(pid.to_string());
+            fs::create_dir(&dir).expect("made");
+            fs::write(dir.join("stat"), format!("{pid} (a) b) S {parent} 1 1")).expect("written");
+        }
+        fs::create_dir(proc.path().join("self")).expect("made");
+        assert_eq!(descendants_of(proc.path(), 10), [11, 12, 14]);
+        assert_eq!(descendants_of(proc.path(), 13), [0; 0]);
+    }
+}

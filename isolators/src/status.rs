@@ -1,0 +1,223 @@
+//! The exit status a supervisor leaves behind, and how an agent reads it back.
+//!
+//! Written once per container by the supervisor (tmp, fsync, rename, fsync of the folder) as one line
+//! with a checksum: `meseta-exit 1 <cause> <value> <step> <killed> <unix ms> <crc32>`. Invariant: a record that
+//! is missing, torn or of an unknown version is an error or `None`, never success.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// File name inside `<runtime dir>/containers/<name>/`.
+pub(crate) const STATUS_FILE: &str = "status";
+
+/// File name of the supervisor's identity, beside it.
+pub(crate) const SUPERVISOR_FILE: &str = "supervisor";
+
+const MAGIC: &str = "meseta-exit";
+const VERSION: &str = "1";
+
+/// How the container's main process ended.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub enum ExitCause {
+    /// It exited with this code.
+    Exited(i32),
+    /// This signal ended it.
+    Signaled(i32),
+    /// It never ran: this step failed with this errno.
+    LaunchFailed {
+        /// What was being done.
+        step: crate::LaunchStep,
+        /// Why it failed.
+        errno: i32,
+    },
+}
+
+/// What the supervisor recorded.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub struct ExitRecord {
+    /// How it ended.
+    pub cause: ExitCause,
+    /// Whether a kill request had been received before.
+    pub kill_requested: bool,
+    /// When, since the Unix epoch.
+    pub at: Duration,
+}
+
+impl ExitRecord {
+    /// Whether the task did what it was asked: exit code 0.
+    pub fn success(&self) -> bool {
+        self.cause == ExitCause::Exited(0)
+    }
+
+    /// The line that is stored.
+    pub(crate) fn to_line(self) -> String {
+        let (cause, value, step) = match self.cause {
+            ExitCause::Exited(code) => ("exited", code, 0),
+            ExitCause::Signaled(signal) => ("signaled", signal, 0),
+            ExitCause::LaunchFailed { step, errno } => ("failed", errno, step.code()),
+        };
+        let killed = u8::from(self.kill_requested);
+        let millis = self.at.as_millis();
+        let body = format!("{MAGIC} {VERSION} {cause} {value} {step} {killed} {millis}");
+        let sum = crc32(body.as_bytes());
+        format!("{body} {sum:08x}\n")
+    }
+
+    /// The inverse of [`ExitRecord::to_line`].
+    pub(crate) fn from_line(line: &str) -> Option<Self> {
+        let (body, sum) = line.strip_suffix('\n')?.rsplit_once(' ')?;
+        if sum.len() != 8 || u32::from_str_radix(sum, 16).ok()? != crc32(body.as_bytes()) {
+            return None;
+        }
+        let words: Vec<&str> = body.split(' ').collect();
+        let [MAGIC, VERSION, cause, value, step, killed, millis] = words[..] else {
+            return None;
+        };
+        let value = value.parse().ok()?;
+        let cause = match cause {
+            "exited" => ExitCause::Exited(value),
+            "signaled" => ExitCause::Signaled(value),
+            "failed" => {
+                let step = crate::LaunchStep::from_code(step.parse().ok()?)?;
+                ExitCause::LaunchFailed { step, errno: value }
+            }
+            _ => return None,
+        };
+        let kill_requested = killed == "1";
+        Some(Self {
+            cause,
+            kill_requested,
+            at: Duration::from_millis(millis.parse().ok()?),
+        })
+    }
+}
+
+/// Reads the record in a container's runtime folder; `None` while there is none.
+pub(crate) fn read_record(dir: &Path) -> Result<Option<ExitRecord>, StatusError> {
+    let path = dir.join(STATUS_FILE);
+    let bytes = match fs::read(&path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(source) => return Err(StatusError::Read { path, source }),
+    };
+    let text = String::from_utf8_lossy(&bytes);
+    match ExitRecord::from_line(&text) {
+        Some(record) => Ok(Some(record)),
+        None => Err(StatusError::Damaged {
+            path,
+            text: text.chars().take(100).collect(),
+        }),
+    }
+}
+
+/// CRC-32 (IEEE, reflected), bit by bit: a record has less than a hundred bytes.
+fn crc32(bytes: &[u8]) -> u32 {
+    const POLYNOMIAL: u32 = 0xedb8_8320;
+    let mut crc = u32::MAX;
+    for byte in bytes {
+        crc ^= u32::from(*byte);
+        for _ in 0..8 {
+            crc = if crc & 1 == 1 {
+                (crc >> 1) ^ POLYNOMIAL
+            } else {
+                crc >> 1
+            };
+        }
+    }
+    !crc
+}
+
+/// Why a record could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum StatusError {
+    /// The file is there but cannot be read.
+    #[error("failed to read the exit status {path}")]
+    Read {
+        /// The status file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The file holds something else, or is of a version that we do not know.
+    #[error("the exit status {path} is damaged or of an unknown version: {text:?}")]
+    Damaged {
+        /// The status file.
+        path: PathBuf,
+        /// What it holds, cut short.
+        text: String,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::LaunchStep;
+
+    fn records() -> Vec<ExitRecord> {
+        let causes = [
+            ExitCause::Exited(0),
+            ExitCause::Exited(255),
+            ExitCause::Signaled(9),
+            ExitCause::LaunchFailed {
+                step: LaunchStep::WorkingDir,
+                errno: 2,
+            },
+        ];
+        let record = |cause| ExitRecord {
+            cause,
+            kill_requested: true,
+            at: Duration::from_millis(1_790_000_000_123),
+        };
+        causes.into_iter().map(record).collect()
+    }
+
+    #[test]
+    fn the_checksum_is_the_common_one() {
+        assert_eq!(crc32(b"123456789"), 0xcbf4_3926);
+    }
+
+    #[test]
+    fn records_go_through_a_line() {
+        for record in records() {
+            assert_eq!(ExitRecord::from_line(&record.to_line()), Some(record));
+        }
+    }
+
+    #[test]
+    fn no_single_damage_goes_unseen() {
+        for record in records() {
+            let line = record.to_line();
+            for at in 0..line.len() {
+                let mut bytes = line.clone().into_bytes();
+                bytes[at] ^= 1;
+                let spoilt = String::from_utf8_lossy(&bytes).into_owned();
+                // Letter case of the sum itself does not matter, so only that may read back.
+                assert_eq!(ExitRecord::from_line(&spoilt), None, "{spoilt:?}");
+                assert_eq!(ExitRecord::from_line(&line[..at]), None, "cut at {at}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_missing_record_is_none_and_a_damaged_one_an_error() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        assert!(matches!(read_record(dir.path()), Ok(None)));
+        let line = records()[0].to_line();
+        fs::write(dir.path().join(STATUS_FILE), &line).expect("written");
+        assert!(matches!(read_record(dir.path()), Ok(Some(record)) if record.success()));
+        fs::write(dir.path().join(STATUS_FILE), &line[..10]).expect("written");
+        assert!(matches!(
+            read_record(dir.path()),
+            Err(StatusError::Damaged { .. })
+        ));
+        let newer = line.replace("meseta-exit 1", "meseta-exit 2");
+        fs::write(dir.path().join(STATUS_FILE), newer).expect("written");
+        assert!(matches!(
+            read_record(dir.path()),
+            Err(StatusError::Damaged { .. })
+        ));
+    }
+}

@@ -1,0 +1,420 @@
+//! Raw system calls that nix does not offer, each behind a safe or sharply documented function.
+//!
+//! The only module of the crate with `unsafe` in it. Everything that may run between a clone and an
+//! exec says so and is async-signal-safe: it allocates nothing and takes no lock.
+#![expect(
+    unsafe_code,
+    reason = "this is where the crate meets the kernel without a wrapper crate"
+)]
+
+use std::ffi::{CStr, CString};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+mod bpf;
+mod mounts;
+mod signals;
+
+pub(crate) use bpf::attach_device_program;
+pub(crate) use mounts::{loopback_up, mount_bind, mount_tmpfs, read_only};
+
+pub(crate) use signals::{
+    KillPayload, SignalEvent, SignalQueue, block_all_signals, ignore_children, reset_signals,
+    send_kill_request, send_signal,
+};
+
+/// `CLONE_INTO_CGROUP`. libc's constant of that name overflows to 0 and would silently be ignored.
+const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
+
+/// The namespaces asked of [`clone_process`], as clone flags.
+pub(crate) mod namespaces {
+    pub(crate) const MOUNT: u64 = 0x0002_0000;
+    pub(crate) const UTS: u64 = 0x0400_0000;
+    pub(crate) const IPC: u64 = 0x0800_0000;
+    pub(crate) const PID: u64 = 0x2000_0000;
+    pub(crate) const NETWORK: u64 = 0x4000_0000;
+    pub(crate) const ALL: u64 = MOUNT | UTS | IPC | PID | NETWORK;
+}
+
+/// The kernel's `struct clone_args`, version 2 (Linux 5.7).
+#[repr(C)]
+#[derive(Default)]
+struct CloneArgs {
+    flags: u64,
+    pidfd: u64,
+    child_tid: u64,
+    parent_tid: u64,
+    exit_signal: u64,
+    stack: u64,
+    stack_size: u64,
+    tls: u64,
+    set_tid: u64,
+    set_tid_size: u64,
+    cgroup: u64,
+}
+
+/// Which side of a clone we are on.
+#[derive(Debug)]
+pub(crate) enum Cloned {
+    /// In the new process.
+    Child,
+    /// In the old one; the new process's pid.
+    Parent(i32),
+}
+
+/// Clones this process like `fork`, with namespaces and into a v2 group if asked.
+///
+/// The calling process must have one thread only: the launcher and the supervisors do, and nobody
+/// else calls this. Then the child may do whatever the parent could, allocation included.
+pub(crate) fn clone_process(namespaces: u64, cgroup: Option<BorrowedFd<'_>>) -> io::Result<Cloned> {
+    let mut args = CloneArgs {
+        flags: namespaces & namespaces::ALL,
+        exit_signal: u64::from(libc::SIGCHLD.unsigned_abs()),
+        ..CloneArgs::default()
+    };
+    if let Some(group) = cgroup {
+        args.flags |= CLONE_INTO_CGROUP;
+        args.cgroup = u64::from(group.as_raw_fd().unsigned_abs());
+    }
+    // SAFETY: the arguments are a valid `struct clone_args` that lives over the call; without
+    // CLONE_VM the child has its own copy of our memory and stack, so it may return from here.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_clone3,
+            &raw const args,
+            std::mem::size_of::<CloneArgs>(),
+        )
+    };
+    match result {
+        0 => Ok(Cloned::Child),
+        pid if pid > 0 => i32::try_from(pid)
+            .map(Cloned::Parent)
+            .map_err(io::Error::other),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// What [`reap_any`] found.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub(crate) enum Reaped {
+    /// A child exited.
+    Exited { pid: i32, code: i32 },
+    /// A signal ended a child; real-time ones too, which nix cannot name.
+    Signaled { pid: i32, signal: i32 },
+    /// There are children, all alive.
+    Alive,
+    /// There are no children.
+    Nobody,
+}
+
+/// Reaps one child that has ended, without waiting.
+pub(crate) fn reap_any() -> Reaped {
+    let mut status = 0;
+    loop {
+        // SAFETY: the status lives over the call.
+        match unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG) } {
+            0 => return Reaped::Alive,
+            pid if pid > 0 && libc::WIFEXITED(status) => {
+                return Reaped::Exited {
+                    pid,
+                    code: libc::WEXITSTATUS(status),
+                };
+            }
+            pid if pid > 0 && libc::WIFSIGNALED(status) => {
+                return Reaped::Signaled {
+                    pid,
+                    signal: libc::WTERMSIG(status),
+                };
+            }
+            // Stopped or continued: not asked for, and no end.
+            pid if pid > 0 => {}
+            _ if last_errno() == libc::EINTR => {}
+            _ => return Reaped::Nobody,
+        }
+    }
+}
+
+/// Opens a pidfd; close-on-exec by the kernel's own rule.
+pub(crate) fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
+    // SAFETY: no memory is passed.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    let fd = RawFd::try_from(fd).map_err(io::Error::other)?;
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just given us this descriptor, nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Marks every descriptor from `first` on close-on-exec. Async-signal-safe.
+pub(crate) fn cloexec_from(first: u32) -> io::Result<()> {
+    close_range(first, libc::CLOSE_RANGE_CLOEXEC)
+}
+
+/// Closes every descriptor from `first` on, whoever owns it. Only for a process that has just been
+/// cloned and owns nothing there that it will use again. Async-signal-safe.
+pub(crate) fn close_from(first: u32) -> io::Result<()> {
+    close_range(first, 0)
+}
+
+fn close_range(first: u32, flags: u32) -> io::Result<()> {
+    // SAFETY: no memory is passed. Callers answer for descriptors they still own.
+    let result = unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, flags) };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// Makes descriptor number `to` a close-on-exec copy of `from`. Async-signal-safe.
+pub(crate) fn duplicate_cloexec(from: BorrowedFd<'_>, to: RawFd) -> io::Result<()> {
+    if from.as_raw_fd() == to {
+        return Ok(());
+    }
+    // SAFETY: no memory is passed; what `to` referred to is closed, as the caller intends.
+    let result = unsafe { libc::dup3(from.as_raw_fd(), to, libc::O_CLOEXEC) };
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+/// Makes descriptor number `to` (0, 1 or 2) an inheritable copy of `from`. Async-signal-safe.
+pub(crate) fn duplicate_stdio(from: BorrowedFd<'_>, to: RawFd) -> io::Result<()> {
+    // SAFETY: no memory is passed; what `to` referred to is closed, as the caller intends.
+    let result = unsafe { libc::dup2(from.as_raw_fd(), to) };
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+/// Borrows a descriptor number that this process is known to hold open, such as 0.
+pub(crate) fn borrow_number(fd: RawFd) -> BorrowedFd<'static> {
+    // SAFETY: used with 0-3 in processes whose descriptor table we laid out ourselves, or with
+    // descriptors that stay open until exec; a wrong number gives EBADF, never memory unsafety.
+    unsafe { BorrowedFd::borrow_raw(fd) }
+}
+
+/// A NULL-terminated array of C strings, for exec.
+#[derive(Debug)]
+pub(crate) struct ExecArray<'a> {
+    pointers: Vec<*const libc::c_char>,
+    _strings: &'a [CString],
+}
+
+impl<'a> ExecArray<'a> {
+    pub(crate) fn new(strings: &'a [CString]) -> Self {
+        let mut pointers: Vec<_> = strings.iter().map(|string| string.as_ptr()).collect();
+        pointers.push(ptr::null());
+        Self {
+            pointers,
+            _strings: strings,
+        }
+    }
+}
+
+/// Replaces this process; returns only if that failed, with the errno. Async-signal-safe.
+pub(crate) fn execve(program: &CStr, args: &ExecArray<'_>, env: &ExecArray<'_>) -> i32 {
+    // SAFETY: all three are NUL-terminated and the arrays NULL-terminated, and live over the call.
+    unsafe {
+        libc::execve(
+            program.as_ptr(),
+            args.pointers.as_ptr(),
+            env.pointers.as_ptr(),
+        )
+    };
+    last_errno()
+}
+
+/// The errno of the last failed call.
+pub(crate) fn last_errno() -> i32 {
+    // SAFETY: always valid for the calling thread.
+    unsafe { *libc::__errno_location() }
+}
+
+/// Ends this process at once, running nothing. Async-signal-safe.
+pub(crate) fn exit_now(code: i32) -> ! {
+    // SAFETY: does not return and touches no memory of ours.
+    unsafe { libc::_exit(code) }
+}
+
+/// Sets a resource limit. Async-signal-safe.
+pub(crate) fn set_rlimit(resource: u32, soft: u64, hard: u64) -> io::Result<()> {
+    let limit = libc::rlimit64 {
+        rlim_cur: soft,
+        rlim_max: hard,
+    };
+    // SAFETY: the structure lives over the call; a null old-limit pointer is allowed.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_prlimit64,
+            0,
+            resource,
+            &raw const limit,
+            ptr::null_mut::<libc::rlimit64>(),
+        )
+    };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// Sets the supplementary groups of this one-threaded process. Async-signal-safe.
+pub(crate) fn set_groups(groups: &[u32]) -> io::Result<()> {
+    // SAFETY: pointer and length describe the slice.
+    let result = unsafe { libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// Sets all three group ids of this one-threaded process. Async-signal-safe.
+pub(crate) fn set_gid(gid: u32) -> io::Result<()> {
+    // SAFETY: no memory is passed. The raw call changes this thread only, which is all there is.
+    let result = unsafe { libc::syscall(libc::SYS_setresgid, gid, gid, gid) };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// Sets all three user ids of this one-threaded process. Async-signal-safe.
+pub(crate) fn set_uid(uid: u32) -> io::Result<()> {
+    // SAFETY: as for `set_gid`.
+    let result = unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, uid) };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// Two integers in a page that a child cloned later shares with us.
+#[derive(Debug)]
+pub(crate) struct SharedPair {
+    page: *const [AtomicI32; 2],
+}
+
+impl SharedPair {
+    pub(crate) fn new() -> io::Result<Self> {
+        // SAFETY: a new anonymous mapping overlaps nothing. It is never unmapped: a supervisor
+        // makes one and keeps it for its life.
+        let page = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                std::mem::size_of::<[AtomicI32; 2]>(),
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        if page == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Self { page: page.cast() })
+    }
+
+    fn cells(&self) -> &[AtomicI32; 2] {
+        // SAFETY: the mapping is zeroed, page-aligned, large enough and never unmapped.
+        unsafe { &*self.page }
+    }
+
+    /// Async-signal-safe.
+    pub(crate) fn store(&self, first: i32, second: i32) {
+        self.cells()[1].store(second, Ordering::SeqCst);
+        self.cells()[0].store(first, Ordering::SeqCst);
+    }
+
+    pub(crate) fn load(&self) -> (i32, i32) {
+        (
+            self.cells()[0].load(Ordering::SeqCst),
+            self.cells()[1].load(Ordering::SeqCst),
+        )
+    }
+}
+
+/// Writes all of `bytes` in one call to a descriptor. Async-signal-safe.
+pub(crate) fn write_once(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<()> {
+    // SAFETY: pointer and length describe the slice.
+    let written = unsafe { libc::write(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len()) };
+    if written < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+/// Opens an existing file for writing and writes `bytes` in one call. Async-signal-safe.
+pub(crate) fn write_file(path: &CStr, bytes: &[u8]) -> io::Result<()> {
+    // SAFETY: the path is NUL-terminated.
+    let fd = unsafe { libc::open(path.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: just opened, owned by nobody else.
+    let file = unsafe { OwnedFd::from_raw_fd(fd) };
+    write_once(file.as_fd(), bytes)
+}
+
+/// Leaves a real-time scheduling class, if the process is in one.
+pub(crate) fn normal_scheduling() {
+    // SAFETY: the parameter lives over the call; 0 means this process.
+    unsafe {
+        if libc::sched_getscheduler(0) != libc::SCHED_OTHER {
+            let parameter: libc::sched_param = std::mem::zeroed();
+            libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const parameter);
+        }
+    }
+}
+
+/// Changes the working directory. Async-signal-safe.
+///
+/// Never through a magic link: `/proc/self/fd/<n>` would lead to a folder of ours that is still open
+/// before exec.
+pub(crate) fn change_dir(path: &CStr) -> io::Result<()> {
+    // SAFETY: all-zero is a valid `open_how`.
+    let mut how: libc::open_how = unsafe { std::mem::zeroed() };
+    how.flags = u64::from((libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC).unsigned_abs());
+    how.resolve = libc::RESOLVE_NO_MAGICLINKS;
+    // SAFETY: the path is NUL-terminated; the structure lives over the call with its size.
+    let fd = unsafe {
+        libc::syscall(
+            libc::SYS_openat2,
+            libc::AT_FDCWD,
+            path.as_ptr(),
+            &raw const how,
+            std::mem::size_of::<libc::open_how>(),
+        )
+    };
+    let fd = RawFd::try_from(fd).map_err(io::Error::other)?;
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: just opened, owned by nobody else.
+    let dir = unsafe { OwnedFd::from_raw_fd(fd) };
+    // SAFETY: the descriptor is open.
+    if unsafe { libc::fchdir(dir.as_raw_fd()) } == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// Takes ownership of a descriptor that the kernel has just handed to this process.
+pub(crate) fn own_received(fd: RawFd) -> OwnedFd {
+    // SAFETY: called once per number, on descriptors received with SCM_RIGHTS or laid out by
+    // `arrange_descriptors`, which nobody else owns.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}

@@ -1,0 +1,271 @@
+//! Signals with a payload, signal masks that include the real-time ones, and their queue.
+//!
+//! nix's `Signal` ends at 31; the kill request is a real-time signal, because those queue and carry
+//! a value, so that one call tells a supervisor what to do without a file or a socket in between.
+
+use std::io;
+use std::mem;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr;
+use std::time::Duration;
+
+/// The real-time signal that carries a kill request. 32 and 33 belong to the C library.
+const KILL_REQUEST_SIGNAL: i32 = 40;
+
+/// Highest signal number of Linux.
+const SIGNAL_MAX: i32 = 64;
+
+/// Longest grace that a kill request can say, about 8,900 years.
+const GRACE_MILLIS_MAX: u64 = (1 << 48) - 1;
+
+/// What a kill request says, packed into a signal's 64-bit value.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub(crate) struct KillPayload {
+    /// First signal.
+    pub(crate) signal: u8,
+    /// Time until SIGKILL.
+    pub(crate) grace: Duration,
+}
+
+impl KillPayload {
+    fn pack(self) -> u64 {
+        let millis = u64::try_from(self.grace.as_millis()).unwrap_or(u64::MAX);
+        (millis.min(GRACE_MILLIS_MAX) << 8) | u64::from(self.signal)
+    }
+
+    fn unpack(value: u64) -> Self {
+        let signal = u8::try_from(value & 0xff).unwrap_or(0);
+        Self {
+            signal,
+            grace: Duration::from_millis(value >> 8),
+        }
+    }
+}
+
+/// What a [`SignalQueue`] delivers.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub(crate) enum SignalEvent {
+    /// A child changed state.
+    Child,
+    /// An agent asks for the end.
+    KillRequest(KillPayload),
+    /// Any other signal, by number.
+    Other(i32),
+}
+
+fn full_set() -> libc::sigset_t {
+    // SAFETY: all-zero is a valid sigset_t, and sigfillset only writes into it.
+    unsafe {
+        let mut set = mem::zeroed();
+        libc::sigfillset(&raw mut set);
+        set
+    }
+}
+
+/// Blocks every signal that can be blocked.
+pub(crate) fn block_all_signals() {
+    let set = full_set();
+    // SAFETY: the set is initialised; the old mask is not asked for.
+    unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const set, ptr::null_mut()) };
+}
+
+/// Has the kernel reap children by itself.
+pub(crate) fn ignore_children() {
+    set_disposition(libc::SIGCHLD, libc::SIG_IGN);
+}
+
+fn set_disposition(signal: i32, handler: libc::sighandler_t) {
+    // SAFETY: all-zero plus a handler constant is a valid sigaction; no handler function is set.
+    unsafe {
+        let mut action: libc::sigaction = mem::zeroed();
+        action.sa_sigaction = handler;
+        libc::sigaction(signal, &raw const action, ptr::null_mut());
+    }
+}
+
+/// Default dispositions for all signals, and none blocked. Async-signal-safe.
+///
+/// By the raw call: the C library keeps 32 and 33 to itself, and an agent may have been started with
+/// them ignored.
+pub(crate) fn reset_signals() {
+    /// Bytes of the kernel's signal set.
+    const SET_BYTES: usize = 8;
+    // Handler (SIG_DFL is 0), flags, restorer, mask.
+    let default = [0_u64; 4];
+    for signal in 1..=SIGNAL_MAX {
+        // SAFETY: the kernel's `struct sigaction` has four words, and all-zero is the default one.
+        unsafe {
+            libc::syscall(
+                libc::SYS_rt_sigaction,
+                signal,
+                default.as_ptr(),
+                ptr::null_mut::<u64>(),
+                SET_BYTES,
+            )
+        };
+    }
+    // SAFETY: an all-zero set is the empty one, and it is initialised before use.
+    unsafe {
+        let mut set: libc::sigset_t = mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const set, ptr::null_mut());
+    }
+}
+
+/// Sends a plain signal through a pidfd.
+pub(crate) fn send_signal(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
+    // SAFETY: a null siginfo is allowed.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_pidfd_send_signal,
+            pidfd.as_raw_fd(),
+            signal,
+            ptr::null::<libc::siginfo_t>(),
+            0,
+        )
+    };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// The head of the kernel's `siginfo_t` for a queued signal (64-bit layout), padded to its 128 bytes.
+#[repr(C)]
+struct QueuedInfo {
+    signo: i32,
+    errno: i32,
+    code: i32,
+    padding: i32,
+    pid: i32,
+    uid: u32,
+    value: u64,
+    rest: [u64; 12],
+}
+
+const _: () = assert!(mem::size_of::<QueuedInfo>() == 128);
+
+/// Sends a kill request to a supervisor through its pidfd.
+pub(crate) fn send_kill_request(pidfd: BorrowedFd<'_>, payload: KillPayload) -> io::Result<()> {
+    let info = QueuedInfo {
+        signo: KILL_REQUEST_SIGNAL,
+        errno: 0,
+        code: libc::SI_QUEUE,
+        padding: 0,
+        pid: i32::try_from(std::process::id()).unwrap_or(0),
+        // SAFETY: geteuid cannot fail and touches no memory.
+        uid: unsafe { libc::geteuid() },
+        value: payload.pack(),
+        rest: [0; 12],
+    };
+    // SAFETY: the structure has the size and layout of siginfo_t and lives over the call.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_pidfd_send_signal,
+            pidfd.as_raw_fd(),
+            KILL_REQUEST_SIGNAL,
+            &raw const info,
+            0,
+        )
+    };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// All signals of this process as a descriptor. They must be blocked.
+#[derive(Debug)]
+pub(crate) struct SignalQueue {
+    fd: OwnedFd,
+}
+
+impl SignalQueue {
+    pub(crate) fn new() -> io::Result<Self> {
+        set_disposition(libc::SIGCHLD, libc::SIG_DFL);
+        let set = full_set();
+        // SAFETY: the set is initialised; -1 asks for a new descriptor.
+        let fd =
+            unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: just made, owned by nobody else.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(Self { fd })
+    }
+
+    /// Waits for a signal, at most so long (`None`: for ever).
+    pub(crate) fn next(&self, timeout: Option<Duration>) -> io::Result<Option<SignalEvent>> {
+        if let Some(event) = self.read()? {
+            return Ok(Some(event));
+        }
+        let mut poll = libc::pollfd {
+            fd: self.fd.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        let limit = timeout.map(|timeout| libc::timespec {
+            tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(timeout.subsec_nanos()),
+        });
+        let limit = limit.as_ref().map_or(ptr::null(), ptr::from_ref);
+        // SAFETY: one pollfd is described by pointer and count; the timeout lives over the call or is
+        // null; a null mask leaves the mask alone.
+        let ready = unsafe { libc::ppoll(&raw mut poll, 1, limit, ptr::null()) };
+        if ready < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        self.read()
+    }
+
+    fn read(&self) -> io::Result<Option<SignalEvent>> {
+        let size = mem::size_of::<libc::signalfd_siginfo>();
+        // SAFETY: all-zero is a valid value of this plain structure, and the kernel writes at most
+        // `size` bytes into it.
+        let (read, info) = unsafe {
+            let mut info: libc::signalfd_siginfo = mem::zeroed();
+            let read = libc::read(self.fd.as_fd().as_raw_fd(), (&raw mut info).cast(), size);
+            (read, info)
+        };
+        if read < 0 {
+            let error = io::Error::last_os_error();
+            return match error.kind() {
+                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(None),
+                _ => Err(error),
+            };
+        }
+        let signal = i32::try_from(info.ssi_signo).unwrap_or(0);
+        Ok(Some(match signal {
+            libc::SIGCHLD => SignalEvent::Child,
+            KILL_REQUEST_SIGNAL => SignalEvent::KillRequest(KillPayload::unpack(info.ssi_ptr)),
+            other => SignalEvent::Other(other),
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kill_payload_survives_packing() {
+        for grace in [
+            Duration::ZERO,
+            Duration::from_millis(1),
+            Duration::from_secs(86_400 * 365),
+        ] {
+            let payload = KillPayload { signal: 15, grace };
+            assert_eq!(KillPayload::unpack(payload.pack()), payload);
+        }
+        let endless = KillPayload {
+            signal: 2,
+            grace: Duration::MAX,
+        };
+        let unpacked = KillPayload::unpack(endless.pack());
+        assert_eq!(unpacked.signal, 2);
+        assert_eq!(unpacked.grace, Duration::from_millis(GRACE_MILLIS_MAX));
+    }
+}

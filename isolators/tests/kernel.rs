@@ -1,0 +1,161 @@
+//! The kernel side against the real kernel: launches, limits, ends.
+//!
+//! Each test has its own cgroups root and runtime folder, and its own [`site::Site`] whose end checks
+//! that no process, group or mount is left. A test whose prerequisite is missing shows as ignored,
+//! with the reason; it never passes silently.
+
+#[path = "kernel/ending.rs"]
+mod ending;
+#[path = "kernel/hardening.rs"]
+mod hardening;
+#[path = "kernel/launching.rs"]
+mod launching;
+#[path = "kernel/limits.rs"]
+mod limits;
+#[path = "kernel/posix.rs"]
+mod posix;
+#[path = "kernel/probe.rs"]
+mod probe;
+#[path = "kernel/resources.rs"]
+mod resources;
+#[path = "kernel/site.rs"]
+mod site;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use meseta_isolators::{Host, Mode};
+use site::Site;
+
+/// Which cgroup trees a test is run with.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+enum Trees {
+    /// None, and no namespaces either.
+    None,
+    /// Version 1 only.
+    Legacy,
+    /// Version 1 for limits and the unified tree beside it.
+    Hybrid,
+    /// Version 2 only.
+    Unified,
+}
+
+/// Run with every kind of trees.
+const ALL: [&[(&str, Test)]; 5] = [
+    launching::TESTS,
+    limits::TESTS,
+    ending::TESTS,
+    hardening::TESTS,
+    resources::TESTS,
+];
+
+type Test = fn(&Site) -> Result<(), Failed>;
+
+fn main() -> ExitCode {
+    if let Some(code) = meseta_isolators::launcher::run_if_requested() {
+        return code;
+    }
+    if let Some(code) = probe::run_if_requested() {
+        return code;
+    }
+    let arguments = Arguments::from_args();
+    let mut trials = Vec::new();
+    for (prefix, trees) in [
+        ("legacy", Trees::Legacy),
+        ("hybrid", Trees::Hybrid),
+        ("unified", Trees::Unified),
+    ] {
+        for (name, test) in ALL.concat() {
+            let trial = format!("{prefix}::{name}");
+            trials.push(Trial::ignorable_test(trial, move || run(trees, name, test)));
+        }
+    }
+    for (prefix, trees) in [("hybrid", Trees::Hybrid), ("unified", Trees::Unified)] {
+        for (name, test) in resources::V2_TESTS {
+            let trial = format!("{prefix}::{name}");
+            trials.push(Trial::ignorable_test(trial, move || {
+                run(trees, name, *test)
+            }));
+        }
+    }
+    for (name, test) in posix::TESTS {
+        trials.push(Trial::ignorable_test(format!("posix::{name}"), move || {
+            run(Trees::None, name, *test)
+        }));
+    }
+    let names: Vec<String> = trials.iter().map(|trial| trial.name().to_owned()).collect();
+    let documented = move || documented_tests_exist(&names).map(|()| Completion::Completed);
+    trials.push(Trial::ignorable_test("documented_tests_exist", documented));
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+/// Every test that `docs/isolation.md` names is one: of this program, or a unit test of the crate.
+fn documented_tests_exist(names: &[String]) -> Result<(), Failed> {
+    let crate_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = std::fs::read_to_string(crate_dir.join("../docs/isolation.md"))?;
+    let mut source = String::new();
+    let mut folders = vec![crate_dir.join("src")];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder)? {
+            let path = entry?.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                source.push_str(&std::fs::read_to_string(path)?);
+            }
+        }
+    }
+    let quoted = page.split('`').skip(1).step_by(2);
+    let mut count = 0;
+    for name in quoted.filter(|quoted| quoted.contains("::") && !quoted.contains(['<', ' ', '\n']))
+    {
+        let known = match name.split_once("::tests::") {
+            Some((_, unit)) => source.contains(&format!("fn {unit}()")),
+            None if name.starts_with(|first: char| first.is_ascii_lowercase()) => {
+                names.iter().any(|known| known == name) || name.starts_with("meseta_")
+            }
+            None => continue,
+        };
+        count += 1;
+        if !known {
+            return Err(format!("docs/isolation.md names {name}, which is no test").into());
+        }
+    }
+    site::check(count > 50, || format!("only {count} names were found"))
+}
+
+/// The machine seen as one of that kind, or why it is none.
+fn host_as(trees: Trees) -> Result<Result<Host, String>, Failed> {
+    let mut host = Host::detect()?;
+    if trees == Trees::None {
+        return Ok(Ok(host));
+    }
+    if !host.privileged {
+        return Ok(Err("needs root with CAP_SYS_ADMIN".to_owned()));
+    }
+    let missing = match (trees, host.mode) {
+        (Trees::Hybrid, Mode::Hybrid) | (Trees::Unified, Mode::Unified) => None,
+        (Trees::Legacy, Mode::Hybrid | Mode::Legacy) => {
+            host.unified = None;
+            host.mode = Mode::Legacy;
+            None
+        }
+        (_, found) => Some(format!("the machine's cgroups are mounted as {found:?}")),
+    };
+    let lacking = site::missing_controller(&host).map(|name| format!("no controller {name}"));
+    Ok(missing.or(lacking).map_or(Ok(host), Err))
+}
+
+fn run(trees: Trees, name: &str, test: Test) -> Result<Completion, Failed> {
+    let host = match host_as(trees)? {
+        Ok(host) => host,
+        Err(reason) => return Ok(Completion::ignored_with(reason)),
+    };
+    let site = Site::new(host, trees != Trees::None)?;
+    let result = test(&site);
+    let clean = site.finish();
+    result?;
+    clean.map_err(|left| Failed::from(format!("{name} left behind: {left}")))?;
+    Ok(Completion::Completed)
+}

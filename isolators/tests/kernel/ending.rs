@@ -1,0 +1,332 @@
+//! Ends on the real kernel: kills, stragglers, restarts, and what must not be touched.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use libtest_mimic::Failed;
+use meseta_isolators::{ExitCause, KillOutcome, KillRequest, Launched, ProcessIdentity};
+
+use crate::Test;
+use crate::site::{Site, check, name, same, wait_pidfd};
+
+pub(crate) const TESTS: &[(&str, Test)] = &[
+    ("a_polite_task_ends_by_its_signal", polite),
+    ("a_task_that_ignores_sigterm_is_gone_by_grace", stubborn),
+    ("a_stopped_task_is_gone_by_grace", stopped),
+    (
+        "the_grace_is_kept_while_the_agent_is_down",
+        grace_without_agent,
+    ),
+    ("signals_that_are_none_are_refused", bad_signals),
+    (
+        "a_stopped_launcher_does_not_hold_the_agent",
+        stopped_launcher,
+    ),
+    ("a_later_kill_shortens_the_grace", shortened),
+    ("a_kill_for_another_process_reaches_nobody", wrong_identity),
+    ("a_double_forked_daemon_ends_with_its_task", daemon),
+    (
+        "a_killed_supervisor_takes_its_task_along",
+        killed_supervisor,
+    ),
+    ("a_frozen_container_is_destroyed", frozen),
+    ("a_restarted_agent_finds_and_ends_its_containers", restarted),
+    ("sweep_leaves_neighbours_alone", sweep),
+];
+
+const STUBBORN: &str = "trap '' TERM; echo ready; while :; do sleep 1; done";
+
+fn kill(site: &Site, launched: &Launched, grace: Duration) -> Result<(), Failed> {
+    let request = KillRequest { signal: 15, grace };
+    let outcome = site.with(|containers| containers.kill(&launched.supervisor, request))?;
+    same(outcome, KillOutcome::Delivered)
+}
+
+fn polite(site: &Site) -> Result<(), Failed> {
+    let spec = site.spec(
+        "c",
+        "trap 'exit 7' TERM; echo ready; while :; do sleep 1; done",
+    );
+    let launched = site.launch(&spec)?;
+    site.wait_output(&spec, "ready")?;
+    kill(site, &launched, Duration::from_secs(20))?;
+    let record = site.wait_end(&spec, &launched)?;
+    same(
+        (record.cause, record.kill_requested),
+        (ExitCause::Exited(7), true),
+    )?;
+    let request = KillRequest {
+        signal: 15,
+        grace: Duration::ZERO,
+    };
+    let outcome = site.with(|containers| containers.kill(&launched.supervisor, request))?;
+    same(outcome, KillOutcome::AlreadyGone)
+}
+
+/// Launches, waits for "ready", kills, and checks that it died by SIGKILL between grace and +2 s.
+fn expect_killed(site: &Site, command: &str, grace: Duration) -> Result<(), Failed> {
+    let spec = site.spec("c", command);
+    let launched = site.launch(&spec)?;
+    site.wait_output(&spec, "ready")?;
+    let began = Instant::now();
+    kill(site, &launched, grace)?;
+    let record = site.wait_end(&spec, &launched)?;
+    let took = began.elapsed();
+    same(
+        (record.cause, record.kill_requested),
+        (ExitCause::Signaled(9), true),
+    )?;
+    let in_time = took >= grace && took <= grace + Duration::from_secs(2);
+    check(in_time, || {
+        format!("took {took:?} with a grace of {grace:?}")
+    })?;
+    site.destroy(&spec, &launched)
+}
+
+fn stubborn(site: &Site) -> Result<(), Failed> {
+    expect_killed(site, STUBBORN, Duration::from_millis(500))
+}
+
+fn stopped(site: &Site) -> Result<(), Failed> {
+    let command = "trap '' TERM; echo ready; while :; do kill -STOP $$; done";
+    expect_killed(site, command, Duration::from_millis(300))
+}
+
+fn grace_without_agent(site: &Site) -> Result<(), Failed> {
+    let spec = site.spec("c", STUBBORN);
+    let launched = site.launch(&spec)?;
+    site.wait_output(&spec, "ready")?;
+    let pidfd = site.with(|containers| containers.watch(&launched.supervisor))?;
+    kill(site, &launched, Duration::from_millis(500))?;
+    site.close();
+    wait_pidfd(&pidfd.ok_or("ended at once")?)?;
+    site.open(|_| ())?;
+    let record = site.wait_end(&spec, &launched)?;
+    same(
+        (record.cause, record.kill_requested),
+        (ExitCause::Signaled(9), true),
+    )
+}
+
+fn bad_signals(site: &Site) -> Result<(), Failed> {
+    let spec = site.spec("c", "exec sleep 1000");
+    let launched = site.launch(&spec)?;
+    for signal in [0, -1, 32, 64, 300] {
+        let request = KillRequest {
+            signal,
+            grace: Duration::ZERO,
+        };
+        let refused = site.with(|containers| containers.kill(&launched.supervisor, request));
+        check(refused.is_err(), || format!("signal {signal} was taken"))?;
+    }
+    // A grace beyond all measure is no error, and a shorter one still counts.
+    kill(site, &launched, Duration::MAX)?;
+    same(
+        site.wait_end(&spec, &launched)?.cause,
+        ExitCause::Signaled(15),
+    )
+}
+
+fn stopped_launcher(site: &Site) -> Result<(), Failed> {
+    let launcher = site
+        .with(|containers| containers.launcher_pid())
+        .ok_or("no launcher")?;
+    let pid = nix::unistd::Pid::from_raw(i32::try_from(launcher)?);
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGSTOP)?;
+    let began = Instant::now();
+    site.close();
+    check(began.elapsed() < Duration::from_secs(10), || {
+        format!("closing took {:?}", began.elapsed())
+    })
+}
+
+fn shortened(site: &Site) -> Result<(), Failed> {
+    let spec = site.spec("c", STUBBORN);
+    let launched = site.launch(&spec)?;
+    site.wait_output(&spec, "ready")?;
+    let began = Instant::now();
+    kill(site, &launched, Duration::from_secs(600))?;
+    kill(site, &launched, Duration::from_millis(100))?;
+    kill(site, &launched, Duration::from_secs(600))?;
+    same(
+        site.wait_end(&spec, &launched)?.cause,
+        ExitCause::Signaled(9),
+    )?;
+    check(began.elapsed() < Duration::from_secs(5), || {
+        format!("{:?}", began.elapsed())
+    })
+}
+
+fn wrong_identity(site: &Site) -> Result<(), Failed> {
+    let spec = site.spec("c", "exec sleep 1000");
+    let launched = site.launch(&spec)?;
+    let right = launched.supervisor.clone();
+    let later = ProcessIdentity {
+        start_ticks: right.start_ticks + 1,
+        ..right.clone()
+    };
+    let boot_id = meseta_isolators::BootId::from_text("another-boot");
+    let rebooted = ProcessIdentity {
+        boot_id,
+        ..right.clone()
+    };
+    for wrong in [later, rebooted] {
+        let request = KillRequest {
+            signal: 15,
+            grace: Duration::ZERO,
+        };
+        let outcome = site.with(|containers| containers.kill(&wrong, request))?;
+        same(outcome, KillOutcome::AlreadyGone)?;
+    }
+    check(
+        site.with(|containers| containers.watch(&right))?.is_some(),
+        || "killed".to_owned(),
+    )?;
+    site.destroy(&spec, &launched)
+}
+
+fn daemon(site: &Site) -> Result<(), Failed> {
+    let gate = site.sandbox().join("gate");
+    nix::unistd::mkfifo(&gate, nix::sys::stat::Mode::S_IRWXU)?;
+    let command =
+        "(setsid sh -c '(setsid sh -c \"echo forked; exec sleep 1000\" &)' &); read line < gate";
+    let spec = site.spec("c", command);
+    let launched = site.launch(&spec)?;
+    site.wait_output(&spec, "forked")?;
+    let groups = site.with(|containers| containers.groups(&spec.name));
+    let mut pidfds = Vec::new();
+    for dir in groups.process_dirs() {
+        for line in fs::read_to_string(dir.join("cgroup.procs"))?.lines() {
+            // SAFETY-free way to hold on to a process: identify it, then open it.
+            pidfds.extend(open_process(line.parse()?)?);
+        }
+    }
+    check(pidfds.len() >= 2, || format!("{} processes", pidfds.len()))?;
+    fs::write(&gate, "\n")?;
+    site.wait_end(&spec, &launched)?;
+    for pidfd in &pidfds {
+        wait_pidfd(pidfd)?;
+    }
+    site.destroy(&spec, &launched)
+}
+
+/// A pidfd on a process, by way of its identity.
+fn open_process(pid: i32) -> Result<Option<std::os::fd::OwnedFd>, Failed> {
+    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else {
+        return Ok(None);
+    };
+    let after = stat
+        .rsplit_once(')')
+        .map(|(_, rest)| rest)
+        .unwrap_or_default();
+    let start = after
+        .split_ascii_whitespace()
+        .nth(19)
+        .ok_or("no start time")?;
+    let boot_id = meseta_isolators::BootId::current()?;
+    Ok(ProcessIdentity {
+        pid,
+        start_ticks: start.parse()?,
+        boot_id,
+    }
+    .open()?)
+}
+
+fn killed_supervisor(site: &Site) -> Result<(), Failed> {
+    let spec = site.spec("c", "exec sleep 1000");
+    let launched = site.launch(&spec)?;
+    let task = open_process(launched.task_pid)?.ok_or("the task is gone")?;
+    let pid = nix::unistd::Pid::from_raw(launched.supervisor.pid);
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL)?;
+    wait_pidfd(&task)?;
+    site.eventually("the supervisor is gone", || {
+        site.with(|containers| containers.watch(&launched.supervisor))
+            .is_ok_and(|fd| fd.is_none())
+    })?;
+    let record = site.with(|containers| containers.exit_record(&spec.name))?;
+    check(record.is_none(), || {
+        format!("nobody can know, yet: {record:?}")
+    })?;
+    site.destroy(&spec, &launched)
+}
+
+fn frozen(site: &Site) -> Result<(), Failed> {
+    let spec = site.spec("c", "exec sleep 1000");
+    let launched = site.launch(&spec)?;
+    let groups = site.with(|containers| containers.groups(&spec.name));
+    for group in &groups.dirs {
+        for (file, value) in [("freezer.state", "FROZEN"), ("cgroup.freeze", "1")] {
+            let knob = group.dir.join(file);
+            if knob.exists() {
+                fs::write(knob, value)?;
+            }
+        }
+    }
+    let began = Instant::now();
+    site.destroy(&spec, &launched)?;
+    check(began.elapsed() < Duration::from_secs(2), || {
+        format!("{:?}", began.elapsed())
+    })
+}
+
+fn restarted(site: &Site) -> Result<(), Failed> {
+    let spec = site.spec("c", "echo ready; exec sleep 1000");
+    let launched = site.launch(&spec)?;
+    site.wait_output(&spec, "ready")?;
+    site.close();
+    site.open(|_| ())?;
+    let found = site.with(|containers| containers.recover())?;
+    same(found.len(), 1)?;
+    let container = &found[0];
+    same(&container.name, &spec.name)?;
+    same(container.supervisor.as_ref(), Some(&launched.supervisor))?;
+    same(
+        (
+            container.exit,
+            container.has_groups,
+            container.has_runtime_dir,
+        ),
+        (None, true, true),
+    )?;
+    let usage = site.with(|containers| {
+        containers.usage(&spec.name, container.supervisor.as_ref(), Duration::ZERO)
+    })?;
+    same(usage.pids.processes, Some(1))?;
+    kill(site, &launched, Duration::from_secs(20))?;
+    same(
+        site.wait_end(&spec, &launched)?.cause,
+        ExitCause::Signaled(15),
+    )?;
+    site.destroy(&spec, &launched)
+}
+
+fn sweep(site: &Site) -> Result<(), Failed> {
+    let spec = site.spec("c", "exec sleep 1000");
+    let launched = site.launch(&spec)?;
+    let stale = site.with(|containers| containers.groups(&name("stale")));
+    let neighbour = site.with(|containers| containers.groups(&name("x")));
+    let neighbours: Vec<_> = neighbour
+        .dirs
+        .iter()
+        .filter_map(|group| Some(group.dir.parent()?.parent()?.join("neighbour/idle")))
+        .collect();
+    stale.create()?;
+    for dir in &neighbours {
+        fs::create_dir_all(dir)?;
+    }
+    let swept = site.with(|containers| containers.sweep());
+    let untouched = neighbours.iter().all(|dir| dir.exists());
+    for dir in &neighbours {
+        fs::remove_dir(dir)?;
+        fs::remove_dir(dir.parent().ok_or("no parent")?)?;
+    }
+    same(swept, 1)?;
+    check(!stale.exist(), || "the stale groups are left".to_owned())?;
+    check(untouched, || "a neighbour's group was removed".to_owned())?;
+    check(
+        site.with(|containers| containers.groups(&spec.name))
+            .exist(),
+        || "a living container's groups were removed".to_owned(),
+    )?;
+    site.destroy(&spec, &launched)
+}

@@ -1,0 +1,291 @@
+//! What keeps a hostile task in: capabilities, system call filter, devices, read-only kernel files.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+
+use libtest_mimic::Failed;
+use meseta_isolators::{
+    CapabilityRequest, CapabilitySet, Command, ContainerSpec, Credentials, ExitCause, Isolation,
+    LaunchError, LaunchStep, NodeOptions, SeccompAction, SeccompChoice, SeccompProfile,
+    TaskIsolation,
+};
+
+use crate::Test;
+use crate::probe;
+use crate::site::{Site, check, same};
+
+pub(crate) const TESTS: &[(&str, Test)] = &[
+    ("a_hostile_task_of_root_finds_no_way_out", hostile_root),
+    ("a_hostile_task_of_a_user_finds_no_way_out", hostile_user),
+    ("the_ways_out_are_open_without_isolators", open_ways),
+    ("set_user_id_programs_give_nothing", set_user_id),
+    ("capabilities_are_what_is_allowed", capabilities),
+    ("system_call_filters_are_per_task", filters),
+    (
+        "a_working_directory_behind_a_descriptor_is_refused",
+        magic_directory,
+    ),
+];
+
+const NOBODY: u32 = 65534;
+
+fn nobody() -> Option<Credentials> {
+    Some(Credentials {
+        uid: NOBODY,
+        gid: NOBODY,
+        groups: Vec::new(),
+    })
+}
+
+/// All that keeps a task in, its own network too.
+fn harden(site: &Site, node: &NodeOptions) -> Result<(), Failed> {
+    let hardened = Isolation::hardened_for(site.host());
+    let names: Vec<_> = hardened.names().chain(["namespaces/net"]).collect();
+    site.open_custom(Isolation::parse(&names.join(","))?, node, Vec::new())
+}
+
+/// What the probe found, with what it needs set up for it: the names that stayed open, and the
+/// lines of its status.
+fn probed(
+    site: &Site,
+    mut spec: ContainerSpec,
+) -> Result<(Vec<String>, BTreeMap<String, String>), Failed> {
+    let address = format!("meseta-{}", site.root().display());
+    let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&address)?)?;
+    let shared = tempfile::NamedTempFile::new_in("/dev/shm")?;
+    let groups = site.with(|containers| containers.groups(&spec.name));
+    let dirs: Vec<_> = groups.process_dirs();
+    let dirs: Vec<_> = dirs.iter().map(|dir| dir.to_string_lossy()).collect();
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+    fs::set_permissions(shared.path(), open)?;
+    for (name, value) in [
+        (probe::AGENT, std::process::id().to_string()),
+        (probe::GROUPS, dirs.join(":")),
+        (probe::ABSTRACT, address),
+        (probe::KEY, "1".to_owned()),
+        (probe::SHARED, shared.path().to_string_lossy().into_owned()),
+    ] {
+        spec.env.push((name.into(), value.into()));
+    }
+    spec.command = Command::Argv {
+        program: site.probe()?.into(),
+        args: ["probe", probe::MARK, "escapes"].map(Into::into).to_vec(),
+    };
+    let (record, output) = site.run(&spec)?;
+    drop(listener);
+    check(record.success(), || format!("{record:?}: {output}"))?;
+    let lines = |kind: &'static str| {
+        output
+            .lines()
+            .filter_map(move |line| line.strip_prefix(kind))
+    };
+    check(
+        lines("blocked ").count() + lines("open ").count() > 40,
+        || output.clone(),
+    )?;
+    let status = lines("status ").filter_map(|line| line.split_once(':'));
+    let status = status.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    Ok((
+        lines("open ").map(str::to_owned).collect(),
+        status.collect(),
+    ))
+}
+
+fn hex(set: CapabilitySet) -> String {
+    format!("{:016x}", set.bits())
+}
+
+fn expect_status(
+    status: &BTreeMap<String, String>,
+    held: CapabilitySet,
+    bounding: CapabilitySet,
+) -> Result<(), Failed> {
+    let none = hex(CapabilitySet::EMPTY);
+    for (name, expected) in [
+        ("CapPrm", hex(held)),
+        ("CapEff", hex(held)),
+        ("CapInh", none.clone()),
+        ("CapAmb", none),
+        ("CapBnd", hex(bounding)),
+        ("NoNewPrivs", "1".to_owned()),
+        ("Seccomp", "2".to_owned()),
+    ] {
+        let found = status.get(name).cloned().unwrap_or_default();
+        check(found == expected, || {
+            format!("{name} is {found}, not {expected}")
+        })?;
+    }
+    Ok(())
+}
+
+fn hostile_root(site: &Site) -> Result<(), Failed> {
+    harden(site, &NodeOptions::default())?;
+    let (open, status) = probed(site, site.spec("c", ""))?;
+    same(open, Vec::new())?;
+    let standard = CapabilitySet::standard();
+    expect_status(&status, standard, standard)
+}
+
+fn hostile_user(site: &Site) -> Result<(), Failed> {
+    harden(site, &NodeOptions::default())?;
+    let mut spec = site.spec("c", "");
+    spec.credentials = nobody();
+    let (open, status) = probed(site, spec)?;
+    same(open, Vec::new())?;
+    expect_status(&status, CapabilitySet::EMPTY, CapabilitySet::EMPTY)
+}
+
+/// The probe can tell: without the isolators most of it goes through.
+fn open_ways(site: &Site) -> Result<(), Failed> {
+    let (open, status) = probed(site, site.spec("c", ""))?;
+    same(status.get("Seccomp").map(String::as_str), Some("0"))?;
+    for name in [
+        "unshare",
+        "mount tmpfs",
+        "bpf",
+        "io_uring_setup",
+        "AF_PACKET",
+        "abstract socket",
+        "shared file",
+        "/proc/sys/kernel/core_pattern",
+        "/dev/kmsg",
+        "keyctl",
+        "clone into a user namespace",
+    ] {
+        let found = open
+            .iter()
+            .any(|line| line.split(": ").next() == Some(name));
+        check(found, || format!("{name} is not open: {open:?}"))?;
+    }
+    let groups = site.with(|containers| containers.groups(&site.spec("c", "").name));
+    let writable = groups.process_dirs().iter().all(|dir| {
+        let file = dir.join("cgroup.procs").to_string_lossy().into_owned();
+        open.contains(&file)
+    });
+    check(writable, || format!("{open:?}"))
+}
+
+fn set_user_id(site: &Site) -> Result<(), Failed> {
+    harden(site, &NodeOptions::default())?;
+    let program = site.sandbox().join("id");
+    fs::copy("/usr/bin/id", &program)?;
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o4755);
+    fs::set_permissions(&program, mode)?;
+    let mut spec = site.spec("c", "./id -u");
+    spec.credentials = nobody();
+    same(site.run(&spec)?.1, format!("{NOBODY}\n"))
+}
+
+fn capabilities(site: &Site) -> Result<(), Failed> {
+    let allowed = CapabilitySet::from_names(["CHOWN", "KILL", "NET_BIND_SERVICE"])?;
+    let node = NodeOptions {
+        capabilities: allowed,
+        ..NodeOptions::default()
+    };
+    site.open_more("linux/capabilities", &node)?;
+    let ask = |bounding: Option<CapabilitySet>, effective: Option<CapabilitySet>| TaskIsolation {
+        capabilities: CapabilityRequest {
+            bounding,
+            effective,
+        },
+        ..TaskIsolation::default()
+    };
+    let kill = CapabilitySet::from_names(["KILL"])?;
+    let none = CapabilitySet::EMPTY;
+    let usual = ask(None, None);
+    // Who, what is asked, and then CapEff, CapBnd, CapAmb.
+    for (number, (user, task, effective, bounding, ambient)) in [
+        (None, usual.clone(), allowed, allowed, none),
+        (nobody(), usual, none, none, none),
+        (None, ask(Some(kill), None), kill, kill, none),
+        (None, ask(None, Some(none)), none, allowed, none),
+        (nobody(), ask(None, Some(kill)), kill, kill, kill),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut spec = site.spec(&format!("c{number}"), "grep Cap /proc/self/status");
+        spec.credentials = user;
+        let output = site.run_with(&spec, &task)?.1;
+        for (name, set) in [
+            ("CapEff", effective),
+            ("CapBnd", bounding),
+            ("CapAmb", ambient),
+        ] {
+            let line = format!("{name}:\t{}", hex(set));
+            check(output.lines().any(|one| one == line), || {
+                format!("{number}: no {line} in {output}")
+            })?;
+        }
+    }
+    let more = ask(Some(CapabilitySet::from_names(["SYS_ADMIN"])?), None);
+    let refused = site.with(|containers| containers.launch_with(&site.spec("more", "true"), &more));
+    check(
+        matches!(&refused, Err(LaunchError::Invalid { reason, .. }) if reason.contains("CAP_SYS_ADMIN")),
+        || format!("{refused:?}"),
+    )
+}
+
+fn filters(site: &Site) -> Result<(), Failed> {
+    site.open_more("linux/seccomp", &NodeOptions::default())?;
+    let task = |seccomp| TaskIsolation {
+        seccomp,
+        ..TaskIsolation::default()
+    };
+    let status = "grep ^Seccomp: /proc/self/status";
+    let usual = site.spec("usual", status);
+    same(site.run(&usual)?.1, "Seccomp:\t2\n".to_owned())?;
+    let free = site.spec("free", status);
+    let output = site.run_with(&free, &task(SeccompChoice::Unconfined))?.1;
+    same(output, "Seccomp:\t0\n".to_owned())?;
+    let standard = SeccompProfile::standard(CapabilitySet::EMPTY);
+    let no_rename = ["rename", "renameat", "renameat2"]
+        .into_iter()
+        .filter(|name| standard.allows(name))
+        .try_fold(standard.clone(), SeccompProfile::refuse)?;
+    let command = "echo x >one; mv one two && echo moved || echo refused";
+    let spec = site.spec("own", command);
+    let own = task(SeccompChoice::Profile(no_rename.clone()));
+    same(site.run_with(&spec, &own)?.1, "refused\n".to_owned())?;
+    let spec = site.spec("killed", "echo x >one; exec mv one two");
+    let deadly = task(SeccompChoice::Profile(
+        no_rename.otherwise(SeccompAction::Kill),
+    ));
+    same(
+        site.run_with(&spec, &deadly)?.0.cause,
+        ExitCause::Signaled(libc::SIGSYS),
+    )?;
+    // A filter that lets not even the exec through is a failed launch, not a lost one.
+    let nothing = task(SeccompChoice::Profile(SeccompProfile::only([
+        "write",
+        "exit_group",
+    ])?));
+    let failed = site.with(|containers| containers.launch_with(&site.spec("no", "true"), &nothing));
+    let told = matches!(
+        &failed,
+        Err(LaunchError::Step {
+            step: LaunchStep::Exec,
+            ..
+        })
+    );
+    check(told, || format!("{failed:?}"))
+}
+
+fn magic_directory(site: &Site) -> Result<(), Failed> {
+    for number in 0..64 {
+        let mut spec = site.spec(&format!("c{number}"), "pwd");
+        spec.working_dir = format!("/proc/self/fd/{number}").into();
+        let failed = site.with(|containers| containers.launch(&spec));
+        let told = matches!(
+            &failed,
+            Err(LaunchError::Step {
+                step: LaunchStep::WorkingDir,
+                ..
+            })
+        );
+        check(told, || format!("{number}: {failed:?}"))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,430 @@
+//! Launches on the real kernel: what a task finds itself in, and how failures are told.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use libtest_mimic::Failed;
+use meseta_isolators::cgroup::Version;
+use meseta_isolators::{Command, Credentials, ExitCause, LaunchError, LaunchStep, Limit, Rlimit};
+
+use crate::Test;
+use crate::site::{Site, check, name, same};
+
+pub(crate) const TESTS: &[(&str, Test)] = &[
+    ("exit_status_is_persisted", exit_status),
+    ("deadly_signals_are_persisted", deadly_signals),
+    ("namespaces_differ_from_the_hosts", namespaces),
+    ("hostname_is_the_containers_own", hostname),
+    ("processes_of_the_host_are_invisible", invisible_host),
+    ("task_is_in_its_own_cgroups", own_cgroups),
+    ("task_has_only_fds_0_to_2", only_three_fds),
+    ("no_new_privs_is_set", no_new_privs),
+    ("rlimits_are_set", rlimits),
+    ("oom_score_is_the_tasks_own", oom_score),
+    ("mounts_of_a_task_stay_inside", mounts_stay_inside),
+    ("environment_is_exactly_what_was_given", exact_environment),
+    ("signal_mask_and_dispositions_are_default", default_signals),
+    ("user_and_groups_are_changed", other_user),
+    ("long_environment_arrives", long_environment),
+    ("missing_program_is_reported_with_errno", missing_program),
+    ("every_failing_step_is_named", failing_steps),
+    ("symlinked_output_is_refused", symlinked_output),
+    ("a_name_in_use_is_refused", name_in_use),
+    ("launcher_death_costs_no_container", launcher_death),
+    ("supervisor_runs_from_a_sealed_image", sealed_image),
+    ("supervisor_is_small", small_supervisor),
+    ("a_hundred_launches_leak_no_descriptor", no_leak),
+];
+
+fn exit_status(site: &Site) -> Result<(), Failed> {
+    for code in [0, 3, 255] {
+        let spec = site.spec(&format!("exit{code}"), &format!("exit {code}"));
+        let (record, _) = site.run(&spec)?;
+        same(record.cause, ExitCause::Exited(code))?;
+        same(record.success(), code == 0)?;
+        same(record.kill_requested, false)?;
+        let file = site
+            .with(|containers| containers.runtime_dir(&spec.name))
+            .join("status");
+        check(file.is_file(), || format!("{} is no file", file.display()))?;
+    }
+    Ok(())
+}
+
+fn deadly_signals(site: &Site) -> Result<(), Failed> {
+    // 40 is a real-time signal, which has no name in most libraries.
+    for signal in [9, 15, 11, 40] {
+        let spec = site.spec(&format!("signal{signal}"), &format!("kill -{signal} $$"));
+        same(site.run(&spec)?.0.cause, ExitCause::Signaled(signal))?;
+    }
+    Ok(())
+}
+
+fn namespaces(site: &Site) -> Result<(), Failed> {
+    let spec = site.spec(
+        "c",
+        "for n in pid mnt ipc uts; do readlink /proc/self/ns/$n; done",
+    );
+    let (_, output) = site.run(&spec)?;
+    let inside: Vec<_> = output.lines().collect();
+    same(inside.len(), 4)?;
+    for (kind, inside) in ["pid", "mnt", "ipc", "uts"].into_iter().zip(inside) {
+        let outside = fs::read_link(format!("/proc/self/ns/{kind}"))?;
+        check(inside.starts_with(kind), || format!("{kind}: {inside}"))?;
+        check(Path::new(inside) != outside, || {
+            format!("{kind} is shared: {inside}")
+        })?;
+    }
+    Ok(())
+}
+
+fn hostname(site: &Site) -> Result<(), Failed> {
+    let before = nix::unistd::gethostname()?;
+    let mut spec = site.spec("named", "uname -n");
+    spec.hostname = Some("within".to_owned());
+    same(site.run(&spec)?.1, "within\n".to_owned())?;
+    let unnamed = site.spec("unnamed", "uname -n");
+    same(
+        site.run(&unnamed)?.1.trim().to_owned(),
+        before.to_string_lossy().into_owned(),
+    )?;
+    same(nix::unistd::gethostname()?, before)
+}
+
+fn invisible_host(site: &Site) -> Result<(), Failed> {
+    let spec = site.spec("c", "ls -d /proc/[0-9]*; cat /proc/1/comm; true");
+    let (_, output) = site.run(&spec)?;
+    let processes = output
+        .lines()
+        .filter(|line| line.starts_with("/proc/"))
+        .count();
+    // The supervisor, the shell, ls.
+    check(processes <= 3, || output.clone())?;
+    check(output.contains("meseta-init"), || output.clone())
+}
+
+fn own_cgroups(site: &Site) -> Result<(), Failed> {
+    let spec = site.spec("c", "cat /proc/self/cgroup");
+    let (_, output) = site.run(&spec)?;
+    let groups = site.with(|containers| containers.groups(&spec.name));
+    let v1 = site.host().v1.iter().flat_map(|tree| &tree.controllers);
+    // Those of isolators that are off stay where the agent is.
+    let v1 = v1.filter(|one| {
+        groups
+            .of(**one)
+            .is_some_and(|group| group.version == Version::V1)
+    });
+    let expected = format!("/{}/agent/c", site.root().display());
+    for controller in v1 {
+        let line = output.lines().find(|line| {
+            line.split(':')
+                .nth(1)
+                .is_some_and(|c| c.split(',').any(|c| c == controller.name()))
+        });
+        let path = line.and_then(|line| line.splitn(3, ':').nth(2));
+        same(path, Some(expected.as_str()))?;
+    }
+    if site.host().unified.is_some() {
+        check(output.contains(&format!("0::{expected}/leaf\n")), || {
+            output.clone()
+        })?;
+    }
+    Ok(())
+}
+
+fn only_three_fds(site: &Site) -> Result<(), Failed> {
+    let spec = site.spec("c", "ls /proc/$$/fd; readlink /proc/$$/fd/0; true");
+    same(site.run(&spec)?.1, "0\n1\n2\n/dev/null\n".to_owned())
+}
+
+fn no_new_privs(site: &Site) -> Result<(), Failed> {
+    let spec = site.spec("c", "grep NoNewPrivs /proc/self/status");
+    same(site.run(&spec)?.1, "NoNewPrivs:\t1\n".to_owned())
+}
+
+fn rlimits(site: &Site) -> Result<(), Failed> {
+    let mut spec = site.spec("c", "ulimit -Sn; ulimit -Hn; ulimit -c");
+    let nofile = Rlimit {
+        resource: 7,
+        soft: 77,
+        hard: 99,
+    };
+    let core = Rlimit {
+        resource: 4,
+        soft: 0,
+        hard: 0,
+    };
+    spec.rlimits = vec![nofile, core];
+    same(site.run(&spec)?.1, "77\n99\n0\n".to_owned())
+}
+
+fn oom_score(site: &Site) -> Result<(), Failed> {
+    let mut spec = site.spec("c", "cat /proc/self/oom_score_adj");
+    same(site.run(&spec)?.1, "0\n".to_owned())?;
+    spec = site.spec("burst", "cat /proc/self/oom_score_adj");
+    spec.demand.mem_limit = Some(Limit::Unlimited);
+    let score: i32 = site.run(&spec)?.1.trim().parse()?;
+    check((900..=1000).contains(&score), || {
+        format!("{score} for a small task that may burst")
+    })
+}
+
+fn mounts_stay_inside(site: &Site) -> Result<(), Failed> {
+    let inner = site.sandbox().join("inner");
+    fs::create_dir(&inner)?;
+    let command = "mount -t tmpfs none inner && echo x >inner/file && echo mounted; read x < gate";
+    nix::unistd::mkfifo(&site.sandbox().join("gate"), nix::sys::stat::Mode::S_IRWXU)?;
+    let spec = site.spec("c", command);
+    let launched = site.launch(&spec)?;
+    site.wait_output(&spec, "mounted")?;
+    check(!inner.join("file").exists(), || {
+        "the host sees the task's mount".to_owned()
+    })?;
+    let table = fs::read_to_string("/proc/self/mountinfo")?;
+    check(!table.contains("inner"), || {
+        "the mount is in the host's table".to_owned()
+    })?;
+    fs::write(site.sandbox().join("gate"), "\n")?;
+    site.wait_end(&spec, &launched)?;
+    site.destroy(&spec, &launched)
+}
+
+fn exact_environment(site: &Site) -> Result<(), Failed> {
+    let mut spec = site.spec("c", "");
+    spec.command = Command::Argv {
+        program: "env".into(),
+        args: vec!["env".into()],
+    };
+    spec.env = vec![
+        ("PATH".into(), "/usr/bin:/bin".into()),
+        ("A".into(), "1 2=3".into()),
+        ("EMPTY".into(), "".into()),
+    ];
+    same(
+        site.run(&spec)?.1,
+        "PATH=/usr/bin:/bin\nA=1 2=3\nEMPTY=\n".to_owned(),
+    )
+}
+
+fn default_signals(site: &Site) -> Result<(), Failed> {
+    let mut spec = site.spec("c", "");
+    let args = ["grep", "-E", "Sig(Blk|Ign|Cgt)|ShdPnd", "/proc/self/status"];
+    let args = args.into_iter().map(Into::into).collect();
+    spec.command = Command::Argv {
+        program: "grep".into(),
+        args,
+    };
+    let (_, output) = site.run(&spec)?;
+    for line in output.lines() {
+        // grep itself catches nothing but stack overflows.
+        let bits = line.rsplit('\t').next().unwrap_or_default();
+        let clean = bits == "0000000000000000" || line.starts_with("SigCgt");
+        check(clean, || output.clone())?;
+    }
+    same(output.lines().count(), 4)
+}
+
+fn other_user(site: &Site) -> Result<(), Failed> {
+    let mut spec = site.spec("c", "id -u; id -g; id -G; umask");
+    spec.credentials = Some(Credentials {
+        uid: 65534,
+        gid: 65533,
+        groups: vec![65533, 1234],
+    });
+    same(
+        site.run(&spec)?.1,
+        "65534\n65533\n65533 1234\n0022\n".to_owned(),
+    )?;
+    let owner = fs::metadata(&spec.stdout)?;
+    same((owner.uid(), owner.gid()), (65534, 65533))
+}
+
+fn long_environment(site: &Site) -> Result<(), Failed> {
+    let mut spec = site.spec("c", "printf %s \"$V0$V1$V2\" | wc -c");
+    for number in 0..3 {
+        spec.env
+            .push((format!("V{number}").into(), "x".repeat(100_000).into()));
+    }
+    same(site.run(&spec)?.1.trim().to_owned(), "300000".to_owned())
+}
+
+fn missing_program(site: &Site) -> Result<(), Failed> {
+    let mut spec = site.spec("c", "");
+    spec.command = Command::Argv {
+        program: "/no/such/program".into(),
+        args: Vec::new(),
+    };
+    let error = site.with(|containers| containers.launch(&spec)).err();
+    let Some(LaunchError::Step {
+        step,
+        source,
+        detail,
+        ..
+    }) = error
+    else {
+        return Err(format!("{error:?}").into());
+    };
+    same(step, LaunchStep::Exec)?;
+    same(source.raw_os_error(), Some(2))?;
+    same(detail, "/no/such/program".to_owned())?;
+    let groups = site.with(|containers| containers.groups(&spec.name));
+    check(!groups.exist(), || "groups are left".to_owned())?;
+    let folder = site.with(|containers| containers.runtime_dir(&spec.name));
+    check(!folder.exists(), || "the runtime folder is left".to_owned())
+}
+
+fn failing_steps(site: &Site) -> Result<(), Failed> {
+    let plain = site.sandbox().join("plain");
+    fs::write(&plain, "#!/bin/sh\n")?;
+    let mut cases = Vec::new();
+    let mut chdir = site.spec("chdir", "true");
+    chdir.working_dir = site.sandbox().join("gone");
+    cases.push((chdir, LaunchStep::WorkingDir, 2));
+    let mut denied = site.spec("denied", "");
+    denied.command = Command::Argv {
+        program: plain.into(),
+        args: Vec::new(),
+    };
+    cases.push((denied, LaunchStep::Exec, 13));
+    let mut unknown = site.spec("unknown", "");
+    unknown.command = Command::Argv {
+        program: "no-such-program".into(),
+        args: Vec::new(),
+    };
+    cases.push((unknown, LaunchStep::Exec, 2));
+    let mut stdout = site.spec("stdout", "true");
+    stdout.stdout = site.sandbox().join("gone/out");
+    cases.push((stdout, LaunchStep::OpenStdio, 2));
+    let mut rlimit = site.spec("rlimit", "true");
+    rlimit.rlimits = vec![Rlimit {
+        resource: 7,
+        soft: 10,
+        hard: 5,
+    }];
+    cases.push((rlimit, LaunchStep::Rlimit, 22));
+    let mut rlimit = site.spec("rlimit-number", "true");
+    rlimit.rlimits = vec![Rlimit {
+        resource: 999,
+        soft: 1,
+        hard: 1,
+    }];
+    cases.push((rlimit, LaunchStep::Rlimit, 22));
+    for (spec, expected, errno) in cases {
+        let error = site.with(|containers| containers.launch(&spec)).err();
+        let Some(LaunchError::Step { step, source, .. }) = &error else {
+            return Err(format!("{}: {error:?}", spec.name).into());
+        };
+        same((*step, source.raw_os_error()), (expected, Some(errno)))?;
+        let groups = site.with(|containers| containers.groups(&spec.name));
+        check(!groups.exist(), || {
+            format!("groups of {} are left", spec.name)
+        })?;
+    }
+    Ok(())
+}
+
+fn symlinked_output(site: &Site) -> Result<(), Failed> {
+    let spec = site.spec("c", "echo written");
+    let victim = site.sandbox().join("victim");
+    fs::write(&victim, "untouched")?;
+    std::os::unix::fs::symlink(&victim, &spec.stdout)?;
+    let error = site.with(|containers| containers.launch(&spec)).err();
+    let refused = matches!(
+        &error,
+        Some(LaunchError::Step { step: LaunchStep::OpenStdio, source, .. })
+            if source.raw_os_error() == Some(libc::ELOOP)
+    );
+    check(refused, || format!("{error:?}"))?;
+    same(fs::read_to_string(victim)?, "untouched".to_owned())
+}
+
+fn name_in_use(site: &Site) -> Result<(), Failed> {
+    let spec = site.spec("c", "echo first; exec sleep 1000");
+    let launched = site.launch(&spec)?;
+    let again = site.with(|containers| containers.launch(&spec)).err();
+    check(matches!(again, Some(LaunchError::Invalid { .. })), || {
+        format!("{again:?}")
+    })?;
+    // The one that runs is not hurt by the refusal.
+    let alive = site.with(|containers| containers.watch(&launched.supervisor))?;
+    check(alive.is_some(), || "the first container is gone".to_owned())?;
+    site.destroy(&spec, &launched)
+}
+
+fn launcher_death(site: &Site) -> Result<(), Failed> {
+    let gate = site.sandbox().join("gate");
+    nix::unistd::mkfifo(&gate, nix::sys::stat::Mode::S_IRWXU)?;
+    let spec = site.spec("c", "read line < gate; echo $line; exit 3");
+    let launched = site.launch(&spec)?;
+    let launcher = site
+        .with(|containers| containers.launcher_pid())
+        .ok_or("no launcher")?;
+    let pid = nix::unistd::Pid::from_raw(i32::try_from(launcher)?);
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL)?;
+    // A new launch finds it dead and starts another.
+    same(
+        site.run(&site.spec("second", "exit 4"))?.0.cause,
+        ExitCause::Exited(4),
+    )?;
+    let successor = site
+        .with(|containers| containers.launcher_pid())
+        .ok_or("no launcher")?;
+    check(successor != launcher, || {
+        "the launcher was not replaced".to_owned()
+    })?;
+    fs::write(&gate, "through\n")?;
+    same(site.wait_end(&spec, &launched)?.cause, ExitCause::Exited(3))?;
+    same(site.output(&spec), "through\n".to_owned())
+}
+
+fn sealed_image(site: &Site) -> Result<(), Failed> {
+    let spec = site.spec("c", "exec sleep 1000");
+    let launched = site.launch(&spec)?;
+    let exe = format!("/proc/{}/exe", launched.supervisor.pid);
+    let target = fs::read_link(&exe)?;
+    check(
+        target.to_string_lossy().contains("memfd:meseta-launcher"),
+        || format!("{target:?}"),
+    )?;
+    let opened = fs::OpenOptions::new().write(true).open(&exe);
+    check(opened.is_err(), || {
+        "the image can be opened for writing".to_owned()
+    })?;
+    site.destroy(&spec, &launched)
+}
+
+fn small_supervisor(site: &Site) -> Result<(), Failed> {
+    let spec = site.spec("c", "exec sleep 1000");
+    let launched = site.launch(&spec)?;
+    let rollup = fs::read_to_string(format!("/proc/{}/smaps_rollup", launched.supervisor.pid))?;
+    let kilobytes: u64 = rollup
+        .lines()
+        .filter(|line| line.starts_with("Private_"))
+        .filter_map(|line| line.split_ascii_whitespace().nth(1)?.parse::<u64>().ok())
+        .sum();
+    check(kilobytes > 0 && kilobytes <= 1024, || {
+        format!("{kilobytes} KB private")
+    })?;
+    site.destroy(&spec, &launched)
+}
+
+fn no_leak(site: &Site) -> Result<(), Failed> {
+    let count = || fs::read_dir("/proc/self/fd").map(Iterator::count);
+    let launcher = site
+        .with(|containers| containers.launcher_pid())
+        .ok_or("no launcher")?;
+    let of_launcher = || fs::read_dir(format!("/proc/{launcher}/fd")).map(Iterator::count);
+    site.run(&site.spec("warm", "true"))?;
+    let before = of_launcher()?;
+    for number in 0..100 {
+        let spec = site.spec(&format!("c{number}"), "true");
+        let launched = site.launch(&spec)?;
+        site.wait_end(&spec, &launched)?;
+        site.destroy(&spec, &launched)?;
+        site.with(|containers| containers.forget(&name(&format!("c{number}"))))?;
+    }
+    same(of_launcher()?, before)?;
+    // Other tests run in this process; they hold some, but not a hundred.
+    check(count()? < 100, || "descriptors are left open".to_owned())
+}

@@ -1,0 +1,198 @@
+//! Limits on the real kernel: enforced, counted, told with numbers, also after a restart.
+
+use libtest_mimic::Failed;
+use meseta_isolators::{Controller, Demand, Limit, Limitation};
+use std::time::Duration;
+
+use crate::Test;
+use crate::site::{Site, check, same, wait_pidfd};
+
+pub(crate) const TESTS: &[(&str, Test)] = &[
+    ("memory_over_the_limit_is_killed_and_told", memory),
+    ("an_oom_is_told_after_a_restart_too", memory_after_restart),
+    ("an_oom_is_seen_while_the_task_goes_on", oom_event),
+    ("a_fork_bomb_stays_in_its_container", fork_bomb),
+    ("cfs_quota_throttles", cfs),
+    ("limits_of_a_living_container_change", resize),
+    ("usage_is_counted", usage),
+];
+
+const MB: u64 = 1 << 20;
+
+/// Buffers 200 MB in one process, in a container of 64.
+const GREEDY: &str = "head -c 209715200 /dev/zero | tail >/dev/null; exit $?";
+
+fn memory(site: &Site) -> Result<(), Failed> {
+    let spec = site.spec("c", GREEDY);
+    let (record, _) = site.run(&spec)?;
+    check(!record.success(), || "the greedy task succeeded".to_owned())?;
+    let limitation = site.with(|containers| containers.limitation(&spec.name, &spec.demand));
+    expect_oom(limitation)
+}
+
+fn expect_oom(limitation: Option<Limitation>) -> Result<(), Failed> {
+    let Some(Limitation::Memory {
+        oom_kills,
+        limit_bytes,
+        max_usage_bytes,
+        message,
+    }) = limitation
+    else {
+        return Err("no limitation was found".into());
+    };
+    check(oom_kills >= 1, || format!("{oom_kills} kills"))?;
+    same(limit_bytes, Some(64 * MB))?;
+    let used = max_usage_bytes.unwrap_or(0);
+    check((60 * MB..=64 * MB).contains(&used), || {
+        format!("{used} bytes at most")
+    })?;
+    let begin = "Memory limit exceeded: Requested: 64MB Maximum Used: ";
+    check(message.starts_with(begin), || message.clone())
+}
+
+fn memory_after_restart(site: &Site) -> Result<(), Failed> {
+    let spec = site.spec("c", GREEDY);
+    let launched = site.launch(&spec)?;
+    // The agent is down while it happens.
+    site.close();
+    site.open(|_| ())?;
+    site.wait_end(&spec, &launched)?;
+    let found = site.with(|containers| containers.recover())?;
+    same(found.len(), 1)?;
+    check(found[0].exit.is_some_and(|exit| !exit.success()), || {
+        format!("{found:?}")
+    })?;
+    expect_oom(site.with(|containers| containers.limitation(&spec.name, &Demand::default())))
+}
+
+fn oom_event(site: &Site) -> Result<(), Failed> {
+    let gate = site.sandbox().join("gate");
+    nix::unistd::mkfifo(&gate, nix::sys::stat::Mode::S_IRWXU)?;
+    let greedy = GREEDY.trim_end_matches("; exit $?");
+    let spec = site.spec("c", &format!("read line < gate; {greedy}; exec sleep 1000"));
+    let launched = site.launch(&spec)?;
+    let watched = site.with(|containers| containers.watch_limits(&spec.name))?;
+    same(watched.len(), 1)?;
+    same(
+        site.with(|containers| containers.limitation(&spec.name, &spec.demand)),
+        None,
+    )?;
+    std::fs::write(&gate, "\n")?;
+    wait_pidfd(&watched[0])?;
+    site.eventually("a counted kill", || {
+        let limitation = site.with(|containers| containers.limitation(&spec.name, &spec.demand));
+        limitation.is_some()
+    })?;
+    site.destroy(&spec, &launched)
+}
+
+fn fork_bomb(site: &Site) -> Result<(), Failed> {
+    let mut spec = site.spec("c", "b() { b | b & }; b; b; exec sleep 1000");
+    spec.demand.pids_limit = Some(Limit::At(32));
+    let launched = site.launch(&spec)?;
+    let usage = || {
+        let read = |containers: &meseta_isolators::Containers| {
+            containers.usage(&spec.name, None, Duration::ZERO)
+        };
+        site.with(read).map(|usage| usage.pids).unwrap_or_default()
+    };
+    site.eventually("a refused fork", || {
+        usage().refused.is_some_and(|refused| refused > 0)
+    })?;
+    let now = usage();
+    same(now.limit, Some(32))?;
+    check(now.threads.is_some_and(|threads| threads <= 32), || {
+        format!("{now:?}")
+    })?;
+    // The machine still forks.
+    check(
+        std::process::Command::new("true").status()?.success(),
+        || "no fork".to_owned(),
+    )?;
+    site.destroy(&spec, &launched)
+}
+
+fn cfs(site: &Site) -> Result<(), Failed> {
+    site.open(|options| options.enable_cfs = true)?;
+    let mut spec = site.spec("c", "while :; do :; done");
+    spec.demand.cpus_millis = 200;
+    let launched = site.launch(&spec)?;
+    let usage = || {
+        let read = |containers: &meseta_isolators::Containers| {
+            containers.usage(&spec.name, None, Duration::ZERO)
+        };
+        site.with(read).map(|usage| usage.cpu).unwrap_or_default()
+    };
+    site.eventually("thirty periods", || {
+        usage().nr_periods.is_some_and(|count| count >= 30)
+    })?;
+    let now = usage();
+    same(now.limit_cpus, Some(0.2))?;
+    let (periods, throttled) = (now.nr_periods.unwrap_or(0), now.nr_throttled.unwrap_or(0));
+    // Neighbours may take the processor away in some periods; nine in ten is the bar when idle.
+    check(throttled * 10 >= periods * 7, || {
+        format!("{throttled} of {periods} periods")
+    })?;
+    check(now.throttled_secs.is_some_and(|secs| secs > 0.5), || {
+        format!("{now:?}")
+    })?;
+    site.destroy(&spec, &launched)
+}
+
+fn resize(site: &Site) -> Result<(), Failed> {
+    let spec = site.spec("c", "exec sleep 1000");
+    let launched = site.launch(&spec)?;
+    let update = |demand: Demand| {
+        site.with(|containers| containers.update(&spec.name, &demand))?;
+        let read = |containers: &meseta_isolators::Containers| {
+            containers.usage(&spec.name, None, Duration::ZERO)
+        };
+        Ok::<_, Failed>(site.with(read)?)
+    };
+    let demand = |mem: u64, cpus: Option<Limit>| Demand {
+        cpus_millis: 500,
+        cpus_limit: cpus,
+        mem_bytes: Some(mem * MB),
+        ..Demand::default()
+    };
+    let larger = update(demand(128, Some(Limit::At(1500))))?;
+    same(larger.memory.limit_bytes, Some(128 * MB))?;
+    same(larger.cpu.limit_cpus, Some(1.5))?;
+    // The hard limit is never lowered under a running task; the soft one is.
+    let smaller = update(demand(96, None))?;
+    same(smaller.memory.limit_bytes, Some(128 * MB))?;
+    same(smaller.memory.soft_limit_bytes, Some(96 * MB))?;
+    same(smaller.cpu.limit_cpus, None)?;
+    site.destroy(&spec, &launched)?;
+    let gone = site.with(|containers| containers.update(&spec.name, &spec.demand));
+    check(gone.is_err(), || {
+        "a container that is gone was resized".to_owned()
+    })
+}
+
+fn usage(site: &Site) -> Result<(), Failed> {
+    let work = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done; echo worked; exec sleep 1000";
+    let spec = site.spec("c", work);
+    let launched = site.launch(&spec)?;
+    site.wait_output(&spec, "worked")?;
+    let at = Duration::from_secs(1_790_000_000);
+    let usage =
+        site.with(|containers| containers.usage(&spec.name, Some(&launched.supervisor), at))?;
+    same(usage.timestamp, at)?;
+    let used = usage.cpu.user_secs.unwrap_or(0.0) + usage.cpu.system_secs.unwrap_or(0.0);
+    check(used > 0.0, || format!("{used} s used"))?;
+    same(usage.memory.limit_bytes, Some(64 * MB))?;
+    same(usage.memory.oom_kills, Some(0))?;
+    check(
+        usage.memory.total_bytes.is_some_and(|bytes| bytes > 0),
+        || format!("{usage:?}"),
+    )?;
+    same(usage.pids.processes, Some(1))?;
+    same(usage.pids.threads, Some(1))?;
+    let has_pressure = site.host().unified.is_some();
+    same(usage.pressure.cpu_some_secs.is_some(), has_pressure)?;
+    check(site.host().offers(Controller::Cpu), || {
+        "cpu is not offered".to_owned()
+    })?;
+    site.destroy(&spec, &launched)
+}

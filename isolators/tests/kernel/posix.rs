@@ -1,0 +1,121 @@
+//! Without cgroups and namespaces, as for a user that is not root.
+
+use std::time::{Duration, Instant};
+
+use libtest_mimic::Failed;
+use meseta_isolators::{Credentials, ExitCause, KillRequest, LaunchError, LaunchStep};
+
+use crate::Test;
+use crate::site::{Site, check, same};
+
+pub(crate) const TESTS: &[(&str, Test)] = &[
+    ("exit_status_is_persisted", exit_status),
+    ("failure_is_told", failure),
+    ("a_user_may_name_itself", own_user),
+    ("kill_reaches_daemons", daemons),
+    ("usage_is_of_the_process_tree", usage),
+    ("destroy_ends_everything", destroy),
+    ("restart_finds_the_container", restarted),
+];
+
+/// A shell that ignores SIGTERM, with a daemon that has left its session.
+const WITH_DAEMON: &str =
+    "(setsid sh -c 'echo forked; exec sleep 1000' &); trap '' TERM; while :; do sleep 1; done";
+
+fn exit_status(site: &Site) -> Result<(), Failed> {
+    let spec = site.spec("c", "echo out; echo err >&2; exit 3");
+    let (record, output) = site.run(&spec)?;
+    same(record.cause, ExitCause::Exited(3))?;
+    same(output, "out\n".to_owned())?;
+    same(std::fs::read_to_string(&spec.stderr)?, "err\n".to_owned())
+}
+
+fn failure(site: &Site) -> Result<(), Failed> {
+    let mut spec = site.spec("c", "true");
+    spec.working_dir = site.sandbox().join("gone");
+    let error = site.with(|containers| containers.launch(&spec)).err();
+    let told = matches!(
+        &error,
+        Some(LaunchError::Step {
+            step: LaunchStep::WorkingDir,
+            ..
+        })
+    );
+    check(told, || format!("{error:?}"))
+}
+
+fn own_user(site: &Site) -> Result<(), Failed> {
+    let mut spec = site.spec("c", "id -u");
+    let (uid, gid) = (nix::unistd::geteuid(), nix::unistd::getegid());
+    spec.credentials = Some(Credentials {
+        uid: uid.as_raw(),
+        gid: gid.as_raw(),
+        groups: vec![gid.as_raw()],
+    });
+    same(site.run(&spec)?.1, format!("{uid}\n"))
+}
+
+fn daemons(site: &Site) -> Result<(), Failed> {
+    let spec = site.spec("c", WITH_DAEMON);
+    let launched = site.launch(&spec)?;
+    site.wait_output(&spec, "forked")?;
+    let began = Instant::now();
+    let request = KillRequest {
+        signal: 15,
+        grace: Duration::from_millis(300),
+    };
+    site.with(|containers| containers.kill(&launched.supervisor, request))?;
+    same(
+        site.wait_end(&spec, &launched)?.cause,
+        ExitCause::Signaled(9),
+    )?;
+    check(began.elapsed() < Duration::from_millis(2300), || {
+        format!("{:?}", began.elapsed())
+    })
+    // That the daemon is gone is checked when the site is left.
+}
+
+fn usage(site: &Site) -> Result<(), Failed> {
+    let work = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done; echo worked; exec sleep 1000";
+    let spec = site.spec("c", work);
+    let launched = site.launch(&spec)?;
+    site.wait_output(&spec, "worked")?;
+    let read = || {
+        site.with(|containers| {
+            containers.usage(&spec.name, Some(&launched.supervisor), Duration::ZERO)
+        })
+    };
+    let usage = read()?;
+    same(usage.pids.processes, Some(1))?;
+    check(usage.cpu.user_secs.is_some_and(|secs| secs > 0.0), || {
+        format!("{usage:?}")
+    })?;
+    check(
+        usage.memory.rss_bytes.is_some_and(|bytes| bytes > 0),
+        || format!("{usage:?}"),
+    )?;
+    same(usage.memory.limit_bytes, None)?;
+    site.destroy(&spec, &launched)?;
+    check(read().is_err(), || {
+        "usage of a container that is gone".to_owned()
+    })
+}
+
+fn destroy(site: &Site) -> Result<(), Failed> {
+    let spec = site.spec("c", WITH_DAEMON);
+    let launched = site.launch(&spec)?;
+    site.wait_output(&spec, "forked")?;
+    site.destroy(&spec, &launched)
+}
+
+fn restarted(site: &Site) -> Result<(), Failed> {
+    let spec = site.spec("c", "echo ready; exec sleep 1000");
+    let launched = site.launch(&spec)?;
+    site.wait_output(&spec, "ready")?;
+    site.close();
+    site.open(|_| ())?;
+    let found = site.with(|containers| containers.recover())?;
+    same(found.len(), 1)?;
+    same(found[0].supervisor.as_ref(), Some(&launched.supervisor))?;
+    site.destroy(&spec, &launched)
+}

@@ -1,0 +1,306 @@
+//! What a hostile task tries, run inside a container: one line per try, `blocked` or `open`.
+//!
+//! The test program executes itself with [`MARK`]. Nothing here does harm where it succeeds: files are
+//! opened and not written, calls get arguments that the kernel refuses once it has let them in.
+#![expect(
+    unsafe_code,
+    reason = "the tries are system calls that no wrapper offers"
+)]
+
+use std::ffi::CString;
+use std::fs::OpenOptions;
+use std::io::{self, Read, Write};
+use std::net::TcpListener;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
+use std::process::ExitCode;
+
+pub(crate) const MARK: &str = "--probe";
+
+/// What the test tells the probe.
+pub(crate) const AGENT: &str = "PROBE_AGENT";
+pub(crate) const GROUPS: &str = "PROBE_GROUPS";
+pub(crate) const ABSTRACT: &str = "PROBE_ABSTRACT";
+pub(crate) const KEY: &str = "PROBE_KEY";
+pub(crate) const SHARED: &str = "PROBE_SHARED";
+
+/// Traces without stopping whom it traces; it ends with the tracer.
+const PTRACE_SEIZE: i32 = 0x4206;
+
+/// Errnos that mean "no"; all others mean that the call was looked at.
+const NO: [i32; 8] = [
+    libc::EPERM,
+    libc::EACCES,
+    libc::ENOENT,
+    libc::EROFS,
+    libc::ESRCH,
+    libc::ENOSYS,
+    libc::ECONNREFUSED,
+    libc::ELOOP,
+];
+
+pub(crate) fn run_if_requested() -> Option<ExitCode> {
+    let mut args = std::env::args().skip(1);
+    if args.next()? != MARK {
+        return None;
+    }
+    let done = match args.next().as_deref() {
+        Some("escapes") => escapes(),
+        Some("loopback") => loopback(),
+        Some("listen") => listen(),
+        _ => return Some(ExitCode::FAILURE),
+    };
+    Some(match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = writeln!(io::stdout(), "failed: {error}");
+            ExitCode::FAILURE
+        }
+    })
+}
+
+fn told(name: &str) -> String {
+    std::env::var(name).unwrap_or_default()
+}
+
+fn say(name: &str, result: io::Result<()>) -> io::Result<()> {
+    let no = |error: &io::Error| error.raw_os_error().is_some_and(|one| NO.contains(&one));
+    match result {
+        Err(error) if no(&error) => writeln!(io::stdout(), "blocked {name}"),
+        Err(error) => writeln!(io::stdout(), "open {name}: {error}"),
+        Ok(()) => writeln!(io::stdout(), "open {name}"),
+    }
+}
+
+/// One call by number.
+fn call(number: libc::c_long, args: [libc::c_long; 5]) -> io::Result<()> {
+    let [a, b, c, d, e] = args;
+    // SAFETY: every caller passes numbers, null pointers or pointers that live over the call.
+    if unsafe { libc::syscall(number, a, b, c, d, e) } < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+fn write(path: &str) -> io::Result<()> {
+    OpenOptions::new().write(true).open(path).map(drop)
+}
+
+fn read(path: &str) -> io::Result<()> {
+    std::fs::File::open(path).map(drop)
+}
+
+fn escapes() -> io::Result<()> {
+    let agent = told(AGENT);
+    let pid: libc::c_long = agent.parse().unwrap_or(1);
+    processes(&agent, pid)?;
+    groups_and_mounts()?;
+    descriptors()?;
+    kernel_calls()?;
+    sharing()?;
+    // Last: where it succeeds, it costs the rights that other tries need.
+    let user = libc::c_long::from(libc::CLONE_NEWUSER);
+    say("clone into a user namespace", call_clone(user))?;
+    say("unshare", call(libc::SYS_unshare, [user, 0, 0, 0, 0]))?;
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    for line in status.lines() {
+        let name = line.split(':').next().unwrap_or_default();
+        if name.starts_with("Cap") || matches!(name, "NoNewPrivs" | "Seccomp") {
+            writeln!(io::stdout(), "status {}", line.replace('\t', ""))?;
+        }
+    }
+    Ok(())
+}
+
+/// E80: other processes, the agent's above all, and ways to more rights.
+fn processes(agent: &str, pid: libc::c_long) -> io::Result<()> {
+    say("clone3", call(libc::SYS_clone3, [0; 5]))?;
+    say("setns", call(libc::SYS_setns, [-1, 0, 0, 0, 0]))?;
+    say("kill the agent", call(libc::SYS_kill, [pid, 0, 0, 0, 0]))?;
+    let attach = libc::c_long::from(PTRACE_SEIZE);
+    let ptrace = |pid| call(libc::SYS_ptrace, [attach, pid, 0, 0, 0]);
+    say("ptrace the agent", ptrace(pid))?;
+    say("ptrace the supervisor", ptrace(1))?;
+    say(
+        "read the agent's memory",
+        call(libc::SYS_process_vm_readv, [pid, 0, 0, 0, 0]),
+    )?;
+    for file in ["mem", "environ", "root/etc/shadow", "fd/0"] {
+        say(
+            &format!("agent's {file}"),
+            read(&format!("/proc/{agent}/{file}")),
+        )?;
+    }
+    for file in ["mem", "environ", "root/etc/shadow", "fd/0"] {
+        say(
+            &format!("supervisor's {file}"),
+            read(&format!("/proc/1/{file}")),
+        )?;
+    }
+    // E83: what runs the supervisor.
+    say("supervisor's program", write("/proc/1/exe"))
+}
+
+fn call_clone(flags: libc::c_long) -> io::Result<()> {
+    let flags = flags | libc::c_long::from(libc::SIGCHLD);
+    // SAFETY: like fork; the child, if there is one, leaves at once.
+    match unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) } {
+        // SAFETY: ends the child and runs nothing.
+        0 => unsafe { libc::_exit(0) },
+        child if child > 0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// E81: the limits themselves.
+fn groups_and_mounts() -> io::Result<()> {
+    for group in told(GROUPS).split(':').filter(|group| !group.is_empty()) {
+        for file in [
+            "cgroup.procs",
+            "tasks",
+            "notify_on_release",
+            "memory.limit_in_bytes",
+            "pids.max",
+        ] {
+            let path = format!("{group}/{file}");
+            if std::path::Path::new(&path).exists() {
+                say(&path, write(&path))?;
+            }
+        }
+        say(
+            &format!("{group}/new"),
+            std::fs::create_dir(format!("{group}/new")),
+        )?;
+        let text = |text: &str| CString::new(text).map_err(io::Error::other);
+        let (at, none) = (text(group)?, std::ptr::null());
+        let flags = libc::MS_REMOUNT | libc::MS_BIND;
+        // SAFETY: the path is NUL-terminated; a remount needs no more.
+        let code = unsafe { libc::mount(none, at.as_ptr(), none, flags, std::ptr::null()) };
+        let result = if code == 0 {
+            Ok(())
+        } else {
+            Err(io::Error::last_os_error())
+        };
+        say(&format!("remount {group}"), result)?;
+    }
+    for (kind, name) in [
+        (c"tmpfs", "tmpfs"),
+        (c"cgroup2", "cgroup2"),
+        (c"proc", "proc"),
+    ] {
+        // SAFETY: all strings are NUL-terminated.
+        let code = unsafe {
+            libc::mount(
+                kind.as_ptr(),
+                c"/mnt".as_ptr(),
+                kind.as_ptr(),
+                0,
+                std::ptr::null(),
+            )
+        };
+        let result = if code == 0 {
+            Ok(())
+        } else {
+            Err(io::Error::last_os_error())
+        };
+        say(&format!("mount {name}"), result)?;
+    }
+    for path in [
+        "/proc/sys/kernel/core_pattern",
+        "/proc/sys/vm/panic_on_oom",
+        "/proc/sysrq-trigger",
+    ] {
+        say(path, write(path))?;
+    }
+    let mut byte = [0];
+    let kcore = std::fs::File::open("/proc/kcore").and_then(|mut file| file.read(&mut byte));
+    let hidden = || io::Error::from_raw_os_error(libc::EPERM);
+    say(
+        "kcore",
+        kcore.and_then(|read| if read == 0 { Err(hidden()) } else { Ok(()) }),
+    )
+}
+
+/// E82: nothing of the launcher's is open here.
+fn descriptors() -> io::Result<()> {
+    for number in 3..64 {
+        let path = format!("/proc/self/fd/{number}");
+        if let Err(error) = std::env::set_current_dir(&path) {
+            if error.raw_os_error() != Some(libc::ENOENT) {
+                say(&path, Err(error))?;
+            }
+        } else {
+            say(&path, Ok(()))?;
+        }
+    }
+    Ok(())
+}
+
+/// E88, the kernel's own doors. Arguments that no kernel takes tell whether they are open.
+fn kernel_calls() -> io::Result<()> {
+    for (name, number) in [
+        ("bpf", libc::SYS_bpf),
+        ("perf_event_open", libc::SYS_perf_event_open),
+        ("io_uring_setup", libc::SYS_io_uring_setup),
+        ("userfaultfd", libc::SYS_userfaultfd),
+        ("kexec_load", libc::SYS_kexec_load),
+        ("add_key", libc::SYS_add_key),
+        ("request_key", libc::SYS_request_key),
+        ("keyctl", libc::SYS_keyctl),
+        ("init_module", libc::SYS_init_module),
+        ("open_by_handle_at", libc::SYS_open_by_handle_at),
+        ("swapon", libc::SYS_swapon),
+        ("syslog", libc::SYS_syslog),
+        ("pidfd_getfd", libc::SYS_pidfd_getfd),
+    ] {
+        say(name, call(number, [-1, -1, -1, -1, -1]))?;
+    }
+    for (name, family) in [
+        ("AF_PACKET", libc::AF_PACKET),
+        ("AF_ALG", libc::AF_ALG),
+        ("AF_VSOCK", libc::AF_VSOCK),
+    ] {
+        let raw = libc::c_long::from(libc::SOCK_RAW);
+        let socket = call(libc::SYS_socket, [family.into(), raw, 0, 0, 0]);
+        // A kernel without that family says so only to those who may ask.
+        say(name, socket)?;
+    }
+    let typed = libc::c_long::try_from(libc::TIOCSTI).unwrap_or(0);
+    say("TIOCSTI", call(libc::SYS_ioctl, [0, typed, 0, 0, 0]))?;
+    say("/dev/kmsg", read("/dev/kmsg"))?;
+    say("/dev/mem", read("/dev/mem"))
+}
+
+/// E88, what might be shared with others.
+fn sharing() -> io::Result<()> {
+    let address = SocketAddr::from_abstract_name(told(ABSTRACT))?;
+    say(
+        "abstract socket",
+        UnixStream::connect_addr(&address).map(drop),
+    )?;
+    let key = told(KEY).parse().unwrap_or(0);
+    say("System V memory", call(libc::SYS_shmget, [key, 0, 0, 0, 0]))?;
+    say("shared file", read(&told(SHARED)))
+}
+
+/// Talks to itself through `lo`, and says which interfaces there are.
+fn loopback() -> io::Result<()> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let mut to = std::net::TcpStream::connect(listener.local_addr()?)?;
+    let (mut from, _) = listener.accept()?;
+    to.write_all(b"x")?;
+    let mut byte = [0];
+    from.read_exact(&mut byte)?;
+    let table = std::fs::read_to_string("/proc/net/dev")?;
+    let names = table.lines().filter_map(|line| line.split_once(':'));
+    let names: Vec<_> = names.map(|(name, _)| name.trim()).collect();
+    writeln!(io::stdout(), "through {}", names.join(","))
+}
+
+/// Listens until it is killed.
+fn listen() -> io::Result<()> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    writeln!(io::stdout(), "port {}", listener.local_addr()?.port())?;
+    listener.accept().map(drop)
+}

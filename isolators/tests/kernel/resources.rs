@@ -1,0 +1,464 @@
+//! Further resources on the real kernel: devices, cpusets, disks, memory that shrinks, ports, networks.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::time::Duration;
+
+use libtest_mimic::Failed;
+use meseta_isolators::cgroup::Version;
+use meseta_isolators::{
+    Breach, Command, ContainerSpec, ContainerUsage, Controller, Demand, DiskArea, DriftKind, Host,
+    Isolator, KnobWrite, Limit, NodeOptions, PortRange, Shrink, TaskIsolation,
+};
+
+use crate::Test;
+use crate::probe;
+use crate::site::{Site, check, same};
+
+pub(crate) const TESTS: &[(&str, Test)] = &[
+    ("devices_are_denied_but_for_the_list", devices),
+    ("cpuset_is_the_parents_or_the_operators", cpuset),
+    ("block_io_is_counted", block_io),
+    ("cgroups_all_is_all_that_is_here", cgroups_all),
+    ("shared_memory_is_its_own_and_bounded", shared_memory),
+    ("a_network_of_its_own_has_loopback", loopback),
+    ("listening_ports_are_found_and_judged", ports),
+    ("disk_use_is_measured_and_judged", disk),
+    ("memory_is_lowered_where_nobody_dies_of_it", shrink),
+    ("revocable_containers_may_be_idle", idle),
+    ("limits_are_compared_after_a_restart", drift),
+    ("an_isolator_of_the_callers_own_is_applied", custom),
+];
+
+/// Those that need the v2 tree beside or instead of v1.
+pub(crate) const V2_TESTS: &[(&str, Test)] = &[
+    ("devices_are_denied_by_a_program", devices_v2),
+    ("huge_pages_have_a_ceiling", hugetlb),
+    ("perf_event_needs_no_hierarchy_of_its_own", perf_event),
+];
+
+const MB: u64 = 1 << 20;
+
+fn probe_command(site: &Site, spec: &mut ContainerSpec, what: &str) -> Result<(), Failed> {
+    spec.command = Command::Argv {
+        program: site.probe()?.into(),
+        args: ["probe", probe::MARK, what].map(Into::into).to_vec(),
+    };
+    Ok(())
+}
+
+fn usage(site: &Site, spec: &ContainerSpec) -> Result<ContainerUsage, Failed> {
+    Ok(site.with(|containers| containers.usage(&spec.name, None, Duration::ZERO))?)
+}
+
+/// A file of the container's group.
+fn knob(site: &Site, spec: &ContainerSpec, of: Controller, file: &str) -> Result<String, Failed> {
+    let groups = site.with(|containers| containers.groups(&spec.name));
+    let group = groups.of(of).ok_or("no group")?;
+    let path = group.dir.join(file);
+    let text = fs::read_to_string(&path).map_err(|error| format!("{path:?}: {error}"))?;
+    Ok(text.trim().to_owned())
+}
+
+fn devices(site: &Site) -> Result<(), Failed> {
+    let node = NodeOptions {
+        devices: vec!["c 1:11 r".parse()?],
+        ..NodeOptions::default()
+    };
+    let command = "head -c 1 /dev/zero | wc -c; mknod disk b 7 99 && echo made; \
+        head -c 1 disk 2>&1 | grep -o 'not permitted'; : <>/dev/kmsg && echo kmsg";
+    site.open_more("cgroups/devices", &NodeOptions::default())?;
+    let spec = site.spec("usual", command);
+    same(site.run(&spec)?.1, "1\nmade\nnot permitted\n".to_owned())?;
+    fs::remove_file(site.sandbox().join("disk"))?;
+    site.open_more("cgroups/devices", &node)?;
+    let spec = site.spec(
+        "more",
+        "head -c 0 /dev/kmsg && echo read; (: >/dev/kmsg) || echo kept",
+    );
+    same(site.run(&spec)?.1, "read\nkept\n".to_owned())
+}
+
+/// The same on a machine whose device hierarchy we do not see.
+fn devices_v2(site: &Site) -> Result<(), Failed> {
+    let mut host: Host = site.host().clone();
+    host.v1
+        .retain(|tree| !tree.controllers.contains(&Controller::Devices));
+    let other = Site::new(host, true)?;
+    let result = devices(&other);
+    other.finish()?;
+    result
+}
+
+fn cpuset(site: &Site) -> Result<(), Failed> {
+    site.open_more("cgroups/cpuset", &NodeOptions::default())?;
+    let spec = site.spec("usual", "grep Cpus_allowed_list /proc/self/status");
+    let ours = fs::read_to_string("/proc/self/status")?;
+    let line = |text: &str| {
+        text.lines()
+            .find(|one| one.starts_with("Cpus_allowed_list"))
+            .map(str::to_owned)
+    };
+    same(line(&site.run(&spec)?.1), line(&ours))?;
+    let node = NodeOptions {
+        cpuset_cpus: Some("0".to_owned()),
+        cpuset_mems: Some("0".to_owned()),
+        ..NodeOptions::default()
+    };
+    site.open_more("cgroups/cpuset", &node)?;
+    let spec = site.spec("one", "grep Cpus_allowed_list /proc/self/status");
+    same(site.run(&spec)?.1, "Cpus_allowed_list:\t0\n".to_owned())
+}
+
+fn block_io(site: &Site) -> Result<(), Failed> {
+    site.open_more("cgroups/blkio", &NodeOptions::default())?;
+    nix::unistd::mkfifo(&site.sandbox().join("gate"), nix::sys::stat::Mode::S_IRWXU)?;
+    let command = "read line <gate; dd if=/dev/zero of=file bs=1M count=4 oflag=direct 2>/dev/null; \
+        echo written; exec sleep 1000";
+    let spec = site.spec("c", command);
+    let launched = site.launch(&spec)?;
+    let groups = site.with(|containers| containers.groups(&spec.name));
+    let group = groups.of(Controller::Blkio).ok_or("no group")?;
+    let device = fs::metadata(site.sandbox())?.dev();
+    let (major, minor) = (nix::sys::stat::major(device), nix::sys::stat::minor(device));
+    if major == 0 {
+        return Err("the sandbox is on no block device".into());
+    }
+    if group.version == Version::V1 {
+        // Without a rule v1 counts nothing, and then there must be no figure.
+        same(usage(site, &spec)?.io.write_bytes, None)?;
+        let rule = format!("{major}:{minor} 1073741824");
+        fs::write(group.dir.join("blkio.throttle.write_bps_device"), rule)?;
+    }
+    fs::write(site.sandbox().join("gate"), "\n")?;
+    site.wait_output(&spec, "written")?;
+    let io = usage(site, &spec)?.io;
+    check(io.write_bytes.is_some_and(|bytes| bytes >= 4 * MB), || {
+        format!("{io:?}")
+    })?;
+    check(io.writes.is_some_and(|count| count > 0), || {
+        format!("{io:?}")
+    })?;
+    site.destroy(&spec, &launched)
+}
+
+fn cgroups_all(site: &Site) -> Result<(), Failed> {
+    let isolation =
+        meseta_isolators::Isolation::parse("cgroups/all,namespaces/pid,namespaces/mnt")?;
+    check(isolation.has("cgroups/mem"), || {
+        "not meant by all".to_owned()
+    })?;
+    let resolved = isolation.resolved(site.host());
+    check(!resolved.names().any(|name| name == "cgroups/all"), || {
+        format!("{resolved:?}")
+    })?;
+    // Huge pages have a test of their own, since on v2 the whole tree must be told of them.
+    let names: Vec<_> = resolved
+        .names()
+        .filter(|name| *name != "cgroups/hugetlb")
+        .collect();
+    site.open_custom(
+        meseta_isolators::Isolation::parse(&names.join(","))?,
+        &NodeOptions::default(),
+        Vec::new(),
+    )?;
+    let spec = site.spec("c", "cat /proc/self/cgroup");
+    let output = site.run(&spec)?.1;
+    for controller in [Controller::Cpuset, Controller::Blkio, Controller::Devices] {
+        if !site
+            .host()
+            .v1
+            .iter()
+            .any(|tree| tree.controllers.contains(&controller))
+        {
+            continue;
+        }
+        let line = format!(":{}:/{}/agent/c", controller.name(), site.root().display());
+        check(output.contains(&line), || format!("no {line} in {output}"))?;
+    }
+    Ok(())
+}
+
+fn shared_memory(site: &Site) -> Result<(), Failed> {
+    site.open_more("filesystem/shm", &NodeOptions::default())?;
+    let ours = tempfile::NamedTempFile::new_in("/dev/shm")?;
+    let command = "ls /dev/shm | wc -l; head -c 2097152 /dev/zero >/dev/shm/x || echo full; \
+        stat -c %s:%a /dev/shm/x /dev/shm | tr '\\n' ' '";
+    let spec = site.spec("c", command);
+    let task = TaskIsolation {
+        shm_bytes: Some(MB),
+        ..TaskIsolation::default()
+    };
+    let output = site.run_with(&spec, &task)?.1;
+    check(output.starts_with("0\nfull\n1048576:644 "), || {
+        output.clone()
+    })?;
+    check(output.contains(":1777"), || output.clone())?;
+    drop(ours);
+    Ok(())
+}
+
+fn loopback(site: &Site) -> Result<(), Failed> {
+    site.open_more("namespaces/net", &NodeOptions::default())?;
+    let mut spec = site.spec("c", "");
+    probe_command(site, &mut spec, "loopback")?;
+    same(site.run(&spec)?.1, "through lo\n".to_owned())
+}
+
+fn ports(site: &Site) -> Result<(), Failed> {
+    for (own_network, names) in [
+        (false, "network/ports"),
+        (true, "network/ports,namespaces/net"),
+    ] {
+        site.open_more(names, &NodeOptions::default())?;
+        let mut spec = site.spec(if own_network { "own" } else { "host" }, "");
+        probe_command(site, &mut spec, "listen")?;
+        let launched = site.launch(&spec)?;
+        site.wait_output(&spec, "\n")?;
+        let port: u16 = site
+            .output(&spec)
+            .trim()
+            .trim_start_matches("port ")
+            .parse()?;
+        let inspect = |ports: Option<&[PortRange]>| {
+            site.with(|containers| {
+                containers.inspect(&spec.name, Some(&launched.supervisor), &[], ports)
+            })
+        };
+        let given = PortRange {
+            first: port,
+            last: port,
+        };
+        same(inspect(None)?.breaches, Vec::new())?;
+        same(inspect(Some(&[given]))?.breaches, Vec::new())?;
+        let found = inspect(Some(&[]))?;
+        if own_network {
+            same(found.breaches, Vec::new())?;
+        } else {
+            same(found.listening, vec![port])?;
+            let message =
+                format!("Container host is listening on unallocated port(s): [{port}-{port}]");
+            let ports = vec![given];
+            same(found.breaches, vec![Breach::Ports { ports, message }])?;
+        }
+        site.destroy(&spec, &launched)?;
+    }
+    Ok(())
+}
+
+fn disk(site: &Site) -> Result<(), Failed> {
+    site.open_more("disk/du", &NodeOptions::default())?;
+    let sandbox = site.sandbox().join("box");
+    fs::create_dir_all(sandbox.join("volume"))?;
+    let mut spec = site.spec(
+        "c",
+        "head -c 3145728 /dev/zero >file; head -c 9000000 /dev/zero >volume/file",
+    );
+    spec.working_dir = sandbox.clone();
+    site.run(&spec)?;
+    let area = |quota| DiskArea {
+        path: sandbox.clone(),
+        quota_bytes: Some(quota),
+        excluded: vec![sandbox.join("volume")],
+    };
+    let inspect = |areas: &[DiskArea]| {
+        site.with(|containers| containers.inspect(&spec.name, None, areas, None))
+    };
+    let found = inspect(&[area(4 * MB)])?;
+    same(found.breaches, Vec::new())?;
+    let used = found.disk.first().map_or(0, |usage| usage.used_bytes);
+    check((3 * MB..4 * MB).contains(&used), || format!("{used}"))?;
+    let gone = DiskArea {
+        path: sandbox.join("gone"),
+        ..area(1)
+    };
+    let found = inspect(&[gone, area(2 * MB)])?;
+    let Some(Breach::Disk { message, .. }) = found.breaches.first() else {
+        return Err("no breach".into());
+    };
+    same(
+        message.clone(),
+        format!("Disk usage ({used}B) exceeds quota ({}B)", 2 * MB),
+    )
+}
+
+fn demand(mem: u64) -> Demand {
+    Demand {
+        cpus_millis: 100,
+        mem_bytes: Some(mem * MB),
+        ..Demand::default()
+    }
+}
+
+fn shrink(site: &Site) -> Result<(), Failed> {
+    // Holds 50 MB that nobody can take back, in tail's buffer.
+    let command = "(head -c 52428800 /dev/zero; echo ready >&2; exec sleep 1000) | tail >/dev/null";
+    let mut spec = site.spec("c", command);
+    spec.demand = demand(256);
+    let launched = site.launch(&spec)?;
+    site.eventually("fifty megabytes in use", || {
+        usage(site, &spec).is_ok_and(|usage| usage.memory.rss_bytes.unwrap_or(0) > 45 * MB)
+    })?;
+    let shrink = |mem| site.with(|containers| containers.shrink_memory(&spec.name, &demand(mem)));
+    let limit = || usage(site, &spec).map(|usage| usage.memory.limit_bytes);
+    same(shrink(512)?, Shrink::NotLower)?;
+    same(
+        shrink(128)?,
+        Shrink::Done {
+            limit_bytes: 128 * MB,
+        },
+    )?;
+    same(limit()?, Some(128 * MB))?;
+    let refused = shrink(32)?;
+    check(
+        matches!(refused, Shrink::InUse { usage_bytes } if usage_bytes > 32 * MB),
+        || format!("{refused:?}"),
+    )?;
+    same(limit()?, Some(128 * MB))?;
+    same(
+        site.with(|containers| containers.oom_kills(&spec.name)),
+        Some(0),
+    )?;
+    site.destroy(&spec, &launched)
+}
+
+fn idle(site: &Site) -> Result<(), Failed> {
+    let node = NodeOptions {
+        revocable_cpu_idle: true,
+        ..NodeOptions::default()
+    };
+    site.open_more("disk/du", &node)?;
+    let mut spec = site.spec("c", "exec sleep 1000");
+    spec.demand.cpus_revocable = true;
+    let launched = site.launch(&spec)?;
+    let state = || knob(site, &spec, Controller::Cpu, "cpu.idle");
+    same(state()?, "1".to_owned())?;
+    let update = |revocable| {
+        let demand = Demand {
+            cpus_revocable: revocable,
+            cpus_millis: 500,
+            ..spec.demand
+        };
+        site.with(|containers| containers.update(&spec.name, &demand))
+    };
+    update(true)?;
+    same(state()?, "1".to_owned())?;
+    let drift = |demand: &Demand| site.with(|containers| containers.verify(&spec.name, demand));
+    same(drift(&spec.demand)?, Vec::new())?;
+    update(false)?;
+    same(state()?, "0".to_owned())?;
+    let found = drift(&spec.demand)?;
+    check(found.iter().any(|one| one.file == "cpu.idle"), || {
+        format!("{found:?}")
+    })?;
+    update(true)?;
+    same(state()?, "1".to_owned())?;
+    site.destroy(&spec, &launched)
+}
+
+fn drift(site: &Site) -> Result<(), Failed> {
+    site.open(|options| options.enable_cfs = true)?;
+    let mut spec = site.spec("c", "exec sleep 1000");
+    spec.demand.pids_limit = Some(Limit::At(50));
+    let launched = site.launch(&spec)?;
+    site.open(|options| options.enable_cfs = true)?;
+    let verify = |demand: &Demand| site.with(|containers| containers.verify(&spec.name, demand));
+    same(verify(&spec.demand)?, Vec::new())?;
+    let groups = site.with(|containers| containers.groups(&spec.name));
+    groups.write(&KnobWrite::new(Controller::Pids, "pids.max", "max"))?;
+    let found = verify(&spec.demand)?;
+    let told: Vec<_> = found.iter().map(|one| (one.file, one.kind)).collect();
+    same(told, vec![("pids.max", DriftKind::Differs)])?;
+    site.with(|containers| containers.update(&spec.name, &spec.demand))?;
+    same(verify(&spec.demand)?, Vec::new())?;
+    let less = Demand {
+        mem_bytes: Some(40 * MB),
+        ..spec.demand
+    };
+    let found = verify(&less)?;
+    check(
+        found.iter().any(|one| one.kind == DriftKind::Higher),
+        || format!("{found:?}"),
+    )?;
+    site.destroy(&spec, &launched)
+}
+
+/// Caps what `cgroups/pids` planned, after it.
+#[derive(Debug)]
+struct Frugal;
+
+impl Isolator for Frugal {
+    fn name(&self) -> &'static str {
+        "site/frugal"
+    }
+
+    fn controllers(&self) -> &'static [Controller] {
+        &[Controller::Pids]
+    }
+
+    fn plan(
+        &self,
+        _demand: &Demand,
+        _groups: &meseta_isolators::cgroup::Groups,
+        _observed: &meseta_isolators::isolator::Observed,
+    ) -> Vec<KnobWrite> {
+        vec![KnobWrite::new(Controller::Pids, "pids.max", 7)]
+    }
+}
+
+fn custom(site: &Site) -> Result<(), Failed> {
+    let isolation = meseta_isolators::Isolation::default_for(site.host());
+    site.open_custom(isolation, &NodeOptions::default(), vec![Box::new(Frugal)])?;
+    let mut spec = site.spec("c", "exec sleep 1000");
+    spec.demand.pids_limit = Some(Limit::At(50));
+    let launched = site.launch(&spec)?;
+    same(
+        knob(site, &spec, Controller::Pids, "pids.max")?,
+        "7".to_owned(),
+    )?;
+    same(
+        site.with(|containers| containers.verify(&spec.name, &spec.demand))?,
+        Vec::new(),
+    )?;
+    site.destroy(&spec, &launched)
+}
+
+fn hugetlb(site: &Site) -> Result<(), Failed> {
+    if !site.host().offers(Controller::Hugetlb) {
+        return Err("the v2 tree has no hugetlb controller".into());
+    }
+    let node = NodeOptions {
+        hugetlb_bytes: Some(4 * MB),
+        ..NodeOptions::default()
+    };
+    // What the machine's own root hands down is put back at the end.
+    let tree = site.host().unified.as_ref().ok_or("no v2 tree")?;
+    let control = tree.mount.join("cgroup.subtree_control");
+    let before = fs::read_to_string(&control)?;
+    let result = (|| {
+        site.open_more("cgroups/hugetlb", &node)?;
+        let spec = site.spec("c", "exec sleep 1000");
+        let launched = site.launch(&spec)?;
+        same(
+            knob(site, &spec, Controller::Hugetlb, "hugetlb.2MB.max")?,
+            (4 * MB).to_string(),
+        )?;
+        site.destroy(&spec, &launched)
+    })();
+    site.close();
+    if !before.contains("hugetlb") {
+        // Refused while somebody else uses it, who may then keep it.
+        let _ = fs::write(&control, "-hugetlb");
+    }
+    result
+}
+
+fn perf_event(site: &Site) -> Result<(), Failed> {
+    site.open_more("cgroups/perf_event", &NodeOptions::default())?;
+    let spec = site.spec("c", "exec sleep 1000");
+    let launched = site.launch(&spec)?;
+    let groups = site.with(|containers| containers.groups(&spec.name));
+    let group = groups.of(Controller::PerfEvent).ok_or("no group")?;
+    check(group.dir.is_dir(), || format!("{group:?}"))?;
+    site.destroy(&spec, &launched)
+}

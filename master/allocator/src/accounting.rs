@@ -1,0 +1,399 @@
+//! Who holds what: every change of free, held and total resources goes through here.
+//!
+//! Invariant: what the sorter, the role tree and the headroom say follows from the agents' totals and
+//! holdings alone. A shared volume counts once for each framework and role that has copies of it.
+
+use crate::Allocator;
+use crate::agents::{AgentKey, Holding};
+use crate::bundle::{Bundle, ClassKey};
+use crate::roles::{RoleKey, SlotKey};
+use crate::slab::at;
+use crate::sorter::Kind;
+
+impl Allocator {
+    /// Adds what a framework was found to hold, free or not; what is free is to be computed then.
+    pub(crate) fn hold_used(&mut self, agent: AgentKey, slot: SlotKey, used: &Bundle) {
+        self.add_holding(agent, slot, used, 1);
+    }
+
+    /// What is free, after it was left alone for a while; it must not have been counted.
+    pub(crate) fn compute_free(&mut self, agent: AgentKey) {
+        let Self {
+            agents, classes, ..
+        } = self;
+        agents[agent].compute_free(classes);
+        self.count_headroom(agent, 1);
+    }
+
+    /// Hands out all that is free, of an agent with nothing but regular resources.
+    pub(crate) fn hold_all(&mut self, agent: AgentKey, slot: SlotKey) {
+        let all = std::mem::take(&mut self.agents[agent].free);
+        let Self {
+            agents,
+            classes,
+            headroom,
+            ..
+        } = self;
+        if agents[agent].is_offerable() {
+            for (class, amount) in &all.scalars {
+                bump(headroom, classes[*class].kind, -amount);
+            }
+        }
+        self.account(agent, slot, &all, 1, 1);
+        let holdings = &mut self.agents[agent].holdings;
+        if let Some(holding) = holdings.iter_mut().find(|holding| holding.slot == slot) {
+            holding.resources.add(&all);
+        } else {
+            holdings.push(Holding {
+                slot,
+                resources: all,
+            });
+            self.slots[slot].holdings += 1;
+        }
+    }
+
+    /// Hands out a part of what is free: a new offer, or more of one, which is no allocation of its own.
+    pub(crate) fn hold(
+        &mut self,
+        agent: AgentKey,
+        slot: SlotKey,
+        offer: &Bundle,
+        allocations: u64,
+    ) {
+        let Self {
+            agents,
+            classes,
+            headroom,
+            ..
+        } = self;
+        let entry = &mut agents[agent];
+        let counted = entry.is_offerable();
+        if entry.is_mixed {
+            let unshared = unshared(offer, classes);
+            entry.free.subtract(&unshared);
+        } else {
+            entry.free.subtract(offer);
+        }
+        if counted {
+            for (class, amount) in &offer.scalars {
+                let class = &classes[*class];
+                if class.regular && !class.shared {
+                    bump(headroom, class.kind, -amount);
+                }
+            }
+        }
+        self.add_holding(agent, slot, offer, allocations);
+    }
+
+    fn add_holding(&mut self, agent: AgentKey, slot: SlotKey, added: &Bundle, allocations: u64) {
+        self.account(agent, slot, added, 1, allocations);
+        let holdings = &mut self.agents[agent].holdings;
+        if let Some(holding) = holdings.iter_mut().find(|holding| holding.slot == slot) {
+            holding.resources.add(added);
+        } else {
+            holdings.push(Holding {
+                slot,
+                resources: added.clone(),
+            });
+            self.slots[slot].holdings += 1;
+        }
+    }
+
+    /// Takes back what is held; the caller knows that it is.
+    pub(crate) fn release(&mut self, agent: AgentKey, slot: SlotKey, released: &Bundle) {
+        let entry = &mut self.agents[agent];
+        let holding = |holding: &Holding| holding.slot == slot;
+        let Some(place) = entry.holdings.iter().position(holding) else {
+            return;
+        };
+        let whole = entry.holdings[place].resources == *released;
+        if whole {
+            let Holding { resources, .. } = entry.holdings.swap_remove(place);
+            self.slots[slot].holdings -= 1;
+            // The most usual case: everything comes back to an agent with nothing free.
+            if entry.free.is_empty() && !entry.overallocated && !entry.is_mixed {
+                entry.free = resources;
+                self.relaxed = true;
+                self.account(agent, slot, released, -1, 0);
+                self.raise_headroom(agent, released);
+                return;
+            }
+        } else {
+            entry.holdings[place].resources.subtract(released);
+        }
+        self.account(agent, slot, released, -1, 0);
+        let Self {
+            agents, classes, ..
+        } = self;
+        let entry = &mut agents[agent];
+        if entry.overallocated {
+            self.count_headroom(agent, -1);
+            let Self {
+                agents, classes, ..
+            } = self;
+            agents[agent].compute_free(classes);
+            self.count_headroom(agent, 1);
+        } else {
+            if entry.is_mixed {
+                let unshared = unshared(released, classes);
+                entry.free.add(&unshared);
+            } else {
+                entry.free.add(released);
+            }
+            self.raise_headroom(agent, released);
+        }
+        self.relaxed = true;
+    }
+
+    fn raise_headroom(&mut self, agent: AgentKey, released: &Bundle) {
+        let Self {
+            agents,
+            classes,
+            headroom,
+            ..
+        } = self;
+        if agents[agent].is_offerable() {
+            for (class, amount) in &released.scalars {
+                let class = &classes[*class];
+                if class.regular && !class.shared {
+                    bump(headroom, class.kind, *amount);
+                }
+            }
+        }
+    }
+
+    /// Replaces a part of what is held on an agent, and of its total, by something else.
+    pub(crate) fn convert_held(
+        &mut self,
+        agent: AgentKey,
+        slot: SlotKey,
+        consumed: &Bundle,
+        produced: &Bundle,
+    ) {
+        self.account_total(agent, -1);
+        self.count_headroom(agent, -1);
+        let Self { agents, .. } = self;
+        let holdings = &mut agents[agent].holdings;
+        if let Some(place) = holdings.iter().position(|holding| holding.slot == slot) {
+            holdings[place].resources.subtract(consumed);
+            self.account(agent, slot, consumed, -1, 0);
+            self.account(agent, slot, produced, 1, 0);
+            let entry = &mut self.agents[agent];
+            entry.holdings[place].resources.add(produced);
+            if entry.holdings[place].resources.is_empty() {
+                entry.holdings.swap_remove(place);
+                self.slots[slot].holdings -= 1;
+            }
+        }
+        let Self {
+            agents, classes, ..
+        } = self;
+        let entry = &mut agents[agent];
+        entry.total.subtract(consumed);
+        entry.total.add(produced);
+        entry.compute_free(classes);
+        self.account_total(agent, 1);
+        self.count_headroom(agent, 1);
+        self.prune_owners(consumed);
+        self.relaxed = true;
+    }
+
+    /// Gives an agent another total.
+    pub(crate) fn replace_total(&mut self, agent: AgentKey, total: Bundle) {
+        self.account_total(agent, -1);
+        self.count_headroom(agent, -1);
+        let Self {
+            agents, classes, ..
+        } = self;
+        let entry = &mut agents[agent];
+        let before = std::mem::replace(&mut entry.total, total);
+        entry.compute_free(classes);
+        self.agents[agent].has_gpus = self.has_gpus(agent);
+        self.account_total(agent, 1);
+        self.count_headroom(agent, 1);
+        self.prune_owners(&before);
+        self.relaxed = true;
+    }
+
+    pub(crate) fn has_gpus(&self, agent: AgentKey) -> bool {
+        let scalars = &self.agents[agent].total.scalars;
+        scalars
+            .iter()
+            .any(|(class, _)| self.classes[*class].kind == self.gpus)
+    }
+
+    /// Adds an agent's total to, or takes it from, the totals and the reservations of roles.
+    pub(crate) fn account_total(&mut self, agent: AgentKey, sign: i64) {
+        let Self {
+            agents,
+            classes,
+            sorter,
+            roles,
+            ..
+        } = self;
+        for (class, amount) in &agents[agent].total.scalars {
+            let class = &classes[*class];
+            let amount = if class.shared { class.unit } else { *amount } * sign;
+            sorter.add_total(class.kind, amount);
+            if let Some(owner) = class.owner {
+                if roles[owner].node == u32::MAX {
+                    let role = roles[owner].role.clone();
+                    roles.ensure(sorter, &role);
+                }
+                roles.reserve(owner, class.kind, amount);
+            }
+        }
+    }
+
+    /// Forgets the roles that only reservations of an earlier total kept in existence.
+    pub(crate) fn prune_owners(&mut self, total: &Bundle) {
+        let Self {
+            classes,
+            sorter,
+            roles,
+            ..
+        } = self;
+        for (class, _) in &total.scalars {
+            if let Some(owner) = classes[*class].owner {
+                roles.prune(sorter, owner);
+            }
+        }
+    }
+
+    /// Adds an agent's free resources to, or takes them from, what may serve guarantees.
+    pub(crate) fn count_headroom(&mut self, agent: AgentKey, sign: i64) {
+        let Self {
+            agents,
+            classes,
+            headroom,
+            ..
+        } = self;
+        let agent = &agents[agent];
+        if !agent.is_offerable() {
+            return;
+        }
+        for (class, amount) in &agent.free.scalars {
+            let class = &classes[*class];
+            if class.regular && !class.shared {
+                bump(headroom, class.kind, amount * sign);
+            }
+        }
+    }
+
+    /// Changes the shares and the consumption of a slot by what it gets or gives back; the agent's
+    /// holdings must be without it. The number of allocations that are made with it goes to the framework
+    /// and all its roles.
+    fn account(
+        &mut self,
+        agent: AgentKey,
+        slot: SlotKey,
+        bundle: &Bundle,
+        sign: i64,
+        allocations: u64,
+    ) {
+        let mut changes = std::mem::take(&mut self.changes);
+        let mut regular = std::mem::take(&mut self.regular_changes);
+        changes.clear();
+        regular.clear();
+        for (key, amount) in &bundle.scalars {
+            let class = &self.classes[*key];
+            if class.shared {
+                self.account_shared(agent, slot, *key, sign);
+                continue;
+            }
+            changes.push((class.kind, amount * sign));
+            if class.regular {
+                regular.push((class.kind, amount * sign));
+            }
+        }
+        let Self {
+            slots,
+            roles,
+            sorter,
+            ..
+        } = self;
+        let slot = &slots[slot];
+        sorter.add_all(slot.node, &changes, allocations);
+        sorter.add_all(roles[slot.role].own, &changes, allocations);
+        let mut next = Some(slot.role);
+        while let Some(role) = next {
+            sorter.add_all(roles[role].node, &changes, allocations);
+            roles.consume_all(role, &regular);
+            next = roles[role].parent;
+        }
+        if roles.guarantees > 0 {
+            for (kind, _) in &regular {
+                roles.refresh(slot.role, *kind);
+            }
+        }
+        (self.changes, self.regular_changes) = (changes, regular);
+    }
+
+    fn account_shared(&mut self, agent: AgentKey, slot: SlotKey, class: ClassKey, sign: i64) {
+        let (kind, regular) = (self.classes[class].kind, self.classes[class].regular);
+        let change = self.classes[class].unit * sign;
+        let role = self.slots[slot].role;
+        // The roles of those who have copies on this agent.
+        let entry = &self.agents[agent];
+        let has_copy = |holding: &&Holding| holding.resources.amount(class) > 0;
+        let with_copies = entry.holdings.iter().filter(has_copy);
+        let others: Vec<(SlotKey, RoleKey)> = with_copies
+            .map(|holding| (holding.slot, self.slots[holding.slot].role))
+            .collect();
+        let Self {
+            slots,
+            roles,
+            sorter,
+            ..
+        } = self;
+        if !others.iter().any(|other| other.0 == slot) {
+            sorter.add_allocated(slots[slot].node, kind, change);
+        }
+        if !others.iter().any(|other| other.1 == role) {
+            sorter.add_allocated(roles[role].own, kind, change);
+        }
+        let mut next = Some(role);
+        while let Some(above) = next {
+            if !others
+                .iter()
+                .any(|other| roles.is_in_subtree(other.1, above))
+            {
+                sorter.add_allocated(roles[above].node, kind, change);
+                if regular {
+                    roles.consume(above, kind, change);
+                }
+            }
+            next = roles[above].parent;
+        }
+        if regular {
+            roles.refresh(role, kind);
+        }
+    }
+
+    /// What may be given of a kind beyond all guarantees.
+    #[inline]
+    pub(crate) fn surplus(&self, kind: Kind) -> i64 {
+        let required = self.roles.required(kind);
+        if required <= 0 {
+            return i64::MAX;
+        }
+        let available = self.headroom.get(at(kind)).copied().unwrap_or(0);
+        (available - required).max(0)
+    }
+}
+
+#[inline]
+fn bump(amounts: &mut Vec<i64>, kind: Kind, change: i64) {
+    if amounts.len() <= at(kind) {
+        amounts.resize(at(kind) + 1, 0);
+    }
+    amounts[at(kind)] = amounts[at(kind)].saturating_add(change);
+}
+
+fn unshared(bundle: &Bundle, classes: &crate::class::Classes) -> Bundle {
+    let mut unshared = bundle.clone();
+    unshared
+        .scalars
+        .retain(|(class, _)| !classes[*class].shared);
+    unshared
+}

@@ -1,0 +1,341 @@
+//! The calls about agents: they come, change and go.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use meseta_resources::{AgentId, FrameworkId, Resource, Resources, Role};
+
+use crate::Allocator;
+use crate::agents::{Agent, AgentKey};
+use crate::bundle::Bundle;
+use crate::error::Error;
+use crate::filters::AgentFilters;
+use crate::maintenance::Maintenance;
+use crate::roles::SlotKey;
+use crate::spec::{AgentFacts, AgentSpec};
+
+impl Allocator {
+    /// A new agent, active from now on.
+    ///
+    /// # Errors
+    /// When it is known already, its total is allocated to somebody, or something used is not.
+    pub fn add_agent(&mut self, id: &AgentId, spec: AgentSpec) -> Result<(), Error> {
+        if self.agent_keys.contains_key(id) {
+            return Err(Error::DuplicateAgent(id.clone()));
+        }
+        check_unallocated(&spec.total)?;
+        for used in spec.used.values() {
+            check_allocated(used)?;
+        }
+        let total = self.classes.bundle(&mut self.roles, &spec.total);
+        let whitelisted = self.is_whitelisted(&spec.facts.hostname);
+        let is_remote = self.is_remote(&spec.facts);
+        let key = self.agents.insert(Agent {
+            id: id.clone(),
+            facts: spec.facts,
+            total,
+            free: Bundle::default(),
+            holdings: Vec::new(),
+            filters: AgentFilters::default(),
+            active: true,
+            whitelisted,
+            has_gpus: false,
+            is_remote,
+            overallocated: false,
+            is_mixed: false,
+            maintenance: spec
+                .unavailability
+                .map(|when| Box::new(Maintenance::new(when))),
+        });
+        self.agent_keys.insert(id.clone(), key);
+        self.account_total(key, 1);
+        self.agents[key].has_gpus = self.has_gpus(key);
+        for (framework, used) in &spec.used {
+            self.track_used(key, framework, used);
+        }
+        self.compute_free(key);
+        self.apply_constraints(key);
+        self.mark_dirty(key);
+        self.relaxed = true;
+        Ok(())
+    }
+
+    /// Holds for a framework, known or not, what an agent says it uses. Its free resources are to be
+    /// computed then.
+    pub(crate) fn track_used(
+        &mut self,
+        agent: AgentKey,
+        framework: &FrameworkId,
+        used: &Resources,
+    ) {
+        let mut roles = used.iter().map(Resource::allocation_role);
+        let Some(first) = roles.next().flatten() else {
+            return;
+        };
+        if roles.all(|role| role == Some(first)) {
+            let slot = self.slot_for_used(framework, first);
+            let bundle = self.classes.bundle(&mut self.roles, used);
+            return self.hold_used(agent, slot, &bundle);
+        }
+        for (role, resources) in used.allocations() {
+            let slot = self.slot_for_used(framework, &role);
+            let bundle = self.classes.bundle(&mut self.roles, &resources);
+            self.hold_used(agent, slot, &bundle);
+        }
+    }
+
+    /// The agent is gone, and with it all that was held on it.
+    ///
+    /// # Errors
+    /// When it is not known.
+    pub fn remove_agent(&mut self, id: &AgentId) -> Result<(), Error> {
+        let key = self.agent_key(id)?;
+        for holding in self.agents[key].holdings.clone() {
+            self.release(key, holding.slot, &holding.resources);
+            self.drop_slot_if_unused(holding.slot);
+        }
+        self.count_headroom(key, -1);
+        self.account_total(key, -1);
+        let Self {
+            agents,
+            filters,
+            slots,
+            constrained,
+            ..
+        } = self;
+        agents[key].filters.clear(filters, key);
+        for (_, slot) in slots.iter_mut().take_while(|_| *constrained > 0) {
+            if let Some(excluded) = &mut slot.excluded {
+                excluded.remove(key);
+            }
+        }
+        self.dirty.remove(key);
+        self.deferred.remove(key);
+        self.held_back.remove(key);
+        if let Some(agent) = self.agents.remove(key) {
+            self.prune_owners(&agent.total);
+        }
+        self.agent_keys.remove(id);
+        self.relaxed = true;
+        Ok(())
+    }
+
+    /// An agent came back, or changed: with another total, other attributes and so on. None keeps what
+    /// it was. Changed attributes, domain or hostname clear all filters on it. False if nothing changed.
+    ///
+    /// # Errors
+    /// When it is not known, or the total is allocated to somebody.
+    pub fn update_agent(
+        &mut self,
+        id: &AgentId,
+        facts: Option<AgentFacts>,
+        total: Option<&Resources>,
+    ) -> Result<bool, Error> {
+        let key = self.agent_key(id)?;
+        if let Some(total) = total {
+            check_unallocated(total)?;
+        }
+        let mut changed = false;
+        if let Some(facts) = facts
+            && facts != self.agents[key].facts
+        {
+            changed = true;
+            self.replace_facts(key, facts);
+        }
+        if let Some(total) = total {
+            let total = self.classes.bundle(&mut self.roles, total);
+            if total != self.agents[key].total {
+                changed = true;
+                self.replace_total(key, total);
+            }
+        }
+        if changed {
+            self.mark_dirty(key);
+        }
+        Ok(changed)
+    }
+
+    fn replace_facts(&mut self, key: AgentKey, facts: AgentFacts) {
+        let old = &self.agents[key].facts;
+        let selects = old.attributes != facts.attributes
+            || old.hostname != facts.hostname
+            || old.domain != facts.domain;
+        let (whitelisted, is_remote) =
+            (self.is_whitelisted(&facts.hostname), self.is_remote(&facts));
+        self.count_headroom(key, -1);
+        let Self {
+            agents, filters, ..
+        } = self;
+        let agent = &mut agents[key];
+        agent.facts = facts;
+        (agent.whitelisted, agent.is_remote) = (whitelisted, is_remote);
+        if selects {
+            agent.filters.clear(filters, key);
+        }
+        self.count_headroom(key, 1);
+        self.relaxed = true;
+        self.apply_constraints(key);
+    }
+
+    /// Replaces the revocable part of an agent's total. False if it was the same.
+    ///
+    /// # Errors
+    /// When the agent is not known, or something is allocated or not revocable.
+    pub fn update_revocable_total(
+        &mut self,
+        id: &AgentId,
+        revocable: &Resources,
+    ) -> Result<bool, Error> {
+        let key = self.agent_key(id)?;
+        check_unallocated(revocable)?;
+        if let Some(other) = revocable.iter().find(|resource| !resource.is_revocable()) {
+            return Err(Error::NotRevocable(other.clone()));
+        }
+        let Self {
+            agents,
+            classes,
+            roles,
+            ..
+        } = self;
+        let mut total = agents[key].total.clone();
+        total
+            .scalars
+            .retain(|(class, _)| !classes[*class].revocable);
+        total.items.retain(|(class, _)| !classes[*class].revocable);
+        total.add(&classes.bundle(roles, revocable));
+        if total == agents[key].total {
+            return Ok(false);
+        }
+        self.replace_total(key, total);
+        self.mark_dirty(key);
+        Ok(true)
+    }
+
+    /// Adds what a resource provider of the agent brings, and what of it is used already.
+    ///
+    /// # Errors
+    /// As [`Allocator::add_agent`].
+    pub fn add_provider(
+        &mut self,
+        id: &AgentId,
+        total: &Resources,
+        used: &std::collections::BTreeMap<FrameworkId, Resources>,
+    ) -> Result<(), Error> {
+        let key = self.agent_key(id)?;
+        check_unallocated(total)?;
+        for used in used.values() {
+            check_allocated(used)?;
+        }
+        let mut all = self.agents[key].total.clone();
+        all.add(&self.classes.bundle(&mut self.roles, total));
+        self.replace_total(key, all);
+        self.count_headroom(key, -1);
+        for (framework, used) in used {
+            self.track_used(key, framework, used);
+        }
+        self.compute_free(key);
+        self.mark_dirty(key);
+        Ok(())
+    }
+
+    /// Offers may be made of the agent again.
+    ///
+    /// # Errors
+    /// When it is not known.
+    pub fn activate_agent(&mut self, id: &AgentId) -> Result<(), Error> {
+        let key = self.agent_key(id)?;
+        self.set_active(key, true);
+        self.mark_dirty(key);
+        Ok(())
+    }
+
+    /// No more offers are made of the agent.
+    ///
+    /// # Errors
+    /// When it is not known.
+    pub fn deactivate_agent(&mut self, id: &AgentId) -> Result<(), Error> {
+        let key = self.agent_key(id)?;
+        self.set_active(key, false);
+        Ok(())
+    }
+
+    fn set_active(&mut self, key: AgentKey, active: bool) {
+        self.count_headroom(key, -1);
+        self.agents[key].active = active;
+        self.count_headroom(key, 1);
+        self.relaxed = true;
+    }
+
+    /// Only agents with these hostnames are offered; None means all.
+    pub fn update_whitelist(&mut self, whitelist: Option<BTreeSet<Arc<str>>>) {
+        self.whitelist = whitelist;
+        let keys: Vec<AgentKey> = self.agents.iter().map(|(key, _)| key).collect();
+        for key in keys {
+            let whitelisted = self.is_whitelisted(&self.agents[key].facts.hostname);
+            if whitelisted != self.agents[key].whitelisted {
+                self.count_headroom(key, -1);
+                self.agents[key].whitelisted = whitelisted;
+                self.count_headroom(key, 1);
+                self.mark_dirty(key);
+                self.relaxed = true;
+            }
+        }
+    }
+
+    fn is_whitelisted(&self, hostname: &str) -> bool {
+        self.whitelist
+            .as_ref()
+            .is_none_or(|whitelist| whitelist.contains(hostname))
+    }
+
+    /// An agent that says nothing of its domain is where the master is.
+    fn is_remote(&self, facts: &AgentFacts) -> bool {
+        match (&facts.domain, &self.options.domain) {
+            (Some(theirs), Some(ours)) => theirs.region != ours.region,
+            _ => false,
+        }
+    }
+
+    /// Finds out whose constraints rule the agent out.
+    fn apply_constraints(&mut self, key: AgentKey) {
+        if self.constrained == 0 {
+            return;
+        }
+        let Self { agents, slots, .. } = self;
+        for (_, slot) in slots.iter_mut() {
+            if let Some(excluded) = &mut slot.excluded {
+                if slot.constraints.allow(&agents[key].facts) {
+                    excluded.remove(key);
+                } else {
+                    excluded.insert(key);
+                }
+            }
+        }
+    }
+
+    /// The slot to which what a framework uses in a role is charged, made if it is new.
+    fn slot_for_used(&mut self, framework: &FrameworkId, role: &Role) -> SlotKey {
+        let key = self.framework_or_placeholder(framework);
+        self.ensure_slot(key, role)
+    }
+}
+
+fn check_unallocated(resources: &Resources) -> Result<(), Error> {
+    match resources
+        .iter()
+        .find(|resource| resource.allocation_role().is_some())
+    {
+        Some(allocated) => Err(Error::UnexpectedAllocation(allocated.clone())),
+        None => Ok(()),
+    }
+}
+
+pub(crate) fn check_allocated(resources: &Resources) -> Result<(), Error> {
+    for resource in resources {
+        match resource.allocation_role() {
+            None => return Err(Error::NoAllocationRole(resource.clone())),
+            Some(role) => Allocator::check_role(role)?,
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,93 @@
+//! An agent as the allocator keeps it: what it has, what is free of it, who holds the rest.
+//!
+//! Invariant: free is the total without what is held, class by class, never below zero; shared volumes
+//! are always free.
+
+use meseta_resources::AgentId;
+
+use crate::bundle::Bundle;
+use crate::class::Classes;
+use crate::filters::AgentFilters;
+use crate::maintenance::Maintenance;
+use crate::roles::SlotKey;
+use crate::slab::Key;
+use crate::spec::AgentFacts;
+
+pub(crate) type AgentKey = Key;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Agent {
+    pub(crate) id: AgentId,
+    pub(crate) facts: AgentFacts,
+    pub(crate) total: Bundle,
+    pub(crate) free: Bundle,
+    pub(crate) holdings: Vec<Holding>,
+    pub(crate) filters: AgentFilters,
+    pub(crate) active: bool,
+    pub(crate) whitelisted: bool,
+    pub(crate) has_gpus: bool,
+    pub(crate) is_remote: bool,
+    /// Less is there than is held, of some class.
+    pub(crate) overallocated: bool,
+    /// It has, or somebody holds on it, something reserved, revocable or shared.
+    pub(crate) is_mixed: bool,
+    pub(crate) maintenance: Option<Box<Maintenance>>,
+}
+
+/// What one framework holds in one role.
+#[derive(Clone, Debug)]
+pub(crate) struct Holding {
+    pub(crate) slot: SlotKey,
+    pub(crate) resources: Bundle,
+}
+
+impl Agent {
+    /// Whether anything of it may be offered.
+    #[inline]
+    pub(crate) const fn is_offerable(&self) -> bool {
+        self.active && self.whitelisted
+    }
+
+    pub(crate) fn held_by(&self, slot: SlotKey) -> Option<&Bundle> {
+        let holding = self.holdings.iter().find(|holding| holding.slot == slot)?;
+        Some(&holding.resources)
+    }
+
+    /// What is free, from scratch.
+    pub(crate) fn compute_free(&mut self, classes: &Classes) {
+        let mut held = Bundle::default();
+        for holding in &self.holdings {
+            held.add(&holding.resources);
+        }
+        held.scalars.retain(|(class, _)| !classes[*class].shared);
+        self.overallocated = !self.total.contains(&held);
+        self.free = self.total.without(&held);
+        let held = self
+            .holdings
+            .iter()
+            .flat_map(|holding| holding.resources.classes());
+        self.is_mixed = self.total.classes().chain(held).any(|class| {
+            let class = &classes[class];
+            !class.regular || class.shared
+        });
+    }
+
+    /// About what it takes of memory, names and attributes apart.
+    pub(crate) fn bytes(&self) -> usize {
+        let bundle = |bundle: &Bundle| {
+            bundle.scalars.capacity() * size_of::<(u32, i64)>()
+                + bundle.items.capacity() * size_of::<(u32, crate::bundle::Items)>()
+        };
+        let holdings = self
+            .holdings
+            .iter()
+            .map(|holding| bundle(&holding.resources))
+            .sum::<usize>()
+            + self.holdings.capacity() * size_of::<Holding>();
+        size_of::<Self>()
+            + bundle(&self.total)
+            + bundle(&self.free)
+            + holdings
+            + self.filters.bytes()
+    }
+}

@@ -1,0 +1,158 @@
+//! The allocator's state, and how it is made.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use meseta_resources::{AgentId, FrameworkId, Moment, ResourceName, Role};
+
+use crate::agents::{Agent, AgentKey};
+use crate::bits::Bits;
+use crate::bundle::ClassKey;
+use crate::class::Classes;
+use crate::error::Error;
+use crate::filters::FilterIndex;
+use crate::framework::{Framework, FrameworkKey, Minimum, Slot};
+use crate::recovery::Recovery;
+use crate::rng::Rng;
+use crate::roles::{RoleKey, RoleTree, SlotKey};
+use crate::slab::Slab;
+use crate::sorter::{Kind, Sorter};
+use crate::spec::Options;
+
+/// Levels that a role may have; each costs a little on every allocation.
+pub(crate) const ROLE_LEVELS_MAX: usize = 32;
+/// No filter lives longer than 365 days.
+pub(crate) const REFUSE_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
+/// See the crate. A clone is an independent allocator in the same state.
+#[derive(Clone, Debug)]
+pub struct Allocator {
+    pub(crate) options: Options,
+    pub(crate) classes: Classes,
+    pub(crate) roles: RoleTree,
+    pub(crate) sorter: Sorter,
+    pub(crate) agents: Slab<Agent>,
+    pub(crate) agent_keys: HashMap<AgentId, AgentKey>,
+    pub(crate) frameworks: Slab<Framework>,
+    pub(crate) framework_keys: HashMap<FrameworkId, FrameworkKey>,
+    pub(crate) slots: Slab<Slot>,
+    pub(crate) filters: FilterIndex,
+    pub(crate) minimum: Minimum,
+    /// Slots with a minimum of their own.
+    pub(crate) minimum_overrides: usize,
+    /// Slots with offer constraints.
+    pub(crate) constrained: usize,
+    pub(crate) gpus: Kind,
+    pub(crate) cpus: Kind,
+    pub(crate) mem: Kind,
+    /// Free on offerable agents, unreserved and not revocable, by kind.
+    pub(crate) headroom: Vec<i64>,
+    /// Agents of which something may have become available.
+    pub(crate) dirty: Bits,
+    pub(crate) all_dirty: bool,
+    /// Agents of which something was declined since the last tick.
+    pub(crate) deferred: Bits,
+    /// Agents of which something was kept back for a quota.
+    pub(crate) held_back: Bits,
+    /// Something was given back or quota was changed since the last cycle.
+    pub(crate) relaxed: bool,
+    /// Shared volumes offered in the running cycle.
+    pub(crate) offered_shared: Vec<(AgentKey, ClassKey)>,
+    pub(crate) whitelist: Option<BTreeSet<Arc<str>>>,
+    pub(crate) recovery: Option<Recovery>,
+    pub(crate) rng: Rng,
+    pub(crate) cycles: u64,
+    /// Buffers of the accounting.
+    pub(crate) changes: Vec<(Kind, i64)>,
+    pub(crate) regular_changes: Vec<(Kind, i64)>,
+}
+
+impl Allocator {
+    #[must_use]
+    pub fn new(options: Options) -> Self {
+        let mut classes = Classes::default();
+        let gpus = classes.kind(&ResourceName::gpus());
+        let cpus = classes.kind(&ResourceName::cpus());
+        let mem = classes.kind(&ResourceName::mem());
+        let minimum = Minimum::new(&mut classes, &options.min_allocatable);
+        let mut sorter = Sorter::new();
+        for name in &options.fairness_excluded {
+            let kind = classes.kind(name);
+            sorter.set_excluded(kind, true);
+        }
+        Self {
+            rng: Rng::new(options.seed),
+            options,
+            classes,
+            roles: RoleTree::default(),
+            sorter,
+            agents: Slab::default(),
+            agent_keys: HashMap::new(),
+            frameworks: Slab::default(),
+            framework_keys: HashMap::new(),
+            slots: Slab::default(),
+            filters: FilterIndex::default(),
+            minimum,
+            minimum_overrides: 0,
+            constrained: 0,
+            gpus,
+            cpus,
+            mem,
+            headroom: Vec::new(),
+            dirty: Bits::default(),
+            all_dirty: false,
+            deferred: Bits::default(),
+            held_back: Bits::default(),
+            relaxed: false,
+            offered_shared: Vec::new(),
+            whitelist: None,
+            recovery: None,
+            cycles: 0,
+            changes: Vec::new(),
+            regular_changes: Vec::new(),
+        }
+    }
+
+    #[must_use]
+    pub const fn options(&self) -> &Options {
+        &self.options
+    }
+
+    pub(crate) fn agent_key(&self, agent: &AgentId) -> Result<AgentKey, Error> {
+        let key = self.agent_keys.get(agent).copied();
+        key.ok_or_else(|| Error::UnknownAgent(agent.clone()))
+    }
+
+    /// Of a framework that was added, not one that is only known from agents.
+    pub(crate) fn framework_key(&self, framework: &FrameworkId) -> Result<FrameworkKey, Error> {
+        let key = self.framework_keys.get(framework).copied();
+        key.filter(|key| self.frameworks[*key].added)
+            .ok_or_else(|| Error::UnknownFramework(framework.clone()))
+    }
+
+    pub(crate) fn slot_of(&self, framework: FrameworkKey, role: RoleKey) -> Option<SlotKey> {
+        let slots = &self.frameworks[framework].slots;
+        slots
+            .iter()
+            .copied()
+            .find(|slot| self.slots[*slot].role == role)
+    }
+
+    /// When a filter set now ends: never before the next tick is over.
+    pub(crate) fn filter_end(&self, now: Moment, refuse: Duration) -> Moment {
+        now + refuse.min(REFUSE_MAX).max(self.options.allocation_interval)
+    }
+
+    pub(crate) fn check_role(role: &Role) -> Result<(), Error> {
+        let depth = role.components().count();
+        if depth > ROLE_LEVELS_MAX {
+            return Err(Error::RoleTooDeep {
+                role: role.clone(),
+                depth,
+                max: ROLE_LEVELS_MAX,
+            });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,105 @@
+//! Sets of small integers as words of bits, so that "everybody here has declined" is one comparison.
+//!
+//! Invariant: the last word is not zero, so equal sets are equal values.
+
+use crate::slab::{Key, at};
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Bits(Vec<u64>);
+
+const fn place(bit: Key) -> (usize, u64) {
+    (at(bit / 64), 1 << (bit % 64))
+}
+
+impl Bits {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    #[inline]
+    pub(crate) fn contains(&self, bit: Key) -> bool {
+        let (word, mask) = place(bit);
+        self.0.get(word).is_some_and(|bits| bits & mask != 0)
+    }
+
+    /// False if it was there.
+    pub(crate) fn insert(&mut self, bit: Key) -> bool {
+        let (word, mask) = place(bit);
+        if self.0.len() <= word {
+            self.0.resize(word + 1, 0);
+        }
+        let added = self.0[word] & mask == 0;
+        self.0[word] |= mask;
+        added
+    }
+
+    /// False if it was not there.
+    pub(crate) fn remove(&mut self, bit: Key) -> bool {
+        let (word, mask) = place(bit);
+        let Some(bits) = self.0.get_mut(word) else {
+            return false;
+        };
+        let removed = *bits & mask != 0;
+        *bits &= !mask;
+        while self.0.last() == Some(&0) {
+            self.0.pop();
+        }
+        removed
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// Whether each of these is also in `that`.
+    pub(crate) fn is_subset_of(&self, that: &Self) -> bool {
+        self.0.len() <= that.0.len()
+            && self
+                .0
+                .iter()
+                .zip(&that.0)
+                .all(|(mine, theirs)| mine & !theirs == 0)
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.0.capacity() * size_of::<u64>()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.iter().map(|word| at(word.count_ones())).sum()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Key> {
+        self.0.iter().zip(0..).flat_map(|(word, at)| {
+            let mut rest = *word;
+            std::iter::from_fn(move || {
+                let bit = rest.trailing_zeros();
+                rest &= rest.checked_sub(1)?;
+                Some(at * 64 + bit)
+            })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn holds_what_was_put_in() {
+        let mut bits = Bits::default();
+        for bit in [3, 64, 200] {
+            assert!(bits.insert(bit));
+        }
+        assert!(!bits.insert(64));
+        assert_eq!(bits.iter().collect::<Vec<_>>(), [3, 64, 200]);
+        assert!(bits.remove(200) && !bits.remove(200));
+        assert_eq!(bits.len(), 2);
+        let mut small = Bits::default();
+        assert!(small.is_subset_of(&bits));
+        small.insert(64);
+        assert!(small.is_subset_of(&bits) && !bits.is_subset_of(&small));
+        bits.remove(3);
+        assert_eq!(bits, small);
+    }
+}

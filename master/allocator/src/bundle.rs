@@ -1,0 +1,260 @@
+//! Amounts of interned resource classes: the allocator's own, small form of a `Resources`.
+//!
+//! Invariant: entries are sorted by class, unique and not empty. Scalars are thousandths; of what can
+//! only be had whole they are multiples of the whole.
+
+use meseta_resources::{ItemSet, Ranges};
+
+use crate::slab::Key;
+
+/// A class of resources: everything that tells one resource from another but its amount.
+pub(crate) type ClassKey = Key;
+
+/// What is not counted but named.
+#[derive(Clone, Debug)]
+pub(crate) enum Items {
+    Ranges(Ranges),
+    Set(ItemSet),
+}
+
+impl PartialEq for Items {
+    fn eq(&self, that: &Self) -> bool {
+        match (self, that) {
+            // Most often they are one and the same, handed back and forth.
+            (Self::Ranges(a), Self::Ranges(b)) => {
+                std::ptr::eq(a.as_slice(), b.as_slice()) || a == b
+            }
+            (Self::Set(a), Self::Set(b)) => a == b,
+            _ => false,
+        }
+    }
+}
+
+impl Eq for Items {}
+
+impl Items {
+    pub(crate) fn is_empty(&self) -> bool {
+        match self {
+            Self::Ranges(ranges) => ranges.is_empty(),
+            Self::Set(set) => set.is_empty(),
+        }
+    }
+
+    /// How many, in thousandths, as scalars are.
+    pub(crate) fn quantity(&self) -> i64 {
+        let count = match self {
+            Self::Ranges(ranges) => i64::try_from(ranges.count()).unwrap_or(i64::MAX),
+            Self::Set(set) => i64::try_from(set.len()).unwrap_or(i64::MAX),
+        };
+        count.saturating_mul(1000)
+    }
+
+    pub(crate) fn union(&self, that: &Self) -> Self {
+        match (self, that) {
+            (Self::Ranges(a), Self::Ranges(b)) => Self::Ranges(a.union(b)),
+            (Self::Set(a), Self::Set(b)) => Self::Set(a.union(b)),
+            _ => self.clone(),
+        }
+    }
+
+    pub(crate) fn difference(&self, that: &Self) -> Self {
+        match (self, that) {
+            (Self::Ranges(a), Self::Ranges(b)) => Self::Ranges(a.difference(b)),
+            (Self::Set(a), Self::Set(b)) => Self::Set(a.difference(b)),
+            _ => self.clone(),
+        }
+    }
+
+    pub(crate) fn contains(&self, that: &Self) -> bool {
+        match (self, that) {
+            (Self::Ranges(a), Self::Ranges(b)) => self == that || a.contains(b),
+            (Self::Set(a), Self::Set(b)) => a.contains(b),
+            _ => false,
+        }
+    }
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Bundle {
+    pub(crate) scalars: Vec<(ClassKey, i64)>,
+    pub(crate) items: Vec<(ClassKey, Items)>,
+}
+
+impl Bundle {
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.scalars.is_empty() && self.items.is_empty()
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.scalars.clear();
+        self.items.clear();
+    }
+
+    pub(crate) fn amount(&self, class: ClassKey) -> i64 {
+        match self.scalars.binary_search_by_key(&class, |entry| entry.0) {
+            Ok(at) => self.scalars[at].1,
+            Err(_) => 0,
+        }
+    }
+
+    pub(crate) fn items_of(&self, class: ClassKey) -> Option<&Items> {
+        let at = self
+            .items
+            .binary_search_by_key(&class, |entry| entry.0)
+            .ok()?;
+        Some(&self.items[at].1)
+    }
+
+    pub(crate) fn classes(&self) -> impl Iterator<Item = ClassKey> {
+        self.scalars
+            .iter()
+            .map(|entry| entry.0)
+            .chain(self.items.iter().map(|entry| entry.0))
+    }
+
+    pub(crate) fn add_scalar(&mut self, class: ClassKey, amount: i64) {
+        if amount == 0 {
+            return;
+        }
+        if self.scalars.last().is_none_or(|last| last.0 < class) {
+            self.scalars.push((class, amount));
+            return;
+        }
+        match self.scalars.binary_search_by_key(&class, |entry| entry.0) {
+            Ok(at) => {
+                self.scalars[at].1 = self.scalars[at].1.saturating_add(amount);
+                if self.scalars[at].1 == 0 {
+                    self.scalars.remove(at);
+                }
+            }
+            Err(at) => self.scalars.insert(at, (class, amount)),
+        }
+    }
+
+    pub(crate) fn add_items(&mut self, class: ClassKey, items: Items) {
+        if items.is_empty() {
+            return;
+        }
+        if self.items.is_empty() {
+            self.items = vec![(class, items)];
+            return;
+        }
+        match self.items.binary_search_by_key(&class, |entry| entry.0) {
+            Ok(at) => self.items[at].1 = self.items[at].1.union(&items),
+            Err(at) => self.items.insert(at, (class, items)),
+        }
+    }
+
+    pub(crate) fn add(&mut self, that: &Self) {
+        if self.is_empty() {
+            self.clone_from(that);
+            return;
+        }
+        let same = |(mine, theirs): (&(ClassKey, i64), &(ClassKey, i64))| mine.0 == theirs.0;
+        if self.scalars.len() == that.scalars.len()
+            && self.scalars.iter().zip(&that.scalars).all(same)
+        {
+            for (mine, theirs) in self.scalars.iter_mut().zip(&that.scalars) {
+                mine.1 = mine.1.saturating_add(theirs.1);
+            }
+        } else {
+            for (class, amount) in &that.scalars {
+                self.add_scalar(*class, *amount);
+            }
+        }
+        for (class, items) in &that.items {
+            self.add_items(*class, items.clone());
+        }
+    }
+
+    /// Takes away what is there: nothing goes below zero.
+    pub(crate) fn subtract(&mut self, that: &Self) {
+        for (class, amount) in &that.scalars {
+            self.subtract_scalar(*class, *amount);
+        }
+        for (class, items) in &that.items {
+            if let Ok(at) = self.items.binary_search_by_key(class, |entry| entry.0) {
+                // The whole of it, most often.
+                let rest = (self.items[at].1 != *items).then(|| self.items[at].1.difference(items));
+                match rest.filter(|rest| !rest.is_empty()) {
+                    Some(rest) => self.items[at].1 = rest,
+                    None => drop(self.items.remove(at)),
+                }
+            }
+        }
+    }
+
+    pub(crate) fn subtract_scalar(&mut self, class: ClassKey, amount: i64) {
+        if let Ok(at) = self.scalars.binary_search_by_key(&class, |entry| entry.0) {
+            if self.scalars[at].1 <= amount {
+                self.scalars.remove(at);
+            } else {
+                self.scalars[at].1 -= amount;
+            }
+        }
+    }
+
+    pub(crate) fn contains(&self, that: &Self) -> bool {
+        let mut mine = self.scalars.iter();
+        let scalars = that.scalars.iter().all(|(class, amount)| {
+            let found = mine.find(|entry| entry.0 >= *class);
+            found.is_some_and(|entry| entry.0 == *class && entry.1 >= *amount)
+        });
+        scalars
+            && that.items.iter().all(|(class, items)| {
+                self.items_of(*class)
+                    .is_some_and(|mine| mine.contains(items))
+            })
+    }
+
+    /// As [`Bundle::contains`], but of ranges and sets only the number of members counts.
+    pub(crate) fn has_as_much_as(&self, that: &Self) -> bool {
+        that.scalars
+            .iter()
+            .all(|(class, amount)| self.amount(*class) >= *amount)
+            && that.items.iter().all(|(class, items)| {
+                self.items_of(*class)
+                    .is_some_and(|mine| mine.quantity() >= items.quantity())
+            })
+    }
+
+    /// What of this `that` does not have.
+    pub(crate) fn without(&self, that: &Self) -> Self {
+        let mut rest = self.clone();
+        rest.subtract(that);
+        rest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use meseta_resources::Range;
+
+    fn ports(begin: u64, end: u64) -> Items {
+        Items::Ranges(Ranges::from(Range::new(begin, end).expect("ordered")))
+    }
+
+    #[test]
+    fn adds_and_takes_away() {
+        let mut a = Bundle {
+            scalars: vec![(1, 500), (3, 10)],
+            items: vec![(2, ports(1, 10))],
+        };
+        let b = Bundle {
+            scalars: vec![(1, 500), (2, 1)],
+            items: vec![(2, ports(5, 7))],
+        };
+        assert!(!a.contains(&b));
+        let before = a.clone();
+        a.add(&b);
+        assert_eq!(a.scalars, [(1, 1000), (2, 1), (3, 10)]);
+        assert!(a.contains(&b) && a.contains(&before));
+        a.subtract(&b);
+        assert_eq!(a.scalars, before.scalars);
+        assert_eq!(a.items_of(2).map(Items::quantity), Some(7000));
+        a.subtract(&before);
+        assert!(a.is_empty());
+    }
+}

@@ -1,0 +1,588 @@
+//! The allocation cycle: which agents are visited, in which order who is offered what.
+//!
+//! Two passes over the agents, in a random order: first roles with unmet guarantees, then everybody, by
+//! weighted dominant share. During one agent the order stands still; between agents it follows the
+//! allocations. Invariant: what a cycle leaves free on an agent that it visited, nobody can have until
+//! something happens that dirties the agent: within a cycle claims, slack and surplus only shrink.
+
+use std::collections::HashMap;
+
+use meseta_resources::{AgentId, Moment};
+
+use crate::Allocator;
+use crate::agents::AgentKey;
+use crate::bits::Bits;
+use crate::bundle::Bundle;
+use crate::compose::{Sight, Stage};
+use crate::error::Error;
+use crate::framework::FrameworkKey;
+use crate::roles::{RoleKey, RoleTree, SlotKey};
+use crate::slab::Key;
+use crate::sorter::{NodeKey, Sorter};
+use crate::spec::{Allocation, SorterKind};
+
+/// One offer in the making.
+#[derive(Debug)]
+struct Grant {
+    agent: AgentKey,
+    slot: SlotKey,
+    resources: Bundle,
+}
+
+/// Walks the active roles in order.
+#[derive(Debug, Default)]
+struct Walk {
+    /// Nodes whose children are being walked, and how far.
+    stack: Vec<(NodeKey, usize)>,
+    /// Instead of the stack, for the random sorter.
+    shuffled: Option<std::vec::IntoIter<RoleKey>>,
+}
+
+impl Walk {
+    fn start(&mut self, sorter: &Sorter) {
+        self.stack.clear();
+        self.stack.push((sorter.root(), 0));
+        self.shuffled = None;
+    }
+
+    #[inline]
+    fn next(&mut self, sorter: &Sorter, roles: &RoleTree) -> Option<RoleKey> {
+        if let Some(shuffled) = &mut self.shuffled {
+            return shuffled.next();
+        }
+        while let Some((node, place)) = self.stack.last_mut() {
+            let Some(child) = sorter.order(*node).get(*place).copied() else {
+                self.stack.pop();
+                continue;
+            };
+            *place += 1;
+            let role = sorter.tag(child);
+            if roles[role].own == child {
+                return Some(role);
+            }
+            self.stack.push((child, 0));
+        }
+        None
+    }
+}
+
+/// Buffers of one cycle.
+#[derive(Debug, Default)]
+struct Cycle {
+    /// Those that are as they will be, in the order in which they were made.
+    offers: Vec<Allocation>,
+    grants: Vec<Grant>,
+    /// Where the grants of the first pass are.
+    guaranteed: HashMap<(AgentKey, SlotKey), usize>,
+    offer: Bundle,
+    walk: Walk,
+    /// Some role was looked at since the last walk began.
+    tried: bool,
+    /// No role has anything left below its limits that could make an offer.
+    all_starved: bool,
+}
+
+impl Allocator {
+    /// Offers what events since the last cycle have made available. What frameworks have just declined
+    /// waits for the next [`Allocator::tick`].
+    pub fn allocate(&mut self, now: Moment) -> Vec<Allocation> {
+        self.expire(now);
+        self.run(now, false)
+    }
+
+    /// The periodic cycle: as [`Allocator::allocate`], with what was declined.
+    pub fn tick(&mut self, now: Moment) -> Vec<Allocation> {
+        self.expire(now);
+        self.run(now, true)
+    }
+
+    /// A cycle over every agent, changed or not: a safety net that is expected to find nothing more.
+    pub fn sweep(&mut self, now: Moment) -> Vec<Allocation> {
+        self.expire(now);
+        self.all_dirty = true;
+        self.run(now, true)
+    }
+
+    /// A cycle over one agent alone, changed or not.
+    ///
+    /// # Errors
+    /// When the agent is not known.
+    pub fn sweep_agent(&mut self, now: Moment, agent: &AgentId) -> Result<Vec<Allocation>, Error> {
+        let key = self.agent_key(agent)?;
+        self.expire(now);
+        if self.is_paused(now) {
+            return Ok(Vec::new());
+        }
+        self.dirty.remove(key);
+        self.deferred.remove(key);
+        let agent = &self.agents[key];
+        let visit = agent.is_offerable() && !agent.free.is_empty();
+        Ok(self.visit_all(if visit { vec![key] } else { Vec::new() }))
+    }
+
+    /// When a filter runs out or recovery ends, so that [`Allocator::allocate`] would do something.
+    #[must_use]
+    pub fn next_expiry(&self) -> Option<Moment> {
+        // Filters hold at their very last moment.
+        let filter = self.filters.next_expiry();
+        let filter = filter.map(|expiry| expiry + std::time::Duration::from_nanos(1));
+        let recovery = self.recovery.as_ref().map(|recovery| recovery.deadline);
+        filter.into_iter().chain(recovery).min()
+    }
+
+    fn expire(&mut self, now: Moment) {
+        while let Some(agent) = self.filters.pop_expired(now) {
+            let Self {
+                agents, filters, ..
+            } = self;
+            let entry = &mut agents[agent];
+            entry.filters.next_expiry = Moment::NEVER;
+            if entry.filters.expire(filters, agent, now) {
+                self.mark_dirty(agent);
+            }
+        }
+    }
+
+    /// The agents to visit; nothing is dirty afterwards.
+    fn take_dirty(&mut self, with_deferred: bool) -> Vec<AgentKey> {
+        if with_deferred {
+            for agent in std::mem::take(&mut self.deferred).iter() {
+                self.dirty.insert(agent);
+            }
+        }
+        if std::mem::take(&mut self.relaxed) && self.roles.quotas > 0 {
+            for agent in std::mem::take(&mut self.held_back).iter() {
+                self.dirty.insert(agent);
+            }
+        }
+        let dirty = std::mem::take(&mut self.dirty);
+        let visit = |agent: &crate::agents::Agent| agent.is_offerable() && !agent.free.is_empty();
+        if std::mem::take(&mut self.all_dirty) {
+            self.deferred.clear();
+            return self
+                .agents
+                .iter()
+                .filter(|(_, agent)| visit(agent))
+                .map(|entry| entry.0)
+                .collect();
+        }
+        dirty
+            .iter()
+            .filter(|agent| self.agents.try_get(*agent).is_some_and(visit))
+            .collect()
+    }
+
+    fn run(&mut self, now: Moment, with_deferred: bool) -> Vec<Allocation> {
+        if self.is_paused(now) {
+            return Vec::new();
+        }
+        let agents = self.take_dirty(with_deferred);
+        self.visit_all(agents)
+    }
+
+    fn visit_all(&mut self, mut agents: Vec<AgentKey>) -> Vec<Allocation> {
+        self.cycles += 1;
+        self.sweep_classes();
+        if agents.is_empty() {
+            return Vec::new();
+        }
+        self.sorter.settle();
+        let mut cycle = Cycle::default();
+        cycle.offers.reserve(agents.len());
+        self.offered_shared.clear();
+        for agent in &agents {
+            self.held_back.remove(*agent);
+            let Self {
+                agents,
+                filters,
+                classes,
+                roles,
+                slots,
+                frameworks,
+                ..
+            } = self;
+            let entry = &mut agents[*agent];
+            entry.filters.refresh(
+                filters,
+                &entry.free,
+                &Sight {
+                    classes,
+                    roles,
+                    slots,
+                    frameworks,
+                },
+            );
+        }
+        if self.roles.guarantees > 0 {
+            self.rng.shuffle(&mut agents);
+            self.run_guarantees(&mut cycle, &agents);
+            let grants = cycle.grants.iter().enumerate();
+            cycle.guaranteed = grants
+                .map(|(at, grant)| ((grant.agent, grant.slot), at))
+                .collect();
+        }
+        self.rng.shuffle(&mut agents);
+        for agent in &agents {
+            self.visit(&mut cycle, *agent);
+        }
+        // Whoever was passed by since they had been offered already is asked at the next tick.
+        for (agent, _) in std::mem::take(&mut self.offered_shared) {
+            self.mark_deferred(agent);
+        }
+        let Cycle {
+            mut offers, grants, ..
+        } = cycle;
+        let finish = |grant: &Grant| self.allocation(grant.agent, grant.slot, &grant.resources);
+        offers.extend(grants.iter().map(finish));
+        offers
+    }
+
+    fn allocation(&self, agent: AgentKey, slot: SlotKey, resources: &Bundle) -> Allocation {
+        let slot = &self.slots[slot];
+        let role = &self.roles[slot.role].role;
+        Allocation {
+            framework: self.frameworks[slot.framework].id.clone(),
+            agent: self.agents[agent].id.clone(),
+            role: role.clone(),
+            resources: self.classes.resources(resources, Some(role)),
+        }
+    }
+
+    /// The first pass.
+    fn run_guarantees(&mut self, cycle: &mut Cycle, agents: &[AgentKey]) {
+        let mut wanting: Vec<RoleKey> = Vec::new();
+        self.start_walk(&mut cycle.walk);
+        while let Some(role) = cycle.walk.next(&self.sorter, &self.roles) {
+            if self.roles.has_claim(role) {
+                wanting.push(role);
+            }
+        }
+        for agent in agents {
+            if wanting.is_empty() {
+                return;
+            }
+            let mut touched = Vec::new();
+            for role in &wanting {
+                if self.agents[*agent].free.is_empty() {
+                    break;
+                }
+                if self.visit_role(cycle, *agent, *role, Stage::Guarantees) {
+                    touched.push(*role);
+                }
+            }
+            self.sorter.settle();
+            if touched.is_empty() {
+                continue;
+            }
+            self.reorder(&mut wanting, &touched);
+        }
+    }
+
+    /// Roles that got something move back, or leave when they have no more claim.
+    fn reorder(&self, wanting: &mut Vec<RoleKey>, touched: &[RoleKey]) {
+        let nested = touched
+            .iter()
+            .any(|role| self.roles[*role].parent.is_some() || self.roles[*role].children > 0);
+        if nested || self.options.role_sorter == SorterKind::Random {
+            wanting.retain(|role| self.roles.has_claim(*role));
+            wanting.sort_by(|a, b| self.compare_roles(*a, *b));
+            return;
+        }
+        for role in touched {
+            let Some(from) = wanting.iter().position(|other| other == role) else {
+                continue;
+            };
+            wanting.remove(from);
+            if self.roles.has_claim(*role) {
+                let to = wanting.partition_point(|other| self.compare_roles(*other, *role).is_lt());
+                wanting.insert(to, *role);
+            }
+        }
+    }
+
+    fn compare_roles(&self, a: RoleKey, b: RoleKey) -> std::cmp::Ordering {
+        self.sorter
+            .compare_in_walk(self.roles[a].own, self.roles[b].own)
+    }
+
+    /// The second pass, on one agent.
+    fn visit(&mut self, cycle: &mut Cycle, agent: AgentKey) {
+        let entry = &self.agents[agent];
+        let free = &entry.free;
+        if free.is_empty() {
+            return;
+        }
+        let plain = !entry.is_mixed && self.minimum_overrides == 0;
+        if plain {
+            if !self.minimum.is_met(|kind| self.quantity(free, kind)) {
+                return;
+            }
+            if cycle.all_starved || self.is_surplus_starved() {
+                self.held_back.insert(agent);
+                return;
+            }
+        }
+        cycle.tried = false;
+        self.start_walk(&mut cycle.walk);
+        while let Some(role) = cycle.walk.next(&self.sorter, &self.roles) {
+            if self.visit_role(cycle, agent, role, Stage::Rest) {
+                if self.agents[agent].free.is_empty() {
+                    break;
+                }
+                if plain && self.is_surplus_starved() {
+                    self.held_back.insert(agent);
+                    break;
+                }
+            }
+        }
+        if plain && !cycle.tried {
+            // Limits leave nothing to anybody, and more than that they will not leave in this cycle.
+            cycle.all_starved = true;
+        }
+        self.sorter.settle();
+    }
+
+    /// Offers to the frameworks of one role. True if one got something.
+    fn visit_role(
+        &mut self,
+        cycle: &mut Cycle,
+        agent: AgentKey,
+        role: RoleKey,
+        stage: Stage,
+    ) -> bool {
+        let entry = &self.agents[agent];
+        let active = &self.roles[role].active;
+        let filtered = !entry.filters.is_empty();
+        if filtered
+            && entry
+                .filters
+                .blocking(role)
+                .is_some_and(|blocking| active.is_subset_of(blocking))
+        {
+            cycle.tried = true;
+            return false;
+        }
+        let plain = !entry.is_mixed && self.roles[role].own_minimums == 0;
+        if plain && self.roles.limits > 0 && self.is_starved(role) {
+            self.held_back.insert(agent);
+            return false;
+        }
+        cycle.tried = true;
+        let own = self.roles[role].own;
+        let shuffled = (self.options.framework_sorter == SorterKind::Random).then(|| {
+            self.rng
+                .weighted_shuffle(&self.sorter, self.sorter.order(own))
+        });
+        let mut failed = None;
+        let mut granted = false;
+        let mut place = 0;
+        loop {
+            let order = shuffled
+                .as_deref()
+                .unwrap_or_else(|| self.sorter.order(own));
+            let Some(node) = order.get(place) else { break };
+            place += 1;
+            let slot = self.sorter.tag(*node);
+            if filtered {
+                let local = self.slots[slot].local;
+                let blocking = self.agents[agent].filters.blocking(role);
+                if blocking.is_some_and(|blocking| blocking.contains(local)) {
+                    continue;
+                }
+            }
+            if self.mismatch(agent, slot).is_some() {
+                continue;
+            }
+            let kin = (self.slots[slot].minimum.is_none())
+                .then(|| self.frameworks[self.slots[slot].framework].capabilities);
+            if kin.is_some() && failed == kin {
+                continue;
+            }
+            match self.try_grant(cycle, agent, slot, stage) {
+                Attempt::Granted => {
+                    granted = true;
+                    if self.agents[agent].free.is_empty() {
+                        break;
+                    }
+                }
+                Attempt::TooLittle => failed = kin,
+                Attempt::Refused => {}
+            }
+        }
+        granted
+    }
+
+    fn try_grant(
+        &mut self,
+        cycle: &mut Cycle,
+        agent: AgentKey,
+        slot: SlotKey,
+        stage: Stage,
+    ) -> Attempt {
+        if self.roles.quotas == 0 && !self.agents[agent].is_mixed {
+            return self.try_grant_all(cycle, agent, slot);
+        }
+        let composed = self.compose(agent, slot, stage, &mut cycle.offer);
+        if composed.cut.is_some() && stage == Stage::Rest {
+            self.held_back.insert(agent);
+        }
+        if stage == Stage::Guarantees && !composed.serves_guarantee {
+            return Attempt::TooLittle;
+        }
+        if !self.is_allocatable(slot, &cycle.offer) {
+            return Attempt::TooLittle;
+        }
+        let entry = &self.agents[agent];
+        if !entry.filters.is_empty() {
+            let Self { slots, .. } = self;
+            let slot = &slots[slot];
+            if entry.filters.has(slot.role, slot.local)
+                && entry
+                    .filters
+                    .refuses(slot.filters, &cycle.offer, self.counts_items())
+                    .is_some()
+            {
+                return Attempt::Refused;
+            }
+        }
+        let is_more = cycle.guaranteed.contains_key(&(agent, slot));
+        self.hold(agent, slot, &cycle.offer, u64::from(!is_more));
+        if self.agents[agent].is_mixed {
+            for (class, _) in &cycle.offer.scalars {
+                if self.classes[*class].shared {
+                    self.offered_shared.push((agent, *class));
+                }
+            }
+        }
+        if stage == Stage::Rest && cycle.guaranteed.is_empty() {
+            let allocation = self.allocation(agent, slot, &cycle.offer);
+            cycle.offers.push(allocation);
+        } else {
+            cycle.record(agent, slot);
+        }
+        Attempt::Granted
+    }
+
+    /// Nothing stands between the framework and all that is free but its own minimum and filters.
+    fn try_grant_all(&mut self, cycle: &mut Cycle, agent: AgentKey, slot: SlotKey) -> Attempt {
+        let entry = &self.agents[agent];
+        if !self.is_allocatable(slot, &entry.free) {
+            return Attempt::TooLittle;
+        }
+        let place = &self.slots[slot];
+        if entry.filters.has(place.role, place.local)
+            && entry
+                .filters
+                .refuses(place.filters, &entry.free, false)
+                .is_some()
+        {
+            return Attempt::Refused;
+        }
+        let allocation = self.allocation(agent, slot, &entry.free);
+        cycle.offers.push(allocation);
+        self.hold_all(agent, slot);
+        Attempt::Granted
+    }
+
+    fn start_walk(&mut self, walk: &mut Walk) {
+        walk.start(&self.sorter);
+        if self.options.role_sorter == SorterKind::Random {
+            let mut leaves = Vec::new();
+            while let Some(role) = walk.next(&self.sorter, &self.roles) {
+                leaves.push(self.roles[role].own);
+            }
+            let shuffled = self.rng.weighted_shuffle(&self.sorter, &leaves);
+            let roles: Vec<RoleKey> = shuffled.iter().map(|node| self.sorter.tag(*node)).collect();
+            walk.shuffled = Some(roles.into_iter());
+        }
+    }
+
+    /// Whether what guarantees leave of the free resources cannot make an offer anywhere.
+    fn is_surplus_starved(&self) -> bool {
+        self.roles.guarantees > 0
+            && self.roles.is_anything_required()
+            && !self.minimum.is_met(|kind| self.surplus(kind))
+    }
+
+    /// Whether what limits leave to a role cannot make an offer.
+    fn is_starved(&mut self, role: RoleKey) -> bool {
+        let mut next = Some(role);
+        while let Some(above) = next {
+            let starved = match self.roles[above].starved {
+                Some(starved) => starved,
+                None => {
+                    let slack = |kind| self.roles.own_slack(above, kind).unwrap_or(i64::MAX);
+                    let starved = !self.minimum.is_met(slack);
+                    self.roles[above].starved = Some(starved);
+                    starved
+                }
+            };
+            if starved {
+                return true;
+            }
+            next = self.roles[above].parent;
+        }
+        false
+    }
+
+    /// Forgets classes that no agent has any more, once there are many.
+    fn sweep_classes(&mut self) {
+        if !self.classes.wants_sweep() {
+            return;
+        }
+        let mut living = Bits::default();
+        for (_, agent) in self.agents.iter() {
+            let held = agent
+                .holdings
+                .iter()
+                .flat_map(|holding| holding.resources.classes());
+            let all = agent
+                .total
+                .classes()
+                .chain(held)
+                .chain(agent.filters.refused_classes());
+            for class in all {
+                living.insert(class);
+            }
+        }
+        let Self { classes, roles, .. } = self;
+        classes.sweep(roles, &living);
+    }
+
+    /// Something on the agent may be offered now.
+    pub(crate) fn mark_dirty(&mut self, agent: Key) {
+        self.dirty.insert(agent);
+    }
+
+    pub(crate) fn mark_deferred(&mut self, agent: Key) {
+        self.deferred.insert(agent);
+    }
+
+    /// Something may be offered to the framework that was not before, on any agent.
+    pub(crate) fn mark_all_dirty(&mut self, _for: FrameworkKey) {
+        self.all_dirty = true;
+    }
+}
+
+enum Attempt {
+    Granted,
+    TooLittle,
+    Refused,
+}
+
+impl Cycle {
+    fn record(&mut self, agent: AgentKey, slot: SlotKey) {
+        // A framework that got its guarantee here gets the rest in the same offer.
+        if !self.guaranteed.is_empty()
+            && let Some(at) = self.guaranteed.get(&(agent, slot))
+        {
+            self.grants[*at].resources.add(&self.offer);
+            return;
+        }
+        self.grants.push(Grant {
+            agent,
+            slot,
+            resources: self.offer.clone(),
+        });
+    }
+}

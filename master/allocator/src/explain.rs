@@ -1,0 +1,312 @@
+//! Why a framework got no offer of an agent: the first rule that stops it, with the numbers.
+//!
+//! Uses the same composing as the cycle, so on any state an offer is possible exactly when no blocker is
+//! reported.
+
+use meseta_resources::{
+    AgentId, FrameworkId, Moment, ResourceName, ResourceQuantities, Resources, Role, Scalar,
+};
+
+use crate::Allocator;
+use crate::agents::AgentKey;
+use crate::bundle::Bundle;
+use crate::compose::{Composed, Cut, Mismatch, Stage};
+use crate::error::Error;
+use crate::roles::SlotKey;
+
+/// The first rule that stops an offer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Blocker {
+    #[error("offers are held up until enough agents are back after a failover")]
+    Recovering,
+    #[error("the agent is deactivated")]
+    AgentInactive,
+    #[error("the agent is not on the whitelist")]
+    NotWhitelisted,
+    #[error("the framework is not connected")]
+    FrameworkInactive,
+    #[error("the framework is not subscribed to the role")]
+    NotSubscribed,
+    #[error("the framework has suppressed offers for the role")]
+    Suppressed,
+    #[error("nothing is free on the agent")]
+    NothingFree,
+    #[error("the framework's offer constraints rule the agent out")]
+    OfferConstraints,
+    #[error("the agent has gpus, and the framework did not opt in to those")]
+    Gpus,
+    #[error("the agent is in another region, and the framework is not region-aware")]
+    Region,
+    #[error("the framework has several roles, which the agent does not support")]
+    MultiRole,
+    #[error("the role is below another, which the agent does not support")]
+    HierarchicalRole,
+    #[error(
+        "what is free ({free}) is reserved for others, or of a sort the framework did not opt in to"
+    )]
+    NothingForRole { free: Resources },
+    #[error("role '{role}' has {consumed} {name} of its limit of {limit}; left to offer: {left}")]
+    Limit {
+        role: Role,
+        name: ResourceName,
+        limit: Scalar,
+        consumed: Scalar,
+        left: Resources,
+    },
+    #[error(
+        "{available} {name} are free in the cluster and {required} are held back for guarantees; \
+         left to offer: {left}"
+    )]
+    Headroom {
+        name: ResourceName,
+        available: Scalar,
+        required: Scalar,
+        left: Resources,
+    },
+    #[error("the role has all that its quota guarantees, which is also its limit")]
+    QuotaMet,
+    #[error("{offer} is less than an offer must hold: {minimum:?}")]
+    BelowMinimum {
+        offer: Resources,
+        minimum: Vec<ResourceQuantities>,
+    },
+    #[error("the framework declined {offer} on this agent, for another {}", meseta_resources::duration::format_duration(*.left))]
+    Filtered {
+        offer: Resources,
+        left: std::time::Duration,
+    },
+}
+
+/// The answer for one framework in one role on one agent.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Explanation {
+    pub framework: FrameworkId,
+    pub role: Role,
+    pub agent: AgentId,
+    /// None if it could be offered something.
+    pub blocker: Option<Blocker>,
+    /// What it would be offered if it came first.
+    pub offer: Resources,
+    /// Its place in the order: dominant share of the role, and of the framework in it.
+    pub role_share: f64,
+    pub framework_share: f64,
+}
+
+impl Allocator {
+    /// Why the framework gets no offer of the agent in the role; see [`Blocker`].
+    ///
+    /// # Errors
+    /// For an unknown agent or framework.
+    pub fn explain(
+        &self,
+        now: Moment,
+        framework: &FrameworkId,
+        role: &Role,
+        agent: &AgentId,
+    ) -> Result<Explanation, Error> {
+        let agent_key = self.agent_key(agent)?;
+        let framework_key = self.framework_key(framework)?;
+        let slot = self
+            .roles
+            .find(role)
+            .and_then(|role| self.slot_of(framework_key, role));
+        let mut explanation = Explanation {
+            framework: framework.clone(),
+            role: role.clone(),
+            agent: agent.clone(),
+            blocker: None,
+            offer: Resources::new(),
+            role_share: 0.0,
+            framework_share: 0.0,
+        };
+        let Some(slot) = slot else {
+            explanation.blocker = Some(Blocker::NotSubscribed);
+            return Ok(explanation);
+        };
+        explanation.role_share = self.sorter.share_of(self.roles[self.slots[slot].role].own);
+        explanation.framework_share = self.sorter.share_of(self.slots[slot].node);
+        match self.judge(now, agent_key, slot) {
+            Ok(offer) => explanation.offer = self.classes.resources(&offer, Some(role)),
+            Err(blocker) => explanation.blocker = Some(blocker),
+        }
+        Ok(explanation)
+    }
+
+    /// The same for all roles that the framework is in.
+    ///
+    /// # Errors
+    /// For an unknown agent or framework.
+    pub fn explain_framework(
+        &self,
+        now: Moment,
+        framework: &FrameworkId,
+        agent: &AgentId,
+    ) -> Result<Vec<Explanation>, Error> {
+        let key = self.framework_key(framework)?;
+        let role_of = |slot: &SlotKey| self.roles[self.slots[*slot].role].role.clone();
+        let mut roles: Vec<Role> = self.frameworks[key].slots.iter().map(role_of).collect();
+        roles.sort_unstable();
+        roles
+            .iter()
+            .map(|role| self.explain(now, framework, role, agent))
+            .collect()
+    }
+
+    /// The same for all frameworks of a role, in the order in which they would be offered to.
+    ///
+    /// # Errors
+    /// For an unknown agent.
+    pub fn explain_role(
+        &self,
+        now: Moment,
+        role: &Role,
+        agent: &AgentId,
+    ) -> Result<Vec<Explanation>, Error> {
+        self.agent_key(agent)?;
+        let Some(key) = self.roles.find(role) else {
+            return Ok(Vec::new());
+        };
+        let mut slots: Vec<SlotKey> = self.roles[key]
+            .slots
+            .iter()
+            .map(|(_, slot)| *slot)
+            .collect();
+        slots.retain(|slot| self.frameworks[self.slots[*slot].framework].added);
+        slots.sort_by(|a, b| {
+            let (left, right) = (self.slots[*a].node, self.slots[*b].node);
+            let shares = self
+                .sorter
+                .share_of(left)
+                .total_cmp(&self.sorter.share_of(right));
+            let counts = || self.sorter.count(left).cmp(&self.sorter.count(right));
+            let id = |slot: &SlotKey| &self.frameworks[self.slots[*slot].framework].id;
+            shares.then_with(counts).then_with(|| id(a).cmp(id(b)))
+        });
+        let explain = |slot: &SlotKey| {
+            let framework = self.frameworks[self.slots[*slot].framework].id.clone();
+            self.explain(now, &framework, role, agent)
+        };
+        slots.iter().map(explain).collect()
+    }
+
+    /// What the slot would be offered, or the first rule against it.
+    fn judge(&self, now: Moment, agent: AgentKey, slot: SlotKey) -> Result<Bundle, Blocker> {
+        let (entry, place) = (&self.agents[agent], &self.slots[slot]);
+        if self.is_recovering(now) {
+            return Err(Blocker::Recovering);
+        }
+        if !entry.active {
+            return Err(Blocker::AgentInactive);
+        }
+        if !entry.whitelisted {
+            return Err(Blocker::NotWhitelisted);
+        }
+        if !self.frameworks[place.framework].active {
+            return Err(Blocker::FrameworkInactive);
+        }
+        if !place.subscribed {
+            return Err(Blocker::NotSubscribed);
+        }
+        if place.suppressed {
+            return Err(Blocker::Suppressed);
+        }
+        if entry.free.is_empty() {
+            return Err(Blocker::NothingFree);
+        }
+        if let Some(mismatch) = self.mismatch(agent, slot) {
+            return Err(match mismatch {
+                Mismatch::Constraint => Blocker::OfferConstraints,
+                Mismatch::Gpus => Blocker::Gpus,
+                Mismatch::Region => Blocker::Region,
+                Mismatch::MultiRole => Blocker::MultiRole,
+                Mismatch::HierarchicalRole => Blocker::HierarchicalRole,
+            });
+        }
+        let mut offer = Bundle::default();
+        if self.roles.guarantees > 0 && self.roles.has_claim(place.role) {
+            let composed = self.compose(agent, slot, Stage::Guarantees, &mut offer);
+            if composed.serves_guarantee && self.judge_offer(now, agent, slot, &offer).is_ok() {
+                return Ok(offer);
+            }
+        }
+        let composed = self.compose(agent, slot, Stage::Rest, &mut offer);
+        let judged = self.judge_offer(now, agent, slot, &offer);
+        match judged {
+            Ok(()) => Ok(offer),
+            Err(blocker @ Blocker::Filtered { .. }) => Err(blocker),
+            Err(blocker) => Err(self.cut_blocker(slot, composed, &offer).unwrap_or(blocker)),
+        }
+    }
+
+    fn judge_offer(
+        &self,
+        now: Moment,
+        agent: AgentKey,
+        slot: SlotKey,
+        offer: &Bundle,
+    ) -> Result<(), Blocker> {
+        let resources = || self.classes.resources(offer, None);
+        if offer.is_empty() {
+            let free = self.classes.resources(&self.agents[agent].free, None);
+            return Err(Blocker::NothingForRole { free });
+        }
+        if !self.is_allocatable(slot, offer) {
+            let minimum = self.slots[slot].minimum.as_ref().unwrap_or(&self.minimum);
+            let quantities = |all: &Vec<(u32, i64)>| {
+                let named = all.iter().map(|(kind, least)| {
+                    (
+                        self.classes.name(*kind).clone(),
+                        Scalar::from_millis(*least),
+                    )
+                });
+                named.collect()
+            };
+            let minimum = minimum.alternatives().iter().map(quantities).collect();
+            return Err(Blocker::BelowMinimum {
+                offer: resources(),
+                minimum,
+            });
+        }
+        let filters = &self.agents[agent].filters;
+        match filters.refuses(self.slots[slot].filters, offer, self.counts_items()) {
+            // A filter holds at its very last moment.
+            Some(until) if until >= now => Err(Blocker::Filtered {
+                offer: resources(),
+                left: until.saturating_since(now),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// If quota made the offer too small, that is what to say.
+    fn cut_blocker(&self, slot: SlotKey, composed: Composed, offer: &Bundle) -> Option<Blocker> {
+        let left = self.classes.resources(offer, None);
+        let role = self.slots[slot].role;
+        match composed.cut? {
+            Cut::Legacy => Some(Blocker::QuotaMet),
+            Cut::Limit(kind) => {
+                let (limited, limit) = self.roles.tightest(role, kind)?;
+                Some(Blocker::Limit {
+                    role: self.roles[limited].role.clone(),
+                    name: self.classes.name(kind).clone(),
+                    limit: Scalar::from_millis(limit),
+                    consumed: Scalar::from_millis(self.roles[limited].consumed(kind)),
+                    left,
+                })
+            }
+            Cut::Headroom(kind) => {
+                let available = self
+                    .headroom
+                    .get(crate::slab::at(kind))
+                    .copied()
+                    .unwrap_or(0);
+                Some(Blocker::Headroom {
+                    name: self.classes.name(kind).clone(),
+                    available: Scalar::from_millis(available),
+                    required: Scalar::from_millis(self.roles.required(kind)),
+                    left,
+                })
+            }
+        }
+    }
+}

@@ -1,0 +1,465 @@
+//! Filters: what frameworks have declined, for how long.
+//!
+//! A filter is kept with the agent. `has` says that a framework (by its place in its role) has filters
+//! on the agent, `blocking` that they refuse anything that the agent could offer it: then nobody needs to
+//! look at it again until the agent has more. Invariant: `blocking` is a subset of `has`, and right as
+//! long as the agent's free resources are within `basis`. Clearing the filters of a framework gives it a
+//! new key, so the old entries die where they are and are dropped when passed by.
+
+use std::collections::BTreeSet;
+
+use meseta_resources::Moment;
+
+use crate::bits::Bits;
+use crate::bundle::{Bundle, ClassKey};
+use crate::roles::{RoleKey, SlotKey};
+use crate::slab::{Key, Slab, at, key_of};
+
+/// A slot's filters share this key until they are cleared.
+pub(crate) type FilterKey = Key;
+
+/// Entries of an agent that may be dead before they are looked for.
+const DEAD_ENTRIES_MAX: usize = 32;
+/// Equal refusals are looked for among so many of the latest.
+const REFUSALS_COMPARED_MAX: usize = 8;
+
+#[derive(Clone, Debug)]
+struct Entry {
+    expiry: Moment,
+    key: FilterKey,
+    refusal: u32,
+}
+
+#[derive(Clone, Debug)]
+struct Refusal {
+    resources: Bundle,
+    entries: u32,
+}
+
+#[derive(Clone, Debug, Default)]
+struct RoleFilters {
+    has: Bits,
+    blocking: Bits,
+}
+
+/// The filters on one agent.
+#[derive(Clone, Debug)]
+pub(crate) struct AgentFilters {
+    entries: Vec<Entry>,
+    refusals: Vec<Refusal>,
+    roles: Vec<(RoleKey, RoleFilters)>,
+    basis: Bundle,
+    /// Some filter refuses less than `basis`, and may yet refuse what is free now.
+    open: bool,
+    pub(crate) next_expiry: Moment,
+}
+
+impl Default for AgentFilters {
+    fn default() -> Self {
+        Self {
+            entries: Vec::new(),
+            refusals: Vec::new(),
+            roles: Vec::new(),
+            basis: Bundle::default(),
+            open: false,
+            next_expiry: Moment::NEVER,
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Owner {
+    /// None once the filters were cleared.
+    slot: Option<SlotKey>,
+    role: RoleKey,
+    local: Key,
+    entries: usize,
+}
+
+/// Who has filters, and which agents' filters run out when.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FilterIndex {
+    owners: Slab<Owner>,
+    expiries: BTreeSet<(Moment, Key)>,
+}
+
+/// What [`AgentFilters`] needs to know of a framework to tell what it could be offered.
+pub(crate) trait Visibility {
+    /// Whether a framework could be offered something of the class on this agent.
+    fn sees(&self, slot: SlotKey, class: ClassKey) -> bool;
+}
+
+impl FilterIndex {
+    pub(crate) fn new_owner(&mut self, slot: SlotKey, role: RoleKey, local: Key) -> FilterKey {
+        self.owners.insert(Owner {
+            slot: Some(slot),
+            role,
+            local,
+            entries: 0,
+        })
+    }
+
+    /// How many filters a key has on all agents.
+    pub(crate) fn count(&self, key: FilterKey) -> usize {
+        self.owners[key].entries
+    }
+
+    /// The entries of the key are dead from now on.
+    pub(crate) fn retire(&mut self, key: FilterKey) {
+        self.owners[key].slot = None;
+        self.drop_if_done(key);
+    }
+
+    fn release(&mut self, key: FilterKey) {
+        self.owners[key].entries -= 1;
+        self.drop_if_done(key);
+    }
+
+    fn drop_if_done(&mut self, key: FilterKey) {
+        if self.owners[key].slot.is_none() && self.owners[key].entries == 0 {
+            self.owners.remove(key);
+        }
+    }
+
+    /// When the next filter runs out.
+    pub(crate) fn next_expiry(&self) -> Option<Moment> {
+        self.expiries.first().map(|entry| entry.0)
+    }
+
+    /// An agent with a filter that ran out before `now`; it must be told so.
+    pub(crate) fn pop_expired(&mut self, now: Moment) -> Option<Key> {
+        let first = *self.expiries.first()?;
+        (first.0 < now).then(|| {
+            self.expiries.remove(&first);
+            first.1
+        })
+    }
+
+    fn reschedule(&mut self, agent: Key, before: Moment, after: Moment) {
+        if before != after {
+            self.expiries.remove(&(before, agent));
+            if after != Moment::NEVER {
+                self.expiries.insert((after, agent));
+            }
+        }
+    }
+}
+
+/// What of `free` is not among `refused`.
+fn uncovered(free: &Bundle, refused: &Bundle) -> Vec<ClassKey> {
+    let scalars = free
+        .scalars
+        .iter()
+        .filter(|(class, amount)| refused.amount(*class) < *amount);
+    let items = free.items.iter().filter(|(class, items)| {
+        !refused
+            .items_of(*class)
+            .is_some_and(|refused| refused.contains(items))
+    });
+    scalars
+        .map(|entry| entry.0)
+        .chain(items.map(|entry| entry.0))
+        .collect()
+}
+
+impl AgentFilters {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.roles.is_empty()
+    }
+
+    fn role(&self, role: RoleKey) -> Option<&RoleFilters> {
+        match self.roles.as_slice() {
+            [] => None,
+            [(only, filters)] => (*only == role).then_some(filters),
+            roles => {
+                let at = roles.binary_search_by_key(&role, |entry| entry.0).ok()?;
+                Some(&roles[at].1)
+            }
+        }
+    }
+
+    /// Those of a role that would refuse anything from this agent.
+    #[inline]
+    pub(crate) fn blocking(&self, role: RoleKey) -> Option<&Bits> {
+        self.role(role).map(|filters| &filters.blocking)
+    }
+
+    pub(crate) fn has(&self, role: RoleKey, local: Key) -> bool {
+        self.role(role)
+            .is_some_and(|filters| filters.has.contains(local))
+    }
+
+    /// Whether a filter of this key refuses the offer, and until when.
+    pub(crate) fn refuses(
+        &self,
+        key: FilterKey,
+        offer: &Bundle,
+        counting_items: bool,
+    ) -> Option<Moment> {
+        let mine = self.entries.iter().filter(|entry| entry.key == key);
+        let refusing = mine.filter(|entry| {
+            let refused = &self.refusals[at(entry.refusal)].resources;
+            refused.contains(offer) || (counting_items && refused.has_as_much_as(offer))
+        });
+        refusing.map(|entry| entry.expiry).max()
+    }
+
+    /// Adds a filter of the slot that owns `key`.
+    pub(crate) fn add(
+        &mut self,
+        index: &mut FilterIndex,
+        agent: Key,
+        key: FilterKey,
+        refused: Bundle,
+        expiry: Moment,
+        sees: &impl Visibility,
+    ) {
+        self.drop_dead(index, agent);
+        let owner = &mut index.owners[key];
+        let (role, local, Some(slot)) = (owner.role, owner.local, owner.slot) else {
+            return;
+        };
+        owner.entries += 1;
+        let place = match self.roles.binary_search_by_key(&role, |entry| entry.0) {
+            Ok(place) => place,
+            Err(place) => {
+                self.roles.insert(place, (role, RoleFilters::default()));
+                place
+            }
+        };
+        let blocks = self.basis == refused
+            || uncovered(&self.basis, &refused)
+                .iter()
+                .all(|class| !sees.sees(slot, *class));
+        let filters = &mut self.roles[place].1;
+        filters.has.insert(local);
+        if blocks {
+            filters.blocking.insert(local);
+        } else {
+            self.open = true;
+        }
+        let refusal = self.refusal(refused);
+        self.entries.push(Entry {
+            expiry,
+            key,
+            refusal,
+        });
+        let before = self.next_expiry;
+        self.next_expiry = before.min(expiry);
+        index.reschedule(agent, before, self.next_expiry);
+    }
+
+    /// The place of a refusal, which gets one more entry.
+    fn refusal(&mut self, refused: Bundle) -> u32 {
+        let recent = self.refusals.len().saturating_sub(REFUSALS_COMPARED_MAX);
+        let same = |refusal: &Refusal| refusal.entries > 0 && refusal.resources == refused;
+        if let Some(found) = self.refusals[recent..].iter().position(same) {
+            let found = recent + found;
+            self.refusals[found].entries += 1;
+            return key_of(found);
+        }
+        let refusal = Refusal {
+            resources: refused,
+            entries: 1,
+        };
+        if let Some(vacant) = self
+            .refusals
+            .iter()
+            .position(|refusal| refusal.entries == 0)
+        {
+            self.refusals[vacant] = refusal;
+            return key_of(vacant);
+        }
+        self.refusals.push(refusal);
+        key_of(self.refusals.len() - 1)
+    }
+
+    /// Drops the filters that ran out before `now`. True if one of them was alive.
+    pub(crate) fn expire(&mut self, index: &mut FilterIndex, agent: Key, now: Moment) -> bool {
+        let expired = self.retain(index, agent, |entry| entry.expiry >= now);
+        if expired.is_empty() {
+            return false;
+        }
+        for (role, local) in expired {
+            self.recount(index, role, local);
+        }
+        true
+    }
+
+    /// Forgets that a slot has filters here; its key must be retired.
+    pub(crate) fn forget(&mut self, role: RoleKey, local: Key) -> bool {
+        let Ok(place) = self.roles.binary_search_by_key(&role, |entry| entry.0) else {
+            return false;
+        };
+        let filters = &mut self.roles[place].1;
+        filters.blocking.remove(local);
+        let had = filters.has.remove(local);
+        if filters.has.is_empty() {
+            self.roles.remove(place);
+        }
+        had
+    }
+
+    /// Drops all filters. True if one of them was alive.
+    pub(crate) fn clear(&mut self, index: &mut FilterIndex, agent: Key) -> bool {
+        let had = !self.roles.is_empty();
+        self.retain(index, agent, |_| false);
+        self.roles.clear();
+        self.basis.clear();
+        self.open = false;
+        had
+    }
+
+    /// Keeps the entries that are alive and that the predicate keeps; tells whose others were.
+    fn retain(
+        &mut self,
+        index: &mut FilterIndex,
+        agent: Key,
+        keep: impl Fn(&Entry) -> bool,
+    ) -> Vec<(RoleKey, Key)> {
+        let mut gone = Vec::new();
+        let mut next = Moment::NEVER;
+        let refusals = &mut self.refusals;
+        self.entries.retain(|entry| {
+            let owner = &index.owners[entry.key];
+            let alive = owner.slot.is_some();
+            if alive && keep(entry) {
+                next = next.min(entry.expiry);
+                return true;
+            }
+            if alive {
+                gone.push((owner.role, owner.local));
+            }
+            let refusal = &mut refusals[at(entry.refusal)];
+            refusal.entries -= 1;
+            if refusal.entries == 0 {
+                refusal.resources = Bundle::default();
+            }
+            index.release(entry.key);
+            false
+        });
+        while self
+            .refusals
+            .last()
+            .is_some_and(|refusal| refusal.entries == 0)
+        {
+            self.refusals.pop();
+        }
+        index.reschedule(agent, self.next_expiry, next);
+        self.next_expiry = next;
+        gone
+    }
+
+    /// After an entry of a slot went: it may have others.
+    fn recount(&mut self, index: &FilterIndex, role: RoleKey, local: Key) {
+        let of_slot = |entry: &&Entry| {
+            let owner = &index.owners[entry.key];
+            (owner.role, owner.local) == (role, local)
+        };
+        let has_more = self.entries.iter().any(|entry| of_slot(&entry));
+        if let Ok(place) = self.roles.binary_search_by_key(&role, |entry| entry.0) {
+            let filters = &mut self.roles[place].1;
+            filters.blocking.remove(local);
+            if has_more {
+                // Whether those still block is found out by `refresh`.
+                self.basis.clear();
+            } else {
+                filters.has.remove(local);
+                if filters.has.is_empty() {
+                    self.roles.remove(place);
+                }
+            }
+        }
+    }
+
+    /// Drops dead entries once they outnumber the living.
+    fn drop_dead(&mut self, index: &mut FilterIndex, agent: Key) {
+        if self.entries.len() == self.entries.capacity() && self.entries.len() > DEAD_ENTRIES_MAX {
+            let living: usize = self
+                .roles
+                .iter()
+                .map(|(_, filters)| filters.has.len())
+                .sum();
+            if self.entries.len() > 2 * living {
+                self.retain(index, agent, |_| true);
+            }
+        }
+    }
+
+    /// About what they take of memory.
+    pub(crate) fn bytes(&self) -> usize {
+        let bits: usize = self
+            .roles
+            .iter()
+            .map(|(_, filters)| filters.has.bytes() + filters.blocking.bytes())
+            .sum();
+        self.entries.capacity() * size_of::<Entry>()
+            + self.refusals.capacity() * size_of::<Refusal>()
+            + self.roles.capacity() * size_of::<(RoleKey, RoleFilters)>()
+            + bits
+    }
+
+    /// What counts as refused may have changed: `refresh` finds out.
+    pub(crate) fn forget_basis(&mut self) {
+        self.basis.clear();
+    }
+
+    /// Makes `blocking` right for what is free.
+    pub(crate) fn refresh(&mut self, index: &FilterIndex, free: &Bundle, sees: &impl Visibility) {
+        if self.roles.is_empty() {
+            return;
+        }
+        if self.basis.contains(free) && (!self.open || self.basis == *free) {
+            return;
+        }
+        self.basis.clone_from(free);
+        self.open = false;
+        for (_, filters) in &mut self.roles {
+            filters.blocking.clear();
+        }
+        let missing: Vec<Vec<ClassKey>> = self
+            .refusals
+            .iter()
+            .map(|refusal| uncovered(free, &refusal.resources))
+            .collect();
+        for entry in &self.entries {
+            let owner = &index.owners[entry.key];
+            let Some(slot) = owner.slot else { continue };
+            let blocks = missing[at(entry.refusal)]
+                .iter()
+                .all(|class| !sees.sees(slot, *class));
+            if blocks
+                && let Ok(place) = self
+                    .roles
+                    .binary_search_by_key(&owner.role, |entry| entry.0)
+            {
+                self.roles[place].1.blocking.insert(owner.local);
+            }
+        }
+        self.open = self
+            .roles
+            .iter()
+            .any(|(_, filters)| filters.has != filters.blocking);
+    }
+
+    /// Each living filter: whose it is, what it refuses, until when.
+    pub(crate) fn iter<'a>(
+        &'a self,
+        index: &'a FilterIndex,
+    ) -> impl Iterator<Item = (SlotKey, &'a Bundle, Moment)> {
+        self.entries.iter().filter_map(|entry| {
+            let slot = index.owners[entry.key].slot?;
+            Some((
+                slot,
+                &self.refusals[at(entry.refusal)].resources,
+                entry.expiry,
+            ))
+        })
+    }
+
+    pub(crate) fn refused_classes(&self) -> impl Iterator<Item = ClassKey> {
+        self.refusals
+            .iter()
+            .flat_map(|refusal| refusal.resources.classes())
+    }
+}

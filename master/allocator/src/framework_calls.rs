@@ -1,0 +1,476 @@
+//! The calls about frameworks and roles: subscriptions, suppression, weights, quota.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use meseta_resources::{AgentId, FrameworkId, Resources, Role, Scalar};
+
+use crate::Allocator;
+use crate::agent_calls::check_allocated;
+use crate::bits::Bits;
+use crate::error::Error;
+use crate::framework::{Framework, FrameworkKey, Minimum, Slot};
+use crate::quota::Quota;
+use crate::roles::{RoleKey, RoleQuota, SlotKey};
+use crate::sorter::Kind;
+use crate::spec::{FrameworkCapabilities, FrameworkSpec};
+
+impl Allocator {
+    /// A new framework. What it uses on agents that have said so already is held for it; `used` adds
+    /// what agents that are known have not.
+    ///
+    /// # Errors
+    /// When it is known already, or the call is contradictory.
+    pub fn add_framework(
+        &mut self,
+        id: &FrameworkId,
+        spec: &FrameworkSpec,
+        active: bool,
+        used: &BTreeMap<AgentId, Resources>,
+    ) -> Result<(), Error> {
+        if self.framework_key(id).is_ok() {
+            return Err(Error::DuplicateFramework(id.clone()));
+        }
+        check_spec(id, spec)?;
+        for used in used.values() {
+            check_allocated(used)?;
+        }
+        let key = self.framework_or_placeholder(id);
+        let framework = &mut self.frameworks[key];
+        (framework.added, framework.active) = (true, active);
+        self.apply_spec(key, spec);
+        for (agent, used) in used {
+            let Ok(agent) = self.agent_key(agent) else {
+                continue;
+            };
+            let slots = &self.frameworks[key].slots;
+            let holdings = &self.agents[agent].holdings;
+            if !holdings.iter().any(|holding| slots.contains(&holding.slot)) {
+                self.count_headroom(agent, -1);
+                self.track_used(agent, id, used);
+                self.compute_free(agent);
+            }
+        }
+        if active {
+            self.mark_all_dirty(key);
+        }
+        Ok(())
+    }
+
+    /// The framework is gone; all that it held is free again.
+    ///
+    /// # Errors
+    /// When it is not known.
+    pub fn remove_framework(&mut self, id: &FrameworkId) -> Result<(), Error> {
+        let key = self.framework_key(id)?;
+        let slots = self.frameworks[key].slots.clone();
+        let agents: Vec<_> = self.agents.iter().map(|(agent, _)| agent).collect();
+        for agent in agents {
+            for slot in &slots {
+                if self.slots[*slot].holdings > 0
+                    && let Some(held) = self.agents[agent].held_by(*slot).cloned()
+                {
+                    self.release(agent, *slot, &held);
+                    self.mark_dirty(agent);
+                }
+            }
+            if let Some(maintenance) = &mut self.agents[agent].maintenance {
+                maintenance.forget(id);
+            }
+        }
+        for slot in slots {
+            self.slots[slot].subscribed = false;
+            self.place_slot(slot);
+            self.drop_slot_if_unused(slot);
+        }
+        self.drop_framework(key);
+        Ok(())
+    }
+
+    fn drop_framework(&mut self, key: FrameworkKey) {
+        if let Some(framework) = self.frameworks.remove(key) {
+            self.framework_keys.remove(&framework.id);
+        }
+    }
+
+    /// A framework subscribed anew or changed what it wants. Roles that were suppressed and are not any
+    /// more lose their filters.
+    ///
+    /// # Errors
+    /// When it is not known, or the call is contradictory.
+    pub fn update_framework(
+        &mut self,
+        id: &FrameworkId,
+        spec: &FrameworkSpec,
+    ) -> Result<(), Error> {
+        let key = self.framework_key(id)?;
+        check_spec(id, spec)?;
+        self.apply_spec(key, spec);
+        self.mark_all_dirty(key);
+        Ok(())
+    }
+
+    /// The framework is connected again.
+    ///
+    /// # Errors
+    /// When it is not known.
+    pub fn activate_framework(&mut self, id: &FrameworkId) -> Result<(), Error> {
+        let key = self.framework_key(id)?;
+        self.frameworks[key].active = true;
+        for slot in self.frameworks[key].slots.clone() {
+            self.place_slot(slot);
+        }
+        self.mark_all_dirty(key);
+        Ok(())
+    }
+
+    /// The framework is not connected: it gets no offers, and its filters are gone.
+    ///
+    /// # Errors
+    /// When it is not known.
+    pub fn deactivate_framework(&mut self, id: &FrameworkId) -> Result<(), Error> {
+        let key = self.framework_key(id)?;
+        self.frameworks[key].active = false;
+        for slot in self.frameworks[key].slots.clone() {
+            self.clear_filters(slot);
+            self.place_slot(slot);
+        }
+        self.clear_inverse_filters(id);
+        Ok(())
+    }
+
+    /// No offers for these roles until they are revived; for none named, for all.
+    ///
+    /// # Errors
+    /// When the framework is not known, or not subscribed to one of the roles.
+    pub fn suppress(&mut self, id: &FrameworkId, roles: &BTreeSet<Role>) -> Result<(), Error> {
+        let key = self.framework_key(id)?;
+        for slot in self.named_slots(key, roles)? {
+            self.slots[slot].suppressed = true;
+            self.place_slot(slot);
+        }
+        Ok(())
+    }
+
+    /// Offers again for these roles, whatever was declined before; for none named, for all.
+    ///
+    /// # Errors
+    /// When the framework is not known, or not subscribed to one of the roles.
+    pub fn revive(&mut self, id: &FrameworkId, roles: &BTreeSet<Role>) -> Result<(), Error> {
+        let key = self.framework_key(id)?;
+        for slot in self.named_slots(key, roles)? {
+            self.slots[slot].suppressed = false;
+            self.clear_filters(slot);
+            self.place_slot(slot);
+        }
+        self.clear_inverse_filters(id);
+        self.mark_all_dirty(key);
+        Ok(())
+    }
+
+    fn named_slots(
+        &self,
+        key: FrameworkKey,
+        roles: &BTreeSet<Role>,
+    ) -> Result<Vec<SlotKey>, Error> {
+        let framework = &self.frameworks[key];
+        if roles.is_empty() {
+            let slots = framework.slots.iter().copied();
+            return Ok(slots.filter(|slot| self.slots[*slot].subscribed).collect());
+        }
+        let slot = |role: &Role| {
+            let slot = self
+                .roles
+                .find(role)
+                .and_then(|role| self.slot_of(key, role));
+            slot.filter(|slot| self.slots[*slot].subscribed)
+                .ok_or_else(|| Error::NotSubscribed {
+                    framework: framework.id.clone(),
+                    role: role.clone(),
+                })
+        };
+        roles.iter().map(slot).collect()
+    }
+
+    /// Sets weights; 1 is the default. They are kept for roles that nobody uses yet.
+    ///
+    /// # Errors
+    /// When a weight is not a finite number above 0; nothing is changed then.
+    pub fn update_weights(&mut self, weights: &[(Role, f64)]) -> Result<(), Error> {
+        for (role, weight) in weights {
+            Self::check_role(role)?;
+            if !weight.is_finite() || *weight <= 0.0 {
+                return Err(Error::Weight {
+                    role: role.clone(),
+                    weight: *weight,
+                });
+            }
+        }
+        for (role, weight) in weights {
+            let key = self.roles.ensure(&mut self.sorter, role);
+            let differs = weight.total_cmp(&1.0).is_ne();
+            self.roles[key].weight = differs.then_some(*weight);
+            self.sorter.set_weight(self.roles[key].node, *weight);
+            self.roles.prune(&mut self.sorter, key);
+        }
+        Ok(())
+    }
+
+    /// Sets the quota of a role; the default one removes it.
+    ///
+    /// # Errors
+    /// When a limit is negative or below the guarantee.
+    pub fn update_quota(&mut self, role: &Role, quota: &Quota) -> Result<(), Error> {
+        Self::check_role(role)?;
+        quota.check(role)?;
+        let classes = &mut self.classes;
+        let mut compile =
+            |name: &_, amount: Scalar| -> (Kind, i64) { (classes.kind(name), amount.millis()) };
+        let guarantees = quota
+            .guarantees
+            .iter()
+            .map(|(name, n)| compile(name, n))
+            .collect();
+        let limits = quota
+            .limits
+            .iter()
+            .map(|(name, n)| compile(name, n))
+            .collect();
+        let compiled = RoleQuota {
+            guarantees,
+            limits,
+            legacy: quota.legacy,
+        };
+        let key = self.roles.ensure(&mut self.sorter, role);
+        self.roles
+            .set_quota(key, (!quota.is_default()).then_some(compiled));
+        self.roles.prune(&mut self.sorter, key);
+        self.relaxed = true;
+        // Held-back agents are looked at only while there is quota; the last one to go frees them all.
+        self.all_dirty = true;
+        Ok(())
+    }
+
+    pub(crate) fn framework_or_placeholder(&mut self, id: &FrameworkId) -> FrameworkKey {
+        if let Some(key) = self.framework_keys.get(id) {
+            return *key;
+        }
+        let key = self.frameworks.insert(Framework {
+            id: id.clone(),
+            capabilities: FrameworkCapabilities::default(),
+            active: false,
+            added: false,
+            slots: Vec::new(),
+        });
+        self.framework_keys.insert(id.clone(), key);
+        key
+    }
+
+    pub(crate) fn ensure_slot(&mut self, framework: FrameworkKey, role: &Role) -> SlotKey {
+        let role_key = self.roles.ensure(&mut self.sorter, role);
+        if let Some(slot) = self.slot_of(framework, role_key) {
+            return slot;
+        }
+        let name = self.frameworks[framework].id.as_str().into();
+        let bound = self.slots.bound();
+        let own = self.roles[role_key].own;
+        let local = self.roles[role_key].slots.insert(bound);
+        let key = self.slots.insert(Slot {
+            framework,
+            role: role_key,
+            local,
+            node: 0,
+            filters: 0,
+            subscribed: false,
+            suppressed: false,
+            is_nested: self.roles[role_key].parent.is_some(),
+            minimum: None,
+            constraints: crate::OfferConstraints::default(),
+            excluded: None,
+            holdings: 0,
+        });
+        self.roles[role_key].slots[local] = key;
+        let node = self.sorter.add(own, name, key);
+        let filters = self.filters.new_owner(key, role_key, local);
+        let slot = &mut self.slots[key];
+        (slot.node, slot.filters) = (node, filters);
+        self.frameworks[framework].slots.push(key);
+        key
+    }
+
+    fn apply_spec(&mut self, key: FrameworkKey, spec: &FrameworkSpec) {
+        self.frameworks[key].capabilities = spec.capabilities;
+        // Filters were judged by the capabilities that it had.
+        for role in &spec.roles {
+            let slot = self.ensure_slot(key, role);
+            let suppressed = spec.suppressed.contains(role);
+            if self.slots[slot].suppressed && !suppressed {
+                self.clear_filters(slot);
+            }
+            let minimum = spec.min_allocatable.get(role);
+            let minimum = minimum.map(|minimum| Minimum::new(&mut self.classes, minimum));
+            self.set_minimum(slot, minimum);
+            let constraints = spec.constraints.get(role).cloned().unwrap_or_default();
+            let excluded = (!constraints.groups.is_empty()).then(|| {
+                let ruled_out = self
+                    .agents
+                    .iter()
+                    .filter(|entry| !constraints.allow(&entry.1.facts));
+                let mut excluded = Bits::default();
+                for (agent, _) in ruled_out {
+                    excluded.insert(agent);
+                }
+                excluded
+            });
+            self.set_excluded(slot, excluded);
+            let entry = &mut self.slots[slot];
+            entry.constraints = constraints;
+            (entry.subscribed, entry.suppressed) = (true, suppressed);
+            self.place_slot(slot);
+        }
+        for slot in self.frameworks[key].slots.clone() {
+            let role = &self.roles[self.slots[slot].role].role;
+            if self.slots[slot].subscribed && !spec.roles.contains(role) {
+                self.clear_filters(slot);
+                self.set_minimum(slot, None);
+                let entry = &mut self.slots[slot];
+                (entry.subscribed, entry.suppressed) = (false, false);
+                entry.constraints = crate::OfferConstraints::default();
+                self.set_excluded(slot, None);
+                self.place_slot(slot);
+                self.drop_slot_if_unused(slot);
+            }
+        }
+        self.reconsider_filters();
+    }
+
+    fn set_excluded(&mut self, slot: SlotKey, excluded: Option<Bits>) {
+        let entry = &mut self.slots[slot];
+        self.constrained += usize::from(excluded.is_some());
+        self.constrained -= usize::from(entry.excluded.is_some());
+        entry.excluded = excluded;
+    }
+
+    /// What counts as refused depends on capabilities.
+    fn reconsider_filters(&mut self) {
+        for (_, agent) in self.agents.iter_mut() {
+            agent.filters.forget_basis();
+        }
+    }
+
+    fn set_minimum(&mut self, slot: SlotKey, minimum: Option<Minimum>) {
+        let entry = &mut self.slots[slot];
+        let role = &mut self.roles[entry.role];
+        match (entry.minimum.is_some(), minimum.is_some()) {
+            (false, true) => {
+                self.minimum_overrides += 1;
+                role.own_minimums += 1;
+            }
+            (true, false) => {
+                self.minimum_overrides -= 1;
+                role.own_minimums -= 1;
+            }
+            _ => {}
+        }
+        entry.minimum = minimum;
+    }
+
+    /// Puts a slot among those that are offered to, or takes it out.
+    pub(crate) fn place_slot(&mut self, slot: SlotKey) {
+        let entry = &self.slots[slot];
+        let active =
+            entry.subscribed && !entry.suppressed && self.frameworks[entry.framework].active;
+        if active {
+            self.sorter.activate(entry.node);
+            self.roles[entry.role].active.insert(entry.local);
+        } else {
+            self.sorter.deactivate(entry.node);
+            let role = &mut self.roles[entry.role];
+            let left = role.active.remove(entry.local) && role.active.is_empty();
+            if left && self.roles.guarantees > 0 {
+                // Those below the role may now claim what it is guaranteed.
+                self.all_dirty = true;
+            }
+        }
+    }
+
+    pub(crate) fn clear_filters(&mut self, slot: SlotKey) {
+        let entry = &self.slots[slot];
+        let (role, local, old) = (entry.role, entry.local, entry.filters);
+        if self.filters.count(old) == 0 {
+            return;
+        }
+        self.filters.retire(old);
+        for (_, agent) in self.agents.iter_mut() {
+            agent.filters.forget(role, local);
+        }
+        self.slots[slot].filters = self.filters.new_owner(slot, role, local);
+    }
+
+    fn clear_inverse_filters(&mut self, framework: &FrameworkId) {
+        for (_, agent) in self.agents.iter_mut() {
+            if let Some(maintenance) = &mut agent.maintenance {
+                maintenance.clear_filter(framework);
+            }
+        }
+    }
+
+    /// A slot exists while it is subscribed or holds something; a framework that was never added exists
+    /// while it has a slot.
+    pub(crate) fn drop_slot_if_unused(&mut self, slot: SlotKey) {
+        if !self.slots.contains(slot) {
+            return;
+        }
+        let entry = &self.slots[slot];
+        if entry.subscribed || entry.holdings > 0 {
+            return;
+        }
+        self.set_minimum(slot, None);
+        self.set_excluded(slot, None);
+        self.clear_filters(slot);
+        let Some(entry) = self.slots.remove(slot) else {
+            return;
+        };
+        let role: RoleKey = entry.role;
+        self.filters.retire(entry.filters);
+        self.sorter.remove(entry.node);
+        let node = &mut self.roles[role];
+        node.slots.remove(entry.local);
+        debug_assert!(
+            !node.active.contains(entry.local),
+            "unsubscribed, so not active"
+        );
+        self.roles.prune(&mut self.sorter, role);
+        let framework = &mut self.frameworks[entry.framework];
+        framework.slots.retain(|other| *other != slot);
+        if !framework.added && framework.slots.is_empty() {
+            self.drop_framework(entry.framework);
+        }
+    }
+}
+
+fn check_spec(id: &FrameworkId, spec: &FrameworkSpec) -> Result<(), Error> {
+    for role in &spec.roles {
+        Allocator::check_role(role)?;
+    }
+    let named = spec.suppressed.iter();
+    let named = named
+        .chain(spec.min_allocatable.keys())
+        .chain(spec.constraints.keys());
+    for role in named {
+        if !spec.roles.contains(role) {
+            return Err(Error::NotSubscribed {
+                framework: id.clone(),
+                role: role.clone(),
+            });
+        }
+    }
+    for (role, constraints) in &spec.constraints {
+        if constraints.groups.iter().any(Vec::is_empty) {
+            return Err(Error::Constraint {
+                role: role.clone(),
+                what: "a group without constraints",
+            });
+        }
+    }
+    Ok(())
+}

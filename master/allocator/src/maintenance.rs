@@ -1,0 +1,178 @@
+//! Maintenance: agents that will be away, and asking frameworks to leave them in time.
+//!
+//! A framework with something on such an agent gets an inverse offer, one at a time, unless it filtered
+//! them.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use meseta_resources::{AgentId, FrameworkId, Moment};
+
+use crate::Allocator;
+use crate::agents::AgentKey;
+use crate::error::Error;
+use crate::spec::Unavailability;
+
+/// A request that a framework give its resources on an agent back before it goes away.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InverseOffer {
+    pub framework: FrameworkId,
+    pub agent: AgentId,
+    pub unavailability: Unavailability,
+}
+
+/// A framework's answer.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum InverseAnswer {
+    Accept,
+    Decline,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Maintenance {
+    pub(crate) unavailability: Unavailability,
+    frameworks: BTreeMap<FrameworkId, Status>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Status {
+    outstanding: bool,
+    answer: Option<InverseAnswer>,
+    filtered_until: Option<Moment>,
+}
+
+impl Maintenance {
+    pub(crate) const fn new(unavailability: Unavailability) -> Self {
+        Self {
+            unavailability,
+            frameworks: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn forget(&mut self, framework: &FrameworkId) {
+        self.frameworks.remove(framework);
+    }
+
+    pub(crate) fn clear_filter(&mut self, framework: &FrameworkId) {
+        if let Some(status) = self.frameworks.get_mut(framework) {
+            status.filtered_until = None;
+        }
+    }
+}
+
+impl Allocator {
+    /// Plans, changes or (None) calls off an agent's maintenance; outstanding inverse offers are void.
+    ///
+    /// # Errors
+    /// For an unknown agent.
+    pub fn update_unavailability(
+        &mut self,
+        agent: &AgentId,
+        unavailability: Option<Unavailability>,
+    ) -> Result<(), Error> {
+        let key = self.agent_key(agent)?;
+        self.agents[key].maintenance =
+            unavailability.map(|unavailability| Box::new(Maintenance::new(unavailability)));
+        self.mark_dirty(key);
+        Ok(())
+    }
+
+    /// The inverse offers that are due: call it after [`Allocator::allocate`] and the like. Each is
+    /// outstanding until it is answered or withdrawn.
+    pub fn inverse_offers(&mut self, now: Moment) -> Vec<InverseOffer> {
+        if self.is_paused(now) {
+            return Vec::new();
+        }
+        let mut offers = Vec::new();
+        let keys: Vec<AgentKey> = self.agents.iter().map(|(key, _)| key).collect();
+        for key in keys {
+            if self.agents[key].maintenance.is_none() || !self.agents[key].is_offerable() {
+                continue;
+            }
+            let holders = self.holders(key);
+            let agent = &mut self.agents[key];
+            let Some(maintenance) = &mut agent.maintenance else {
+                continue;
+            };
+            for framework in holders {
+                let status = maintenance.frameworks.entry(framework.clone()).or_default();
+                if status.filtered_until.is_some_and(|until| until < now) {
+                    status.filtered_until = None;
+                }
+                if !status.outstanding && status.filtered_until.is_none() {
+                    status.outstanding = true;
+                    let (agent, unavailability) = (agent.id.clone(), maintenance.unavailability);
+                    offers.push(InverseOffer {
+                        framework,
+                        agent,
+                        unavailability,
+                    });
+                }
+            }
+        }
+        offers
+    }
+
+    /// An inverse offer was answered, or (None) ran out or was withdrawn. With a filter the framework is
+    /// left alone for that long.
+    ///
+    /// # Errors
+    /// For an unknown agent or framework, or when no maintenance is planned.
+    pub fn update_inverse_offer(
+        &mut self,
+        now: Moment,
+        agent: &AgentId,
+        framework: &FrameworkId,
+        answer: Option<InverseAnswer>,
+        refuse: Option<Duration>,
+    ) -> Result<(), Error> {
+        let key = self.agent_key(agent)?;
+        self.framework_key(framework)?;
+        let expiry = refuse
+            .filter(|refuse| !refuse.is_zero())
+            .map(|refuse| self.filter_end(now, refuse));
+        let maintenance = self.agents[key].maintenance.as_mut();
+        let maintenance = maintenance.ok_or_else(|| Error::NoMaintenance(agent.clone()))?;
+        let status = maintenance.frameworks.entry(framework.clone()).or_default();
+        status.outstanding = false;
+        if answer.is_some() {
+            status.answer = answer;
+        }
+        if expiry.is_some() {
+            status.filtered_until = expiry;
+        }
+        Ok(())
+    }
+
+    /// What frameworks last answered about an agent.
+    ///
+    /// # Errors
+    /// For an unknown agent.
+    pub fn inverse_offer_answers(
+        &self,
+        agent: &AgentId,
+    ) -> Result<BTreeMap<FrameworkId, InverseAnswer>, Error> {
+        let key = self.agent_key(agent)?;
+        let maintenance = self.agents[key].maintenance.as_ref();
+        let statuses = maintenance
+            .into_iter()
+            .flat_map(|maintenance| &maintenance.frameworks);
+        Ok(statuses
+            .filter_map(|(id, status)| Some((id.clone(), status.answer?)))
+            .collect())
+    }
+
+    /// Active frameworks with something on an agent.
+    fn holders(&self, agent: AgentKey) -> Vec<FrameworkId> {
+        let mut holders: Vec<FrameworkId> = self.agents[agent]
+            .holdings
+            .iter()
+            .map(|holding| &self.frameworks[self.slots[holding.slot].framework])
+            .filter(|framework| framework.active)
+            .map(|framework| framework.id.clone())
+            .collect();
+        holders.sort_unstable();
+        holders.dedup();
+        holders
+    }
+}

@@ -1,0 +1,242 @@
+//! Which offers to take back when an operator changes something: plans, which the caller carries out.
+//!
+//! Nothing is changed here. The caller names the offers that are out, in the order in which it would take
+//! them back.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use meseta_resources::{AgentId, FrameworkId, OfferId, ResourceQuantities, Resources, Role};
+
+use crate::Allocator;
+use crate::quota::Quota;
+use crate::roles::RoleKey;
+use crate::sorter::Sorter;
+
+/// An offer that a framework has not answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outstanding {
+    pub id: OfferId,
+    pub framework: FrameworkId,
+    pub agent: AgentId,
+    pub role: Role,
+    pub resources: Resources,
+}
+
+/// What of an offer counts against quota.
+fn regular(resources: &Resources) -> ResourceQuantities {
+    resources
+        .iter()
+        .filter(|resource| resource.is_unreserved() && !resource.is_revocable())
+        .filter_map(|resource| Some((resource.name(), resource.scalar()?)))
+        .collect()
+}
+
+impl Allocator {
+    /// For a quota set in the older way: at least the request, all offers of an agent if one of them, and
+    /// of at least as many agents as the role has connected frameworks.
+    #[must_use]
+    pub fn rescind_for_request(
+        &self,
+        role: &Role,
+        request: &ResourceQuantities,
+        offers: &[Outstanding],
+    ) -> Vec<OfferId> {
+        let frameworks = self.roles.find(role).map_or(0, |key| {
+            let slots = self.roles[key].slots.iter();
+            slots
+                .filter(|(_, slot)| self.frameworks[self.slots[**slot].framework].active)
+                .count()
+        });
+        let mut by_agent: BTreeMap<&AgentId, Vec<&Outstanding>> = BTreeMap::new();
+        for offer in offers {
+            by_agent.entry(&offer.agent).or_default().push(offer);
+        }
+        let mut rescinded = ResourceQuantities::new();
+        let mut visited = 0;
+        let mut plan = Vec::new();
+        for (agent, offers) in by_agent {
+            if rescinded.contains(request) && visited >= frameworks {
+                break;
+            }
+            if !self
+                .agent_key(agent)
+                .is_ok_and(|key| self.agents[key].is_offerable())
+            {
+                continue;
+            }
+            visited += 1;
+            for offer in offers {
+                rescinded += &regular(&offer.resources);
+                plan.push(offer.id.clone());
+            }
+        }
+        plan
+    }
+
+    /// For quota that was changed by UPDATE_QUOTA, after [`Allocator::update_quota`]: offers of the role's
+    /// subtree as long as a limit is exceeded and the offer helps, then offers outside it as long as the
+    /// guarantee cannot be met from what is free and the offer helps.
+    #[must_use]
+    pub fn rescind_for_quota(
+        &self,
+        role: &Role,
+        quota: &Quota,
+        offers: &[Outstanding],
+    ) -> Vec<OfferId> {
+        let mut plan = Vec::new();
+        let consumed = |name: &str| {
+            let key = self.roles.find(role);
+            let kind = meseta_resources::ResourceName::new(name).ok();
+            let kind = kind.and_then(|name| self.classes.find_kind(&name));
+            key.zip(kind)
+                .map_or(0, |(key, kind)| self.roles[key].consumed(kind))
+        };
+        let mut excess: BTreeMap<&str, i64> = quota
+            .limits
+            .iter()
+            .map(|(name, limit)| (name.as_str(), consumed(name.as_str()) - limit.millis()))
+            .filter(|(_, excess)| *excess > 0)
+            .collect();
+        let (inside, outside): (Vec<&Outstanding>, Vec<&Outstanding>) = offers
+            .iter()
+            .partition(|offer| offer.role.is_in_subtree_of(role));
+        let mut given_back = ResourceQuantities::new();
+        for offer in inside {
+            let resources = regular(&offer.resources);
+            if take(&mut excess, &resources) {
+                given_back += &resources;
+                plan.push(offer.id.clone());
+            }
+        }
+        let mut missing: BTreeMap<&str, i64> = quota
+            .guarantees
+            .iter()
+            .map(|(name, guarantee)| {
+                let text = name.as_str();
+                let has = consumed(text) - given_back.get(text).millis();
+                let wanted = guarantee.millis() - has;
+                (
+                    text,
+                    wanted - self.free_regular(text) - given_back.get(text).millis(),
+                )
+            })
+            .filter(|(_, missing)| *missing > 0)
+            .collect();
+        for offer in outside {
+            if take(&mut missing, &regular(&offer.resources)) {
+                plan.push(offer.id.clone());
+            }
+        }
+        plan
+    }
+
+    /// For changed weights: an offer only if the neediest other role that waits for offers would, with it,
+    /// still not stand above the role that gives it back; none if nobody waits.
+    #[must_use]
+    pub fn rescind_for_weights(
+        &self,
+        changed: &BTreeSet<Role>,
+        offers: &[Outstanding],
+    ) -> Vec<OfferId> {
+        if !changed.iter().any(|role| self.roles.find(role).is_some()) {
+            return Vec::new();
+        }
+        let mut probe = self.sorter.clone();
+        let mut plan = Vec::new();
+        for offer in offers {
+            let Some(giver) = self.roles.find(&offer.role) else {
+                continue;
+            };
+            let waiting = self
+                .roles
+                .iter()
+                .filter(|(key, node)| node.exists() && !node.active.is_empty() && *key != giver);
+            let by_share = |a: &RoleKey, b: &RoleKey| {
+                let share = |key: &RoleKey| probe.share_of(self.roles[*key].node);
+                share(a).total_cmp(&share(b))
+            };
+            let Some(taker) = waiting.map(|(key, _)| key).min_by(by_share) else {
+                break;
+            };
+            self.shift(&mut probe, offer, giver, -1);
+            self.shift(&mut probe, offer, taker, 1);
+            let share = |key: RoleKey| probe.share_of(self.roles[key].node);
+            if share(taker) <= share(giver) {
+                plan.push(offer.id.clone());
+            } else {
+                self.shift(&mut probe, offer, giver, 1);
+                self.shift(&mut probe, offer, taker, -1);
+            }
+        }
+        plan
+    }
+
+    /// Gives an offer to a role, or takes it away, for the sake of argument.
+    fn shift(&self, probe: &mut Sorter, offer: &Outstanding, role: RoleKey, sign: i64) {
+        for (name, amount) in offer.resources.scalar_quantities().iter() {
+            if let Some(kind) = self.classes.find_kind(name) {
+                probe.add_allocated(self.roles[role].node, kind, amount.millis() * sign);
+            }
+        }
+    }
+
+    /// For an operator's RESERVE, CREATE and the like: the fewest offers of the agent, in order, without
+    /// which the wanted resources are free; None if no set of them is enough. Offers that bring nothing
+    /// of what is missing are left alone.
+    #[must_use]
+    pub fn rescind_for_operation(
+        &self,
+        agent: &AgentId,
+        wanted: &Resources,
+        offers: &[Outstanding],
+    ) -> Option<Vec<OfferId>> {
+        let key = self.agent_key(agent).ok()?;
+        let mut have = self.classes.resources(&self.agents[key].free, None);
+        let mut plan: Vec<(OfferId, Resources)> = Vec::new();
+        for offer in offers.iter().filter(|offer| offer.agent == *agent) {
+            if have.contains(wanted) {
+                break;
+            }
+            let missing = wanted - &have;
+            let resources = offer.resources.unallocate();
+            // Something of what is missing is in it.
+            if &missing - &resources != missing {
+                have += &resources;
+                plan.push((offer.id.clone(), resources));
+            }
+        }
+        if !have.contains(wanted) {
+            return None;
+        }
+        // Later ones may have made earlier ones needless.
+        let mut needed = Vec::new();
+        for (id, resources) in plan {
+            let without = &have - &resources;
+            if without.contains(wanted) {
+                have = without;
+            } else {
+                needed.push(id);
+            }
+        }
+        Some(needed)
+    }
+
+    fn free_regular(&self, name: &str) -> i64 {
+        let name = meseta_resources::ResourceName::new(name).ok();
+        let kind = name.and_then(|name| self.classes.find_kind(&name));
+        let free = kind.and_then(|kind| self.headroom.get(crate::slab::at(kind)));
+        free.copied().unwrap_or(0)
+    }
+}
+
+/// Takes an offer's amounts off what is still to go. False, and nothing is taken, if it does not help.
+fn take(left: &mut BTreeMap<&str, i64>, offer: &ResourceQuantities) -> bool {
+    if !left.keys().any(|name| offer.get(name).is_positive()) {
+        return false;
+    }
+    for (name, left) in left.iter_mut() {
+        *left -= offer.get(name).millis();
+    }
+    left.retain(|_, left| *left > 0);
+    true
+}

@@ -1,0 +1,260 @@
+//! The calls about what becomes of offers: given back, declined, converted.
+
+use std::time::Duration;
+
+use meseta_resources::{AgentId, Conversion, FrameworkId, Moment, Resource, Resources};
+
+use crate::Allocator;
+use crate::agents::AgentKey;
+use crate::bundle::Bundle;
+use crate::error::Error;
+use crate::roles::SlotKey;
+
+/// Scratch for what one call takes from one holding.
+type Parts = Vec<(SlotKey, Bundle)>;
+
+impl Allocator {
+    /// Resources come back: a task ended, or an offer was not used. With `refuse` they were declined: the
+    /// framework does not want them, or less, on this agent for that long, and nobody is offered them
+    /// before the next [`Allocator::tick`]. Without, they are for the next [`Allocator::allocate`].
+    ///
+    /// # Errors
+    /// When the framework does not hold all of them on the agent.
+    pub fn recover_resources(
+        &mut self,
+        now: Moment,
+        framework: &FrameworkId,
+        agent: &AgentId,
+        resources: &Resources,
+        refuse: Option<Duration>,
+    ) -> Result<(), Error> {
+        let key = self.agent_key(agent)?;
+        let parts = self.held_parts(framework, agent, key, resources)?;
+        for (slot, part) in parts {
+            self.release(key, slot, &part);
+            if let Some(refuse) = refuse
+                && !refuse.is_zero()
+                && self.frameworks[self.slots[slot].framework].active
+                && self.slots[slot].subscribed
+            {
+                let expiry = self.filter_end(now, refuse);
+                let Self {
+                    agents,
+                    filters,
+                    slots,
+                    classes,
+                    roles,
+                    frameworks,
+                    ..
+                } = self;
+                let sight = crate::compose::Sight {
+                    classes,
+                    roles,
+                    slots,
+                    frameworks,
+                };
+                let owner = slots[slot].filters;
+                agents[key]
+                    .filters
+                    .add(filters, key, owner, part, expiry, &sight);
+            }
+            self.drop_slot_if_unused(slot);
+        }
+        if refuse.is_some() {
+            self.mark_deferred(key);
+        } else {
+            self.mark_dirty(key);
+        }
+        Ok(())
+    }
+
+    /// What a framework got in an offer has become something else: RESERVE, CREATE and the like, or, with
+    /// nothing produced, is gone from the agent.
+    ///
+    /// # Errors
+    /// When what is consumed is not held at that point; nothing is changed then.
+    pub fn update_allocation(
+        &mut self,
+        framework: &FrameworkId,
+        agent: &AgentId,
+        conversions: &[Conversion],
+    ) -> Result<(), Error> {
+        let key = self.agent_key(agent)?;
+        let framework_key = self.framework_keys.get(framework).copied();
+        let framework_key =
+            framework_key.ok_or_else(|| Error::UnknownFramework(framework.clone()))?;
+        let steps = self.plan_conversions(framework, framework_key, agent, key, conversions)?;
+        for (slot, consumed, produced) in steps {
+            self.convert_held(key, slot, &consumed, &produced);
+            self.drop_slot_if_unused(slot);
+        }
+        self.mark_dirty(key);
+        Ok(())
+    }
+
+    /// Tries the conversions on copies of the holdings.
+    fn plan_conversions(
+        &mut self,
+        framework: &FrameworkId,
+        framework_key: u32,
+        agent: &AgentId,
+        key: AgentKey,
+        conversions: &[Conversion],
+    ) -> Result<Vec<(SlotKey, Bundle, Bundle)>, Error> {
+        let not_held = |wanted: &Resource| Error::NotAllocated {
+            framework: framework.clone(),
+            agent: agent.clone(),
+            wanted: wanted.clone(),
+        };
+        let mut held: Parts = Vec::new();
+        for slot in &self.frameworks[framework_key].slots {
+            if let Some(bundle) = self.agents[key].held_by(*slot) {
+                held.push((*slot, bundle.clone()));
+            }
+        }
+        let mut steps = Vec::new();
+        for conversion in conversions {
+            crate::agent_calls::check_allocated(conversion.consumed())?;
+            crate::agent_calls::check_allocated(conversion.produced())?;
+            let mut produced = conversion.produced().allocations();
+            for (role, resources) in conversion.consumed().allocations() {
+                let first = resources.iter().next();
+                let slot = self.roles.find(&role);
+                let slot = slot.and_then(|role| self.slot_of(framework_key, role));
+                let part = slot.and_then(|slot| held.iter_mut().find(|part| part.0 == slot));
+                let Some((slot, have)) = part else {
+                    return Err(
+                        first.map_or_else(|| Error::UnknownFramework(framework.clone()), not_held)
+                    );
+                };
+                let consumed = self.classes.bundle(&mut self.roles, &resources);
+                if let Some(wanted) = resources
+                    .iter()
+                    .find(|wanted| !self.has_in(have, wanted, &resources))
+                {
+                    return Err(not_held(wanted));
+                }
+                let produced = produced.remove(&role).unwrap_or_default();
+                let produced = self.classes.bundle(&mut self.roles, &produced);
+                have.subtract(&consumed);
+                have.add(&produced);
+                steps.push((*slot, consumed, produced));
+            }
+            // Something for a role of which nothing was consumed.
+            if let Some(odd) = produced.values().flat_map(Resources::iter).next() {
+                return Err(not_held(odd));
+            }
+        }
+        Ok(steps)
+    }
+
+    fn has_in(&self, have: &Bundle, wanted: &Resource, all: &Resources) -> bool {
+        self.classes
+            .find_bundle(&all.filtered(|other| other == wanted))
+            .is_ok_and(|wanted| {
+                let Bundle { scalars, items } = &wanted;
+                scalars
+                    .iter()
+                    .all(|(class, amount)| have.amount(*class) >= *amount)
+                    && items.iter().all(|(class, items)| {
+                        have.items_of(*class)
+                            .is_some_and(|mine| mine.contains(items))
+                    })
+            })
+    }
+
+    /// An operator's RESERVE, CREATE and the like on what nobody holds.
+    ///
+    /// # Errors
+    /// When what is consumed is not free at that point; nothing is changed then.
+    pub fn update_available(
+        &mut self,
+        agent: &AgentId,
+        conversions: &[Conversion],
+    ) -> Result<(), Error> {
+        let key = self.agent_key(agent)?;
+        let mut free = self.agents[key].free.clone();
+        let mut total = self.agents[key].total.clone();
+        for conversion in conversions {
+            let (consumed, produced) = (conversion.consumed(), conversion.produced());
+            let both = consumed.iter().chain(produced.iter());
+            for resource in both {
+                if resource.allocation_role().is_some() {
+                    return Err(Error::UnexpectedAllocation(resource.clone()));
+                }
+            }
+            for wanted in consumed {
+                if !self.has_in(&free, wanted, consumed) {
+                    let (agent, wanted) = (agent.clone(), wanted.clone());
+                    return Err(Error::NotAvailable { agent, wanted });
+                }
+            }
+            let consumed = self.classes.bundle(&mut self.roles, consumed);
+            let produced = self.classes.bundle(&mut self.roles, produced);
+            for bundle in [&mut free, &mut total] {
+                bundle.subtract(&consumed);
+                bundle.add(&produced);
+            }
+        }
+        self.replace_total(key, total);
+        self.mark_dirty(key);
+        Ok(())
+    }
+
+    /// Splits what comes back by who holds it, checking that it is held.
+    fn held_parts(
+        &self,
+        framework: &FrameworkId,
+        agent: &AgentId,
+        key: AgentKey,
+        resources: &Resources,
+    ) -> Result<Parts, Error> {
+        let framework_key = self.framework_keys.get(framework).copied();
+        let framework_key =
+            framework_key.ok_or_else(|| Error::UnknownFramework(framework.clone()))?;
+        let not_held = |wanted: &Resource| Error::NotAllocated {
+            framework: framework.clone(),
+            agent: agent.clone(),
+            wanted: wanted.clone(),
+        };
+        let Some(first) = resources.iter().next() else {
+            return Ok(Vec::new());
+        };
+        let role_of = |resource: &Resource| resource.allocation_role().cloned();
+        let first_role = role_of(first).ok_or_else(|| Error::NoAllocationRole(first.clone()))?;
+        let mut parts = Vec::with_capacity(1);
+        let single = resources
+            .iter()
+            .all(|resource| resource.allocation_role() == Some(&first_role));
+        let mut take = |role: &meseta_resources::Role, resources: &Resources| {
+            let wanted = resources.iter().next().unwrap_or(first);
+            // A look at each of the few roles of a framework is faster than a search among all.
+            let mut slots = self.frameworks[framework_key].slots.iter().copied();
+            let slot = slots.find(|slot| self.roles[self.slots[*slot].role].role == *role);
+            let slot = slot.ok_or_else(|| not_held(wanted))?;
+            let held = self.agents[key]
+                .held_by(slot)
+                .ok_or_else(|| not_held(wanted))?;
+            let bundle = self.classes.find_bundle(resources).map_err(not_held)?;
+            if *held != bundle && !held.contains(&bundle) {
+                let missing = resources
+                    .iter()
+                    .find(|wanted| !self.has_in(held, wanted, resources));
+                return Err(not_held(missing.unwrap_or(wanted)));
+            }
+            parts.push((slot, bundle));
+            Ok(())
+        };
+        if single {
+            take(&first_role, resources)?;
+            return Ok(parts);
+        }
+        for resource in resources {
+            role_of(resource).ok_or_else(|| Error::NoAllocationRole(resource.clone()))?;
+        }
+        for (role, resources) in resources.allocations() {
+            take(&role, &resources)?;
+        }
+        Ok(parts)
+    }
+}

@@ -1,0 +1,46 @@
+//! The allocator's randomness: a seeded generator, so that the same calls give the same answers.
+
+use crate::sorter::{NodeKey, Sorter};
+
+/// SplitMix64: small, and good enough for the order of a list.
+#[derive(Clone, Debug)]
+pub(crate) struct Rng(u64);
+
+impl Rng {
+    pub(crate) const fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    const fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
+        for last in (1..items.len()).rev() {
+            let bound = u64::try_from(last + 1).unwrap_or(u64::MAX);
+            // The high half of the product: uniform up to a bias of one in 2^64 / bound.
+            let high = (u128::from(self.next()) * u128::from(bound)) >> 64;
+            items.swap(last, usize::try_from(high).unwrap_or(0));
+        }
+    }
+
+    /// Above 0 and not above 1.
+    fn unit(&mut self) -> f64 {
+        ((self.next() >> 11) + 1) as f64 / (1_u64 << 53) as f64
+    }
+
+    /// An order in which each place goes to one of those left with a chance in proportion to its weight:
+    /// keys of `u^(1/weight)`, largest first.
+    pub(crate) fn weighted_shuffle(&mut self, sorter: &Sorter, nodes: &[NodeKey]) -> Vec<NodeKey> {
+        let mut keyed: Vec<(f64, NodeKey)> = nodes
+            .iter()
+            .map(|node| (self.unit().ln() / sorter.relative_weight(*node), *node))
+            .collect();
+        keyed.sort_by(|a, b| b.0.total_cmp(&a.0));
+        keyed.into_iter().map(|entry| entry.1).collect()
+    }
+}

@@ -1,0 +1,417 @@
+//! The tree of roles: who exists, with what weight and quota, and how much each has consumed.
+//!
+//! A role exists while it, or one below it, has frameworks, a reservation, a weight or a quota.
+//! Amounts of a role include those of its subtree. Invariants, per kind: `unsatisfied` of a role is the
+//! larger of what is missing to its own guarantee and the sum of what is missing below it, so a
+//! guarantee is charged once on its path; [`RoleTree::required`] is the sum of that at the top.
+
+use std::collections::HashMap;
+
+use meseta_resources::Role;
+
+use crate::bits::Bits;
+use crate::slab::{Key, Slab, at};
+use crate::sorter::{Kind, NodeKey, Sorter};
+
+pub(crate) type RoleKey = Key;
+pub(crate) type SlotKey = Key;
+
+/// The name of a role's own frameworks among its sub-roles.
+const OWN: &str = ".";
+
+#[derive(Clone, Debug)]
+pub(crate) struct RoleNode {
+    pub(crate) role: Role,
+    pub(crate) parent: Option<RoleKey>,
+    pub(crate) children: u32,
+    pub(crate) node: NodeKey,
+    /// What stands for the role's own frameworks in the sorter.
+    pub(crate) own: NodeKey,
+    /// Frameworks subscribed to the role, or holding something of it.
+    pub(crate) slots: Slab<SlotKey>,
+    /// Those of the slots that can be offered to.
+    pub(crate) active: Bits,
+    pins: u32,
+    pub(crate) weight: Option<f64>,
+    pub(crate) quota: Option<RoleQuota>,
+    /// Reserved on all agents to the subtree.
+    pub(crate) reserved: Vec<i64>,
+    /// Offered to or used by the subtree, of what is neither reserved nor revocable.
+    pub(crate) unreserved: Vec<i64>,
+    unsatisfied: Vec<i64>,
+    unsatisfied_below: Vec<i64>,
+    /// Whether what the limits leave cannot make an offer; None if not known.
+    pub(crate) starved: Option<bool>,
+    /// Frameworks here with a minimum of their own.
+    pub(crate) own_minimums: u32,
+}
+
+/// Quota with its names interned.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RoleQuota {
+    pub(crate) guarantees: Vec<(Kind, i64)>,
+    pub(crate) limits: Vec<(Kind, i64)>,
+    pub(crate) legacy: bool,
+}
+
+fn find(amounts: &[(Kind, i64)], kind: Kind) -> Option<i64> {
+    amounts
+        .iter()
+        .find(|entry| entry.0 == kind)
+        .map(|entry| entry.1)
+}
+
+fn get(amounts: &[i64], kind: Kind) -> i64 {
+    amounts.get(at(kind)).copied().unwrap_or(0)
+}
+
+fn slot(amounts: &mut Vec<i64>, kind: Kind) -> &mut i64 {
+    if amounts.len() <= at(kind) {
+        amounts.resize(at(kind) + 1, 0);
+    }
+    &mut amounts[at(kind)]
+}
+
+impl RoleNode {
+    pub(crate) fn consumed(&self, kind: Kind) -> i64 {
+        get(&self.reserved, kind).saturating_add(get(&self.unreserved, kind))
+    }
+
+    pub(crate) fn is_legacy(&self) -> bool {
+        self.quota.as_ref().is_some_and(|quota| quota.legacy)
+    }
+
+    /// Whether it is more than the name of an owner of classes.
+    pub(crate) const fn exists(&self) -> bool {
+        self.node != Key::MAX
+    }
+
+    fn guarantee(&self, kind: Kind) -> i64 {
+        self.quota
+            .as_ref()
+            .and_then(|quota| find(&quota.guarantees, kind))
+            .unwrap_or(0)
+    }
+
+    /// Whether anything but those below it keeps it in existence.
+    fn stands(&self) -> bool {
+        self.slots.iter().next().is_some()
+            || self.weight.is_some()
+            || self.quota.is_some()
+            || self.reserved.iter().any(|amount| *amount != 0)
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RoleTree {
+    nodes: Slab<RoleNode>,
+    by_name: HashMap<Role, RoleKey>,
+    /// What must be held back for guarantees, by kind.
+    required: Vec<i64>,
+    /// How many roles have a quota, and a guarantee among them.
+    pub(crate) quotas: usize,
+    pub(crate) guarantees: usize,
+    pub(crate) limits: usize,
+}
+
+impl std::ops::Index<RoleKey> for RoleTree {
+    type Output = RoleNode;
+    #[inline]
+    fn index(&self, key: RoleKey) -> &RoleNode {
+        &self.nodes[key]
+    }
+}
+
+impl std::ops::IndexMut<RoleKey> for RoleTree {
+    #[inline]
+    fn index_mut(&mut self, key: RoleKey) -> &mut RoleNode {
+        &mut self.nodes[key]
+    }
+}
+
+impl RoleTree {
+    pub(crate) fn find(&self, role: &Role) -> Option<RoleKey> {
+        self.by_name.get(role).copied()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (RoleKey, &RoleNode)> {
+        self.nodes.iter()
+    }
+
+    /// The role's key, made with its ancestors if it is new; [`RoleTree::prune`] when done with it.
+    pub(crate) fn ensure(&mut self, sorter: &mut Sorter, role: &Role) -> RoleKey {
+        if let Some(key) = self.find(role) {
+            let key_node = &self.nodes[key];
+            if key_node.node != Key::MAX {
+                return key;
+            }
+        }
+        let parent = role.parent().map(|parent| self.ensure(sorter, &parent));
+        let above = parent.map_or(sorter.root(), |parent| self.nodes[parent].node);
+        let name = role.as_str().rsplit('/').next().unwrap_or_default();
+        let key = self.pin(role);
+        self.nodes[key].pins -= 1;
+        let node = sorter.add(above, name.into(), key);
+        let own = sorter.add(node, OWN.into(), key);
+        let entry = &mut self.nodes[key];
+        (entry.node, entry.own) = (node, own);
+        key
+    }
+
+    /// The role's key for a class that is reserved to it, kept until [`RoleTree::unpin`]. A role that is
+    /// only pinned is not in the sorter and does not exist for anybody else.
+    pub(crate) fn pin(&mut self, role: &Role) -> RoleKey {
+        if let Some(key) = self.find(role) {
+            self.nodes[key].pins += 1;
+            return key;
+        }
+        let parent = role.parent().map(|parent| self.pin(&parent));
+        if let Some(parent) = parent {
+            self.nodes[parent].pins -= 1;
+            self.nodes[parent].children += 1;
+        }
+        let key = self.nodes.insert(RoleNode {
+            role: role.clone(),
+            parent,
+            children: 0,
+            node: Key::MAX,
+            own: Key::MAX,
+            slots: Slab::default(),
+            active: Bits::default(),
+            pins: 1,
+            weight: None,
+            quota: None,
+            reserved: Vec::new(),
+            unreserved: Vec::new(),
+            unsatisfied: Vec::new(),
+            unsatisfied_below: Vec::new(),
+            starved: None,
+            own_minimums: 0,
+        });
+        self.by_name.insert(role.clone(), key);
+        key
+    }
+
+    pub(crate) fn unpin(&mut self, key: RoleKey) {
+        self.nodes[key].pins = self.nodes[key].pins.saturating_sub(1);
+        self.drop_unused(key);
+    }
+
+    /// Takes the role out of the sorter, and with it those above, if nothing keeps it there.
+    pub(crate) fn prune(&mut self, sorter: &mut Sorter, key: RoleKey) {
+        let mut next = Some(key);
+        while let Some(key) = next {
+            let node = &self.nodes[key];
+            if node.node == Key::MAX || node.stands() || self.has_standing_child(key) {
+                return;
+            }
+            sorter.remove(node.own);
+            sorter.remove(node.node);
+            next = node.parent;
+            let node = &mut self.nodes[key];
+            (node.node, node.own) = (Key::MAX, Key::MAX);
+            self.drop_unused(key);
+        }
+    }
+
+    fn has_standing_child(&self, key: RoleKey) -> bool {
+        self.nodes[key].children > 0
+            && self
+                .nodes
+                .iter()
+                .any(|(_, child)| child.parent == Some(key) && child.node != Key::MAX)
+    }
+
+    fn drop_unused(&mut self, key: RoleKey) {
+        let mut next = Some(key);
+        while let Some(key) = next {
+            let node = &self.nodes[key];
+            if node.pins > 0 || node.children > 0 || node.node != Key::MAX {
+                return;
+            }
+            next = node.parent;
+            if let Some(node) = self.nodes.remove(key) {
+                self.by_name.remove(&node.role);
+            }
+            if let Some(parent) = next {
+                self.nodes[parent].children -= 1;
+            }
+        }
+    }
+
+    /// The role and those above it, from below.
+    #[inline]
+    pub(crate) fn path(&self, key: RoleKey) -> impl Iterator<Item = RoleKey> + '_ {
+        std::iter::successors(Some(key), |key| self.nodes[*key].parent)
+    }
+
+    #[inline]
+    pub(crate) fn is_in_subtree(&self, key: RoleKey, ancestor: RoleKey) -> bool {
+        key == ancestor || self.path(key).any(|node| node == ancestor)
+    }
+
+    /// Changes what a role, and not those above it, has consumed of a kind.
+    pub(crate) fn consume(&mut self, key: RoleKey, kind: Kind, amount: i64) {
+        let entry = slot(&mut self.nodes[key].unreserved, kind);
+        *entry = entry.saturating_add(amount);
+        self.nodes[key].starved = None;
+    }
+
+    /// As [`RoleTree::consume`] for several kinds.
+    #[inline]
+    pub(crate) fn consume_all(&mut self, key: RoleKey, changes: &[(Kind, i64)]) {
+        let node = &mut self.nodes[key];
+        for (kind, amount) in changes {
+            let entry = slot(&mut node.unreserved, *kind);
+            *entry = entry.saturating_add(*amount);
+        }
+        node.starved = None;
+    }
+
+    /// Changes what is reserved to a role and those above it.
+    pub(crate) fn reserve(&mut self, key: RoleKey, kind: Kind, amount: i64) {
+        let mut next = Some(key);
+        while let Some(key) = next {
+            let node = &mut self.nodes[key];
+            let entry = slot(&mut node.reserved, kind);
+            *entry = entry.saturating_add(amount);
+            node.starved = None;
+            next = node.parent;
+        }
+        self.refresh(key, kind);
+    }
+
+    /// Recomputes what is unsatisfied of a kind from a role up.
+    pub(crate) fn refresh(&mut self, key: RoleKey, kind: Kind) {
+        if self.guarantees == 0 {
+            return;
+        }
+        let mut next = Some(key);
+        while let Some(key) = next {
+            let node = &mut self.nodes[key];
+            let missing = node.guarantee(kind).saturating_sub(node.consumed(kind));
+            let now = missing.max(get(&node.unsatisfied_below, kind)).max(0);
+            let before = std::mem::replace(slot(&mut node.unsatisfied, kind), now);
+            if before != now {
+                next = node.parent;
+                let above = match next {
+                    Some(parent) => slot(&mut self.nodes[parent].unsatisfied_below, kind),
+                    None => slot(&mut self.required, kind),
+                };
+                *above += now - before;
+            } else {
+                // Those above have consumed it too.
+                next = node.parent;
+            }
+        }
+    }
+
+    /// What must be held back of a kind for all guarantees.
+    #[inline]
+    pub(crate) fn required(&self, kind: Kind) -> i64 {
+        get(&self.required, kind)
+    }
+
+    pub(crate) fn is_anything_required(&self) -> bool {
+        self.required.iter().any(|amount| *amount > 0)
+    }
+
+    /// How much of a kind the limits on the path leave to a role; None without a limit.
+    pub(crate) fn slack(&self, key: RoleKey, kind: Kind) -> Option<i64> {
+        self.path(key)
+            .filter_map(|key| self.own_slack(key, kind))
+            .min()
+    }
+
+    /// How much of a kind a role's own limit leaves to it.
+    pub(crate) fn own_slack(&self, key: RoleKey, kind: Kind) -> Option<i64> {
+        let node = &self.nodes[key];
+        let limit = find(&node.quota.as_ref()?.limits, kind)?;
+        Some(limit.saturating_sub(node.consumed(kind)).max(0))
+    }
+
+    /// The limit that leaves least of a kind to a role.
+    pub(crate) fn tightest(&self, key: RoleKey, kind: Kind) -> Option<(RoleKey, i64)> {
+        self.path(key)
+            .filter_map(|key| {
+                let node = &self.nodes[key];
+                Some((key, find(&node.quota.as_ref()?.limits, kind)?))
+            })
+            .min_by_key(|(key, limit)| limit.saturating_sub(self.nodes[*key].consumed(kind)))
+    }
+
+    /// How much of a kind a role may claim of guarantees: of its own, without what is kept for those
+    /// below it; and of those above it that have no active framework themselves, without what is kept
+    /// for others below them.
+    pub(crate) fn claim(&self, key: RoleKey, kind: Kind) -> i64 {
+        let mut claim = 0;
+        let mut held_by_path = 0;
+        for above in self.path(key) {
+            let node = &self.nodes[above];
+            if above == key || node.active.is_empty() {
+                let held = get(&node.unsatisfied_below, kind) - held_by_path;
+                claim = claim.max(node.guarantee(kind) - node.consumed(kind) - held);
+            }
+            held_by_path = get(&node.unsatisfied, kind);
+        }
+        claim
+    }
+
+    /// By how much less of a kind would have to be held back if a role took as much as it could.
+    pub(crate) fn creditable(&self, key: RoleKey, kind: Kind) -> i64 {
+        let mut least = get(&self.nodes[key].unsatisfied_below, kind);
+        let mut top = key;
+        while let Some(parent) = self.nodes[top].parent {
+            let below = get(&self.nodes[parent].unsatisfied_below, kind);
+            least += below - get(&self.nodes[top].unsatisfied, kind);
+            top = parent;
+        }
+        get(&self.nodes[top].unsatisfied, kind) - least
+    }
+
+    /// Whether a role may claim anything of guarantees.
+    pub(crate) fn has_claim(&self, key: RoleKey) -> bool {
+        self.path(key).any(|above| {
+            let quota = self.nodes[above].quota.as_ref();
+            quota.is_some_and(|quota| {
+                quota
+                    .guarantees
+                    .iter()
+                    .any(|(kind, _)| self.claim(key, *kind) > 0)
+            })
+        })
+    }
+
+    pub(crate) fn set_quota(&mut self, key: RoleKey, quota: Option<RoleQuota>) {
+        let before = std::mem::replace(&mut self.nodes[key].quota, quota.clone());
+        for (quota, add) in [(&before, false), (&quota, true)] {
+            if let Some(quota) = quota {
+                let step = |count: &mut usize, counts: bool| {
+                    *count = count.saturating_add_signed(match (counts, add) {
+                        (false, _) => 0,
+                        (true, true) => 1,
+                        (true, false) => -1,
+                    });
+                };
+                step(&mut self.quotas, true);
+                step(&mut self.limits, !quota.limits.is_empty() || quota.legacy);
+                // Guarantees count down last, so that refresh below still sees that there are some.
+                if add {
+                    step(&mut self.guarantees, !quota.guarantees.is_empty());
+                }
+            }
+        }
+        self.nodes[key].starved = None;
+        let kinds: Vec<Kind> = [&before, &quota]
+            .into_iter()
+            .flatten()
+            .flat_map(|quota| quota.guarantees.iter().map(|entry| entry.0))
+            .collect();
+        for kind in kinds {
+            self.refresh(key, kind);
+        }
+        if before.is_some_and(|quota| !quota.guarantees.is_empty()) {
+            self.guarantees -= 1;
+        }
+    }
+}

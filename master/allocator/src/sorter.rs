@@ -1,0 +1,474 @@
+//! Weighted dominant-resource fairness over a tree: who is furthest below its share.
+//!
+//! Entered through [`Sorter::settle`] and [`Sorter::order`]; fed by the accounting only. Knows nothing
+//! of agents, offers or clocks. Invariant: a node's share is a function of its allocation, its weight
+//! and the totals alone; siblings stand in the order of (share, allocations made, name), so two sorters
+//! fed the same calls agree to the last unit. Inner nodes are roles; `.` below a role stands for its own
+//! frameworks, which compete with its sub-roles; leaves are frameworks.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use crate::slab::{Key, Slab, at};
+
+/// A node of the tree.
+pub type NodeKey = Key;
+
+/// A kind of resource: an interned name.
+pub type Kind = Key;
+
+/// With fewer nodes, comparing names is cheaper than numbering them.
+const RANKED_MIN: usize = 32;
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct Sorter {
+    nodes: Slab<Node>,
+    /// By which each node was last put into its place: apart, since comparing is most of the work.
+    keys: Vec<PlaceKey>,
+    /// The order of the names, unless one was added since.
+    ranks: Vec<u32>,
+    ranks_stale: bool,
+    /// By what allocations are divided: the totals, or infinity for what does not count.
+    scales: Vec<f64>,
+    /// Of the whole cluster, by kind.
+    totals: Vec<i64>,
+    excluded: Vec<bool>,
+    /// Nodes whose place may be wrong; each is marked so that it is here once.
+    touched: Vec<NodeKey>,
+    /// Every share may be wrong, since a total or a weight has changed.
+    stale: bool,
+    root: NodeKey,
+}
+
+/// Share, and allocations made. The share is not negative, so its bits are in its order.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct PlaceKey {
+    share: u64,
+    count: u64,
+}
+
+impl PlaceKey {
+    const fn new(share: f64, count: u64) -> Self {
+        Self {
+            share: share.to_bits(),
+            count,
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Node {
+    parent: NodeKey,
+    name: Arc<str>,
+    /// What the node stands for, to whoever made it.
+    tag: Key,
+    weight: f64,
+    /// Allocations made.
+    count: u64,
+    /// By kind.
+    allocated: Vec<i64>,
+    /// Active children, in order.
+    order: Vec<NodeKey>,
+    active: bool,
+    touched: bool,
+}
+
+impl Default for Sorter {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Sorter {
+    #[must_use]
+    pub fn new() -> Self {
+        let mut nodes = Slab::default();
+        let root = nodes.insert(Node::new(0, "".into(), Key::MAX));
+        Self {
+            nodes,
+            keys: vec![PlaceKey::default()],
+            ranks: Vec::new(),
+            ranks_stale: true,
+            scales: Vec::new(),
+            totals: Vec::new(),
+            excluded: Vec::new(),
+            touched: Vec::new(),
+            stale: false,
+            root,
+        }
+    }
+
+    #[must_use]
+    pub const fn root(&self) -> NodeKey {
+        self.root
+    }
+
+    /// A new, inactive node. The tag is given back by [`Sorter::tag`].
+    pub fn add(&mut self, parent: NodeKey, name: Arc<str>, tag: Key) -> NodeKey {
+        let key = self.nodes.insert(Node::new(parent, name, tag));
+        self.ranks_stale = true;
+        if self.keys.len() <= at(key) {
+            self.keys.resize(at(key) + 1, PlaceKey::default());
+        }
+        self.keys[at(key)] = PlaceKey::default();
+        key
+    }
+
+    /// Removes a node without children.
+    pub fn remove(&mut self, node: NodeKey) {
+        self.deactivate(node);
+        if self.nodes[node].touched {
+            self.touched.retain(|touched| *touched != node);
+        }
+        self.nodes.remove(node);
+    }
+
+    /// Puts a node, and those above it, among those that are considered.
+    pub fn activate(&mut self, node: NodeKey) {
+        let mut child = node;
+        while child != self.root && !self.nodes[child].active {
+            let share = self.share_of(child);
+            let entry = &mut self.nodes[child];
+            entry.active = true;
+            let (parent, count) = (entry.parent, entry.count);
+            self.keys[at(child)] = PlaceKey::new(share, count);
+            self.place(parent, child);
+            child = parent;
+        }
+    }
+
+    /// Takes a node out of consideration, and those above it that have no other active child.
+    pub fn deactivate(&mut self, node: NodeKey) {
+        let mut child = node;
+        while child != self.root && self.nodes[child].active && self.nodes[child].order.is_empty() {
+            let parent = self.nodes[child].parent;
+            let place = self.position(parent, child);
+            self.nodes[parent].order.remove(place);
+            self.nodes[child].active = false;
+            child = parent;
+        }
+    }
+
+    pub fn set_weight(&mut self, node: NodeKey, weight: f64) {
+        self.nodes[node].weight = weight;
+        self.touch(node);
+    }
+
+    /// Leaves a kind out of all shares, or not.
+    pub fn set_excluded(&mut self, kind: Kind, excluded: bool) {
+        if self.excluded.len() <= at(kind) {
+            self.excluded.resize(at(kind) + 1, false);
+        }
+        self.excluded[at(kind)] = excluded;
+        self.rescale(kind);
+    }
+
+    pub fn add_total(&mut self, kind: Kind, amount: i64) {
+        if amount == 0 {
+            return;
+        }
+        if self.totals.len() <= at(kind) {
+            self.totals.resize(at(kind) + 1, 0);
+        }
+        self.totals[at(kind)] = self.totals[at(kind)].saturating_add(amount);
+        self.rescale(kind);
+    }
+
+    #[must_use]
+    pub fn total(&self, kind: Kind) -> i64 {
+        self.totals.get(at(kind)).copied().unwrap_or(0)
+    }
+
+    /// Adds to what one node, not those above it, is known to have.
+    #[inline]
+    pub fn add_allocated(&mut self, node: NodeKey, kind: Kind, amount: i64) {
+        let entry = &mut self.nodes[node];
+        if entry.allocated.len() <= at(kind) {
+            entry.allocated.resize(at(kind) + 1, 0);
+        }
+        entry.allocated[at(kind)] = entry.allocated[at(kind)].saturating_add(amount);
+        self.touch(node);
+    }
+
+    /// As [`Sorter::add_allocated`] for several kinds, and [`Sorter::count_allocation`] as often as said.
+    #[inline]
+    pub fn add_all(&mut self, node: NodeKey, changes: &[(Kind, i64)], allocations: u64) {
+        let entry = &mut self.nodes[node];
+        entry.count += allocations;
+        for (kind, amount) in changes {
+            if entry.allocated.len() <= at(*kind) {
+                entry.allocated.resize(at(*kind) + 1, 0);
+            }
+            let allocated = &mut entry.allocated[at(*kind)];
+            *allocated = allocated.saturating_add(*amount);
+        }
+        if !entry.touched {
+            entry.touched = true;
+            self.touched.push(node);
+        }
+    }
+
+    /// Notes that an allocation was made to the node: among equal shares, fewer come first.
+    #[inline]
+    pub fn count_allocation(&mut self, node: NodeKey) {
+        self.nodes[node].count += 1;
+        self.touch(node);
+    }
+
+    #[must_use]
+    pub fn allocated(&self, node: NodeKey, kind: Kind) -> i64 {
+        self.nodes[node]
+            .allocated
+            .get(at(kind))
+            .copied()
+            .unwrap_or(0)
+    }
+
+    /// All that the node has, by kind.
+    pub fn allocations(&self, node: NodeKey) -> impl Iterator<Item = (Kind, i64)> {
+        (0..)
+            .zip(self.nodes[node].allocated.iter().copied())
+            .filter(|entry| entry.1 != 0)
+    }
+
+    #[must_use]
+    pub fn count(&self, node: NodeKey) -> u64 {
+        self.nodes[node].count
+    }
+
+    #[inline]
+    #[must_use]
+    pub fn tag(&self, node: NodeKey) -> Key {
+        self.nodes[node].tag
+    }
+
+    #[inline]
+    #[must_use]
+    pub fn parent(&self, node: NodeKey) -> NodeKey {
+        self.nodes[node].parent
+    }
+
+    #[must_use]
+    pub fn is_active(&self, node: NodeKey) -> bool {
+        self.nodes[node].active
+    }
+
+    /// The product of no more than the allocation, the totals and the weight.
+    #[must_use]
+    pub fn share_of(&self, node: NodeKey) -> f64 {
+        let node = &self.nodes[node];
+        let parts = node.allocated.iter().zip(&self.scales);
+        let share = parts.fold(0.0_f64, |share, (allocated, scale)| {
+            share.max(*allocated as f64 / scale)
+        });
+        share / node.weight
+    }
+
+    fn rescale(&mut self, kind: Kind) {
+        self.stale = true;
+        if self.scales.len() <= at(kind) {
+            self.scales.resize(at(kind) + 1, f64::INFINITY);
+        }
+        let total = self.total(kind);
+        let counts = total > 0 && !self.excluded.get(at(kind)).copied().unwrap_or(false);
+        self.scales[at(kind)] = if counts { total as f64 } else { f64::INFINITY };
+    }
+
+    /// The active children of a node in the order as of the last [`Sorter::settle`].
+    #[inline]
+    #[must_use]
+    pub fn order(&self, node: NodeKey) -> &[NodeKey] {
+        &self.nodes[node].order
+    }
+
+    /// Whether every node stands in its place.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        !self.stale && self.touched.is_empty()
+    }
+
+    /// Brings every node to its place: only those that changed move, unless a total changed.
+    #[inline]
+    pub fn settle(&mut self) {
+        if self.ranks_stale && at(self.nodes.bound()) > RANKED_MIN {
+            self.rank_names();
+        }
+        if self.stale {
+            self.settle_all();
+        }
+        while let Some(node) = self.touched.pop() {
+            let entry = &mut self.nodes[node];
+            entry.touched = false;
+            // An only child is in its place whatever its key; `place` sees to it when another comes.
+            let (active, parent) = (entry.active, entry.parent);
+            if active && self.nodes[parent].order.len() > 1 {
+                self.settle_one(node);
+            }
+        }
+    }
+
+    fn settle_one(&mut self, node: NodeKey) {
+        let entry = &self.nodes[node];
+        let (parent, count) = (entry.parent, entry.count);
+        let (old, new) = (
+            self.keys[at(node)],
+            PlaceKey::new(self.share_of(node), count),
+        );
+        if old == new {
+            return;
+        }
+        let from = self.position(parent, node);
+        self.keys[at(node)] = new;
+        // The others are in order on both sides of the old place: search the side it moves to.
+        let forward = old < new;
+        let order = &self.nodes[parent].order;
+        let to = if forward {
+            from + order[from + 1..].partition_point(|other| self.before(*other, node))
+        } else {
+            order[..from].partition_point(|other| self.before(*other, node))
+        };
+        let order = &mut self.nodes[parent].order;
+        // A move of its own: rotating costs several times as much.
+        if forward {
+            order.copy_within(from + 1..=to, from);
+        } else {
+            order.copy_within(to..from, to + 1);
+        }
+        order[to] = node;
+    }
+
+    /// Numbers all names in their order, so that equal shares need not compare texts.
+    fn rank_names(&mut self) {
+        self.ranks_stale = false;
+        let mut nodes: Vec<NodeKey> = self.nodes.iter().map(|(node, _)| node).collect();
+        nodes.sort_unstable_by(|a, b| self.nodes[*a].name.cmp(&self.nodes[*b].name));
+        self.ranks.clear();
+        self.ranks.resize(self.keys.len(), 0);
+        for (rank, node) in (0..).zip(nodes) {
+            self.ranks[at(node)] = rank;
+        }
+    }
+
+    fn settle_all(&mut self) {
+        self.stale = false;
+        for node in 0..self.nodes.bound() {
+            if self.nodes.contains(node) && self.nodes[node].active {
+                let share = self.share_of(node);
+                self.keys[at(node)] = PlaceKey::new(share, self.nodes[node].count);
+            }
+        }
+        while let Some(node) = self.touched.pop() {
+            self.nodes[node].touched = false;
+        }
+        for node in 0..self.nodes.bound() {
+            if self.nodes.contains(node) && self.nodes[node].order.len() > 1 {
+                let mut order = std::mem::take(&mut self.nodes[node].order);
+                if !order.is_sorted_by(|a, b| self.compare(*a, *b).is_lt()) {
+                    order.sort_by(|a, b| self.compare(*a, *b));
+                }
+                self.nodes[node].order = order;
+            }
+        }
+    }
+
+    #[inline]
+    fn touch(&mut self, node: NodeKey) {
+        let entry = &mut self.nodes[node];
+        if !entry.touched {
+            entry.touched = true;
+            self.touched.push(node);
+        }
+    }
+
+    fn place(&mut self, parent: NodeKey, child: NodeKey) {
+        if let [only] = self.nodes[parent].order[..] {
+            self.keys[at(only)] = PlaceKey::new(self.share_of(only), self.nodes[only].count);
+        }
+        let order = &self.nodes[parent].order;
+        let place = order.partition_point(|other| self.before(*other, child));
+        self.nodes[parent].order.insert(place, child);
+    }
+
+    fn position(&self, parent: NodeKey, child: NodeKey) -> usize {
+        let order = &self.nodes[parent].order;
+        if order.first() == Some(&child) {
+            return 0;
+        }
+        order.partition_point(|other| self.before(*other, child))
+    }
+
+    #[inline]
+    fn before(&self, a: NodeKey, b: NodeKey) -> bool {
+        self.compare(a, b).is_lt()
+    }
+
+    /// By the values by which both were last placed.
+    #[inline]
+    fn compare(&self, a: NodeKey, b: NodeKey) -> Ordering {
+        let order = self.keys[at(a)].cmp(&self.keys[at(b)]);
+        if order.is_ne() {
+            order
+        } else if self.ranks_stale {
+            self.nodes[a].name.cmp(&self.nodes[b].name)
+        } else {
+            self.ranks[at(a)].cmp(&self.ranks[at(b)])
+        }
+    }
+
+    /// Orders two nodes as a walk of the whole tree meets them.
+    pub(crate) fn compare_in_walk(&self, a: NodeKey, b: NodeKey) -> Ordering {
+        if self.nodes[a].parent == self.nodes[b].parent {
+            return self.compare(a, b);
+        }
+        let (left, right) = (self.path(a), self.path(b));
+        let fork = left.iter().zip(&right).find(|(a, b)| a != b);
+        fork.map_or(left.len().cmp(&right.len()), |(a, b)| self.compare(*a, *b))
+    }
+
+    /// From below the root down to the node.
+    fn path(&self, node: NodeKey) -> Vec<NodeKey> {
+        let mut path = vec![node];
+        let mut next = node;
+        while self.nodes[next].parent != self.root {
+            next = self.nodes[next].parent;
+            path.push(next);
+        }
+        path.reverse();
+        path
+    }
+
+    /// The product, down the path, of the part of the weight that a node has among its active
+    /// siblings: the chance by which a random order is drawn.
+    pub(crate) fn relative_weight(&self, node: NodeKey) -> f64 {
+        let mut relative = 1.0;
+        let mut next = node;
+        while next != self.root {
+            let entry = &self.nodes[next];
+            let siblings = &self.nodes[entry.parent].order;
+            let sum: f64 = siblings
+                .iter()
+                .map(|sibling| self.nodes[*sibling].weight)
+                .sum();
+            relative *= entry.weight / sum;
+            next = entry.parent;
+        }
+        relative
+    }
+}
+
+impl Node {
+    const fn new(parent: NodeKey, name: Arc<str>, tag: Key) -> Self {
+        Self {
+            parent,
+            name,
+            tag,
+            weight: 1.0,
+            count: 0,
+            allocated: Vec::new(),
+            order: Vec::new(),
+            active: false,
+            touched: false,
+        }
+    }
+}

@@ -1,0 +1,320 @@
+//! What can be read of the allocator: shares, totals, quota, filters; for metrics and for tests.
+
+use std::collections::BTreeMap;
+
+use meseta_resources::{
+    AgentId, FrameworkId, ResourceLimits, ResourceQuantities, Resources, Role, Scalar,
+};
+
+use crate::Allocator;
+use crate::error::Error;
+use crate::quota::Quota;
+use crate::roles::{RoleKey, RoleNode};
+use crate::sorter::NodeKey;
+
+/// Dominant shares, divided by weights.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Shares {
+    /// By role, of its whole subtree.
+    pub roles: BTreeMap<Role, f64>,
+    /// By role and framework.
+    pub frameworks: BTreeMap<(Role, FrameworkId), f64>,
+}
+
+/// What there is to say of a role.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RoleView {
+    pub role: Role,
+    pub weight: f64,
+    pub quota: Quota,
+    /// Counts toward guarantees and limits: what is reserved to the subtree, and what of the rest it has
+    /// been offered or uses.
+    pub consumed: ResourceQuantities,
+    pub reserved: ResourceQuantities,
+    /// Offered to or used by the subtree, reserved or not.
+    pub allocated: ResourceQuantities,
+    /// Filters of its frameworks.
+    pub filters: usize,
+    pub frameworks: Vec<FrameworkId>,
+}
+
+impl Allocator {
+    fn named(&self, amounts: impl Iterator<Item = (u32, i64)>) -> ResourceQuantities {
+        let named = amounts
+            .map(|(kind, amount)| (self.classes.name(kind).clone(), Scalar::from_millis(amount)));
+        named.collect()
+    }
+
+    /// Of all agents.
+    #[must_use]
+    pub fn total(&self) -> ResourceQuantities {
+        self.named((0..self.kinds()).map(|kind| (kind, self.sorter.total(kind))))
+    }
+
+    fn kinds(&self) -> u32 {
+        self.classes.kinds()
+    }
+
+    /// Offered or in use, of all agents.
+    #[must_use]
+    pub fn allocated(&self) -> ResourceQuantities {
+        let top = self
+            .roles
+            .iter()
+            .filter(|(_, node)| node.parent.is_none() && node.exists());
+        let mut all = ResourceQuantities::new();
+        for (_, node) in top {
+            all += &self.named(self.sorter.allocations(node.node));
+        }
+        all
+    }
+
+    /// Cycles so far.
+    #[must_use]
+    pub const fn cycles(&self) -> u64 {
+        self.cycles
+    }
+
+    #[must_use]
+    pub fn shares(&self) -> Shares {
+        let mut shares = Shares::default();
+        for (_, node) in self.roles.iter().filter(|(_, node)| node.exists()) {
+            shares
+                .roles
+                .insert(node.role.clone(), self.sorter.share_of(node.node));
+            for (_, slot) in node.slots.iter() {
+                let slot = &self.slots[*slot];
+                let id = self.frameworks[slot.framework].id.clone();
+                shares
+                    .frameworks
+                    .insert((node.role.clone(), id), self.sorter.share_of(slot.node));
+            }
+        }
+        shares
+    }
+
+    /// Roles that exist, by name.
+    #[must_use]
+    pub fn roles(&self) -> Vec<RoleView> {
+        let existing = self.roles.iter().filter(|(_, node)| node.exists());
+        let mut roles: Vec<RoleView> = existing.map(|(key, node)| self.view(key, node)).collect();
+        roles.sort_by(|a, b| a.role.cmp(&b.role));
+        roles
+    }
+
+    /// One role, if it exists.
+    #[must_use]
+    pub fn role(&self, role: &Role) -> Option<RoleView> {
+        let key = self.roles.find(role)?;
+        let node = &self.roles[key];
+        node.exists().then(|| self.view(key, node))
+    }
+
+    fn view(&self, key: RoleKey, node: &RoleNode) -> RoleView {
+        let quota = self.quota_of(node);
+        let slots = || node.slots.iter().map(|(_, slot)| &self.slots[*slot]);
+        let mut frameworks: Vec<FrameworkId> = slots()
+            .map(|slot| self.frameworks[slot.framework].id.clone())
+            .collect();
+        frameworks.sort_unstable();
+        RoleView {
+            role: node.role.clone(),
+            weight: node.weight.unwrap_or(1.0),
+            quota,
+            consumed: self
+                .named((0..self.kinds()).map(|kind| (kind, self.roles[key].consumed(kind)))),
+            reserved: self.named((0..).zip(node.reserved.iter().copied())),
+            allocated: self.named(self.sorter.allocations(node.node)),
+            filters: slots().map(|slot| self.filters.count(slot.filters)).sum(),
+            frameworks,
+        }
+    }
+
+    fn quota_of(&self, node: &RoleNode) -> Quota {
+        let Some(quota) = &node.quota else {
+            return Quota::default();
+        };
+        let limits = quota.limits.iter().map(|(kind, limit)| {
+            (
+                self.classes.name(*kind).clone(),
+                Scalar::from_millis(*limit),
+            )
+        });
+        Quota {
+            guarantees: self.named(quota.guarantees.iter().copied()),
+            limits: limits.collect::<ResourceLimits>(),
+            legacy: quota.legacy,
+        }
+    }
+
+    /// All quotas that are set.
+    #[must_use]
+    pub fn quotas(&self) -> BTreeMap<Role, Quota> {
+        let with_quota = self.roles.iter().filter(|(_, node)| node.quota.is_some());
+        with_quota
+            .map(|(_, node)| (node.role.clone(), self.quota_of(node)))
+            .collect()
+    }
+
+    /// What the capacity heuristic compares quota with: non-revocable scalars of all agents, with or
+    /// without what is reserved statically.
+    #[must_use]
+    pub fn quota_capacity(&self, without_static_reservations: bool) -> ResourceQuantities {
+        let mut capacity = ResourceQuantities::new();
+        for (_, agent) in self.agents.iter() {
+            for (class, amount) in &agent.total.scalars {
+                let class = &self.classes[*class];
+                let is_static =
+                    class.template.reservations().first().is_some_and(|bottom| {
+                        bottom.kind == meseta_resources::ReservationKind::Static
+                    });
+                let left_out = class.revocable || (without_static_reservations && is_static);
+                if !left_out {
+                    let amount = if class.shared { class.unit } else { *amount };
+                    capacity.increase(self.classes.name(class.kind), Scalar::from_millis(amount));
+                }
+            }
+        }
+        capacity
+    }
+
+    /// What is guaranteed in all; a guarantee below another is part of it.
+    #[must_use]
+    pub fn guaranteed(&self, except: Option<&Role>) -> ResourceQuantities {
+        let top = self.roles.iter().filter(|(_, node)| node.parent.is_none());
+        let mut all = ResourceQuantities::new();
+        for (key, _) in top {
+            all += &self.guaranteed_below(key, except);
+        }
+        all
+    }
+
+    fn guaranteed_below(&self, key: RoleKey, except: Option<&Role>) -> ResourceQuantities {
+        let mut below = ResourceQuantities::new();
+        for (child, _) in self
+            .roles
+            .iter()
+            .filter(|(_, node)| node.parent == Some(key))
+        {
+            below += &self.guaranteed_below(child, except);
+        }
+        let node = &self.roles[key];
+        if except != Some(&node.role) {
+            for (name, own) in self.quota_of(node).guarantees.iter() {
+                below.set(name, own.max(below.get(name.as_str())));
+            }
+        }
+        below
+    }
+
+    /// What is free on an agent.
+    ///
+    /// # Errors
+    /// When it is not known.
+    pub fn available(&self, agent: &AgentId) -> Result<Resources, Error> {
+        let key = self.agent_key(agent)?;
+        Ok(self.classes.resources(&self.agents[key].free, None))
+    }
+
+    /// All that an agent has.
+    ///
+    /// # Errors
+    /// When it is not known.
+    pub fn agent_total(&self, agent: &AgentId) -> Result<Resources, Error> {
+        let key = self.agent_key(agent)?;
+        Ok(self.classes.resources(&self.agents[key].total, None))
+    }
+
+    /// What frameworks hold on an agent, offered or in use.
+    ///
+    /// # Errors
+    /// When it is not known.
+    pub fn held(&self, agent: &AgentId) -> Result<BTreeMap<FrameworkId, Resources>, Error> {
+        let key = self.agent_key(agent)?;
+        let mut held: BTreeMap<FrameworkId, Resources> = BTreeMap::new();
+        for holding in &self.agents[key].holdings {
+            let slot = &self.slots[holding.slot];
+            let role = &self.roles[slot.role].role;
+            let id = self.frameworks[slot.framework].id.clone();
+            *held.entry(id).or_default() += self.classes.resources(&holding.resources, Some(role));
+        }
+        Ok(held)
+    }
+
+    #[must_use]
+    pub fn agents(&self) -> Vec<AgentId> {
+        let mut ids: Vec<AgentId> = self
+            .agents
+            .iter()
+            .map(|(_, agent)| agent.id.clone())
+            .collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    #[must_use]
+    pub fn contains_agent(&self, agent: &AgentId) -> bool {
+        self.agent_keys.contains_key(agent)
+    }
+
+    #[must_use]
+    pub fn contains_framework(&self, framework: &FrameworkId) -> bool {
+        self.framework_key(framework).is_ok()
+    }
+
+    /// Active roles in the order in which they would be offered to, each with its active frameworks in
+    /// theirs. A random sorter draws anew each time.
+    pub fn order(&mut self) -> Vec<(Role, Vec<FrameworkId>)> {
+        self.sorter.settle();
+        let mut order = Vec::new();
+        if self.options.role_sorter == crate::SorterKind::Random {
+            let active = self
+                .roles
+                .iter()
+                .filter(|(_, node)| !node.active.is_empty());
+            let nodes: Vec<NodeKey> = active.map(|(_, node)| node.own).collect();
+            for node in self.rng.weighted_shuffle(&self.sorter, &nodes) {
+                order.push(self.members(node));
+            }
+        } else {
+            self.walk_order(self.sorter.root(), &mut order);
+        }
+        order
+    }
+
+    fn members(&self, own: NodeKey) -> (Role, Vec<FrameworkId>) {
+        let slots = self
+            .sorter
+            .order(own)
+            .iter()
+            .map(|slot| self.sorter.tag(*slot));
+        let id = |slot| self.frameworks[self.slots[slot].framework].id.clone();
+        (
+            self.roles[self.sorter.tag(own)].role.clone(),
+            slots.map(id).collect(),
+        )
+    }
+
+    fn walk_order(&self, node: NodeKey, order: &mut Vec<(Role, Vec<FrameworkId>)>) {
+        for child in self.sorter.order(node) {
+            let role = &self.roles[self.sorter.tag(*child)];
+            if role.own == *child {
+                let slots = self
+                    .sorter
+                    .order(*child)
+                    .iter()
+                    .map(|slot| self.sorter.tag(*slot));
+                let id = |slot| self.frameworks[self.slots[slot].framework].id.clone();
+                order.push((role.role.clone(), slots.map(id).collect()));
+            } else {
+                self.walk_order(*child, order);
+            }
+        }
+    }
+
+    /// An estimate of the memory that the agents take, in bytes: for the benchmark.
+    #[must_use]
+    pub fn agent_bytes(&self) -> usize {
+        self.agents.iter().map(|(_, agent)| agent.bytes()).sum()
+    }
+}

@@ -1,0 +1,444 @@
+//! ACCEPT and DECLINE: from offers to tasks.
+//!
+//! The operations of an ACCEPT are applied in order to what the offers hold; each fails alone.
+//! What is left goes back with the call's filter. Invariant: what is launched was offered, to this
+//! framework, in this call.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use meseta_proto::meseta::v1::{self as meseta, master_frame};
+use meseta_proto::mesos::v1::offer::{Operation, operation};
+use meseta_proto::mesos::v1::scheduler::{call, event};
+use meseta_proto::mesos::v1::task_status::Reason;
+use meseta_proto::mesos::v1::{self, OperationState, TaskInfo, TaskState};
+use meseta_resources::{AgentId, FrameworkId, OfferId, Resources, Role};
+use prost::Message;
+
+use super::framework::Framework;
+use super::io::Answer;
+use super::offers::{Offer, Refusal};
+use super::status::Verdict;
+use super::task::{self, ExecutorRecord, TaskRecord};
+use super::task_validation::{self, Valid};
+use super::wire::{self, Format};
+use super::{MasterCore, event_of};
+
+/// Offers in one call.
+pub(super) const OFFERS_PER_CALL_MAX: usize = 4_096;
+/// Tasks in one ACCEPT: what one 32 MiB body sensibly holds.
+pub(super) const TASKS_PER_ACCEPT_MAX: usize = 10_000;
+
+/// How long a refused offer stays away unless the framework says otherwise.
+const REFUSE_DEFAULT: Duration = Duration::from_secs(5);
+const REFUSE_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// What an ACCEPT works on: the sum of its offers.
+struct Basket {
+    agent: AgentId,
+    role: Role,
+    remaining: Resources,
+}
+
+impl MasterCore {
+    pub(super) fn accept(&mut self, framework: &FrameworkId, call: call::Accept) -> Answer {
+        let tasks: usize = call
+            .operations
+            .iter()
+            .map(|operation| tasks_of(operation).len())
+            .sum();
+        if call.offer_ids.len() > OFFERS_PER_CALL_MAX || tasks > TASKS_PER_ACCEPT_MAX {
+            return Answer::BadRequest(format!(
+                "An ACCEPT may name at most {OFFERS_PER_CALL_MAX} offers and \
+                 {TASKS_PER_ACCEPT_MAX} tasks"
+            ));
+        }
+        let offers = match self.valid_offers(framework, &call.offer_ids) {
+            Ok(offers) => offers,
+            Err(reason) => {
+                self.refuse_accept(framework, &call, &reason);
+                return Answer::Accepted;
+            }
+        };
+        let Some(mut basket) = self.take_offers(&offers) else {
+            return Answer::Accepted;
+        };
+        self.counters.offers_accepted += u64::try_from(offers.len()).unwrap_or(u64::MAX);
+        for operation in call.operations {
+            self.apply(framework, &mut basket, operation);
+        }
+        let refusal = refusal(call.filters.as_ref());
+        self.recover_resources(framework, &basket.agent, &basket.remaining, refusal);
+        Answer::Accepted
+    }
+
+    pub(super) fn decline(&mut self, framework: &FrameworkId, call: &call::Decline) -> Answer {
+        if call.offer_ids.len() > OFFERS_PER_CALL_MAX {
+            return Answer::BadRequest(format!(
+                "A DECLINE may name at most {OFFERS_PER_CALL_MAX} offers"
+            ));
+        }
+        let refusal = refusal(call.filters.as_ref());
+        for id in &call.offer_ids {
+            let Ok(id) = OfferId::new(&id.value) else {
+                continue;
+            };
+            if self
+                .offers
+                .get(&id)
+                .is_some_and(|offer| offer.framework_id == *framework)
+            {
+                self.end_offer(&id, refusal);
+                self.counters.offers_declined += 1;
+            }
+        }
+        Answer::Accepted
+    }
+
+    /// The offers of a call, if all of them can be used together by this framework.
+    fn valid_offers(
+        &self,
+        framework: &FrameworkId,
+        ids: &[v1::OfferId],
+    ) -> Result<Vec<Arc<Offer>>, String> {
+        if ids.is_empty() {
+            return Err("No offers specified".to_owned());
+        }
+        let mut seen = BTreeSet::new();
+        let mut offers: Vec<Arc<Offer>> = Vec::with_capacity(ids.len());
+        for id in ids {
+            if !seen.insert(id.value.as_str()) {
+                return Err(format!(
+                    "Duplicate offer {} in offer list",
+                    id.value.escape_debug()
+                ));
+            }
+        }
+        for id in ids {
+            let offer = self
+                .offers
+                .get(id.value.as_str())
+                .ok_or_else(|| format!("Offer {} is no longer valid", id.value.escape_debug()))?;
+            if offer.framework_id != *framework {
+                return Err(format!(
+                    "Offer {} has invalid framework {} while framework {framework} is expected",
+                    offer.id, offer.framework_id
+                ));
+            }
+            if let Some(first) = offers.first() {
+                if first.role != offer.role {
+                    return Err(format!(
+                        "Aggregated offers must be allocated to the same role. Offer {} uses role \
+                         '{}' but another is using role '{}'",
+                        offer.id, offer.role, first.role
+                    ));
+                }
+                if first.agent_id != offer.agent_id {
+                    return Err(format!(
+                        "Aggregated offers must belong to one single agent. Offer {} uses agent \
+                         {} and agent {}",
+                        offer.id, offer.agent_id, first.agent_id
+                    ));
+                }
+            }
+            offers.push(offer.clone());
+        }
+        Ok(offers)
+    }
+
+    fn take_offers(&mut self, offers: &[Arc<Offer>]) -> Option<Basket> {
+        let first = offers.first()?;
+        let mut basket = Basket {
+            agent: first.agent_id.clone(),
+            role: first.role.clone(),
+            remaining: Resources::new(),
+        };
+        for offer in offers {
+            if let Some(offer) = self.take_offer(&offer.id) {
+                basket.remaining += &offer.resources;
+            }
+        }
+        Some(basket)
+    }
+
+    /// Nothing of the call can be done: its offers go back, its tasks are told so.
+    fn refuse_accept(&mut self, framework: &FrameworkId, call: &call::Accept, reason: &str) {
+        for id in &call.offer_ids {
+            let Ok(id) = OfferId::new(&id.value) else {
+                continue;
+            };
+            if self
+                .offers
+                .get(&id)
+                .is_some_and(|offer| offer.framework_id == *framework)
+            {
+                self.end_offer(&id, Refusal::None);
+            }
+        }
+        let state = self.state_for(framework, TaskState::TaskDropped);
+        let message = format!("Task launched with invalid offers: {reason}");
+        for operation in &call.operations {
+            for task in tasks_of(operation) {
+                self.tell(
+                    framework,
+                    Verdict {
+                        task_id: &task.task_id.value,
+                        agent_id: Some(&task.agent_id.value),
+                        state,
+                        reason: Reason::InvalidOffers,
+                        message: message.clone(),
+                    },
+                );
+            }
+            if tasks_of(operation).is_empty() {
+                let text = format!("Operation attempted with invalid offers: {reason}");
+                self.refuse_operation(framework, operation, &text);
+            }
+        }
+    }
+
+    fn apply(&mut self, framework: &FrameworkId, basket: &mut Basket, operation: Operation) {
+        let kind = operation
+            .r#type
+            .and_then(|kind| operation::Type::try_from(kind).ok());
+        match kind {
+            Some(operation::Type::Launch) if operation.id.is_none() => {
+                let tasks = operation
+                    .launch
+                    .map(|launch| launch.task_infos)
+                    .unwrap_or_default();
+                for task in tasks {
+                    self.launch(framework, basket, task);
+                }
+            }
+            Some(operation::Type::Launch) => self.refuse_tasks(
+                framework,
+                &operation,
+                Reason::TaskInvalid,
+                "The `id` field cannot be set on LAUNCH operations",
+            ),
+            Some(operation::Type::LaunchGroup) => self.refuse_tasks(
+                framework,
+                &operation,
+                Reason::TaskGroupInvalid,
+                "LAUNCH_GROUP is not supported by this version of the master",
+            ),
+            Some(kind) => {
+                let text = format!(
+                    "{} is not supported by this version of the master",
+                    kind.as_str_name()
+                );
+                self.refuse_operation(framework, &operation, &text);
+            }
+            None => self.refuse_operation(framework, &operation, "Unknown operation type"),
+        }
+    }
+
+    fn refuse_tasks(
+        &mut self,
+        framework: &FrameworkId,
+        operation: &Operation,
+        reason: Reason,
+        message: &str,
+    ) {
+        for task in tasks_of(operation) {
+            self.task_error(framework, task, reason, message.to_owned());
+        }
+    }
+
+    fn task_error(
+        &mut self,
+        framework: &FrameworkId,
+        task: &TaskInfo,
+        reason: Reason,
+        message: String,
+    ) {
+        self.tell(
+            framework,
+            Verdict {
+                task_id: &task.task_id.value,
+                agent_id: Some(&task.agent_id.value),
+                state: TaskState::TaskError,
+                reason,
+                message,
+            },
+        );
+    }
+
+    /// Answers an operation that has an id to answer to; the others have no way to be told.
+    fn refuse_operation(&mut self, framework: &FrameworkId, operation: &Operation, message: &str) {
+        tracing::info!(framework_id = %framework, reason = %message, "operation refused");
+        let Some(id) = &operation.id else { return };
+        let mut event = event_of(event::Type::UpdateOperationStatus);
+        event.update_operation_status = Some(event::UpdateOperationStatus {
+            status: v1::OperationStatus {
+                operation_id: Some(id.clone()),
+                state: OperationState::OperationError.into(),
+                message: Some(message.to_owned()),
+                ..v1::OperationStatus::default()
+            },
+        });
+        self.event(framework, event);
+    }
+
+    fn launch(&mut self, id: &FrameworkId, basket: &mut Basket, mut info: TaskInfo) {
+        let (Some(framework), Some(agent)) =
+            (self.frameworks.get(id), self.agents.get(&basket.agent))
+        else {
+            return;
+        };
+        let valid = match task_validation::validate(
+            framework,
+            agent,
+            &mut info,
+            &basket.role,
+            &basket.remaining,
+        ) {
+            Ok(valid) => valid,
+            Err(reason) => {
+                self.task_error(id, &info, Reason::TaskInvalid, reason);
+                return;
+            }
+        };
+        let Ok(remaining) = basket.remaining.checked_sub(&valid.total()) else {
+            // Validation has just said otherwise.
+            self.counters.invariant_violations += 1;
+            return;
+        };
+        basket.remaining = remaining;
+        let framework_info = (*framework.terms.info).clone();
+        let launch_executor = valid
+            .executor
+            .as_ref()
+            .is_none_or(|executor| executor.is_new);
+        self.record(id, basket, &info, valid);
+        self.counters.tasks_launched += 1;
+        let run = meseta::RunTask {
+            framework: framework_info,
+            task: info,
+            launch_executor,
+            resource_version_uuid: None,
+            accepted_time: Some(self.now.unix.as_secs_f64()),
+        };
+        let agent = basket.agent.clone();
+        self.frame(&agent, master_frame::Message::RunTask(run));
+    }
+
+    /// Puts a launched task, and its executor if that is new, on the agent's books.
+    fn record(&mut self, id: &FrameworkId, basket: &Basket, info: &TaskInfo, valid: Valid) {
+        let (Some(framework), Some(agent)) = (
+            self.frameworks.get_mut(id),
+            self.agents.get_mut(&basket.agent),
+        ) else {
+            return;
+        };
+        agent.charge(id, &valid.total());
+        let mut executor_id = None;
+        if let Some(executor) = valid.executor {
+            executor_id = Some(executor.id.clone());
+            if executor.is_new {
+                let record = ExecutorRecord {
+                    executor_id: executor.id.clone(),
+                    framework_id: id.clone(),
+                    agent_id: basket.agent.clone(),
+                    resources: executor.resources,
+                    info: executor.info.encode_to_vec().into(),
+                };
+                Arc::make_mut(&mut agent.executors)
+                    .insert((id.clone(), executor.id), Arc::new(record));
+            }
+        }
+        let record = TaskRecord {
+            task_id: valid.task_id.clone(),
+            framework_id: id.clone(),
+            agent_id: basket.agent.clone(),
+            executor_id,
+            role: basket.role.clone(),
+            resources: valid.resources,
+            state: TaskState::TaskStaging,
+            update_state: None,
+            update_uuid: None,
+            statuses: Vec::new(),
+            description: task::describe(info),
+            unreachable_since: None,
+        };
+        framework
+            .tasks
+            .insert(valid.task_id.clone(), basket.agent.clone());
+        Arc::make_mut(&mut agent.tasks).insert((id.clone(), valid.task_id), Arc::new(record));
+    }
+}
+
+/// The tasks that an operation would launch.
+fn tasks_of(operation: &Operation) -> &[TaskInfo] {
+    if let Some(launch) = &operation.launch {
+        return &launch.task_infos;
+    }
+    operation
+        .launch_group
+        .as_ref()
+        .map_or(&[], |group| group.task_group.tasks.as_slice())
+}
+
+/// What a filter asks for, in the bounds of Mesos: too long is a year, nonsense is the default.
+fn refusal(filters: Option<&v1::Filters>) -> Refusal {
+    let Some(seconds) = filters.and_then(|filters| filters.refuse_seconds) else {
+        return Refusal::For(REFUSE_DEFAULT);
+    };
+    if seconds > REFUSE_MAX.as_secs_f64() {
+        return Refusal::For(REFUSE_MAX);
+    }
+    Refusal::For(Duration::try_from_secs_f64(seconds).unwrap_or(REFUSE_DEFAULT))
+}
+
+/// The resources of a task or executor as the framework gave them, allocated to the offer's role.
+pub(super) fn allocated(resources: &[v1::Resource], role: &Role) -> Result<Resources, String> {
+    let parsed = wire::from_wire(resources)?;
+    Ok(parsed
+        .iter()
+        .map(|resource| match resource.allocation_role() {
+            Some(_) => resource.clone(),
+            None => resource.clone().with_allocation(Some(role.clone())),
+        })
+        .collect())
+}
+
+/// The same for the agent, which knows one format only.
+pub(super) fn for_agent(resources: &Resources) -> Vec<v1::Resource> {
+    wire::to_wire(resources, Format::PostRefinement)
+}
+
+impl Framework {
+    /// Whether a task of this id was lost with its agent and may come back.
+    pub(super) fn has_unreachable(&self, task: &str) -> bool {
+        self.unreachable
+            .iter()
+            .any(|record| record.task_id.as_str() == task)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filters_stay_in_bounds() {
+        let seconds = |refuse_seconds| match refusal(Some(&v1::Filters { refuse_seconds })) {
+            Refusal::None => 0.0,
+            Refusal::For(time) => time.as_secs_f64(),
+        };
+        assert!((seconds(None) - 5.0).abs() < 1e-9);
+        assert!((seconds(Some(0.5)) - 0.5).abs() < 1e-9);
+        assert!((seconds(Some(0.0))).abs() < 1e-9);
+        for nonsense in [-1.0, f64::NAN, f64::NEG_INFINITY] {
+            assert!((seconds(Some(nonsense)) - 5.0).abs() < 1e-9, "{nonsense}");
+        }
+        for forever in [4_294_967_295.0, f64::INFINITY, 1e300] {
+            assert!(
+                (seconds(Some(forever)) - 31_536_000.0).abs() < 1e-9,
+                "{forever}"
+            );
+        }
+    }
+}

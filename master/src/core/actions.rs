@@ -1,0 +1,299 @@
+//! The calls of a subscribed scheduler.
+//!
+//! Entered through [`MasterCore::call`], which checks that the caller may make calls at all, in the
+//! order in which Mesos does.
+
+use std::collections::BTreeSet;
+
+use meseta_proto::meseta::v1::{self as meseta, master_frame};
+use meseta_proto::mesos::v1::scheduler::{call, event};
+use meseta_proto::mesos::v1::{self, OperationState};
+use meseta_resources::{AgentId, FrameworkId, Role, TaskId};
+
+use super::agent::KILLS_WAITING_MAX;
+use super::call::{Action, UUID_BYTES};
+use super::framework::Link;
+use super::io::Answer;
+use super::task::is_terminal;
+use super::{MasterCore, event_of};
+
+impl MasterCore {
+    pub(super) fn call(&mut self, framework: &str, stream: Option<&str>, action: Action) -> Answer {
+        let known = FrameworkId::new(framework)
+            .ok()
+            .filter(|id| self.frameworks.contains_key(id));
+        let Some(id) = known else {
+            return Answer::BadRequest("Framework cannot be found".to_owned());
+        };
+        let link = self.frameworks.get(&id).map(|framework| &framework.link);
+        let Some(Link::Subscribed { stream_id, .. }) = link else {
+            return Answer::Forbidden("Framework is not subscribed".to_owned());
+        };
+        match stream {
+            None => {
+                return Answer::BadRequest(
+                    "All non-subscribe calls should include the 'Mesos-Stream-Id' header"
+                        .to_owned(),
+                );
+            }
+            Some(stream) if stream != stream_id => {
+                return Answer::BadRequest(format!(
+                    "The stream ID '{}' included in this request didn't match the stream ID \
+                     currently associated with framework ID {id}",
+                    stream.escape_debug()
+                ));
+            }
+            Some(_) => {}
+        }
+        self.act(&id, action)
+    }
+
+    fn act(&mut self, id: &FrameworkId, action: Action) -> Answer {
+        self.counters.call(name(&action));
+        match action {
+            Action::Teardown => {
+                self.remove_framework(id, "teardown");
+                Answer::Accepted
+            }
+            Action::Accept(call) => self.accept(id, call),
+            Action::Decline(call) => self.decline(id, &call),
+            // Nothing is scheduled for maintenance, so there are no inverse offers to know.
+            Action::AcceptInverseOffers | Action::DeclineInverseOffers | Action::Request => {
+                Answer::Accepted
+            }
+            Action::AcknowledgeOperationStatus => Answer::Accepted,
+            Action::Revive { roles } => self.revive(id, &roles),
+            Action::Suppress { roles } => self.suppress(id, &roles),
+            Action::Kill(call) => self.kill(id, &call),
+            Action::Shutdown(call) => self.shutdown_executor(id, call),
+            Action::Acknowledge {
+                agent_id,
+                task_id,
+                uuid,
+            } => self.acknowledge(id, &agent_id, &task_id, &uuid),
+            Action::Reconcile(call) => self.reconcile(id, call),
+            Action::ReconcileOperations(call) => self.reconcile_operations(id, &call),
+            Action::Message(call) => self.message(id, call),
+            Action::UpdateFramework(call) => self.update_framework(id, *call),
+        }
+    }
+
+    /// The roles that a call means; `None` when one of them is not the framework's.
+    fn roles_meant(&self, id: &FrameworkId, names: &[String]) -> Option<BTreeSet<Role>> {
+        let roles = &self.frameworks.get(id)?.terms.roles;
+        if names.is_empty() {
+            return Some(roles.clone());
+        }
+        names
+            .iter()
+            .map(|name| roles.get(name.as_str()).cloned())
+            .collect()
+    }
+
+    fn revive(&mut self, id: &FrameworkId, names: &[String]) -> Answer {
+        let Some(roles) = self.roles_meant(id, names) else {
+            tracing::info!(framework_id = %id, "REVIVE names a role that is not the framework's");
+            return Answer::Accepted;
+        };
+        if let Some(framework) = self.frameworks.get_mut(id) {
+            framework
+                .terms
+                .suppressed
+                .retain(|role| !roles.contains(role));
+        }
+        let revived = self.allocator.revive(id, &roles);
+        self.agreed("reviving roles", revived);
+        self.allocate_due = true;
+        Answer::Accepted
+    }
+
+    fn suppress(&mut self, id: &FrameworkId, names: &[String]) -> Answer {
+        let Some(roles) = self.roles_meant(id, names) else {
+            tracing::info!(framework_id = %id, "SUPPRESS names a role that is not the framework's");
+            return Answer::Accepted;
+        };
+        let suppressed = self.allocator.suppress(id, &roles);
+        self.agreed("suppressing roles", suppressed);
+        if let Some(framework) = self.frameworks.get_mut(id) {
+            framework.terms.suppressed.extend(roles);
+        }
+        Answer::Accepted
+    }
+
+    fn kill(&mut self, id: &FrameworkId, call: &call::Kill) -> Answer {
+        let wanted_agent = call.agent_id.as_ref().map(|agent| agent.value.as_str());
+        let task = TaskId::new(&call.task_id.value).ok();
+        let known = task.and_then(|task| Some((self.agent_of(id, &task)?.clone(), task)));
+        let Some((agent_id, task)) = known else {
+            self.reconcile_task(id, &call.task_id.value, wanted_agent);
+            return Answer::Accepted;
+        };
+        if wanted_agent.is_some_and(|wanted| wanted != agent_id.as_str()) {
+            tracing::info!(framework_id = %id, task_id = %task, "KILL names another agent than the task's");
+            return Answer::Accepted;
+        }
+        let Some(agent) = self.agents.get_mut(&agent_id) else {
+            return Answer::Accepted;
+        };
+        if agent.connection.is_none() {
+            if agent.kills_waiting.len() < KILLS_WAITING_MAX {
+                agent.kills_waiting.insert((id.clone(), task));
+            }
+            return Answer::Accepted;
+        }
+        self.send_kill(&agent_id, id, &task, call.kill_policy);
+        Answer::Accepted
+    }
+
+    pub(super) fn send_kill(
+        &mut self,
+        agent: &AgentId,
+        framework: &FrameworkId,
+        task: &TaskId,
+        kill_policy: Option<v1::KillPolicy>,
+    ) {
+        let message = meseta::KillTask {
+            framework_id: v1::FrameworkId {
+                value: framework.to_string(),
+            },
+            task_id: v1::TaskId {
+                value: task.to_string(),
+            },
+            kill_policy,
+        };
+        self.frame(agent, master_frame::Message::KillTask(message));
+    }
+
+    fn shutdown_executor(&mut self, id: &FrameworkId, call: call::Shutdown) -> Answer {
+        if let Some(agent) = self.connected_agent(&call.agent_id.value) {
+            let message = meseta::ShutdownExecutor {
+                framework_id: v1::FrameworkId {
+                    value: id.to_string(),
+                },
+                executor_id: call.executor_id,
+            };
+            self.frame(&agent, master_frame::Message::ShutdownExecutor(message));
+        }
+        Answer::Accepted
+    }
+
+    fn connected_agent(&self, id: &str) -> Option<AgentId> {
+        let agent = self.agents.get(id)?;
+        agent.connection?;
+        Some(agent.id().clone())
+    }
+
+    /// Passes an acknowledgement on. The acknowledged end of a task ends the master's record of it.
+    fn acknowledge(
+        &mut self,
+        id: &FrameworkId,
+        agent: &str,
+        task: &str,
+        uuid: &[u8; UUID_BYTES],
+    ) -> Answer {
+        let (Some(agent), Ok(task)) = (self.connected_agent(agent), TaskId::new(task)) else {
+            self.counters.invalid_acknowledgements += 1;
+            return Answer::Accepted;
+        };
+        self.counters.valid_acknowledgements += 1;
+        let message = meseta::Acknowledge {
+            framework_id: v1::FrameworkId {
+                value: id.to_string(),
+            },
+            task_id: v1::TaskId {
+                value: task.to_string(),
+            },
+            uuid: uuid.to_vec(),
+        };
+        let ended = self
+            .agents
+            .get(&agent)
+            .and_then(|agent| agent.task(id, &task))
+            .is_some_and(|record| {
+                record.update_state.is_some_and(is_terminal)
+                    && record.update_uuid.as_deref() == Some(uuid.as_slice())
+            });
+        if ended {
+            self.complete_task(&agent, id, &task);
+        }
+        self.frame(&agent, master_frame::Message::Acknowledge(message));
+        Answer::Accepted
+    }
+
+    fn message(&mut self, id: &FrameworkId, call: call::Message) -> Answer {
+        let Some(agent) = self.connected_agent(&call.agent_id.value) else {
+            self.counters.invalid_framework_messages += 1;
+            return Answer::Accepted;
+        };
+        self.counters.valid_framework_messages += 1;
+        let message = meseta::ExecutorMessage {
+            framework_id: v1::FrameworkId {
+                value: id.to_string(),
+            },
+            executor_id: call.executor_id,
+            data: call.data,
+        };
+        self.frame(&agent, master_frame::Message::ExecutorMessage(message));
+        Answer::Accepted
+    }
+
+    /// No operation is known to a master that takes none; each is answered all the same.
+    fn reconcile_operations(
+        &mut self,
+        id: &FrameworkId,
+        call: &call::ReconcileOperations,
+    ) -> Answer {
+        for operation in &call.operations {
+            let agent = operation
+                .agent_id
+                .as_ref()
+                .map(|agent| agent.value.as_str());
+            let state = match agent {
+                Some(agent) if self.recovered_agents.contains_key(agent) => {
+                    OperationState::OperationRecovering
+                }
+                Some(agent) if self.unreachable_agents.contains_key(agent) => {
+                    OperationState::OperationUnreachable
+                }
+                Some(agent) if self.gone_agents.contains(agent) => {
+                    OperationState::OperationGoneByOperator
+                }
+                Some(_) | None => OperationState::OperationUnknown,
+            };
+            let mut event = event_of(event::Type::UpdateOperationStatus);
+            event.update_operation_status = Some(event::UpdateOperationStatus {
+                status: v1::OperationStatus {
+                    operation_id: Some(operation.operation_id.clone()),
+                    state: state.into(),
+                    agent_id: operation.agent_id.clone(),
+                    resource_provider_id: operation.resource_provider_id.clone(),
+                    ..v1::OperationStatus::default()
+                },
+            });
+            self.event(id, event);
+        }
+        Answer::Accepted
+    }
+}
+
+/// The call's name in metrics.
+fn name(action: &Action) -> &'static str {
+    match action {
+        Action::Teardown => "teardown",
+        Action::Accept(_) => "accept",
+        Action::Decline(_) => "decline",
+        Action::AcceptInverseOffers => "accept_inverse_offers",
+        Action::DeclineInverseOffers => "decline_inverse_offers",
+        Action::Revive { .. } => "revive",
+        Action::Suppress { .. } => "suppress",
+        Action::Kill(_) => "kill",
+        Action::Shutdown(_) => "shutdown",
+        Action::Acknowledge { .. } => "acknowledge",
+        Action::AcknowledgeOperationStatus => "acknowledge_operation_status",
+        Action::Reconcile(_) => "reconcile",
+        Action::ReconcileOperations(_) => "reconcile_operations",
+        Action::Message(_) => "message",
+        Action::Request => "request",
+        Action::UpdateFramework(_) => "update_framework",
+    }
+}

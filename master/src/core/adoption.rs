@@ -1,0 +1,237 @@
+//! What an agent brings along: frameworks, tasks and executors that the master takes onto its books.
+//!
+//! Entered through [`MasterCore::adopt`] when an agent is back. Invariant: what is adopted is charged
+//! once, here and in the allocator.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use meseta_proto::meseta::v1 as meseta;
+use meseta_proto::mesos::v1::{self, TaskState};
+use meseta_resources::{AgentId, ExecutorId, FrameworkId, Resources, Role, TaskId};
+use prost::Message;
+
+use super::framework::{Capabilities, Framework, Link, Terms};
+use super::task::{self, ExecutorRecord, TaskRecord, is_terminal};
+use super::timers::Timer;
+use super::{MasterCore, wire};
+
+impl MasterCore {
+    /// Takes what an agent runs onto the books. Tells of which frameworks it should run nothing.
+    pub(super) fn adopt(
+        &mut self,
+        id: &AgentId,
+        report: &meseta::Reregister,
+    ) -> BTreeSet<FrameworkId> {
+        let mut finished = BTreeSet::new();
+        for info in &report.frameworks {
+            let framework = info
+                .id
+                .as_ref()
+                .and_then(|id| FrameworkId::new(&id.value).ok());
+            let Some(framework) = framework else { continue };
+            if self
+                .completed_frameworks
+                .iter()
+                .any(|completed| completed.id == framework)
+            {
+                finished.insert(framework);
+            } else {
+                self.recover_framework(framework, info);
+            }
+        }
+        for task in &report.tasks {
+            if let Err(reason) = self.adopt_task(id, task, &finished) {
+                self.counters.invalid_status_updates += 1;
+                tracing::warn!(agent_id = %id, task_id = %task.task_id.value.escape_debug(), %reason, "reported task left out");
+            }
+        }
+        for info in &report.executors {
+            self.adopt_executor(id, info, &finished);
+        }
+        finished
+    }
+
+    /// A framework that agents know and this master does not: it may subscribe again.
+    fn recover_framework(&mut self, id: FrameworkId, info: &v1::FrameworkInfo) {
+        if self.frameworks.contains_key(&id) || self.frameworks.len() >= super::FRAMEWORKS_MAX {
+            return;
+        }
+        let roles =
+            super::subscribe::valid_roles(info).unwrap_or_else(|_| BTreeSet::from([Role::star()]));
+        let terms = Terms {
+            capabilities: Capabilities::of(info),
+            info: Arc::new(info.clone()),
+            roles,
+            suppressed: BTreeSet::new(),
+            offer_constraints: None,
+        };
+        if let Err(error) = self.allocator.add_framework(&id, &terms) {
+            tracing::error!(framework_id = %id, %error, "the allocator did not take the framework");
+            return;
+        }
+        let mut framework = Framework::new(id.clone(), terms, self.now.unix);
+        framework.link = Link::Recovered;
+        tracing::info!(framework_id = %id, "framework recovered from an agent");
+        // How long it has been away already is not known; what agents are given, it is given too.
+        let timeout = framework
+            .failover_timeout()
+            .max(self.config.agent_reregister_timeout);
+        framework.failover = Some(self.timers.set(
+            self.now.moment + timeout,
+            Timer::Failover {
+                framework: id.clone(),
+                generation: framework.generation,
+            },
+        ));
+        self.frameworks.insert(id, framework);
+    }
+
+    fn adopt_task(
+        &mut self,
+        agent_id: &AgentId,
+        task: &v1::Task,
+        finished: &BTreeSet<FrameworkId>,
+    ) -> Result<(), String> {
+        let framework_id =
+            FrameworkId::new(&task.framework_id.value).map_err(|error| error.to_string())?;
+        if finished.contains(&framework_id) {
+            return Ok(());
+        }
+        let (Some(framework), Some(agent)) = (
+            self.frameworks.get_mut(&framework_id),
+            self.agents.get_mut(agent_id),
+        ) else {
+            return Err("its framework is unknown".to_owned());
+        };
+        let fallback = framework
+            .terms
+            .roles
+            .iter()
+            .next()
+            .cloned()
+            .unwrap_or_default();
+        let record = record(agent_id, framework_id, task, &fallback)?;
+        let (framework_id, task_id) = (record.framework_id.clone(), record.task_id.clone());
+        if agent.task(&framework_id, &task_id).is_some() {
+            if is_terminal(record.state) {
+                self.task_ended(agent_id, &framework_id, &task_id, record.state);
+            }
+            return Ok(());
+        }
+        let elsewhere = framework.tasks.insert(task_id.clone(), agent_id.clone());
+        if let Some(elsewhere) = elsewhere {
+            tracing::warn!(%framework_id, %task_id, %agent_id, %elsewhere, "two agents report the same task");
+        }
+        Arc::make_mut(&mut framework.unreachable).retain(|lost| lost.task_id != task_id);
+        let held = (!is_terminal(record.state)).then(|| record.resources.clone());
+        let key = (framework_id.clone(), task_id);
+        Arc::make_mut(&mut agent.tasks).insert(key, Arc::new(record));
+        if let Some(held) = held {
+            agent.charge(&framework_id, &held);
+            self.charge_allocator(agent_id, &framework_id, &held);
+        }
+        Ok(())
+    }
+
+    fn adopt_executor(
+        &mut self,
+        agent_id: &AgentId,
+        info: &v1::ExecutorInfo,
+        finished: &BTreeSet<FrameworkId>,
+    ) {
+        let framework = info
+            .framework_id
+            .as_ref()
+            .and_then(|id| FrameworkId::new(&id.value).ok());
+        let executor = ExecutorId::new(&info.executor_id.value).ok();
+        let (Some(framework_id), Some(executor_id)) = (framework, executor) else {
+            return;
+        };
+        let (Ok(resources), Some(agent)) = (
+            wire::from_wire(&info.resources),
+            self.agents.get_mut(agent_id),
+        ) else {
+            return;
+        };
+        let key = (framework_id.clone(), executor_id.clone());
+        if finished.contains(&framework_id)
+            || !self.frameworks.contains_key(&framework_id)
+            || agent.executors.contains_key(&key)
+        {
+            return;
+        }
+        agent.charge(&framework_id, &resources);
+        let record = ExecutorRecord {
+            executor_id,
+            framework_id: framework_id.clone(),
+            agent_id: agent_id.clone(),
+            resources: resources.clone(),
+            info: info.encode_to_vec().into(),
+        };
+        Arc::make_mut(&mut agent.executors).insert(key, Arc::new(record));
+        self.charge_allocator(agent_id, &framework_id, &resources);
+    }
+
+    /// Tells the allocator of what is held on an agent that it knows already; of one that it does
+    /// not know yet it is told all at once.
+    fn charge_allocator(
+        &mut self,
+        agent: &AgentId,
+        framework: &FrameworkId,
+        resources: &Resources,
+    ) {
+        if self.allocator.contains_agent(agent) {
+            let charged = self.allocator.charge(agent, framework, resources);
+            self.agreed("charging what an agent reported", charged);
+        }
+    }
+}
+
+/// A reported task as a record.
+fn record(
+    agent_id: &AgentId,
+    framework_id: FrameworkId,
+    task: &v1::Task,
+    fallback: &Role,
+) -> Result<TaskRecord, String> {
+    let task_id = TaskId::new(&task.task_id.value).map_err(|error| error.to_string())?;
+    let state = TaskState::try_from(task.state).map_err(|error| error.to_string())?;
+    let resources = wire::from_wire(&task.resources)?;
+    let role = resources
+        .iter()
+        .find_map(|resource| resource.allocation_role().cloned())
+        .unwrap_or_else(|| fallback.clone());
+    let resources: Resources = resources
+        .iter()
+        .map(|resource| match resource.allocation_role() {
+            Some(_) => resource.clone(),
+            None => resource.clone().with_allocation(Some(role.clone())),
+        })
+        .collect();
+    let executor_id = task
+        .executor_id
+        .as_ref()
+        .and_then(|id| ExecutorId::new(&id.value).ok());
+    let update_state = task
+        .status_update_state
+        .and_then(|state| TaskState::try_from(state).ok());
+    let mut record = TaskRecord {
+        task_id,
+        framework_id,
+        agent_id: agent_id.clone(),
+        executor_id,
+        role,
+        resources,
+        state,
+        update_state,
+        update_uuid: task.status_update_uuid.clone(),
+        statuses: Vec::new(),
+        description: task::describe_reported(task.clone()),
+        unreachable_since: None,
+    };
+    for status in &task.statuses {
+        record.push_status(status);
+    }
+    Ok(record)
+}

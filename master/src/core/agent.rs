@@ -1,0 +1,145 @@
+//! An agent as the master keeps it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use meseta_proto::mesos::v1::agent_info::capability::Type as Capability;
+use meseta_proto::mesos::v1::{self};
+use meseta_resources::{AgentId, ExecutorId, FrameworkId, OfferId, Resources, Scalar, TaskId};
+
+use super::io::ConnectionId;
+use super::task::{ExecutorRecord, TaskRecord, TaskTable};
+
+/// Kills that wait for a disconnected agent; more are dropped, and the framework's next
+/// reconciliation finds the task alive.
+pub(super) const KILLS_WAITING_MAX: usize = 10_000;
+
+/// What an agent says of itself; never changed in place.
+#[derive(Clone, Debug)]
+pub struct AgentProfile {
+    pub id: AgentId,
+    pub info: v1::AgentInfo,
+    pub version: String,
+    pub capabilities: Vec<Capability>,
+    /// Where its own API listens.
+    pub address: v1::Address,
+    /// Everything it has, reservations and volumes included.
+    pub total: Resources,
+}
+
+impl AgentProfile {
+    #[must_use]
+    pub fn has(&self, capability: Capability) -> bool {
+        self.capabilities.contains(&capability)
+    }
+
+    /// The address in the form that Mesos gives to a process.
+    #[must_use]
+    pub fn pid(&self) -> String {
+        format!("slave(1)@{}:{}", self.ip(), self.address.port)
+    }
+
+    /// Whether anything can be run here: without cpus or memory nothing is ever offered.
+    #[must_use]
+    pub fn is_offerable(&self) -> bool {
+        let some = |amount: Option<Scalar>| amount.is_some_and(Scalar::is_positive);
+        some(self.total.cpus()) && some(self.total.mem())
+    }
+
+    /// The literal address, or what was given in its place.
+    #[must_use]
+    pub fn ip(&self) -> &str {
+        self.address.ip.as_deref().unwrap_or(&self.info.hostname)
+    }
+}
+
+/// A registered agent.
+#[derive(Debug)]
+pub(super) struct Agent {
+    pub profile: Arc<AgentProfile>,
+    pub connection: Option<ConnectionId>,
+    /// Counts connections, so that an old ping timer is recognised.
+    pub generation: u64,
+    /// Times since the Unix epoch.
+    pub registered: Duration,
+    pub reregistered: Option<Duration>,
+    pub tasks: TaskTable,
+    pub executors: Arc<BTreeMap<(FrameworkId, ExecutorId), Arc<ExecutorRecord>>>,
+    pub offers: BTreeSet<OfferId>,
+    /// What tasks and executors hold, by framework; offers are apart.
+    pub used: BTreeMap<FrameworkId, Resources>,
+    /// Kills to send when it returns.
+    pub kills_waiting: BTreeSet<(FrameworkId, TaskId)>,
+    pub ping_sequence: u64,
+    pub pong_sequence: u64,
+    pub missed_pings: u32,
+    /// Marking it unreachable is on its way into the registry.
+    pub marking: bool,
+}
+
+impl Agent {
+    #[must_use]
+    pub(super) fn id(&self) -> &AgentId {
+        &self.profile.id
+    }
+
+    #[must_use]
+    pub(super) fn task(&self, framework: &FrameworkId, task: &TaskId) -> Option<&Arc<TaskRecord>> {
+        self.tasks.get(&(framework.clone(), task.clone()))
+    }
+
+    pub(super) fn task_mut(
+        &mut self,
+        framework: &FrameworkId,
+        task: &TaskId,
+    ) -> Option<&mut TaskRecord> {
+        let key = (framework.clone(), task.clone());
+        if !self.tasks.contains_key(&key) {
+            return None;
+        }
+        Arc::make_mut(&mut self.tasks)
+            .get_mut(&key)
+            .map(Arc::make_mut)
+    }
+
+    pub(super) fn charge(&mut self, framework: &FrameworkId, resources: &Resources) {
+        let used = self.used.entry(framework.clone()).or_default();
+        *used += resources;
+    }
+
+    pub(super) fn discharge(&mut self, framework: &FrameworkId, resources: &Resources) {
+        if let Some(used) = self.used.get_mut(framework) {
+            match used.checked_sub(resources) {
+                Ok(left) if left.is_empty() => {
+                    self.used.remove(framework);
+                }
+                Ok(left) => *used = left,
+                Err(_) => tracing::error!(
+                    agent_id = %self.profile.id,
+                    framework_id = %framework,
+                    "more was given back than was in use"
+                ),
+            }
+        }
+    }
+
+    /// The executors of a framework here.
+    pub(super) fn executors_of(
+        &self,
+        framework: &FrameworkId,
+    ) -> impl Iterator<Item = &Arc<ExecutorRecord>> {
+        self.executors
+            .iter()
+            .filter(move |((owner, _), _)| owner == framework)
+            .map(|(_, executor)| executor)
+    }
+}
+
+/// An agent of the registry that has not come back since this master started.
+#[derive(Clone, Debug)]
+pub struct RecoveredAgent {
+    pub info: Arc<v1::AgentInfo>,
+    pub encoded: Bytes,
+}

@@ -1,0 +1,249 @@
+//! What registered agents say: updates, exits, messages, pongs.
+
+use std::sync::Arc;
+
+use meseta_proto::meseta::v1::{self as meseta, agent_frame};
+use meseta_proto::mesos::v1::scheduler::event;
+use meseta_proto::mesos::v1::{self, TaskState};
+use meseta_resources::{AgentId, ExecutorId, FrameworkId, Resources, TaskId};
+
+use super::io::ConnectionId;
+use super::offers::Refusal;
+use super::persisted::Mutation;
+use super::registration::Pending;
+use super::status::update;
+use super::task::{is_terminal, state_of};
+use super::{MasterCore, event_of, wire};
+
+impl MasterCore {
+    pub(super) fn agent_frame(&mut self, connection: ConnectionId, message: agent_frame::Message) {
+        let Some(agent) = self.agent_connections.get(&connection).cloned() else {
+            self.introduce(connection, message);
+            return;
+        };
+        match message {
+            agent_frame::Message::StatusUpdate(update) => self.status_update(&agent, update),
+            agent_frame::Message::Pong(pong) => self.pong(&agent, pong.sequence),
+            agent_frame::Message::ExecutorExited(exited) => self.executor_exited(&agent, &exited),
+            agent_frame::Message::ExecutorMessage(message) => {
+                self.executor_message(&agent, message);
+            }
+            agent_frame::Message::AgentUpdate(update) => self.agent_update(&agent, &update),
+            agent_frame::Message::Unregister(unregister) => self.unregister(&agent, &unregister),
+            agent_frame::Message::OperationUpdate(_) => {
+                self.counters.agent_frame("operation_update");
+                self.counters.dropped_messages += 1;
+            }
+            agent_frame::Message::Register(_) | agent_frame::Message::Reregister(_) => {
+                self.counters.dropped_messages += 1;
+            }
+        }
+    }
+
+    fn pong(&mut self, agent: &AgentId, sequence: u64) {
+        if let Some(agent) = self.agents.get_mut(agent) {
+            agent.pong_sequence = agent.pong_sequence.max(sequence.min(agent.ping_sequence));
+            agent.missed_pings = 0;
+        }
+    }
+
+    /// Forwards an update and takes from it what it says of the task.
+    fn status_update(&mut self, agent: &AgentId, message: meseta::StatusUpdate) {
+        self.counters.agent_frame("status_update");
+        let mut status = message.status;
+        let state = state_of(&status);
+        let framework = FrameworkId::new(&message.framework_id.value).ok();
+        let task = TaskId::new(&status.task_id.value).ok();
+        let (Some(framework), Some(task), Some(state)) = (framework, task, state) else {
+            self.counters.invalid_status_updates += 1;
+            return;
+        };
+        if !self.frameworks.contains_key(&framework) {
+            self.counters.invalid_status_updates += 1;
+            if self
+                .completed_frameworks
+                .iter()
+                .any(|completed| completed.id == framework)
+            {
+                self.shut_down_on(agent, &framework);
+            }
+            return;
+        }
+        self.counters.valid_status_updates += 1;
+        status.agent_id = Some(v1::AgentId {
+            value: agent.to_string(),
+        });
+        let latest = message
+            .latest_state
+            .and_then(|state| TaskState::try_from(state).ok())
+            .unwrap_or(state);
+        let mut repeated = false;
+        let record = self
+            .agents
+            .get_mut(agent)
+            .and_then(|agent| agent.task_mut(&framework, &task));
+        if let Some(record) = record {
+            repeated = status.uuid.is_some() && record.update_uuid == status.uuid;
+            if !repeated {
+                record.push_status(&status);
+                record.update_state = Some(state);
+                record.update_uuid.clone_from(&status.uuid);
+            }
+            if !is_terminal(record.state) && !is_terminal(latest) {
+                record.state = latest;
+            }
+        }
+        if is_terminal(latest) {
+            self.task_ended(agent, &framework, &task, latest);
+        }
+        if !repeated {
+            self.counters.count_status(&status);
+        }
+        self.event(&framework, update(status));
+    }
+
+    /// A task has ended on its agent: what it held is free at once, whatever is still unacknowledged.
+    pub(super) fn task_ended(
+        &mut self,
+        agent_id: &AgentId,
+        framework: &FrameworkId,
+        task: &TaskId,
+        state: TaskState,
+    ) {
+        let Some(agent) = self.agents.get_mut(agent_id) else {
+            return;
+        };
+        let Some(record) = agent.task_mut(framework, task) else {
+            return;
+        };
+        if is_terminal(record.state) {
+            return;
+        }
+        record.state = state;
+        let resources = record.resources.clone();
+        agent.discharge(framework, &resources);
+        self.recover_resources(framework, agent_id, &resources, Refusal::None);
+        self.allocate_due = true;
+    }
+
+    fn executor_exited(&mut self, agent: &AgentId, message: &meseta::ExecutorExited) {
+        self.counters.agent_frame("executor_exited");
+        let framework = FrameworkId::new(&message.framework_id.value).ok();
+        let executor = ExecutorId::new(&message.executor_id.value).ok();
+        let (Some(framework), Some(executor)) = (framework, executor) else {
+            return;
+        };
+        self.remove_executor(agent, &framework, &executor);
+        let mut event = event_of(event::Type::Failure);
+        event.failure = Some(event::Failure {
+            agent_id: Some(v1::AgentId {
+                value: agent.to_string(),
+            }),
+            executor_id: Some(v1::ExecutorId {
+                value: executor.to_string(),
+            }),
+            status: message.status,
+        });
+        self.event(&framework, event);
+    }
+
+    /// Takes an executor off the books and frees what it held.
+    pub(super) fn remove_executor(
+        &mut self,
+        agent_id: &AgentId,
+        framework: &FrameworkId,
+        executor: &ExecutorId,
+    ) {
+        let Some(agent) = self.agents.get_mut(agent_id) else {
+            return;
+        };
+        let key = (framework.clone(), executor.clone());
+        let Some(record) = Arc::make_mut(&mut agent.executors).remove(&key) else {
+            return;
+        };
+        agent.discharge(framework, &record.resources);
+        let resources: Resources = record.resources.clone();
+        self.recover_resources(framework, agent_id, &resources, Refusal::None);
+        self.allocate_due = true;
+    }
+
+    fn executor_message(&mut self, agent: &AgentId, message: meseta::ExecutorMessage) {
+        self.counters.agent_frame("executor_message");
+        let framework = FrameworkId::new(&message.framework_id.value).ok();
+        let known = framework.filter(|framework| self.frameworks.contains_key(framework));
+        let Some(framework) = known else {
+            self.counters.invalid_executor_messages += 1;
+            return;
+        };
+        self.counters.valid_executor_messages += 1;
+        let mut event = event_of(event::Type::Message);
+        event.message = Some(event::Message {
+            agent_id: v1::AgentId {
+                value: agent.to_string(),
+            },
+            executor_id: message.executor_id,
+            data: message.data,
+        });
+        self.event(&framework, event);
+    }
+
+    /// A new estimate of what is revocable replaces the old; offers made of the old are void.
+    fn agent_update(&mut self, id: &AgentId, message: &meseta::AgentUpdate) {
+        self.counters.agent_frame("agent_update");
+        let Some(oversubscribed) = &message.oversubscribed else {
+            return;
+        };
+        let Ok(revocable) = wire::from_wire(&oversubscribed.resources) else {
+            tracing::warn!(agent_id = %id, "agent sent an invalid estimate of revocable resources");
+            return;
+        };
+        let Some(agent) = self.agents.get_mut(id) else {
+            return;
+        };
+        let total = &agent.profile.total.unrevocable() + &revocable.revocable();
+        if total == agent.profile.total {
+            return;
+        }
+        Arc::make_mut(&mut agent.profile).total = total;
+        let void: Vec<_> = agent
+            .offers
+            .iter()
+            .filter(|offer| {
+                self.offers
+                    .get(*offer)
+                    .is_some_and(|offer| !offer.resources.revocable().is_empty())
+            })
+            .cloned()
+            .collect();
+        for offer in void {
+            self.rescind(&offer);
+        }
+        if let Some(agent) = self.agents.get(id) {
+            let updated = self.allocator.update_agent(agent);
+            self.agreed("updating an agent", updated);
+        }
+        self.allocate_due = true;
+    }
+
+    /// The agent leaves for good.
+    fn unregister(&mut self, id: &AgentId, message: &meseta::Unregister) {
+        self.counters.agent_frame("unregister");
+        let Some(agent) = self.agents.get_mut(id) else {
+            return;
+        };
+        if std::mem::replace(&mut agent.marking, true) {
+            return;
+        }
+        tracing::info!(agent_id = %id, reason = %message.reason.escape_debug(), "agent unregisters");
+        self.counters.agent_removals_unregistered += 1;
+        self.persist(
+            Mutation::RemoveAgent {
+                agent_id: id.to_string(),
+            },
+            Pending::Removed {
+                agent: id.clone(),
+                why: "the agent unregistered",
+            },
+        );
+    }
+}

@@ -1,0 +1,203 @@
+//! How agents are lost: disconnected, unreachable, removed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use meseta_proto::mesos::v1::scheduler::event;
+use meseta_proto::mesos::v1::task_status::Reason;
+use meseta_proto::mesos::v1::{self, TaskState, TaskStatus};
+use meseta_resources::{AgentId, FrameworkId};
+
+use super::agent::Agent;
+use super::io::{ConnectionId, Visible};
+use super::status::Verdict;
+use super::task::{TaskRecord, is_terminal};
+use super::{MasterCore, event_of};
+
+/// Why an agent's tasks are lost.
+#[derive(Clone, Copy)]
+enum Loss {
+    Unreachable { since: Duration },
+    Removed { why: &'static str },
+}
+
+impl MasterCore {
+    /// An agent's stream has ended. Its tasks go on; it has until the ping timeout to come back.
+    pub(super) fn agent_gone(&mut self, connection: ConnectionId) {
+        self.introducing.remove(&connection);
+        let Some(id) = self.agent_connections.remove(&connection) else {
+            return;
+        };
+        let Some(agent) = self.agents.get_mut(&id) else {
+            return;
+        };
+        if agent.connection != Some(connection) {
+            return;
+        }
+        agent.connection = None;
+        self.disconnected.insert(id.clone());
+        tracing::info!(agent_id = %id, "agent disconnected");
+        let deactivated = self.allocator.deactivate_agent(&id);
+        self.agreed("deactivating an agent", deactivated);
+        self.rescind_offers_of_agent(&id);
+    }
+
+    pub(super) fn agent_unreachable(&mut self, id: &AgentId, since: Duration) {
+        let Some(agent) = self.take_agent(id) else {
+            return;
+        };
+        tracing::warn!(agent_id = %id, "agent unreachable");
+        self.counters.agent_unreachable_completed += 1;
+        self.counters.agent_removals_unhealthy += 1;
+        self.unreachable_agents.insert(id.clone(), since);
+        self.lose(agent, Loss::Unreachable { since });
+    }
+
+    pub(super) fn recovered_unreachable(&mut self, id: AgentId, since: Duration) {
+        if self.recovered_agents.remove(&id).is_none() {
+            return;
+        }
+        self.counters.agent_unreachable_completed += 1;
+        self.unreachable_agents.insert(id.clone(), since);
+        self.agent_failure(&id);
+    }
+
+    pub(super) fn agent_removed(&mut self, id: &AgentId, why: &'static str) {
+        let Some(agent) = self.take_agent(id) else {
+            return;
+        };
+        tracing::info!(agent_id = %id, why, "agent removed");
+        self.lose(agent, Loss::Removed { why });
+    }
+
+    fn take_agent(&mut self, id: &AgentId) -> Option<Agent> {
+        // Offers are void first, while the agent is still there to give their resources back to.
+        let offers = self.agents.get(id)?.offers.clone();
+        let mut rescinded = Vec::new();
+        for offer in offers {
+            if let Some(offer) = self.end_offer(&offer, super::offers::Refusal::None) {
+                rescinded.push(offer);
+            }
+        }
+        let mut agent = self.agents.remove(id)?;
+        self.disconnected.remove(id);
+        agent.offers = rescinded.iter().map(|offer| offer.id.clone()).collect();
+        self.void_offers.extend(rescinded);
+        let removed = self.allocator.remove_agent(id);
+        self.agreed("removing an agent", removed);
+        if let Some(connection) = agent.connection {
+            self.agent_connections.remove(&connection);
+            self.visible(Visible::CloseAgent {
+                connection,
+                reason: "the agent was removed",
+            });
+        }
+        self.allocate_due = true;
+        Some(agent)
+    }
+
+    /// Tells the frameworks what they lost: tasks, offers, the agent; in Mesos's order.
+    fn lose(&mut self, agent: Agent, loss: Loss) {
+        let hostname = agent.profile.info.hostname.escape_debug().to_string();
+        for task in agent.tasks.values() {
+            self.lose_task(task.clone(), &hostname, loss);
+        }
+        for offer in std::mem::take(&mut self.void_offers) {
+            self.counters.offers_rescinded += 1;
+            let mut event = event_of(event::Type::Rescind);
+            event.rescind = Some(event::Rescind {
+                offer_id: v1::OfferId {
+                    value: offer.id.to_string(),
+                },
+            });
+            self.event(&offer.framework_id, event);
+        }
+        self.agent_failure(agent.id());
+    }
+
+    fn lose_task(&mut self, mut task: Arc<TaskRecord>, hostname: &str, loss: Loss) {
+        let framework_id = task.framework_id.clone();
+        let max_completed = self.config.max_completed_tasks_per_framework;
+        let max_unreachable = self.config.max_unreachable_tasks_per_framework;
+        let was_terminal = is_terminal(task.state);
+        let state = match loss {
+            Loss::Unreachable { .. } => self.state_for(&framework_id, TaskState::TaskUnreachable),
+            Loss::Removed { .. } => TaskState::TaskLost,
+        };
+        let Some(framework) = self.frameworks.get_mut(&framework_id) else {
+            return;
+        };
+        framework.forget_task(&task.task_id, &task.agent_id);
+        if was_terminal {
+            framework.complete(task, max_completed);
+            return;
+        }
+        let record = Arc::make_mut(&mut task);
+        record.state = state;
+        let message = match loss {
+            Loss::Unreachable { since } => {
+                record.unreachable_since = Some(since);
+                format!("Agent {hostname} is unreachable: health check timed out")
+            }
+            Loss::Removed { why } => format!("Agent {hostname} removed: {why}"),
+        };
+        let mut status = self.status(Verdict {
+            task_id: task.task_id.as_str(),
+            agent_id: Some(task.agent_id.as_str()),
+            state,
+            reason: Reason::AgentRemoved,
+            message,
+        });
+        if let Loss::Unreachable { since } = loss {
+            let nanoseconds = i64::try_from(since.as_nanos()).unwrap_or(i64::MAX);
+            status.unreachable_time = Some(v1::TimeInfo { nanoseconds });
+        }
+        Arc::make_mut(&mut task).push_status(&status);
+        if let Some(framework) = self.frameworks.get_mut(&framework_id) {
+            match loss {
+                Loss::Unreachable { .. } => framework.keep_unreachable(task, max_unreachable),
+                Loss::Removed { .. } => framework.complete(task, max_completed),
+            }
+        }
+        self.tell_status(&framework_id, status);
+    }
+
+    /// Tells everyone that an agent is lost.
+    fn agent_failure(&mut self, id: &AgentId) {
+        let frameworks: Vec<FrameworkId> = self.schedulers.values().cloned().collect();
+        for framework in frameworks {
+            let mut event = event_of(event::Type::Failure);
+            event.failure = Some(event::Failure {
+                agent_id: Some(v1::AgentId {
+                    value: id.to_string(),
+                }),
+                ..event::Failure::default()
+            });
+            self.event(&framework, event);
+        }
+    }
+
+    /// An agent thought lost has come back: its tasks are what they are.
+    pub(super) fn tell_tasks_are_back(&mut self, id: &AgentId) {
+        let Some(agent) = self.agents.get(id) else {
+            return;
+        };
+        let statuses: Vec<(FrameworkId, TaskStatus)> = agent
+            .tasks
+            .values()
+            .map(|task| {
+                let status = self.status(Verdict {
+                    task_id: task.task_id.as_str(),
+                    agent_id: Some(id.as_str()),
+                    state: task.reported_state(),
+                    reason: Reason::AgentReregistered,
+                    message: "Unreachable agent re-registered".to_owned(),
+                });
+                (task.framework_id.clone(), status)
+            })
+            .collect();
+        for (framework, status) in statuses {
+            self.event(&framework, super::status::update(status));
+        }
+    }
+}

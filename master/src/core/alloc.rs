@@ -1,0 +1,310 @@
+//! The allocator as the core uses it: its calls in the core's words.
+//!
+//! Invariant: what is held by tasks and offers here is held there; a call that fails says so and is
+//! counted, for then the two books have come apart.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use meseta_allocator::{
+    AgentCapabilities, AgentFacts, AgentSpec, Allocator, Constraint, Domain, FrameworkCapabilities,
+    FrameworkSpec, OfferConstraints, Options, Pattern, Predicate, Selector,
+};
+use meseta_proto::convert;
+use meseta_proto::mesos::v1;
+use meseta_proto::mesos::v1::scheduler as message;
+use meseta_resources::time::Moment;
+use meseta_resources::{AgentId, FrameworkId, Resources, Role};
+
+use super::agent::{Agent, AgentProfile};
+use super::config::Config;
+use super::framework::Terms;
+
+pub(super) use meseta_allocator::{Allocation, Error as AllocatorError};
+
+/// The allocator and what is asked of it at the end of a step.
+pub(super) struct Book {
+    allocator: Allocator,
+    /// The next allocation is the periodic one.
+    is_tick: bool,
+}
+
+impl std::fmt::Debug for Book {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Book")
+            .field("is_tick", &self.is_tick)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Book {
+    pub(super) fn new(config: &Config, weights: &BTreeMap<Role, f64>) -> Self {
+        let options = Options {
+            allocation_interval: config.allocation_interval,
+            min_allocatable: config.allocator.min_allocatable.clone(),
+            fairness_excluded: config.allocator.fair_sharing_excluded.clone(),
+            filter_gpu_resources: config.allocator.filter_gpu_resources,
+            seed: config.allocator.seed,
+            ..Options::default()
+        };
+        let mut allocator = Allocator::new(options);
+        let weights: Vec<(Role, f64)> = weights
+            .iter()
+            .map(|(role, weight)| (role.clone(), *weight))
+            .collect();
+        if let Err(error) = allocator.update_weights(&weights) {
+            tracing::error!(%error, "the weights cannot be used");
+        }
+        Self {
+            allocator,
+            is_tick: false,
+        }
+    }
+
+    pub(super) fn recover(&mut self, now: Moment, agents: usize) {
+        self.allocator.recover(now, agents);
+    }
+
+    /// The next allocation looks at everything, not only at what changed.
+    pub(super) fn make_next_a_tick(&mut self) {
+        self.is_tick = true;
+    }
+
+    pub(super) fn allocate(&mut self, now: Moment) -> Vec<Allocation> {
+        if std::mem::take(&mut self.is_tick) {
+            self.allocator.tick(now)
+        } else {
+            self.allocator.allocate(now)
+        }
+    }
+
+    pub(super) fn add_agent(&mut self, agent: &Agent) -> Result<(), AllocatorError> {
+        let mut spec = AgentSpec::new(facts(&agent.profile), agent.profile.total.clone());
+        spec.used.clone_from(&agent.used);
+        self.allocator.add_agent(agent.id(), spec)
+    }
+
+    pub(super) fn update_agent(&mut self, agent: &Agent) -> Result<(), AllocatorError> {
+        let profile = &agent.profile;
+        self.allocator
+            .update_agent(agent.id(), Some(facts(profile)), Some(&profile.total))
+            .map(|_| ())
+    }
+
+    pub(super) fn remove_agent(&mut self, id: &AgentId) -> Result<(), AllocatorError> {
+        self.allocator.remove_agent(id)
+    }
+
+    pub(super) fn activate_agent(&mut self, id: &AgentId) -> Result<(), AllocatorError> {
+        self.allocator.activate_agent(id)
+    }
+
+    pub(super) fn deactivate_agent(&mut self, id: &AgentId) -> Result<(), AllocatorError> {
+        self.allocator.deactivate_agent(id)
+    }
+
+    pub(super) fn contains_agent(&self, id: &AgentId) -> bool {
+        self.allocator.contains_agent(id)
+    }
+
+    /// What a framework turns out to hold on an agent that the allocator has already.
+    pub(super) fn charge(
+        &mut self,
+        agent: &AgentId,
+        framework: &FrameworkId,
+        resources: &Resources,
+    ) -> Result<(), AllocatorError> {
+        let used = BTreeMap::from([(framework.clone(), resources.clone())]);
+        self.allocator.add_provider(agent, &Resources::new(), &used)
+    }
+
+    pub(super) fn add_framework(&mut self, id: &FrameworkId, terms: &Terms) -> Result<(), String> {
+        let spec = spec(terms)?;
+        self.allocator
+            .add_framework(id, &spec, false, &BTreeMap::new())
+            .map_err(|error| error.to_string())
+    }
+
+    pub(super) fn update_framework(
+        &mut self,
+        id: &FrameworkId,
+        terms: &Terms,
+    ) -> Result<(), String> {
+        let spec = spec(terms)?;
+        self.allocator
+            .update_framework(id, &spec)
+            .map_err(|error| error.to_string())
+    }
+
+    pub(super) fn remove_framework(&mut self, id: &FrameworkId) -> Result<(), AllocatorError> {
+        self.allocator.remove_framework(id)
+    }
+
+    pub(super) fn activate_framework(&mut self, id: &FrameworkId) -> Result<(), AllocatorError> {
+        self.allocator.activate_framework(id)
+    }
+
+    pub(super) fn deactivate_framework(&mut self, id: &FrameworkId) -> Result<(), AllocatorError> {
+        self.allocator.deactivate_framework(id)
+    }
+
+    pub(super) fn revive(
+        &mut self,
+        id: &FrameworkId,
+        roles: &BTreeSet<Role>,
+    ) -> Result<(), AllocatorError> {
+        self.allocator.revive(id, roles)
+    }
+
+    pub(super) fn suppress(
+        &mut self,
+        id: &FrameworkId,
+        roles: &BTreeSet<Role>,
+    ) -> Result<(), AllocatorError> {
+        self.allocator.suppress(id, roles)
+    }
+
+    pub(super) fn recover_resources(
+        &mut self,
+        now: Moment,
+        framework: &FrameworkId,
+        agent: &AgentId,
+        resources: &Resources,
+        refuse: Option<Duration>,
+    ) -> Result<(), AllocatorError> {
+        self.allocator
+            .recover_resources(now, framework, agent, resources, refuse)
+    }
+
+    /// What the allocator thinks is held on an agent, offers included.
+    #[cfg(test)]
+    pub(super) fn held(&self, agent: &AgentId) -> BTreeMap<FrameworkId, Resources> {
+        self.allocator.held(agent).unwrap_or_default()
+    }
+
+    /// What the allocator thinks is free on an agent.
+    #[cfg(test)]
+    pub(super) fn available(&self, agent: &AgentId) -> Resources {
+        self.allocator.available(agent).unwrap_or_default()
+    }
+}
+
+/// What frameworks may choose agents by.
+fn facts(profile: &AgentProfile) -> AgentFacts {
+    let domain = profile
+        .info
+        .domain
+        .as_ref()
+        .and_then(|domain| domain.fault_domain.as_ref());
+    AgentFacts {
+        hostname: profile.info.hostname.as_str().into(),
+        attributes: convert::attributes(&profile.info.attributes).unwrap_or_default(),
+        domain: domain.map(|domain| Domain {
+            region: domain.region.name.as_str().into(),
+            zone: domain.zone.name.as_str().into(),
+        }),
+        capabilities: AgentCapabilities::default(),
+    }
+}
+
+/// A framework's terms; what is wrong with them is told in words for the framework.
+fn spec(terms: &Terms) -> Result<FrameworkSpec, String> {
+    let capabilities = terms.capabilities;
+    let mut spec = FrameworkSpec {
+        roles: terms.roles.clone(),
+        suppressed: terms.suppressed.clone(),
+        capabilities: FrameworkCapabilities {
+            revocable_resources: capabilities.revocable_resources,
+            gpu_resources: capabilities.gpu_resources,
+            shared_resources: capabilities.shared_resources,
+            multi_role: capabilities.multi_role,
+            reservation_refinement: capabilities.reservation_refinement,
+            region_aware: capabilities.region_aware,
+        },
+        ..FrameworkSpec::default()
+    };
+    for (role, filter) in &terms.info.offer_filters {
+        let role = Role::new(role).map_err(|error| error.to_string())?;
+        if let Some(minimum) = min_allocatable(filter)? {
+            spec.min_allocatable.insert(role, minimum);
+        }
+    }
+    if let Some(all) = &terms.offer_constraints {
+        for (role, constraints) in &all.role_constraints {
+            let role = Role::new(role).map_err(|error| error.to_string())?;
+            spec.constraints
+                .insert(role, offer_constraints(constraints)?);
+        }
+    }
+    Ok(spec)
+}
+
+fn min_allocatable(
+    filter: &v1::OfferFilters,
+) -> Result<Option<Vec<meseta_resources::ResourceQuantities>>, String> {
+    let Some(minimum) = &filter.min_allocatable_resources else {
+        return Ok(None);
+    };
+    let mut alternatives = Vec::new();
+    for alternative in &minimum.quantities {
+        if alternative.quantities.is_empty() {
+            return Err(
+                "Invalid resource quantities: resource quantities must be non-empty".to_owned(),
+            );
+        }
+        let quantities = convert::quantities(&alternative.quantities)
+            .map_err(|(name, error)| format!("Invalid resource quantities: {name}: {error}"))?;
+        alternatives.push(quantities);
+    }
+    Ok(Some(alternatives))
+}
+
+fn offer_constraints(
+    constraints: &message::offer_constraints::RoleConstraints,
+) -> Result<OfferConstraints, String> {
+    if constraints.groups.is_empty() {
+        return Err("RoleConstraints must contain at least one group".to_owned());
+    }
+    let mut groups = Vec::new();
+    for group in &constraints.groups {
+        if group.attribute_constraints.is_empty() {
+            return Err("RoleConstraints group must contain at least one constraint".to_owned());
+        }
+        let group: Result<Vec<_>, _> = group.attribute_constraints.iter().map(constraint).collect();
+        groups.push(group?);
+    }
+    Ok(OfferConstraints { groups })
+}
+
+fn constraint(constraint: &message::AttributeConstraint) -> Result<Constraint, String> {
+    use message::attribute_constraint::predicate::Predicate as Wire;
+    use message::attribute_constraint::selector::{PseudoattributeType, Selector as WireSelector};
+    let selector = match &constraint.selector.selector {
+        Some(WireSelector::AttributeName(name)) => Selector::Attribute(name.as_str().into()),
+        Some(WireSelector::PseudoattributeType(kind)) => {
+            match PseudoattributeType::try_from(*kind) {
+                Ok(PseudoattributeType::Hostname) => Selector::Hostname,
+                Ok(PseudoattributeType::Region) => Selector::Region,
+                Ok(PseudoattributeType::Zone) => Selector::Zone,
+                Ok(PseudoattributeType::Unknown) | Err(_) => {
+                    return Err("Unknown pseudoattribute in an offer constraint".to_owned());
+                }
+            }
+        }
+        None => return Err("An offer constraint must have a selector".to_owned()),
+    };
+    let pattern = |text: &str| Pattern::new(text).map_err(|error| error.to_string());
+    let predicate = match &constraint.predicate.predicate {
+        Some(Wire::Exists(_)) => Predicate::Exists,
+        Some(Wire::NotExists(_)) => Predicate::NotExists,
+        Some(Wire::TextEquals(text)) => Predicate::TextEquals(text.value.as_str().into()),
+        Some(Wire::TextNotEquals(text)) => Predicate::TextNotEquals(text.value.as_str().into()),
+        Some(Wire::TextMatches(text)) => Predicate::TextMatches(pattern(&text.regex)?),
+        Some(Wire::TextNotMatches(text)) => Predicate::TextNotMatches(pattern(&text.regex)?),
+        None => return Err("An offer constraint must have a predicate".to_owned()),
+    };
+    Ok(Constraint {
+        selector,
+        predicate,
+    })
+}

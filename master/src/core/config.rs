@@ -1,0 +1,68 @@
+//! What the core is told once, at its start.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use meseta_resources::{ResourceName, ResourceQuantities, Role};
+
+/// How often a subscribed scheduler hears from the master at least.
+pub const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(15);
+
+/// Who this master is.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// A fresh UUID of every start; prefix of the ids of frameworks, agents and offers.
+    pub id: String,
+    pub hostname: String,
+    pub ip: Ipv4Addr,
+    pub port: u16,
+    pub cluster: Option<String>,
+    /// Digits and dots only: clients take it apart as numbers.
+    pub version: String,
+}
+
+/// The core's options.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub identity: Identity,
+    pub allocation_interval: Duration,
+    pub agent_ping_timeout: Duration,
+    pub max_agent_ping_timeouts: u32,
+    pub agent_reregister_timeout: Duration,
+    /// The least time between two agents that are marked unreachable; zero for no limit.
+    pub agent_removal_interval: Duration,
+    pub offer_timeout: Option<Duration>,
+    pub max_completed_frameworks: usize,
+    pub max_completed_tasks_per_framework: usize,
+    pub max_unreachable_tasks_per_framework: usize,
+    pub registry_max_agent_age: Duration,
+    pub registry_max_agent_count: usize,
+    pub registry_gc_interval: Duration,
+    pub root_submissions: bool,
+    /// The only roles that may be used, `*` among them; all when absent.
+    pub roles: Option<BTreeSet<Role>>,
+    /// Weights that hold unless the registry has others.
+    pub weights: BTreeMap<Role, f64>,
+    /// Settings that the allocator takes.
+    pub allocator: AllocatorConfig,
+}
+
+/// What of the flags concerns the allocator alone.
+#[derive(Clone, Debug, Default)]
+pub struct AllocatorConfig {
+    /// Alternatives of which an offer must satisfy one; anything will do when there is none.
+    pub min_allocatable: Vec<ResourceQuantities>,
+    pub fair_sharing_excluded: BTreeSet<ResourceName>,
+    pub filter_gpu_resources: bool,
+    pub seed: u64,
+}
+
+impl Config {
+    /// For how long an agent may be silent before it is unreachable.
+    #[must_use]
+    pub fn total_ping_timeout(&self) -> Duration {
+        self.agent_ping_timeout
+            .saturating_mul(self.max_agent_ping_timeouts)
+    }
+}

@@ -1,0 +1,129 @@
+//! A framework as the master keeps it.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use meseta_proto::convert::FrameworkCapabilities as Capabilities;
+use meseta_proto::mesos::v1::scheduler::OfferConstraints;
+use meseta_proto::mesos::v1::{self};
+use meseta_resources::{AgentId, FrameworkId, OfferId, Role, TaskId};
+
+use super::io::ConnectionId;
+use super::task::TaskRecord;
+use super::timers::TimerKey;
+
+/// Where a framework's scheduler is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Link {
+    /// Its stream is open.
+    Subscribed {
+        connection: ConnectionId,
+        stream_id: String,
+    },
+    /// Its stream has ended; it has until the failover timeout to come back.
+    Disconnected,
+    /// Agents told of it after a restart of the master; it has not been heard of since.
+    Recovered,
+}
+
+/// What a framework says of itself and wants.
+#[derive(Clone, Debug)]
+pub(super) struct Terms {
+    /// With the id set.
+    pub info: Arc<v1::FrameworkInfo>,
+    pub capabilities: Capabilities,
+    pub roles: BTreeSet<Role>,
+    pub suppressed: BTreeSet<Role>,
+    pub offer_constraints: Option<Arc<OfferConstraints>>,
+}
+
+/// One framework.
+#[derive(Debug)]
+pub(super) struct Framework {
+    pub id: FrameworkId,
+    pub terms: Terms,
+    pub link: Link,
+    /// Counts subscriptions and disconnections, so that an old failover timer is recognised.
+    pub generation: u64,
+    /// Ends it, while it is away.
+    pub(super) failover: Option<TimerKey>,
+    /// Times since the Unix epoch.
+    pub registered: Duration,
+    pub reregistered: Option<Duration>,
+    pub unregistered: Option<Duration>,
+    /// Live tasks and terminal ones with updates unacknowledged, and where they are.
+    pub tasks: BTreeMap<TaskId, AgentId>,
+    pub offers: BTreeSet<OfferId>,
+    pub completed: Arc<VecDeque<Arc<TaskRecord>>>,
+    pub unreachable: Arc<VecDeque<Arc<TaskRecord>>>,
+}
+
+impl Framework {
+    /// A framework that nobody has connected to yet.
+    pub(super) fn new(id: FrameworkId, terms: Terms, registered: Duration) -> Self {
+        Self {
+            id,
+            terms,
+            link: Link::Disconnected,
+            generation: 0,
+            failover: None,
+            registered,
+            reregistered: None,
+            unregistered: None,
+            tasks: BTreeMap::new(),
+            offers: BTreeSet::new(),
+            completed: Arc::default(),
+            unreachable: Arc::default(),
+        }
+    }
+
+    #[must_use]
+    pub(super) fn connection(&self) -> Option<ConnectionId> {
+        match &self.link {
+            Link::Subscribed { connection, .. } => Some(*connection),
+            Link::Disconnected | Link::Recovered => None,
+        }
+    }
+
+    /// For how long it may be away.
+    #[must_use]
+    pub(super) fn failover_timeout(&self) -> Duration {
+        failover_timeout(&self.terms.info).unwrap_or_default()
+    }
+
+    /// Forgets where a task is, unless it is somewhere else by now.
+    pub(super) fn forget_task(&mut self, task: &TaskId, agent: &AgentId) {
+        if self.tasks.get(task) == Some(agent) {
+            self.tasks.remove(task);
+        }
+    }
+
+    /// Keeps a task's record, forgetting the oldest above `max`.
+    pub(super) fn complete(&mut self, task: Arc<TaskRecord>, max: usize) {
+        let completed = Arc::make_mut(&mut self.completed);
+        completed.push_back(task);
+        while completed.len() > max {
+            completed.pop_front();
+        }
+    }
+
+    pub(super) fn keep_unreachable(&mut self, task: Arc<TaskRecord>, max: usize) {
+        let unreachable = Arc::make_mut(&mut self.unreachable);
+        unreachable.push_back(task);
+        while unreachable.len() > max {
+            unreachable.pop_front();
+        }
+    }
+}
+
+/// The time a framework may be away; `None` when its number is no duration.
+pub(super) fn failover_timeout(info: &v1::FrameworkInfo) -> Option<Duration> {
+    /// About 292 years: what fits 64 bits of nanoseconds, as in Mesos.
+    const MAX_SECONDS: f64 = 9.0e9;
+    let seconds = info.failover_timeout.unwrap_or(0.0);
+    if !(-MAX_SECONDS..=MAX_SECONDS).contains(&seconds) {
+        return None;
+    }
+    Some(Duration::try_from_secs_f64(seconds).unwrap_or_default())
+}

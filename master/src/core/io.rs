@@ -1,0 +1,122 @@
+//! What goes into the core and what comes out of it.
+//!
+//! The shell turns requests, frames and results into [`Input`]s and carries [`Effect`]s out. It
+//! decides nothing: order, content and addressee of every effect are the core's.
+
+use std::fmt;
+
+use meseta_proto::meseta::v1::{MasterFrame, agent_frame};
+use meseta_proto::mesos::v1::scheduler::Event;
+
+use super::call::{Action, Subscribe};
+use super::persisted::Mutation;
+
+/// A connection that the shell numbered; never used twice in one process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnectionId(pub u64);
+
+/// A request that waits for the core's answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ReplyId(pub u64);
+
+/// The place of a mutation in the order of the registry's writes; starts at 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Lsn(pub u64);
+
+/// Something happened.
+#[derive(Debug)]
+pub enum Input {
+    /// A deadline of [`super::MasterCore::next_deadline`] has come, or nothing at all.
+    Tick,
+    /// All mutations up to and with this one are durable.
+    Persisted { lsn: Lsn },
+    /// A scheduler opened a stream; its events go to `connection`.
+    Subscribe {
+        connection: ConnectionId,
+        stream_id: String,
+        call: Box<Subscribe>,
+    },
+    /// Any other call of a scheduler, checked in itself ([`super::call`]).
+    Call {
+        reply: ReplyId,
+        framework_id: String,
+        stream_id: Option<String>,
+        action: Box<Action>,
+    },
+    /// A scheduler's stream has ended, whoever ended it.
+    SchedulerGone { connection: ConnectionId },
+    /// A frame of an agent; the first one on a connection introduces it.
+    AgentFrame {
+        connection: ConnectionId,
+        message: Box<agent_frame::Message>,
+    },
+    /// An agent's stream has ended, whoever ended it.
+    AgentGone { connection: ConnectionId },
+    /// An operator removes a framework.
+    Teardown {
+        reply: ReplyId,
+        framework_id: String,
+    },
+}
+
+/// Something to do.
+#[derive(Debug)]
+pub enum Effect {
+    /// Write to the registry; [`Input::Persisted`] answers. Lsns are consecutive.
+    Persist { lsn: Lsn, mutation: Mutation },
+    /// Let the outside see this, once everything up to `after` is durable; first in, first out
+    /// per addressee.
+    Visible { after: Lsn, visible: Visible },
+}
+
+/// What the outside can see.
+#[derive(Debug)]
+pub enum Visible {
+    Event {
+        to: ConnectionId,
+        event: Box<Event>,
+    },
+    CloseScheduler {
+        connection: ConnectionId,
+        reason: &'static str,
+    },
+    Frame {
+        to: ConnectionId,
+        frame: Box<MasterFrame>,
+    },
+    CloseAgent {
+        connection: ConnectionId,
+        reason: &'static str,
+    },
+    Reply {
+        reply: ReplyId,
+        answer: Answer,
+    },
+}
+
+/// The answer to a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Taken; the effects come later.
+    Accepted,
+    /// Done.
+    Done,
+    /// Understood and refused; nothing has changed.
+    BadRequest(String),
+    /// The framework may not make this call now.
+    Forbidden(String),
+    /// A call that this master does not serve.
+    NotImplemented(String),
+}
+
+impl fmt::Display for ConnectionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+impl fmt::Display for Lsn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}

@@ -1,0 +1,384 @@
+//! The master's decisions: a state machine without clock, threads or I/O.
+//!
+//! Entered through [`MasterCore::step`]: an [`Input`] goes in, [`Effect`]s come out. Registry
+//! mutations change the state only when [`Input::Persisted`] says that they are durable; what an
+//! agent or scheduler is told follows from that. Invariant: every unit of an agent's resources is
+//! either free, in one offer, or held by one task or executor, here and in the allocator alike.
+
+mod accept;
+mod actions;
+mod adoption;
+mod agent;
+mod agent_frames;
+mod agent_loss;
+mod alloc;
+pub mod call;
+mod config;
+mod counters;
+mod framework;
+mod io;
+mod offers;
+mod persisted;
+mod reconcile;
+mod registration;
+mod snapshot;
+mod status;
+mod subscribe;
+mod task;
+mod task_validation;
+mod teardown;
+mod ticks;
+mod timers;
+mod wire;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use meseta_proto::meseta::v1::{MasterFrame, master_frame};
+use meseta_proto::mesos::v1::scheduler::{Event, event};
+use meseta_resources::time::{Moment, Now};
+use meseta_resources::{AgentId, FrameworkId, OfferId, Role, TaskId};
+
+use agent::Agent;
+use framework::Framework;
+use reconcile::Inquiry;
+use registration::Pending;
+use timers::{Timer, Timers};
+
+pub use agent::{AgentProfile, RecoveredAgent};
+use alloc::AllocatorError;
+pub use config::{AllocatorConfig, Config, HEARTBEAT_INTERVAL, Identity};
+pub use counters::Counters;
+pub(crate) use counters::state_name;
+pub use framework::{Capabilities, Link};
+pub use io::{Answer, ConnectionId, Effect, Input, Lsn, ReplyId, Visible};
+pub use offers::Offer;
+pub use persisted::{AgentRecord, Mutation, Recovered, UnreachableRecord};
+pub use snapshot::{AgentView, FrameworkView, Snapshot};
+pub use task::{ExecutorRecord, StatusRecord, TaskRecord, TaskTable, is_terminal};
+pub use wire::{Format, to_wire};
+
+/// Frameworks known at once; a subscription above it is an ERROR event.
+pub const FRAMEWORKS_MAX: usize = 100_000;
+
+/// Registry mutations in flight; agents above it are asked to come again.
+pub const PENDING_MUTATIONS_MAX: usize = 8_192;
+
+/// The master as a state machine.
+#[derive(Debug)]
+pub struct MasterCore {
+    config: Config,
+    epoch: u64,
+    started: Duration,
+    /// Both clocks in this step.
+    now: Now,
+    allocator: alloc::Book,
+    /// Set by whatever frees or adds resources or demand; an allocation ends the step.
+    allocate_due: bool,
+    weights: BTreeMap<Role, f64>,
+
+    agents: BTreeMap<AgentId, Agent>,
+    agent_connections: BTreeMap<ConnectionId, AgentId>,
+    /// Connections whose first frame waits for the registry.
+    introducing: BTreeSet<ConnectionId>,
+    recovered_agents: BTreeMap<AgentId, RecoveredAgent>,
+    unreachable_agents: BTreeMap<AgentId, Duration>,
+    gone_agents: BTreeSet<AgentId>,
+    /// Agents whose return waits for the registry.
+    readmitting: BTreeSet<AgentId>,
+    /// Registered agents without a connection.
+    disconnected: BTreeSet<AgentId>,
+    /// When the next agent may be marked unreachable.
+    next_removal: Moment,
+    next_agent: u64,
+
+    frameworks: BTreeMap<FrameworkId, Framework>,
+    schedulers: BTreeMap<ConnectionId, FrameworkId>,
+    /// Oldest first.
+    completed_frameworks: VecDeque<Arc<FrameworkView>>,
+    next_framework: u64,
+
+    offers: BTreeMap<OfferId, Arc<Offer>>,
+    /// Offers of an agent that is being removed, until their frameworks are told.
+    void_offers: Vec<Arc<Offer>>,
+    next_offer: u64,
+
+    pending: VecDeque<(Lsn, Pending)>,
+    last_lsn: Lsn,
+    durable: Lsn,
+
+    /// Questions about tasks that are still to be answered.
+    inquiries: VecDeque<Inquiry>,
+    timers: Timers,
+    counters: Counters,
+    effects: Vec<Effect>,
+    /// Counts steps that may have changed something.
+    sequence: u64,
+    snapshot: Option<Arc<Snapshot>>,
+}
+
+impl MasterCore {
+    /// A master that begins with what the registry has.
+    #[must_use]
+    pub fn new(config: Config, recovered: Recovered, now: Now) -> Self {
+        let mut weights = config.weights.clone();
+        if let Some(stored) = &recovered.weights {
+            weights = stored
+                .iter()
+                .filter_map(|(role, weight)| Some((Role::new(role).ok()?, *weight)))
+                .collect();
+        }
+        let allocator = alloc::Book::new(&config, &weights);
+        let mut core = Self {
+            epoch: recovered.epoch,
+            started: now.unix,
+            now,
+            allocator,
+            allocate_due: false,
+            weights,
+            agents: BTreeMap::new(),
+            agent_connections: BTreeMap::new(),
+            introducing: BTreeSet::new(),
+            recovered_agents: BTreeMap::new(),
+            unreachable_agents: BTreeMap::new(),
+            gone_agents: BTreeSet::new(),
+            readmitting: BTreeSet::new(),
+            disconnected: BTreeSet::new(),
+            next_removal: Moment::ORIGIN,
+            next_agent: 0,
+            frameworks: BTreeMap::new(),
+            schedulers: BTreeMap::new(),
+            completed_frameworks: VecDeque::new(),
+            next_framework: 0,
+            offers: BTreeMap::new(),
+            void_offers: Vec::new(),
+            next_offer: 0,
+            pending: VecDeque::new(),
+            last_lsn: Lsn::default(),
+            durable: Lsn::default(),
+            inquiries: VecDeque::new(),
+            timers: Timers::default(),
+            counters: Counters::default(),
+            effects: Vec::new(),
+            sequence: 0,
+            snapshot: None,
+            config,
+        };
+        core.recover(recovered);
+        core.timers.set(
+            now.moment + core.config.allocation_interval,
+            Timer::Allocation,
+        );
+        core.timers.set(
+            now.moment + core.config.registry_gc_interval,
+            Timer::RegistryGc,
+        );
+        if !core.recovered_agents.is_empty() {
+            core.timers.set(
+                now.moment + core.config.agent_reregister_timeout,
+                Timer::Reregister,
+            );
+        }
+        core
+    }
+
+    /// When to step next if nothing happens before.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Moment> {
+        if !self.inquiries.is_empty() {
+            return Some(self.now.moment);
+        }
+        self.timers.next()
+    }
+
+    /// Counts the steps; a snapshot of the same number is the same.
+    #[must_use]
+    pub fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    /// The epoch of the registry that this master leads with.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Takes one input, and all timers that are due, and tells what to do.
+    pub fn step(&mut self, now: Now, input: Input) -> Vec<Effect> {
+        self.now = now;
+        self.sequence += 1;
+        self.snapshot = None;
+        self.fire_timers();
+        self.dispatch(input);
+        self.answer_questions();
+        self.fire_timers();
+        self.allocate_if_due();
+        std::mem::take(&mut self.effects)
+    }
+
+    fn dispatch(&mut self, input: Input) {
+        match input {
+            Input::Tick => {}
+            Input::Persisted { lsn } => self.persisted(lsn),
+            Input::Subscribe {
+                connection,
+                stream_id,
+                call,
+            } => self.subscribe(connection, stream_id, *call),
+            Input::Call {
+                reply,
+                framework_id,
+                stream_id,
+                action,
+            } => {
+                let answer = self.call(&framework_id, stream_id.as_deref(), *action);
+                self.reply(reply, answer);
+            }
+            Input::SchedulerGone { connection } => self.scheduler_gone(connection),
+            Input::AgentFrame {
+                connection,
+                message,
+            } => self.agent_frame(connection, *message),
+            Input::AgentGone { connection } => self.agent_gone(connection),
+            Input::Teardown {
+                reply,
+                framework_id,
+            } => {
+                let answer = self.operator_teardown(&framework_id);
+                self.reply(reply, answer);
+            }
+        }
+    }
+
+    fn recover(&mut self, recovered: Recovered) {
+        for record in recovered.agents {
+            match registration::recovered_agent(&record) {
+                Ok((id, agent)) => {
+                    self.recovered_agents.insert(id, agent);
+                }
+                Err(reason) => tracing::error!(
+                    agent_id = %record.agent_id.escape_debug(),
+                    %reason,
+                    "agent in the registry cannot be read and is left out"
+                ),
+            }
+        }
+        for record in recovered.unreachable {
+            if let Ok(id) = AgentId::new(&record.agent_id) {
+                self.unreachable_agents.insert(id, record.since);
+            }
+        }
+        self.gone_agents = recovered
+            .gone
+            .iter()
+            .filter_map(|id| AgentId::new(id).ok())
+            .collect();
+        self.allocator
+            .recover(self.now.moment, self.recovered_agents.len());
+    }
+
+    fn persist(&mut self, mutation: Mutation, then: Pending) {
+        let lsn = Lsn(self.last_lsn.0 + 1);
+        self.last_lsn = lsn;
+        self.pending.push_back((lsn, then));
+        self.effects.push(Effect::Persist { lsn, mutation });
+    }
+
+    fn persisted(&mut self, lsn: Lsn) {
+        self.durable = self.durable.max(lsn);
+        while let Some((first, _)) = self.pending.front() {
+            if *first > lsn {
+                break;
+            }
+            if let Some((_, then)) = self.pending.pop_front() {
+                self.take_effect(then);
+            }
+        }
+    }
+
+    fn visible(&mut self, visible: Visible) {
+        self.effects.push(Effect::Visible {
+            after: self.durable,
+            visible,
+        });
+    }
+
+    fn reply(&mut self, reply: ReplyId, answer: Answer) {
+        if let Answer::BadRequest(_) | Answer::Forbidden(_) = &answer {
+            self.counters.rejected_calls += 1;
+        }
+        self.visible(Visible::Reply { reply, answer });
+    }
+
+    /// Sends an event to a framework; drops it if the framework is not there to hear it.
+    fn event(&mut self, framework: &FrameworkId, event: Event) {
+        match self
+            .frameworks
+            .get(framework)
+            .and_then(Framework::connection)
+        {
+            Some(to) => self.event_to(to, event),
+            None => self.counters.dropped_messages += 1,
+        }
+    }
+
+    fn event_to(&mut self, to: ConnectionId, event: Event) {
+        self.visible(Visible::Event {
+            to,
+            event: Box::new(event),
+        });
+    }
+
+    /// Sends a frame to an agent; says whether there was a stream to send it on.
+    fn frame(&mut self, agent: &AgentId, message: master_frame::Message) -> bool {
+        let Some(to) = self.agents.get(agent).and_then(|agent| agent.connection) else {
+            self.counters.dropped_messages += 1;
+            return false;
+        };
+        self.frame_to(to, message);
+        true
+    }
+
+    fn frame_to(&mut self, to: ConnectionId, message: master_frame::Message) {
+        let frame = MasterFrame {
+            epoch: self.epoch,
+            message: Some(message),
+        };
+        self.visible(Visible::Frame {
+            to,
+            frame: Box::new(frame),
+        });
+    }
+
+    /// Notes that the allocator refused what it should have taken: a defect, never an input.
+    fn agreed(&mut self, what: &'static str, result: Result<(), AllocatorError>) {
+        if let Err(error) = result {
+            self.counters.invariant_violations += 1;
+            tracing::error!(%error, "the allocator disagrees: {what}");
+        }
+    }
+
+    fn allocate_if_due(&mut self) {
+        if self.allocate_due {
+            self.allocate_due = false;
+            self.allocate();
+        }
+    }
+
+    /// The agent that holds a framework's task.
+    fn agent_of(&self, framework: &FrameworkId, task: &TaskId) -> Option<&AgentId> {
+        self.frameworks.get(framework)?.tasks.get(task)
+    }
+}
+
+/// An event of a type, without its body.
+fn event_of(kind: event::Type) -> Event {
+    Event {
+        r#type: Some(kind.into()),
+        ..Event::default()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,267 @@
+//! Offers: made of what the allocator gives, and taken back.
+//!
+//! Invariant: an offer leaves the table exactly once; what was in it is then held by tasks or is
+//! back with the allocator.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use meseta_proto::mesos::v1::scheduler::event;
+use meseta_proto::mesos::v1::{self};
+use meseta_resources::{AgentId, FrameworkId, OfferId, Resources, Role};
+
+use super::agent::Agent;
+use super::framework::Framework;
+use super::timers::{Timer, TimerKey};
+use super::wire::{self, Format};
+use super::{MasterCore, event_of};
+
+/// Offers that one framework may hold; above it, resources go to others first.
+pub(super) const OFFERS_PER_FRAMEWORK_MAX: usize = 100_000;
+
+/// Resources of one agent, offered to one framework in one role.
+#[derive(Clone, Debug)]
+pub struct Offer {
+    pub id: OfferId,
+    pub framework_id: FrameworkId,
+    pub agent_id: AgentId,
+    pub role: Role,
+    /// Allocated to the role.
+    pub resources: Resources,
+    /// Rescinds it, if it lives only so long.
+    pub(super) timer: Option<TimerKey>,
+}
+
+/// What becomes of the resources of an offer that is taken back.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Refusal {
+    /// They may be offered to anyone at once.
+    None,
+    /// The framework does not want them for a while.
+    For(Duration),
+}
+
+impl MasterCore {
+    /// Asks the allocator for what can be offered and offers it.
+    pub(super) fn allocate(&mut self) {
+        self.counters.allocation_runs += 1;
+        let allocations = self.allocator.allocate(self.now.moment);
+        let mut made: BTreeMap<FrameworkId, Vec<v1::Offer>> = BTreeMap::new();
+        for allocation in allocations {
+            let framework = allocation.framework.clone();
+            if let Some(offer) = self.make_offer(allocation) {
+                made.entry(framework).or_default().push(offer);
+            }
+        }
+        for (framework, offers) in made {
+            let mut event = event_of(event::Type::Offers);
+            event.offers = Some(event::Offers { offers });
+            self.event(&framework, event);
+        }
+    }
+
+    fn make_offer(&mut self, allocation: super::alloc::Allocation) -> Option<v1::Offer> {
+        let super::alloc::Allocation {
+            framework: framework_id,
+            agent: agent_id,
+            role,
+            resources,
+        } = allocation;
+        let wanted = self.frameworks.get(&framework_id);
+        let ready = wanted.is_some_and(|framework| framework.connection().is_some())
+            && self
+                .agents
+                .get(&agent_id)
+                .is_some_and(|agent| agent.connection.is_some());
+        let id = OfferId::new(&format!("{}-O{}", self.config.identity.id, self.next_offer));
+        let (true, Ok(id)) = (ready, id) else {
+            self.counters.invariant_violations += 1;
+            self.recover_resources(&framework_id, &agent_id, &resources, Refusal::None);
+            return None;
+        };
+        if wanted.is_some_and(|framework| framework.offers.len() >= OFFERS_PER_FRAMEWORK_MAX) {
+            let wait = Refusal::For(Duration::ZERO);
+            self.recover_resources(&framework_id, &agent_id, &resources, wait);
+            return None;
+        }
+        self.next_offer += 1;
+        let framework = self.frameworks.get_mut(&framework_id)?;
+        let agent = self.agents.get_mut(&agent_id)?;
+        framework.offers.insert(id.clone());
+        agent.offers.insert(id.clone());
+        let timer = self.config.offer_timeout.map(|timeout| {
+            let offer = id.clone();
+            self.timers
+                .set(self.now.moment + timeout, Timer::Offer { offer })
+        });
+        let offer = Offer {
+            id: id.clone(),
+            framework_id,
+            agent_id,
+            role,
+            resources,
+            timer,
+        };
+        let message = to_wire(&offer, framework, agent);
+        self.offers.insert(id.clone(), Arc::new(offer));
+        self.counters.offers_made += 1;
+        Some(message)
+    }
+
+    /// Takes an offer out of the tables; its resources are the caller's to account for.
+    pub(super) fn take_offer(&mut self, id: &OfferId) -> Option<Arc<Offer>> {
+        let offer = self.offers.remove(id)?;
+        if let Some(timer) = offer.timer {
+            self.timers.cancel(timer);
+        }
+        if let Some(framework) = self.frameworks.get_mut(&offer.framework_id) {
+            framework.offers.remove(id);
+        }
+        if let Some(agent) = self.agents.get_mut(&offer.agent_id) {
+            agent.offers.remove(id);
+        }
+        Some(offer)
+    }
+
+    /// Ends an offer and gives its resources back.
+    pub(super) fn end_offer(&mut self, id: &OfferId, refusal: Refusal) -> Option<Arc<Offer>> {
+        let offer = self.take_offer(id)?;
+        let resources = offer.resources.clone();
+        self.recover_resources(&offer.framework_id, &offer.agent_id, &resources, refusal);
+        Some(offer)
+    }
+
+    /// Ends an offer and tells the framework.
+    pub(super) fn rescind(&mut self, id: &OfferId) {
+        let Some(offer) = self.end_offer(id, Refusal::None) else {
+            return;
+        };
+        self.counters.offers_rescinded += 1;
+        let mut event = event_of(event::Type::Rescind);
+        event.rescind = Some(event::Rescind {
+            offer_id: v1::OfferId {
+                value: id.to_string(),
+            },
+        });
+        self.event(&offer.framework_id, event);
+    }
+
+    /// Ends all offers of a framework that is no longer there to be told.
+    pub(super) fn discard_offers(&mut self, framework: &FrameworkId) {
+        let Some(framework) = self.frameworks.get(framework) else {
+            return;
+        };
+        for id in framework.offers.clone() {
+            self.end_offer(&id, Refusal::None);
+        }
+    }
+
+    pub(super) fn rescind_offers_of_agent(&mut self, agent: &AgentId) {
+        let Some(agent) = self.agents.get(agent) else {
+            return;
+        };
+        for id in agent.offers.clone() {
+            self.rescind(&id);
+        }
+    }
+
+    pub(super) fn rescind_offers_of_roles(&mut self, framework: &FrameworkId, roles: &[Role]) {
+        let Some(framework) = self.frameworks.get(framework) else {
+            return;
+        };
+        let ids: Vec<_> = framework
+            .offers
+            .iter()
+            .filter(|id| {
+                self.offers
+                    .get(*id)
+                    .is_some_and(|offer| roles.contains(&offer.role))
+            })
+            .cloned()
+            .collect();
+        for id in ids {
+            self.rescind(&id);
+        }
+    }
+
+    /// Gives resources back to the allocator.
+    pub(super) fn recover_resources(
+        &mut self,
+        framework: &FrameworkId,
+        agent: &AgentId,
+        resources: &Resources,
+        refusal: Refusal,
+    ) {
+        if resources.is_empty() {
+            return;
+        }
+        let refuse = match refusal {
+            Refusal::None => None,
+            Refusal::For(time) => Some(time),
+        };
+        let result =
+            self.allocator
+                .recover_resources(self.now.moment, framework, agent, resources, refuse);
+        if let Err(error) = result {
+            self.counters.invariant_violations += 1;
+            tracing::error!(%framework, %agent, %error, "the allocator did not take resources back");
+        }
+    }
+}
+
+/// An offer as the framework sees it.
+pub(super) fn to_wire(offer: &Offer, framework: &Framework, agent: &Agent) -> v1::Offer {
+    let capabilities = framework.terms.capabilities;
+    let profile = &agent.profile;
+    let format = if capabilities.reservation_refinement {
+        Format::PostRefinement
+    } else {
+        Format::PreRefinement
+    };
+    let mut resources = wire::to_wire(&offer.resources, format);
+    // A framework of before multiple roles would not recognise its own resources.
+    if !capabilities.multi_role {
+        for resource in &mut resources {
+            resource.allocation_info = None;
+        }
+    }
+    v1::Offer {
+        id: v1::OfferId {
+            value: offer.id.to_string(),
+        },
+        framework_id: v1::FrameworkId {
+            value: offer.framework_id.to_string(),
+        },
+        agent_id: v1::AgentId {
+            value: offer.agent_id.to_string(),
+        },
+        hostname: profile.info.hostname.clone(),
+        url: Some(v1::Url {
+            scheme: "http".to_owned(),
+            address: v1::Address {
+                hostname: Some(profile.info.hostname.clone()),
+                ip: Some(profile.ip().to_owned()),
+                port: profile.address.port,
+            },
+            path: Some("/slave(1)".to_owned()),
+            query: Vec::new(),
+            fragment: None,
+        }),
+        domain: profile.info.domain.clone(),
+        resources,
+        attributes: profile.info.attributes.clone(),
+        executor_ids: agent
+            .executors_of(&offer.framework_id)
+            .map(|executor| v1::ExecutorId {
+                value: executor.executor_id.to_string(),
+            })
+            .collect(),
+        unavailability: None,
+        allocation_info: capabilities
+            .multi_role
+            .then(|| v1::resource::AllocationInfo {
+                role: Some(offer.role.to_string()),
+            }),
+    }
+}

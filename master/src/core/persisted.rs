@@ -1,0 +1,52 @@
+//! What the registry keeps, in the core's words.
+//!
+//! The core asks for [`Mutation`]s and starts from [`Recovered`]; how they are stored is the
+//! registry's affair. Agent descriptions stay encoded, so that fields this build does not know
+//! survive a restart.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+/// One change to the registry, atomic and durable before it takes effect.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Mutation {
+    /// Admits an agent or replaces what is known of it; ends its being unreachable.
+    PutAgent(AgentRecord),
+    /// The agent has not answered for too long; it may come back.
+    MarkUnreachable(UnreachableRecord),
+    /// The agent left for good.
+    RemoveAgent { agent_id: String },
+    /// Drops the oldest entries of the list of unreachable agents.
+    PruneUnreachable { agent_ids: Vec<String> },
+    /// Replaces the weights of all roles.
+    PutWeights(Vec<(String, f64)>),
+}
+
+/// An admitted agent.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AgentRecord {
+    pub agent_id: String,
+    /// `mesos.v1.AgentInfo`, with the id set.
+    pub info: Bytes,
+}
+
+/// An agent that stopped answering.
+#[derive(Clone, Debug, PartialEq)]
+pub struct UnreachableRecord {
+    pub agent_id: String,
+    /// Since when, as time since the Unix epoch.
+    pub since: Duration,
+}
+
+/// All that a starting master knows.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Recovered {
+    /// Grows with every start; fences the frames of an older master.
+    pub epoch: u64,
+    pub agents: Vec<AgentRecord>,
+    pub unreachable: Vec<UnreachableRecord>,
+    pub gone: Vec<String>,
+    /// `None` when no weights were ever written.
+    pub weights: Option<Vec<(String, f64)>>,
+}

@@ -1,0 +1,570 @@
+//! How agents come and come back.
+//!
+//! An agent introduces itself with the first frame of a connection. It is admitted once the
+//! registry has it, and told so after. Invariant: an agent id belongs to one live connection.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use meseta_proto::meseta::v1::{self as meseta, agent_frame, master_frame};
+use meseta_proto::mesos::v1::agent_info::capability::Type as Capability;
+use meseta_proto::mesos::v1::{self, AgentInfo};
+use meseta_resources::{AgentId, ExecutorId, FrameworkId};
+use prost::Message;
+
+use super::agent::{Agent, AgentProfile, RecoveredAgent};
+use super::io::{ConnectionId, Visible};
+use super::persisted::{AgentRecord, Mutation};
+use super::task::{TaskRecord, is_terminal};
+use super::timers::Timer;
+use super::{MasterCore, PENDING_MUTATIONS_MAX, wire};
+
+/// What happens once a mutation is durable.
+#[derive(Debug)]
+pub(super) enum Pending {
+    /// A new agent may come in.
+    Admit {
+        connection: ConnectionId,
+        profile: Arc<AgentProfile>,
+    },
+    /// An agent that this master does not hold may come back with what it runs.
+    Readmit {
+        connection: ConnectionId,
+        profile: Arc<AgentProfile>,
+        report: Box<meseta::Reregister>,
+    },
+    /// An agent that this master holds has changed and goes on.
+    Refresh {
+        connection: ConnectionId,
+        profile: Arc<AgentProfile>,
+        report: Box<meseta::Reregister>,
+    },
+    Unreachable {
+        agent: AgentId,
+        since: Duration,
+    },
+    RecoveredUnreachable {
+        agent: AgentId,
+        since: Duration,
+    },
+    Removed {
+        agent: AgentId,
+        why: &'static str,
+    },
+    Prune {
+        agents: Vec<AgentId>,
+    },
+}
+
+impl MasterCore {
+    pub(super) fn take_effect(&mut self, pending: Pending) {
+        match pending {
+            Pending::Admit {
+                connection,
+                profile,
+            } => self.admit_agent(connection, profile),
+            Pending::Readmit {
+                connection,
+                profile,
+                report,
+            } => self.readmit(connection, profile, *report),
+            Pending::Refresh {
+                connection,
+                profile,
+                report,
+            } => {
+                if self.introducing.remove(&connection) {
+                    self.resume(connection, profile, *report);
+                }
+            }
+            Pending::Unreachable { agent, since } => self.agent_unreachable(&agent, since),
+            Pending::RecoveredUnreachable { agent, since } => {
+                self.recovered_unreachable(agent, since);
+            }
+            Pending::Removed { agent, why } => self.agent_removed(&agent, why),
+            Pending::Prune { agents } => {
+                for agent in agents {
+                    self.unreachable_agents.remove(&agent);
+                }
+            }
+        }
+    }
+
+    /// The first frame of a connection.
+    pub(super) fn introduce(&mut self, connection: ConnectionId, message: agent_frame::Message) {
+        if self.introducing.contains(&connection) {
+            self.counters.dropped_messages += 1;
+            return;
+        }
+        if self.pending.len() >= PENDING_MUTATIONS_MAX {
+            self.refuse_agent(
+                connection,
+                "the master is busy admitting others".to_owned(),
+                false,
+            );
+            return;
+        }
+        let result = match message {
+            agent_frame::Message::Register(register) => self.register(connection, register),
+            agent_frame::Message::Reregister(report) => self.reregister(connection, report),
+            _ => Err(("the first frame must introduce the agent".to_owned(), true)),
+        };
+        if let Err((reason, permanent)) = result {
+            self.refuse_agent(connection, reason, permanent);
+        }
+    }
+
+    fn refuse_agent(&mut self, connection: ConnectionId, reason: String, permanent: bool) {
+        tracing::warn!(%connection, %reason, permanent, "agent refused");
+        self.frame_to(
+            connection,
+            master_frame::Message::Refused(meseta::Refused { reason, permanent }),
+        );
+        self.visible(Visible::CloseAgent {
+            connection,
+            reason: "refused",
+        });
+    }
+
+    fn register(
+        &mut self,
+        connection: ConnectionId,
+        register: meseta::Register,
+    ) -> Result<(), (String, bool)> {
+        let id = format!("{}-S{}", self.config.identity.id, self.next_agent);
+        let id = AgentId::new(&id).map_err(|error| (error.to_string(), true))?;
+        let profile = profile(id, register).map_err(|reason| (reason, true))?;
+        self.next_agent += 1;
+        self.counters.agent_frame("register");
+        self.replace_lost_predecessor(&profile);
+        self.introducing.insert(connection);
+        let profile = Arc::new(profile);
+        self.persist(
+            Mutation::PutAgent(record(&profile)),
+            Pending::Admit {
+                connection,
+                profile,
+            },
+        );
+        Ok(())
+    }
+
+    /// An agent that registers anew where a disconnected one was has forgotten that it was that one.
+    fn replace_lost_predecessor(&mut self, profile: &AgentProfile) {
+        let same_place = |agent: &&Agent| {
+            !agent.marking
+                && agent.profile.pid() == profile.pid()
+                && agent.profile.info.hostname == profile.info.hostname
+        };
+        let mut lost = self
+            .disconnected
+            .iter()
+            .filter_map(|id| self.agents.get(id));
+        let Some(id) = lost.find(same_place).map(|agent| agent.id().clone()) else {
+            return;
+        };
+        if let Some(agent) = self.agents.get_mut(&id) {
+            agent.marking = true;
+        }
+        self.counters.agent_removals_registered += 1;
+        self.persist(
+            Mutation::RemoveAgent {
+                agent_id: id.to_string(),
+            },
+            Pending::Removed {
+                agent: id,
+                why: "a new agent registered at the same address",
+            },
+        );
+    }
+
+    fn reregister(
+        &mut self,
+        connection: ConnectionId,
+        report: meseta::Reregister,
+    ) -> Result<(), (String, bool)> {
+        let id = report
+            .register
+            .agent_info
+            .id
+            .as_ref()
+            .map_or("", |id| id.value.as_str());
+        let id = AgentId::new(id).map_err(|error| (error.to_string(), true))?;
+        if self.gone_agents.contains(&id) {
+            let shutdown = meseta::Shutdown {
+                reason: "the agent was marked gone".to_owned(),
+            };
+            self.frame_to(connection, master_frame::Message::Shutdown(shutdown));
+            return Err(("the agent was marked gone".to_owned(), true));
+        }
+        let profile =
+            profile(id.clone(), report.register.clone()).map_err(|reason| (reason, true))?;
+        let profile = Arc::new(profile);
+        self.counters.agent_frame("reregister");
+        if self.readmitting.contains(&id) {
+            return Err((
+                "an earlier return of this agent is still being admitted".to_owned(),
+                false,
+            ));
+        }
+        let Some(agent) = self.agents.get(&id) else {
+            self.introducing.insert(connection);
+            self.readmitting.insert(id);
+            self.persist(
+                Mutation::PutAgent(record(&profile)),
+                Pending::Readmit {
+                    connection,
+                    profile,
+                    report: Box::new(report),
+                },
+            );
+            return Ok(());
+        };
+        if agent.marking {
+            return Err((
+                "the agent is being marked unreachable or removed".to_owned(),
+                false,
+            ));
+        }
+        if agent.connection.is_some() && agent.profile.pid() != profile.pid() {
+            return Err((
+                format!(
+                    "an agent with this id is connected from {}",
+                    agent.profile.pid()
+                ),
+                false,
+            ));
+        }
+        if agent.profile.info == profile.info {
+            self.resume(connection, profile, report);
+        } else {
+            self.introducing.insert(connection);
+            self.persist(
+                Mutation::PutAgent(record(&profile)),
+                Pending::Refresh {
+                    connection,
+                    profile,
+                    report: Box::new(report),
+                },
+            );
+        }
+        Ok(())
+    }
+
+    fn admit_agent(&mut self, connection: ConnectionId, profile: Arc<AgentProfile>) {
+        if !self.introducing.remove(&connection) {
+            // It left before it learnt its id, so nobody will ever use that.
+            let agent = profile.id.clone();
+            self.persist(
+                Mutation::RemoveAgent {
+                    agent_id: agent.to_string(),
+                },
+                Pending::Removed {
+                    agent,
+                    why: "it left before it was admitted",
+                },
+            );
+            return;
+        }
+        self.counters.agent_registrations += 1;
+        let id = profile.id.clone();
+        tracing::info!(agent_id = %id, hostname = %profile.info.hostname.escape_debug(), resources = %profile.total, "agent registered");
+        self.insert_agent(connection, profile, self.now.unix);
+        self.announce_agent(&id, Vec::new());
+    }
+
+    /// Puts a new entry into the tables, with nothing running yet.
+    fn insert_agent(
+        &mut self,
+        connection: ConnectionId,
+        profile: Arc<AgentProfile>,
+        registered: Duration,
+    ) {
+        let id = profile.id.clone();
+        self.agent_connections.insert(connection, id.clone());
+        self.agents.insert(
+            id,
+            Agent {
+                profile,
+                connection: Some(connection),
+                generation: 1,
+                registered,
+                reregistered: None,
+                tasks: Arc::default(),
+                executors: Arc::default(),
+                offers: BTreeSet::new(),
+                used: BTreeMap::new(),
+                kills_waiting: BTreeSet::new(),
+                ping_sequence: 0,
+                pong_sequence: 0,
+                missed_pings: 0,
+                marking: false,
+            },
+        );
+    }
+
+    /// Gives the allocator a new entry and tells the agent that it is in.
+    fn announce_agent(&mut self, id: &AgentId, unknown: Vec<meseta::TaskToReconcile>) {
+        let Some(agent) = self.agents.get(id) else {
+            return;
+        };
+        let generation = agent.generation;
+        let is_offerable = agent.profile.is_offerable();
+        let added = self.allocator.add_agent(agent);
+        self.agreed("adding an agent", added);
+        if !is_offerable {
+            tracing::warn!(agent_id = %id, "agent has no cpus or no mem and is never offered");
+            let deactivated = self.allocator.deactivate_agent(id);
+            self.agreed("deactivating an agent", deactivated);
+        }
+        self.send_registered(id, unknown);
+        self.set_ping(id.clone(), generation, Duration::ZERO);
+        self.allocate_due = true;
+    }
+
+    fn send_registered(&mut self, id: &AgentId, unknown_tasks: Vec<meseta::TaskToReconcile>) {
+        let registered = meseta::Registered {
+            agent_id: v1::AgentId {
+                value: id.to_string(),
+            },
+            total_ping_timeout_seconds: self.config.total_ping_timeout().as_secs_f64(),
+            unknown_tasks,
+            master_info: Some(self.config.identity.to_wire()),
+        };
+        self.frame(id, master_frame::Message::Registered(registered));
+    }
+
+    /// An agent of the registry, or one thought lost, is back with all that it runs.
+    fn readmit(
+        &mut self,
+        connection: ConnectionId,
+        profile: Arc<AgentProfile>,
+        report: meseta::Reregister,
+    ) {
+        let id = profile.id.clone();
+        self.readmitting.remove(&id);
+        let was_unreachable = self.unreachable_agents.remove(&id).is_some();
+        if !self.introducing.remove(&connection) {
+            // Admitted, but gone again: it is expected like any other of the registry.
+            let encoded = profile.info.encode_to_vec().into();
+            let info = Arc::new(profile.info.clone());
+            self.recovered_agents
+                .insert(id, RecoveredAgent { info, encoded });
+            self.timers.set(
+                self.now.moment + self.config.agent_reregister_timeout,
+                Timer::Reregister,
+            );
+            return;
+        }
+        self.recovered_agents.remove(&id);
+        self.counters.agent_reregistrations += 1;
+        tracing::info!(agent_id = %id, tasks = report.tasks.len(), "agent back");
+        self.insert_agent(connection, profile, self.now.unix);
+        if let Some(agent) = self.agents.get_mut(&id) {
+            agent.reregistered = Some(self.now.unix);
+        }
+        let finished = self.adopt(&id, &report);
+        self.announce_agent(&id, Vec::new());
+        for framework in finished {
+            self.shut_down_on(&id, &framework);
+        }
+        if was_unreachable {
+            self.tell_tasks_are_back(&id);
+        }
+    }
+
+    /// An agent that this master holds is back, on this or a new connection.
+    fn resume(
+        &mut self,
+        connection: ConnectionId,
+        profile: Arc<AgentProfile>,
+        report: meseta::Reregister,
+    ) {
+        let id = profile.id.clone();
+        let Some(agent) = self.agents.get_mut(&id) else {
+            self.refuse_agent(
+                connection,
+                "the agent was removed meanwhile".to_owned(),
+                false,
+            );
+            return;
+        };
+        let previous = agent.connection.replace(connection);
+        self.disconnected.remove(&id);
+        agent.generation += 1;
+        agent.reregistered = Some(self.now.unix);
+        agent.missed_pings = 0;
+        agent.pong_sequence = agent.ping_sequence;
+        agent.profile = profile;
+        let generation = agent.generation;
+        self.agent_connections.insert(connection, id.clone());
+        if let Some(previous) = previous {
+            self.agent_connections.remove(&previous);
+            self.visible(Visible::CloseAgent {
+                connection: previous,
+                reason: "the agent has a newer connection",
+            });
+            self.rescind_offers_of_agent(&id);
+        }
+        self.counters.agent_reregistrations += 1;
+        tracing::info!(agent_id = %id, tasks = report.tasks.len(), "agent reconnected");
+        let unknown = self.tasks_unknown_to(&id, &report);
+        self.drop_executors_unknown_to(&id, &report);
+        let finished = self.adopt(&id, &report);
+        if let Some(agent) = self.agents.get(&id) {
+            let is_offerable = agent.profile.is_offerable();
+            let updated = self.allocator.update_agent(agent);
+            self.agreed("updating an agent", updated);
+            let switched = if is_offerable {
+                self.allocator.activate_agent(&id)
+            } else {
+                self.allocator.deactivate_agent(&id)
+            };
+            self.agreed("activating an agent", switched);
+        }
+        self.send_registered(&id, unknown);
+        for framework in finished {
+            self.shut_down_on(&id, &framework);
+        }
+        self.resend_kills(&id);
+        self.set_ping(id, generation, Duration::ZERO);
+        self.allocate_due = true;
+    }
+
+    fn resend_kills(&mut self, id: &AgentId) {
+        let Some(agent) = self.agents.get_mut(id) else {
+            return;
+        };
+        for (framework, task) in std::mem::take(&mut agent.kills_waiting) {
+            self.send_kill(id, &framework, &task, None);
+        }
+    }
+
+    /// Live tasks that the master holds and the agent did not name: it must answer for them.
+    /// Ended ones need no answer any more.
+    fn tasks_unknown_to(
+        &mut self,
+        id: &AgentId,
+        report: &meseta::Reregister,
+    ) -> Vec<meseta::TaskToReconcile> {
+        let named: BTreeSet<(&str, &str)> = report
+            .tasks
+            .iter()
+            .map(|task| {
+                (
+                    task.framework_id.value.as_str(),
+                    task.task_id.value.as_str(),
+                )
+            })
+            .collect();
+        let Some(agent) = self.agents.get(id) else {
+            return Vec::new();
+        };
+        let missing: Vec<Arc<TaskRecord>> = agent
+            .tasks
+            .values()
+            .filter(|task| !named.contains(&(task.framework_id.as_str(), task.task_id.as_str())))
+            .cloned()
+            .collect();
+        let mut unknown = Vec::new();
+        for task in missing {
+            if is_terminal(task.state) {
+                self.complete_task(id, &task.framework_id, &task.task_id);
+                continue;
+            }
+            let framework = self.frameworks.get(&task.framework_id);
+            unknown.push(meseta::TaskToReconcile {
+                framework_id: v1::FrameworkId {
+                    value: task.framework_id.to_string(),
+                },
+                task_id: v1::TaskId {
+                    value: task.task_id.to_string(),
+                },
+                partition_aware: framework
+                    .is_some_and(|framework| framework.terms.capabilities.partition_aware),
+            });
+        }
+        unknown
+    }
+
+    fn drop_executors_unknown_to(&mut self, id: &AgentId, report: &meseta::Reregister) {
+        let Some(agent) = self.agents.get(id) else {
+            return;
+        };
+        let named = |framework: &FrameworkId, executor: &ExecutorId| {
+            report.executors.iter().any(|info| {
+                info.executor_id.value == executor.as_str()
+                    && info
+                        .framework_id
+                        .as_ref()
+                        .is_some_and(|id| id.value == framework.as_str())
+            })
+        };
+        let missing: Vec<_> = agent
+            .executors
+            .keys()
+            .filter(|(framework, executor)| !named(framework, executor))
+            .cloned()
+            .collect();
+        for (framework, executor) in missing {
+            self.remove_executor(id, &framework, &executor);
+        }
+    }
+}
+
+/// What an agent says of itself, understood.
+fn profile(id: AgentId, register: meseta::Register) -> Result<AgentProfile, String> {
+    /// The longest name that a host can have.
+    const HOSTNAME_BYTES_MAX: usize = 255;
+    let mut info = register.agent_info;
+    if info.hostname.is_empty() || info.hostname.len() > HOSTNAME_BYTES_MAX {
+        return Err("the agent's hostname is empty or too long".to_owned());
+    }
+    info.id = Some(v1::AgentId {
+        value: id.to_string(),
+    });
+    let mut total = wire::from_wire(&info.resources)
+        .map_err(|error| format!("the agent's resources are invalid: {error}"))?;
+    if !register.checkpointed_resources.is_empty() {
+        let checkpointed = wire::from_wire(&register.checkpointed_resources)
+            .map_err(|error| format!("the agent's checkpointed resources are invalid: {error}"))?;
+        total = wire::apply_checkpointed(&total, &checkpointed)?;
+    }
+    let address = register.address.unwrap_or_else(|| v1::Address {
+        hostname: Some(info.hostname.clone()),
+        ip: None,
+        port: info.port.unwrap_or(5051),
+    });
+    let capabilities = register
+        .capabilities
+        .iter()
+        .filter_map(|capability| Capability::try_from(capability.r#type?).ok())
+        .collect();
+    Ok(AgentProfile {
+        id,
+        info,
+        version: register.version,
+        capabilities,
+        address,
+        total,
+    })
+}
+
+fn record(profile: &AgentProfile) -> AgentRecord {
+    AgentRecord {
+        agent_id: profile.id.to_string(),
+        info: profile.info.encode_to_vec().into(),
+    }
+}
+
+/// An agent as the registry has it.
+pub(super) fn recovered_agent(record: &AgentRecord) -> Result<(AgentId, RecoveredAgent), String> {
+    let id = AgentId::new(&record.agent_id).map_err(|error| error.to_string())?;
+    let info = AgentInfo::decode(record.info.clone()).map_err(|error| error.to_string())?;
+    let agent = RecoveredAgent {
+        info: Arc::new(info),
+        encoded: record.info.clone(),
+    };
+    Ok((id, agent))
+}

@@ -1,0 +1,210 @@
+//! The master's state at one moment, for whoever wants to look at it.
+//!
+//! Entered through [`MasterCore::snapshot`]. Tables of tasks are shared, not copied; the core
+//! copies on its next write. Readers render a snapshot elsewhere, so they never hold up the core.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use meseta_proto::mesos::v1::scheduler::OfferConstraints;
+use meseta_proto::mesos::v1::{self, AgentInfo, FrameworkInfo};
+use meseta_resources::{AgentId, ExecutorId, FrameworkId, Resources, Role};
+
+use super::agent::{Agent, AgentProfile};
+use super::config::Identity;
+use super::counters::Counters;
+use super::framework::{Capabilities, Framework, Link};
+use super::offers::Offer;
+use super::task::{ExecutorRecord, TaskRecord, TaskTable};
+use super::{MasterCore, config};
+
+/// Everything that can be looked at.
+#[derive(Debug)]
+pub struct Snapshot {
+    /// The core's step that this is the result of.
+    pub sequence: u64,
+    pub epoch: u64,
+    pub identity: Identity,
+    /// When this master started, since the Unix epoch.
+    pub started: Duration,
+    /// When this was taken.
+    pub taken: Duration,
+    pub agents: Vec<AgentView>,
+    /// Agents of the registry that have not come back.
+    pub recovered_agents: Vec<(AgentId, Arc<AgentInfo>)>,
+    pub unreachable_agents: Vec<(AgentId, Duration)>,
+    pub frameworks: Vec<Arc<FrameworkView>>,
+    pub completed_frameworks: Vec<Arc<FrameworkView>>,
+    pub offers: Vec<Arc<Offer>>,
+    pub weights: BTreeMap<Role, f64>,
+    pub whitelisted_roles: Option<BTreeSet<Role>>,
+    pub counters: Counters,
+    /// Registry mutations that are not durable yet.
+    pub pending_mutations: usize,
+}
+
+/// An agent at that moment.
+#[derive(Clone, Debug)]
+pub struct AgentView {
+    pub profile: Arc<AgentProfile>,
+    pub connected: bool,
+    pub registered: Duration,
+    pub reregistered: Option<Duration>,
+    pub tasks: TaskTable,
+    pub executors: Arc<BTreeMap<(FrameworkId, ExecutorId), Arc<ExecutorRecord>>>,
+    /// Allocated to roles.
+    pub used: BTreeMap<FrameworkId, Resources>,
+    pub offered: Resources,
+}
+
+impl AgentView {
+    #[must_use]
+    pub fn id(&self) -> &AgentId {
+        &self.profile.id
+    }
+
+    /// What all frameworks together hold here.
+    #[must_use]
+    pub fn used_total(&self) -> Resources {
+        self.used.values().sum()
+    }
+}
+
+/// A framework at that moment. Its tasks are found with the agents.
+#[derive(Clone, Debug)]
+pub struct FrameworkView {
+    pub id: FrameworkId,
+    pub info: Arc<FrameworkInfo>,
+    pub capabilities: Capabilities,
+    pub roles: BTreeSet<Role>,
+    pub suppressed: BTreeSet<Role>,
+    pub offer_constraints: Option<Arc<OfferConstraints>>,
+    pub active: bool,
+    pub connected: bool,
+    pub recovered: bool,
+    pub registered: Duration,
+    pub reregistered: Option<Duration>,
+    pub unregistered: Option<Duration>,
+    pub completed: Arc<VecDeque<Arc<TaskRecord>>>,
+    pub unreachable: Arc<VecDeque<Arc<TaskRecord>>>,
+}
+
+impl FrameworkView {
+    pub(super) fn of(framework: &Framework, is_completed: bool) -> Self {
+        let connected = !is_completed && framework.connection().is_some();
+        Self {
+            id: framework.id.clone(),
+            info: framework.terms.info.clone(),
+            capabilities: framework.terms.capabilities,
+            roles: framework.terms.roles.clone(),
+            suppressed: framework.terms.suppressed.clone(),
+            offer_constraints: framework.terms.offer_constraints.clone(),
+            active: connected,
+            connected,
+            recovered: !is_completed && framework.link == Link::Recovered,
+            registered: framework.registered,
+            reregistered: framework.reregistered,
+            unregistered: framework.unregistered,
+            completed: framework.completed.clone(),
+            unreachable: framework.unreachable.clone(),
+        }
+    }
+}
+
+impl MasterCore {
+    /// The state as it is now; the same object until the next step.
+    pub fn snapshot(&mut self) -> Arc<Snapshot> {
+        if let Some(snapshot) = &self.snapshot {
+            return snapshot.clone();
+        }
+        let snapshot = Arc::new(self.take_snapshot());
+        self.snapshot = Some(snapshot.clone());
+        snapshot
+    }
+
+    fn take_snapshot(&self) -> Snapshot {
+        Snapshot {
+            sequence: self.sequence,
+            epoch: self.epoch,
+            identity: self.config.identity.clone(),
+            started: self.started,
+            taken: self.now.unix,
+            agents: self.agents.values().map(|agent| self.view(agent)).collect(),
+            recovered_agents: self
+                .recovered_agents
+                .iter()
+                .map(|(id, agent)| (id.clone(), agent.info.clone()))
+                .collect(),
+            unreachable_agents: self
+                .unreachable_agents
+                .iter()
+                .map(|(id, since)| (id.clone(), *since))
+                .collect(),
+            frameworks: self
+                .frameworks
+                .values()
+                .map(|framework| Arc::new(FrameworkView::of(framework, false)))
+                .collect(),
+            completed_frameworks: self.completed_frameworks.iter().cloned().collect(),
+            offers: self.offers.values().cloned().collect(),
+            weights: self.weights.clone(),
+            whitelisted_roles: self.config.roles.clone(),
+            counters: self.counters.clone(),
+            pending_mutations: self.pending.len(),
+        }
+    }
+
+    fn view(&self, agent: &Agent) -> AgentView {
+        AgentView {
+            profile: agent.profile.clone(),
+            connected: agent.connection.is_some(),
+            registered: agent.registered,
+            reregistered: agent.reregistered,
+            tasks: agent.tasks.clone(),
+            executors: agent.executors.clone(),
+            used: agent.used.clone(),
+            offered: agent
+                .offers
+                .iter()
+                .filter_map(|id| self.offers.get(id))
+                .map(|offer| &offer.resources)
+                .sum(),
+        }
+    }
+}
+
+impl config::Identity {
+    /// The name of this process in the form of Mesos.
+    #[must_use]
+    pub fn pid(&self) -> String {
+        format!("master@{}:{}", self.ip, self.port)
+    }
+
+    /// This master as clients are told of it.
+    #[must_use]
+    pub fn to_wire(&self) -> v1::MasterInfo {
+        use v1::master_info::Capability;
+        use v1::master_info::capability::Type;
+        v1::MasterInfo {
+            id: self.id.clone(),
+            // Network order in memory, read as a number: what Mesos sends.
+            ip: u32::from_le_bytes(self.ip.octets()),
+            port: u32::from(self.port),
+            pid: Some(self.pid()),
+            hostname: Some(self.hostname.clone()),
+            version: Some(self.version.clone()),
+            address: Some(v1::Address {
+                hostname: Some(self.hostname.clone()),
+                ip: Some(self.ip.to_string()),
+                port: i32::from(self.port),
+            }),
+            domain: None,
+            capabilities: [Type::AgentUpdate, Type::AgentDraining, Type::QuotaV2]
+                .map(|kind| Capability {
+                    r#type: Some(kind.into()),
+                })
+                .to_vec(),
+        }
+    }
+}

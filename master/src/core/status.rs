@@ -1,0 +1,69 @@
+//! Task statuses that the master itself makes: without uuid, so never acknowledged.
+
+use meseta_proto::mesos::v1::scheduler::{Event, event};
+use meseta_proto::mesos::v1::task_status::{Reason, Source};
+use meseta_proto::mesos::v1::{self, TaskState, TaskStatus};
+use meseta_resources::FrameworkId;
+
+use super::{MasterCore, event_of};
+
+/// What the master has to say about a task.
+#[derive(Clone, Debug)]
+pub(super) struct Verdict<'a> {
+    pub(super) task_id: &'a str,
+    pub(super) agent_id: Option<&'a str>,
+    pub(super) state: TaskState,
+    pub(super) reason: Reason,
+    pub(super) message: String,
+}
+
+impl MasterCore {
+    pub(super) fn status(&self, verdict: Verdict<'_>) -> TaskStatus {
+        TaskStatus {
+            task_id: v1::TaskId {
+                value: verdict.task_id.to_owned(),
+            },
+            state: verdict.state.into(),
+            message: Some(verdict.message),
+            source: Some(Source::Master.into()),
+            reason: Some(verdict.reason.into()),
+            agent_id: verdict.agent_id.map(|id| v1::AgentId {
+                value: id.to_owned(),
+            }),
+            timestamp: Some(self.now.unix.as_secs_f64()),
+            ..TaskStatus::default()
+        }
+    }
+
+    /// Sends a status made here.
+    pub(super) fn tell(&mut self, framework: &FrameworkId, verdict: Verdict<'_>) {
+        let status = self.status(verdict);
+        self.tell_status(framework, status);
+    }
+
+    pub(super) fn tell_status(&mut self, framework: &FrameworkId, status: TaskStatus) {
+        self.counters.count_status(&status);
+        self.event(framework, update(status));
+    }
+
+    /// `aware` if the framework knows of partitions, else TASK_LOST, the only word there was before.
+    pub(super) fn state_for(&self, framework: &FrameworkId, aware: TaskState) -> TaskState {
+        let partition_aware = self
+            .frameworks
+            .get(framework)
+            .is_some_and(|framework| framework.terms.capabilities.partition_aware);
+        if partition_aware {
+            aware
+        } else {
+            TaskState::TaskLost
+        }
+    }
+}
+
+/// An UPDATE event.
+pub(super) fn update(status: TaskStatus) -> Event {
+    Event {
+        update: Some(event::Update { status }),
+        ..event_of(event::Type::Update)
+    }
+}

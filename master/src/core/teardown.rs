@@ -1,0 +1,129 @@
+//! The end of a framework, whoever wants it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use meseta_proto::meseta::v1::{self as meseta, master_frame};
+use meseta_proto::mesos::v1::TaskState;
+use meseta_proto::mesos::v1::{self};
+use meseta_resources::{AgentId, FrameworkId};
+
+use super::io::{Answer, Visible};
+use super::task::is_terminal;
+use super::{FrameworkView, MasterCore};
+
+impl MasterCore {
+    pub(super) fn operator_teardown(&mut self, id: &str) -> Answer {
+        let Ok(id) = FrameworkId::new(id) else {
+            return Answer::BadRequest("No framework found with specified ID".to_owned());
+        };
+        if !self.frameworks.contains_key(&id) {
+            return Answer::BadRequest("No framework found with specified ID".to_owned());
+        }
+        self.remove_framework(&id, "teardown");
+        Answer::Done
+    }
+
+    /// Ends everything a framework has and remembers that it was.
+    pub(super) fn remove_framework(&mut self, id: &FrameworkId, reason: &'static str) {
+        self.discard_offers(id);
+        for agent in self.agents_of(id) {
+            self.shut_down_on(&agent, id);
+            self.forget_on(&agent, id);
+        }
+        let removed = self.allocator.remove_framework(id);
+        self.agreed("removing a framework", removed);
+        let Some(mut framework) = self.frameworks.remove(id) else {
+            return;
+        };
+        tracing::info!(framework_id = %id, reason, "framework removed");
+        if let Some(timer) = framework.failover.take() {
+            self.timers.cancel(timer);
+        }
+        if let Some(connection) = framework.connection() {
+            self.schedulers.remove(&connection);
+            self.visible(Visible::CloseScheduler { connection, reason });
+        }
+        framework.unregistered = Some(self.now.unix);
+        self.completed_frameworks
+            .push_back(Arc::new(FrameworkView::of(&framework, true)));
+        while self.completed_frameworks.len() > self.config.max_completed_frameworks {
+            self.completed_frameworks.pop_front();
+        }
+        self.allocate_due = true;
+    }
+
+    /// Where a framework has tasks or executors.
+    pub(super) fn agents_of(&self, id: &FrameworkId) -> BTreeSet<AgentId> {
+        let with_tasks = self.frameworks.get(id).map(|f| f.tasks.values().cloned());
+        let with_use = self
+            .agents
+            .values()
+            .filter(|agent| agent.used.contains_key(id));
+        with_tasks
+            .into_iter()
+            .flatten()
+            .chain(with_use.map(|agent| agent.id().clone()))
+            .collect()
+    }
+
+    pub(super) fn shut_down_on(&mut self, agent: &AgentId, id: &FrameworkId) {
+        let message = meseta::ShutdownFramework {
+            framework_id: v1::FrameworkId {
+                value: id.to_string(),
+            },
+        };
+        self.frame(agent, master_frame::Message::ShutdownFramework(message));
+    }
+
+    /// Takes a framework's tasks and executors off an agent's books; live ones count as killed. The
+    /// allocator frees what they held with the framework itself.
+    fn forget_on(&mut self, agent_id: &AgentId, id: &FrameworkId) {
+        let Some(agent) = self.agents.get_mut(agent_id) else {
+            return;
+        };
+        let tasks = Arc::make_mut(&mut agent.tasks);
+        let mut gone = Vec::new();
+        tasks.retain(|(owner, _), task| {
+            if owner == id {
+                gone.push(task.clone());
+            }
+            owner != id
+        });
+        Arc::make_mut(&mut agent.executors).retain(|(owner, _), _| owner != id);
+        agent.used.remove(id);
+        agent.kills_waiting.retain(|(owner, _)| owner != id);
+        let max = self.config.max_completed_tasks_per_framework;
+        if let Some(framework) = self.frameworks.get_mut(id) {
+            for mut task in gone {
+                framework.forget_task(&task.task_id, agent_id);
+                if !is_terminal(task.state) {
+                    Arc::make_mut(&mut task).state = TaskState::TaskKilled;
+                }
+                framework.complete(task, max);
+            }
+        }
+    }
+
+    /// A framework's task is over and its end has been acknowledged, or nobody is left to do so.
+    pub(super) fn complete_task(
+        &mut self,
+        agent_id: &AgentId,
+        framework: &FrameworkId,
+        task: &meseta_resources::TaskId,
+    ) {
+        let Some(agent) = self.agents.get_mut(agent_id) else {
+            return;
+        };
+        let key = (framework.clone(), task.clone());
+        let Some(record) = Arc::make_mut(&mut agent.tasks).remove(&key) else {
+            return;
+        };
+        agent.kills_waiting.remove(&key);
+        let max = self.config.max_completed_tasks_per_framework;
+        if let Some(framework) = self.frameworks.get_mut(framework) {
+            framework.complete(record, max);
+            framework.forget_task(task, agent_id);
+        }
+    }
+}

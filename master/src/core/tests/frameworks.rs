@@ -1,0 +1,462 @@
+//! Frameworks: streams, failover, roles, offers.
+
+use super::*;
+
+#[test]
+fn a_subscriber_hears_subscribed_heartbeat_offers_in_that_order() {
+    let mut world = World::new();
+    world.agent(5051, "cpus:4;mem:1024");
+    let connection = world.try_subscribe(framework("f", &["dev"]));
+    let events = world.take_events(connection);
+    assert_eq!(
+        kinds(&events),
+        [
+            event::Type::Subscribed,
+            event::Type::Heartbeat,
+            event::Type::Offers
+        ]
+    );
+    let subscribed = events[0].subscribed.as_ref().unwrap();
+    assert_eq!(subscribed.framework_id.value, "m-0000");
+    assert_eq!(subscribed.heartbeat_interval_seconds, Some(15.0));
+    let master = subscribed.master_info.as_ref().unwrap();
+    assert_eq!((master.ip, master.port), (16_777_343, 5050));
+    world.advance(Duration::from_secs(46));
+    let beats = world.take_events(connection);
+    assert_eq!(kinds(&beats), [event::Type::Heartbeat; 3]);
+}
+
+#[test]
+fn an_offer_has_the_shape_of_mesos() {
+    let mut world = World::new();
+    let node = world.agent(5051, "cpus:4;mem:1024;ports:[31000-32000]");
+    let scheduler = world.subscribe(framework("f", &["dev"]));
+    let offers = world.offers(&scheduler);
+    let offer = &offers[0];
+    assert_eq!(offer.id.value, "m-O0");
+    assert_eq!(offer.agent_id.value, node.id);
+    assert_eq!(offer.hostname, "node.example");
+    let url = offer.url.as_ref().unwrap();
+    assert_eq!(url.address.ip.as_deref(), Some("10.0.0.1"));
+    assert_eq!(url.path.as_deref(), Some("/slave(1)"));
+    assert_eq!(
+        offer.allocation_info.as_ref().unwrap().role.as_deref(),
+        Some("dev")
+    );
+    assert!(offer.resources.iter().all(|resource| {
+        resource.allocation_info.as_ref().unwrap().role.as_deref() == Some("dev")
+            && resource.role.is_none()
+    }));
+    assert_eq!(total(&offers), parse("cpus:4;mem:1024;ports:[31000-32000]"));
+}
+
+#[test]
+fn a_framework_of_one_role_sees_neither_allocation_nor_refinement() {
+    let mut world = World::new();
+    world.agent(5051, "cpus:4;mem:1024");
+    let mut info = framework("old", &[]);
+    info.capabilities.clear();
+    let scheduler = world.subscribe(info);
+    let offers = world.offers(&scheduler);
+    assert!(offers[0].allocation_info.is_none());
+    for resource in &offers[0].resources {
+        assert!(resource.allocation_info.is_none());
+        assert_eq!(resource.role.as_deref(), Some("*"));
+    }
+}
+
+#[test]
+fn an_agent_without_cpus_or_memory_is_never_offered() {
+    let mut world = World::new();
+    for (port, resources) in [
+        (1, "cpus:4"),
+        (2, "mem:1024"),
+        (3, "disk:1024"),
+        (4, "ports:[1-9]"),
+    ] {
+        world.agent(port, resources);
+    }
+    let scheduler = world.subscribe(framework("f", &["dev"]));
+    world.advance(5 * SECOND);
+    assert!(world.offers(&scheduler).is_empty());
+}
+
+#[test]
+fn what_is_declined_comes_again_when_the_filter_has_run_out() {
+    let mut world = World::new();
+    world.agent(5051, "cpus:4;mem:1024");
+    let scheduler = world.subscribe(framework("f", &["dev"]));
+    let offers = world.offers(&scheduler);
+    assert_eq!(
+        world.call(&scheduler, decline(&[&offers[0]], 10.0)),
+        Answer::Accepted
+    );
+    assert!(
+        world.offers(&scheduler).is_empty(),
+        "a decline makes no offer"
+    );
+    world.advance(9 * SECOND);
+    assert!(world.offers(&scheduler).is_empty());
+    world.advance(4 * SECOND);
+    assert_eq!(world.offers(&scheduler).len(), 1);
+}
+
+#[test]
+fn revive_lifts_filters_and_suppression_at_once() {
+    let mut world = World::new();
+    world.agent(5051, "cpus:4;mem:1024");
+    let scheduler = world.subscribe(framework("f", &["dev"]));
+    let offers = world.offers(&scheduler);
+    world.call(&scheduler, decline(&[&offers[0]], 1e6));
+    world.call(&scheduler, Action::Suppress { roles: Vec::new() });
+    world.advance(10 * SECOND);
+    assert!(world.offers(&scheduler).is_empty());
+    world.call(
+        &scheduler,
+        Action::Revive {
+            roles: vec!["other".to_owned()],
+        },
+    );
+    assert!(
+        world.offers(&scheduler).is_empty(),
+        "a foreign role drops the whole call"
+    );
+    world.call(&scheduler, Action::Revive { roles: Vec::new() });
+    assert_eq!(world.offers(&scheduler).len(), 1);
+}
+
+#[test]
+fn an_offer_that_nobody_uses_is_rescinded_in_time() {
+    let mut config = config();
+    config.offer_timeout = Some(30 * SECOND);
+    let mut world = World::with(
+        config,
+        Recovered {
+            epoch: 1,
+            ..Recovered::default()
+        },
+    );
+    let node = world.agent(5051, "cpus:4;mem:1024");
+    let scheduler = world.subscribe(framework("f", &["dev"]));
+    let offers = world.offers(&scheduler);
+    world.live(29 * SECOND, &[&node]);
+    assert!(
+        world
+            .take_events(scheduler.connection)
+            .iter()
+            .all(|event| event.rescind.is_none())
+    );
+    world.live(2 * SECOND, &[&node]);
+    let events = world.take_events(scheduler.connection);
+    let rescinded = events
+        .iter()
+        .find_map(|event| event.rescind.as_ref())
+        .unwrap();
+    assert_eq!(rescinded.offer_id, offers[0].id);
+    assert!(
+        events.iter().any(|event| event.offers.is_some()),
+        "and made anew"
+    );
+}
+
+#[test]
+fn a_second_subscription_takes_over_from_the_first() {
+    let mut world = World::new();
+    world.agent(5051, "cpus:4;mem:1024");
+    let first = world.subscribe(framework("f", &["dev"]));
+    let old = world.offers(&first);
+    let second = world.subscribe(World::with_id(framework("f", &["dev"]), &first.id));
+    assert_eq!(second.id, first.id);
+    let last = world.take_events(first.connection).pop().unwrap();
+    assert_eq!(last.error.unwrap().message, "Framework failed over");
+    assert!(world.closed.contains(&first.connection));
+    let new = world.offers(&second);
+    assert_ne!(old[0].id, new[0].id, "offers are made anew");
+    assert!(matches!(
+        world.call(&first, Action::Revive { roles: Vec::new() }),
+        Answer::BadRequest(_)
+    ));
+    // The old stream's end says nothing about the new one.
+    world.input(Input::SchedulerGone {
+        connection: first.connection,
+    });
+    assert_eq!(
+        world.call(&second, Action::Revive { roles: Vec::new() }),
+        Answer::Accepted
+    );
+}
+
+#[test]
+fn a_framework_has_its_failover_timeout_to_come_back() {
+    let mut world = World::new();
+    let node = world.agent(5051, "cpus:4;mem:1024");
+    let first = world.subscribe(framework("f", &["dev"]));
+    assert_eq!(world.core.offers.len(), 1);
+    world.input(Input::SchedulerGone {
+        connection: first.connection,
+    });
+    assert!(
+        world.core.offers.is_empty(),
+        "offers are void on disconnection"
+    );
+    let answer = world.call(&first, Action::Revive { roles: Vec::new() });
+    assert_eq!(
+        answer,
+        Answer::Forbidden("Framework is not subscribed".to_owned())
+    );
+    world.live(59 * SECOND, &[&node]);
+    let second = world.subscribe(World::with_id(framework("f", &["dev"]), &first.id));
+    world.input(Input::SchedulerGone {
+        connection: second.connection,
+    });
+    world.live(61 * SECOND, &[&node]);
+    let third = world.try_subscribe(World::with_id(framework("f", &["dev"]), &first.id));
+    let events = world.take_events(third);
+    assert_eq!(kinds(&events), [event::Type::Error]);
+    assert_eq!(
+        events[0].error.as_ref().unwrap().message,
+        "Framework has been removed"
+    );
+    assert!(world.closed.contains(&third));
+}
+
+/// What was not acknowledged waits for up to ten minutes between two repeats; an agent that hears of
+/// the framework repeats it at once.
+#[test]
+fn agents_hear_of_every_subscription_of_a_framework_they_work_for() {
+    let mut world = World::new();
+    let node = world.agent(5051, "cpus:4;mem:1024");
+    let idle = world.agent(5052, "cpus:1;mem:1024");
+    let info = framework("f", &["dev"]);
+    let first = world.subscribe(info.clone());
+    let offers = world.offers(&first);
+    let offer = offers.iter().find(|o| o.agent_id.value == node.id).unwrap();
+    world.call(
+        &first,
+        accept(&[offer], vec![task(&node, "t", "cpus:1;mem:64")]),
+    );
+    world.take_frames(node.connection);
+    world.take_frames(idle.connection);
+    world.input(Input::SchedulerGone {
+        connection: first.connection,
+    });
+    world.subscribe(World::with_id(info, &first.id));
+    let told = |frames: &[master_frame::Message]| {
+        let updates = frames.iter().filter(|frame| {
+            matches!(frame, master_frame::Message::UpdateFramework(update)
+                if update.framework.id.as_ref().is_some_and(|id| id.value == first.id))
+        });
+        updates.count()
+    };
+    assert_eq!(told(&world.take_frames(node.connection)), 1);
+    assert_eq!(told(&world.take_frames(idle.connection)), 0);
+}
+
+#[test]
+fn a_framework_without_failover_timeout_is_removed_with_its_stream() {
+    let mut world = World::new();
+    let node = world.agent(5051, "cpus:4;mem:1024");
+    let mut info = framework("f", &["dev"]);
+    info.failover_timeout = None;
+    let scheduler = world.subscribe(info);
+    let offers = world.offers(&scheduler);
+    world.call(
+        &scheduler,
+        accept(&[&offers[0]], vec![task(&node, "t", "cpus:1;mem:64")]),
+    );
+    world.take_frames(node.connection);
+    world.input(Input::SchedulerGone {
+        connection: scheduler.connection,
+    });
+    let frames = world.take_frames(node.connection);
+    assert!(
+        matches!(&frames[0], master_frame::Message::ShutdownFramework(message)
+        if message.framework_id.value == scheduler.id)
+    );
+    let snapshot = world.core.snapshot();
+    assert!(snapshot.frameworks.is_empty());
+    let completed = &snapshot.completed_frameworks[0];
+    assert_eq!(completed.completed[0].state, TaskState::TaskKilled);
+    assert!(completed.unregistered.is_some());
+}
+
+#[test]
+fn what_is_wrong_with_a_subscription_is_one_error_event() {
+    let mut config = config();
+    config.root_submissions = false;
+    config.roles = Some(BTreeSet::from([Role::star(), Role::new("dev").unwrap()]));
+    let mut world = World::with(
+        config,
+        Recovered {
+            epoch: 1,
+            ..Recovered::default()
+        },
+    );
+    let mut both = framework("f", &["dev"]);
+    both.role = Some("dev".to_owned());
+    let mut plain = framework("f", &["dev"]);
+    plain.capabilities.clear();
+    let mut timeout = framework("f", &["dev"]);
+    timeout.failover_timeout = Some(f64::NAN);
+    let mut root = framework("f", &["dev"]);
+    root.user = "root".to_owned();
+    for (info, text) in [
+        (
+            both,
+            "'FrameworkInfo.role' must not be set when the framework is MULTI_ROLE capable",
+        ),
+        (
+            plain,
+            "'FrameworkInfo.roles' must not be set when the framework is not MULTI_ROLE capable",
+        ),
+        (
+            framework("f", &["dev", "dev"]),
+            "'FrameworkInfo.roles' contains duplicate items: { dev }",
+        ),
+        (
+            framework("f", &["/dev"]),
+            "'FrameworkInfo.roles' contains invalid role: Role '/dev' cannot start with a slash",
+        ),
+        (
+            framework("f", &["ops"]),
+            "Roles { ops } are not present in the master's --roles",
+        ),
+        (timeout, "The framework failover_timeout (NaN) is invalid"),
+        (
+            root,
+            "User 'root' is not allowed to run frameworks without --root_submissions set",
+        ),
+        (
+            World::with_id(framework("f", &["dev"]), "a/b"),
+            "FrameworkID \"a/b\" contains invalid characters",
+        ),
+    ] {
+        let connection = world.try_subscribe(info);
+        let events = world.take_events(connection);
+        assert_eq!(kinds(&events), [event::Type::Error], "{text}");
+        let message = &events[0].error.as_ref().unwrap().message;
+        let same = message == text
+            || text.split('"').next().is_some_and(|start| {
+                message.contains("contains invalid characters") && text.contains(start)
+            });
+        assert!(same, "{message:?} is not {text:?}");
+        assert!(world.closed.contains(&connection));
+    }
+    assert!(world.core.frameworks.is_empty());
+}
+
+#[test]
+fn user_and_checkpoint_cannot_change_and_a_changed_principal_is_refused() {
+    let mut world = World::new();
+    let first = world.subscribe(framework("f", &["dev"]));
+    let mut changed = World::with_id(framework("renamed", &["dev", "ops"]), &first.id);
+    changed.user = "bob".to_owned();
+    changed.checkpoint = Some(true);
+    let second = world.subscribe(changed);
+    let info = &world.core.snapshot().frameworks[0].info.clone();
+    assert_eq!(
+        (info.user.as_str(), info.name.as_str()),
+        ("alice", "renamed")
+    );
+    assert!(!info.checkpoint.unwrap_or_default());
+    assert_eq!(info.roles, ["dev", "ops"]);
+    let mut other = World::with_id(framework("f", &["dev"]), &second.id);
+    other.principal = Some("mallory".to_owned());
+    let connection = world.try_subscribe(other);
+    let events = world.take_events(connection);
+    assert_eq!(
+        events[0].error.as_ref().unwrap().message,
+        "Changing framework's principal is not allowed."
+    );
+    assert_eq!(
+        world.call(&second, Action::Revive { roles: Vec::new() }),
+        Answer::Accepted
+    );
+}
+
+#[test]
+fn calls_need_the_framework_its_stream_and_the_right_name_of_it() {
+    let mut world = World::new();
+    let scheduler = world.subscribe(framework("f", &["dev"]));
+    let revive = || Action::Revive { roles: Vec::new() };
+    for (id, stream, text) in [
+        ("nosuch", Some("x"), "Framework cannot be found"),
+        ("a/b", Some("x"), "Framework cannot be found"),
+        (
+            "m-0000",
+            None,
+            "All non-subscribe calls should include the 'Mesos-Stream-Id' header",
+        ),
+        (
+            "m-0000",
+            Some("x"),
+            "The stream ID 'x' included in this request didn't match the stream ID currently \
+             associated with framework ID m-0000",
+        ),
+    ] {
+        assert_eq!(
+            world.call_as(id, stream, revive()),
+            Answer::BadRequest(text.to_owned())
+        );
+    }
+    assert_eq!(world.call(&scheduler, revive()), Answer::Accepted);
+}
+
+#[test]
+fn teardown_ends_everything_and_closes_the_stream() {
+    let mut world = World::new();
+    let node = world.agent(5051, "cpus:4;mem:1024");
+    let scheduler = world.subscribe(framework("f", &["dev"]));
+    let other = world.subscribe(framework("g", &["dev"]));
+    let offers = world.offers(&scheduler);
+    world.call(
+        &scheduler,
+        accept(&[&offers[0]], vec![task(&node, "t", "cpus:4;mem:1024")]),
+    );
+    assert_eq!(world.call(&scheduler, Action::Teardown), Answer::Accepted);
+    assert!(world.closed.contains(&scheduler.connection));
+    assert_eq!(
+        total(&world.offers(&other)),
+        parse("cpus:4;mem:1024"),
+        "offered on at once"
+    );
+    let reply = ReplyId(9_999);
+    world.input(Input::Teardown {
+        reply,
+        framework_id: "nosuch".to_owned(),
+    });
+    assert_eq!(
+        world.answers[&reply],
+        Answer::BadRequest("No framework found with specified ID".to_owned())
+    );
+}
+
+#[test]
+fn ended_frameworks_are_remembered_up_to_the_limit() {
+    let mut world = World::new();
+    for _ in 0..60 {
+        let scheduler = world.subscribe(framework("f", &["dev"]));
+        world.call(&scheduler, Action::Teardown);
+    }
+    assert_eq!(world.core.snapshot().completed_frameworks.len(), 50);
+}
+
+#[test]
+fn weights_divide_what_is_contended() {
+    let mut config = config();
+    config.weights = BTreeMap::from([(Role::new("b").unwrap(), 3.0)]);
+    let mut world = World::with(
+        config,
+        Recovered {
+            epoch: 1,
+            ..Recovered::default()
+        },
+    );
+    let a = world.subscribe(framework("a", &["a"]));
+    let b = world.subscribe(framework("b", &["b"]));
+    for port in 0..40 {
+        world.agent(port, "cpus:1;mem:64");
+    }
+    let count = |offers: Vec<v1::Offer>| offers.len();
+    assert_eq!((count(world.offers(&a)), count(world.offers(&b))), (10, 30));
+}

@@ -1,0 +1,221 @@
+//! Reconciliation: every row of the table, for frameworks that know of partitions and others.
+
+use super::*;
+
+fn one(
+    world: &mut World,
+    scheduler: &Scheduler,
+    task: &str,
+    agent: Option<&str>,
+) -> Vec<TaskStatus> {
+    world.take_events(scheduler.connection);
+    assert_eq!(
+        world.call(scheduler, reconcile(&[(task, agent)])),
+        Answer::Accepted
+    );
+    let updates = world.updates(scheduler);
+    for status in &updates {
+        assert!(status.uuid.is_none(), "never acknowledged");
+        assert_eq!(status.reason(), v1::task_status::Reason::Reconciliation);
+        assert_eq!(status.source(), v1::task_status::Source::Master);
+        assert!(
+            status
+                .message
+                .as_ref()
+                .unwrap()
+                .starts_with("Reconciliation: ")
+        );
+    }
+    updates
+}
+
+/// A master after a restart, with agents in every condition.
+fn world() -> (World, Node, Scheduler, Scheduler) {
+    let record = |id: &str| AgentRecord {
+        agent_id: id.to_owned(),
+        info: prost::Message::encode_to_vec(&register(1, "cpus:1").agent_info).into(),
+    };
+    let recovered = Recovered {
+        epoch: 2,
+        agents: vec![record("recovered")],
+        unreachable: vec![UnreachableRecord {
+            agent_id: "unreachable".to_owned(),
+            since: Duration::from_secs(1_799_000_000),
+        }],
+        gone: vec!["gone".to_owned()],
+        weights: None,
+    };
+    let mut world = World::with(config(), recovered);
+    let node = world.agent(5051, "cpus:4;mem:1024");
+    let aware = world.subscribe(aware(framework("aware", &["dev"])));
+    let plain = world.subscribe(framework("plain", &["dev"]));
+    (world, node, aware, plain)
+}
+
+#[test]
+fn every_row_of_the_table() {
+    let (mut world, node, aware, plain) = world();
+    let registered = node.id.clone();
+    for (agent, expected) in [
+        (registered.as_str(), TaskState::TaskGone),
+        ("unreachable", TaskState::TaskUnreachable),
+        ("gone", TaskState::TaskGoneByOperator),
+        ("unknown", TaskState::TaskUnknown),
+        ("../etc", TaskState::TaskUnknown),
+    ] {
+        let updates = one(&mut world, &aware, "t", Some(agent));
+        assert_eq!(states(&updates), [expected], "{agent}");
+        assert_eq!(updates[0].agent_id.as_ref().unwrap().value, agent);
+        assert_eq!(
+            states(&one(&mut world, &plain, "t", Some(agent))),
+            [TaskState::TaskLost]
+        );
+        let since = updates[0].unreachable_time.map(|time| time.nanoseconds);
+        let expected = (agent == "unreachable").then_some(1_799_000_000_000_000_000);
+        assert_eq!(since, expected);
+    }
+    // Only an agent that is still to come could know.
+    assert!(one(&mut world, &aware, "t", Some("recovered")).is_empty());
+    assert!(one(&mut world, &aware, "t", None).is_empty());
+}
+
+#[test]
+fn without_agents_to_come_the_unknown_is_unknown() {
+    let mut world = World::new();
+    let aware = world.subscribe(aware(framework("aware", &["dev"])));
+    let plain = world.subscribe(framework("plain", &["dev"]));
+    assert_eq!(
+        states(&one(&mut world, &aware, "t", None)),
+        [TaskState::TaskUnknown]
+    );
+    assert_eq!(
+        states(&one(&mut world, &plain, "t", None)),
+        [TaskState::TaskLost]
+    );
+}
+
+#[test]
+fn implicit_reconciliation_tells_what_is_live_or_unacknowledged() {
+    let mut world = World::new();
+    let node = world.agent(5051, "cpus:4;mem:1024");
+    let scheduler = world.subscribe(framework("f", &["dev"]));
+    let offer = world.offers(&scheduler).pop().unwrap();
+    let tasks = ["staging", "running", "failed", "done"];
+    let infos = tasks
+        .iter()
+        .map(|id| task(&node, id, "cpus:0.5;mem:64"))
+        .collect();
+    world.call(&scheduler, accept(&[&offer], infos));
+    world.update(&node, &scheduler, "running", TaskState::TaskRunning, 1);
+    world.update(&node, &scheduler, "failed", TaskState::TaskFailed, 2);
+    world.update(&node, &scheduler, "done", TaskState::TaskFinished, 3);
+    world.acknowledge(&node, &scheduler, "done", 3);
+    world.take_events(scheduler.connection);
+    world.call(&scheduler, reconcile(&[]));
+    let updates = world.updates(&scheduler);
+    let told: BTreeMap<_, _> = updates
+        .iter()
+        .map(|status| (status.task_id.value.as_str(), status.state()))
+        .collect();
+    let expected = BTreeMap::from([
+        ("failed", TaskState::TaskFailed),
+        ("running", TaskState::TaskRunning),
+        ("staging", TaskState::TaskStaging),
+    ]);
+    assert_eq!(told, expected);
+    assert_eq!(updates.len(), 3);
+    // An ended and acknowledged task is no longer the agent's.
+    assert_eq!(
+        states(&one(&mut world, &scheduler, "done", Some(&node.id))),
+        [TaskState::TaskLost]
+    );
+}
+
+#[test]
+fn a_known_task_is_told_with_what_is_known_of_it() {
+    let mut world = World::new();
+    let node = world.agent(5051, "cpus:4;mem:1024");
+    let scheduler = world.subscribe(framework("f", &["dev"]));
+    let offer = world.offers(&scheduler).pop().unwrap();
+    world.call(
+        &scheduler,
+        accept(&[&offer], vec![task(&node, "t", "cpus:1;mem:64")]),
+    );
+    let container_status = Some(v1::ContainerStatus {
+        container_id: Some(v1::ContainerId {
+            value: "c".to_owned(),
+            parent: None,
+        }),
+        ..v1::ContainerStatus::default()
+    });
+    world.say(
+        &node,
+        agent_frame::Message::StatusUpdate(meseta::StatusUpdate {
+            framework_id: v1::FrameworkId {
+                value: scheduler.id.clone(),
+            },
+            status: TaskStatus {
+                task_id: v1::TaskId {
+                    value: "t".to_owned(),
+                },
+                state: TaskState::TaskRunning.into(),
+                uuid: Some(vec![1; 16]),
+                healthy: Some(true),
+                data: Some(b"secret".to_vec()),
+                container_status: container_status.clone(),
+                ..TaskStatus::default()
+            },
+            latest_state: None,
+        }),
+    );
+    // The agent named, another agent named, none named: the task is found by its own name.
+    for agent in [Some(node.id.as_str()), Some("other"), None] {
+        let updates = one(&mut world, &scheduler, "t", agent);
+        assert_eq!(states(&updates), [TaskState::TaskRunning]);
+        assert_eq!(updates[0].healthy, Some(true));
+        assert_eq!(updates[0].container_status, container_status);
+        assert_eq!(updates[0].data, None);
+        assert_eq!(updates[0].agent_id.as_ref().unwrap().value, node.id);
+    }
+}
+
+#[test]
+fn a_hundred_thousand_questions_get_as_many_answers() {
+    let mut world = World::new();
+    let scheduler = world.subscribe(framework("f", &["dev"]));
+    let names: Vec<String> = (0..100_000)
+        .map(|number| format!("task-{number}"))
+        .collect();
+    let questions: Vec<(&str, Option<&str>)> =
+        names.iter().map(|name| (name.as_str(), None)).collect();
+    world.call(&scheduler, reconcile(&questions));
+    let mut told = world.updates(&scheduler).len();
+    assert!(told < names.len(), "not all in one step");
+    // Others are served meanwhile, and asked for no patience.
+    let other = world.subscribe(framework("g", &["dev"]));
+    assert_eq!(
+        states(&one(&mut world, &other, "t", None)),
+        [TaskState::TaskLost]
+    );
+    world.advance(Duration::ZERO);
+    told += world.updates(&scheduler).len();
+    assert_eq!(told, names.len());
+    assert_eq!(world.core.counters.calls["reconcile"], 2);
+    assert!(world.core.inquiries.is_empty());
+}
+
+#[test]
+fn whoever_leaves_is_told_nothing_more() {
+    let mut world = World::new();
+    let scheduler = world.subscribe(framework("f", &["dev"]));
+    let names: Vec<String> = (0..10_000).map(|number| format!("task-{number}")).collect();
+    let questions: Vec<(&str, Option<&str>)> =
+        names.iter().map(|name| (name.as_str(), None)).collect();
+    world.call(&scheduler, reconcile(&questions));
+    world.input(Input::SchedulerGone {
+        connection: scheduler.connection,
+    });
+    world.advance(Duration::ZERO);
+    assert!(world.core.inquiries.is_empty());
+    assert!(world.updates(&scheduler).len() < names.len());
+}

@@ -1,0 +1,223 @@
+//! What is due: heartbeats, pings, failovers, allocations, clean-up.
+
+use std::time::Duration;
+
+use meseta_proto::meseta::v1::{self as meseta, master_frame};
+use meseta_proto::mesos::v1::scheduler::event;
+use meseta_resources::time::Moment;
+use meseta_resources::{AgentId, FrameworkId};
+
+use super::framework::Link;
+use super::io::ConnectionId;
+use super::persisted::{Mutation, UnreachableRecord};
+use super::registration::Pending;
+use super::timers::Timer;
+use super::{HEARTBEAT_INTERVAL, MasterCore, PENDING_MUTATIONS_MAX, event_of};
+
+impl MasterCore {
+    pub(super) fn fire_timers(&mut self) {
+        while let Some((due, timer)) = self.timers.pop(self.now.moment) {
+            self.fire(due, timer);
+        }
+    }
+
+    fn fire(&mut self, due: Moment, timer: Timer) {
+        match timer {
+            Timer::Allocation => {
+                self.allocator.make_next_a_tick();
+                self.allocate_due = true;
+                self.timers.set(
+                    self.now.moment + self.config.allocation_interval,
+                    Timer::Allocation,
+                );
+            }
+            Timer::Heartbeat {
+                framework,
+                connection,
+            } => self.heartbeat(framework, connection),
+            Timer::Failover {
+                framework,
+                generation,
+            } => self.failover_expired(&framework, generation),
+            Timer::Ping { agent, generation } => self.ping(&agent, generation, due),
+            Timer::Reregister => self.reregistration_expired(),
+            Timer::Offer { offer } => self.rescind(&offer),
+            Timer::RegistryGc => self.collect_registry_garbage(),
+        }
+    }
+
+    fn heartbeat(&mut self, framework: FrameworkId, connection: ConnectionId) {
+        let live = self
+            .frameworks
+            .get(&framework)
+            .and_then(|framework| framework.connection());
+        if live != Some(connection) {
+            return;
+        }
+        self.event_to(connection, event_of(event::Type::Heartbeat));
+        self.timers.set(
+            self.now.moment + HEARTBEAT_INTERVAL,
+            Timer::Heartbeat {
+                framework,
+                connection,
+            },
+        );
+    }
+
+    fn failover_expired(&mut self, id: &FrameworkId, generation: u64) {
+        let Some(framework) = self.frameworks.get(id) else {
+            return;
+        };
+        let is_away = matches!(framework.link, Link::Disconnected | Link::Recovered);
+        if is_away && framework.generation == generation {
+            self.remove_framework(id, "failover timeout");
+        }
+    }
+
+    /// Counts a ping that was not answered and sends the next.
+    fn ping(&mut self, id: &AgentId, generation: u64, due: Moment) {
+        let interval = self.config.agent_ping_timeout;
+        // A master that was itself stopped or starved has heard nobody: that counts against no one.
+        let overslept = self.now.moment.saturating_since(due) >= interval;
+        let max = self.config.max_agent_ping_timeouts;
+        let Some(agent) = self.agents.get_mut(id) else {
+            return;
+        };
+        if agent.generation != generation || agent.marking {
+            return;
+        }
+        if agent.ping_sequence > 0 && agent.pong_sequence >= agent.ping_sequence {
+            agent.missed_pings = 0;
+        } else if agent.ping_sequence > 0 && !overslept {
+            agent.missed_pings += 1;
+        }
+        let mut again = interval;
+        if agent.missed_pings >= max {
+            if self.may_remove() {
+                self.mark_unreachable(id);
+                return;
+            }
+            // It has until its turn to answer after all.
+            again = self.next_removal.saturating_since(self.now.moment);
+        }
+        let Some(agent) = self.agents.get_mut(id) else {
+            return;
+        };
+        agent.ping_sequence += 1;
+        let ping = meseta::Ping {
+            sequence: agent.ping_sequence,
+            connected: true,
+        };
+        if let Some(connection) = agent.connection {
+            self.frame_to(connection, master_frame::Message::Ping(ping));
+        }
+        self.set_ping(id.clone(), generation, again);
+    }
+
+    /// Takes the turn to mark an agent unreachable, if it has come: a network that fails must not
+    /// cost all agents at once.
+    fn may_remove(&mut self) -> bool {
+        if self.now.moment < self.next_removal {
+            return false;
+        }
+        self.next_removal = self.now.moment + self.config.agent_removal_interval;
+        true
+    }
+
+    pub(super) fn set_ping(&mut self, agent: AgentId, generation: u64, after: Duration) {
+        self.timers
+            .set(self.now.moment + after, Timer::Ping { agent, generation });
+    }
+
+    /// Asks the registry to note that an agent does not answer.
+    pub(super) fn mark_unreachable(&mut self, id: &AgentId) {
+        let Some(agent) = self.agents.get_mut(id) else {
+            return;
+        };
+        if agent.marking {
+            return;
+        }
+        if self.pending.len() >= PENDING_MUTATIONS_MAX {
+            let generation = agent.generation;
+            self.set_ping(id.clone(), generation, self.config.agent_ping_timeout);
+            return;
+        }
+        agent.marking = true;
+        self.counters.agent_unreachable_scheduled += 1;
+        let since = self.now.unix;
+        self.persist(
+            Mutation::MarkUnreachable(UnreachableRecord {
+                agent_id: id.to_string(),
+                since,
+            }),
+            Pending::Unreachable {
+                agent: id.clone(),
+                since,
+            },
+        );
+    }
+
+    /// Agents that the previous master knew and that did not come back.
+    fn reregistration_expired(&mut self) {
+        let since = self.now.unix;
+        let missing: Vec<AgentId> = self.recovered_agents.keys().cloned().collect();
+        let room = PENDING_MUTATIONS_MAX.saturating_sub(self.pending.len());
+        if missing.len() > room {
+            self.timers
+                .set(self.now.moment + Duration::from_secs(1), Timer::Reregister);
+        }
+        for agent in missing.into_iter().take(room) {
+            if self.readmitting.contains(&agent) {
+                continue;
+            }
+            if !self.may_remove() {
+                self.timers.set(self.next_removal, Timer::Reregister);
+                break;
+            }
+            tracing::warn!(agent_id = %agent, "agent did not come back after the master's restart");
+            self.counters.recovery_agent_removals += 1;
+            self.persist(
+                Mutation::MarkUnreachable(UnreachableRecord {
+                    agent_id: agent.to_string(),
+                    since,
+                }),
+                Pending::RecoveredUnreachable { agent, since },
+            );
+        }
+    }
+
+    /// Drops the oldest entries of the list of unreachable agents, by number and by age.
+    fn collect_registry_garbage(&mut self) {
+        self.timers.set(
+            self.now.moment + self.config.registry_gc_interval,
+            Timer::RegistryGc,
+        );
+        let mut listed: Vec<_> = self
+            .unreachable_agents
+            .iter()
+            .map(|(id, since)| (*since, id.clone()))
+            .collect();
+        listed.sort();
+        let surplus = listed
+            .len()
+            .saturating_sub(self.config.registry_max_agent_count);
+        let now = self.now.unix;
+        let agents: Vec<AgentId> = listed
+            .into_iter()
+            .enumerate()
+            .filter(|(index, (since, _))| {
+                *index < surplus || now.saturating_sub(*since) > self.config.registry_max_agent_age
+            })
+            .map(|(_, (_, id))| id)
+            .collect();
+        if agents.is_empty() || self.pending.len() >= PENDING_MUTATIONS_MAX {
+            return;
+        }
+        self.persist(
+            Mutation::PruneUnreachable {
+                agent_ids: agents.iter().map(ToString::to_string).collect(),
+            },
+            Pending::Prune { agents },
+        );
+    }
+}

@@ -1,0 +1,467 @@
+//! The master's flags: Mesos's names, values and defaults, where not said otherwise.
+//!
+//! A flag is declared here once; help, reference and `/flags` derive from it. [`Flags::options`]
+//! turns texts into values and says what is wrong with them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use meseta_resources::{ResourceName, ResourceQuantities, Role, Scalar, parse_duration};
+
+use crate::core::AllocatorConfig;
+
+/// Flags of `meseta master`.
+#[derive(Args, Clone, Debug)]
+#[command(rename_all = "snake_case")]
+pub struct Flags {
+    /// Address to listen on. Anything but loopback needs --insecure until authentication and TLS are
+    /// set up.
+    #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS")]
+    pub ip: IpAddr,
+
+    /// Port to listen on, for HTTP and gRPC; 0 takes a free one.
+    #[arg(long, default_value_t = 5050, value_name = "PORT")]
+    pub port: u16,
+
+    /// Address that clients are told, if it is not the one listened on.
+    #[arg(long, value_name = "ADDRESS")]
+    pub advertise_ip: Option<Ipv4Addr>,
+
+    /// Port that clients are told, if it is not the one listened on.
+    #[arg(long, value_name = "PORT")]
+    pub advertise_port: Option<u16>,
+
+    /// Host name that clients are told. Default: the advertised address.
+    #[arg(long, value_name = "NAME")]
+    pub hostname: Option<String>,
+
+    /// Name of the cluster, for display.
+    #[arg(long, value_name = "NAME")]
+    pub cluster: Option<String>,
+
+    /// Directory of the registry and of the file that says where the master listens.
+    #[arg(long, default_value = "/var/lib/meseta/master", value_name = "DIR")]
+    pub work_dir: PathBuf,
+
+    /// Where the registry is kept: `embedded` (a file in the work directory), `in_memory` (forgets),
+    /// or `etcd`.
+    #[arg(long, default_value = "embedded", value_name = "KIND")]
+    pub registry: String,
+
+    /// Endpoints of etcd, for --registry=etcd.
+    #[arg(long, value_name = "URLS")]
+    pub etcd_endpoints: Option<String>,
+
+    /// Let anyone in on an address that is not loopback.
+    #[arg(long, num_args = 0..=1, default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub insecure: bool,
+
+    /// Time between batch allocations; no filter of a refused offer lives shorter.
+    #[arg(long, default_value = "1secs", value_name = "DURATION")]
+    pub allocation_interval: String,
+
+    /// Time that an agent has to answer a ping.
+    #[arg(long, default_value = "15secs", value_name = "DURATION")]
+    pub agent_ping_timeout: String,
+
+    /// Unanswered pings after which an agent is unreachable.
+    #[arg(long, default_value_t = 5, value_name = "COUNT")]
+    pub max_agent_ping_timeouts: u32,
+
+    /// How many agents may be marked unreachable in how much time, as `COUNT/DURATION`. Default: no
+    /// limit.
+    #[arg(long, value_name = "RATE")]
+    pub agent_removal_rate_limit: Option<String>,
+
+    /// Time that the agents of the registry have to come back after a restart of the master.
+    #[arg(long, default_value = "10mins", value_name = "DURATION")]
+    pub agent_reregister_timeout: String,
+
+    /// Time after which an unused offer is rescinded. Default: never.
+    #[arg(long, value_name = "DURATION")]
+    pub offer_timeout: Option<String>,
+
+    /// The least that is worth an offer: alternatives separated by `|`, each amounts by name
+    /// separated by `;`.
+    #[arg(long, default_value = "cpus:0.01|mem:32", value_name = "QUANTITIES")]
+    pub min_allocatable_resources: String,
+
+    /// Resources that do not count towards a role's share, separated by commas.
+    #[arg(long, value_name = "NAMES")]
+    pub fair_sharing_excluded_resource_names: Option<String>,
+
+    /// Offer agents with gpus only to frameworks that ask for gpus.
+    #[arg(long, default_value_t = true, value_name = "BOOL", action = clap::ArgAction::Set)]
+    pub filter_gpu_resources: bool,
+
+    /// The only roles that may be used, separated by commas; `*` is always one of them.
+    #[arg(long, value_name = "ROLES")]
+    pub roles: Option<String>,
+
+    /// Weights of roles, as `role=weight,...`; ignored once the registry has weights.
+    #[arg(long, value_name = "WEIGHTS")]
+    pub weights: Option<String>,
+
+    /// Ended frameworks that are remembered.
+    #[arg(long, default_value_t = 50, value_name = "COUNT")]
+    pub max_completed_frameworks: usize,
+
+    /// Ended tasks that are remembered, per framework.
+    #[arg(long, default_value_t = 1000, value_name = "COUNT")]
+    pub max_completed_tasks_per_framework: usize,
+
+    /// Tasks lost with their agents that are remembered, per framework.
+    #[arg(long, default_value_t = 1000, value_name = "COUNT")]
+    pub max_unreachable_tasks_per_framework: usize,
+
+    /// Time between clean-ups of the lists of lost agents.
+    #[arg(long, default_value = "15mins", value_name = "DURATION")]
+    pub registry_gc_interval: String,
+
+    /// For how long a lost agent is remembered.
+    #[arg(long, default_value = "2weeks", value_name = "DURATION")]
+    pub registry_max_agent_age: String,
+
+    /// How many lost agents are remembered.
+    #[arg(long, default_value_t = 102_400, value_name = "COUNT")]
+    pub registry_max_agent_count: usize,
+
+    /// Whether frameworks may run as root.
+    #[arg(long, default_value_t = true, value_name = "BOOL", action = clap::ArgAction::Set)]
+    pub root_submissions: bool,
+}
+
+/// A flag whose value cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("--{flag}={value}: {reason}")]
+pub struct FlagError {
+    pub flag: &'static str,
+    pub value: String,
+    pub reason: String,
+}
+
+impl FlagError {
+    fn new(flag: &'static str, value: &str, reason: impl ToString) -> Self {
+        Self {
+            flag,
+            value: value.to_owned(),
+            reason: reason.to_string(),
+        }
+    }
+}
+
+/// The flags that need understanding, understood.
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    pub(crate) allocation_interval: Duration,
+    pub(crate) agent_ping_timeout: Duration,
+    pub(crate) agent_reregister_timeout: Duration,
+    pub(crate) agent_removal_interval: Duration,
+    pub(crate) offer_timeout: Option<Duration>,
+    pub(crate) registry_gc_interval: Duration,
+    pub(crate) registry_max_agent_age: Duration,
+    pub(crate) roles: Option<BTreeSet<Role>>,
+    pub(crate) weights: BTreeMap<Role, f64>,
+    pub(crate) allocator: AllocatorConfig,
+}
+
+/// The longest interval of anything periodic, so that deadlines stay representable.
+const INTERVAL_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
+
+impl Flags {
+    /// Checks every flag and reads those that have a syntax of their own.
+    pub(crate) fn options(&self) -> Result<Options, FlagError> {
+        if !(1..=1_000).contains(&self.max_agent_ping_timeouts) {
+            let value = self.max_agent_ping_timeouts.to_string();
+            let reason = "must be from 1 to 1000";
+            return Err(FlagError::new("max_agent_ping_timeouts", &value, reason));
+        }
+        if !self.ip.is_loopback() && !self.insecure {
+            let reason = "anyone on that network could run tasks as root: give --insecure to \
+                          allow that, or keep to 127.0.0.1";
+            return Err(FlagError::new("ip", &self.ip.to_string(), reason));
+        }
+        let second = Duration::from_secs(1);
+        let minute = Duration::from_secs(60);
+        Ok(Options {
+            allocation_interval: interval(
+                "allocation_interval",
+                &self.allocation_interval,
+                Duration::from_millis(1),
+                INTERVAL_MAX,
+            )?,
+            agent_ping_timeout: interval(
+                "agent_ping_timeout",
+                &self.agent_ping_timeout,
+                second,
+                15 * minute,
+            )?,
+            agent_reregister_timeout: interval(
+                "agent_reregister_timeout",
+                &self.agent_reregister_timeout,
+                second,
+                INTERVAL_MAX,
+            )?,
+            agent_removal_interval: self
+                .agent_removal_rate_limit
+                .as_deref()
+                .map(removal_interval)
+                .transpose()?
+                .unwrap_or_default(),
+            offer_timeout: self
+                .offer_timeout
+                .as_deref()
+                .map(|text| interval("offer_timeout", text, Duration::from_nanos(1), INTERVAL_MAX))
+                .transpose()?,
+            registry_gc_interval: interval(
+                "registry_gc_interval",
+                &self.registry_gc_interval,
+                second,
+                INTERVAL_MAX,
+            )?,
+            registry_max_agent_age: interval(
+                "registry_max_agent_age",
+                &self.registry_max_agent_age,
+                second,
+                INTERVAL_MAX,
+            )?,
+            roles: self.roles.as_deref().map(roles).transpose()?,
+            weights: self
+                .weights
+                .as_deref()
+                .map(weights)
+                .transpose()?
+                .unwrap_or_default(),
+            allocator: AllocatorConfig {
+                min_allocatable: min_allocatable(&self.min_allocatable_resources)?,
+                fair_sharing_excluded: excluded(
+                    self.fair_sharing_excluded_resource_names.as_deref(),
+                )?,
+                filter_gpu_resources: self.filter_gpu_resources,
+                seed: 0,
+            },
+        })
+    }
+}
+
+fn interval(
+    flag: &'static str,
+    text: &str,
+    min: Duration,
+    max: Duration,
+) -> Result<Duration, FlagError> {
+    let duration = parse_duration(text).map_err(|error| FlagError::new(flag, text, error))?;
+    if duration < min || duration > max {
+        let reason = format!(
+            "must be from {} to {}",
+            meseta_resources::format_duration(min),
+            meseta_resources::format_duration(max)
+        );
+        return Err(FlagError::new(flag, text, reason));
+    }
+    Ok(duration)
+}
+
+/// The time between two of what may happen so often.
+fn removal_interval(text: &str) -> Result<Duration, FlagError> {
+    let error = |reason: String| FlagError::new("agent_removal_rate_limit", text, reason);
+    let (count, duration) = text
+        .split_once('/')
+        .ok_or_else(|| error("is not of the form COUNT/DURATION".to_owned()))?;
+    let count: u32 = count
+        .trim()
+        .parse()
+        .ok()
+        .filter(|count| *count > 0)
+        .ok_or_else(|| error("COUNT must be a whole number above 0".to_owned()))?;
+    let duration = parse_duration(duration.trim()).map_err(|reason| error(reason.to_string()))?;
+    Ok(duration.min(INTERVAL_MAX) / count)
+}
+
+fn roles(text: &str) -> Result<BTreeSet<Role>, FlagError> {
+    let mut roles = BTreeSet::from([Role::star()]);
+    for name in text
+        .split(',')
+        .map(str::trim)
+        .filter(|name| !name.is_empty())
+    {
+        roles.insert(Role::new(name).map_err(|error| FlagError::new("roles", text, error))?);
+    }
+    Ok(roles)
+}
+
+fn weights(text: &str) -> Result<BTreeMap<Role, f64>, FlagError> {
+    let mut weights = BTreeMap::new();
+    for pair in text
+        .split(',')
+        .map(str::trim)
+        .filter(|pair| !pair.is_empty())
+    {
+        let error = |reason: String| FlagError::new("weights", text, reason);
+        let (role, weight) = pair
+            .split_once('=')
+            .ok_or_else(|| error(format!("{pair:?} is not of the form role=weight")))?;
+        let role = Role::new(role).map_err(|reason| error(reason.to_string()))?;
+        let weight: f64 = weight
+            .parse()
+            .ok()
+            .filter(|weight: &f64| weight.is_finite() && *weight > 0.0)
+            .ok_or_else(|| error(format!("the weight of '{role}' must be a number above 0")))?;
+        if weights.insert(role.clone(), weight).is_some() {
+            return Err(error(format!("role '{role}' has two weights")));
+        }
+    }
+    Ok(weights)
+}
+
+fn min_allocatable(text: &str) -> Result<Vec<ResourceQuantities>, FlagError> {
+    let error = |reason: String| FlagError::new("min_allocatable_resources", text, reason);
+    let mut alternatives = Vec::new();
+    for alternative in text
+        .split('|')
+        .filter(|alternative| !alternative.trim().is_empty())
+    {
+        let mut quantities = ResourceQuantities::new();
+        for pair in alternative
+            .split(';')
+            .map(str::trim)
+            .filter(|pair| !pair.is_empty())
+        {
+            let (name, amount) = pair
+                .split_once(':')
+                .ok_or_else(|| error(format!("{pair:?} is not of the form name:amount")))?;
+            let name =
+                ResourceName::new(name.trim()).map_err(|reason| error(reason.to_string()))?;
+            let amount: f64 = amount
+                .trim()
+                .parse()
+                .map_err(|_| error(format!("the amount of {name} is not a number")))?;
+            let amount =
+                Scalar::quantity_from_f64(amount).map_err(|reason| error(reason.to_string()))?;
+            quantities.increase(&name, amount);
+        }
+        alternatives.push(quantities);
+    }
+    Ok(alternatives)
+}
+
+fn excluded(text: Option<&str>) -> Result<BTreeSet<ResourceName>, FlagError> {
+    let text = text.unwrap_or_default();
+    text.split(',')
+        .map(str::trim)
+        .filter(|name| !name.is_empty())
+        .map(|name| {
+            ResourceName::new(name).map_err(|error| {
+                FlagError::new("fair_sharing_excluded_resource_names", text, error)
+            })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser, Debug)]
+    struct Command {
+        #[command(flatten)]
+        flags: Flags,
+    }
+
+    fn flags(arguments: &[&str]) -> Flags {
+        let all = ["master"].iter().chain(arguments);
+        Command::try_parse_from(all).unwrap().flags
+    }
+
+    #[test]
+    fn the_defaults_are_those_of_mesos() {
+        let options = flags(&[]).options().unwrap();
+        assert_eq!(options.allocation_interval, Duration::from_secs(1));
+        assert_eq!(options.agent_ping_timeout, Duration::from_secs(15));
+        assert_eq!(options.agent_reregister_timeout, Duration::from_secs(600));
+        assert_eq!(options.offer_timeout, None);
+        assert_eq!(options.roles, None);
+        let min: Vec<_> = options
+            .allocator
+            .min_allocatable
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        assert_eq!(min, ["cpus:0.01", "mem:32"]);
+    }
+
+    #[test]
+    fn values_with_a_syntax_are_read() {
+        let options = flags(&[
+            "--weights=a=2,b/c=0.5",
+            "--roles=a, b/c",
+            "--offer_timeout=2mins",
+            "--agent_removal_rate_limit=2/1mins",
+            "--min_allocatable_resources=cpus:1;mem:64|gpus:1",
+            "--fair_sharing_excluded_resource_names=gpus",
+            "--ip=0.0.0.0",
+            "--insecure",
+        ])
+        .options()
+        .unwrap();
+        let weights: Vec<_> = options
+            .weights
+            .iter()
+            .map(|(role, weight)| (role.as_str(), *weight))
+            .collect();
+        assert_eq!(weights, [("a", 2.0), ("b/c", 0.5)]);
+        let roles: Vec<_> = options.roles.iter().flatten().map(Role::as_str).collect();
+        assert_eq!(roles, ["*", "a", "b/c"]);
+        assert_eq!(options.offer_timeout, Some(Duration::from_secs(120)));
+        assert_eq!(options.agent_removal_interval, Duration::from_secs(30));
+        assert_eq!(options.allocator.min_allocatable.len(), 2);
+    }
+
+    #[test]
+    fn bad_values_are_named_with_their_flag() {
+        for (argument, flag) in [
+            ("--allocation_interval=fast", "allocation_interval"),
+            ("--allocation_interval=0secs", "allocation_interval"),
+            ("--agent_ping_timeout=1hrs", "agent_ping_timeout"),
+            ("--max_agent_ping_timeouts=0", "max_agent_ping_timeouts"),
+            ("--weights=a", "weights"),
+            ("--weights=a=0", "weights"),
+            ("--weights=a=NaN", "weights"),
+            ("--weights=a=1,a=2", "weights"),
+            ("--weights=/a=1", "weights"),
+            ("--roles=a//b", "roles"),
+            (
+                "--min_allocatable_resources=cpus",
+                "min_allocatable_resources",
+            ),
+            (
+                "--min_allocatable_resources=cpus:-1",
+                "min_allocatable_resources",
+            ),
+            (
+                "--min_allocatable_resources=cpus:inf",
+                "min_allocatable_resources",
+            ),
+            ("--offer_timeout=0secs", "offer_timeout"),
+            ("--agent_removal_rate_limit=1", "agent_removal_rate_limit"),
+            (
+                "--agent_removal_rate_limit=0/1mins",
+                "agent_removal_rate_limit",
+            ),
+            ("--agent_removal_rate_limit=1/x", "agent_removal_rate_limit"),
+            ("--ip=0.0.0.0", "ip"),
+        ] {
+            let error = flags(&[argument]).options().unwrap_err();
+            assert_eq!(error.flag, flag, "{argument}");
+            assert!(
+                error.to_string().starts_with(&format!("--{flag}=")),
+                "{error}"
+            );
+        }
+    }
+}

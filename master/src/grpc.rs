@@ -1,0 +1,41 @@
+//! The gRPC doors: agents, and schedulers that prefer typed errors; the standard health service.
+
+mod agents;
+mod schedulers;
+
+use axum::Router;
+use meseta_proto::meseta::v1::agent_registry_server::AgentRegistryServer;
+use meseta_proto::meseta::v1::scheduler_server::SchedulerServer;
+use tokio_util::sync::CancellationToken;
+use tonic::service::Routes;
+
+use crate::http::SCHEDULER_BODY_MAX;
+use crate::shell::Handle;
+
+/// One frame of an agent; its return with all its tasks is the largest.
+const FRAME_MAX: usize = 64 * 1024 * 1024;
+
+/// The services, to be merged with the HTTP routes.
+pub(crate) async fn router(handle: &Handle, shutdown: &CancellationToken) -> Router {
+    let agents = AgentRegistryServer::new(agents::Agents::new(handle.clone(), shutdown.clone()))
+        .max_decoding_message_size(FRAME_MAX)
+        .max_encoding_message_size(FRAME_MAX);
+    let schedulers = SchedulerServer::new(schedulers::Schedulers::new(
+        handle.clone(),
+        shutdown.clone(),
+    ))
+    .max_decoding_message_size(SCHEDULER_BODY_MAX);
+    let (health, health_service) = tonic_health::server::health_reporter();
+    health
+        .set_serving::<AgentRegistryServer<agents::Agents>>()
+        .await;
+    health
+        .set_serving::<SchedulerServer<schedulers::Schedulers>>()
+        .await;
+    let mut routes = Routes::builder();
+    routes
+        .add_service(agents)
+        .add_service(schedulers)
+        .add_service(health_service);
+    routes.routes().into_axum_router().reset_fallback()
+}

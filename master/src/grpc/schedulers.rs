@@ -1,0 +1,126 @@
+//! `meseta.v1.Scheduler`: the same calls and events as over HTTP, into the same core.
+
+use std::pin::Pin;
+
+use meseta_proto::meseta::v1::CallAccepted;
+use meseta_proto::meseta::v1::scheduler_server::Scheduler;
+use meseta_proto::mesos::v1::scheduler::call::Subscribe as SubscribeMessage;
+use meseta_proto::mesos::v1::scheduler::{Call, Event};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_stream::{Stream, StreamExt};
+use tokio_util::sync::CancellationToken;
+use tonic::metadata::MetadataValue;
+use tonic::{Request, Response, Status};
+
+use crate::core::Answer;
+use crate::core::call::{Checked, Subscribe, check};
+use crate::events::{self, STALL_MAX};
+use crate::http::leave;
+use crate::shell::Handle;
+
+/// Names the stream in the metadata, as `Mesos-Stream-Id` does over HTTP.
+const STREAM_ID: &str = "mesos-stream-id";
+
+/// Events that are taken out of the queue and not yet sent.
+const EVENTS_MAX: usize = 16;
+
+#[derive(Debug)]
+pub(super) struct Schedulers {
+    handle: Handle,
+    shutdown: CancellationToken,
+}
+
+impl Schedulers {
+    pub(super) fn new(handle: Handle, shutdown: CancellationToken) -> Self {
+        Self { handle, shutdown }
+    }
+}
+
+#[tonic::async_trait]
+impl Scheduler for Schedulers {
+    type SubscribeStream = Pin<Box<dyn Stream<Item = Result<Event, Status>> + Send>>;
+
+    async fn subscribe(
+        &self,
+        request: Request<SubscribeMessage>,
+    ) -> Result<Response<Self::SubscribeStream>, Status> {
+        let message = request.into_inner();
+        if message.framework_info.name.is_empty() && message.framework_info.user.is_empty() {
+            return Err(Status::invalid_argument(
+                "Missing required fields: framework_info.user, framework_info.name",
+            ));
+        }
+        let call = Box::new(Subscribe {
+            info: message.framework_info,
+            suppressed_roles: message.suppressed_roles,
+            offer_constraints: message.offer_constraints,
+        });
+        let stream_id = uuid::Uuid::new_v4().to_string();
+        let metadata = MetadataValue::try_from(&stream_id)
+            .map_err(|error| Status::internal(error.to_string()))?;
+        let connection = self.handle.new_connection();
+        let (sink, mut source) = events::queue(&self.handle.unread);
+        self.handle
+            .subscribe(connection, stream_id, call, sink)
+            .await
+            .map_err(|error| Status::unavailable(error.to_string()))?;
+        let (sender, events) = mpsc::channel(EVENTS_MAX);
+        let handle = self.handle.clone();
+        let shutdown = self.shutdown.clone();
+        tokio::spawn(async move {
+            loop {
+                let event = tokio::select! {
+                    biased;
+                    () = shutdown.cancelled() => break,
+                    () = sender.closed() => break,
+                    event = source.next() => event,
+                };
+                let Some(event) = event else { break };
+                match tokio::time::timeout(STALL_MAX, sender.send(Ok(event))).await {
+                    Ok(Ok(())) => {}
+                    Ok(Err(_)) => break,
+                    Err(_) => {
+                        let status = Status::resource_exhausted("slow consumer");
+                        // The queue is full; whether this still fits is up to the reader.
+                        let _dropped = sender.try_send(Err(status));
+                        break;
+                    }
+                }
+            }
+            drop(sender);
+            leave(&handle, connection).await;
+        });
+        let events = ReceiverStream::new(events).map(|event| event);
+        let mut response = Response::new(Box::pin(events) as Self::SubscribeStream);
+        response.metadata_mut().insert(STREAM_ID, metadata);
+        Ok(response)
+    }
+
+    async fn call(&self, request: Request<Call>) -> Result<Response<CallAccepted>, Status> {
+        let stream_id = request
+            .metadata()
+            .get(STREAM_ID)
+            .map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
+        let checked = check(request.into_inner())
+            .map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let Checked::Other {
+            framework_id,
+            action,
+        } = checked
+        else {
+            return Err(Status::invalid_argument("SUBSCRIBE is a method of its own"));
+        };
+        let answer = self
+            .handle
+            .call(framework_id, stream_id, action)
+            .await
+            .map_err(|error| Status::unavailable(error.to_string()))?;
+        match answer {
+            Answer::Accepted | Answer::Done => Ok(Response::new(CallAccepted {})),
+            Answer::BadRequest(message) => Err(Status::invalid_argument(message)),
+            Answer::Forbidden(message) => Err(Status::permission_denied(message)),
+            Answer::NotImplemented(message) => Err(Status::unimplemented(message)),
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Small pieces of JSON output: sequences without vectors, bodies in chunks, query strings.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use bytes::{Bytes, BytesMut};
+use serde::ser::{Serialize, Serializer};
+use tokio::sync::mpsc;
+
+/// The size of a chunk: large enough to be cheap, small enough for a first byte at once.
+const CHUNK_BYTES: usize = 64 * 1024;
+
+/// Parameters taken from one query; more are ignored.
+const PARAMETERS_MAX: usize = 64;
+
+/// A list that is made while it is written.
+pub(super) struct List<F>(pub(super) F);
+
+impl<F, I> Serialize for List<F>
+where
+    F: Fn() -> I,
+    I: IntoIterator,
+    I::Item: Serialize,
+{
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq((self.0)())
+    }
+}
+
+/// Hands what is written to a reader, chunk by chunk; waits for it, so it must not run where others
+/// wait.
+#[derive(Debug)]
+pub(super) struct ChunkWriter {
+    chunks: mpsc::Sender<Bytes>,
+    buffer: BytesMut,
+}
+
+impl ChunkWriter {
+    pub(super) fn new(chunks: mpsc::Sender<Bytes>) -> Self {
+        Self {
+            chunks,
+            buffer: BytesMut::with_capacity(4 * 1024),
+        }
+    }
+
+    pub(super) fn text(&mut self, text: &str) -> io::Result<()> {
+        self.write_all(text.as_bytes())
+    }
+
+    pub(super) fn finish(mut self) -> io::Result<()> {
+        self.send()
+    }
+
+    fn send(&mut self) -> io::Result<()> {
+        let chunk = self.buffer.split().freeze();
+        if chunk.is_empty() {
+            return Ok(());
+        }
+        self.chunks
+            .blocking_send(chunk)
+            .map_err(|_| io::Error::new(io::ErrorKind::BrokenPipe, "the reader has left"))
+    }
+}
+
+impl Write for ChunkWriter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.buffer.extend_from_slice(bytes);
+        if self.buffer.len() >= CHUNK_BYTES {
+            self.send()?;
+            self.buffer.reserve(CHUNK_BYTES);
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The parameters of a query or form; of a repeated one the first.
+pub(super) fn collect_query(text: &str) -> BTreeMap<String, String> {
+    let mut parameters = BTreeMap::new();
+    for pair in text
+        .split('&')
+        .filter(|pair| !pair.is_empty())
+        .take(PARAMETERS_MAX)
+    {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        parameters
+            .entry(decode(name))
+            .or_insert_with(|| decode(value));
+    }
+    parameters
+}
+
+/// Undoes percent-encoding; what is not encoded properly stays as it is.
+fn decode(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&byte, tail)) = rest.split_first() {
+        rest = tail;
+        match byte {
+            b'+' => bytes.push(b' '),
+            b'%' => {
+                let hex = tail.get(..2).and_then(|hex| std::str::from_utf8(hex).ok());
+                match hex.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
+                    Some(decoded) => {
+                        bytes.push(decoded);
+                        rest = tail.get(2..).unwrap_or_default();
+                    }
+                    None => bytes.push(byte),
+                }
+            }
+            _ => bytes.push(byte),
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queries_are_decoded() {
+        let query = collect_query("a=1&b=x%20y+z&c&a=2&bad=%zz&e=%e2%82%ac&cut=%2");
+        let get = |name: &str| query.get(name).map(String::as_str);
+        assert_eq!(get("a"), Some("1"));
+        assert_eq!(get("b"), Some("x y z"));
+        assert_eq!(get("c"), Some(""));
+        assert_eq!(get("bad"), Some("%zz"));
+        assert_eq!(get("e"), Some("€"));
+        assert_eq!(get("cut"), Some("%2"));
+        assert!(collect_query("").is_empty());
+    }
+
+    #[test]
+    fn large_output_comes_in_chunks_and_small_in_one() {
+        let (sender, mut chunks) = mpsc::channel(100);
+        let mut writer = ChunkWriter::new(sender);
+        writer.text(&"x".repeat(CHUNK_BYTES)).unwrap();
+        writer.text("tail").unwrap();
+        writer.finish().unwrap();
+        assert_eq!(chunks.blocking_recv().unwrap().len(), CHUNK_BYTES);
+        assert_eq!(chunks.blocking_recv().unwrap(), "tail");
+        assert_eq!(chunks.blocking_recv(), None);
+    }
+}

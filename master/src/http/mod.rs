@@ -1,0 +1,259 @@
+//! The master's HTTP: which path is which endpoint, and what every endpoint has in common.
+//!
+//! Entered through [`router`]. Paths are found by longest prefix, as Mesos does it: with or without
+//! `/master` before and `/` behind. Invariant: a handler reads from snapshots or asks the core; it
+//! holds no state of its own.
+
+mod body;
+mod json;
+mod operator;
+mod scheduler;
+mod v0;
+mod views;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse, Response};
+use http::{HeaderValue, Method, StatusCode, header};
+use tokio_util::sync::CancellationToken;
+
+use crate::core::Identity;
+use crate::metrics::Metrics;
+use crate::shell::{Closed, Handle};
+
+pub(crate) use scheduler::leave;
+
+/// Bodies of scheduler calls.
+pub(crate) const SCHEDULER_BODY_MAX: usize = 32 * 1024 * 1024;
+/// Bodies of everything else.
+pub(crate) const BODY_MAX: usize = 6 * 1024 * 1024;
+/// The length of a request's path and query.
+const URI_MAX: usize = 8 * 1024;
+
+/// What handlers share.
+#[derive(Debug)]
+pub(crate) struct Site {
+    pub(crate) handle: Handle,
+    pub(crate) identity: Identity,
+    /// The flags in effect, as texts.
+    pub(crate) flags: BTreeMap<String, String>,
+    pub(crate) metrics: Metrics,
+    /// Ends all streams.
+    pub(crate) shutdown: CancellationToken,
+}
+
+/// Everything but gRPC.
+pub(crate) fn router(site: Arc<Site>) -> Router {
+    Router::new().fallback(handle).with_state(site)
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Endpoint {
+    Scheduler,
+    Operator,
+    Health,
+    Version,
+    State,
+    StateSummary,
+    Slaves,
+    Frameworks,
+    Tasks,
+    Roles,
+    Flags,
+    Metrics,
+    MetricsSnapshot,
+    Redirect,
+    Teardown,
+    Libprocess,
+    Quota,
+    Weights,
+    Reservations,
+    Maintenance,
+    Files,
+}
+
+const ENDPOINTS: &[(&str, Endpoint)] = &[
+    ("api/v1/scheduler", Endpoint::Scheduler),
+    ("api/v1", Endpoint::Operator),
+    ("health", Endpoint::Health),
+    ("version", Endpoint::Version),
+    ("state", Endpoint::State),
+    ("state-summary", Endpoint::StateSummary),
+    ("slaves", Endpoint::Slaves),
+    ("frameworks", Endpoint::Frameworks),
+    ("tasks", Endpoint::Tasks),
+    ("roles", Endpoint::Roles),
+    ("flags", Endpoint::Flags),
+    ("metrics", Endpoint::Metrics),
+    ("metrics/snapshot", Endpoint::MetricsSnapshot),
+    ("redirect", Endpoint::Redirect),
+    ("teardown", Endpoint::Teardown),
+    ("quota", Endpoint::Quota),
+    ("weights", Endpoint::Weights),
+    ("reserve", Endpoint::Reservations),
+    ("unreserve", Endpoint::Reservations),
+    ("create-volumes", Endpoint::Reservations),
+    ("destroy-volumes", Endpoint::Reservations),
+    ("maintenance/schedule", Endpoint::Maintenance),
+    ("maintenance/status", Endpoint::Maintenance),
+    ("machine/up", Endpoint::Maintenance),
+    ("machine/down", Endpoint::Maintenance),
+    ("files/browse", Endpoint::Files),
+    ("files/read", Endpoint::Files),
+    ("files/download", Endpoint::Files),
+];
+
+impl Endpoint {
+    /// Cuts segments off the right until something is left that is known.
+    fn find(path: &str) -> Option<Self> {
+        if path.split('/').any(|segment| segment == "..") {
+            return None;
+        }
+        let path = path.trim_start_matches('/').trim_end_matches('/');
+        let mut rest = path.strip_prefix("master/").unwrap_or(path);
+        if rest.starts_with("mesos.internal.") {
+            return Some(Self::Libprocess);
+        }
+        loop {
+            if let Some((_, endpoint)) = ENDPOINTS.iter().find(|(known, _)| *known == rest) {
+                // Only these would take any path below them for their own.
+                let exact = rest == path.strip_prefix("master/").unwrap_or(path);
+                let strict = matches!(endpoint, Self::Redirect | Self::Metrics);
+                return (exact || !strict).then_some(*endpoint);
+            }
+            rest = rest.rsplit_once('/')?.0;
+        }
+    }
+
+    fn methods(self) -> &'static [Method] {
+        const POST: &[Method] = &[Method::POST];
+        // Mesos does not look at the method of its read-only endpoints, and clients do POST to them.
+        const READ: &[Method] = &[Method::GET, Method::HEAD, Method::POST];
+        const ALL: &[Method] = &[
+            Method::GET,
+            Method::HEAD,
+            Method::POST,
+            Method::PUT,
+            Method::DELETE,
+        ];
+        match self {
+            Self::Scheduler | Self::Operator | Self::Teardown => POST,
+            Self::Metrics => &[Method::GET, Method::HEAD],
+            Self::Libprocess
+            | Self::Quota
+            | Self::Weights
+            | Self::Reservations
+            | Self::Maintenance
+            | Self::Files => ALL,
+            Self::Health
+            | Self::Version
+            | Self::State
+            | Self::StateSummary
+            | Self::Slaves
+            | Self::Frameworks
+            | Self::Tasks
+            | Self::Roles
+            | Self::Flags
+            | Self::MetricsSnapshot
+            | Self::Redirect => READ,
+        }
+    }
+}
+
+async fn handle(State(site): State<Arc<Site>>, request: Request) -> Response {
+    if request
+        .uri()
+        .path_and_query()
+        .is_some_and(|path| path.as_str().len() > URI_MAX)
+    {
+        let message = format!("The path is longer than {URI_MAX} bytes");
+        return text(StatusCode::URI_TOO_LONG, message);
+    }
+    let Some(endpoint) = Endpoint::find(request.uri().path()) else {
+        return text(StatusCode::NOT_FOUND, "404 Not Found.");
+    };
+    let methods = endpoint.methods();
+    if !methods.contains(request.method()) {
+        return method_not_allowed(request.method(), methods);
+    }
+    // The body of an answer to HEAD is left out further down.
+    match endpoint {
+        Endpoint::Scheduler => scheduler::handle(&site, request).await,
+        Endpoint::Operator => operator::handle(&site, request).await,
+        Endpoint::Teardown => v0::teardown(&site, request).await,
+        Endpoint::Health => StatusCode::OK.into_response(),
+        Endpoint::Redirect => redirect(&site),
+        Endpoint::Metrics => v0::prometheus(&site).await,
+        Endpoint::Libprocess => text(
+            StatusCode::NOT_IMPLEMENTED,
+            "The libprocess protocol is not spoken here: use the HTTP API at /api/v1/scheduler",
+        ),
+        Endpoint::Quota
+        | Endpoint::Weights
+        | Endpoint::Reservations
+        | Endpoint::Maintenance
+        | Endpoint::Files => text(
+            StatusCode::NOT_IMPLEMENTED,
+            format!(
+                "{} is not supported by this version of the master",
+                request.uri().path()
+            ),
+        ),
+        Endpoint::Version
+        | Endpoint::State
+        | Endpoint::StateSummary
+        | Endpoint::Slaves
+        | Endpoint::Frameworks
+        | Endpoint::Tasks
+        | Endpoint::Roles
+        | Endpoint::Flags
+        | Endpoint::MetricsSnapshot => v0::read(&site, endpoint, request.uri().query()).await,
+    }
+}
+
+/// The base address of the leader, without a scheme, so that the client keeps its own.
+fn redirect(site: &Site) -> Response {
+    let location = format!("//{}:{}", site.identity.hostname, site.identity.port);
+    match HeaderValue::from_str(&location) {
+        Ok(location) => (
+            StatusCode::TEMPORARY_REDIRECT,
+            [(header::LOCATION, location)],
+        )
+            .into_response(),
+        Err(_) => text(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "The hostname cannot be put in a header",
+        ),
+    }
+}
+
+fn method_not_allowed(method: &Method, allowed: &[Method]) -> Response {
+    let names: Vec<_> = allowed.iter().map(Method::as_str).collect();
+    let quoted: Vec<_> = names.iter().map(|name| format!("'{name}'")).collect();
+    let message = format!(
+        "405 Method Not Allowed. Expecting one of {{ {} }}, but received '{method}'.",
+        quoted.join(", ")
+    );
+    let mut response = text(StatusCode::METHOD_NOT_ALLOWED, message);
+    if let Ok(value) = HeaderValue::from_str(&names.join(", ")) {
+        response.headers_mut().insert(header::ALLOW, value);
+    }
+    response
+}
+
+/// A plain answer.
+fn text(status: StatusCode, message: impl Into<String>) -> Response {
+    (status, message.into()).into_response()
+}
+
+impl From<Closed> for Response {
+    fn from(closed: Closed) -> Self {
+        text(StatusCode::SERVICE_UNAVAILABLE, closed.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,162 @@
+//! `/api/v1/scheduler`: calls in, events out.
+//!
+//! The order of the checks is Mesos's, and so are their words. Everything about the framework
+//! itself is the core's to say.
+
+use std::sync::Arc;
+
+use axum::extract::Request;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, StatusCode, header};
+use meseta_proto::media::{self, MESOS_STREAM_ID, MediaType};
+use meseta_proto::mesos::v1::scheduler::Call;
+use meseta_proto::transport::server::stream_body;
+use tokio::sync::mpsc;
+
+use super::{SCHEDULER_BODY_MAX, Site, body, text};
+use crate::core::Answer;
+use crate::core::call::{Checked, Subscribe, check};
+use crate::events::{self, EventSource, STALL_MAX};
+use crate::shell::Handle;
+
+/// Records that are encoded and not yet sent; events wait unencoded in the subscriber's queue.
+const RECORDS_MAX: usize = 16;
+
+/// A body that takes long enough to read that others would notice.
+const LARGE_BODY: usize = 256 * 1024;
+
+pub(super) async fn handle(site: &Arc<Site>, request: Request) -> Response {
+    let (parts, request_body) = request.into_parts();
+    let headers = parts.headers;
+    let media = match media::content_type(&headers, &MediaType::MESSAGES) {
+        Ok(media) => media,
+        Err(error) => return text(error.status(), error.to_string()),
+    };
+    let bytes = match body::read(request_body, SCHEDULER_BODY_MAX).await {
+        Ok(bytes) => bytes,
+        Err(error) => return error.response(),
+    };
+    let call = match decode(media, bytes).await {
+        Ok(call) => call,
+        Err(error) => return text(StatusCode::BAD_REQUEST, error),
+    };
+    let checked = match check(call) {
+        Ok(checked) => checked,
+        Err(error) => {
+            let message = format!("Failed to validate scheduler::Call: {error}");
+            return text(StatusCode::BAD_REQUEST, message);
+        }
+    };
+    match checked {
+        Checked::Subscribe(call) => subscribe(site, &headers, call).await,
+        Checked::Other {
+            framework_id,
+            action,
+        } => {
+            let stream_id = stream_id(&headers);
+            match site.handle.call(framework_id, stream_id, action).await {
+                Ok(answer) => respond(answer),
+                Err(closed) => closed.into(),
+            }
+        }
+    }
+}
+
+/// Reads a call; a large one where it holds up nobody.
+async fn decode(media: MediaType, bytes: Bytes) -> Result<Call, String> {
+    let is_large = bytes.len() > LARGE_BODY;
+    let read = move || media::decode::<Call>(media, &bytes).map_err(|error| error.to_string());
+    if !is_large {
+        return read();
+    }
+    let reading = tokio::task::spawn_blocking(read).await;
+    reading.map_err(|error| error.to_string())?
+}
+
+fn stream_id(headers: &HeaderMap) -> Option<String> {
+    let value = headers.get(MESOS_STREAM_ID)?;
+    Some(String::from_utf8_lossy(value.as_bytes()).into_owned())
+}
+
+fn respond(answer: Answer) -> Response {
+    match answer {
+        Answer::Accepted => StatusCode::ACCEPTED.into_response(),
+        Answer::Done => StatusCode::OK.into_response(),
+        Answer::BadRequest(message) => text(StatusCode::BAD_REQUEST, message),
+        Answer::Forbidden(message) => text(StatusCode::FORBIDDEN, message),
+        Answer::NotImplemented(message) => text(StatusCode::NOT_IMPLEMENTED, message),
+    }
+}
+
+async fn subscribe(site: &Arc<Site>, headers: &HeaderMap, call: Box<Subscribe>) -> Response {
+    let media = match media::accept(headers) {
+        Ok(media) => media,
+        Err(error) => return text(error.status(), error.to_string()),
+    };
+    if headers.contains_key(MESOS_STREAM_ID) {
+        return text(
+            StatusCode::BAD_REQUEST,
+            "Subscribe calls should not include the 'Mesos-Stream-Id' header",
+        );
+    }
+    let stream_id = uuid::Uuid::new_v4().to_string();
+    let Ok(stream_header) = HeaderValue::from_str(&stream_id) else {
+        return text(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "Failed to make a stream id",
+        );
+    };
+    let connection = site.handle.new_connection();
+    let (sink, source) = events::queue(&site.handle.unread);
+    if let Err(closed) = site
+        .handle
+        .subscribe(connection, stream_id, call, sink)
+        .await
+    {
+        return closed.into();
+    }
+    let (sender, records) = mpsc::channel(RECORDS_MAX);
+    let handle = site.handle.clone();
+    tokio::spawn(async move {
+        forward(source, &sender, media).await;
+        drop(sender);
+        leave(&handle, connection).await;
+    });
+    let mut response = Response::new(stream_body(records, site.shutdown.clone()));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, media.header_value());
+    headers.insert(MESOS_STREAM_ID, stream_header);
+    response
+}
+
+/// Tells the core that a stream has ended. At shutdown there is nobody left to tell.
+pub(crate) async fn leave(handle: &Handle, connection: crate::core::ConnectionId) {
+    if handle.scheduler_gone(connection).await.is_err() {
+        tracing::debug!(%connection, "stream ended after the core");
+    }
+}
+
+/// Encodes events until either end is closed, or the reader stalls.
+async fn forward(mut source: EventSource, records: &mpsc::Sender<Bytes>, media: MediaType) {
+    loop {
+        let event = tokio::select! {
+            biased;
+            () = records.closed() => return,
+            event = source.next() => event,
+        };
+        let Some(event) = event else { return };
+        let record = media::encode_record(media, &event);
+        let sent = tokio::time::timeout(STALL_MAX, records.send(record)).await;
+        match sent {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) => return,
+            Err(_) => {
+                tracing::warn!("slow consumer: nothing was read in time, its stream ends");
+                // The queue is full; whether this still fits is up to the reader.
+                let _dropped = records.try_send(media::encode_record(media, &events::stalled()));
+                return;
+            }
+        }
+    }
+}

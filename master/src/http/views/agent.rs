@@ -1,0 +1,173 @@
+//! Agents, which Mesos calls slaves here.
+
+use std::sync::Arc;
+
+use meseta_proto::convert;
+use meseta_proto::mesos::v1::{AgentInfo, DomainInfo};
+use meseta_proto::v0::{AttributesView, Full, Reserved, ReservedFull, Summary};
+use meseta_resources::{AgentId, Attributes, Resources};
+use serde::{Serialize, Serializer};
+
+use super::super::json::List;
+use crate::core::{AgentView, Snapshot};
+
+/// The summary of resources that the view itself holds.
+#[derive(Debug)]
+pub(super) struct Owned(pub(super) Resources);
+
+impl Serialize for Owned {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Summary(&self.0).serialize(serializer)
+    }
+}
+
+#[derive(Debug)]
+struct OwnedFull(Resources);
+
+impl Serialize for OwnedFull {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Full(&self.0).serialize(serializer)
+    }
+}
+
+#[derive(Debug)]
+struct OwnedAttributes(Attributes);
+
+impl Serialize for OwnedAttributes {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        AttributesView(&self.0).serialize(serializer)
+    }
+}
+
+fn attributes(info: &AgentInfo) -> OwnedAttributes {
+    OwnedAttributes(convert::attributes(&info.attributes).unwrap_or_default())
+}
+
+/// One agent.
+#[derive(Debug, Serialize)]
+pub(super) struct Agent<'a> {
+    id: &'a str,
+    hostname: &'a str,
+    port: i32,
+    attributes: OwnedAttributes,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    domain: Option<&'a DomainInfo>,
+    pid: String,
+    registered_time: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reregistered_time: Option<f64>,
+    resources: Summary<'a>,
+    used_resources: Owned,
+    offered_resources: Summary<'a>,
+    reserved_resources: Reserved<'a>,
+    unreserved_resources: Owned,
+    active: bool,
+    deactivated: bool,
+    version: &'a str,
+    capabilities: Vec<&'static str>,
+}
+
+impl<'a> Agent<'a> {
+    pub(super) fn of(agent: &'a AgentView) -> Self {
+        let profile = &agent.profile;
+        Self {
+            id: profile.id.as_str(),
+            hostname: &profile.info.hostname,
+            port: profile.address.port,
+            attributes: attributes(&profile.info),
+            domain: profile.info.domain.as_ref(),
+            pid: profile.pid(),
+            registered_time: agent.registered.as_secs_f64(),
+            reregistered_time: agent.reregistered.map(|time| time.as_secs_f64()),
+            resources: Summary(&profile.total),
+            used_resources: Owned(agent.used_total()),
+            offered_resources: Summary(&agent.offered),
+            reserved_resources: Reserved(&profile.total),
+            unreserved_resources: Owned(profile.total.unreserved()),
+            active: agent.connected,
+            deactivated: false,
+            version: &profile.version,
+            capabilities: profile
+                .capabilities
+                .iter()
+                .map(|kind| kind.as_str_name())
+                .collect(),
+        }
+    }
+}
+
+/// One agent with its resources in full.
+#[derive(Debug, Serialize)]
+struct FullAgent<'a> {
+    #[serde(flatten)]
+    agent: Agent<'a>,
+    reserved_resources_full: ReservedFull<'a>,
+    unreserved_resources_full: OwnedFull,
+    used_resources_full: OwnedFull,
+    offered_resources_full: Full<'a>,
+}
+
+impl<'a> FullAgent<'a> {
+    fn of(agent: &'a AgentView) -> Self {
+        Self {
+            agent: Agent::of(agent),
+            reserved_resources_full: ReservedFull(&agent.profile.total),
+            unreserved_resources_full: OwnedFull(agent.profile.total.unreserved()),
+            used_resources_full: OwnedFull(agent.used_total()),
+            offered_resources_full: Full(&agent.offered),
+        }
+    }
+}
+
+/// An agent of the registry that has not come back.
+#[derive(Debug, Serialize)]
+pub(super) struct RecoveredAgent<'a> {
+    id: &'a str,
+    hostname: &'a str,
+    port: i32,
+    attributes: OwnedAttributes,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    domain: Option<&'a DomainInfo>,
+}
+
+impl<'a> RecoveredAgent<'a> {
+    pub(super) fn of((id, info): &'a (AgentId, Arc<AgentInfo>)) -> Self {
+        Self {
+            id: id.as_str(),
+            hostname: &info.hostname,
+            port: info.port.unwrap_or(5051),
+            attributes: attributes(info),
+            domain: info.domain.as_ref(),
+        }
+    }
+}
+
+/// `/slaves`.
+pub(in super::super) fn slaves<'a>(
+    snapshot: &'a Snapshot,
+    id: Option<&'a str>,
+) -> impl Serialize + 'a {
+    #[derive(Serialize)]
+    #[serde(bound = "")]
+    struct Slaves<A: Serialize, R: Serialize> {
+        slaves: A,
+        recovered_slaves: R,
+    }
+    let wanted = move |candidate: &AgentId| id.is_none_or(|id| candidate.as_str() == id);
+    Slaves {
+        slaves: List(move || {
+            snapshot
+                .agents
+                .iter()
+                .filter(move |agent| wanted(agent.id()))
+                .map(FullAgent::of)
+        }),
+        recovered_slaves: List(move || {
+            snapshot
+                .recovered_agents
+                .iter()
+                .filter(move |(id, _)| wanted(id))
+                .map(RecoveredAgent::of)
+        }),
+    }
+}

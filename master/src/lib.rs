@@ -1,0 +1,18 @@
+//! Meseta's master daemon.
+//!
+//! `core` decides, `registry` remembers, `shell` owns both and carries out; `http` and `grpc` are
+//! the doors. Entered through [`run`] with [`Flags`]. Invariant: nothing that a client or agent has
+//! been told about the registry is lost by a crash.
+
+pub mod core;
+mod events;
+mod flags;
+mod grpc;
+mod http;
+mod metrics;
+pub mod registry;
+mod run;
+mod shell;
+
+pub use flags::{FlagError, Flags};
+pub use run::{RunEnv, RunError, run};

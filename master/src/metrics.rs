@@ -1,0 +1,417 @@
+//! Every metric of the master: names, units, help and values, for Prometheus and for Mesos.
+//!
+//! Nothing is counted here: both forms are made from a [`Snapshot`] when someone asks, in a
+//! registry of its own. Labels come from closed sets, so their number is bounded.
+
+mod mesos;
+
+use std::collections::BTreeMap;
+
+use meseta_resources::{Resources, Scalar};
+use prometheus::core::{Collector, Desc};
+use prometheus::proto::MetricFamily;
+use prometheus::{Encoder, GaugeVec, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder};
+
+use crate::core::{Snapshot, is_terminal, state_name};
+
+/// Kinds of resources that have series of their own; others appear in `/state` only.
+const RESOURCES: [(&str, &str, f64); 4] = [
+    ("cpus", "cpus", 1.0),
+    ("mem", "mem_bytes", MEGABYTE),
+    ("disk", "disk_bytes", MEGABYTE),
+    ("gpus", "gpus", 1.0),
+];
+
+const MEGABYTE: f64 = 1_048_576.0;
+
+/// Makes metrics of snapshots.
+#[derive(Debug)]
+pub(crate) struct Metrics {}
+
+impl Metrics {
+    pub(crate) fn new() -> Self {
+        Self {}
+    }
+
+    /// The text exposition format.
+    pub(crate) fn prometheus(&self, snapshot: &Snapshot) -> Result<Vec<u8>, prometheus::Error> {
+        let registry = Registry::new();
+        registry.register(Box::new(SnapshotCollector(families(snapshot)?)))?;
+        let mut text = Vec::new();
+        TextEncoder::new().encode(&registry.gather(), &mut text)?;
+        Ok(text)
+    }
+
+    /// `/metrics/snapshot`: the keys of Mesos.
+    pub(crate) fn mesos(&self, snapshot: &Snapshot) -> BTreeMap<String, f64> {
+        mesos::snapshot(snapshot)
+    }
+}
+
+/// What one snapshot amounts to.
+struct SnapshotCollector(Vec<MetricFamily>);
+
+impl Collector for SnapshotCollector {
+    fn desc(&self) -> Vec<&Desc> {
+        Vec::new()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        self.0.clone()
+    }
+}
+
+/// One family under construction.
+struct Families(Vec<MetricFamily>);
+
+impl Families {
+    fn gauge(
+        &mut self,
+        name: &str,
+        help: &str,
+        labels: &[&str],
+        values: impl IntoIterator<Item = (Vec<String>, f64)>,
+    ) -> Result<(), prometheus::Error> {
+        let vector = GaugeVec::new(Opts::new(name, help), labels)?;
+        for (labels, value) in values {
+            let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
+            vector.get_metric_with_label_values(&labels)?.set(value);
+        }
+        self.0.extend(vector.collect());
+        Ok(())
+    }
+
+    fn count(
+        &mut self,
+        name: &str,
+        help: &str,
+        labels: &[&str],
+        values: impl IntoIterator<Item = (Vec<String>, usize)>,
+    ) -> Result<(), prometheus::Error> {
+        let vector = IntGaugeVec::new(Opts::new(name, help), labels)?;
+        for (labels, value) in values {
+            let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
+            let value = i64::try_from(value).unwrap_or(i64::MAX);
+            vector.get_metric_with_label_values(&labels)?.set(value);
+        }
+        self.0.extend(vector.collect());
+        Ok(())
+    }
+
+    fn counter(
+        &mut self,
+        name: &str,
+        help: &str,
+        labels: &[&str],
+        values: impl IntoIterator<Item = (Vec<String>, u64)>,
+    ) -> Result<(), prometheus::Error> {
+        let vector = IntCounterVec::new(Opts::new(name, help), labels)?;
+        for (labels, value) in values {
+            let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
+            vector.get_metric_with_label_values(&labels)?.inc_by(value);
+        }
+        self.0.extend(vector.collect());
+        Ok(())
+    }
+}
+
+fn one<T>(value: T) -> [(Vec<String>, T); 1] {
+    [(Vec::new(), value)]
+}
+
+fn labelled<T>(values: impl IntoIterator<Item = (&'static str, T)>) -> Vec<(Vec<String>, T)> {
+    values
+        .into_iter()
+        .map(|(label, value)| (vec![label.to_owned()], value))
+        .collect()
+}
+
+fn families(snapshot: &Snapshot) -> Result<Vec<MetricFamily>, prometheus::Error> {
+    let mut families = Families(Vec::new());
+    process(&mut families, snapshot)?;
+    cluster(&mut families, snapshot)?;
+    resources(&mut families, snapshot)?;
+    activity(&mut families, snapshot)?;
+    Ok(families.0)
+}
+
+fn process(families: &mut Families, snapshot: &Snapshot) -> Result<(), prometheus::Error> {
+    families.gauge(
+        "meseta_master_start_time_seconds",
+        "When this master started, in seconds since the Unix epoch.",
+        &[],
+        one(snapshot.started.as_secs_f64()),
+    )?;
+    families.count(
+        "meseta_master_elected",
+        "Whether this master leads: 1 or 0.",
+        &[],
+        one(1),
+    )?;
+    families.gauge(
+        "meseta_master_registry_epoch",
+        "The registry's epoch that this master leads with.",
+        &[],
+        one(to_f64(snapshot.epoch)),
+    )?;
+    families.count(
+        "meseta_master_registry_pending_mutations",
+        "Mutations handed to the registry that are not durable yet.",
+        &[],
+        one(snapshot.pending_mutations),
+    )?;
+    families.counter(
+        "meseta_master_invariant_violations_total",
+        "Disagreements between the master's books; every one is a defect.",
+        &[],
+        one(snapshot.counters.invariant_violations),
+    )
+}
+
+fn cluster(families: &mut Families, snapshot: &Snapshot) -> Result<(), prometheus::Error> {
+    let connected = snapshot
+        .agents
+        .iter()
+        .filter(|agent| agent.connected)
+        .count();
+    families.count(
+        "meseta_master_agents",
+        "Agents by condition.",
+        &["state"],
+        labelled([
+            ("connected", connected),
+            ("disconnected", snapshot.agents.len() - connected),
+            ("recovered", snapshot.recovered_agents.len()),
+            ("unreachable", snapshot.unreachable_agents.len()),
+        ]),
+    )?;
+    let subscribed = snapshot.frameworks.iter().filter(|f| f.connected).count();
+    let recovered = snapshot.frameworks.iter().filter(|f| f.recovered).count();
+    families.count(
+        "meseta_master_frameworks",
+        "Frameworks by condition.",
+        &["state"],
+        labelled([
+            ("subscribed", subscribed),
+            (
+                "disconnected",
+                snapshot.frameworks.len() - subscribed - recovered,
+            ),
+            ("recovered", recovered),
+            ("completed", snapshot.completed_frameworks.len()),
+        ]),
+    )?;
+    families.count(
+        "meseta_master_outstanding_offers",
+        "Offers that frameworks hold.",
+        &[],
+        one(snapshot.offers.len()),
+    )?;
+    families.count(
+        "meseta_master_tasks",
+        "Tasks that have not ended, by state.",
+        &["state"],
+        live_tasks(snapshot)
+            .into_iter()
+            .map(|(state, count)| (vec![state.to_owned()], count)),
+    )?;
+    families.counter(
+        "meseta_master_tasks_ended_total",
+        "Terminal updates forwarded or made, by state.",
+        &["state"],
+        labelled(
+            snapshot
+                .counters
+                .terminal
+                .iter()
+                .map(|(state, count)| (*state, *count)),
+        ),
+    )
+}
+
+fn resources(families: &mut Families, snapshot: &Snapshot) -> Result<(), prometheus::Error> {
+    let sums = Sums::of(snapshot);
+    for (name, unit, scale) in RESOURCES {
+        let what = match unit {
+            "mem_bytes" | "disk_bytes" => format!("{name} in bytes"),
+            _ => name.to_owned(),
+        };
+        for (kind, resources) in [
+            ("total", &sums.total),
+            ("used", &sums.used),
+            ("offered", &sums.offered),
+        ] {
+            let values = [
+                ("false", amount(&resources.unrevocable(), name)),
+                ("true", amount(&resources.revocable(), name)),
+            ];
+            families.gauge(
+                &format!("meseta_master_resources_{kind}_{unit}"),
+                &format!("Sum over all registered agents of {what}: {kind}."),
+                &["revocable"],
+                labelled(values.map(|(label, value)| (label, value * scale))),
+            )?;
+        }
+    }
+    Ok(())
+}
+
+fn activity(families: &mut Families, snapshot: &Snapshot) -> Result<(), prometheus::Error> {
+    let counters = &snapshot.counters;
+    families.counter(
+        "meseta_master_calls_total",
+        "Calls of schedulers that were taken, by type.",
+        &["type"],
+        labelled(counters.calls.iter().map(|(name, count)| (*name, *count))),
+    )?;
+    families.counter(
+        "meseta_master_calls_rejected_total",
+        "Calls of schedulers that were answered with an error by the core.",
+        &[],
+        one(counters.rejected_calls),
+    )?;
+    families.counter(
+        "meseta_master_agent_frames_total",
+        "Frames of agents, by type.",
+        &["type"],
+        labelled(
+            counters
+                .agent_frames
+                .iter()
+                .map(|(name, count)| (*name, *count)),
+        ),
+    )?;
+    families.counter(
+        "meseta_master_agent_events_total",
+        "Agents coming and going, by what happened.",
+        &["event"],
+        labelled([
+            ("registered", counters.agent_registrations),
+            ("reregistered", counters.agent_reregistrations),
+            ("unreachable", counters.agent_unreachable_completed),
+            ("unregistered", counters.agent_removals_unregistered),
+            ("replaced", counters.agent_removals_registered),
+        ]),
+    )?;
+    families.counter(
+        "meseta_master_offers_total",
+        "Offers, by what became of them.",
+        &["event"],
+        labelled([
+            ("made", counters.offers_made),
+            ("accepted", counters.offers_accepted),
+            ("declined", counters.offers_declined),
+            ("rescinded", counters.offers_rescinded),
+        ]),
+    )?;
+    families.counter(
+        "meseta_master_tasks_launched_total",
+        "Tasks sent to agents.",
+        &[],
+        one(counters.tasks_launched),
+    )?;
+    families.counter(
+        "meseta_master_allocator_runs_total",
+        "Allocation cycles.",
+        &[],
+        one(counters.allocation_runs),
+    )?;
+    families.counter(
+        "meseta_master_status_updates_total",
+        "Status updates of agents, by whether they could be placed.",
+        &["valid"],
+        labelled([
+            ("true", counters.valid_status_updates),
+            ("false", counters.invalid_status_updates),
+        ]),
+    )?;
+    families.counter(
+        "meseta_master_reconciliations_unanswered_total",
+        "Questions about tasks that only an agent still coming back could answer.",
+        &[],
+        one(counters.reconciliations_unanswered),
+    )?;
+    families.counter(
+        "meseta_master_messages_dropped_total",
+        "Events and frames for which there was no stream.",
+        &[],
+        one(counters.dropped_messages),
+    )
+}
+
+/// Live tasks by metric name of their state; every state is there, so that series do not come and
+/// go.
+fn live_tasks(snapshot: &Snapshot) -> BTreeMap<&'static str, usize> {
+    let mut counts: BTreeMap<&'static str, usize> = [
+        "task_staging",
+        "task_starting",
+        "task_running",
+        "task_killing",
+        "task_unreachable",
+    ]
+    .into_iter()
+    .map(|state| (state, 0))
+    .collect();
+    for task in snapshot
+        .agents
+        .iter()
+        .flat_map(|agent| agent.tasks.values())
+    {
+        if !is_terminal(task.state)
+            && let Some(name) = state_name(task.state)
+        {
+            *counts.entry(name).or_default() += 1;
+        }
+    }
+    let unreachable: usize = snapshot
+        .frameworks
+        .iter()
+        .map(|f| f.unreachable.len())
+        .sum();
+    counts.insert("task_unreachable", unreachable);
+    counts
+}
+
+/// Resources of all registered agents together.
+struct Sums {
+    total: Resources,
+    used: Resources,
+    offered: Resources,
+}
+
+impl Sums {
+    fn of(snapshot: &Snapshot) -> Self {
+        let scalars = |resources: &Resources| resources.scalars().unallocate();
+        Self {
+            total: snapshot
+                .agents
+                .iter()
+                .map(|a| scalars(&a.profile.total))
+                .fold(Resources::new(), |sum, r| sum + r),
+            used: snapshot
+                .agents
+                .iter()
+                .flat_map(|agent| agent.used.values())
+                .map(scalars)
+                .fold(Resources::new(), |sum, r| sum + r),
+            offered: snapshot
+                .agents
+                .iter()
+                .map(|a| scalars(&a.offered))
+                .fold(Resources::new(), |sum, r| sum + r),
+        }
+    }
+}
+
+fn amount(resources: &Resources, name: &str) -> f64 {
+    resources.scalar(name).map_or(0.0, Scalar::to_f64)
+}
+
+/// Counts as floating point; exact up to 2^53.
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "counts beyond 2^53 do not occur"
+)]
+fn to_f64(count: u64) -> f64 {
+    count as f64
+}

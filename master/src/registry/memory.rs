@@ -1,0 +1,36 @@
+//! A registry that forgets: for tests and throw-away clusters.
+
+use crate::core::{Lsn, Mutation, Recovered};
+
+use super::{OnPersisted, Registry};
+
+/// Takes every mutation as durable at once.
+pub struct InMemory {
+    on_persisted: OnPersisted,
+}
+
+impl std::fmt::Debug for InMemory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("InMemory")
+    }
+}
+
+impl InMemory {
+    /// An empty registry in its first epoch.
+    #[must_use]
+    pub fn open(on_persisted: OnPersisted) -> (Recovered, Self) {
+        let recovered = Recovered {
+            epoch: 1,
+            ..Recovered::default()
+        };
+        (recovered, Self { on_persisted })
+    }
+}
+
+impl Registry for InMemory {
+    fn persist(&mut self, lsn: Lsn, _mutation: Mutation) {
+        (self.on_persisted)(lsn);
+    }
+
+    fn close(self: Box<Self>) {}
+}

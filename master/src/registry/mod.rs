@@ -1,0 +1,101 @@
+//! The registry: what a restarted master must still know.
+//!
+//! Entered through [`open`]. A [`Registry`] takes mutations in order and tells, in order, up to
+//! which one all is durable. Invariant: a failed write never goes unnoticed; it ends the process,
+//! for nothing that was promised after it could be kept.
+
+mod embedded;
+mod memory;
+mod records;
+
+use std::path::{Path, PathBuf};
+
+use crate::core::{Lsn, Mutation, Recovered};
+
+pub use embedded::Embedded;
+pub use memory::InMemory;
+
+/// Mutations that may wait for the writer. Above what the core lets be pending, so that it is
+/// never met.
+pub const QUEUE_MAX: usize = 16_384;
+
+/// Called from the writer with the last durable mutation.
+pub type OnPersisted = Box<dyn Fn(Lsn) + Send>;
+
+/// Where mutations go.
+pub trait Registry: Send + std::fmt::Debug {
+    /// Queues a mutation. The answer is a later call of [`OnPersisted`].
+    fn persist(&mut self, lsn: Lsn, mutation: Mutation);
+
+    /// Writes all that is queued and returns when it is durable.
+    fn close(self: Box<Self>);
+}
+
+/// Which registry to open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Embedded { work_dir: PathBuf },
+    InMemory,
+}
+
+/// Why a registry cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error(
+        "the registry {path} is in use by another process: give this master another --work_dir"
+    )]
+    InUse { path: PathBuf },
+    #[error("failed to open the registry {path}")]
+    Open {
+        path: PathBuf,
+        #[source]
+        source: Box<redb::Error>,
+    },
+    #[error("failed to read the registry {path}")]
+    Read {
+        path: PathBuf,
+        #[source]
+        source: Box<redb::Error>,
+    },
+    #[error("the registry {path} has a damaged record {key:?}")]
+    Damaged {
+        path: PathBuf,
+        key: String,
+        #[source]
+        source: prost::DecodeError,
+    },
+    #[error(
+        "the registry {path} was written in format {found}; this master knows formats up to \
+         {known}: start the newer version that wrote it"
+    )]
+    Newer {
+        path: PathBuf,
+        found: u32,
+        known: u32,
+    },
+    #[error("failed to start the registry's writer")]
+    Spawn(#[source] std::io::Error),
+}
+
+/// Opens a registry, which counts as a new start of the master: the epoch is one higher.
+pub fn open(
+    kind: &Kind,
+    on_persisted: OnPersisted,
+) -> Result<(Recovered, Box<dyn Registry>), OpenError> {
+    match kind {
+        Kind::InMemory => {
+            let (recovered, registry) = InMemory::open(on_persisted);
+            Ok((recovered, Box::new(registry)))
+        }
+        Kind::Embedded { work_dir } => {
+            let (recovered, registry) = Embedded::open(&registry_path(work_dir), on_persisted)?;
+            Ok((recovered, Box::new(registry)))
+        }
+    }
+}
+
+/// Where the embedded registry of a work directory lies.
+#[must_use]
+pub fn registry_path(work_dir: &Path) -> PathBuf {
+    work_dir.join("registry.redb")
+}

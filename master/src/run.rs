@@ -1,0 +1,255 @@
+//! A master from its flags to its end.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+
+use meseta_proto::transport::server::{self, CancellationToken};
+use tokio::net::TcpListener;
+use tokio::sync::{oneshot, watch};
+
+use crate::core::{Config, Identity, Lsn, MasterCore};
+use crate::flags::{FlagError, Flags, Options};
+use crate::http::Site;
+use crate::metrics::Metrics;
+use crate::registry::{self, Kind, OpenError};
+use crate::shell::{Clock, Service};
+use crate::{grpc, http};
+
+/// What a master gets from whoever starts it.
+pub struct RunEnv {
+    /// The flags in effect, for `/flags`.
+    pub flags_view: BTreeMap<String, String>,
+    /// Told the address once the master listens.
+    pub ready: Option<oneshot::Sender<SocketAddr>>,
+    /// Ends the master when it completes.
+    pub shutdown: Pin<Box<dyn Future<Output = ()> + Send>>,
+}
+
+impl fmt::Debug for RunEnv {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RunEnv")
+            .field("flags_view", &self.flags_view)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why a master did not start or did not end well.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    #[error(transparent)]
+    Flag(#[from] FlagError),
+    #[error("--registry=etcd is not available yet: use embedded or in_memory")]
+    Etcd,
+    #[error("--registry={0} is not a registry: use embedded, in_memory or etcd")]
+    UnknownRegistry(String),
+    #[error("failed to write to the work directory {path}: give a writable one with --work_dir")]
+    WorkDir {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error(transparent)]
+    Registry(#[from] OpenError),
+    #[error(
+        "{address} is in use by another process: stop that one or give another --port (0 takes a \
+         free one)"
+    )]
+    InUse { address: SocketAddr },
+    #[error("failed to listen on {address}")]
+    Listen {
+        address: SocketAddr,
+        #[source]
+        source: io::Error,
+    },
+    #[error("the core of the master panicked")]
+    Core,
+}
+
+/// Runs a master until `env.shutdown` completes.
+pub async fn run(flags: Flags, env: RunEnv) -> Result<(), RunError> {
+    let options = flags.options()?;
+    let kind = registry_kind(&flags)?;
+    prepare_work_dir(&flags.work_dir)?;
+    // The port first: a master that cannot listen must not count as a new epoch.
+    let listener = listen(SocketAddr::new(flags.ip, flags.port)).await?;
+    let address = listener.local_addr().map_err(|source| RunError::Listen {
+        address: SocketAddr::new(flags.ip, flags.port),
+        source,
+    })?;
+    let (sender, persisted) = watch::channel(Lsn::default());
+    let on_persisted = Box::new(move |lsn| {
+        sender.send_replace(lsn);
+    });
+    let opening = tokio::task::spawn_blocking(move || registry::open(&kind, on_persisted));
+    let (recovered, registry) = opening.await.map_err(|_| RunError::Core)??;
+
+    let clock = Clock::new();
+    let identity = identity(&flags, address);
+    tracing::info!(
+        epoch = recovered.epoch,
+        agents = recovered.agents.len(),
+        unreachable = recovered.unreachable.len(),
+        master_id = %identity.id,
+        "registry recovered"
+    );
+    let config = config(&flags, options, identity.clone());
+    let core = MasterCore::new(config, recovered, clock.now());
+    let (service, handle) = Service::new(core, clock, registry, persisted);
+
+    let shutdown = CancellationToken::new();
+    let site = Arc::new(Site {
+        handle: handle.clone(),
+        identity,
+        flags: env.flags_view,
+        metrics: Metrics::new(),
+        shutdown: shutdown.clone(),
+    });
+    let router = http::router(site).merge(grpc::router(&handle, &shutdown).await);
+    let core_shutdown = CancellationToken::new();
+    let core_task = tokio::spawn(service.run(core_shutdown.clone()));
+    let serving = tokio::spawn(server::serve(
+        listener,
+        router,
+        server::Options::default(),
+        shutdown.clone(),
+    ));
+
+    let endpoint = match address.ip() {
+        ip if ip.is_unspecified() => SocketAddr::new(Ipv4Addr::LOCALHOST.into(), address.port()),
+        _ => address,
+    };
+    write_endpoint(&flags.work_dir, endpoint)?;
+    tracing::info!(%address, "listening");
+    if let Some(ready) = env.ready {
+        // Whoever wanted to know may have left.
+        let _unsent = ready.send(address);
+    }
+    wait_for_end(env.shutdown, core_task, core_shutdown, serving, shutdown).await
+}
+
+/// Ends the doors first, then the core, so that nobody is promised what is not kept.
+async fn wait_for_end(
+    end: Pin<Box<dyn Future<Output = ()> + Send>>,
+    mut core_task: tokio::task::JoinHandle<()>,
+    core_shutdown: CancellationToken,
+    serving: tokio::task::JoinHandle<()>,
+    shutdown: CancellationToken,
+) -> Result<(), RunError> {
+    let core_ended = tokio::select! {
+        () = end => false,
+        _ = &mut core_task => true,
+    };
+    tracing::info!("shutting down");
+    shutdown.cancel();
+    if serving.await.is_err() {
+        tracing::error!("the server panicked");
+    }
+    core_shutdown.cancel();
+    if core_ended || core_task.await.is_err() {
+        return Err(RunError::Core);
+    }
+    Ok(())
+}
+
+fn registry_kind(flags: &Flags) -> Result<Kind, RunError> {
+    match flags.registry.as_str() {
+        "embedded" => Ok(Kind::Embedded {
+            work_dir: flags.work_dir.clone(),
+        }),
+        "in_memory" => Ok(Kind::InMemory),
+        "etcd" => Err(RunError::Etcd),
+        other => Err(RunError::UnknownRegistry(other.to_owned())),
+    }
+}
+
+pub(crate) fn identity(flags: &Flags, address: SocketAddr) -> Identity {
+    let ip = flags.advertise_ip.unwrap_or(match address.ip() {
+        IpAddr::V4(ip) if !ip.is_unspecified() => ip,
+        IpAddr::V6(ip) if ip.is_loopback() => Ipv4Addr::LOCALHOST,
+        IpAddr::V4(_) | IpAddr::V6(_) => outward_ip(),
+    });
+    Identity {
+        id: uuid::Uuid::new_v4().to_string(),
+        hostname: flags.hostname.clone().unwrap_or_else(|| ip.to_string()),
+        ip,
+        port: flags.advertise_port.unwrap_or_else(|| address.port()),
+        cluster: flags.cluster.clone(),
+        version: VERSION.to_owned(),
+    }
+}
+
+/// The address that this machine has for others; loopback when it has none. Nothing is sent.
+fn outward_ip() -> Ipv4Addr {
+    /// Set aside for documentation: routed like any address that is not ours.
+    const ELSEWHERE: (Ipv4Addr, u16) = (Ipv4Addr::new(192, 0, 2, 1), 9);
+    let found = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))
+        .and_then(|socket| socket.connect(ELSEWHERE).and_then(|()| socket.local_addr()));
+    match found.map(|address| address.ip()) {
+        Ok(IpAddr::V4(ip)) => ip,
+        Ok(IpAddr::V6(_)) | Err(_) => Ipv4Addr::LOCALHOST,
+    }
+}
+
+/// The version of Mesos whose interface is spoken; clients decide by it what they may use.
+const VERSION: &str = "1.12.0";
+
+pub(crate) fn config(flags: &Flags, options: Options, identity: Identity) -> Config {
+    Config {
+        identity,
+        allocation_interval: options.allocation_interval,
+        agent_ping_timeout: options.agent_ping_timeout,
+        max_agent_ping_timeouts: flags.max_agent_ping_timeouts,
+        agent_reregister_timeout: options.agent_reregister_timeout,
+        agent_removal_interval: options.agent_removal_interval,
+        offer_timeout: options.offer_timeout,
+        max_completed_frameworks: flags.max_completed_frameworks,
+        max_completed_tasks_per_framework: flags.max_completed_tasks_per_framework,
+        max_unreachable_tasks_per_framework: flags.max_unreachable_tasks_per_framework,
+        registry_max_agent_age: options.registry_max_agent_age,
+        registry_max_agent_count: flags.registry_max_agent_count,
+        registry_gc_interval: options.registry_gc_interval,
+        root_submissions: flags.root_submissions,
+        roles: options.roles,
+        weights: options.weights,
+        allocator: options.allocator,
+    }
+}
+
+/// Makes the directory, and finds out now whether it can be written.
+fn prepare_work_dir(path: &Path) -> Result<(), RunError> {
+    let error = |source| RunError::WorkDir {
+        path: path.to_owned(),
+        source,
+    };
+    std::fs::create_dir_all(path).map_err(error)?;
+    let probe = path.join(format!(".probe-{}", std::process::id()));
+    std::fs::write(&probe, b"").map_err(error)?;
+    std::fs::remove_file(&probe).map_err(error)
+}
+
+async fn listen(address: SocketAddr) -> Result<TcpListener, RunError> {
+    TcpListener::bind(address).await.map_err(|source| {
+        if source.kind() == io::ErrorKind::AddrInUse {
+            RunError::InUse { address }
+        } else {
+            RunError::Listen { address, source }
+        }
+    })
+}
+
+/// Says in the work directory where the master listens; the file is whole or not there.
+fn write_endpoint(work_dir: &Path, address: SocketAddr) -> Result<(), RunError> {
+    let error = |source| RunError::WorkDir {
+        path: work_dir.to_owned(),
+        source,
+    };
+    let temporary = work_dir.join(".endpoint.tmp");
+    std::fs::write(&temporary, format!("http://{address}\n")).map_err(error)?;
+    std::fs::rename(&temporary, work_dir.join("endpoint")).map_err(error)
+}

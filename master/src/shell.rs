@@ -1,0 +1,456 @@
+//! The thin shell around the core: one task owns it, everyone else holds a [`Handle`].
+//!
+//! Commands come in on one bounded channel, the registry's progress on a watch, deadlines from the
+//! core. Effects go out at once: mutations to the registry's writer, visible ones through the
+//! outbox to the queues of streams and to waiting callers. Invariant: no queue grows without
+//! bound; a reader who does not keep up loses its stream, and nobody waits for it.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use meseta_proto::meseta::v1::{MasterFrame, agent_frame};
+use meseta_proto::outbox::Outbox;
+use meseta_resources::time::{Moment, Now};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::core::call::{Action, Subscribe};
+use crate::core::{
+    Answer, ConnectionId, Effect, Input, Lsn, MasterCore, ReplyId, Snapshot, Visible,
+};
+use crate::events::{Budget, EventSink, Overflow};
+use crate::registry::Registry;
+
+/// Commands that wait for the core; above it callers wait.
+const COMMANDS_MAX: usize = 4_096;
+
+/// Frames that wait for one agent; an agent that far behind registers again.
+pub(crate) const FRAMES_MAX: usize = 65_536;
+
+/// The way in to the core. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Handle {
+    commands: mpsc::Sender<Command>,
+    connections: Arc<AtomicU64>,
+    /// What all subscribers together have not read.
+    pub(crate) unread: Budget,
+}
+
+/// The master is shutting down.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("the master is shutting down")]
+pub(crate) struct Closed;
+
+#[derive(Debug)]
+enum Command {
+    Input(Input),
+    Subscribe {
+        connection: ConnectionId,
+        stream_id: String,
+        call: Box<Subscribe>,
+        events: EventSink,
+    },
+    Call {
+        framework_id: String,
+        stream_id: Option<String>,
+        action: Box<Action>,
+        answer: oneshot::Sender<Answer>,
+    },
+    Teardown {
+        framework_id: String,
+        answer: oneshot::Sender<Answer>,
+    },
+    AgentConnected {
+        connection: ConnectionId,
+        frames: mpsc::Sender<MasterFrame>,
+    },
+    Snapshot(oneshot::Sender<Arc<Snapshot>>),
+}
+
+impl Handle {
+    /// A number for a new connection.
+    pub(crate) fn new_connection(&self) -> ConnectionId {
+        ConnectionId(self.connections.fetch_add(1, Ordering::Relaxed))
+    }
+
+    pub(crate) async fn subscribe(
+        &self,
+        connection: ConnectionId,
+        stream_id: String,
+        call: Box<Subscribe>,
+        events: EventSink,
+    ) -> Result<(), Closed> {
+        self.send(Command::Subscribe {
+            connection,
+            stream_id,
+            call,
+            events,
+        })
+        .await
+    }
+
+    pub(crate) async fn call(
+        &self,
+        framework_id: String,
+        stream_id: Option<String>,
+        action: Box<Action>,
+    ) -> Result<Answer, Closed> {
+        let (answer, answered) = oneshot::channel();
+        self.send(Command::Call {
+            framework_id,
+            stream_id,
+            action,
+            answer,
+        })
+        .await?;
+        answered.await.map_err(|_| Closed)
+    }
+
+    pub(crate) async fn teardown(&self, framework_id: String) -> Result<Answer, Closed> {
+        let (answer, answered) = oneshot::channel();
+        self.send(Command::Teardown {
+            framework_id,
+            answer,
+        })
+        .await?;
+        answered.await.map_err(|_| Closed)
+    }
+
+    pub(crate) async fn scheduler_gone(&self, connection: ConnectionId) -> Result<(), Closed> {
+        self.send(Command::Input(Input::SchedulerGone { connection }))
+            .await
+    }
+
+    pub(crate) async fn agent_connected(
+        &self,
+        connection: ConnectionId,
+        frames: mpsc::Sender<MasterFrame>,
+    ) -> Result<(), Closed> {
+        self.send(Command::AgentConnected { connection, frames })
+            .await
+    }
+
+    pub(crate) async fn agent_frame(
+        &self,
+        connection: ConnectionId,
+        message: agent_frame::Message,
+    ) -> Result<(), Closed> {
+        let message = Box::new(message);
+        self.send(Command::Input(Input::AgentFrame {
+            connection,
+            message,
+        }))
+        .await
+    }
+
+    pub(crate) async fn agent_gone(&self, connection: ConnectionId) -> Result<(), Closed> {
+        self.send(Command::Input(Input::AgentGone { connection }))
+            .await
+    }
+
+    pub(crate) async fn snapshot(&self) -> Result<Arc<Snapshot>, Closed> {
+        let (sender, receiver) = oneshot::channel();
+        self.send(Command::Snapshot(sender)).await?;
+        receiver.await.map_err(|_| Closed)
+    }
+
+    async fn send(&self, command: Command) -> Result<(), Closed> {
+        self.commands.send(command).await.map_err(|_| Closed)
+    }
+}
+
+/// Where a visible effect goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Destination {
+    Scheduler(ConnectionId),
+    Agent(ConnectionId),
+    Reply(ReplyId),
+}
+
+impl Destination {
+    fn of(visible: &Visible) -> Self {
+        match visible {
+            Visible::Event { to, .. } => Self::Scheduler(*to),
+            Visible::CloseScheduler { connection, .. } => Self::Scheduler(*connection),
+            Visible::Frame { to, .. } => Self::Agent(*to),
+            Visible::CloseAgent { connection, .. } => Self::Agent(*connection),
+            Visible::Reply { reply, .. } => Self::Reply(*reply),
+        }
+    }
+}
+
+/// The task that owns the core.
+#[derive(Debug)]
+pub(crate) struct Service {
+    core: MasterCore,
+    clock: Clock,
+    registry: Box<dyn Registry>,
+    persisted: watch::Receiver<Lsn>,
+    commands: mpsc::Receiver<Command>,
+    outbox: Outbox<Destination, Visible>,
+    schedulers: HashMap<ConnectionId, EventSink>,
+    agents: HashMap<ConnectionId, mpsc::Sender<MasterFrame>>,
+    replies: HashMap<ReplyId, oneshot::Sender<Answer>>,
+    next_reply: u64,
+    /// Connections given up in the current step, which the core is told of next.
+    lost: VecDeque<Input>,
+}
+
+impl Service {
+    pub(crate) fn new(
+        core: MasterCore,
+        clock: Clock,
+        registry: Box<dyn Registry>,
+        persisted: watch::Receiver<Lsn>,
+    ) -> (Self, Handle) {
+        let (sender, commands) = mpsc::channel(COMMANDS_MAX);
+        let service = Self {
+            core,
+            clock,
+            registry,
+            persisted,
+            commands,
+            outbox: Outbox::default(),
+            schedulers: HashMap::new(),
+            agents: HashMap::new(),
+            replies: HashMap::new(),
+            next_reply: 0,
+            lost: VecDeque::new(),
+        };
+        let handle = Handle {
+            commands: sender,
+            connections: Arc::new(AtomicU64::new(1)),
+            unread: Budget::default(),
+        };
+        (service, handle)
+    }
+
+    /// Runs until `shutdown`; what was handed to the registry is durable when it returns.
+    pub(crate) async fn run(mut self, shutdown: CancellationToken) {
+        loop {
+            let deadline = self.core.next_deadline().map(|at| self.clock.instant(at));
+            let sleep = tokio::time::sleep_until(deadline.unwrap_or_else(far_future));
+            tokio::select! {
+                biased;
+                () = shutdown.cancelled() => break,
+                changed = self.persisted.changed() => {
+                    if changed.is_err() { break }
+                    let lsn = *self.persisted.borrow_and_update();
+                    self.step(Input::Persisted { lsn });
+                }
+                command = self.commands.recv() => match command {
+                    Some(command) => self.command(command),
+                    None => break,
+                },
+                () = sleep => self.step(Input::Tick),
+            }
+        }
+        self.schedulers.clear();
+        self.agents.clear();
+        self.replies.clear();
+        let registry = self.registry;
+        if tokio::task::spawn_blocking(move || registry.close())
+            .await
+            .is_err()
+        {
+            tracing::error!("closing the registry failed");
+        }
+    }
+
+    fn command(&mut self, command: Command) {
+        match command {
+            Command::Input(input) => {
+                match &input {
+                    Input::SchedulerGone { connection } => {
+                        self.schedulers.remove(connection);
+                        self.outbox
+                            .drop_destination(&Destination::Scheduler(*connection));
+                    }
+                    Input::AgentGone { connection } => {
+                        self.agents.remove(connection);
+                        self.outbox
+                            .drop_destination(&Destination::Agent(*connection));
+                    }
+                    _ => {}
+                }
+                self.step(input);
+            }
+            Command::Subscribe {
+                connection,
+                stream_id,
+                call,
+                events,
+            } => {
+                self.schedulers.insert(connection, events);
+                self.step(Input::Subscribe {
+                    connection,
+                    stream_id,
+                    call,
+                });
+            }
+            Command::Call {
+                framework_id,
+                stream_id,
+                action,
+                answer,
+            } => {
+                let reply = self.await_reply(answer);
+                self.step(Input::Call {
+                    reply,
+                    framework_id,
+                    stream_id,
+                    action,
+                });
+            }
+            Command::Teardown {
+                framework_id,
+                answer,
+            } => {
+                let reply = self.await_reply(answer);
+                self.step(Input::Teardown {
+                    reply,
+                    framework_id,
+                });
+            }
+            Command::AgentConnected { connection, frames } => {
+                self.agents.insert(connection, frames);
+            }
+            Command::Snapshot(sender) => {
+                // The asker may have left.
+                let _unsent = sender.send(self.core.snapshot());
+            }
+        }
+    }
+
+    fn await_reply(&mut self, answer: oneshot::Sender<Answer>) -> ReplyId {
+        let reply = ReplyId(self.next_reply);
+        self.next_reply += 1;
+        self.replies.insert(reply, answer);
+        reply
+    }
+
+    /// One input, and what it made of connections that do not keep up: those are gone for the core at
+    /// once, whatever their readers still do, so that nothing is held for them.
+    fn step(&mut self, input: Input) {
+        self.step_once(input);
+        while let Some(input) = self.lost.pop_front() {
+            self.step_once(input);
+        }
+    }
+
+    fn step_once(&mut self, input: Input) {
+        let now = self.clock.now();
+        let mut durable = match &input {
+            Input::Persisted { lsn } => self.outbox.durable(lsn.0),
+            _ => Vec::new(),
+        };
+        for effect in self.core.step(now, input) {
+            match effect {
+                Effect::Persist { lsn, mutation } => self.registry.persist(lsn, mutation),
+                Effect::Visible { after, visible } => {
+                    let destination = Destination::of(&visible);
+                    if let Err(error) = self.outbox.push(destination, after.0, visible) {
+                        tracing::warn!(?destination, %error, "destination given up");
+                        self.give_up(destination);
+                    }
+                }
+            }
+        }
+        durable.append(&mut self.outbox.release());
+        for (_, visible) in durable {
+            self.show(visible);
+        }
+    }
+
+    fn show(&mut self, visible: Visible) {
+        match visible {
+            Visible::Event { to, event } => {
+                let Some(sink) = self.schedulers.get_mut(&to) else {
+                    return;
+                };
+                if let Err(reason) = sink.push(*event) {
+                    if reason == Overflow::Gone {
+                        tracing::debug!(connection = %to, %reason, "subscriber closed");
+                    } else {
+                        tracing::warn!(connection = %to, %reason, "subscriber closed");
+                    }
+                    self.give_up(Destination::Scheduler(to));
+                }
+            }
+            Visible::CloseScheduler { connection, reason } => {
+                tracing::debug!(%connection, reason, "scheduler stream ends");
+                self.schedulers.remove(&connection);
+            }
+            Visible::Frame { to, frame } => {
+                let Some(frames) = self.agents.get(&to) else {
+                    return;
+                };
+                if frames.try_send(*frame).is_err() {
+                    tracing::warn!(connection = %to, "agent does not keep up with its frames; its stream ends");
+                    self.give_up(Destination::Agent(to));
+                }
+            }
+            Visible::CloseAgent { connection, reason } => {
+                tracing::debug!(%connection, reason, "agent stream ends");
+                self.agents.remove(&connection);
+            }
+            Visible::Reply { reply, answer } => {
+                if let Some(sender) = self.replies.remove(&reply) {
+                    // The caller may have left.
+                    let _unsent = sender.send(answer);
+                }
+            }
+        }
+    }
+
+    fn give_up(&mut self, destination: Destination) {
+        self.outbox.drop_destination(&destination);
+        match destination {
+            Destination::Scheduler(connection) => {
+                self.schedulers.remove(&connection);
+                self.lost.push_back(Input::SchedulerGone { connection });
+            }
+            Destination::Agent(connection) => {
+                self.agents.remove(&connection);
+                self.lost.push_back(Input::AgentGone { connection });
+            }
+            Destination::Reply(reply) => drop(self.replies.remove(&reply)),
+        }
+    }
+}
+
+/// Both clocks. The monotonic one is the runtime's, so that tests may turn it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock {
+    origin: Instant,
+}
+
+impl Clock {
+    pub(crate) fn new() -> Self {
+        Self {
+            origin: Instant::now(),
+        }
+    }
+
+    pub(crate) fn now(&self) -> Now {
+        let elapsed = self.origin.elapsed();
+        Now {
+            moment: Moment::ORIGIN + elapsed,
+            unix: SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .unwrap_or_default(),
+        }
+    }
+
+    fn instant(&self, at: Moment) -> Instant {
+        let since = at.saturating_since(Moment::ORIGIN);
+        self.origin.checked_add(since).unwrap_or_else(far_future)
+    }
+}
+
+fn far_future() -> Instant {
+    Instant::now() + Duration::from_secs(3_600)
+}

@@ -1,0 +1,76 @@
+//! Compiles `proto/` into Rust: types, gRPC, JSON in the Mesos dialect. No `protoc` needed.
+
+mod json;
+mod names;
+mod schema;
+
+use std::error::Error;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use prost::Message as _;
+use prost_types::DescriptorProto;
+
+/// Files that stand for all: everything they import is compiled with them.
+const ROOTS: &[&str] = &[
+    "mesos/v1/scheduler/scheduler.proto",
+    "mesos/v1/executor/executor.proto",
+    "mesos/v1/agent/agent.proto",
+    "mesos/v1/master/master.proto",
+    "meseta/v1/registry.proto",
+    "meseta/v1/scheduler.proto",
+];
+
+/// Rare and large submessages of messages that are moved and stored by the hundred thousand.
+const BOXED: &[&str] = &[
+    ".mesos.v1.Resource.disk",
+    ".mesos.v1.TaskInfo.executor",
+    ".mesos.v1.TaskInfo.container",
+    ".mesos.v1.TaskInfo.health_check",
+    ".mesos.v1.TaskInfo.check",
+    ".mesos.v1.Task.container",
+    ".mesos.v1.Task.health_check",
+    ".mesos.v1.ExecutorInfo.container",
+];
+
+fn undeprecate(message: &mut DescriptorProto) {
+    for field in &mut message.field {
+        if let Some(options) = &mut field.options {
+            options.deprecated = None;
+        }
+    }
+    message.nested_type.iter_mut().for_each(undeprecate);
+}
+
+#[expect(clippy::print_stdout, reason = "the way to speak to cargo")]
+fn main() -> Result<(), Box<dyn Error>> {
+    println!("cargo::rerun-if-changed=proto");
+    println!("cargo::rerun-if-changed=build");
+    let out_dir = PathBuf::from(std::env::var("OUT_DIR")?);
+    let mut descriptors = protox::compile(ROOTS, [Path::new("proto")])?;
+
+    fs::write(out_dir.join("descriptors.bin"), descriptors.encode_to_vec())?;
+    let types = schema::Types::collect(&descriptors)?;
+    fs::write(out_dir.join("schema.rs"), schema::generate(&types))?;
+    fs::write(out_dir.join("json.rs"), json::generate(&types)?)?;
+
+    // Deprecation decides what JSON shows. In Rust it would only be noise: the deprecated fields are
+    // those that old clients use, and are served all the same.
+    for file in &mut descriptors.file {
+        file.message_type.iter_mut().for_each(undeprecate);
+    }
+    let mut builder = tonic_prost_build::configure()
+        .out_dir(&out_dir)
+        .btree_map(".")
+        // Its `connect` constructor would collide with the rpc `Connect`; clients are made from a
+        // channel.
+        .build_transport(false)
+        .codec_path("crate::grpc::Codec")
+        .compile_well_known_types(true)
+        .include_file("modules.rs");
+    for path in BOXED {
+        builder = builder.boxed(path);
+    }
+    builder.compile_fds(descriptors)?;
+    Ok(())
+}

@@ -1,0 +1,19 @@
+//! Between messages and the vocabulary of `meseta-resources`: here protobuf ends.
+//!
+//! Into the vocabulary everything is validated, and accepted in each format that was ever spoken;
+//! out of it, the caller says which [`Format`] the receiver understands.
+
+mod attribute;
+mod framework;
+mod id;
+mod resource;
+
+pub use attribute::{AttributeError, attributes, to_attributes};
+pub use framework::{FrameworkCapabilities, FrameworkRolesError, framework_roles, has_capability};
+pub use resource::{
+    Format, NotRepresentable, ResourcesError, ResourcesTextError, parse_resources, quantities,
+    raw_resource, resource, resources, to_quantities, to_resource, to_resources,
+};
+
+#[cfg(test)]
+mod tests;

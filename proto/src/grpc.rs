@@ -1,0 +1,80 @@
+//! The codec of our gRPC services: prost's, with `required` enforced before a handler sees anything.
+
+use std::marker::PhantomData;
+
+use bytes::Buf as _;
+use prost::Message;
+use tonic::Status;
+use tonic::codec::{BufferSettings, DecodeBuf, EncodeBuf};
+
+use crate::protobuf;
+use crate::schema::WireMessage;
+
+/// The largest message of the agent protocol: an agent's return with all its tasks. To be set on
+/// clients and servers as `max_decoding_message_size`; tonic's own limit is 4 MiB.
+pub const MESSAGE_MAX_BYTES: usize = 64 << 20;
+
+#[derive(Debug)]
+pub struct Codec<T, U>(PhantomData<(T, U)>);
+
+impl<T, U> Default for Codec<T, U> {
+    fn default() -> Self {
+        Self(PhantomData)
+    }
+}
+
+impl<T, U> tonic::codec::Codec for Codec<T, U>
+where
+    T: Message + Send + 'static,
+    U: WireMessage + Send + 'static,
+{
+    type Encode = T;
+    type Decode = U;
+    type Encoder = Encoder<T>;
+    type Decoder = Decoder<U>;
+
+    fn encoder(&mut self) -> Encoder<T> {
+        Encoder(PhantomData)
+    }
+
+    fn decoder(&mut self) -> Decoder<U> {
+        Decoder(PhantomData)
+    }
+}
+
+#[derive(Debug)]
+pub struct Encoder<T>(PhantomData<T>);
+
+impl<T: Message> tonic::codec::Encoder for Encoder<T> {
+    type Item = T;
+    type Error = Status;
+
+    fn encode(&mut self, message: T, out: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        message
+            .encode(out)
+            .map_err(|error| Status::internal(error.to_string()))
+    }
+
+    fn buffer_settings(&self) -> BufferSettings {
+        BufferSettings::default()
+    }
+}
+
+#[derive(Debug)]
+pub struct Decoder<U>(PhantomData<U>);
+
+impl<U: WireMessage> tonic::codec::Decoder for Decoder<U> {
+    type Item = U;
+    type Error = Status;
+
+    fn decode(&mut self, source: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
+        let bytes = source.copy_to_bytes(source.remaining());
+        protobuf::from_slice(&bytes)
+            .map(Some)
+            .map_err(|error| Status::invalid_argument(error.to_string()))
+    }
+
+    fn buffer_settings(&self) -> BufferSettings {
+        BufferSettings::default()
+    }
+}

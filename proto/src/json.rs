@@ -1,0 +1,183 @@
+//! JSON as Mesos speaks it.
+//!
+//! Out: the fields' own names in the order of declaration, enums by name, 64-bit integers as
+//! numbers, bytes in base64, empty lists left out, and an unset field that has a default (and is
+//! not deprecated) with that default. In: unknown keys are ignored, `null` is absence, a number or
+//! a boolean may come as a string and a single value for a list of one. The errors' texts are those
+//! that Mesos answers with. Nesting beyond 128 levels is an error.
+
+pub(crate) mod de;
+#[expect(clippy::collapsible_if, reason = "the file it includes is generated")]
+mod generated;
+mod ser;
+mod session;
+
+use serde::de::DeserializeSeed;
+
+use crate::schema::{self, WireMessage};
+
+pub use ser::EnumName;
+
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum Error {
+    #[error("Failed to parse body into JSON: {reason}")]
+    Syntax { reason: String },
+    #[error("Failed to convert JSON into {message} protobuf: {reason}")]
+    Convert {
+        message: &'static str,
+        reason: String,
+    },
+}
+
+/// Reads one message; what is wrong with it is told in the words of Mesos.
+pub fn from_slice<T: WireMessage>(body: &[u8]) -> Result<T, Error> {
+    read(body, de::Root::<T>::new(), T::SCHEMA, false)
+}
+
+/// Reads an array of messages, as `--resources` and the v0 endpoints take it.
+pub fn many_from_slice<T: WireMessage>(body: &[u8]) -> Result<Vec<T>, Error> {
+    read(body, de::RootArray::<T>::new(), T::SCHEMA, true)
+}
+
+#[must_use]
+pub fn to_vec<T: WireMessage>(message: &T) -> Vec<u8> {
+    let mut out = Vec::new();
+    write(message, &mut out);
+    out
+}
+
+/// Appends the message to `out`.
+pub fn write<T: WireMessage>(message: &T, out: &mut Vec<u8>) {
+    // Writing to memory cannot fail, and the generated code returns no error of its own.
+    if let Err(error) = serde_json::to_writer(out, message) {
+        debug_assert!(false, "{error}");
+    }
+}
+
+#[must_use]
+pub fn to_string<T: WireMessage>(message: &T) -> String {
+    String::from_utf8(to_vec(message)).unwrap_or_default()
+}
+
+fn read<'de, S: DeserializeSeed<'de>>(
+    body: &'de [u8],
+    seed: S,
+    schema: &'static schema::Message,
+    is_array: bool,
+) -> Result<S::Value, Error> {
+    // Once for all strings; whatever is not UTF-8 is no JSON.
+    let body = std::str::from_utf8(body).map_err(|error| not_utf8(body, error))?;
+    let mut source = serde_json::Deserializer::from_str(body);
+    let (result, missing) = session::within(|| {
+        let value = seed.deserialize(&mut source)?;
+        source.end()?;
+        Ok(value)
+    });
+    let value = result.map_err(|error| explain(body, schema, is_array, &error))?;
+    if missing {
+        let reason = match describe_missing(body, schema, is_array) {
+            Some(paths) => format!("Missing required fields: {paths}"),
+            None => "Missing required fields".to_owned(),
+        };
+        return Err(Error::Convert {
+            message: schema.short_name(),
+            reason,
+        });
+    }
+    Ok(value)
+}
+
+fn describe_missing(
+    body: &str,
+    schema: &'static schema::Message,
+    is_array: bool,
+) -> Option<String> {
+    let value: serde_json::Value = serde_json::from_str(body).ok()?;
+    let missing = if is_array {
+        let items = value.as_array()?;
+        items
+            .iter()
+            .flat_map(|item| schema::missing_in_json(schema, item))
+            .collect()
+    } else {
+        schema::missing_in_json(schema, &value)
+    };
+    (!missing.is_empty()).then(|| missing.join(", "))
+}
+
+/// Mesos parses the whole body before it looks at the values: a fault of syntax anywhere comes
+/// before any other.
+fn explain(
+    body: &str,
+    schema: &'static schema::Message,
+    is_array: bool,
+    error: &serde_json::Error,
+) -> Error {
+    if !error.is_data() {
+        return Error::Syntax {
+            reason: syntax(body, error),
+        };
+    }
+    let mut source = serde_json::Deserializer::from_str(body);
+    let checked = de::Skip
+        .deserialize(&mut source)
+        .and_then(|()| source.end());
+    if let Err(error) = checked {
+        return Error::Syntax {
+            reason: syntax(body, &error),
+        };
+    }
+    let reason = without_position(error);
+    let reason = if is_array && reason.starts_with("invalid type") {
+        "Expecting a JSON array".to_owned()
+    } else {
+        reason
+    };
+    Error::Convert {
+        message: schema.short_name(),
+        reason,
+    }
+}
+
+fn without_position(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let position = format!(" at line {} column {}", error.line(), error.column());
+    text.strip_suffix(&position).unwrap_or(&text).to_owned()
+}
+
+/// What follows the fault on its line, as Mesos shows it.
+fn syntax(body: &str, error: &serde_json::Error) -> String {
+    let reason = without_position(error);
+    if reason.starts_with("recursion limit") {
+        return format!("nested too deeply at line {}", error.line());
+    }
+    let line = body
+        .as_bytes()
+        .split(|byte| *byte == b'\n')
+        .nth(error.line().saturating_sub(1));
+    let rest = line.and_then(|line| line.get(error.column().saturating_sub(1)..));
+    let rest = if error.is_eof() { None } else { rest };
+    near(error.line(), rest.unwrap_or_default())
+}
+
+fn not_utf8(body: &[u8], error: std::str::Utf8Error) -> Error {
+    let (before, rest) = body
+        .split_at_checked(error.valid_up_to())
+        .unwrap_or((body, &[]));
+    let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
+    Error::Syntax {
+        reason: near(line, rest),
+    }
+}
+
+fn near(line: usize, rest: &[u8]) -> String {
+    const NEAR_MAX_CHARS: usize = 60;
+    let shown: String = String::from_utf8_lossy(rest)
+        .chars()
+        .take(NEAR_MAX_CHARS)
+        .collect();
+    format!("syntax error at line {} near: {shown}", line.max(1))
+}
+
+#[cfg(test)]
+mod tests;

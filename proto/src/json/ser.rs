@@ -1,0 +1,56 @@
+//! How values are written where serde's own way is not the dialect's.
+
+use std::marker::PhantomData;
+
+use base64::display::Base64Display;
+use base64::engine::general_purpose::STANDARD;
+use serde::{Serialize, Serializer};
+
+/// An enum's names, both ways.
+pub trait EnumName {
+    fn number_of(name: &str) -> Option<i32>;
+    fn name_of(number: i32) -> Option<&'static str>;
+}
+
+/// Bytes: base64 with padding.
+#[derive(Debug)]
+pub(crate) struct Bytes<'a>(pub(crate) &'a [u8]);
+
+impl Serialize for Bytes<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&Base64Display::new(self.0, &STANDARD))
+    }
+}
+
+/// A double; JSON has no number for the infinite ones, which are read back from these strings.
+#[derive(Debug)]
+pub(crate) struct Double(pub(crate) f64);
+
+impl Serialize for Double {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if self.0.is_finite() {
+            serializer.serialize_f64(self.0)
+        } else if self.0.is_nan() {
+            serializer.serialize_str("NaN")
+        } else if self.0 > 0.0 {
+            serializer.serialize_str("Infinity")
+        } else {
+            serializer.serialize_str("-Infinity")
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct ManyEnums<'a, E>(&'a [i32], PhantomData<E>);
+
+impl<'a, E> ManyEnums<'a, E> {
+    pub(crate) fn new(numbers: &'a [i32]) -> Self {
+        Self(numbers, PhantomData)
+    }
+}
+
+impl<E: EnumName> Serialize for ManyEnums<'_, E> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.iter().filter_map(|number| E::name_of(*number)))
+    }
+}

@@ -1,0 +1,28 @@
+//! Meseta's wire: messages, the Mesos JSON dialect, RecordIO, transport.
+//!
+//! [`mesos`] and [`meseta`] are the generated messages; [`media`] reads and writes them, in
+//! [`json`] or [`protobuf`], framed by [`recordio`]; [`transport`] carries them; [`convert`] and
+//! [`v0`] stand between them and the vocabulary of `meseta-resources`. Invariant: what has come in
+//! through `media` or [`grpc`] has every required field.
+
+pub mod convert;
+pub mod grpc;
+pub mod json;
+pub mod media;
+pub mod outbox;
+pub mod protobuf;
+pub mod recordio;
+pub mod schema;
+pub mod transport;
+pub mod v0;
+
+#[expect(clippy::all, reason = "generated from the .proto files")]
+mod generated {
+    include!(concat!(env!("OUT_DIR"), "/modules.rs"));
+}
+
+/// The compiled `.proto` files, as gRPC reflection serves them.
+pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
+
+pub use generated::{google, meseta, mesos};
+pub use schema::WireMessage;

@@ -1,0 +1,327 @@
+//! Media types: which encoding a request has, which one its answer gets, and both codecs by type.
+//!
+//! A Content-Type is compared exactly, as Mesos does. An Accept header is read as HTTP says, with
+//! quality values; between equals JSON wins, and no header accepts anything.
+
+use bytes::Bytes;
+use http::header::{ACCEPT, CONTENT_TYPE};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+
+use crate::schema::WireMessage;
+use crate::{json, protobuf, recordio};
+
+/// Names a scheduler's or an operator's stream; answered to SUBSCRIBE, required with other calls.
+pub const MESOS_STREAM_ID: HeaderName = HeaderName::from_static("mesos-stream-id");
+/// What the records of a RecordIO answer may be encoded in.
+pub const MESSAGE_ACCEPT: HeaderName = HeaderName::from_static("message-accept");
+/// What the records of a RecordIO body are encoded in.
+pub const MESSAGE_CONTENT_TYPE: HeaderName = HeaderName::from_static("message-content-type");
+
+#[derive(Copy, Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash)]
+pub enum MediaType {
+    Json,
+    Protobuf,
+    RecordIo,
+}
+
+impl MediaType {
+    /// What a single message may be encoded in, the preferred first.
+    pub const MESSAGES: [Self; 2] = [Self::Json, Self::Protobuf];
+
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Json => "application/json",
+            Self::Protobuf => "application/x-protobuf",
+            Self::RecordIo => "application/recordio",
+        }
+    }
+
+    #[must_use]
+    pub fn header_value(self) -> HeaderValue {
+        HeaderValue::from_static(self.as_str())
+    }
+
+    /// Exactly one of ours: no parameters, no other case.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        [Self::Json, Self::Protobuf, Self::RecordIo]
+            .into_iter()
+            .find(|media| media.as_str() == text)
+    }
+}
+
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum Error {
+    #[error("Expecting 'Content-Type' to be present")]
+    NoContentType,
+    #[error("Expecting 'Content-Type' of {}", join(.allowed, " or ", ""))]
+    ContentType { allowed: Vec<MediaType> },
+    #[error("Expecting 'Accept' to allow {}", join(.offered, " or ", "'"))]
+    NotAcceptable { offered: Vec<MediaType> },
+}
+
+impl Error {
+    #[must_use]
+    pub const fn status(&self) -> StatusCode {
+        match self {
+            Self::NoContentType => StatusCode::BAD_REQUEST,
+            Self::ContentType { .. } => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Self::NotAcceptable { .. } => StatusCode::NOT_ACCEPTABLE,
+        }
+    }
+}
+
+fn join(types: &[MediaType], separator: &str, quote: &str) -> String {
+    let quoted: Vec<String> = types
+        .iter()
+        .map(|media| format!("{quote}{}{quote}", media.as_str()))
+        .collect();
+    quoted.join(separator)
+}
+
+/// The type of a request's body, which must be one of `allowed`.
+pub fn content_type(headers: &HeaderMap, allowed: &[MediaType]) -> Result<MediaType, Error> {
+    let value = headers.get(CONTENT_TYPE).ok_or(Error::NoContentType)?;
+    value
+        .to_str()
+        .ok()
+        .and_then(MediaType::parse)
+        .filter(|media| allowed.contains(media))
+        .ok_or_else(|| Error::ContentType {
+            allowed: allowed.to_vec(),
+        })
+}
+
+/// What `Accept` lets the answer be, out of the types of single messages.
+pub fn accept(headers: &HeaderMap) -> Result<MediaType, Error> {
+    Accept::of(headers, &ACCEPT)
+        .choose(&MediaType::MESSAGES)
+        .ok_or_else(|| {
+            // In the order of Mesos's own text.
+            Error::NotAcceptable {
+                offered: vec![MediaType::Protobuf, MediaType::Json],
+            }
+        })
+}
+
+/// A parsed `Accept` or `Message-Accept` header.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Accept(Vec<Wanted>);
+
+#[derive(Clone, Debug, PartialEq)]
+struct Wanted {
+    main: String,
+    sub: String,
+    /// In thousandths, as precise as HTTP allows.
+    quality: u16,
+}
+
+impl Accept {
+    /// All headers of the name together; without any, everything is acceptable.
+    #[must_use]
+    pub fn of(headers: &HeaderMap, name: &HeaderName) -> Self {
+        if !headers.contains_key(name) {
+            return Self::parse("*/*");
+        }
+        let values = headers
+            .get_all(name)
+            .iter()
+            .filter_map(|value| value.to_str().ok());
+        Self(values.flat_map(|value| Self::parse(value).0).collect())
+    }
+
+    /// Items that cannot be understood accept nothing.
+    #[must_use]
+    pub fn parse(text: &str) -> Self {
+        let wanted = text.split(',').filter_map(|item| {
+            let mut parts = item.split(';').map(str::trim);
+            let (main, sub) = parts.next()?.split_once('/')?;
+            let quality = parts
+                .filter_map(|parameter| parameter.split_once('='))
+                .find(|(name, _)| name.trim().eq_ignore_ascii_case("q"))
+                .map_or(Some(1000), |(_, value)| quality(value.trim()))?;
+            let (main, sub) = (main.to_ascii_lowercase(), sub.to_ascii_lowercase());
+            Some(Wanted { main, sub, quality })
+        });
+        Self(wanted.collect())
+    }
+
+    #[must_use]
+    pub fn accepts(&self, media: MediaType) -> bool {
+        self.quality(media) > 0
+    }
+
+    /// The best of what is offered; between equals, the first.
+    #[must_use]
+    pub fn choose(&self, offered: &[MediaType]) -> Option<MediaType> {
+        let mut best = None;
+        for media in offered {
+            let quality = self.quality(*media);
+            if quality > best.map_or(0, |(quality, _)| quality) {
+                best = Some((quality, *media));
+            }
+        }
+        best.map(|(_, media)| media)
+    }
+
+    /// That of the most specific item that matches.
+    fn quality(&self, media: MediaType) -> u16 {
+        let (main, sub) = media.as_str().split_once('/').unwrap_or_default();
+        let specificity = |wanted: &Wanted| match (wanted.main.as_str(), wanted.sub.as_str()) {
+            (m, s) if m == main && s == sub => Some(2),
+            (m, "*") if m == main => Some(1),
+            ("*", "*") => Some(0),
+            _ => None,
+        };
+        let matching = self
+            .0
+            .iter()
+            .filter_map(|item| Some((specificity(item)?, item.quality)));
+        matching.max().map_or(0, |(_, quality)| quality)
+    }
+}
+
+/// `0` to `1` with at most three decimals, in thousandths.
+fn quality(text: &str) -> Option<u16> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    if fraction.len() > 3 || !fraction.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let fraction: u16 = format!("{fraction:0<3}").parse().ok()?;
+    match whole {
+        "0" => Some(fraction),
+        "1" if fraction == 0 => Some(1000),
+        _ => None,
+    }
+}
+
+/// Why a body is not the message it should be.
+#[derive(Debug, thiserror::Error)]
+pub enum BodyError {
+    #[error(transparent)]
+    Json(json::Error),
+    #[error(transparent)]
+    Protobuf(protobuf::Error),
+}
+
+/// Reads a message; RecordIO is taken for what its records are by default, JSON.
+pub fn decode<T: WireMessage>(media: MediaType, body: &[u8]) -> Result<T, BodyError> {
+    match media {
+        MediaType::Json | MediaType::RecordIo => json::from_slice(body).map_err(BodyError::Json),
+        MediaType::Protobuf => protobuf::from_slice(body).map_err(BodyError::Protobuf),
+    }
+}
+
+#[must_use]
+pub fn encode<T: WireMessage>(media: MediaType, message: &T) -> Vec<u8> {
+    match media {
+        MediaType::Json | MediaType::RecordIo => json::to_vec(message),
+        MediaType::Protobuf => protobuf::to_vec(message),
+    }
+}
+
+/// The message as one RecordIO record.
+#[must_use]
+pub fn encode_record<T: WireMessage>(media: MediaType, message: &T) -> Bytes {
+    recordio::encode(&encode(media, message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mesos::v1::scheduler::Event;
+
+    fn headers(name: HeaderName, value: &str) -> HeaderMap {
+        HeaderMap::from_iter([(name, HeaderValue::from_str(value).unwrap())])
+    }
+
+    #[test]
+    fn content_types_are_compared_exactly() {
+        let of = |value| content_type(&headers(CONTENT_TYPE, value), &MediaType::MESSAGES);
+        assert_eq!(of("application/json"), Ok(MediaType::Json));
+        assert_eq!(of("application/x-protobuf"), Ok(MediaType::Protobuf));
+        for other in [
+            "application/json; charset=utf-8",
+            "Application/JSON",
+            "",
+            "text/plain",
+            "application/recordio",
+            "application/*",
+        ] {
+            let error = of(other).unwrap_err();
+            assert_eq!(error.status(), 415, "{other}");
+            let text = "Expecting 'Content-Type' of application/json or application/x-protobuf";
+            assert_eq!(error.to_string(), text);
+        }
+        let error = content_type(&HeaderMap::new(), &MediaType::MESSAGES).unwrap_err();
+        assert_eq!(
+            (error.status().as_u16(), &*error.to_string()),
+            (400, "Expecting 'Content-Type' to be present")
+        );
+    }
+
+    #[test]
+    fn json_wins_unless_protobuf_is_wanted_more() {
+        let chosen = |value| Accept::parse(value).choose(&MediaType::MESSAGES);
+        for (value, expected) in [
+            ("*/*", Some(MediaType::Json)),
+            ("application/*", Some(MediaType::Json)),
+            ("application/json", Some(MediaType::Json)),
+            ("application/x-protobuf", Some(MediaType::Protobuf)),
+            (
+                "application/x-protobuf, application/json",
+                Some(MediaType::Json),
+            ),
+            (
+                "application/x-protobuf;q=1.0,application/json;q=0.5",
+                Some(MediaType::Protobuf),
+            ),
+            (
+                "application/x-protobuf ; q=0.001",
+                Some(MediaType::Protobuf),
+            ),
+            ("application/json;q=0, */*;q=0.1", Some(MediaType::Protobuf)),
+            ("text/html, */*;q=0", None),
+            ("application/json;q=0", None),
+            ("APPLICATION/JSON", Some(MediaType::Json)),
+            ("application/json;charset=utf-8", Some(MediaType::Json)),
+            ("text/html", None),
+            ("application/json;q=2", None),
+            ("application/json;q=x", None),
+            ("json", None),
+            ("", None),
+        ] {
+            assert_eq!(chosen(value), expected, "{value}");
+        }
+        assert_eq!(accept(&HeaderMap::new()), Ok(MediaType::Json));
+        let error = accept(&headers(ACCEPT, "text/html")).unwrap_err();
+        assert_eq!(error.status(), 406);
+        assert_eq!(
+            error.to_string(),
+            "Expecting 'Accept' to allow 'application/x-protobuf' or 'application/json'"
+        );
+        assert!(Accept::parse("application/recordio").accepts(MediaType::RecordIo));
+    }
+
+    #[test]
+    fn both_encodings_give_the_same_message_back() {
+        let event = Event {
+            r#type: Some(8),
+            ..Default::default()
+        };
+        for media in MediaType::MESSAGES {
+            assert_eq!(
+                decode::<Event>(media, &encode(media, &event)).unwrap(),
+                event
+            );
+        }
+        let record = encode_record(MediaType::Json, &event);
+        assert_eq!(&record[..], b"20\n{\"type\":\"HEARTBEAT\"}");
+        let error = decode::<Event>(MediaType::Protobuf, b"{\"type\":1}").unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "Failed to parse body into Event protobuf"
+        );
+    }
+}

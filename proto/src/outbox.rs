@@ -1,0 +1,241 @@
+//! What may be seen outside only once what it says is durable.
+//!
+//! A core emits a message with the log position it depends on; the shell tells how far the log is
+//! durable, and gets the messages that are free to go. Invariant: to one destination messages go in
+//! the order they were pushed, so one that waits holds back those behind it. Pure: no clock, no I/O.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// A position in the log; 0 is before everything, so what depends on nothing waits for 0.
+pub type Lsn = u64;
+
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub struct Limits {
+    /// Messages that may wait for one destination; a stream this far behind is lost anyway.
+    pub per_destination: usize,
+    /// Messages that may wait altogether.
+    pub total: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            per_destination: 65_536,
+            total: 1 << 20,
+        }
+    }
+}
+
+#[derive(Copy, Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum Overflow {
+    #[error("{held} messages wait for the destination already")]
+    Destination { held: usize },
+    #[error("{held} messages wait already")]
+    Total { held: usize },
+}
+
+#[derive(Debug)]
+pub struct Outbox<Dest, Msg> {
+    limits: Limits,
+    durable: Lsn,
+    pushed: u64,
+    held: usize,
+    queues: BTreeMap<Dest, VecDeque<Entry<Msg>>>,
+    /// What the head of each queue waits for: where to look when the log advances.
+    heads: BTreeSet<(Lsn, Dest)>,
+}
+
+#[derive(Debug)]
+struct Entry<Msg> {
+    after: Lsn,
+    /// Counts all pushes: messages are released in this order also across destinations.
+    sequence: u64,
+    message: Msg,
+}
+
+impl<Dest: Ord + Clone, Msg> Default for Outbox<Dest, Msg> {
+    fn default() -> Self {
+        Self::new(Limits::default())
+    }
+}
+
+impl<Dest: Ord + Clone, Msg> Outbox<Dest, Msg> {
+    #[must_use]
+    pub fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            durable: 0,
+            pushed: 0,
+            held: 0,
+            queues: BTreeMap::new(),
+            heads: BTreeSet::new(),
+        }
+    }
+
+    /// Queues a message that may go once `after` is durable. On overflow nothing is changed and the
+    /// message is dropped: the caller has to give up the destination.
+    pub fn push(&mut self, destination: Dest, after: Lsn, message: Msg) -> Result<(), Overflow> {
+        if self.held >= self.limits.total {
+            return Err(Overflow::Total { held: self.held });
+        }
+        let waiting = self.queues.get(&destination).map_or(0, VecDeque::len);
+        if waiting >= self.limits.per_destination {
+            return Err(Overflow::Destination { held: waiting });
+        }
+        if waiting == 0 {
+            self.heads.insert((after, destination.clone()));
+        }
+        let entry = Entry {
+            after,
+            sequence: self.pushed,
+            message,
+        };
+        self.pushed += 1;
+        self.held += 1;
+        self.queues.entry(destination).or_default().push_back(entry);
+        Ok(())
+    }
+
+    /// The log is durable up to and including `lsn`: what may go now. An older `lsn` changes
+    /// nothing.
+    pub fn durable(&mut self, lsn: Lsn) -> Vec<(Dest, Msg)> {
+        self.durable = self.durable.max(lsn);
+        self.release()
+    }
+
+    /// What may go already; to be asked after pushing what depends on nothing new.
+    pub fn release(&mut self) -> Vec<(Dest, Msg)> {
+        let mut released = Vec::new();
+        while let Some((after, _)) = self.heads.first()
+            && *after <= self.durable
+            && let Some((_, destination)) = self.heads.pop_first()
+        {
+            self.release_from(destination, &mut released);
+        }
+        released.sort_unstable_by_key(|(sequence, ..)| *sequence);
+        self.held -= released.len();
+        released
+            .into_iter()
+            .map(|(_, destination, message)| (destination, message))
+            .collect()
+    }
+
+    fn release_from(&mut self, destination: Dest, released: &mut Vec<(u64, Dest, Msg)>) {
+        let Some(queue) = self.queues.get_mut(&destination) else {
+            return;
+        };
+        while let Some(entry) = queue.pop_front_if(|entry| entry.after <= self.durable) {
+            released.push((entry.sequence, destination.clone(), entry.message));
+        }
+        match queue.front() {
+            Some(head) => {
+                self.heads.insert((head.after, destination));
+            }
+            None => {
+                self.queues.remove(&destination);
+            }
+        }
+    }
+
+    /// Forgets what waits for a destination, and tells how much that was.
+    pub fn drop_destination(&mut self, destination: &Dest) -> usize {
+        let Some(queue) = self.queues.remove(destination) else {
+            return 0;
+        };
+        if let Some(head) = queue.front() {
+            self.heads.remove(&(head.after, destination.clone()));
+        }
+        self.held -= queue.len();
+        queue.len()
+    }
+
+    #[must_use]
+    pub fn durable_lsn(&self) -> Lsn {
+        self.durable
+    }
+
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.held
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.held == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_goes_when_what_it_depends_on_is_durable() {
+        let mut outbox = Outbox::default();
+        outbox.push("a", 2, "a2").unwrap();
+        outbox.push("b", 1, "b1").unwrap();
+        outbox.push("c", 0, "c0").unwrap();
+        assert_eq!(outbox.release(), [("c", "c0")]);
+        assert_eq!(outbox.durable(1), [("b", "b1")]);
+        assert_eq!(outbox.durable(0), []);
+        assert_eq!(outbox.durable(5), [("a", "a2")]);
+        outbox.push("a", 4, "a4").unwrap();
+        assert_eq!(outbox.release(), [("a", "a4")]);
+        assert!(outbox.is_empty());
+    }
+
+    #[test]
+    fn order_within_a_destination_is_kept_whatever_is_durable_first() {
+        let mut outbox = Outbox::default();
+        outbox.push("a", 3, 0).unwrap();
+        outbox.push("a", 1, 1).unwrap();
+        outbox.push("b", 2, 2).unwrap();
+        outbox.push("a", 9, 3).unwrap();
+        assert_eq!(outbox.durable(2), [("b", 2)]);
+        assert_eq!(outbox.durable(3), [("a", 0), ("a", 1)]);
+        assert_eq!(outbox.len(), 1);
+        assert_eq!(outbox.durable(9), [("a", 3)]);
+    }
+
+    #[test]
+    fn released_together_messages_keep_the_order_of_pushing() {
+        let mut outbox = Outbox::default();
+        for (sequence, destination) in ["b", "a", "c", "a", "b"].into_iter().enumerate() {
+            outbox.push(destination, 1, sequence).unwrap();
+        }
+        let order: Vec<usize> = outbox.durable(1).into_iter().map(|(_, n)| n).collect();
+        assert_eq!(order, [0, 1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn a_dropped_destination_is_forgotten_and_may_come_back() {
+        let mut outbox = Outbox::default();
+        outbox.push("a", 1, 1).unwrap();
+        outbox.push("a", 2, 2).unwrap();
+        outbox.push("b", 1, 3).unwrap();
+        assert_eq!(outbox.drop_destination(&"a"), 2);
+        assert_eq!(outbox.drop_destination(&"a"), 0);
+        outbox.push("a", 2, 4).unwrap();
+        assert_eq!(outbox.durable(1), [("b", 3)]);
+        assert_eq!(outbox.durable(2), [("a", 4)]);
+    }
+
+    #[test]
+    fn both_limits_hold_and_overflow_changes_nothing() {
+        let mut outbox = Outbox::new(Limits {
+            per_destination: 2,
+            total: 3,
+        });
+        outbox.push("a", 1, 0).unwrap();
+        outbox.push("a", 1, 1).unwrap();
+        assert_eq!(
+            outbox.push("a", 1, 9),
+            Err(Overflow::Destination { held: 2 })
+        );
+        outbox.push("b", 1, 2).unwrap();
+        assert_eq!(outbox.push("c", 0, 9), Err(Overflow::Total { held: 3 }));
+        assert_eq!(outbox.durable(1), [("a", 0), ("a", 1), ("b", 2)]);
+        outbox.push("c", 0, 3).unwrap();
+        assert_eq!(outbox.len(), 1);
+    }
+}

@@ -1,0 +1,435 @@
+//! Tables of the messages' fields, and by them the check that `required` fields are there.
+//!
+//! prost decodes a message that lacks a required field as if it were empty; whoever takes messages
+//! from outside asks here first. Enums are closed: an unknown number counts as absent. The walk is
+//! over wire bytes or parsed JSON, never over decoded messages, which no longer know.
+
+use serde::Serialize;
+use serde::de::MapAccess;
+
+/// A message of the wire: what is generated for each of them.
+pub trait WireMessage: prost::Message + Default + Serialize {
+    const SCHEMA: &'static Message;
+
+    /// Reads the message from a JSON object, as the Mesos dialect has it.
+    fn from_map<'de, A: MapAccess<'de>>(map: A) -> Result<Self, A::Error>;
+}
+
+impl<T: WireMessage> WireMessage for Box<T> {
+    const SCHEMA: &'static Message = T::SCHEMA;
+
+    fn from_map<'de, A: MapAccess<'de>>(map: A) -> Result<Self, A::Error> {
+        T::from_map(map).map(Self::new)
+    }
+}
+
+#[derive(Debug)]
+pub struct Message {
+    /// With its package: `mesos.v1.scheduler.Call`.
+    pub name: &'static str,
+    /// Whether it, or a message inside it, has a required field.
+    pub has_required: bool,
+    /// In the order of declaration.
+    pub fields: &'static [Field],
+    /// Indices into `fields`, in the order of field numbers.
+    pub by_number: &'static [usize],
+}
+
+#[derive(Debug)]
+pub struct Field {
+    pub name: &'static str,
+    pub number: u32,
+    pub label: Label,
+    pub kind: Kind,
+}
+
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub enum Label {
+    Optional,
+    Required,
+    Repeated,
+    Map,
+}
+
+#[derive(Debug)]
+pub enum Kind {
+    Scalar,
+    /// The numbers it may take, sorted.
+    Enum(&'static [i32]),
+    Message(&'static Message),
+}
+
+impl Message {
+    /// Without its package and the messages it is declared in: `Call`.
+    #[must_use]
+    pub fn short_name(&self) -> &'static str {
+        self.name.rsplit('.').next().unwrap_or(self.name)
+    }
+
+    /// Of a map's entry, which has a key and a value: the value's, if it is a message.
+    fn map_value(&self) -> Option<&'static Self> {
+        match self.fields.get(1)?.kind {
+            Kind::Message(value) => Some(value),
+            Kind::Scalar | Kind::Enum(_) => None,
+        }
+    }
+
+    fn by_number(&self, number: u32) -> Option<(usize, &'static Field)> {
+        let fields = self.fields;
+        let at = self
+            .by_number
+            .binary_search_by_key(&number, |index| fields.get(*index).map_or(0, |f| f.number))
+            .ok()?;
+        let index = *self.by_number.get(at)?;
+        Some((index, fields.get(index)?))
+    }
+}
+
+/// The paths of the required fields that an encoded message lacks, as `subscribe.framework_info.user`.
+///
+/// The bytes must be well-formed and no deeper than prost accepts: call it after decoding.
+#[must_use]
+pub fn missing_in_wire(schema: &'static Message, bytes: &[u8]) -> Vec<String> {
+    let mut missing = Vec::new();
+    if !is_complete(schema, bytes) {
+        collect_wire(schema, &[bytes], "", &mut missing);
+    }
+    missing
+}
+
+/// The same of a JSON object.
+#[must_use]
+pub fn missing_in_json(schema: &'static Message, value: &serde_json::Value) -> Vec<String> {
+    let mut missing = Vec::new();
+    collect_json(schema, value, "", &mut missing);
+    missing
+}
+
+/// One pass without allocation. May say no where a message's field came in several pieces that are
+/// complete together; never says yes wrongly.
+fn is_complete(schema: &'static Message, bytes: &[u8]) -> bool {
+    if !schema.has_required {
+        return true;
+    }
+    let mut seen = 0u64;
+    for (number, value) in (Wire { rest: bytes }) {
+        let Some((index, field)) = schema.by_number(number) else {
+            continue;
+        };
+        match (&field.kind, value) {
+            (Kind::Message(inner), Value::Bytes(bytes)) if !is_complete(inner, bytes) => {
+                return false;
+            }
+            (Kind::Enum(numbers), Value::Varint(number)) if !is_known(numbers, number) => continue,
+            _ => {}
+        }
+        seen |= 1u64
+            .checked_shl(u32::try_from(index).unwrap_or(u32::MAX))
+            .unwrap_or(0);
+    }
+    schema.fields.iter().enumerate().all(|(index, field)| {
+        field.label != Label::Required || (index < 64 && seen & (1 << index) != 0)
+    })
+}
+
+fn is_known(numbers: &[i32], varint: u64) -> bool {
+    // A negative enum number is sign-extended to 64 bits on the wire.
+    i32::try_from(varint.cast_signed()).is_ok_and(|n| numbers.binary_search(&n).is_ok())
+}
+
+/// `pieces` are the occurrences of one message, which together make it up.
+fn collect_wire(
+    schema: &'static Message,
+    pieces: &[&[u8]],
+    prefix: &str,
+    missing: &mut Vec<String>,
+) {
+    let mut found: Vec<Vec<&[u8]>> = schema.fields.iter().map(|_| Vec::new()).collect();
+    for (number, value) in pieces.iter().flat_map(|piece| Wire { rest: piece }) {
+        let Some((index, field)) = schema.by_number(number) else {
+            continue;
+        };
+        let Some(found) = found.get_mut(index) else {
+            continue;
+        };
+        match (&field.kind, value) {
+            (_, Value::Bytes(bytes)) => found.push(bytes),
+            (Kind::Enum(numbers), Value::Varint(number)) if !is_known(numbers, number) => {}
+            _ => found.push(&[]),
+        }
+    }
+    for (field, found) in schema.fields.iter().zip(&found) {
+        if field.label == Label::Required && found.is_empty() {
+            missing.push(format!("{prefix}{}", field.name));
+        }
+    }
+    for index in schema.by_number {
+        let (Some(field), Some(found)) = (schema.fields.get(*index), found.get(*index)) else {
+            continue;
+        };
+        let Kind::Message(inner) = field.kind else {
+            continue;
+        };
+        if field.label == Label::Map {
+            let Some(value) = inner.map_value() else {
+                continue;
+            };
+            for entry in found {
+                let (key, pieces) = map_entry(entry);
+                let prefix = format!("{prefix}{}[{key:?}].", field.name);
+                collect_wire(value, &pieces, &prefix, missing);
+            }
+        } else if field.label == Label::Repeated {
+            for (at, piece) in found.iter().enumerate() {
+                let prefix = format!("{prefix}{}[{at}].", field.name);
+                collect_wire(inner, &[piece], &prefix, missing);
+            }
+        } else if !found.is_empty() {
+            collect_wire(inner, found, &format!("{prefix}{}.", field.name), missing);
+        }
+    }
+}
+
+/// The key of an encoded map entry, and the pieces of its value.
+fn map_entry(entry: &[u8]) -> (String, Vec<&[u8]>) {
+    let mut key = String::new();
+    let mut pieces = Vec::new();
+    for (number, value) in (Wire { rest: entry }) {
+        match (number, value) {
+            (1, Value::Bytes(bytes)) => key = String::from_utf8_lossy(bytes).into_owned(),
+            (2, Value::Bytes(bytes)) => pieces.push(bytes),
+            _ => {}
+        }
+    }
+    (key, pieces)
+}
+
+fn collect_json(
+    schema: &'static Message,
+    value: &serde_json::Value,
+    prefix: &str,
+    missing: &mut Vec<String>,
+) {
+    let get = |field: &Field| value.get(field.name).filter(|value| !value.is_null());
+    for field in schema.fields {
+        if field.label == Label::Required && get(field).is_none() {
+            missing.push(format!("{prefix}{}", field.name));
+        }
+    }
+    for index in schema.by_number {
+        let Some(field) = schema.fields.get(*index) else {
+            continue;
+        };
+        let (Kind::Message(inner), Some(value)) = (&field.kind, get(field)) else {
+            continue;
+        };
+        match (field.label, value) {
+            (Label::Repeated, serde_json::Value::Array(items)) => {
+                for (at, item) in items.iter().filter(|item| !item.is_null()).enumerate() {
+                    let prefix = format!("{prefix}{}[{at}].", field.name);
+                    collect_json(inner, item, &prefix, missing);
+                }
+            }
+            (Label::Repeated, item) => {
+                collect_json(inner, item, &format!("{prefix}{}[0].", field.name), missing);
+            }
+            (Label::Map, serde_json::Value::Object(entries)) => {
+                let Some(inner) = inner.map_value() else {
+                    continue;
+                };
+                for (key, item) in entries.iter().filter(|(_, item)| !item.is_null()) {
+                    let prefix = format!("{prefix}{}[{key:?}].", field.name);
+                    collect_json(inner, item, &prefix, missing);
+                }
+            }
+            (_, item) => collect_json(inner, item, &format!("{prefix}{}.", field.name), missing),
+        }
+    }
+}
+
+/// The fields of an encoded message, one after the other; ends at the first malformed one.
+struct Wire<'a> {
+    rest: &'a [u8],
+}
+
+enum Value<'a> {
+    Varint(u64),
+    Bytes(&'a [u8]),
+    Fixed,
+}
+
+impl<'a> Wire<'a> {
+    fn varint(&mut self) -> Option<u64> {
+        let mut out = 0u64;
+        for shift in (0..64).step_by(7) {
+            let (byte, rest) = self.rest.split_first()?;
+            self.rest = rest;
+            out |= u64::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                return Some(out);
+            }
+        }
+        None
+    }
+
+    fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.rest.split_at_checked(len)?;
+        self.rest = rest;
+        Some(taken)
+    }
+
+    fn field(&mut self) -> Option<(u32, Value<'a>)> {
+        // Groups are only ever unknown fields: stepped over, however deep.
+        let mut group_depth = 0u32;
+        loop {
+            let key = u32::try_from(self.varint()?).ok()?;
+            let value = match key & 7 {
+                0 => Value::Varint(self.varint()?),
+                1 => self.take(8).map(|_| Value::Fixed)?,
+                2 => {
+                    let len = usize::try_from(self.varint()?).ok()?;
+                    Value::Bytes(self.take(len)?)
+                }
+                3 => {
+                    group_depth = group_depth.checked_add(1)?;
+                    continue;
+                }
+                4 => {
+                    group_depth = group_depth.checked_sub(1)?;
+                    continue;
+                }
+                5 => self.take(4).map(|_| Value::Fixed)?,
+                _ => return None,
+            };
+            if group_depth == 0 {
+                return Some((key >> 3, value));
+            }
+        }
+    }
+}
+
+impl<'a> Iterator for Wire<'a> {
+    type Item = (u32, Value<'a>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.rest.is_empty() {
+            return None;
+        }
+        self.field()
+    }
+}
+
+pub(crate) mod tables {
+    //! One table per message, generated.
+
+    use super::{Field, Kind, Label, Message};
+
+    include!(concat!(env!("OUT_DIR"), "/schema.rs"));
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::Message as _;
+
+    use super::*;
+    use crate::mesos::v1::scheduler::{Call, call};
+    use crate::mesos::v1::{FrameworkInfo, TaskInfo, TaskStatus};
+    use crate::protobuf;
+
+    fn missing<T: WireMessage>(bytes: &[u8]) -> Vec<String> {
+        protobuf::missing_required::<T>(bytes)
+    }
+
+    /// A field of wire type 2.
+    fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
+        let mut out = vec![number << 3 | 2, u8::try_from(bytes.len()).unwrap()];
+        out.extend_from_slice(bytes);
+        out
+    }
+
+    #[test]
+    fn what_is_missing_is_listed_by_path() {
+        let mut call = Call {
+            subscribe: Some(call::Subscribe::default()),
+            ..Default::default()
+        };
+        // prost writes required fields even if they are empty, so this is complete.
+        assert!(missing::<Call>(&call.encode_to_vec()).is_empty());
+        call.subscribe = None;
+        assert!(missing::<Call>(&call.encode_to_vec()).is_empty());
+        assert_eq!(missing::<FrameworkInfo>(b""), ["user", "name"]);
+        let info = field(3, &field(1, &field(2, b"name")));
+        assert_eq!(missing::<Call>(&info), ["subscribe.framework_info.user"]);
+        let error = protobuf::from_slice::<Call>(&info).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "Failed to parse body into Call protobuf: \
+             Missing required fields: subscribe.framework_info.user"
+        );
+        // limits["cpus"] without its value; two tasks of which the second has nothing.
+        let limits = field(15, &[field(1, b"cpus"), field(2, b"")].concat());
+        assert_eq!(
+            missing::<TaskInfo>(&limits),
+            ["name", "task_id", "agent_id", "limits[\"cpus\"].value"]
+        );
+        let offers = [field(1, &field(1, b"o")), field(1, b"")].concat();
+        assert_eq!(
+            missing::<Call>(&field(5, &offers)),
+            ["decline.offer_ids[1].value"]
+        );
+    }
+
+    #[test]
+    fn a_message_in_two_pieces_is_complete_if_both_together_are() {
+        let pieces = [
+            field(3, &field(1, &field(1, b"user"))),
+            field(3, &field(1, &field(2, b"name"))),
+        ];
+        assert!(missing::<Call>(&pieces.concat()).is_empty());
+        let call: Call = protobuf::from_slice(&pieces.concat()).unwrap();
+        assert_eq!(call.subscribe.unwrap().framework_info.user, "user");
+    }
+
+    #[test]
+    fn an_unknown_number_of_a_required_enum_is_absence() {
+        let id = field(1, &field(1, b"t"));
+        let with_state = |state: &[u8]| [id.clone(), vec![2 << 3], state.to_vec()].concat();
+        assert!(missing::<TaskStatus>(&with_state(&[13])).is_empty());
+        assert_eq!(missing::<TaskStatus>(&with_state(&[99])), ["state"]);
+        let minus_one = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01];
+        assert_eq!(missing::<TaskStatus>(&with_state(&minus_one)), ["state"]);
+    }
+
+    #[test]
+    fn unknown_fields_and_groups_are_stepped_over() {
+        // A fixed64 of number 100, then a group of number 101 that holds a varint.
+        let mut bytes = vec![0xa1, 0x06, 1, 2, 3, 4, 5, 6, 7, 8];
+        let group = [0xab, 0x06, 0x08, 0x01, 0xac, 0x06];
+        bytes.extend_from_slice(&group);
+        bytes.extend_from_slice(&field(1, b"user"));
+        assert_eq!(missing::<FrameworkInfo>(&bytes), ["name"]);
+    }
+
+    #[test]
+    fn hostile_bytes_are_errors() {
+        let deep = (0..10_000).fold(Vec::new(), |inner: Vec<u8>, _| {
+            let mut out = vec![0x12];
+            prost::encoding::encode_varint(u64::try_from(inner.len()).unwrap(), &mut out);
+            out.extend_from_slice(&inner);
+            out
+        });
+        assert!(protobuf::from_slice::<crate::mesos::v1::ContainerId>(&deep).is_err());
+        let groups = [[0xab, 0x06].repeat(100_000), [0xac, 0x06].repeat(100_000)].concat();
+        assert!(protobuf::from_slice::<Call>(&groups).is_err());
+        for bytes in [
+            &b"\xff"[..],
+            b"\x0a\x05ab",
+            b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\x7f",
+            b"{}",
+        ] {
+            assert!(protobuf::from_slice::<Call>(bytes).is_err(), "{bytes:?}");
+            // Never trusted to be well-formed, all the same.
+            let _ = missing::<Call>(bytes);
+        }
+    }
+}

@@ -1,0 +1,341 @@
+//! A small HTTP client: one request and its answer, or a stream of records.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
+use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
+use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
+use hyper::body::Incoming;
+use hyper_util::client::legacy;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+
+use crate::media::{self, BodyError, MediaType};
+use crate::recordio;
+use crate::schema::WireMessage;
+
+#[derive(Copy, Clone, Debug)]
+pub struct Options {
+    pub connect_timeout: Duration,
+    /// To the end of a whole answer, or to the header of a stream.
+    pub timeout: Duration,
+    /// Of a whole answer, or of one record.
+    pub body_max_bytes: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            connect_timeout: Duration::from_secs(5),
+            timeout: Duration::from_secs(30),
+            body_max_bytes: 64 << 20,
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("failed to make a request to {url}")]
+    Request {
+        url: String,
+        #[source]
+        source: http::Error,
+    },
+    #[error("failed to reach {url}")]
+    Connect {
+        url: String,
+        #[source]
+        source: legacy::Error,
+    },
+    #[error("no answer from {url} within {timeout:?}")]
+    Timeout { url: String, timeout: Duration },
+    #[error("the answer of {url} is longer than {max} bytes")]
+    TooLong { url: String, max: usize },
+    #[error("failed to read the answer of {url}")]
+    Read {
+        url: String,
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    #[error("{url} answered {status}: {body}")]
+    Refused {
+        url: String,
+        status: StatusCode,
+        body: String,
+    },
+    #[error("failed to read the stream of {url}")]
+    Record {
+        url: String,
+        #[source]
+        source: recordio::Error,
+    },
+    #[error("{url} sent a message that cannot be understood")]
+    Message {
+        url: String,
+        #[source]
+        source: BodyError,
+    },
+}
+
+/// A whole answer, whatever its status.
+#[derive(Clone, Debug)]
+pub struct Reply {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+}
+
+impl Reply {
+    #[must_use]
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    /// One header's value, when it is text.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name)?.to_str().ok()
+    }
+}
+
+/// Cheap to clone; connections are kept and shared.
+#[derive(Clone, Debug)]
+pub struct Client {
+    http: legacy::Client<HttpConnector, Full<Bytes>>,
+    options: Options,
+}
+
+impl Default for Client {
+    fn default() -> Self {
+        Self::new(Options::default())
+    }
+}
+
+impl Client {
+    #[must_use]
+    pub fn new(options: Options) -> Self {
+        let mut connector = HttpConnector::new();
+        connector.set_connect_timeout(Some(options.connect_timeout));
+        connector.set_nodelay(true);
+        let http = legacy::Client::builder(TokioExecutor::new()).build(connector);
+        Self { http, options }
+    }
+
+    pub async fn get(&self, url: &str) -> Result<Reply, Error> {
+        self.request(Call::get(url)).await
+    }
+
+    /// Any request; the answer's status is the caller's to judge.
+    pub async fn request(&self, call: Call) -> Result<Reply, Error> {
+        let url = call.url.clone();
+        let whole = async {
+            let response = self.send(call).await?;
+            self.whole(response, &url).await
+        };
+        self.in_time(&url, whole).await
+    }
+
+    /// A request whose answer is a stream of records. Any status but 200 is an error.
+    pub async fn stream(&self, call: Call) -> Result<RecordStream, Error> {
+        let url = call.url.clone();
+        let opened = async {
+            let response = self.send(call).await?;
+            if response.status() == StatusCode::OK {
+                return Ok(response);
+            }
+            let reply = self.whole(response, &url).await?;
+            let body = reply.text();
+            Err(Error::Refused {
+                url: url.clone(),
+                status: reply.status,
+                body,
+            })
+        };
+        let (head, body) = self.in_time(&url, opened).await?.into_parts();
+        let decoder = recordio::Decoder::new(self.options.body_max_bytes);
+        Ok(RecordStream {
+            url,
+            headers: head.headers,
+            body,
+            decoder,
+        })
+    }
+
+    async fn in_time<T>(
+        &self,
+        url: &str,
+        work: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let timeout = self.options.timeout;
+        tokio::time::timeout(timeout, work)
+            .await
+            .unwrap_or_else(|_| {
+                Err(Error::Timeout {
+                    url: url.to_owned(),
+                    timeout,
+                })
+            })
+    }
+
+    async fn send(&self, call: Call) -> Result<Response<Incoming>, Error> {
+        let url = call.url.clone();
+        let request = call.into_request().map_err(|source| Error::Request {
+            url: url.clone(),
+            source,
+        })?;
+        self.http
+            .request(request)
+            .await
+            .map_err(|source| Error::Connect { url, source })
+    }
+
+    async fn whole(&self, response: Response<Incoming>, url: &str) -> Result<Reply, Error> {
+        let (head, body) = response.into_parts();
+        let max = self.options.body_max_bytes;
+        let url = url.to_owned();
+        let body = match Limited::new(body, max).collect().await {
+            Ok(body) => body.to_bytes(),
+            Err(source) if source.is::<LengthLimitError>() => {
+                return Err(Error::TooLong { url, max });
+            }
+            Err(source) => return Err(Error::Read { url, source }),
+        };
+        Ok(Reply {
+            status: head.status,
+            headers: head.headers,
+            body,
+        })
+    }
+}
+
+/// A request in the making.
+#[derive(Clone, Debug)]
+pub struct Call {
+    method: Method,
+    url: String,
+    headers: HeaderMap,
+    body: Bytes,
+}
+
+impl Call {
+    #[must_use]
+    pub fn new(method: Method, url: &str) -> Self {
+        Self {
+            method,
+            url: url.to_owned(),
+            headers: HeaderMap::new(),
+            body: Bytes::new(),
+        }
+    }
+
+    #[must_use]
+    pub fn get(url: &str) -> Self {
+        Self::new(Method::GET, url)
+    }
+
+    #[must_use]
+    pub fn post(url: &str) -> Self {
+        Self::new(Method::POST, url)
+    }
+
+    /// POST of a message, with `Content-Type` and `Accept` of its encoding.
+    #[must_use]
+    pub fn message<T: WireMessage>(url: &str, media: MediaType, message: &T) -> Self {
+        Self::post(url)
+            .header(CONTENT_TYPE, media.header_value())
+            .header(http::header::ACCEPT, media.header_value())
+            .body(media::encode(media, message))
+    }
+
+    #[must_use]
+    pub fn header(mut self, name: HeaderName, value: HeaderValue) -> Self {
+        self.headers.insert(name, value);
+        self
+    }
+
+    #[must_use]
+    pub fn body(mut self, body: impl Into<Bytes>) -> Self {
+        self.body = body.into();
+        self
+    }
+
+    fn into_request(self) -> Result<Request<Full<Bytes>>, http::Error> {
+        let uri: Uri = self.url.parse()?;
+        let mut request = Request::builder()
+            .method(self.method)
+            .uri(uri)
+            .body(Full::new(self.body))?;
+        *request.headers_mut() = self.headers;
+        Ok(request)
+    }
+}
+
+/// The records of an answer as they come.
+#[derive(Debug)]
+pub struct RecordStream {
+    url: String,
+    headers: HeaderMap,
+    body: Incoming,
+    decoder: recordio::Decoder,
+}
+
+impl RecordStream {
+    #[must_use]
+    pub fn headers(&self) -> &HeaderMap {
+        &self.headers
+    }
+
+    /// One header's value, when it is text.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name)?.to_str().ok()
+    }
+
+    /// The next record; none at the orderly end of the stream. May be cancelled without loss.
+    pub async fn next_record(&mut self) -> Result<Option<Bytes>, Error> {
+        let url = || self.url.clone();
+        loop {
+            match self.decoder.next_record() {
+                Ok(Some(record)) => return Ok(Some(record)),
+                Ok(None) => {}
+                Err(source) => return Err(Error::Record { url: url(), source }),
+            }
+            match self.body.frame().await {
+                Some(Ok(frame)) => {
+                    if let Some(bytes) = frame.data_ref() {
+                        self.decoder.push(bytes);
+                    }
+                }
+                Some(Err(source)) => {
+                    return Err(Error::Read {
+                        url: url(),
+                        source: source.into(),
+                    });
+                }
+                None => {
+                    let end = self.decoder.finish();
+                    return end
+                        .map(|()| None)
+                        .map_err(|source| Error::Record { url: url(), source });
+                }
+            }
+        }
+    }
+
+    /// The next record as a message in the given encoding.
+    pub async fn next_message<T: WireMessage>(
+        &mut self,
+        media: MediaType,
+    ) -> Result<Option<T>, Error> {
+        let Some(record) = self.next_record().await? else {
+            return Ok(None);
+        };
+        media::decode(media, &record)
+            .map(Some)
+            .map_err(|source| Error::Message {
+                url: self.url.clone(),
+                source,
+            })
+    }
+}

@@ -1,0 +1,334 @@
+//! The server and the client against each other, over loopback.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::ConnectInfo;
+use axum::response::IntoResponse as _;
+use axum::routing::{get, post};
+use bytes::Bytes;
+use http::StatusCode;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use super::client::{Call, Client, Error};
+use super::server::{CancellationToken, Options, serve, stream_body};
+use crate::media::MediaType;
+use crate::meseta::v1::CallAccepted;
+use crate::meseta::v1::scheduler_client::SchedulerClient;
+use crate::meseta::v1::scheduler_server::{Scheduler, SchedulerServer};
+use crate::mesos::v1::scheduler;
+use crate::mesos::v1::scheduler::{Event, event};
+use crate::{media, recordio};
+
+struct Running {
+    address: SocketAddr,
+    shutdown: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl Running {
+    async fn start(options: Options, router: impl FnOnce(CancellationToken) -> Router) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let shutdown = CancellationToken::new();
+        let router = router(shutdown.clone());
+        let task = tokio::spawn(serve(listener, router, options, shutdown.clone()));
+        Self {
+            address,
+            shutdown,
+            task,
+        }
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    async fn stop(self) {
+        self.shutdown.cancel();
+        self.task.await.unwrap();
+    }
+}
+
+/// Everything the connection says until it ends.
+async fn talk(address: SocketAddr, request: &str) -> String {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut out = String::new();
+    stream.read_to_string(&mut out).await.unwrap();
+    out
+}
+
+fn plain(_: CancellationToken) -> Router {
+    Router::new()
+        .route(
+            "/who",
+            get(|peer: ConnectInfo<SocketAddr>| async move { peer.ip().to_string() }),
+        )
+        .route("/echo", post(|body: Bytes| async move { body }))
+        .route("/gone", get(|| async { (StatusCode::GONE, "no longer") }))
+}
+
+#[tokio::test]
+async fn unary_requests_go_there_and_back() {
+    let server = Running::start(Options::default(), plain).await;
+    let client = Client::default();
+    let reply = client.get(&server.url("/who")).await.unwrap();
+    assert_eq!(
+        (reply.status, reply.text().as_str()),
+        (StatusCode::OK, "127.0.0.1")
+    );
+    assert_eq!(reply.header("content-length"), Some("9"));
+    let reply = client.get(&server.url("/gone")).await.unwrap();
+    assert_eq!(
+        (reply.status, reply.text().as_str()),
+        (StatusCode::GONE, "no longer")
+    );
+    let body = vec![7u8; 1 << 20];
+    let call = Call::post(&server.url("/echo")).body(body.clone());
+    assert_eq!(client.request(call).await.unwrap().body, body);
+    server.stop().await;
+    let error = client.get("http://127.0.0.1:1/").await.unwrap_err();
+    assert_eq!(error.to_string(), "failed to reach http://127.0.0.1:1/");
+    assert!(matches!(
+        client.get("not a url").await,
+        Err(Error::Request { .. })
+    ));
+}
+
+#[tokio::test]
+async fn an_answer_beyond_the_limit_is_refused() {
+    let server = Running::start(Options::default(), plain).await;
+    let options = super::client::Options {
+        body_max_bytes: 8,
+        ..Default::default()
+    };
+    let error = Client::new(options)
+        .get(&server.url("/who"))
+        .await
+        .unwrap_err();
+    assert!(matches!(error, Error::TooLong { max: 8, .. }), "{error}");
+    server.stop().await;
+}
+
+/// A route that streams what the test sends, whatever the request.
+fn streaming(records: mpsc::Receiver<Bytes>) -> impl FnOnce(CancellationToken) -> Router {
+    let records = std::sync::Arc::new(std::sync::Mutex::new(Some(records)));
+    move |shutdown| {
+        let handler = move || async move {
+            match records.lock().unwrap().take() {
+                Some(records) => stream_body(records, shutdown).into_response(),
+                None => StatusCode::CONFLICT.into_response(),
+            }
+        };
+        Router::new().route("/stream", post(handler))
+    }
+}
+
+#[tokio::test]
+async fn records_arrive_one_by_one_and_shutdown_ends_the_stream() {
+    let (sender, records) = mpsc::channel(4);
+    let server = Running::start(Options::default(), streaming(records)).await;
+    let client = Client::default();
+    let event = Event {
+        r#type: Some(event::Type::Heartbeat.into()),
+        ..Default::default()
+    };
+    sender
+        .send(media::encode_record(MediaType::Json, &event))
+        .await
+        .unwrap();
+    let call = || Call::message(&server.url("/stream"), MediaType::Json, &event);
+    let mut stream = client.stream(call()).await.unwrap();
+    assert_eq!(stream.header("transfer-encoding"), Some("chunked"));
+    for _ in 0..3 {
+        assert_eq!(
+            stream.next_message::<Event>(MediaType::Json).await.unwrap(),
+            Some(event.clone())
+        );
+        sender
+            .send(media::encode_record(MediaType::Json, &event))
+            .await
+            .unwrap();
+    }
+    let refused = client.stream(call()).await.unwrap_err();
+    assert!(
+        matches!(
+            refused,
+            Error::Refused {
+                status: StatusCode::CONFLICT,
+                ..
+            }
+        ),
+        "{refused}"
+    );
+    stream.next_record().await.unwrap();
+    server.stop().await;
+    // Ended in order, although the sender is still there.
+    assert_eq!(stream.next_record().await.unwrap(), None);
+    assert!(sender.is_closed());
+}
+
+#[tokio::test]
+async fn each_record_is_one_chunk_also_when_the_client_wants_the_connection_closed() {
+    let (sender, records) = mpsc::channel(4);
+    let server = Running::start(Options::default(), streaming(records)).await;
+    for record in [&b"{}"[..], b"[1]"] {
+        sender.send(recordio::encode(record)).await.unwrap();
+    }
+    drop(sender);
+    let request =
+        "POST /stream HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+    let answer = talk(server.address, request).await;
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200 OK"), "{head}");
+    assert!(head.contains("Transfer-Encoding: chunked"), "{head}");
+    assert_eq!(body, "4\r\n2\n{}\r\n5\r\n3\n[1]\r\n0\r\n\r\n");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn chunked_request_bodies_are_read() {
+    let server = Running::start(Options::default(), plain).await;
+    let request = "POST /echo HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\
+                   Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n1\r\nc\r\n0\r\n\r\n";
+    let answer = talk(server.address, request).await;
+    assert!(answer.ends_with("\r\n\r\nabc"), "{answer}");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_connection_that_says_nothing_in_time_is_closed() {
+    let options = Options {
+        header_timeout: Duration::from_millis(20),
+        ..Options::default()
+    };
+    let server = Running::start(options, plain).await;
+    for beginning in ["", "P", "PRI * HTTP/2.0\r\n", "GET / HTTP/1.1\r\nHost: "] {
+        assert_eq!(talk(server.address, beginning).await, "", "{beginning:?}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn connections_beyond_the_cap_are_closed() {
+    let options = Options {
+        connections_max: 1,
+        ..Options::default()
+    };
+    let server = Running::start(options, plain).await;
+    let client = Client::default();
+    // Keeps its connection.
+    client.get(&server.url("/who")).await.unwrap();
+    let mut second = TcpStream::connect(server.address).await.unwrap();
+    assert_eq!(second.read(&mut [0; 1]).await.unwrap(), 0);
+    assert_eq!(
+        client.get(&server.url("/who")).await.unwrap().status,
+        StatusCode::OK
+    );
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn what_does_not_drain_is_aborted() {
+    let options = Options {
+        drain_timeout: Duration::from_millis(20),
+        ..Options::default()
+    };
+    let (arrived, mut arrivals) = mpsc::channel::<()>(1);
+    let server = Running::start(options, |_| {
+        let stuck = move || async move {
+            arrived.send(()).await.unwrap();
+            std::future::pending::<()>().await;
+        };
+        Router::new().route("/stuck", get(stuck))
+    })
+    .await;
+    let url = server.url("/stuck");
+    let waiting = tokio::spawn(async move { Client::default().get(&url).await });
+    arrivals.recv().await.unwrap();
+    server.stop().await;
+    waiting.await.unwrap().unwrap_err();
+}
+
+/// A `scheduler::Call` that has a `kill`, which has no task.
+#[derive(Clone, PartialEq, prost::Message)]
+struct KillOfNothing {
+    #[prost(message, optional, tag = "6")]
+    kill: Option<()>,
+}
+
+struct Refusing;
+
+#[tonic::async_trait]
+impl Scheduler for Refusing {
+    type SubscribeStream = tokio_stream::Pending<Result<Event, tonic::Status>>;
+
+    async fn subscribe(
+        &self,
+        _: tonic::Request<scheduler::call::Subscribe>,
+    ) -> Result<tonic::Response<Self::SubscribeStream>, tonic::Status> {
+        Ok(tonic::Response::new(tokio_stream::pending()))
+    }
+
+    async fn call(
+        &self,
+        call: tonic::Request<scheduler::Call>,
+    ) -> Result<tonic::Response<CallAccepted>, tonic::Status> {
+        match call.into_inner().r#type {
+            Some(_) => Ok(tonic::Response::new(CallAccepted {})),
+            None => Err(tonic::Status::invalid_argument(
+                "Expecting 'type' to be present",
+            )),
+        }
+    }
+}
+
+#[tokio::test]
+async fn grpc_and_http_share_the_port() {
+    let options = Options {
+        drain_timeout: Duration::from_millis(20),
+        ..Options::default()
+    };
+    let server = Running::start(options, |shutdown| {
+        tonic::service::Routes::new(SchedulerServer::new(Refusing))
+            .into_axum_router()
+            .fallback(|| async { StatusCode::NOT_FOUND })
+            .merge(plain(shutdown))
+    })
+    .await;
+    let channel = tonic::transport::Channel::from_shared(server.url("")).unwrap();
+    let channel = channel.connect().await.unwrap();
+    let mut client = SchedulerClient::new(channel.clone());
+    let call = scheduler::Call {
+        r#type: Some(3),
+        ..Default::default()
+    };
+    client.call(call).await.unwrap();
+    let refused = client.call(scheduler::Call::default()).await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::InvalidArgument);
+    let mut raw = tonic::client::Grpc::new(channel);
+    raw.ready().await.unwrap();
+    let path = http::uri::PathAndQuery::from_static("/meseta.v1.Scheduler/Call");
+    let codec = crate::grpc::Codec::<KillOfNothing, CallAccepted>::default();
+    let kill = tonic::Request::new(KillOfNothing { kill: Some(()) });
+    let refused = raw.unary(kill, path, codec).await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::InvalidArgument);
+    assert!(refused.message().contains("kill.task_id"), "{refused}");
+    let mut events = client
+        .subscribe(scheduler::call::Subscribe::default())
+        .await
+        .unwrap();
+    let http = Client::default();
+    assert_eq!(
+        http.get(&server.url("/who")).await.unwrap().text(),
+        "127.0.0.1"
+    );
+    assert_eq!(http.get(&server.url("/nothing")).await.unwrap().status, 404);
+    server.stop().await;
+    events.get_mut().message().await.unwrap_err();
+}

@@ -1,0 +1,253 @@
+//! Parts of a collection: by reservation, allocation, revocability, name.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::name::{CPUS, DISK, GPUS, MEM, PORTS};
+use crate::resources::Entry;
+use crate::{
+    Ranges, Resource, ResourceLimits, ResourceName, ResourceQuantities, Resources, Role, Scalar,
+    Value,
+};
+
+impl Resources {
+    #[must_use]
+    pub fn revocable(&self) -> Self {
+        self.filter(Resource::is_revocable)
+    }
+
+    #[must_use]
+    pub fn unrevocable(&self) -> Self {
+        self.filter(|resource| !resource.is_revocable())
+    }
+
+    /// Reserved to exactly this role, or to anyone.
+    #[must_use]
+    pub fn reserved(&self, role: Option<&Role>) -> Self {
+        self.filter(|resource| match role {
+            Some(role) => resource.is_reserved_to(role),
+            None => resource.is_reserved(),
+        })
+    }
+
+    /// Reserved to exactly this role.
+    #[must_use]
+    pub fn reserved_to(&self, role: &Role) -> Self {
+        self.reserved(Some(role))
+    }
+
+    #[must_use]
+    pub fn unreserved(&self) -> Self {
+        self.filter(Resource::is_unreserved)
+    }
+
+    #[must_use]
+    pub fn dynamically_reserved(&self) -> Self {
+        self.filter(Resource::is_dynamically_reserved)
+    }
+
+    /// Unreserved, or reserved to `role` or to a role above it.
+    #[must_use]
+    pub fn allocatable_to(&self, role: &Role) -> Self {
+        self.filter(|resource| resource.is_allocatable_to(role))
+    }
+
+    #[must_use]
+    pub fn reserved_in_subtree_of(&self, role: &Role) -> Self {
+        self.filter(|resource| resource.is_reserved_in_subtree_of(role))
+    }
+
+    #[must_use]
+    pub fn allocated_in_subtree_of(&self, role: &Role) -> Self {
+        self.filter(|resource| resource.is_allocated_in_subtree_of(role))
+    }
+
+    #[must_use]
+    pub fn persistent_volumes(&self) -> Self {
+        self.filter(Resource::is_persistent_volume)
+    }
+
+    #[must_use]
+    pub fn shared(&self) -> Self {
+        self.filter(Resource::is_shared)
+    }
+
+    #[must_use]
+    pub fn unshared(&self) -> Self {
+        self.filter(|resource| !resource.is_shared())
+    }
+
+    #[must_use]
+    pub fn scalars(&self) -> Self {
+        self.filter(|resource| resource.scalar().is_some())
+    }
+
+    #[must_use]
+    pub fn named(&self, name: &str) -> Self {
+        self.filter(|resource| resource.name() == name)
+    }
+
+    /// What the predicate keeps.
+    #[must_use]
+    pub fn filtered(&self, keep: impl Fn(&Resource) -> bool) -> Self {
+        self.filter(keep)
+    }
+
+    /// What is reserved, by the role that it is reserved to.
+    #[must_use]
+    pub fn reservations(&self) -> BTreeMap<Role, Self> {
+        self.split(Resource::reservation_role)
+    }
+
+    /// What is allocated, by the role that it is allocated to.
+    #[must_use]
+    pub fn allocations(&self) -> BTreeMap<Role, Self> {
+        self.split(Resource::allocation_role)
+    }
+
+    fn split(&self, key: impl Fn(&Resource) -> Option<&Role>) -> BTreeMap<Role, Self> {
+        let mut parts: BTreeMap<Role, Self> = BTreeMap::new();
+        for Entry { resource, copies } in self.entries() {
+            if let Some(role) = key(resource) {
+                parts
+                    .entry(role.clone())
+                    .or_default()
+                    .add_copies(resource.clone(), *copies);
+            }
+        }
+        parts
+    }
+
+    /// The same resources, all allocated to `role`.
+    #[must_use]
+    pub fn allocate(&self, role: &Role) -> Self {
+        self.reallocate(Some(role))
+    }
+
+    /// The same resources, allocated to nobody.
+    #[must_use]
+    pub fn unallocate(&self) -> Self {
+        self.reallocate(None)
+    }
+
+    fn reallocate(&self, role: Option<&Role>) -> Self {
+        let mut owners = self.iter().map(Resource::allocation_role);
+        let first = owners.next().flatten();
+        if owners.all(|owner| owner == first) {
+            return self
+                .clone()
+                .map_in_place(|resource| resource.set_allocation(role.cloned()));
+        }
+        // Entries that differed only in their allocation become one, so each is added anew.
+        let mut all = Self::new();
+        for Entry { resource, copies } in self.entries() {
+            let mut resource = resource.clone();
+            resource.set_allocation(role.cloned());
+            all.add_copies(resource, *copies);
+        }
+        all
+    }
+
+    /// The sum of all scalars of a name; none if there are none.
+    #[must_use]
+    pub fn scalar(&self, name: &str) -> Option<Scalar> {
+        self.iter()
+            .filter(|resource| resource.name() == name)
+            .filter_map(Resource::scalar)
+            .reduce(|total, scalar| total + scalar)
+    }
+
+    /// The union of all ranges of a name; none if there are none.
+    #[must_use]
+    pub fn ranges(&self, name: &str) -> Option<Ranges> {
+        self.iter()
+            .filter(|resource| resource.name() == name)
+            .filter_map(|resource| resource.value().as_ranges().cloned())
+            .reduce(|all, ranges| all.union(&ranges))
+    }
+
+    #[must_use]
+    pub fn cpus(&self) -> Option<Scalar> {
+        self.scalar(CPUS)
+    }
+
+    /// In megabytes.
+    #[must_use]
+    pub fn mem(&self) -> Option<Scalar> {
+        self.scalar(MEM)
+    }
+
+    /// In megabytes.
+    #[must_use]
+    pub fn disk(&self) -> Option<Scalar> {
+        self.scalar(DISK)
+    }
+
+    #[must_use]
+    pub fn gpus(&self) -> Option<Scalar> {
+        self.scalar(GPUS)
+    }
+
+    #[must_use]
+    pub fn ports(&self) -> Option<Ranges> {
+        self.ranges(PORTS)
+    }
+
+    /// Whether there is a resource of this name.
+    #[must_use]
+    pub fn has(&self, name: &str) -> bool {
+        self.iter().any(|resource| resource.name() == name)
+    }
+
+    #[must_use]
+    pub fn names(&self) -> BTreeSet<ResourceName> {
+        self.iter()
+            .map(|resource| resource.name().clone())
+            .collect()
+    }
+
+    /// Whether there is at least so much of each name, whatever it is reserved or allocated to.
+    #[must_use]
+    pub fn contains_quantities(&self, quantities: &ResourceQuantities) -> bool {
+        self.quantities().contains(quantities)
+    }
+
+    /// As much of the scalars as fits into the quantities; what is not named is dropped. What cannot
+    /// be divided is taken whole or not at all, in the order of the collection.
+    #[must_use]
+    pub fn shrink_to(&self, quantities: &ResourceQuantities) -> Self {
+        self.cut(|name, taken| Some(quantities.get(name).floor_sub(taken.get(name))))
+    }
+
+    /// As [`Resources::shrink_to`], but what is not limited is kept.
+    #[must_use]
+    pub fn shrink_to_limits(&self, limits: &ResourceLimits) -> Self {
+        self.cut(|name, taken| Some(limits.get(name)?.floor_sub(taken.get(name))))
+    }
+
+    /// Takes of each scalar what is left to take; all of it if that is `None`.
+    fn cut(&self, left: impl Fn(&str, &ResourceQuantities) -> Option<Scalar>) -> Self {
+        let mut kept = Self::new();
+        let mut taken = ResourceQuantities::new();
+        for Entry { resource, copies } in self.entries() {
+            let mut resource = resource.clone();
+            let fits = match left(resource.name().as_str(), &taken) {
+                Some(left) => resource.shrink_to(left),
+                None => true,
+            };
+            if fits {
+                taken.increase(resource.name(), resource.value().quantity());
+                kept.add_copies(resource, *copies);
+            }
+        }
+        kept
+    }
+
+    /// The same amounts of every scalar, without reservations, allocations, disks or revocability.
+    #[must_use]
+    pub fn stripped_scalars(&self) -> Self {
+        self.iter()
+            .filter_map(|resource| Some((resource.name(), resource.scalar()?)))
+            .map(|(name, scalar)| Resource::plain(name.clone(), Value::Scalar(scalar)))
+            .collect()
+    }
+}

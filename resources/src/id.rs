@@ -1,0 +1,211 @@
+//! Identifiers of agents, frameworks, tasks and the rest.
+//!
+//! They become directory names verbatim, so each is valid by construction: not empty, at most
+//! [`ID_BYTES_MAX`], not `.` or `..`, no control characters, slashes or backslashes.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+/// The longest file name of Linux.
+pub const ID_BYTES_MAX: usize = 255;
+/// Container ids leave room for the suffixes of what is named after them.
+pub const CONTAINER_ID_BYTES_MAX: usize = 242;
+
+/// Why a text is not an identifier.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum IdError {
+    #[error("{what} must not be empty")]
+    Empty { what: &'static str },
+    #[error("{what} must not be greater than {max} characters: it has {length}")]
+    TooLong {
+        what: &'static str,
+        length: usize,
+        max: usize,
+    },
+    #[error("{what} '{id}' is disallowed: it would name a directory")]
+    Disallowed { what: &'static str, id: String },
+    #[error("{what} {id:?} contains invalid characters: {character:?} at byte {offset}")]
+    InvalidCharacter {
+        what: &'static str,
+        id: String,
+        character: char,
+        offset: usize,
+    },
+}
+
+fn validate(what: &'static str, id: &str, max: usize, banned: &[char]) -> Result<(), IdError> {
+    if id.is_empty() {
+        return Err(IdError::Empty { what });
+    }
+    if id.len() > max {
+        return Err(IdError::TooLong {
+            what,
+            length: id.len(),
+            max,
+        });
+    }
+    if id == "." || id == ".." {
+        return Err(IdError::Disallowed {
+            what,
+            id: id.into(),
+        });
+    }
+    let invalid =
+        |c: &(usize, char)| c.1.is_control() || matches!(c.1, '/' | '\\') || banned.contains(&c.1);
+    match id.char_indices().find(invalid) {
+        Some((offset, character)) => Err(IdError::InvalidCharacter {
+            what,
+            id: id.into(),
+            character,
+            offset,
+        }),
+        None => Ok(()),
+    }
+}
+
+/// The rules of identifiers, for others that become directory names.
+pub(crate) fn check_directory_name(what: &'static str, name: &str) -> Result<(), IdError> {
+    validate(what, name, ID_BYTES_MAX, &[])
+}
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident, $what:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(Arc<str>);
+
+        impl $name {
+            /// # Errors
+            /// When the text breaks a rule of identifiers; the error says which.
+            pub fn new(id: &str) -> Result<Self, IdError> {
+                validate($what, id, ID_BYTES_MAX, &[])?;
+                Ok(Self(id.into()))
+            }
+        }
+
+        id!(@text $name);
+    };
+    (@text $name:ident) => {
+        impl $name {
+            #[must_use]
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = IdError;
+            fn from_str(id: &str) -> Result<Self, IdError> {
+                Self::new(id)
+            }
+        }
+
+        impl Borrow<str> for $name {
+            fn borrow(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl AsRef<str> for $name {
+            fn as_ref(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Debug::fmt(&*self.0, f)
+            }
+        }
+    };
+}
+
+id!(
+    /// A node of the cluster.
+    AgentId, "Agent ID"
+);
+id!(
+    /// A scheduler's registration.
+    FrameworkId, "Framework ID"
+);
+id!(
+    /// Chosen by the framework, unique within it.
+    TaskId, "Task ID"
+);
+id!(
+    /// Chosen by the framework, unique within it on an agent.
+    ExecutorId, "Executor ID"
+);
+id!(
+    /// One offer of one agent's resources to one framework.
+    OfferId, "Offer ID"
+);
+id!(
+    /// Chosen by the framework to hear of an operation's outcome.
+    OperationId, "Operation ID"
+);
+id!(
+    /// What provides resources on an agent besides the agent itself.
+    ResourceProviderId, "Resource provider ID"
+);
+
+/// A container, possibly nested: the components from the outermost one, with `.` between, which no
+/// component can contain.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ContainerId(Arc<str>);
+
+id!(@text ContainerId);
+
+impl ContainerId {
+    const WHAT: &'static str = "Container ID";
+
+    /// A container with no parent.
+    ///
+    /// # Errors
+    /// When the text breaks a rule of container ids; the error says which.
+    pub fn new(value: &str) -> Result<Self, IdError> {
+        validate(Self::WHAT, value, CONTAINER_ID_BYTES_MAX, &['.', ' '])?;
+        Ok(Self(value.into()))
+    }
+
+    /// A container nested in this one.
+    ///
+    /// # Errors
+    /// When the text breaks a rule of container ids; the error says which.
+    pub fn child(&self, value: &str) -> Result<Self, IdError> {
+        validate(Self::WHAT, value, CONTAINER_ID_BYTES_MAX, &['.', ' '])?;
+        Ok(Self(format!("{}.{value}", self.0).into()))
+    }
+
+    /// The innermost component.
+    #[must_use]
+    pub fn value(&self) -> &str {
+        self.0.rsplit('.').next().unwrap_or(&self.0)
+    }
+
+    /// All components, outermost first.
+    pub fn components(&self) -> impl Iterator<Item = &str> {
+        self.0.split('.')
+    }
+
+    #[must_use]
+    pub fn parent(&self) -> Option<Self> {
+        self.0.rfind('.').map(|dot| Self(self.0[..dot].into()))
+    }
+
+    /// The outermost container.
+    #[must_use]
+    pub fn root(&self) -> Self {
+        self.0
+            .find('.')
+            .map_or_else(|| self.clone(), |dot| Self(self.0[..dot].into()))
+    }
+}

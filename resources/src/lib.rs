@@ -1,0 +1,94 @@
+//! Meseta's vocabulary and arithmetic: resources, roles, ids, durations.
+//!
+//! The bottom room of the house: every other crate speaks in these types, and this one depends on
+//! none of them. It knows no clock, no files, no network, no protobuf; everything here is a value or
+//! a function of values.
+//!
+//! | to do | use |
+//! |---|---|
+//! | read `--resources`, `--attributes` | [`Resources::parse`], [`Attributes`]`::from_str` |
+//! | judge what a message carries | [`RawResource`], then `Resource::try_from` |
+//! | build from typed parts | [`Resource::new`] of [`ResourceParts`] |
+//! | add, take away, compare, filter | [`Resources`] |
+//! | count, whatever it is reserved for | [`ResourceQuantities`], [`ResourceLimits`] |
+//! | reserve, make volumes | [`Conversion`] |
+//! | name things | [`Role`], [`AgentId`] and its siblings |
+//!
+//! Invariants:
+//! - What exists is valid: an id can be a directory's name, a role can be a path in the hierarchy, a
+//!   reservation stack is refined downwards. Rules are checked where a value is made and nowhere
+//!   else, and an error says what was wrong and what would be right.
+//! - [`Scalar`]s are whole thousandths. No sum ever drifts.
+//! - [`Resources`] are normalised: equal collections are equal entry by entry, however they came
+//!   about. Values of the same thing are one entry, except what can only be had whole.
+//! - What differs in any of name, type, reservations, disk, revocability, sharing, provider or
+//!   allocation never mixes, in no operation.
+//! - Cloning is cheap everywhere: texts and identities are shared, and comparing what was derived
+//!   from the same origin is comparing pointers.
+//!
+//! ```
+//! use meseta_resources::{Resources, Role};
+//!
+//! let star = Role::star();
+//! let total = Resources::parse("cpus:4;mem:2048;cpus(ads):8;ports:[31000-32000]", &star)?;
+//! let task = Resources::parse("cpus:0.5;mem:64;ports:[31000-31000]", &star)?;
+//! let rest = total.checked_sub(&task)?;
+//! assert_eq!(rest.unreserved().to_string(), "cpus:3.5; mem:1984; ports:[31001-32000]");
+//! assert_eq!(rest + &task, total);
+//!
+//! let wrong = Resources::parse("cpus:4;mem=64", &star).unwrap_err();
+//! assert!(wrong.to_string().starts_with("'mem=64' at byte 7: missing or extra ':'"));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod attributes;
+mod bytes;
+mod command_line;
+mod conversion;
+mod disk;
+mod display;
+pub mod duration;
+mod filters;
+mod id;
+mod labels;
+pub mod name;
+mod quantities;
+mod ranges;
+mod raw;
+mod reservation;
+mod resource;
+mod resources;
+mod role;
+mod scalar;
+mod set;
+mod stack;
+mod text;
+pub mod time;
+mod value;
+
+pub use attributes::{Attribute, AttributeValue, Attributes};
+pub use bytes::{ByteSize, ByteSizeError};
+pub use command_line::{CommandLineError, TypeConflict, validate_command_line_resources};
+pub use conversion::{Conversion, ConversionError};
+pub use disk::{Disk, DiskSource, DiskSourceKind, Persistence, Volume, VolumeMode};
+pub use duration::{DURATION_MAX, DurationError, format_duration, parse_duration};
+pub use id::{
+    AgentId, CONTAINER_ID_BYTES_MAX, ContainerId, ExecutorId, FrameworkId, ID_BYTES_MAX, IdError,
+    OfferId, OperationId, ResourceProviderId, TaskId,
+};
+pub use labels::{Label, Labels};
+pub use name::{EmptyName, ResourceName};
+pub use quantities::{ResourceLimits, ResourceQuantities};
+pub use ranges::{InvertedRange, Range, Ranges};
+pub use raw::{
+    RawDisk, RawDiskSource, RawReservation, RawReservationKind, RawResource, RawResourceError,
+};
+pub use reservation::{Reservation, ReservationError, ReservationKind};
+pub use resource::{Resource, ResourceError, ResourceParts};
+pub use resources::{Iter, NotContained, Resources};
+pub use role::{Role, RoleError};
+pub use scalar::{Scalar, ScalarError};
+pub use set::ItemSet;
+pub use text::{ParseError, ParseReason, ValueError};
+pub use time::{Moment, Now};
+pub use value::{Value, ValueKind};

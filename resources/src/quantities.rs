@@ -1,0 +1,320 @@
+//! How much of each name, and no more than how much of each name.
+//!
+//! Both are small sorted vectors. [`ResourceQuantities`]: a name that is absent counts as zero, and
+//! zero is never stored. [`ResourceLimits`]: a name that is absent is not limited, and zero is a
+//! limit.
+
+use std::cmp::Ordering;
+use std::fmt;
+use std::ops::{Add, AddAssign, Sub, SubAssign};
+
+use crate::{ResourceName, Scalar};
+
+type Amount = (ResourceName, Scalar);
+
+/// See the module.
+#[derive(Clone, Default, PartialEq, Eq, Hash)]
+pub struct ResourceQuantities(Vec<Amount>);
+
+/// See the module.
+#[derive(Clone, Default, PartialEq, Eq, Hash)]
+pub struct ResourceLimits(Vec<Amount>);
+
+fn position(amounts: &[Amount], name: &str) -> Result<usize, usize> {
+    // A handful of names: looking at each is faster than halving.
+    for (index, (mine, _)) in amounts.iter().enumerate() {
+        match mine.as_str().cmp(name) {
+            Ordering::Less => {}
+            Ordering::Equal => return Ok(index),
+            Ordering::Greater => return Err(index),
+        }
+    }
+    Err(amounts.len())
+}
+
+impl ResourceQuantities {
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(Vec::new())
+    }
+
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Zero if absent.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Scalar {
+        position(&self.0, name).map_or(Scalar::ZERO, |index| self.0[index].1)
+    }
+
+    /// Replaces the amount; zero and less remove it.
+    pub fn set(&mut self, name: &ResourceName, amount: Scalar) {
+        match position(&self.0, name.as_str()) {
+            Ok(index) if amount.is_positive() => self.0[index].1 = amount,
+            Ok(index) => drop(self.0.remove(index)),
+            Err(index) if amount.is_positive() => self.0.insert(index, (name.clone(), amount)),
+            Err(_) => {}
+        }
+    }
+
+    /// Adds to the amount; zero and less add nothing.
+    pub fn increase(&mut self, name: &ResourceName, amount: Scalar) {
+        if !amount.is_positive() {
+            return;
+        }
+        match position(&self.0, name.as_str()) {
+            Ok(index) => self.0[index].1 += amount,
+            Err(index) => self.0.insert(index, (name.clone(), amount)),
+        }
+    }
+
+    /// As collecting, from amounts that come in the order of the names.
+    pub(crate) fn from_sorted<'a>(
+        amounts: impl Iterator<Item = (&'a ResourceName, Scalar)>,
+    ) -> Self {
+        let mut sorted: Vec<Amount> = Vec::with_capacity(amounts.size_hint().1.unwrap_or(0));
+        for (name, amount) in amounts.filter(|(_, amount)| amount.is_positive()) {
+            match sorted.last_mut() {
+                Some((last, total)) if last == name => *total += amount,
+                _ => sorted.push((name.clone(), amount)),
+            }
+        }
+        debug_assert!(sorted.is_sorted_by(|(before, _), (after, _)| before < after));
+        Self(sorted)
+    }
+
+    /// In the order of the names.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&ResourceName, Scalar)> {
+        self.0.iter().map(|(name, amount)| (name, *amount))
+    }
+
+    /// Whether there is at least as much of everything.
+    #[must_use]
+    pub fn contains(&self, that: &Self) -> bool {
+        let mut mine = self.0.iter();
+        that.0.iter().all(|(name, wanted)| {
+            mine.by_ref()
+                .find_map(|(have, amount)| match have.compare(name) {
+                    Ordering::Less => None,
+                    Ordering::Equal => Some(wanted <= amount),
+                    Ordering::Greater => Some(false),
+                })
+                .unwrap_or(false)
+        })
+    }
+
+    fn merge(&mut self, that: &Self) {
+        let mut at = 0;
+        for (name, amount) in &that.0 {
+            // The usual case: both sides name the same things.
+            if let Some((mine, total)) = self.0.get_mut(at)
+                && mine.is_shared_with(name)
+            {
+                *total += *amount;
+                at += 1;
+                continue;
+            }
+            while self
+                .0
+                .get(at)
+                .is_some_and(|(mine, _)| mine.compare(name).is_lt())
+            {
+                at += 1;
+            }
+            match self.0.get_mut(at) {
+                Some((mine, total)) if mine == name => *total += *amount,
+                _ => self.0.insert(at, (name.clone(), *amount)),
+            }
+            at += 1;
+        }
+    }
+
+    fn reduce(&mut self, that: &Self) {
+        let mut taken = that.0.iter().peekable();
+        self.0.retain_mut(|(name, amount)| {
+            while taken
+                .next_if(|(other, _)| other.compare(name).is_lt())
+                .is_some()
+            {}
+            if let Some((_, less)) = taken.next_if(|(other, _)| other == name) {
+                *amount -= *less;
+            }
+            amount.is_positive()
+        });
+    }
+}
+
+impl AddAssign<&Self> for ResourceQuantities {
+    fn add_assign(&mut self, that: &Self) {
+        self.merge(that);
+    }
+}
+
+/// Nothing goes below zero.
+impl SubAssign<&Self> for ResourceQuantities {
+    fn sub_assign(&mut self, that: &Self) {
+        self.reduce(that);
+    }
+}
+
+impl Add<&ResourceQuantities> for &ResourceQuantities {
+    type Output = ResourceQuantities;
+    fn add(self, that: &ResourceQuantities) -> ResourceQuantities {
+        let mut sum = self.clone();
+        sum += that;
+        sum
+    }
+}
+
+/// Nothing goes below zero.
+impl Sub<&ResourceQuantities> for &ResourceQuantities {
+    type Output = ResourceQuantities;
+    fn sub(self, that: &ResourceQuantities) -> ResourceQuantities {
+        let mut rest = self.clone();
+        rest -= that;
+        rest
+    }
+}
+
+impl<'a> FromIterator<(&'a ResourceName, Scalar)> for ResourceQuantities {
+    fn from_iter<I: IntoIterator<Item = (&'a ResourceName, Scalar)>>(amounts: I) -> Self {
+        let mut quantities = Self::new();
+        for (name, amount) in amounts {
+            quantities.increase(name, amount);
+        }
+        quantities
+    }
+}
+
+impl FromIterator<Amount> for ResourceQuantities {
+    fn from_iter<I: IntoIterator<Item = Amount>>(amounts: I) -> Self {
+        let mut quantities = Self::new();
+        for (name, amount) in amounts {
+            quantities.increase(&name, amount);
+        }
+        quantities
+    }
+}
+
+impl ResourceLimits {
+    /// No limit on anything.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(Vec::new())
+    }
+
+    /// Whether nothing is limited.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// None if not limited.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<Scalar> {
+        position(&self.0, name).ok().map(|index| self.0[index].1)
+    }
+
+    pub fn set(&mut self, name: &ResourceName, limit: Scalar) {
+        match position(&self.0, name.as_str()) {
+            Ok(index) => self.0[index].1 = limit,
+            Err(index) => self.0.insert(index, (name.clone(), limit)),
+        }
+    }
+
+    /// In the order of the names.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&ResourceName, Scalar)> {
+        self.0.iter().map(|(name, limit)| (name, *limit))
+    }
+
+    /// Whether the quantities are within the limits.
+    #[must_use]
+    pub fn allows(&self, quantities: &ResourceQuantities) -> bool {
+        self.0
+            .iter()
+            .all(|(name, limit)| quantities.get(name.as_str()) <= *limit)
+    }
+
+    /// Whether these limits are nowhere tighter than those.
+    #[must_use]
+    pub fn contains(&self, that: &Self) -> bool {
+        self.0.iter().all(|(name, limit)| {
+            that.get(name.as_str())
+                .is_some_and(|theirs| theirs <= *limit)
+        })
+    }
+}
+
+/// What is left of the limits when so much is used; a limit does not go below zero.
+impl SubAssign<&ResourceQuantities> for ResourceLimits {
+    fn sub_assign(&mut self, used: &ResourceQuantities) {
+        for (name, limit) in &mut self.0 {
+            *limit = limit.floor_sub(used.get(name.as_str()));
+        }
+    }
+}
+
+impl Sub<&ResourceQuantities> for &ResourceLimits {
+    type Output = ResourceLimits;
+    fn sub(self, used: &ResourceQuantities) -> ResourceLimits {
+        let mut left = self.clone();
+        left -= used;
+        left
+    }
+}
+
+impl FromIterator<Amount> for ResourceLimits {
+    fn from_iter<I: IntoIterator<Item = Amount>>(limits: I) -> Self {
+        let mut all = Self::new();
+        for (name, limit) in limits {
+            all.set(&name, limit);
+        }
+        all
+    }
+}
+
+fn write_amounts(f: &mut fmt::Formatter<'_>, amounts: &[Amount]) -> fmt::Result {
+    if amounts.is_empty() {
+        return f.write_str("{}");
+    }
+    let text = amounts
+        .iter()
+        .map(|(name, amount)| format!("{name}:{amount}"));
+    crate::display::separated(f, text, "; ")
+}
+
+impl fmt::Display for ResourceQuantities {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_amounts(f, &self.0)
+    }
+}
+
+impl fmt::Debug for ResourceQuantities {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_amounts(f, &self.0)
+    }
+}
+
+impl fmt::Display for ResourceLimits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_amounts(f, &self.0)
+    }
+}
+
+impl fmt::Debug for ResourceLimits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_amounts(f, &self.0)
+    }
+}

@@ -1,0 +1,182 @@
+//! Roles: the paths by which teams are told apart, `eng/web/prod` below `eng/web` below `eng`.
+//!
+//! A [`Role`] is valid by construction. `*` is the role of nobody in particular: it can be offered
+//! to and subscribed with, never reserved for.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::{Arc, LazyLock};
+
+static STAR: LazyLock<Role> = LazyLock::new(|| Role("*".into()));
+
+/// A valid role. Cheap to clone.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Role(Arc<str>);
+
+/// Why a text is not a role.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RoleError {
+    #[error("Role names cannot be the empty string")]
+    Empty,
+    #[error("Role '{0}' cannot start with a slash")]
+    LeadingSlash(String),
+    #[error("Role '{0}' cannot end with a slash")]
+    TrailingSlash(String),
+    #[error("Role '{0}' cannot contain two adjacent slashes")]
+    AdjacentSlashes(String),
+    #[error("Role '{role}' cannot include '{component}' as a component")]
+    ReservedComponent {
+        role: String,
+        component: &'static str,
+    },
+    #[error("Role component '{0}' is invalid because it starts with a dash")]
+    LeadingDash(String),
+    #[error(
+        "Role component {component:?} is invalid because it contains backspace or whitespace \
+         (at byte {offset})"
+    )]
+    InvalidCharacter { component: String, offset: usize },
+}
+
+impl Role {
+    /// # Errors
+    /// When the text breaks a rule of roles; the error says which.
+    pub fn new(role: &str) -> Result<Self, RoleError> {
+        if role == "*" {
+            return Ok(Self::star());
+        }
+        validate(role)?;
+        Ok(Self(role.into()))
+    }
+
+    /// `*`, the default role.
+    #[must_use]
+    pub fn star() -> Self {
+        STAR.clone()
+    }
+
+    #[must_use]
+    pub fn is_star(&self) -> bool {
+        &*self.0 == "*"
+    }
+
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The role one level up; none for a top-level role.
+    #[must_use]
+    pub fn parent(&self) -> Option<Self> {
+        self.0.rfind('/').map(|slash| Self(self.0[..slash].into()))
+    }
+
+    /// All roles above, nearest first.
+    pub fn ancestors(&self) -> impl Iterator<Item = Self> {
+        std::iter::successors(self.parent(), Self::parent)
+    }
+
+    /// The components, top first.
+    pub fn components(&self) -> impl Iterator<Item = &str> {
+        self.0.split('/')
+    }
+
+    /// Whether this role is somewhere below `ancestor`. A role is not below itself.
+    #[must_use]
+    pub fn is_strict_subrole_of(&self, ancestor: &Self) -> bool {
+        self.0
+            .strip_prefix(&*ancestor.0)
+            .is_some_and(|rest| rest.starts_with('/'))
+    }
+
+    /// Whether this role is `ancestor` or below it.
+    #[must_use]
+    pub fn is_in_subtree_of(&self, ancestor: &Self) -> bool {
+        self == ancestor || self.is_strict_subrole_of(ancestor)
+    }
+}
+
+fn validate(role: &str) -> Result<(), RoleError> {
+    if role.is_empty() {
+        return Err(RoleError::Empty);
+    }
+    if role.starts_with('/') {
+        return Err(RoleError::LeadingSlash(role.into()));
+    }
+    if role.ends_with('/') {
+        return Err(RoleError::TrailingSlash(role.into()));
+    }
+    if role.contains("//") {
+        return Err(RoleError::AdjacentSlashes(role.into()));
+    }
+    for component in role.split('/') {
+        if let Some(reserved) = [".", "..", "*"].into_iter().find(|name| *name == component) {
+            return Err(RoleError::ReservedComponent {
+                role: role.into(),
+                component: reserved,
+            });
+        }
+        if component.starts_with('-') {
+            return Err(RoleError::LeadingDash(component.into()));
+        }
+        // Tab, line feed, vertical tab, form feed, carriage return, space, delete.
+        let invalid = |byte: u8| matches!(byte, 0x09..=0x0d | 0x20 | 0x7f);
+        if let Some(offset) = component.bytes().position(invalid) {
+            return Err(RoleError::InvalidCharacter {
+                component: component.into(),
+                offset,
+            });
+        }
+    }
+    Ok(())
+}
+
+impl FromStr for Role {
+    type Err = RoleError;
+    fn from_str(role: &str) -> Result<Self, RoleError> {
+        Self::new(role)
+    }
+}
+
+impl Default for Role {
+    fn default() -> Self {
+        Self::star()
+    }
+}
+
+impl Borrow<str> for Role {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl AsRef<str> for Role {
+    fn as_ref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl PartialEq<str> for Role {
+    fn eq(&self, that: &str) -> bool {
+        &*self.0 == that
+    }
+}
+
+impl PartialEq<&str> for Role {
+    fn eq(&self, that: &&str) -> bool {
+        &*self.0 == *that
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&*self.0, f)
+    }
+}

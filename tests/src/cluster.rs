@@ -1,0 +1,169 @@
+//! A master and agents with a work directory and a cgroup root of their own.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::daemon::{Daemon, binary};
+use crate::framework::{Encoding, Framework, framework_info};
+use crate::wait::eventually;
+use crate::{http, kernel};
+
+/// For an agent to end its tasks, stubborn ones included.
+const END_LIMIT: Duration = Duration::from_secs(10);
+
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+/// What differs from a plain cluster of one agent with `cpus:4;mem:4096`.
+#[derive(Debug, Clone)]
+pub struct Setup {
+    pub agents: usize,
+    pub master_flags: Vec<String>,
+    pub agent_flags: Vec<String>,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            agents: 1,
+            master_flags: Vec::new(),
+            agent_flags: vec!["--resources=cpus:4;mem:4096;disk:4096;ports:[31000-31999]".into()],
+        }
+    }
+}
+
+/// Everything one test runs.
+#[derive(Debug)]
+pub struct Cluster {
+    pub master: Daemon,
+    pub agents: Vec<Daemon>,
+    pub dir: TempDir,
+    pub cgroups_root: String,
+    setup: Setup,
+}
+
+impl Default for Cluster {
+    fn default() -> Self {
+        Self::start(Setup::default())
+    }
+}
+
+impl Cluster {
+    /// Starts the daemons and waits until every agent is registered.
+    pub fn start(setup: Setup) -> Self {
+        let dir = TempDir::with_prefix("meseta-test-").expect("a temporary directory");
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let cgroups_root = format!("meseta-test-{}-{number}", std::process::id());
+        let mut flags = vec!["--port=0".to_owned()];
+        flags.extend(setup.master_flags.iter().cloned());
+        let master = Daemon::start("master", &dir.path().join("master"), &flags);
+        let mut cluster = Self {
+            master,
+            agents: Vec::new(),
+            dir,
+            cgroups_root,
+            setup,
+        };
+        for index in 0..cluster.setup.agents {
+            let agent = cluster.start_agent(index);
+            cluster.agents.push(agent);
+        }
+        cluster.wait_for_agents(cluster.setup.agents);
+        cluster
+    }
+
+    pub fn agent(&self) -> &Daemon {
+        &self.agents[0]
+    }
+
+    fn agent_dir(&self, index: usize) -> PathBuf {
+        self.dir.path().join(format!("agent-{index}"))
+    }
+
+    fn start_agent(&self, index: usize) -> Daemon {
+        let dir = self.agent_dir(index);
+        let mut flags = vec![
+            "--port=0".to_owned(),
+            format!("--master={}", self.master.address()),
+            format!("--runtime_dir={}", dir.join("run").display()),
+            format!("--cgroups_root={}", self.cgroups_root),
+            "--shutdown_tasks_on_exit".to_owned(),
+        ];
+        flags.extend(self.setup.agent_flags.iter().cloned());
+        Daemon::start("agent", &dir, &flags)
+    }
+
+    /// kill -9 of an agent and a start with the same work directory.
+    pub fn restart_agent(&mut self, index: usize) {
+        self.agents[index].kill();
+        self.agents[index] = self.start_agent(index);
+    }
+
+    /// kill -9 of the master and a start on the same port with the same work directory.
+    pub fn restart_master(&mut self) {
+        let port = self
+            .master
+            .address()
+            .rsplit(':')
+            .next()
+            .expect("a port")
+            .to_owned();
+        self.master.kill();
+        let mut flags = vec![format!("--port={port}")];
+        flags.extend(self.setup.master_flags.iter().cloned());
+        self.master = Daemon::start("master", &self.dir.path().join("master"), &flags);
+    }
+
+    /// Waits until this many agents are registered and active.
+    pub fn wait_for_agents(&self, count: usize) {
+        eventually("the agents are registered", Duration::from_secs(30), || {
+            let answer = http::try_get(&format!("{}/slaves", self.master.url)).ok()?;
+            (answer.status == 200).then_some(())?;
+            let body = answer.json();
+            let agents = body["slaves"].as_array()?;
+            let active = agents
+                .iter()
+                .filter(|a| a["active"] == Value::Bool(true))
+                .count();
+            (active == count).then_some(())
+        });
+    }
+
+    /// Runs a verb of the product against this master.
+    pub fn meseta(&self, verb: &str, args: &[&str]) -> Output {
+        Command::new(binary())
+            .arg(verb)
+            .arg(format!("--master={}", self.master.address()))
+            .args(args)
+            .output()
+            .expect("meseta runs")
+    }
+
+    /// A framework in role `dev` that speaks JSON.
+    pub fn framework(&self) -> Framework {
+        Framework::subscribe(
+            &self.scheduler_url(),
+            Encoding::Json,
+            &framework_info("dev"),
+        )
+    }
+
+    /// `scheduler` API address.
+    pub fn scheduler_url(&self) -> String {
+        format!("{}/api/v1/scheduler", self.master.url)
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        // Tasks of an ordinary user are in no group: only their agent knows them all.
+        for agent in &mut self.agents {
+            agent.end(END_LIMIT);
+        }
+        kernel::remove_groups(&self.cgroups_root);
+    }
+}

@@ -1,0 +1,138 @@
+//! One daemon as a child process: started, found by its endpoint file, killed in several ways.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use crate::http;
+use crate::wait::eventually;
+
+/// From the start until the port answers.
+const START_LIMIT: Duration = Duration::from_secs(20);
+
+/// The binary under test, beside the tests' own.
+pub fn binary() -> PathBuf {
+    let mut dir = std::env::current_exe().expect("this program has a file");
+    dir.pop();
+    if dir.ends_with("deps") {
+        dir.pop();
+    }
+    let path = dir.join("meseta");
+    assert!(
+        path.is_file(),
+        "{} is not built; run `cargo test --workspace`",
+        path.display()
+    );
+    path
+}
+
+/// A running daemon.
+#[derive(Debug)]
+pub struct Daemon {
+    child: Child,
+    pub url: String,
+    pub log: PathBuf,
+}
+
+impl Daemon {
+    /// Starts `meseta VERB FLAGS` and waits until it says where it listens.
+    pub fn start(verb: &str, work_dir: &Path, flags: &[String]) -> Self {
+        std::fs::create_dir_all(work_dir).expect("a work directory");
+        let endpoint = work_dir.join("endpoint");
+        let _ = std::fs::remove_file(&endpoint);
+        let log = work_dir.with_extension("log");
+        let mut daemon = Self {
+            child: spawn(verb, work_dir, flags, &log),
+            url: String::new(),
+            log,
+        };
+        daemon.url = eventually(&format!("{verb} listens"), START_LIMIT, || {
+            if let Ok(Some(status)) = daemon.child.try_wait() {
+                panic!("{verb} ended ({status}):\n{}", daemon.log_text());
+            }
+            std::fs::read_to_string(&endpoint)
+                .ok()
+                .map(|text| text.trim().to_owned())
+        });
+        daemon
+    }
+
+    pub fn address(&self) -> &str {
+        self.url.trim_start_matches("http://")
+    }
+
+    pub fn pid(&self) -> i32 {
+        i32::try_from(self.child.id()).expect("a pid")
+    }
+
+    pub fn log_text(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// SIGKILL, and the end of the process.
+    pub fn kill(&mut self) {
+        self.child.kill().expect("kill");
+        self.child.wait().expect("wait");
+    }
+
+    /// SIGTERM, and how the process ended.
+    pub fn terminate(&mut self, limit: Duration) -> ExitStatus {
+        crate::kernel::kill(self.pid(), nix::sys::signal::Signal::SIGTERM);
+        eventually("the daemon ends after SIGTERM", limit, || {
+            self.child.try_wait().expect("wait")
+        })
+    }
+
+    /// SIGTERM, and SIGKILL when that does not help in time; never panics.
+    pub fn end(&mut self, limit: Duration) {
+        crate::kernel::kill(self.pid(), nix::sys::signal::Signal::SIGTERM);
+        if !crate::wait::holds(limit, || matches!(self.child.try_wait(), Ok(Some(_)))) {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+
+    /// The page at `path`, once it is served with 200.
+    pub fn page(&self, path: &str) -> http::Answer {
+        let answer = http::get(&format!("{}{path}", self.url));
+        assert_eq!(answer.status, 200, "GET {path}: {}", answer.text());
+        answer
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("--- {}\n{}", self.log.display(), self.log_text());
+        }
+    }
+}
+
+fn spawn(verb: &str, work_dir: &Path, flags: &[String], log: &Path) -> Child {
+    let file = std::fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(log)
+        .expect("a log");
+    let mut command = Command::new(binary());
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("MESETA_") {
+            command.env_remove(name);
+        }
+    }
+    command
+        .arg(verb)
+        .arg(format!("--work_dir={}", work_dir.display()))
+        .args(flags)
+        .env(
+            "MESETA_LOG",
+            "debug,h2=info,hyper=info,tower=info,hyper_util=info",
+        )
+        .stdin(Stdio::null())
+        .stdout(file.try_clone().expect("a descriptor"))
+        .stderr(file)
+        .spawn()
+        .unwrap_or_else(|e| panic!("failed to start meseta {verb}: {e}"))
+}

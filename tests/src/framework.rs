@@ -1,0 +1,277 @@
+//! A scheduler for tests: subscribes in JSON or protobuf and hands its events over as JSON values.
+
+use std::io::Read;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use base64::Engine as _;
+use meseta_proto::mesos::v1::scheduler::{Call, Event};
+use prost::Message as _;
+use serde_json::{Value, json};
+
+use crate::http::{self, Answer};
+
+/// Longest wait for an event that must come.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How calls and events are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Encoding {
+    Json,
+    Protobuf,
+}
+
+impl Encoding {
+    pub fn media_type(self) -> &'static str {
+        match self {
+            Self::Json => "application/json",
+            Self::Protobuf => "application/x-protobuf",
+        }
+    }
+
+    /// Calls are written as JSON in the tests; protobuf goes through the product's own types.
+    pub fn encode(self, call: &Value) -> Vec<u8> {
+        match self {
+            Self::Json => call.to_string().into_bytes(),
+            Self::Protobuf => {
+                let call: Call = serde_json::from_value(call.clone()).expect("a Call");
+                call.encode_to_vec()
+            }
+        }
+    }
+
+    fn decode(self, record: &[u8]) -> Value {
+        match self {
+            Self::Json => serde_json::from_slice(record).expect("an event in JSON"),
+            Self::Protobuf => {
+                let event = Event::decode(record).expect("an event in protobuf");
+                serde_json::to_value(&event).expect("JSON")
+            }
+        }
+    }
+}
+
+/// A subscribed framework; its stream is read by a thread that ends with it.
+#[derive(Debug)]
+pub struct Framework {
+    pub id: String,
+    pub stream_id: String,
+    pub subscribed: Value,
+    url: String,
+    encoding: Encoding,
+    events: Receiver<Value>,
+    held: Vec<Value>,
+}
+
+/// `FrameworkInfo` of a framework with one role and the capabilities that modern ones have.
+pub fn framework_info(role: &str) -> Value {
+    json!({
+        "user": "root", "name": "test", "roles": [role], "checkpoint": true, "failover_timeout": 60.0,
+        "capabilities": [{"type": "MULTI_ROLE"}, {"type": "RESERVATION_REFINEMENT"},
+                         {"type": "PARTITION_AWARE"}, {"type": "TASK_KILLING_STATE"}],
+    })
+}
+
+impl Framework {
+    /// Subscribes; panics when the master does not answer with SUBSCRIBED.
+    pub fn subscribe(url: &str, encoding: Encoding, info: &Value) -> Self {
+        let mut call = json!({"type": "SUBSCRIBE", "subscribe": {"framework_info": info}});
+        if let Some(id) = info.get("id") {
+            call["framework_id"] = id.clone();
+        }
+        let media = encoding.media_type();
+        let response = http::client(None)
+            .post(url)
+            .header("content-type", media)
+            .header("accept", media)
+            .send(&encoding.encode(&call))
+            .expect("the master answers");
+        assert_eq!(response.status().as_u16(), 200, "SUBSCRIBE");
+        let header = |name: &str| {
+            let value = response.headers().get(name).and_then(|v| v.to_str().ok());
+            value.unwrap_or_default().to_owned()
+        };
+        assert_eq!(header("content-type"), media);
+        let stream_id = header("mesos-stream-id");
+        assert!(!stream_id.is_empty(), "no Mesos-Stream-Id");
+        let (sender, events) = channel();
+        let mut reader = response.into_body().into_reader();
+        std::thread::spawn(move || {
+            while let Some(record) = next_record(&mut reader) {
+                if sender.send(encoding.decode(&record)).is_err() {
+                    return;
+                }
+            }
+        });
+        let mut framework = Self {
+            id: String::new(),
+            stream_id,
+            subscribed: Value::Null,
+            url: url.to_owned(),
+            encoding,
+            events,
+            held: Vec::new(),
+        };
+        framework.subscribed = framework.wait_for("SUBSCRIBED");
+        let id = framework.subscribed["subscribed"]["framework_id"]["value"].as_str();
+        framework.id = id.expect("a framework id").to_owned();
+        framework
+    }
+
+    /// The next event of this type; others are kept for later.
+    pub fn wait_for(&mut self, kind: &str) -> Value {
+        self.wait_until(kind, |event| event["type"] == kind)
+    }
+
+    /// The next event that `wanted` accepts, in the order of arrival; others are kept.
+    pub fn wait_until(&mut self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        self.within(PATIENCE, &wanted)
+            .unwrap_or_else(|why| panic!("{what} did not come: {why}; held: {:#?}", self.held))
+    }
+
+    /// As [`Self::wait_until`], or why it did not come within `limit`.
+    pub fn within(
+        &mut self,
+        limit: Duration,
+        wanted: &impl Fn(&Value) -> bool,
+    ) -> Result<Value, &'static str> {
+        if let Some(at) = self.held.iter().position(wanted) {
+            return Ok(self.held.remove(at));
+        }
+        let end = Instant::now() + limit;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            match self.events.recv_timeout(left) {
+                Ok(event) if wanted(&event) => return Ok(event),
+                Ok(event) => self.held.push(event),
+                Err(RecvTimeoutError::Timeout) => return Err("time is up"),
+                Err(RecvTimeoutError::Disconnected) => return Err("the stream has ended"),
+            }
+        }
+    }
+
+    /// The next offer of an OFFERS event that has not been looked at yet.
+    pub fn offer(&mut self) -> Value {
+        let mut event = self.wait_for("OFFERS");
+        let offers = event["offers"]["offers"].as_array_mut().expect("offers");
+        let first = offers.remove(0);
+        if !offers.is_empty() {
+            self.held.insert(0, event);
+        }
+        first
+    }
+
+    /// The next update of a task.
+    pub fn update(&mut self, task: &str) -> Value {
+        let what = format!("an update of {task}");
+        let event = self.wait_until(&what, |event| {
+            event["type"] == "UPDATE" && event["update"]["status"]["task_id"]["value"] == task
+        });
+        event["update"]["status"].clone()
+    }
+
+    /// Waits for a task's updates, acknowledging each, until this state; gives the last.
+    pub fn until_state(&mut self, task: &str, state: &str) -> Value {
+        loop {
+            let status = self.update(task);
+            self.acknowledge(&status);
+            if status["state"] == state {
+                return status;
+            }
+            let terminal = [
+                "TASK_FINISHED",
+                "TASK_FAILED",
+                "TASK_KILLED",
+                "TASK_LOST",
+                "TASK_ERROR",
+            ];
+            let ended = terminal.iter().any(|t| status["state"] == *t);
+            assert!(!ended, "{task} ended before {state}: {status:#}");
+        }
+    }
+
+    /// Sends a call; the framework's id is added.
+    pub fn call(&self, mut call: Value) -> Answer {
+        call["framework_id"] = json!({"value": self.id});
+        let headers = [
+            ("content-type", self.encoding.media_type()),
+            ("mesos-stream-id", &self.stream_id),
+        ];
+        http::post(&self.url, &headers, &self.encoding.encode(&call))
+    }
+
+    /// Sends a call that must be taken.
+    pub fn accepted(&self, call: Value) {
+        let answer = self.call(call);
+        assert_eq!(answer.status, 202, "{}", answer.text());
+    }
+
+    /// Accepts an offer with these tasks.
+    pub fn launch(&self, offer: &Value, tasks: &[Value]) {
+        let operations = json!([{"type": "LAUNCH", "launch": {"task_infos": tasks}}]);
+        self.accepted(json!({"type": "ACCEPT", "accept": {
+            "offer_ids": [offer["id"]], "operations": operations, "filters": {"refuse_seconds": 0.0}}}));
+    }
+
+    pub fn decline(&self, offer: &Value, refuse_seconds: f64) {
+        self.accepted(json!({"type": "DECLINE", "decline": {
+            "offer_ids": [offer["id"]], "filters": {"refuse_seconds": refuse_seconds}}}));
+    }
+
+    /// Acknowledges an update that has a uuid.
+    pub fn acknowledge(&self, status: &Value) {
+        if status.get("uuid").is_none() {
+            return;
+        }
+        self.accepted(json!({"type": "ACKNOWLEDGE", "acknowledge": {
+            "agent_id": status["agent_id"], "task_id": status["task_id"], "uuid": status["uuid"]}}));
+    }
+
+    pub fn kill(&self, task: &str) {
+        self.accepted(json!({"type": "KILL", "kill": {"task_id": {"value": task}}}));
+    }
+
+    pub fn teardown(&self) {
+        self.accepted(json!({"type": "TEARDOWN"}));
+    }
+}
+
+/// A command task on the agent of an offer; `resources` are pairs of name and amount.
+pub fn task(offer: &Value, id: &str, command: &str, resources: &[(&str, f64)]) -> Value {
+    let resources: Vec<_> = resources
+        .iter()
+        .map(|(name, value)| json!({"name": name, "type": "SCALAR", "scalar": {"value": value}}))
+        .collect();
+    json!({
+        "name": id, "task_id": {"value": id}, "agent_id": offer["agent_id"],
+        "command": {"value": command, "shell": true}, "resources": resources,
+    })
+}
+
+/// The bytes of a status uuid.
+pub fn uuid_bytes(status: &Value) -> Vec<u8> {
+    let text = status["uuid"].as_str().expect("a uuid");
+    base64::engine::general_purpose::STANDARD
+        .decode(text)
+        .expect("base64")
+}
+
+/// One RecordIO record: its length in decimal, a line feed, so many bytes. Nothing at the end.
+fn next_record(reader: &mut impl Read) -> Option<Vec<u8>> {
+    let mut digits = String::new();
+    loop {
+        let mut byte = [0];
+        reader.read_exact(&mut byte).ok()?;
+        if byte == *b"\n" {
+            break;
+        }
+        assert!(
+            byte[0].is_ascii_digit(),
+            "not a record header: {digits:?} then {byte:?}"
+        );
+        digits.push(char::from(byte[0]));
+    }
+    let mut record = vec![0; digits.parse().expect("a length")];
+    reader.read_exact(&mut record).ok()?;
+    Some(record)
+}

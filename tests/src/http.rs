@@ -1,0 +1,102 @@
+//! Plain HTTP requests, by a client that shares no code with the product.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use ureq::Agent;
+
+/// No answer takes longer.
+const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// A whole answer.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    pub status: u16,
+    pub headers: Vec<(String, String)>,
+    pub body: Vec<u8>,
+}
+
+impl Answer {
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body)
+            .unwrap_or_else(|e| panic!("not JSON ({e}): {}", self.text()))
+    }
+
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers
+            .iter()
+            .find(|(n, _)| n.eq_ignore_ascii_case(name))
+            .map(|(_, v)| v.as_str())
+    }
+}
+
+/// A client that takes every status for an answer.
+pub(crate) fn client(limit: Option<Duration>) -> Agent {
+    let config = Agent::config_builder()
+        .http_status_as_error(false)
+        .max_redirects(0)
+        .timeout_global(limit)
+        .build();
+    config.into()
+}
+
+/// GET.
+pub fn get(url: &str) -> Answer {
+    try_get(url).unwrap_or_else(|e| panic!("GET {url}: {e}"))
+}
+
+/// GET, where the other side may be gone.
+pub fn try_get(url: &str) -> Result<Answer, ureq::Error> {
+    answer(client(Some(TIMEOUT)).get(url).call()?)
+}
+
+/// POST with these headers.
+pub fn post(url: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
+    try_post(url, headers, body).unwrap_or_else(|e| panic!("POST {url}: {e}"))
+}
+
+/// POST, where the other side may hang up before it has read everything.
+pub fn try_post(url: &str, headers: &[(&str, &str)], body: &[u8]) -> Result<Answer, ureq::Error> {
+    let mut request = client(Some(TIMEOUT)).post(url);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    answer(request.send(body)?)
+}
+
+/// POST of a JSON value.
+pub fn post_json(url: &str, body: &Value) -> Answer {
+    post(
+        url,
+        &[("content-type", "application/json")],
+        body.to_string().as_bytes(),
+    )
+}
+
+fn answer(mut response: ureq::http::Response<ureq::Body>) -> Result<Answer, ureq::Error> {
+    let headers = response
+        .headers()
+        .iter()
+        .map(|(n, v)| {
+            (
+                n.to_string(),
+                String::from_utf8_lossy(v.as_bytes()).into_owned(),
+            )
+        })
+        .collect();
+    let status = response.status().as_u16();
+    let body = response
+        .body_mut()
+        .with_config()
+        .limit(1 << 30)
+        .read_to_vec()?;
+    Ok(Answer {
+        status,
+        headers,
+        body,
+    })
+}

@@ -1,0 +1,126 @@
+//! The kernel's own view: processes, cgroups, mounts; and the removal of what a test left there.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::wait::eventually;
+
+/// The path of one group of a cgroup-v1 hierarchy, or of the unified one, under `root`.
+pub fn groups_below(root: &str) -> Vec<PathBuf> {
+    let mounts = std::fs::read_to_string("/proc/self/mounts").expect("/proc is mounted");
+    let mut found = Vec::new();
+    for mount in mounts.lines() {
+        let mut fields = mount.split(' ').skip(1);
+        let (Some(path), Some(kind)) = (fields.next(), fields.next()) else {
+            continue;
+        };
+        if kind == "cgroup" || kind == "cgroup2" {
+            walk(&Path::new(path).join(root), &mut found);
+        }
+    }
+    found
+}
+
+/// Depth first, children before their parents.
+fn walk(dir: &Path, found: &mut Vec<PathBuf>) {
+    let Ok(entries) = std::fs::read_dir(dir) else {
+        return;
+    };
+    for entry in entries.flatten().filter(|e| e.path().is_dir()) {
+        walk(&entry.path(), found);
+    }
+    found.push(dir.to_owned());
+}
+
+/// The processes in any group under `root`.
+pub fn processes_below(root: &str) -> Vec<i32> {
+    processes_of(groups_below(root).iter())
+}
+
+fn processes_of<'a>(groups: impl Iterator<Item = &'a PathBuf>) -> Vec<i32> {
+    let mut pids: Vec<i32> = groups
+        .filter_map(|group| std::fs::read_to_string(group.join("cgroup.procs")).ok())
+        .flat_map(|text| {
+            text.lines()
+                .filter_map(|l| l.parse().ok())
+                .collect::<Vec<_>>()
+        })
+        .collect();
+    pids.sort_unstable();
+    pids.dedup();
+    pids
+}
+
+/// The processes of containers under `root`: all but launcher and supervisors, which stand in a group
+/// of their own.
+pub fn tasks_below(root: &str) -> Vec<i32> {
+    let groups = groups_below(root);
+    let of_containers = groups
+        .iter()
+        .filter(|group| !group.ends_with(".supervisors"));
+    processes_of(of_containers)
+}
+
+/// Kills and removes everything under a test's own cgroup root.
+pub fn remove_groups(root: &str) {
+    let limit = Duration::from_secs(10);
+    eventually("the test's processes are gone", limit, || {
+        let pids = processes_below(root);
+        for pid in &pids {
+            kill(*pid, nix::sys::signal::Signal::SIGKILL);
+        }
+        pids.is_empty().then_some(())
+    });
+    eventually("the test's cgroups are gone", limit, || {
+        let groups = groups_below(root);
+        for group in &groups {
+            // Busy for a moment after its last process ended; looked at again.
+            let _ = std::fs::remove_dir(group);
+        }
+        groups.is_empty().then_some(())
+    });
+}
+
+/// Sends a signal; a process that has gone is no error.
+pub fn kill(pid: i32, signal: nix::sys::signal::Signal) {
+    let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), signal);
+}
+
+/// The start time of a process in clock ticks since boot: with the pid, its identity.
+pub fn start_time(pid: i32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit(')')
+        .next()?
+        .split_whitespace()
+        .nth(19)?
+        .parse()
+        .ok()
+}
+
+/// Processes whose command line contains `needle`.
+pub fn processes_like(needle: &str) -> Vec<i32> {
+    let Ok(entries) = std::fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    let pids = entries
+        .flatten()
+        .filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
+    pids.filter(|pid| {
+        std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|bytes| {
+            String::from_utf8_lossy(&bytes)
+                .replace('\0', " ")
+                .contains(needle)
+        })
+    })
+    .collect()
+}
+
+/// Mounts whose line mentions `needle`.
+pub fn mounts_like(needle: &str) -> Vec<String> {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").expect("/proc is mounted");
+    mounts
+        .lines()
+        .filter(|l| l.contains(needle))
+        .map(str::to_owned)
+        .collect()
+}

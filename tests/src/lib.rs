@@ -1,0 +1,30 @@
+//! The harness: real daemons on loopback, a scheduler that speaks both encodings, the kernel's view.
+//!
+//! Everything that a test starts hangs from one [`Cluster`], whose end kills the daemons, empties
+//! and removes the cgroups below a root of its own, and deletes the work directory, also when the
+//! test failed. Nothing else on the machine is touched.
+
+pub mod cluster;
+pub mod daemon;
+pub mod framework;
+pub mod http;
+pub mod kernel;
+pub mod wait;
+
+pub use cluster::{Cluster, Setup};
+pub use framework::{Encoding, Framework};
+
+/// Why a test cannot run here, or nothing.
+pub type Missing = Option<String>;
+
+/// The reason, when the process is not root.
+pub fn unless_root() -> Missing {
+    (!nix::unistd::Uid::effective().is_root()).then(|| "needs root".to_owned())
+}
+
+/// The reason, when a program is not installed.
+pub fn unless_installed(program: &str) -> Missing {
+    let found = std::env::var_os("PATH")
+        .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(program).is_file()));
+    (!found).then(|| format!("needs `{program}`, which is not installed"))
+}

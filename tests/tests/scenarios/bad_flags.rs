@@ -1,0 +1,233 @@
+//! First mistakes on the command line: each says what was wrong, where, and what would be right.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use meseta_tests::daemon::binary;
+use meseta_tests::{kernel, unless_root, wait};
+
+use crate::{Scenario, anywhere};
+
+pub(crate) const ALL: &[Scenario] = &[
+    ("ten_kinds_of_malformed_resources", anywhere, resources),
+    (
+        "an_unknown_flag_suggests_the_near_one",
+        anywhere,
+        unknown_flag,
+    ),
+    ("a_port_in_use", anywhere, port_in_use),
+    ("a_work_dir_that_cannot_be_written", anywhere, work_dir),
+    ("a_master_that_answers_nothing", anywhere, silent_master),
+    (
+        "an_address_beyond_loopback_needs_a_word",
+        anywhere,
+        beyond_loopback,
+    ),
+    ("values_out_of_range", anywhere, ranges),
+    ("a_cgroups_root_that_leads_out", unless_root, cgroups_root),
+];
+
+/// Runs a daemon that must refuse to start, and gives what it said.
+fn refused(verb: &str, dir: &Path, flags: &[&str]) -> String {
+    let mut child = Command::new(binary())
+        .arg(verb)
+        .arg(format!("--work_dir={}", dir.display()))
+        .args(flags)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("meseta runs");
+    let what = format!("{verb} {flags:?} is refused");
+    let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        wait::eventually(&what, Duration::from_secs(15), || {
+            child.try_wait().expect("wait")
+        })
+    }));
+    let _ = child.kill();
+    let Output { status, stderr, .. } = child.wait_with_output().expect("wait");
+    let said = String::from_utf8_lossy(&stderr).into_owned();
+    assert!(ended.is_ok(), "{what}, but it ran: {said}");
+    assert!(!status.success(), "{what}, but it succeeded");
+    assert!(!said.contains("panicked"), "{said}");
+    said
+}
+
+fn agent(flags: &[&str]) -> String {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut all = vec!["--port=0", "--master=127.0.0.1:1"];
+    all.extend(flags);
+    refused("agent", dir.path(), &all)
+}
+
+fn resources() {
+    for (text, word) in [
+        ("cpus", "cpus"),
+        ("cpus:", "cpus"),
+        (":4", ":"),
+        ("cpus:4;mem:1:2", "mem"),
+        ("cpus(ads:4", "("),
+        ("cpus:-1", "cpus"),
+        ("cpus:NaN", "cpus"),
+        ("ports:[5-1]", "5-1"),
+        ("ports:[1-2", "["),
+        ("cpus:1;cpus:[1-2]", "cpus"),
+        ("cpus(*/..):1", "Role"),
+        ("zones:{a,a}", "a"),
+        ("gpus:0.5", "gpus"),
+        ("[{\"name\":\"cpus\"}]", "type"),
+        ("[{\"name\":\"cpus\",", "JSON"),
+        ("cpus:1e999", "cpus"),
+    ] {
+        let said = agent(&[&format!("--resources={text}")]);
+        assert!(
+            said.contains("resources") && said.contains(word),
+            "{text}: {said}"
+        );
+    }
+}
+
+fn unknown_flag() {
+    let said = agent(&["--resorces=cpus:1"]);
+    assert!(
+        said.contains("--resorces") && said.contains("--resources"),
+        "{said}"
+    );
+    let dir = tempfile::tempdir().expect("a directory");
+    let said = refused("master", dir.path(), &["--alocation_interval=1secs"]);
+    assert!(said.contains("--allocation_interval"), "{said}");
+}
+
+fn port_in_use() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = taken.local_addr().expect("an address").port();
+    let flag = format!("--port={port}");
+    for (verb, flags) in [
+        ("master", vec![flag.as_str()]),
+        ("agent", vec![flag.as_str(), "--master=127.0.0.1:1"]),
+    ] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let said = refused(verb, dir.path(), &flags);
+        assert!(
+            said.contains(&port.to_string()) && said.contains("in use"),
+            "{verb}: {said}"
+        );
+    }
+}
+
+fn work_dir() {
+    // A file where the directory should be: not writable for root either.
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let dir = file.path().join("state");
+    for (verb, flags) in [
+        ("master", vec!["--port=0"]),
+        ("agent", vec!["--port=0", "--master=127.0.0.1:1"]),
+    ] {
+        let said = refused(verb, &dir, &flags);
+        assert!(
+            said.contains("work_dir") || said.contains(&dir.display().to_string()),
+            "{verb}: {said}"
+        );
+    }
+}
+
+/// The agent does not give up: it says so and serves its own pages; so does a verb, which ends.
+fn silent_master() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let root = format!("meseta-test-silent-{}", std::process::id());
+    let address = silent.local_addr().expect("an address").to_string();
+    let dir = tempfile::tempdir().expect("a directory");
+    let flags = [
+        "--port=0".to_owned(),
+        format!("--master={address}"),
+        "--resources=cpus:1;mem:64".to_owned(),
+        format!("--runtime_dir={}", dir.path().join("run").display()),
+        format!("--cgroups_root={root}"),
+    ];
+    let mut agent = meseta_tests::daemon::Daemon::start("agent", &dir.path().join("agent"), &flags);
+    agent.page("/health");
+    wait::eventually(
+        "the log names the master that does not answer",
+        Duration::from_secs(30),
+        || agent.log_text().contains(&address).then_some(()),
+    );
+    agent.terminate(Duration::from_secs(10));
+    let left = kernel::groups_below(&root);
+    kernel::remove_groups(&root);
+    let runtime: Vec<_> = std::fs::read_dir(dir.path().join("run"))
+        .map(|entries| entries.flatten().map(|e| e.path()).collect())
+        .unwrap_or_default();
+    assert_eq!(
+        runtime,
+        Vec::<std::path::PathBuf>::new(),
+        "nor runtime files"
+    );
+    assert_eq!(
+        left,
+        Vec::<std::path::PathBuf>::new(),
+        "an agent without tasks leaves no groups"
+    );
+    drop(silent);
+    let output = Command::new(binary())
+        .args(["agents", &format!("--master={address}")])
+        .output()
+        .expect("meseta runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success() && said.contains(&address),
+        "{said}"
+    );
+}
+
+fn beyond_loopback() {
+    let dir = tempfile::tempdir().expect("a directory");
+    for (verb, flags) in [
+        ("master", vec!["--port=0", "--ip=0.0.0.0"]),
+        (
+            "agent",
+            vec!["--port=0", "--ip=0.0.0.0", "--master=127.0.0.1:1"],
+        ),
+    ] {
+        let said = refused(verb, dir.path(), &flags);
+        assert!(said.contains("--insecure"), "{verb}: {said}");
+    }
+}
+
+fn ranges() {
+    let dir = tempfile::tempdir().expect("a directory");
+    for (flag, word) in [
+        ("--allocation_interval=soon", "soon"),
+        ("--allocation_interval=-1secs", "-1"),
+        ("--weights=ads", "ads"),
+        ("--weights=ads=0", "ads"),
+        ("--weights=ads=NaN", "ads"),
+        ("--port=70000", "70000"),
+        ("--registry=papyrus", "papyrus"),
+        ("--agent_ping_timeout=0secs", "agent_ping_timeout"),
+    ] {
+        let said = refused("master", dir.path(), &[flag]);
+        assert!(said.contains(word), "{flag}: {said}");
+    }
+    for (flag, word) in [
+        ("--attributes=rack", "rack"),
+        ("--attributes=rack:{a,b}", "rack"),
+        ("--isolation=cgroups/teleport", "teleport"),
+        ("--isolation=cgroups/cpu,cgroups/cpu", "cgroups/cpu"),
+        ("--master=nonsense:port:here", "master"),
+    ] {
+        let said = agent(&[flag]);
+        assert!(said.contains(word), "{flag}: {said}");
+    }
+}
+
+/// As an ordinary user there are no cgroups, and the flag means nothing.
+fn cgroups_root() {
+    for path in ["../up", "/absolute", "a/../b"] {
+        let said = agent(&[&format!("--cgroups_root={path}")]);
+        assert!(
+            said.contains("cgroups root") && said.contains(path),
+            "{path}: {said}"
+        );
+    }
+}

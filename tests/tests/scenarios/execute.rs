@@ -1,0 +1,184 @@
+//! `meseta execute`: output, exit codes, isolation seen from inside, and the end of stubborn tasks.
+
+use std::process::Output;
+use std::time::{Duration, Instant};
+
+use meseta_tests::framework::task;
+use meseta_tests::kernel;
+use meseta_tests::{Cluster, unless_root};
+use serde_json::json;
+
+use crate::{Scenario, anywhere};
+
+pub(crate) const ALL: &[Scenario] = &[
+    (
+        "prints_the_output_from_its_own_groups_and_namespace",
+        unless_root,
+        own_groups,
+    ),
+    ("exits_with_the_tasks_own_code", anywhere, exit_codes),
+    ("passes_the_environment", anywhere, environment),
+    ("ends_a_task_at_its_timeout", anywhere, timeout),
+    (
+        "a_task_that_ignores_sigterm_is_gone_after_its_grace",
+        anywhere,
+        stubborn,
+    ),
+];
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn own_groups() {
+    let cluster = Cluster::default();
+    let command =
+        "--command=echo hello; cat /proc/self/cgroup; echo pid $$; readlink /proc/self/ns/pid";
+    let output = cluster.meseta("execute", &[command, "--resources=cpus:0.5;mem:64"]);
+    let text = stdout(&output);
+    assert_eq!(output.status.code(), Some(0), "{text}{}", stderr(&output));
+    assert!(text.starts_with("hello\n"), "{text}");
+    let groups: Vec<_> = text
+        .lines()
+        .filter(|l| l.contains(&cluster.cgroups_root))
+        .collect();
+    assert!(
+        !groups.is_empty(),
+        "not in a group below {}: {text}",
+        cluster.cgroups_root
+    );
+    for controller in ["cpu", "memory", "pids"] {
+        let own = groups.iter().any(|l| {
+            let mut fields = l.split(':').skip(1);
+            fields
+                .next()
+                .is_some_and(|names| names.is_empty() || names.split(',').any(|n| n == controller))
+        });
+        assert!(own, "no {controller} group of its own: {text}");
+    }
+    let host = std::fs::read_link("/proc/self/ns/pid").expect("a namespace");
+    assert!(
+        !text.contains(&host.display().to_string()),
+        "in the host's pid namespace: {text}"
+    );
+    let pid = text
+        .lines()
+        .find_map(|l| l.strip_prefix("pid "))
+        .expect("a pid");
+    assert!(
+        pid.parse::<u32>().is_ok_and(|pid| pid < 100),
+        "a pid of the host: {text}"
+    );
+    assert!(
+        stderr(&output).contains("TASK_FINISHED"),
+        "{}",
+        stderr(&output)
+    );
+}
+
+fn exit_codes() {
+    let cluster = Cluster::default();
+    let output = cluster.meseta(
+        "execute",
+        &["--command=exit 3", "--resources=cpus:0.1;mem:32"],
+    );
+    assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("TASK_FAILED"),
+        "{}",
+        stderr(&output)
+    );
+    let output = cluster.meseta(
+        "execute",
+        &["--command=kill -SEGV $$", "--resources=cpus:0.1;mem:32"],
+    );
+    assert_eq!(output.status.code(), Some(139), "{}", stderr(&output));
+    let output = cluster.meseta(
+        "execute",
+        &["--command=echo oops >&2", "--resources=cpus:0.1;mem:32"],
+    );
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(stderr(&output).contains("oops"), "{}", stderr(&output));
+    assert_eq!(stdout(&output), "");
+}
+
+fn environment() {
+    let cluster = Cluster::default();
+    let args = [
+        "--command=env",
+        "--resources=cpus:0.1;mem:32",
+        "--env=COLOUR=blue",
+        "--env={\"A\":\"b c\"}",
+    ];
+    let output = cluster.meseta("execute", &args);
+    let text = stdout(&output);
+    assert!(
+        text.contains("COLOUR=blue\n") && text.contains("A=b c\n"),
+        "{text}"
+    );
+    assert!(
+        text.contains("MESOS_SANDBOX=") && text.contains("MESOS_FRAMEWORK_ID="),
+        "{text}"
+    );
+    assert!(
+        !text.contains("MESETA_LOG"),
+        "the agent's own environment leaks: {text}"
+    );
+}
+
+fn timeout() {
+    let cluster = Cluster::default();
+    let args = [
+        "--command=sleep 600",
+        "--resources=cpus:0.1;mem:32",
+        "--timeout=1secs",
+    ];
+    let output = cluster.meseta("execute", &args);
+    assert_eq!(output.status.code(), Some(124), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("TASK_KILLED"),
+        "{}",
+        stderr(&output)
+    );
+}
+
+/// The grace is 1 s here; the bar is grace + 2 s.
+fn stubborn() {
+    let cluster = Cluster::default();
+    let mut framework = cluster.framework();
+    let offer = framework.offer();
+    let marker = format!("777{}", std::process::id());
+    let command = format!("trap '' TERM; echo ready; while :; do sleep {marker}; done");
+    let mut info = task(
+        &offer,
+        "stubborn",
+        &command,
+        &[("cpus", 0.1), ("mem", 32.0)],
+    );
+    info["kill_policy"] = json!({"grace_period": {"nanoseconds": 1_000_000_000_i64}});
+    framework.launch(&offer, &[info]);
+    framework.until_state("stubborn", "TASK_RUNNING");
+    meseta_tests::wait::eventually("the command runs", Duration::from_secs(5), || {
+        (!kernel::processes_like(&format!("sleep {marker}")).is_empty()).then_some(())
+    });
+    let asked = Instant::now();
+    framework.kill("stubborn");
+    framework.until_state("stubborn", "TASK_KILLED");
+    let took = asked.elapsed();
+    assert!(
+        took >= Duration::from_millis(900),
+        "killed before its grace: {took:?}"
+    );
+    assert!(
+        took <= Duration::from_secs(3),
+        "still there after grace + 2 s: {took:?}"
+    );
+    assert_eq!(
+        kernel::processes_like(&format!("sleep {marker}")),
+        Vec::<i32>::new()
+    );
+}

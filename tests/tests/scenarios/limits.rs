@@ -1,0 +1,242 @@
+//! Limits on the real kernel: memory, cpu, processes.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use meseta_tests::framework::task;
+use meseta_tests::{Cluster, Missing, Setup, http, kernel, unless_root, wait};
+
+use crate::Scenario;
+
+pub(crate) const ALL: &[Scenario] = &[
+    (
+        "a_64_mb_task_that_touches_200_mb_fails_with_the_reason",
+        unless_root,
+        memory,
+    ),
+    (
+        "half_a_cpu_under_cfs_is_throttled_to_half_a_cpu",
+        unless_cfs,
+        throttled,
+    ),
+    (
+        "a_fork_bomb_stays_inside_its_pids_limit",
+        unless_root,
+        fork_bomb,
+    ),
+];
+
+fn unless_cfs() -> Missing {
+    unless_root()
+}
+
+/// Touches this many MB and holds them; a shell is enough.
+fn touch_mb(mb: u32) -> String {
+    format!("exec head -c {mb}m /dev/zero | tail -c {mb}m >/dev/null; sleep 30")
+}
+
+fn memory() {
+    let cluster = Cluster::default();
+    let mut framework = cluster.framework();
+    let offer = framework.offer();
+    framework.launch(
+        &offer,
+        &[task(
+            &offer,
+            "hog",
+            &touch_mb(200),
+            &[("cpus", 0.5), ("mem", 64.0)],
+        )],
+    );
+    let status = framework.until_state("hog", "TASK_FAILED");
+    assert_eq!(
+        status["reason"], "REASON_CONTAINER_LIMITATION_MEMORY",
+        "{status:#}"
+    );
+    let message = status["message"].as_str().expect("a message");
+    assert!(
+        message.starts_with("Memory limit exceeded: Requested: 64MB"),
+        "{message}"
+    );
+    assert!(message.contains("Maximum Used: 64MB"), "{message}");
+    let limitation = &status["limitation"]["resources"][0];
+    assert_eq!(limitation["name"], "mem", "{status:#}");
+    assert!(
+        limitation["scalar"]["value"].as_f64().expect("MB") >= 60.0,
+        "{status:#}"
+    );
+}
+
+/// Sum of one counter over the container's groups, from the kernel's own file.
+fn cpu_stat(cluster: &Cluster, name: &str) -> u64 {
+    let groups = kernel::groups_below(&cluster.cgroups_root);
+    let texts = groups
+        .iter()
+        .filter_map(|g| std::fs::read_to_string(g.join("cpu.stat")).ok());
+    texts
+        .flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>())
+        .filter_map(|line| {
+            line.strip_prefix(name)?
+                .strip_prefix(' ')?
+                .parse::<u64>()
+                .ok()
+        })
+        .max()
+        .unwrap_or(0)
+}
+
+/// CPU seconds of the task as the agent measures them.
+fn cpu_seconds(cluster: &Cluster) -> f64 {
+    let answer = http::get(&format!("{}/monitor/statistics", cluster.agent().url)).json();
+    let statistics = &answer[0]["statistics"];
+    let part = |name: &str| statistics[name].as_f64().unwrap_or(0.0);
+    part("cpus_user_time_secs") + part("cpus_system_time_secs")
+}
+
+/// What happened in some five seconds.
+#[derive(Debug)]
+struct Window {
+    used: f64,
+    periods: u64,
+    throttled: u64,
+}
+
+const WINDOWS_MAX: usize = 10;
+
+/// Fifty periods by the kernel's count; CPU time from the kernel's own file.
+fn window(cluster: &Cluster) -> Window {
+    let (start, seconds) = (Instant::now(), kernel_cpu_seconds(cluster));
+    let (periods, throttled) = (
+        cpu_stat(cluster, "nr_periods"),
+        cpu_stat(cluster, "nr_throttled"),
+    );
+    wait::eventually("50 periods have passed", Duration::from_secs(30), || {
+        (cpu_stat(cluster, "nr_periods") >= periods + 50).then_some(())
+    });
+    let used = (kernel_cpu_seconds(cluster) - seconds) / start.elapsed().as_secs_f64();
+    Window {
+        used,
+        periods: cpu_stat(cluster, "nr_periods") - periods,
+        throttled: cpu_stat(cluster, "nr_throttled") - throttled,
+    }
+}
+
+/// CPU seconds of the busiest group, from `cpuacct.usage` (v1) or `cpu.stat` (v2).
+fn kernel_cpu_seconds(cluster: &Cluster) -> f64 {
+    let groups = kernel::groups_below(&cluster.cgroups_root);
+    let nanoseconds = groups
+        .iter()
+        .filter(|g| {
+            g.parent()
+                .and_then(|p| p.parent())
+                .is_some_and(|p| p.ends_with(&cluster.cgroups_root))
+        })
+        .filter_map(|g| {
+            std::fs::read_to_string(g.join("cpuacct.usage"))
+                .ok()?
+                .trim()
+                .parse::<u64>()
+                .ok()
+        })
+        .max();
+    let microseconds = cpu_stat(cluster, "usage_usec");
+    match nanoseconds {
+        Some(ns) => Duration::from_nanos(ns).as_secs_f64(),
+        None => Duration::from_micros(microseconds).as_secs_f64(),
+    }
+}
+
+/// Two loops, so that the container wants its half cpu in every period, whatever else the machine does.
+fn throttled() {
+    let mut setup = Setup::default();
+    setup.agent_flags.push("--cgroups_enable_cfs".to_owned());
+    let cluster = Cluster::start(setup);
+    let mut framework = cluster.framework();
+    let offer = framework.offer();
+    framework.launch(
+        &offer,
+        &[task(
+            &offer,
+            "spin",
+            "spin() { while :; do :; done; }; spin & spin",
+            &[("cpus", 0.5), ("mem", 64.0)],
+        )],
+    );
+    framework.until_state("spin", "TASK_RUNNING");
+    let limit = Duration::from_secs(30);
+    wait::eventually("some periods have passed", limit, || {
+        (cpu_stat(&cluster, "nr_periods") > 5 && cpu_seconds(&cluster) > 0.0).then_some(())
+    });
+    // Never above its half cpu; and at it, and throttled, in the first stretch in which the rest of the
+    // machine lets it have that much.
+    let throttled = (0..WINDOWS_MAX).any(|_| {
+        let seen = window(&cluster);
+        eprintln!("0.5 cpu: {seen:?}");
+        assert!(seen.used <= 0.53, "above its half cpu: {seen:?}");
+        seen.used >= 0.47 && seen.throttled * 10 >= seen.periods * 9
+    });
+    assert!(
+        throttled,
+        "never at half a cpu with 90 % of the periods throttled; is the machine idle?"
+    );
+    framework.kill("spin");
+    framework.until_state("spin", "TASK_KILLED");
+}
+
+fn fork_bomb() {
+    let mut setup = Setup::default();
+    setup.agent_flags.push("--cgroups_pids_limit=64".to_owned());
+    let cluster = Cluster::start(setup);
+    let mut framework = cluster.framework();
+    let offer = framework.offer();
+    let bomb = "bomb() { bomb | bomb & }; bomb; sleep 600";
+    framework.launch(
+        &offer,
+        &[task(&offer, "bomb", bomb, &[("cpus", 0.5), ("mem", 128.0)])],
+    );
+    framework.until_state("bomb", "TASK_RUNNING");
+    let denied = || {
+        let groups = kernel::groups_below(&cluster.cgroups_root);
+        let events = groups
+            .iter()
+            .filter_map(|g| std::fs::read_to_string(g.join("pids.events")).ok());
+        events
+            .filter_map(|t| {
+                t.lines()
+                    .find_map(|l| l.strip_prefix("max ")?.parse::<u64>().ok())
+            })
+            .sum::<u64>()
+    };
+    wait::eventually("the kernel refused a fork", Duration::from_secs(20), || {
+        (denied() > 0).then_some(())
+    });
+    // The kernel's own count: a list put together from several hierarchies, read one after the other,
+    // names processes that never lived at the same time.
+    let number = |group: &Path, file: &str| -> Option<u64> {
+        let text = std::fs::read_to_string(group.join(file)).ok()?;
+        text.trim().parse().ok()
+    };
+    let groups = kernel::groups_below(&cluster.cgroups_root);
+    let counts: Vec<u64> = groups
+        .iter()
+        .filter(|group| number(group, "pids.max") == Some(64))
+        .filter_map(|group| number(group, "pids.current"))
+        .collect();
+    assert!(!counts.is_empty(), "no group with the limit in {groups:?}");
+    assert!(
+        counts.iter().all(|count| *count <= 64),
+        "{counts:?} processes"
+    );
+    // The machine is usable: another task runs to its end beside the bomb.
+    let output = cluster.meseta(
+        "execute",
+        &["--command=echo fine", "--resources=cpus:0.1;mem:32"],
+    );
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "fine\n");
+    framework.kill("bomb");
+    framework.until_state("bomb", "TASK_KILLED");
+    assert_eq!(
+        kernel::tasks_below(&cluster.cgroups_root),
+        Vec::<i32>::new()
+    );
+}

@@ -1,0 +1,176 @@
+//! `meseta local`: up, used, ended; and nothing left behind.
+
+use std::io::Read as _;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use meseta_tests::daemon::binary;
+use meseta_tests::{Missing, kernel, unless_root, wait};
+use nix::sys::signal::Signal;
+
+use crate::{Scenario, anywhere};
+
+pub(crate) const ALL: &[Scenario] = &[
+    (
+        "ctrl_c_ends_everything_and_leaves_nothing",
+        unless_root,
+        ctrl_c,
+    ),
+    (
+        "its_own_death_ends_the_daemons_too",
+        unless_root_quietly,
+        killed,
+    ),
+    ("a_port_in_use_is_said_so", anywhere, port_in_use),
+];
+
+fn unless_root_quietly() -> Missing {
+    unless_root()
+}
+
+struct Local {
+    child: Child,
+    dir: tempfile::TempDir,
+    master: String,
+}
+
+impl Drop for Local {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn start() -> Local {
+    let dir = tempfile::TempDir::with_prefix("meseta-test-local-").expect("a directory");
+    let child = Command::new(binary())
+        .args([
+            "local",
+            "--port=0",
+            "--agent_port=0",
+            "--resources=cpus:2;mem:1024",
+        ])
+        .arg(format!("--work_dir={}", dir.path().display()))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("meseta runs");
+    let mut local = Local {
+        child,
+        dir,
+        master: String::new(),
+    };
+    let endpoint = local.dir.path().join("master/endpoint");
+    local.master = wait::eventually("the master listens", Duration::from_secs(20), || {
+        let text = std::fs::read_to_string(&endpoint).ok()?;
+        Some(text.trim().trim_start_matches("http://").to_owned())
+    });
+    let agent = local.dir.path().join("agent-1/endpoint");
+    wait::eventually("the agent listens", Duration::from_secs(20), || {
+        agent.exists().then_some(())
+    });
+    local
+}
+
+/// Runs a task that stays, and gives a word that its command line holds.
+fn occupy(local: &Local) -> String {
+    let word = format!("31{}", std::process::id());
+    let mut execute = Command::new(binary())
+        .args([
+            "execute",
+            "--resources=cpus:0.1;mem:32",
+            &format!("--master={}", local.master),
+        ])
+        .arg(format!("--command=sleep {word} & exec sleep {word}"))
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("meseta runs");
+    wait::eventually("the task runs", Duration::from_secs(20), || {
+        let sleeps = kernel::processes_like(&format!("sleep {word}"));
+        let real = sleeps.iter().filter(|pid| {
+            std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|c| c.trim() == "sleep")
+        });
+        (real.count() == 2).then_some(())
+    });
+    // The verb itself is not what is looked at; its task outlives it until the framework is gone.
+    execute.kill().expect("kill");
+    execute.wait().expect("wait");
+    word
+}
+
+/// What of this cluster the kernel still knows.
+fn leftovers(local: &Local, word: &str) -> Vec<String> {
+    let dir = local.dir.path().display().to_string();
+    let mut found: Vec<_> = kernel::processes_like(&dir)
+        .iter()
+        .map(|p| format!("process {p}"))
+        .collect();
+    found.extend(
+        kernel::processes_like(&format!("sleep {word}"))
+            .iter()
+            .map(|p| format!("task {p}")),
+    );
+    found.extend(kernel::mounts_like(&dir));
+    let groups = kernel::groups_below("meseta").into_iter().filter(|group| {
+        // Another cluster of this machine may have groups there; ours name our task's instance.
+        std::fs::read_to_string(local.dir.path().join("agent-1/instance"))
+            .is_ok_and(|name| group.to_string_lossy().contains(name.trim()))
+    });
+    found.extend(groups.map(|g| g.display().to_string()));
+    found
+}
+
+fn ctrl_c() {
+    let mut local = start();
+    let word = occupy(&local);
+    kernel::kill(
+        i32::try_from(local.child.id()).expect("a pid"),
+        Signal::SIGINT,
+    );
+    let status = wait::eventually("it ends", Duration::from_secs(20), || {
+        local.child.try_wait().expect("wait")
+    });
+    let mut said = String::new();
+    local
+        .child
+        .stderr
+        .take()
+        .expect("a pipe")
+        .read_to_string(&mut said)
+        .expect("text");
+    assert!(status.success(), "{status}: {said}");
+    assert!(
+        said.contains("meseta execute") || said.contains("execute --master"),
+        "no next command: {said}"
+    );
+    assert_eq!(leftovers(&local, &word), Vec::<String>::new(), "{said}");
+}
+
+fn killed() {
+    let mut local = start();
+    let word = occupy(&local);
+    local.child.kill().expect("kill");
+    wait::eventually(
+        "the daemons and tasks end by themselves",
+        Duration::from_secs(20),
+        || leftovers(&local, &word).is_empty().then_some(()),
+    );
+}
+
+fn port_in_use() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = taken.local_addr().expect("an address").port();
+    let dir = tempfile::tempdir().expect("a directory");
+    let output = Command::new(binary())
+        .args(["local", &format!("--port={port}"), "--agent_port=0"])
+        .arg(format!("--work_dir={}", dir.path().display()))
+        .output()
+        .expect("meseta runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success());
+    assert!(
+        said.contains(&port.to_string()) && said.contains("in use"),
+        "{said}"
+    );
+}

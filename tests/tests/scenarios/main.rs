@@ -1,0 +1,58 @@
+//! Scenarios over the real binary: what users do, and what they must see.
+//!
+//! Each test names what it needs of the machine; where that is absent it is listed as ignored, with
+//! the reason. Run one with `cargo test -p meseta-tests --test scenarios -- NAME` after
+//! `cargo build`, since the daemons are the binary beside the tests.
+
+mod bad_flags;
+mod bad_requests;
+mod conversation;
+mod execute;
+mod limits;
+mod local;
+mod metrics;
+mod restart;
+mod shares;
+
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use meseta_tests::Missing;
+
+/// A test with what it needs of the machine.
+type Scenario = (&'static str, fn() -> Missing, fn());
+
+fn main() {
+    let mut arguments = Arguments::from_args();
+    // One at a time: what a limit does can only be judged when nothing else wants the machine.
+    arguments.test_threads = arguments.test_threads.or(Some(1));
+    let groups: [(&str, &[Scenario]); 9] = [
+        ("execute", execute::ALL),
+        ("limits", limits::ALL),
+        ("conversation", conversation::ALL),
+        ("shares", shares::ALL),
+        ("metrics", metrics::ALL),
+        ("restart", restart::ALL),
+        ("bad_flags", bad_flags::ALL),
+        ("bad_requests", bad_requests::ALL),
+        ("local", local::ALL),
+    ];
+    let trials = groups
+        .into_iter()
+        .flat_map(|(group, all)| all.iter().map(move |scenario| trial(group, *scenario)))
+        .collect();
+    libtest_mimic::run(&arguments, trials).exit();
+}
+
+fn trial(group: &str, (name, missing, body): Scenario) -> Trial {
+    Trial::ignorable_test(format!("{group}::{name}"), move || match missing() {
+        Some(reason) => Ok::<_, Failed>(Completion::ignored_with(format!("not run: {reason}"))),
+        None => {
+            body();
+            Ok(Completion::Completed)
+        }
+    })
+}
+
+/// Needs nothing in particular.
+fn anywhere() -> Missing {
+    None
+}

@@ -1,0 +1,171 @@
+//! kill -9 of a daemon while a task runs: the same process goes on, each update comes once, in order.
+
+use std::time::Duration;
+
+use meseta_tests::framework::{framework_info, task, uuid_bytes};
+use meseta_tests::{Cluster, Encoding, Framework, kernel, wait};
+use serde_json::{Value, json};
+
+use crate::{Scenario, anywhere};
+
+pub(crate) const ALL: &[Scenario] = &[
+    ("the_agent_comes_back_to_the_same_process", anywhere, agent),
+    (
+        "the_master_gets_its_agents_and_tasks_back",
+        anywhere,
+        master,
+    ),
+    ("execute_outlives_the_master", anywhere, execute),
+    (
+        "a_task_that_ends_while_the_agent_is_down_is_told_truly",
+        anywhere,
+        ends_meanwhile,
+    ),
+];
+
+/// Launches a command that waits for a file and then exits with `code`.
+fn launch(cluster: &Cluster, framework: &mut Framework, code: i32) -> (std::path::PathBuf, i32) {
+    let gate = cluster.dir.path().join("gate");
+    let offer = framework.offer();
+    let marker = format!("0.05{}", std::process::id());
+    let command = format!(
+        "echo started; while [ ! -e {} ]; do sleep {marker}; done; exit {code}",
+        gate.display()
+    );
+    framework.launch(
+        &offer,
+        &[task(
+            &offer,
+            "t1",
+            &command,
+            &[("cpus", 0.1), ("mem", 32.0)],
+        )],
+    );
+    framework.until_state("t1", "TASK_RUNNING");
+    let needle = format!("while [ ! -e {} ]", gate.display());
+    let shell = wait::eventually("the command runs", Duration::from_secs(5), || {
+        // The supervisor is a clone of the launcher; the shell is the process that is `sh`.
+        kernel::processes_like(&needle).into_iter().find(|pid| {
+            std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|c| c.contains("sh"))
+        })
+    });
+    (gate, shell)
+}
+
+/// All updates of the task until its end, acknowledged, without repeats.
+fn updates_to_the_end(framework: &mut Framework) -> Vec<String> {
+    let (mut states, mut seen) = (Vec::new(), Vec::new());
+    loop {
+        let status = framework.update("t1");
+        if status.get("uuid").is_none() {
+            continue;
+        }
+        let uuid = uuid_bytes(&status);
+        assert!(
+            !seen.contains(&uuid),
+            "the same update twice although acknowledged: {status}"
+        );
+        seen.push(uuid);
+        let state = status["state"].as_str().expect("a state").to_owned();
+        framework.acknowledge(&status);
+        let ended = state == "TASK_FINISHED" || state == "TASK_FAILED";
+        states.push(state);
+        if ended {
+            return states;
+        }
+    }
+}
+
+fn agent() {
+    let mut cluster = Cluster::default();
+    let mut framework = cluster.framework();
+    let (gate, shell) = launch(&cluster, &mut framework, 0);
+    let born = kernel::start_time(shell);
+    cluster.restart_agent(0);
+    cluster.wait_for_agents(1);
+    assert_eq!(kernel::start_time(shell), born, "another process");
+    std::fs::write(&gate, "").expect("written");
+    assert_eq!(updates_to_the_end(&mut framework), ["TASK_FINISHED"]);
+}
+
+fn master() {
+    let mut cluster = Cluster::default();
+    let info = framework_info("dev");
+    let mut framework = Framework::subscribe(&cluster.scheduler_url(), Encoding::Json, &info);
+    let (gate, shell) = launch(&cluster, &mut framework, 0);
+    let born = kernel::start_time(shell);
+    let agent_id = agent_id(&cluster);
+    cluster.restart_master();
+    let mut again = info;
+    again["id"] = json!({"value": framework.id});
+    let mut framework = Framework::subscribe(&cluster.scheduler_url(), Encoding::Json, &again);
+    cluster.wait_for_agents(1);
+    assert_eq!(agent_id, self::agent_id(&cluster), "the agent keeps its id");
+    assert_eq!(kernel::start_time(shell), born, "another process");
+    // What is free beside the task is offered anew.
+    let offer = framework.offer();
+    let resources = offer["resources"].as_array().expect("resources");
+    let cpus = resources
+        .iter()
+        .find(|r| r["name"] == "cpus")
+        .expect("cpus");
+    assert_eq!(
+        cpus["scalar"]["value"], 3.9,
+        "the task's share is charged: {offer}"
+    );
+    std::fs::write(&gate, "").expect("written");
+    assert_eq!(updates_to_the_end(&mut framework), ["TASK_FINISHED"]);
+}
+
+/// `meseta execute` is a framework too: a restart of the master does not cost it its task.
+fn execute() {
+    let mut cluster = Cluster::default();
+    let gate = cluster.dir.path().join("gate");
+    let command = format!(
+        "--command=echo one; while [ ! -e {} ]; do sleep 0.05; done; echo two; exit 5",
+        gate.display()
+    );
+    let verb = std::process::Command::new(meseta_tests::daemon::binary())
+        .args(["execute", "--resources=cpus:0.1;mem:32", &command])
+        .arg(format!("--master={}", cluster.master.address()))
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("meseta runs");
+    wait::eventually("the task runs", Duration::from_secs(10), || {
+        let tasks = cluster.master.page("/tasks").json();
+        (tasks["tasks"][0]["state"] == "TASK_RUNNING").then_some(())
+    });
+    cluster.restart_master();
+    cluster.wait_for_agents(1);
+    std::fs::write(&gate, "").expect("written");
+    let output = verb.wait_with_output().expect("meseta ends");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(5), "{said}");
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout),
+        "one\ntwo\n",
+        "{said}"
+    );
+}
+
+fn agent_id(cluster: &Cluster) -> Value {
+    cluster.master.page("/slaves").json()["slaves"][0]["id"].clone()
+}
+
+fn ends_meanwhile() {
+    let mut cluster = Cluster::default();
+    let mut framework = cluster.framework();
+    let (gate, shell) = launch(&cluster, &mut framework, 7);
+    cluster.agents[0].kill();
+    std::fs::write(&gate, "").expect("written");
+    wait::eventually("the task ended", Duration::from_secs(10), || {
+        kernel::start_time(shell).is_none().then_some(())
+    });
+    cluster.restart_agent(0);
+    let status = framework.until_state("t1", "TASK_FAILED");
+    assert_eq!(
+        status["message"], "Command exited with status 7",
+        "{status:#}"
+    );
+}
