@@ -1,0 +1,286 @@
+//! The tables of scenarios in `docs/scenarios/`: each listed name has a row, and each named test exists.
+//!
+//! A page holds, once or more, a fenced list ```` ```names ```` with one scenario a line, and after it a table
+//! `| scenario | proven by |`. The second cell names tests in backticks, `target::path::test_name`, or says
+//! `non-goal: why`, or `open: why` (at most a tenth of a page). The target is a package (its unit tests), a
+//! test target (`scenarios`, `kernel`), or `package/target` where two packages have one of that name.
+//! What is not there, is not a test, or is `#[ignore]`d, fails here; that the tests run is CI's matter.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A reason shorter than this explains nothing.
+const REASON_BYTES_MIN: usize = 15;
+/// One in so many names of a page may be open.
+const OPEN_IN: usize = 10;
+
+fn root() -> PathBuf {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
+    tests.parent().expect("in the repository").into()
+}
+
+/// One list of names with its table.
+#[derive(Debug, Default)]
+struct Suite {
+    names: Vec<String>,
+    rows: Vec<(String, String)>,
+}
+
+fn suites(page: &str) -> Vec<Suite> {
+    let mut suites: Vec<Suite> = Vec::new();
+    let mut in_list = false;
+    for line in page.lines().map(str::trim) {
+        match (line, in_list) {
+            ("```names", _) => {
+                suites.push(Suite::default());
+                in_list = true;
+            }
+            ("```", true) => in_list = false,
+            (_, true) => {
+                let suite = suites.last_mut().expect("a list has begun");
+                suite.names.extend((!line.is_empty()).then(|| line.into()));
+            }
+            _ => {
+                let Some(suite) = suites.last_mut() else {
+                    continue;
+                };
+                let cells: Vec<_> = line.trim_matches('|').split(" | ").collect();
+                if let (true, [name, proof]) = (line.starts_with('|'), cells.as_slice()) {
+                    suite.rows.push((name.trim().into(), proof.trim().into()));
+                }
+            }
+        }
+    }
+    for suite in &mut suites {
+        suite.rows.retain(|(name, _)| name != "scenario");
+    }
+    suites
+}
+
+/// The test targets and unit tests of the workspace: what a name begins with, and where its files are.
+struct Targets(BTreeMap<String, Vec<(PathBuf, String)>>);
+
+impl Targets {
+    fn read() -> Self {
+        let output = Command::new(env!("CARGO"))
+            .args(["metadata", "--no-deps", "--format-version=1", "--offline"])
+            .current_dir(root())
+            .output()
+            .expect("cargo runs");
+        let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let mut found: BTreeMap<String, Vec<(PathBuf, String)>> = BTreeMap::new();
+        for package in metadata["packages"].as_array().expect("packages") {
+            let package_name = package["name"].as_str().expect("a name");
+            for target in package["targets"].as_array().expect("targets") {
+                let kind = target["kind"][0].as_str().expect("a kind");
+                let path = Path::new(target["src_path"].as_str().expect("a path"));
+                let dir = path.parent().expect("a file lies in a folder");
+                let name = target["name"].as_str().expect("a name");
+                match kind {
+                    "lib" | "bin" => found
+                        .entry(package_name.into())
+                        .or_default()
+                        .extend(tree(dir)),
+                    "test" => {
+                        let own = if path.ends_with("main.rs") {
+                            dir.into()
+                        } else {
+                            dir.join(name)
+                        };
+                        let mut files = tree(&own);
+                        files.push((
+                            path.into(),
+                            std::fs::read_to_string(path).expect("readable"),
+                        ));
+                        found.insert(format!("{package_name}/{name}"), files.clone());
+                        found.entry(name.into()).or_default().extend(files);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Self(found)
+    }
+
+    /// Why this is not the name of a test, if so.
+    fn refuse(&self, name: &str) -> Option<String> {
+        let (target, path) = name.split_once("::")?;
+        let Some(files) = self.0.get(target) else {
+            return Some(format!("{name}: no package or test target {target:?}"));
+        };
+        let mut modules: Vec<_> = path.split("::").collect();
+        let function = modules.pop()?;
+        let known = files.iter().any(|(file, text)| {
+            modules
+                .iter()
+                .all(|module| is_in(module, file, text, files))
+                && is_test(function, text)
+        });
+        (!known).then(|| format!("{name}: no such test, or it is ignored"))
+    }
+}
+
+/// Whether a module of that name is on the way to a file, or in it, or is how trials are grouped.
+fn is_in(module: &str, file: &Path, text: &str, files: &[(PathBuf, String)]) -> bool {
+    file.with_extension("")
+        .components()
+        .any(|part| part.as_os_str() == module)
+        || text.contains(&format!("mod {module} {{"))
+        || files
+            .iter()
+            .any(|(_, text)| text.contains(&format!("\"{module}\"")))
+}
+
+/// Whether a file holds a test function of that name, or a trial.
+fn is_test(function: &str, text: &str) -> bool {
+    if text.contains(&format!("\"{function}\"")) {
+        return true;
+    }
+    let opening = format!("fn {function}(");
+    text.match_indices(&opening).any(|(at, _)| {
+        let attributes = text[..at].rsplit("\n\n").next().unwrap_or_default();
+        let attributes = attributes.rsplit("}\n").next().unwrap_or_default();
+        attributes.contains("test]") && !attributes.contains("#[ignore")
+            || attributes.contains("#[tokio::test(")
+            || text.contains("proptest! {") && attributes.contains("#[test]")
+    })
+}
+
+fn tree(dir: &Path) -> Vec<(PathBuf, String)> {
+    let mut found = Vec::new();
+    let mut folders = vec![dir.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|ending| ending == "rs") {
+                let text = std::fs::read_to_string(&path).expect("readable");
+                found.push((path.strip_prefix(root()).unwrap_or(&path).into(), text));
+            }
+        }
+    }
+    found
+}
+
+/// What is wrong with one page.
+fn judge(page: &str, targets: &Targets) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let (mut total, mut open) = (0, 0);
+    let suites = suites(page);
+    if suites.is_empty() {
+        wrong.push("no list of names".to_owned());
+    }
+    for suite in suites {
+        total += suite.names.len();
+        for name in &suite.names {
+            match suite.rows.iter().filter(|(row, _)| row == name).count() {
+                1 => {}
+                count => wrong.push(format!("{name}: {count} rows instead of one")),
+            }
+        }
+        for (name, proof) in &suite.rows {
+            if name.starts_with("---") {
+                continue;
+            }
+            if !suite.names.contains(name) {
+                wrong.push(format!("{name}: a row that is not in the list"));
+            }
+            open += usize::from(proof.starts_with("open:"));
+            wrong.extend(
+                judge_row(proof, targets)
+                    .into_iter()
+                    .map(|why| format!("{name}: {why}")),
+            );
+        }
+    }
+    if open * OPEN_IN > total {
+        wrong.push(format!("{open} of {total} are open"));
+    }
+    wrong
+}
+
+fn judge_row(proof: &str, targets: &Targets) -> Vec<String> {
+    for mark in ["non-goal:", "open:"] {
+        if let Some(reason) = proof.strip_prefix(mark) {
+            let short = reason.trim().len() < REASON_BYTES_MIN;
+            return short
+                .then(|| format!("{mark} without a reason"))
+                .into_iter()
+                .collect();
+        }
+    }
+    let quoted = proof.split('`').skip(1).step_by(2);
+    let tests: Vec<_> = quoted.filter(|quoted| quoted.contains("::")).collect();
+    if tests.is_empty() {
+        return vec!["neither a test, nor `non-goal: why`, nor `open: why`".to_owned()];
+    }
+    tests
+        .iter()
+        .filter_map(|test| targets.refuse(test))
+        .collect()
+}
+
+#[test]
+fn every_scenario_has_a_test_or_a_reason() {
+    let targets = Targets::read();
+    let mut wrong = Vec::new();
+    let mut pages = 0;
+    for entry in std::fs::read_dir(root().join("docs/scenarios")).expect("the folder is there") {
+        let path = entry.expect("readable").path();
+        let name = path
+            .file_name()
+            .expect("a name")
+            .to_string_lossy()
+            .into_owned();
+        if path.extension().is_none_or(|ending| ending != "md") || name == "README.md" {
+            continue;
+        }
+        pages += 1;
+        let page = std::fs::read_to_string(&path).expect("readable");
+        wrong.extend(
+            judge(&page, &targets)
+                .into_iter()
+                .map(|why| format!("{name}: {why}")),
+        );
+    }
+    assert!(pages > 0, "no page found: the check would pass on nothing");
+    assert!(
+        wrong.is_empty(),
+        "docs/scenarios:\n  {}",
+        wrong.join("\n  ")
+    );
+}
+
+#[test]
+fn what_is_missing_is_seen() {
+    let targets = Targets::read();
+    let page = |rows: &str| {
+        format!("```names\nOne\nTwo\n```\n\n| scenario | proven by |\n|---|---|\n{rows}\n")
+    };
+    let sound = "| One | `scenario_tables::what_is_missing_is_seen` |\n\
+                 | Two | non-goal: it cannot be here |";
+    assert_eq!(judge(&page(sound), &targets), Vec::<String>::new());
+    for (rows, complaint) in [
+        ("| One | non-goal: it cannot be here |", "Two: 0 rows"),
+        ("| Three | non-goal: it cannot be here |", "not in the list"),
+        ("| One | non-goal: no |", "without a reason"),
+        ("| One | somehow |", "neither a test"),
+        ("| One | open: comes with the next one |", "1 of 2 are open"),
+        ("| One | `scenario_tables::judge` |", "no such test"),
+        (
+            "| One | `scenario_tables::elsewhere::what_is_missing_is_seen` |",
+            "no such test",
+        ),
+        ("| One | `nowhere::at_all` |", "no package or test target"),
+        (
+            "| One | `meseta-isolators::cpu::tests::never_written` |",
+            "no such test",
+        ),
+    ] {
+        let found = judge(&page(rows), &targets).join("\n");
+        assert!(found.contains(complaint), "{rows}: {found}");
+    }
+    assert!(judge("# nothing\n", &targets)[0].contains("no list of names"));
+}
