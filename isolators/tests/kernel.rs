@@ -18,6 +18,8 @@ mod posix;
 mod probe;
 #[path = "kernel/resources.rs"]
 mod resources;
+#[path = "kernel/revocable.rs"]
+mod revocable;
 #[path = "kernel/site.rs"]
 mod site;
 
@@ -42,7 +44,8 @@ enum Trees {
 }
 
 /// Run with every kind of trees.
-const ALL: [&[(&str, Test)]; 5] = [
+const ALL: [&[(&str, Test)]; 6] = [
+    revocable::TESTS,
     launching::TESTS,
     limits::TESTS,
     ending::TESTS,

@@ -2,7 +2,8 @@
 //!
 //! Pure but for `create_instance`, `create` and `write`, which carry out. On v2 a container's
 //! processes are in its `leaf`, since a group with enabled controllers may not hold any; supervisors
-//! are in the instance's `.supervisors`, outside every container, in each tree.
+//! are in the instance's `.supervisors`, outside every container, in each tree. Containers with
+//! revocable CPUs share one parent, `<instance>/.revocable`, by which they are held back together.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -12,6 +13,9 @@ use crate::identity::ContainerName;
 
 /// Folder of the launcher and the supervisors. No container's name can begin with a dot.
 const SUPERVISORS: &str = ".supervisors";
+
+/// Parent of the containers with revocable CPUs.
+const REVOCABLE: &str = ".revocable";
 
 /// Folder of a container's processes on v2.
 const LEAF: &str = "leaf";
@@ -140,6 +144,17 @@ impl Layout {
             .collect()
     }
 
+    /// The folder in each tree that containers with revocable CPUs are in.
+    pub fn revocable_dirs(&self) -> Vec<PathBuf> {
+        let dirs = self.instance_dirs().into_iter();
+        dirs.map(|dir| dir.join(REVOCABLE)).collect()
+    }
+
+    /// The parent of all containers with revocable CPUs, as groups whose knobs can be written.
+    pub fn revocable(&self) -> Groups {
+        self.groups_at(Path::new(REVOCABLE))
+    }
+
     /// v1 files that a launcher, having one thread, writes itself into, and its supervisors with it.
     pub fn supervisor_tasks(&self) -> Vec<PathBuf> {
         let dirs = self.supervisor_dirs().into_iter().zip(&self.trees);
@@ -156,11 +171,20 @@ impl Layout {
             .next()
     }
 
-    /// A container's folders.
+    /// A regular container's folders.
     pub fn container(&self, name: &ContainerName) -> Groups {
+        self.groups_at(Path::new(name.as_str()))
+    }
+
+    /// The folders of a container with revocable CPUs.
+    pub fn revocable_container(&self, name: &ContainerName) -> Groups {
+        self.groups_at(&Path::new(REVOCABLE).join(name.as_str()))
+    }
+
+    fn groups_at(&self, below: &Path) -> Groups {
         let group = |tree: &Tree| GroupDir {
             version: tree.version,
-            dir: tree.mount.join(&self.relative).join(name.as_str()),
+            dir: tree.mount.join(&self.relative).join(below),
             controllers: tree.controllers.clone(),
         };
         Groups {
@@ -168,19 +192,23 @@ impl Layout {
         }
     }
 
-    /// Makes the instance's folders, and the supervisors'.
+    /// Makes the instance's folders, the supervisors', and that of revocable containers.
     pub fn create_instance(&self) -> Result<(), KnobError> {
         for tree in &self.trees {
-            let supervisors = tree.mount.join(&self.relative).join(SUPERVISORS);
+            let instance = tree.mount.join(&self.relative);
+            let (supervisors, revocable) = (instance.join(SUPERVISORS), instance.join(REVOCABLE));
             match tree.version {
                 Version::V1 => {
-                    for controller in tree.controllers.iter().take(1) {
-                        v1::create(&supervisors, *controller)?;
+                    for dir in [&supervisors, &revocable] {
+                        for controller in tree.controllers.iter().take(1) {
+                            v1::create(dir, *controller)?;
+                        }
+                        v1::fill_cpuset(dir)?;
                     }
-                    v1::fill_cpuset(&supervisors)?;
                 }
                 Version::V2 => {
-                    v2::create_instance(&tree.mount, &self.relative, &tree.controllers)?;
+                    let below = self.relative.join(REVOCABLE);
+                    v2::create_instance(&tree.mount, &below, &tree.controllers)?;
                     v2::create(&supervisors)?;
                 }
             }

@@ -102,6 +102,7 @@ fn is_plain(write: &KnobWrite) -> bool {
     matches!(
         (write.controller, write.file),
         (Controller::Cpu, "cpu.idle")
+            | (Controller::Freezer, "freezer.state")
             | (Controller::Cpuset, "cpuset.cpus" | "cpuset.mems")
             | (Controller::Devices, "devices.allow" | "devices.deny")
     ) || (write.controller == Controller::Hugetlb && write.file.ends_with(".limit_in_bytes"))

@@ -7,6 +7,7 @@
 //! could not read back from the runtime folder and the kernel.
 
 mod extra;
+mod revocable;
 mod types;
 
 use std::collections::BTreeMap;
@@ -107,6 +108,8 @@ impl Containers {
             source,
         })?;
         layout.create_instance().map_err(OpenError::Groups)?;
+        revocable::prepare(&layout, settings.revocable_cpu_low_priority)
+            .map_err(OpenError::Groups)?;
         let launcher = Launcher::start(LauncherOptions {
             runtime_dir: options.runtime_dir.clone(),
             launch_timeout: options.launch_timeout,
@@ -134,9 +137,14 @@ impl Containers {
         self.launcher.pid()
     }
 
-    /// The container's groups, whether or not they exist.
+    /// The container's groups, whether or not they exist. Where a container is, the kernel remembers.
     pub fn groups(&self, name: &ContainerName) -> Groups {
-        self.layout.container(name)
+        let revocable = self.layout.revocable_container(name);
+        if revocable.exist() {
+            revocable
+        } else {
+            self.layout.container(name)
+        }
     }
 
     /// The container's folder in the runtime directory.
@@ -156,8 +164,12 @@ impl Containers {
         spec: &ContainerSpec,
         task: &TaskIsolation,
     ) -> Result<Launched, LaunchError> {
-        let groups = self.groups(&spec.name);
-        self.refuse_leftovers(spec, &groups)?;
+        self.refuse_leftovers(spec, &self.groups(&spec.name))?;
+        let groups = if spec.demand.cpus_revocable {
+            self.layout.revocable_container(&spec.name)
+        } else {
+            self.layout.container(&spec.name)
+        };
         let status_dir = self.runtime_dir(&spec.name);
         fs::create_dir(&status_dir).map_err(|source| LaunchError::RuntimeDir {
             name: spec.name.clone(),
@@ -203,6 +215,7 @@ impl Containers {
         groups.create().map_err(failed)?;
         let observed = Observed {
             fresh: true,
+            cpu_ceiling_us: revocable::ceiling(groups),
             ..Observed::default()
         };
         let mut launch = LaunchIsolation {
@@ -234,7 +247,10 @@ impl Containers {
         if !groups.exist() {
             return Err(ContainerError::Unknown(name.clone()));
         }
-        let mut observed = Observed::default();
+        let mut observed = Observed {
+            cpu_ceiling_us: revocable::ceiling(&groups),
+            ..Observed::default()
+        };
         for isolator in &self.isolators {
             isolator.observe(&groups, &mut observed);
         }
@@ -399,7 +415,7 @@ impl Containers {
                 .or_insert_with(|| Recovered::new(name))
                 .has_runtime_dir = true;
         }
-        for dir in self.layout.instance_dirs() {
+        for dir in self.parents() {
             for name in names_in(&dir)? {
                 found
                     .entry(name.clone())
@@ -411,10 +427,16 @@ impl Containers {
             container.supervisor = self.living_supervisor(name);
             container.exit = self.exit_record(name).ok().flatten();
             for isolator in &self.isolators {
-                isolator.recover(&self.layout.container(name));
+                isolator.recover(&self.groups(name));
             }
         }
         Ok(found.into_values().collect())
+    }
+
+    /// The folders that containers are in.
+    fn parents(&self) -> impl Iterator<Item = PathBuf> {
+        let dirs = self.layout.instance_dirs().into_iter();
+        dirs.chain(self.layout.revocable_dirs())
     }
 
     fn recorded_supervisor(&self, name: &ContainerName) -> Option<ProcessIdentity> {
@@ -442,7 +464,7 @@ impl Containers {
     /// they were of.
     pub fn sweep(&self) -> usize {
         let mut swept = std::collections::BTreeSet::new();
-        for dir in self.layout.instance_dirs() {
+        for dir in self.parents() {
             for name in names_in(&dir).unwrap_or_default() {
                 let known = self.runtime_dir(&name).exists();
                 if !known && remove_if_empty(&dir.join(name.as_str())) {
@@ -500,8 +522,12 @@ fn names_in(dir: &Path) -> io::Result<Vec<ContainerName>> {
 
 /// Removes the instance's own folders, deepest first; those in use stay, which is no error.
 fn remove_instance(layout: &Layout) {
-    for dir in layout.supervisor_dirs() {
-        remove_soon(&dir);
+    for dir in layout
+        .supervisor_dirs()
+        .iter()
+        .chain(&layout.revocable_dirs())
+    {
+        remove_soon(dir);
     }
     for dir in layout.instance_dirs().iter().chain(&layout.root_dirs()) {
         // Not recursive: another agent may have its folder in the shared root.

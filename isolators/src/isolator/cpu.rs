@@ -122,7 +122,8 @@ impl Isolator for Cpu {
             return Vec::new();
         };
         let write = |file, value: String| KnobWrite::new(Controller::Cpu, file, value);
-        let quota = self.quota(demand);
+        let below = |quota: u64| observed.cpu_ceiling_us.map_or(quota, |top| quota.min(top));
+        let quota = self.quota(demand).map(below);
         match group.version {
             Version::V1 => {
                 let mut plan = self.plan_weight(demand, "cpu.shares", group.version, observed);

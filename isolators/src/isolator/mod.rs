@@ -53,6 +53,9 @@ pub struct Observed {
     pub cpu_quota: bool,
     /// Whether the group runs only when nobody else wants the processor.
     pub cpu_idle: bool,
+    /// The quota in force above the group where none below it may be higher (v1), in microseconds
+    /// per period.
+    pub cpu_ceiling_us: Option<u64>,
 }
 
 /// What is looked at when usage is read.

@@ -1,0 +1,201 @@
+//! All containers with revocable CPUs as one: held back together, and each of them frozen.
+//!
+//! They share one parent group, which gets what regular containers leave: lowest weight, and idle
+//! where the kernel can (since 5.15). A quota on it binds them all. Invariant: nothing here touches a
+//! container outside that parent, except [`Containers::freeze`], which touches the one that is named.
+
+use std::fs;
+
+use super::{ContainerError, Containers, names_in};
+use crate::cgroup::{
+    Controller, GroupDir, Groups, KnobError, KnobWrite, Layout, Version, number, read_text,
+};
+use crate::demand::Demand;
+use crate::identity::ContainerName;
+
+/// CFS period of every group here, see `isolator/cpu.rs`.
+const PERIOD_US: u64 = 100_000;
+/// The kernel's least quota.
+const QUOTA_MIN_US: u64 = 1_000;
+/// The lowest weight: that of regular work is hundreds of times as much.
+const SHARES_LOW: u64 = 2;
+const WEIGHT_LOW: u64 = 1;
+/// By processor of the machine, where revocable work is to count as much as any other.
+const SHARES_PER_CPU: u64 = 1024;
+const WEIGHT_PER_CPU: u64 = 100;
+const SHARES_MAX: u64 = 262_144;
+const WEIGHT_MAX: u64 = 10_000;
+/// Rounds of lowering quotas below a new ceiling while containers come and go.
+const LOWER_ATTEMPTS: u32 = 5;
+
+/// Gives the parent of revocable containers its weight.
+pub(super) fn prepare(layout: &Layout, low_priority: bool) -> Result<(), KnobError> {
+    let groups = layout.revocable();
+    let Some(group) = groups.of(Controller::Cpu) else {
+        return Ok(());
+    };
+    let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
+    let (file, weight) = match (group.version, low_priority) {
+        (Version::V1, true) => ("cpu.shares", SHARES_LOW),
+        (Version::V2, true) => ("cpu.weight", WEIGHT_LOW),
+        (Version::V1, false) => ("cpu.shares", (SHARES_PER_CPU * processors).min(SHARES_MAX)),
+        (Version::V2, false) => ("cpu.weight", (WEIGHT_PER_CPU * processors).min(WEIGHT_MAX)),
+    };
+    // An idle group refuses a weight.
+    let is_idle = number(&group.dir, "cpu.idle") == Some(1);
+    let idle = |value: u64| KnobWrite::optional(Controller::Cpu, "cpu.idle", value);
+    if is_idle && !low_priority {
+        groups.write(&idle(0))?;
+    }
+    if !(is_idle && low_priority) {
+        groups.write(&KnobWrite::new(Controller::Cpu, file, weight))?;
+    }
+    if low_priority {
+        groups.write(&idle(1))?;
+    }
+    Ok(())
+}
+
+/// The quota above a container's group on v1, which refuses a higher one below it.
+pub(super) fn ceiling(groups: &Groups) -> Option<u64> {
+    let group = groups.of(Controller::Cpu)?;
+    if group.version != Version::V1 {
+        return None;
+    }
+    number(group.dir.parent()?, "cpu.cfs_quota_us")
+}
+
+impl Containers {
+    /// Holds all containers with revocable CPUs together to so many thousandths of a processor;
+    /// `None` lifts that. What the containers are limited to themselves is lowered with it where the
+    /// kernel demands that (v1), and comes back with [`Containers::update`]. False where there are no
+    /// groups to do it with.
+    pub fn throttle_revocable(&self, cpus_millis: Option<u64>) -> Result<bool, KnobError> {
+        let groups = self.layout.revocable();
+        let Some(group) = groups.of(Controller::Cpu) else {
+            return Ok(false);
+        };
+        let quota = cpus_millis.map(|millis| (PERIOD_US * millis / 1000).max(QUOTA_MIN_US));
+        let write = |file, value: String| KnobWrite::new(Controller::Cpu, file, value);
+        let wanted = quota.map(|quota| quota.to_string());
+        match group.version {
+            Version::V2 => {
+                let quota = wanted.unwrap_or_else(|| "max".to_owned());
+                groups.write(&write("cpu.max", format!("{quota} {PERIOD_US}")))?;
+            }
+            Version::V1 => {
+                groups.write(&write("cpu.cfs_period_us", PERIOD_US.to_string()))?;
+                let plan = write(
+                    "cpu.cfs_quota_us",
+                    wanted.unwrap_or_else(|| "-1".to_owned()),
+                );
+                let mut outcome = groups.write(&plan);
+                for _ in 0..LOWER_ATTEMPTS {
+                    let Some(quota) = quota.filter(|_| is_refused(&outcome)) else {
+                        break;
+                    };
+                    lower_below(group, quota)?;
+                    outcome = groups.write(&plan);
+                }
+                outcome?;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Asks the kernel to keep the memory of all containers with revocable CPUs below so many bytes
+    /// by reclaiming, never by killing; `None` lifts that. False where it cannot be asked.
+    pub fn squeeze_revocable(&self, bytes: Option<u64>) -> Result<bool, KnobError> {
+        let groups = self.layout.revocable();
+        let Some(group) = groups.of(Controller::Memory) else {
+            return Ok(false);
+        };
+        let (file, none) = match group.version {
+            Version::V1 => ("memory.soft_limit_in_bytes", "-1"),
+            Version::V2 => ("memory.high", "max"),
+        };
+        let value = bytes.map_or_else(|| none.to_owned(), |bytes| bytes.to_string());
+        groups.write(&KnobWrite::new(Controller::Memory, file, value))?;
+        Ok(true)
+    }
+
+    /// Stops all processes of a container where they are, or lets them go on. False where there is no
+    /// group to do it with.
+    pub fn freeze(&self, name: &ContainerName, frozen: bool) -> Result<bool, ContainerError> {
+        let groups = self.groups(name);
+        let Some(group) = groups.of(Controller::Freezer) else {
+            return Ok(false);
+        };
+        if !group.dir.exists() {
+            return Err(ContainerError::Unknown(name.clone()));
+        }
+        let (file, value) = match (group.version, frozen) {
+            (Version::V1, true) => ("freezer.state", "FROZEN"),
+            (Version::V1, false) => ("freezer.state", "THAWED"),
+            (Version::V2, true) => ("cgroup.freeze", "1"),
+            (Version::V2, false) => ("cgroup.freeze", "0"),
+        };
+        let written = groups.write(&KnobWrite::new(Controller::Freezer, file, value));
+        written.map_err(|source| ContainerError::Knob {
+            name: name.clone(),
+            source,
+        })?;
+        Ok(true)
+    }
+
+    /// Whether the freezer holds a container; `None` where that cannot be known.
+    pub fn is_frozen(&self, name: &ContainerName) -> Option<bool> {
+        let groups = self.groups(name);
+        let group = groups.of(Controller::Freezer)?;
+        match group.version {
+            Version::V1 => Some(read_text(&group.dir, "freezer.state")?.trim() != "THAWED"),
+            Version::V2 => Some(number(&group.dir, "cgroup.freeze")? == 1),
+        }
+    }
+
+    /// Whether a container of this demand is one of those that are held back together.
+    pub fn is_held_with_revocable(&self, demand: &Demand) -> bool {
+        demand.cpus_revocable && !self.layout.revocable_dirs().is_empty()
+    }
+}
+
+fn is_refused(outcome: &Result<(), KnobError>) -> bool {
+    matches!(outcome, Err(KnobError::Write { source, .. }) if source.raw_os_error() == Some(libc::EINVAL))
+}
+
+/// Lowers the quota of every container below a parent that is to have this one (v1).
+fn lower_below(parent: &GroupDir, quota: u64) -> Result<(), KnobError> {
+    let containers = names_in(&parent.dir).unwrap_or_default();
+    for name in containers {
+        lower(&parent.dir.join(name.as_str()), quota)?;
+    }
+    Ok(())
+}
+
+fn lower(dir: &std::path::Path, quota: u64) -> Result<(), KnobError> {
+    let children = fs::read_dir(dir).into_iter().flatten().flatten();
+    for child in children {
+        if child.file_type().is_ok_and(|kind| kind.is_dir()) {
+            lower(&child.path(), quota)?;
+        }
+    }
+    let file = "cpu.cfs_quota_us";
+    // -1, which is no number of this kind, is no quota, and inherits.
+    let Some(own) = number(dir, file) else {
+        return Ok(());
+    };
+    let period = number(dir, "cpu.cfs_period_us").unwrap_or(PERIOD_US);
+    let wanted = (quota * period / PERIOD_US).max(QUOTA_MIN_US);
+    if own <= wanted {
+        return Ok(());
+    }
+    let path = dir.join(file);
+    match fs::write(&path, wanted.to_string()) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        written => written.map_err(|source| KnobError::Write {
+            path,
+            value: wanted.to_string(),
+            source,
+        }),
+    }
+}
