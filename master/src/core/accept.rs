@@ -8,20 +8,16 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use meseta_proto::meseta::v1::{self as meseta, master_frame};
 use meseta_proto::mesos::v1::offer::{Operation, operation};
 use meseta_proto::mesos::v1::scheduler::{call, event};
 use meseta_proto::mesos::v1::task_status::Reason;
 use meseta_proto::mesos::v1::{self, OperationState, TaskInfo, TaskState};
 use meseta_resources::{AgentId, FrameworkId, OfferId, Resources, Role};
-use prost::Message;
 
 use super::framework::Framework;
 use super::io::Answer;
 use super::offers::{Offer, Refusal};
 use super::status::Verdict;
-use super::task::{self, ExecutorRecord, TaskRecord};
-use super::task_validation::{self, Valid};
 use super::wire::{self, Format};
 use super::{MasterCore, event_of};
 
@@ -35,10 +31,10 @@ const REFUSE_DEFAULT: Duration = Duration::from_secs(5);
 const REFUSE_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// What an ACCEPT works on: the sum of its offers.
-struct Basket {
-    agent: AgentId,
-    role: Role,
-    remaining: Resources,
+pub(super) struct Basket {
+    pub(super) agent: AgentId,
+    pub(super) role: Role,
+    pub(super) remaining: Resources,
 }
 
 impl MasterCore {
@@ -218,11 +214,16 @@ impl MasterCore {
                 Reason::TaskInvalid,
                 "The `id` field cannot be set on LAUNCH operations",
             ),
+            Some(operation::Type::LaunchGroup) if operation.id.is_none() => {
+                if let Some(group) = operation.launch_group {
+                    self.launch_group(framework, basket, group);
+                }
+            }
             Some(operation::Type::LaunchGroup) => self.refuse_tasks(
                 framework,
                 &operation,
                 Reason::TaskGroupInvalid,
-                "LAUNCH_GROUP is not supported by this version of the master",
+                "The `id` field cannot be set on LAUNCH_GROUP operations",
             ),
             Some(kind) => {
                 let text = format!(
@@ -247,7 +248,7 @@ impl MasterCore {
         }
     }
 
-    fn task_error(
+    pub(super) fn task_error(
         &mut self,
         framework: &FrameworkId,
         task: &TaskInfo,
@@ -280,93 +281,6 @@ impl MasterCore {
             },
         });
         self.event(framework, event);
-    }
-
-    fn launch(&mut self, id: &FrameworkId, basket: &mut Basket, mut info: TaskInfo) {
-        let (Some(framework), Some(agent)) =
-            (self.frameworks.get(id), self.agents.get(&basket.agent))
-        else {
-            return;
-        };
-        let valid = match task_validation::validate(
-            framework,
-            agent,
-            &mut info,
-            &basket.role,
-            &basket.remaining,
-        ) {
-            Ok(valid) => valid,
-            Err(reason) => {
-                self.task_error(id, &info, Reason::TaskInvalid, reason);
-                return;
-            }
-        };
-        let Ok(remaining) = basket.remaining.checked_sub(&valid.total()) else {
-            // Validation has just said otherwise.
-            self.counters.invariant_violations += 1;
-            return;
-        };
-        basket.remaining = remaining;
-        let framework_info = (*framework.terms.info).clone();
-        let launch_executor = valid
-            .executor
-            .as_ref()
-            .is_none_or(|executor| executor.is_new);
-        self.record(id, basket, &info, valid);
-        self.counters.tasks_launched += 1;
-        let run = meseta::RunTask {
-            framework: framework_info,
-            task: info,
-            launch_executor,
-            resource_version_uuid: None,
-            accepted_time: Some(self.now.unix.as_secs_f64()),
-        };
-        let agent = basket.agent.clone();
-        self.frame(&agent, master_frame::Message::RunTask(run));
-    }
-
-    /// Puts a launched task, and its executor if that is new, on the agent's books.
-    fn record(&mut self, id: &FrameworkId, basket: &Basket, info: &TaskInfo, valid: Valid) {
-        let (Some(framework), Some(agent)) = (
-            self.frameworks.get_mut(id),
-            self.agents.get_mut(&basket.agent),
-        ) else {
-            return;
-        };
-        agent.charge(id, &valid.total());
-        let mut executor_id = None;
-        if let Some(executor) = valid.executor {
-            executor_id = Some(executor.id.clone());
-            if executor.is_new {
-                let record = ExecutorRecord {
-                    executor_id: executor.id.clone(),
-                    framework_id: id.clone(),
-                    agent_id: basket.agent.clone(),
-                    resources: executor.resources,
-                    info: executor.info.encode_to_vec().into(),
-                };
-                Arc::make_mut(&mut agent.executors)
-                    .insert((id.clone(), executor.id), Arc::new(record));
-            }
-        }
-        let record = TaskRecord {
-            task_id: valid.task_id.clone(),
-            framework_id: id.clone(),
-            agent_id: basket.agent.clone(),
-            executor_id,
-            role: basket.role.clone(),
-            resources: valid.resources,
-            state: TaskState::TaskStaging,
-            update_state: None,
-            update_uuid: None,
-            statuses: Vec::new(),
-            description: task::describe(info),
-            unreachable_since: None,
-        };
-        framework
-            .tasks
-            .insert(valid.task_id.clone(), basket.agent.clone());
-        Arc::make_mut(&mut agent.tasks).insert((id.clone(), valid.task_id), Arc::new(record));
     }
 }
 

@@ -10,7 +10,7 @@ use meseta_proto::convert;
 use meseta_proto::meseta::v1::{self as meseta, master_frame};
 use meseta_proto::mesos::v1::scheduler::event;
 use meseta_proto::mesos::v1::{self, FrameworkInfo};
-use meseta_resources::{AgentId, FrameworkId, Role};
+use meseta_resources::{FrameworkId, Role};
 
 use super::call::{self, Subscribe};
 use super::framework::{self, Capabilities, Framework, Link, Terms};
@@ -178,8 +178,7 @@ impl MasterCore {
             return;
         };
         let info = (*framework.terms.info).clone();
-        let agents: BTreeSet<AgentId> = framework.tasks.values().cloned().collect();
-        for agent in agents {
+        for agent in self.agents_of(id) {
             let message = meseta::UpdateFramework {
                 framework: info.clone(),
             };

@@ -4,13 +4,14 @@
 //! the offer's role.
 
 use meseta_proto::mesos::v1::agent_info::capability::Type as Capability;
-use meseta_proto::mesos::v1::{self, ExecutorInfo, TaskInfo};
-use meseta_resources::{ExecutorId, IdError, Resource, Resources, Role, TaskId};
-use prost::Message;
+use meseta_proto::mesos::v1::{self, TaskInfo};
+use meseta_resources::{IdError, Resource, Resources, Role, TaskId};
 
 use super::accept::{allocated, for_agent};
 use super::agent::Agent;
+use super::executor_validation::{self, ValidExecutor};
 use super::framework::Framework;
+use super::part_validation::{check_check, check_container, check_environment, check_health};
 
 /// Tasks of one framework that are live, or ended and unacknowledged: the latter hold no resources
 /// that would bound them.
@@ -22,14 +23,6 @@ pub(super) struct Valid {
     pub(super) task_id: TaskId,
     pub(super) resources: Resources,
     pub(super) executor: Option<ValidExecutor>,
-}
-
-#[derive(Debug)]
-pub(super) struct ValidExecutor {
-    pub(super) id: ExecutorId,
-    pub(super) resources: Resources,
-    pub(super) info: ExecutorInfo,
-    pub(super) is_new: bool,
 }
 
 impl Valid {
@@ -50,6 +43,68 @@ pub(super) fn validate(
     role: &Role,
     available: &Resources,
 ) -> Result<Valid, String> {
+    let (task_id, resources) = validate_itself(framework, agent, task, role)?;
+    let executor = match (task.command.is_some(), &task.executor) {
+        (true, None) => None,
+        (false, Some(executor)) => Some(executor_validation::of_task(
+            framework, agent, executor, role,
+        )?),
+        (true, Some(_)) | (false, None) => {
+            return Err(
+                "Task should have at least one (but not both) of CommandInfo or \
+                        ExecutorInfo present"
+                    .to_owned(),
+            );
+        }
+    };
+    if let Some(executor) = &executor {
+        check_revocable(&(&resources + &executor.resources)).map_err(|name| {
+            format!(
+                "Task and its executor mix revocable and non-revocable resources: Cannot use \
+                 both revocable and non-revocable '{name}' at the same time"
+            )
+        })?;
+    }
+    if !shares_groups(task.container.as_deref()) {
+        return Err(
+            "Only tasks in a task group may have 'share_cgroups' set to 'false'".to_owned(),
+        );
+    }
+    let valid = Valid {
+        task_id,
+        resources,
+        executor,
+    };
+    let total = valid.total();
+    if !available.contains(&total) {
+        return Err(format!(
+            "Total resources {total} required by task and its executor is more than available \
+             {available}"
+        ));
+    }
+    task.resources = for_agent(&valid.resources);
+    if let (Some(info), Some(executor)) = (&mut task.executor, &valid.executor) {
+        **info = executor.info.clone();
+    }
+    Ok(valid)
+}
+
+/// Whether a container keeps its tasks in its own control groups, as it does unless it says
+/// otherwise.
+pub(super) fn shares_groups(container: Option<&v1::ContainerInfo>) -> bool {
+    container
+        .and_then(|container| container.linux_info.as_ref())
+        .and_then(|linux| linux.share_cgroups)
+        .unwrap_or(true)
+}
+
+/// Checks all of a task but its executor; gives its id and its resources in the offer's role.
+pub(super) fn validate_itself(
+    framework: &Framework,
+    agent: &Agent,
+    task: &TaskInfo,
+    role: &Role,
+) -> Result<(TaskId, Resources), String> {
     let task_id = TaskId::new(&task.task_id.value).map_err(|error| id_text(&error))?;
     if framework.tasks.len() >= TASKS_PER_FRAMEWORK_MAX {
         return Err(format!(
@@ -73,6 +128,9 @@ pub(super) fn validate(
         ));
     }
     check_durations(task)?;
+    if let Some(check) = &task.check {
+        check_check(check).map_err(|text| format!("Task uses invalid check: {text}"))?;
+    }
     if let Some(check) = &task.health_check {
         check_health(check).map_err(|text| format!("Task uses invalid health check: {text}"))?;
     }
@@ -84,40 +142,16 @@ pub(super) fn validate(
     check_resources(&resources, "Task")?;
     check_environment(task.command.as_ref())
         .map_err(|text| format!("Task's `CommandInfo` is invalid: {text}"))?;
+    if let Some(container) = &task.container {
+        check_container(container)
+            .map_err(|text| format!("Task's `ContainerInfo` is invalid: {text}"))?;
+    }
     check_limits(task, agent, &resources)?;
-    let executor = match (task.command.is_some(), task.executor.is_some()) {
-        (true, false) => None,
-        (false, true) => Some(check_executor(framework, agent, task, role)?),
-        (true, true) | (false, false) => {
-            return Err(
-                "Task should have at least one (but not both) of CommandInfo or \
-                        ExecutorInfo present"
-                    .to_owned(),
-            );
-        }
-    };
-    let valid = Valid {
-        task_id,
-        resources,
-        executor,
-    };
-    let total = valid.total();
-    if !available.contains(&total) {
-        return Err(format!(
-            "Total resources {total} required by task and its executor is more than available \
-             {available}"
-        ));
-    }
-    task.resources = for_agent(&valid.resources);
-    if let (Some(info), Some(executor)) = (&mut task.executor, &valid.executor) {
-        **info = executor.info.clone();
-        info.resources = for_agent(&executor.resources);
-    }
-    Ok(valid)
+    Ok((task_id, resources))
 }
 
 /// Mesos's words for an id that cannot be one.
-fn id_text(error: &IdError) -> String {
+pub(super) fn id_text(error: &IdError) -> String {
     match error {
         IdError::Empty { .. } => "ID must not be empty".to_owned(),
         IdError::TooLong { max, .. } => format!("ID must not be greater than {max} characters"),
@@ -138,44 +172,11 @@ fn check_durations(task: &TaskInfo) -> Result<(), String> {
     if negative(task.max_completion_time) {
         return Err("Task's `max_completion_time` must be non-negative".to_owned());
     }
-    let executor = task.executor.as_ref();
-    if negative(executor.and_then(|executor| executor.shutdown_grace_period)) {
-        return Err("ExecutorInfo's 'shutdown_grace_period' must be non-negative".to_owned());
-    }
-    Ok(())
-}
-
-fn check_health(check: &v1::HealthCheck) -> Result<(), String> {
-    use v1::health_check::Type;
-    match check.r#type.and_then(|kind| Type::try_from(kind).ok()) {
-        None => return Err("HealthCheck must specify 'type'".to_owned()),
-        Some(Type::Command) if check.command.is_none() => {
-            return Err("Expecting 'command' to be set for COMMAND health check".to_owned());
-        }
-        Some(Type::Http) if check.http.is_none() => {
-            return Err("Expecting 'http' to be set for HTTP health check".to_owned());
-        }
-        Some(Type::Tcp) if check.tcp.is_none() => {
-            return Err("Expecting 'tcp' to be set for TCP health check".to_owned());
-        }
-        Some(Type::Unknown) => return Err("'UNKNOWN' is not a valid health check type".to_owned()),
-        Some(_) => {}
-    }
-    for (name, value) in [
-        ("delay_seconds", check.delay_seconds),
-        ("grace_period_seconds", check.grace_period_seconds),
-        ("interval_seconds", check.interval_seconds),
-        ("timeout_seconds", check.timeout_seconds),
-    ] {
-        if value.is_some_and(|value| value < 0.0 || value.is_nan()) {
-            return Err(format!("Expecting '{name}' to be non-negative"));
-        }
-    }
     Ok(())
 }
 
 /// Whole gpus, and no name both revocable and not.
-fn check_resources(resources: &Resources, what: &str) -> Result<(), String> {
+pub(super) fn check_resources(resources: &Resources, what: &str) -> Result<(), String> {
     for resource in resources {
         resource.check_gpus().map_err(|error| {
             format!("{what} uses invalid resources: Invalid 'gpus' resource: {error}")
@@ -189,7 +190,7 @@ fn check_resources(resources: &Resources, what: &str) -> Result<(), String> {
     })
 }
 
-fn check_revocable(resources: &Resources) -> Result<(), String> {
+pub(super) fn check_revocable(resources: &Resources) -> Result<(), String> {
     let named = |wanted: &Resource, revocable: bool| {
         resources
             .iter()
@@ -198,32 +199,6 @@ fn check_revocable(resources: &Resources) -> Result<(), String> {
     for resource in resources {
         if resource.is_revocable() && named(resource, false) {
             return Err(resource.name().to_string());
-        }
-    }
-    Ok(())
-}
-
-/// A variable that is given by value has one.
-fn check_environment(command: Option<&v1::CommandInfo>) -> Result<(), String> {
-    use v1::environment::variable::Type;
-    let variables = command
-        .and_then(|command| command.environment.as_ref())
-        .map_or(&[][..], |environment| environment.variables.as_slice());
-    for variable in variables {
-        let kind = variable
-            .r#type
-            .and_then(|kind| Type::try_from(kind).ok())
-            .unwrap_or(Type::Value);
-        let name = variable.name.escape_debug();
-        if kind == Type::Value && variable.value.is_none() {
-            return Err(format!(
-                "Environment variable '{name}' of type 'VALUE' must have a value set"
-            ));
-        }
-        if kind == Type::Secret && variable.secret.is_none() {
-            return Err(format!(
-                "Environment variable '{name}' of type 'SECRET' must have a secret set"
-            ));
         }
     }
     Ok(())
@@ -262,63 +237,4 @@ fn check_limits(task: &TaskInfo, agent: &Agent, resources: &Resources) -> Result
         }
     }
     Ok(())
-}
-
-fn check_executor(
-    framework: &Framework,
-    agent: &Agent,
-    task: &TaskInfo,
-    role: &Role,
-) -> Result<ValidExecutor, String> {
-    use v1::executor_info::Type;
-    let Some(executor) = task.executor.as_deref() else {
-        return Err("'TaskInfo.executor' must be set".to_owned());
-    };
-    let id = ExecutorId::new(&executor.executor_id.value).map_err(|error| id_text(&error))?;
-    if executor
-        .r#type
-        .is_some_and(|kind| kind != i32::from(Type::Custom))
-    {
-        return Err("'ExecutorInfo.type' must be 'CUSTOM'".to_owned());
-    }
-    if executor.command.is_none() {
-        return Err("'ExecutorInfo.command' must be set".to_owned());
-    }
-    let mut info = executor.clone();
-    match &info.framework_id {
-        Some(given) if given.value != framework.id.as_str() => {
-            return Err(format!(
-                "ExecutorInfo has an invalid FrameworkID (Actual: {} vs Expected: {})",
-                given.value.escape_debug(),
-                framework.id
-            ));
-        }
-        Some(_) => {}
-        None => {
-            info.framework_id = Some(v1::FrameworkId {
-                value: framework.id.to_string(),
-            });
-        }
-    }
-    let resources = allocated(&info.resources, role)
-        .map_err(|text| format!("Executor uses invalid resources: Invalid resources: {text}"))?;
-    check_resources(&resources, "Executor")?;
-    check_environment(info.command.as_ref())
-        .map_err(|text| format!("Executor's `CommandInfo` is invalid: {text}"))?;
-    info.resources = for_agent(&resources);
-    let known = agent.executors.get(&(framework.id.clone(), id.clone()));
-    if let Some(known) = known
-        && known.info != info.encode_to_vec()
-    {
-        return Err(
-            "ExecutorInfo is not compatible with existing ExecutorInfo with same ExecutorID"
-                .to_owned(),
-        );
-    }
-    Ok(ValidExecutor {
-        id,
-        resources,
-        info,
-        is_new: known.is_none(),
-    })
 }

@@ -391,6 +391,7 @@ fn task_groups_are_refused_task_by_task() {
         },
         launch_executor: true,
         resource_version_uuid: None,
+        accepted_time: None,
     }));
     let told = simulation.acknowledge_all();
     assert_eq!(told.len(), 2);

@@ -2,6 +2,7 @@
 
 mod agents;
 mod frameworks;
+mod groups;
 mod properties;
 mod reconciliation;
 mod tasks;

@@ -1,0 +1,194 @@
+//! Launches: single tasks, and task groups as a whole.
+//!
+//! Entered from an ACCEPT's operations. Invariant: a task is on the books, and what it holds is
+//! charged, before the agent is told to run it.
+
+use std::sync::Arc;
+
+use meseta_proto::meseta::v1::{self as meseta, master_frame};
+use meseta_proto::mesos::v1::offer::operation::LaunchGroup;
+use meseta_proto::mesos::v1::task_status::Reason;
+use meseta_proto::mesos::v1::{TaskInfo, TaskState};
+use meseta_resources::{ExecutorId, FrameworkId, Resources, TaskId};
+use prost::Message;
+
+use super::MasterCore;
+use super::accept::Basket;
+use super::executor_validation::ValidExecutor;
+use super::task::{self, ExecutorRecord, TaskRecord};
+use super::{group_validation, task_validation};
+
+impl MasterCore {
+    pub(super) fn launch(&mut self, id: &FrameworkId, basket: &mut Basket, mut info: TaskInfo) {
+        let (Some(framework), Some(agent)) =
+            (self.frameworks.get(id), self.agents.get(&basket.agent))
+        else {
+            return;
+        };
+        let valid = match task_validation::validate(
+            framework,
+            agent,
+            &mut info,
+            &basket.role,
+            &basket.remaining,
+        ) {
+            Ok(valid) => valid,
+            Err(reason) => {
+                self.task_error(id, &info, Reason::TaskInvalid, reason);
+                return;
+            }
+        };
+        let framework_info = (*framework.terms.info).clone();
+        let launch_executor = valid
+            .executor
+            .as_ref()
+            .is_none_or(|executor| executor.is_new);
+        if !self.take_from(basket, &valid.total()) {
+            return;
+        }
+        self.charge_agent(id, basket, &valid.total());
+        let executor_id = valid.executor.as_ref().map(|executor| executor.id.clone());
+        if let Some(executor) = valid.executor {
+            self.record_executor(id, basket, executor);
+        }
+        self.record_task(
+            id,
+            basket,
+            &info,
+            (valid.task_id, valid.resources),
+            executor_id,
+        );
+        let run = meseta::RunTask {
+            framework: framework_info,
+            task: info,
+            launch_executor,
+            resource_version_uuid: None,
+            accepted_time: Some(self.now.unix.as_secs_f64()),
+        };
+        let agent = basket.agent.clone();
+        self.frame(&agent, master_frame::Message::RunTask(run));
+    }
+
+    /// Launches all of a group, or tells each of its tasks why not.
+    pub(super) fn launch_group(
+        &mut self,
+        id: &FrameworkId,
+        basket: &mut Basket,
+        mut group: LaunchGroup,
+    ) {
+        if group.task_group.tasks.is_empty() {
+            return;
+        }
+        let (Some(framework), Some(agent)) =
+            (self.frameworks.get(id), self.agents.get(&basket.agent))
+        else {
+            return;
+        };
+        let valid = match group_validation::validate(
+            framework,
+            agent,
+            &mut group,
+            &basket.role,
+            &basket.remaining,
+        ) {
+            Ok(valid) => valid,
+            Err(reason) => {
+                for task in &group.task_group.tasks {
+                    self.task_error(id, task, Reason::TaskGroupInvalid, reason.clone());
+                }
+                return;
+            }
+        };
+        let framework_info = (*framework.terms.info).clone();
+        let launch_executor = valid.executor.is_new;
+        if !self.take_from(basket, &valid.total()) {
+            return;
+        }
+        self.charge_agent(id, basket, &valid.total());
+        let executor_id = valid.executor.id.clone();
+        self.record_executor(id, basket, valid.executor);
+        for (info, understood) in group.task_group.tasks.iter().zip(valid.tasks) {
+            self.record_task(id, basket, info, understood, Some(executor_id.clone()));
+        }
+        let run = meseta::RunTaskGroup {
+            framework: framework_info,
+            executor: group.executor,
+            task_group: group.task_group,
+            launch_executor,
+            resource_version_uuid: None,
+            accepted_time: Some(self.now.unix.as_secs_f64()),
+        };
+        let agent = basket.agent.clone();
+        self.frame(&agent, master_frame::Message::RunTaskGroup(run));
+    }
+
+    /// Takes what a launch needs; validation has said that it is there.
+    fn take_from(&mut self, basket: &mut Basket, total: &Resources) -> bool {
+        if let Ok(remaining) = basket.remaining.checked_sub(total) {
+            basket.remaining = remaining;
+            return true;
+        }
+        self.counters.invariant_violations += 1;
+        false
+    }
+
+    fn charge_agent(&mut self, id: &FrameworkId, basket: &Basket, total: &Resources) {
+        if let Some(agent) = self.agents.get_mut(&basket.agent) {
+            agent.charge(id, total);
+        }
+    }
+
+    /// Puts an executor on the agent's books, if it is not there.
+    fn record_executor(&mut self, id: &FrameworkId, basket: &Basket, executor: ValidExecutor) {
+        let Some(agent) = self.agents.get_mut(&basket.agent) else {
+            return;
+        };
+        if !executor.is_new {
+            return;
+        }
+        let record = ExecutorRecord {
+            executor_id: executor.id.clone(),
+            framework_id: id.clone(),
+            agent_id: basket.agent.clone(),
+            resources: executor.resources,
+            info: executor.info.encode_to_vec().into(),
+        };
+        Arc::make_mut(&mut agent.executors).insert((id.clone(), executor.id), Arc::new(record));
+    }
+
+    /// Puts a launched task on the agent's books.
+    fn record_task(
+        &mut self,
+        id: &FrameworkId,
+        basket: &Basket,
+        info: &TaskInfo,
+        (task_id, resources): (TaskId, Resources),
+        executor_id: Option<ExecutorId>,
+    ) {
+        let (Some(framework), Some(agent)) = (
+            self.frameworks.get_mut(id),
+            self.agents.get_mut(&basket.agent),
+        ) else {
+            return;
+        };
+        let record = TaskRecord {
+            task_id: task_id.clone(),
+            framework_id: id.clone(),
+            agent_id: basket.agent.clone(),
+            executor_id,
+            role: basket.role.clone(),
+            resources,
+            state: TaskState::TaskStaging,
+            update_state: None,
+            update_uuid: None,
+            statuses: Vec::new(),
+            description: task::describe(info),
+            unreachable_since: None,
+        };
+        framework
+            .tasks
+            .insert(task_id.clone(), basket.agent.clone());
+        Arc::make_mut(&mut agent.tasks).insert((id.clone(), task_id), Arc::new(record));
+        self.counters.tasks_launched += 1;
+    }
+}
