@@ -6,10 +6,12 @@
 mod attribute;
 mod framework;
 mod id;
+mod operation;
 mod resource;
 
 pub use attribute::{AttributeError, attributes, to_attributes};
 pub use framework::{FrameworkCapabilities, FrameworkRolesError, framework_roles, has_capability};
+pub use operation::{OperationError, operation, to_operation};
 pub use resource::{
     Format, NotRepresentable, ResourcesError, ResourcesTextError, parse_resources, quantities,
     raw_resource, resource, resources, to_quantities, to_resource, to_resources,

@@ -87,6 +87,16 @@ impl Conversion {
         &self.produced
     }
 
+    /// The same step on resources that are allocated to nobody.
+    #[must_use]
+    pub fn unallocate(&self) -> Self {
+        Self {
+            consumed: self.consumed.unallocate(),
+            produced: self.produced.unallocate(),
+            gone: self.gone.clone().map(|gone| gone.with_allocation(None)),
+        }
+    }
+
     /// RESERVE: `target` as it shall be; it is taken from the same resources with the last
     /// reservation popped.
     ///

@@ -11,7 +11,7 @@
 //! | build from typed parts | [`Resource::new`] of [`ResourceParts`] |
 //! | add, take away, compare, filter | [`Resources`] |
 //! | count, whatever it is reserved for | [`ResourceQuantities`], [`ResourceLimits`] |
-//! | reserve, make volumes | [`Conversion`] |
+//! | reserve, make volumes | [`Operation`], its steps: [`Conversion`] |
 //! | name things | [`Role`], [`AgentId`] and its siblings |
 //!
 //! Invariants:
@@ -52,6 +52,7 @@ mod filters;
 mod id;
 mod labels;
 pub mod name;
+mod operation;
 mod quantities;
 mod ranges;
 mod raw;
@@ -78,6 +79,7 @@ pub use id::{
 };
 pub use labels::{Label, Labels};
 pub use name::{EmptyName, ResourceName};
+pub use operation::{Operation, apply_all};
 pub use quantities::{ResourceLimits, ResourceQuantities};
 pub use ranges::{InvertedRange, Range, Ranges};
 pub use raw::{

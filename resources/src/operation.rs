@@ -1,0 +1,311 @@
+//! Operations on reservations and volumes, as values.
+//!
+//! What a framework or an operator asks for, understood ([`Operation`]), and what it does to an
+//! agent's resources ([`Operation::conversions`]). Master and agent both apply an operation through
+//! this, so that their books agree. Who may ask is not decided here.
+
+use crate::{
+    Conversion, ConversionError, Disk, NotContained, ReservationKind, Resource, Resources, Role,
+    Scalar,
+};
+
+/// One operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// `resources` as they shall be; of what `source` names, or of the same with the last
+    /// reservation popped.
+    Reserve {
+        source: Vec<Resource>,
+        resources: Vec<Resource>,
+    },
+    /// Pops the last reservation of each.
+    Unreserve(Vec<Resource>),
+    Create(Vec<Resource>),
+    Destroy(Vec<Resource>),
+    Grow {
+        volume: Resource,
+        addition: Resource,
+    },
+    Shrink {
+        volume: Resource,
+        subtract: Scalar,
+    },
+}
+
+impl Operation {
+    /// Its name in messages and logs.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Reserve { .. } => "RESERVE",
+            Self::Unreserve(_) => "UNRESERVE",
+            Self::Create(_) => "CREATE",
+            Self::Destroy(_) => "DESTROY",
+            Self::Grow { .. } => "GROW_VOLUME",
+            Self::Shrink { .. } => "SHRINK_VOLUME",
+        }
+    }
+
+    /// What it does, step by step.
+    ///
+    /// # Errors
+    /// When it can be done to no resources at all.
+    pub fn conversions(&self) -> Result<Vec<Conversion>, ConversionError> {
+        let all = |resources: &[Resource]| resources.iter().cloned().collect::<Resources>();
+        match self {
+            Self::Reserve { source, resources } if source.is_empty() => {
+                Ok(vec![Conversion::reserve(&all(resources))?])
+            }
+            Self::Reserve { source, resources } => {
+                Ok(vec![Conversion::rereserve(&all(source), &all(resources))?])
+            }
+            Self::Unreserve(resources) => resources
+                .iter()
+                .map(|resource| Conversion::unreserve(&resource.clone().into()))
+                .collect(),
+            Self::Create(volumes) => volumes.iter().map(Conversion::create).collect(),
+            Self::Destroy(volumes) => volumes.iter().map(Conversion::destroy).collect(),
+            Self::Grow { volume, addition } => Ok(vec![Conversion::grow(volume, addition)?]),
+            Self::Shrink { volume, subtract } => Ok(vec![Conversion::shrink(volume, *subtract)?]),
+        }
+    }
+
+    /// `resources` after all its steps.
+    ///
+    /// # Errors
+    /// When one of the steps cannot be; nothing is changed then.
+    pub fn apply(&self, resources: &Resources) -> Result<Resources, ConversionError> {
+        let conversions = self.conversions()?;
+        apply_all(&conversions, resources)
+    }
+
+    /// Each resource it names, changed.
+    #[must_use]
+    pub fn map(&self, change: impl Fn(&Resource) -> Resource) -> Self {
+        let all = |resources: &[Resource]| resources.iter().map(&change).collect();
+        match self {
+            Self::Reserve { source, resources } => Self::Reserve {
+                source: all(source),
+                resources: all(resources),
+            },
+            Self::Unreserve(resources) => Self::Unreserve(all(resources)),
+            Self::Create(volumes) => Self::Create(all(volumes)),
+            Self::Destroy(volumes) => Self::Destroy(all(volumes)),
+            Self::Grow { volume, addition } => Self::Grow {
+                volume: change(volume),
+                addition: change(addition),
+            },
+            Self::Shrink { volume, subtract } => Self::Shrink {
+                volume: change(volume),
+                subtract: *subtract,
+            },
+        }
+    }
+
+    /// The same on resources that are allocated to nobody.
+    #[must_use]
+    pub fn unallocate(&self) -> Self {
+        self.map(|resource| resource.clone().with_allocation(None))
+    }
+
+    /// The same with `role` as the allocation of whatever names none.
+    #[must_use]
+    pub fn allocate(&self, role: &Role) -> Self {
+        self.map(|resource| match resource.allocation_role() {
+            Some(_) => resource.clone(),
+            None => resource.clone().with_allocation(Some(role.clone())),
+        })
+    }
+
+    /// Volumes that are there after it and were not before.
+    #[must_use]
+    pub fn created(&self) -> &[Resource] {
+        match self {
+            Self::Create(volumes) => volumes,
+            _ => &[],
+        }
+    }
+
+    /// Volumes that are gone after it.
+    #[must_use]
+    pub fn destroyed(&self) -> &[Resource] {
+        match self {
+            Self::Destroy(volumes) => volumes,
+            _ => &[],
+        }
+    }
+}
+
+/// `resources` after all of `conversions`, in order.
+///
+/// # Errors
+/// When one of them cannot be; nothing is changed then.
+pub fn apply_all(
+    conversions: &[Conversion],
+    resources: &Resources,
+) -> Result<Resources, ConversionError> {
+    let mut result = resources.clone();
+    for conversion in conversions {
+        result = conversion.apply(&result)?;
+    }
+    Ok(result)
+}
+
+impl Resource {
+    /// Whether this came about at run time and must be remembered by the agent: a dynamic
+    /// reservation or a persistent volume.
+    #[must_use]
+    pub fn needs_checkpoint(&self) -> bool {
+        self.is_dynamically_reserved() || self.is_persistent_volume()
+    }
+
+    /// What of an agent's own configuration this was made of: without volume and without dynamic
+    /// reservations.
+    #[must_use]
+    pub fn configured(&self) -> Self {
+        let mut plain = self.clone();
+        while plain
+            .reservation()
+            .is_some_and(|top| top.kind == ReservationKind::Dynamic)
+        {
+            match plain.pop_reservation() {
+                Ok(popped) => plain = popped,
+                Err(_) => break,
+            }
+        }
+        let Some(disk) = plain.disk() else {
+            return plain;
+        };
+        let bare = disk.source.clone().map(|source| Disk {
+            source: Some(source),
+            ..Disk::default()
+        });
+        plain.with_disk(bare, false)
+    }
+}
+
+impl Resources {
+    /// What the agent must remember of them, see [`Resource::needs_checkpoint`].
+    #[must_use]
+    pub fn to_checkpoint(&self) -> Self {
+        self.filtered(Resource::needs_checkpoint)
+    }
+
+    /// What an agent has whose configuration gives `self` and which remembers `checkpointed`.
+    ///
+    /// # Errors
+    /// When the configuration does not hold what the remembered ones were made of.
+    pub fn with_checkpointed(&self, checkpointed: &Self) -> Result<Self, NotContained> {
+        let mut total = self.clone();
+        for resource in checkpointed {
+            total.try_sub_assign(&resource.configured().with_allocation(None).into())?;
+        }
+        Ok(total + checkpointed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Persistence, Reservation, ResourceParts, Volume, VolumeMode};
+
+    fn role(name: &str) -> Role {
+        Role::new(name).unwrap()
+    }
+
+    fn all(text: &str) -> Resources {
+        Resources::parse(text, &Role::star()).unwrap()
+    }
+
+    fn volume_of(disk: &Resource, id: &str) -> Resource {
+        Resource::new(ResourceParts {
+            name: disk.name().clone(),
+            value: disk.value().clone(),
+            allocation_role: None,
+            reservations: disk.reservations().to_vec(),
+            disk: Some(Disk {
+                persistence: Some(Persistence {
+                    id: id.into(),
+                    principal: None,
+                }),
+                volume: Some(Volume {
+                    container_path: "data".to_owned(),
+                    host_path: None,
+                    mode: VolumeMode::ReadWrite,
+                }),
+                source: None,
+            }),
+            revocable: false,
+            shared: false,
+            provider_id: None,
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn what_was_made_at_run_time_is_found_in_the_configuration() {
+        let configured = all("cpus:8;disk:100;cpus(a):2;disk(a):50");
+        let dynamic = |of: &str, to: &str| {
+            all(of)
+                .push_reservation(&Reservation::dynamic(role(to), Some("p")))
+                .unwrap()
+        };
+        let refined = dynamic("cpus(a):1", "a/b");
+        let volume = volume_of(all("disk(a):20").iter().next().unwrap(), "v");
+        let on_dynamic = volume_of(dynamic("disk:30", "x").iter().next().unwrap(), "w");
+        let volumes: Resources = [volume, on_dynamic].into_iter().collect();
+        let checkpointed = dynamic("cpus:3", "x") + &refined + &volumes;
+        let total = configured.with_checkpointed(&checkpointed).unwrap();
+        assert_eq!(total.to_checkpoint(), checkpointed);
+        assert_eq!(total.quantities(), configured.quantities());
+        assert_eq!(total.unreserved(), all("cpus:5;disk:70"));
+        let smaller = all("cpus:2;disk:100;cpus(a):2;disk(a):50");
+        let error = smaller.with_checkpointed(&checkpointed).unwrap_err();
+        assert_eq!(error.wanted.to_string(), "cpus:3");
+    }
+
+    #[test]
+    fn an_operation_is_applied_whole_or_not_at_all() {
+        let total = all("cpus:4;disk:100");
+        let p = |text: &str| {
+            all(text)
+                .push_reservation(&Reservation::dynamic(role("r"), None))
+                .unwrap()
+        };
+        let reserve = Operation::Reserve {
+            source: Vec::new(),
+            resources: p("cpus:1;disk:10").iter().cloned().collect(),
+        };
+        let reserved = reserve.apply(&total).unwrap();
+        let disk = p("disk:10").iter().next().unwrap().clone();
+        let twice = Operation::Create(vec![volume_of(&disk, "v"), volume_of(&disk, "w")]);
+        assert!(twice.apply(&reserved).is_err());
+        let create = Operation::Create(vec![volume_of(&disk, "v")]);
+        let with_volume = create.apply(&reserved).unwrap();
+        let destroy = Operation::Destroy(create.created().to_vec());
+        let unreserve = Operation::Unreserve(p("cpus:1;disk:10").iter().cloned().collect());
+        assert!(unreserve.apply(&with_volume).is_err(), "the volume is on it");
+        let back = destroy.apply(&with_volume).unwrap();
+        assert_eq!(unreserve.apply(&back).unwrap(), total);
+    }
+
+    #[test]
+    fn an_operation_is_allocated_where_it_names_no_role() {
+        let resource = all("cpus:1").iter().next().unwrap().clone();
+        let other = resource.clone().with_allocation(Some(role("b")));
+        let operation = Operation::Unreserve(vec![resource, other]).allocate(&role("a"));
+        let Operation::Unreserve(resources) = &operation else {
+            panic!("another operation");
+        };
+        let roles: Vec<_> = resources
+            .iter()
+            .map(|resource| resource.allocation_role().map(ToString::to_string))
+            .collect();
+        assert_eq!(roles, [Some("a".to_owned()), Some("b".to_owned())]);
+        let none = operation.unallocate();
+        let Operation::Unreserve(resources) = none else {
+            panic!("another operation");
+        };
+        assert!(resources.iter().all(|one| one.allocation_role().is_none()));
+    }
+}
