@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use meseta_proto::meseta::v1::{MasterFrame, agent_frame};
+use meseta_proto::mesos::v1::offer::Operation;
 use meseta_proto::outbox::Outbox;
 use meseta_resources::time::{Moment, Now};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -63,6 +64,12 @@ enum Command {
         framework_id: String,
         answer: oneshot::Sender<Answer>,
     },
+    Operate {
+        agent_id: String,
+        operation: Box<Operation>,
+        principal: Option<String>,
+        answer: oneshot::Sender<Answer>,
+    },
     AgentConnected {
         connection: ConnectionId,
         frames: mpsc::Sender<MasterFrame>,
@@ -113,6 +120,23 @@ impl Handle {
         let (answer, answered) = oneshot::channel();
         self.send(Command::Teardown {
             framework_id,
+            answer,
+        })
+        .await?;
+        answered.await.map_err(|_| Closed)
+    }
+
+    pub(crate) async fn operate(
+        &self,
+        agent_id: String,
+        operation: Operation,
+        principal: Option<String>,
+    ) -> Result<Answer, Closed> {
+        let (answer, answered) = oneshot::channel();
+        self.send(Command::Operate {
+            agent_id,
+            operation: Box::new(operation),
+            principal,
             answer,
         })
         .await?;
@@ -313,6 +337,20 @@ impl Service {
                 self.step(Input::Teardown {
                     reply,
                     framework_id,
+                });
+            }
+            Command::Operate {
+                agent_id,
+                operation,
+                principal,
+                answer,
+            } => {
+                let reply = self.await_reply(answer);
+                self.step(Input::Operate {
+                    reply,
+                    agent_id,
+                    operation,
+                    principal,
                 });
             }
             Command::AgentConnected { connection, frames } => {

@@ -284,7 +284,10 @@ mod tests {
         let with_volume = create.apply(&reserved).unwrap();
         let destroy = Operation::Destroy(create.created().to_vec());
         let unreserve = Operation::Unreserve(p("cpus:1;disk:10").iter().cloned().collect());
-        assert!(unreserve.apply(&with_volume).is_err(), "the volume is on it");
+        assert!(
+            unreserve.apply(&with_volume).is_err(),
+            "the volume is on it"
+        );
         let back = destroy.apply(&with_volume).unwrap();
         assert_eq!(unreserve.apply(&back).unwrap(), total);
     }

@@ -27,14 +27,18 @@ pub(super) const OFFERS_PER_CALL_MAX: usize = 4_096;
 pub(super) const TASKS_PER_ACCEPT_MAX: usize = 10_000;
 
 /// How long a refused offer stays away unless the framework says otherwise.
-const REFUSE_DEFAULT: Duration = Duration::from_secs(5);
+pub(super) const REFUSE_DEFAULT: Duration = Duration::from_secs(5);
 const REFUSE_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// What an ACCEPT works on: the sum of its offers.
 pub(super) struct Basket {
     pub(super) agent: AgentId,
     pub(super) role: Role,
+    /// As it was offered.
+    offered: Resources,
     pub(super) remaining: Resources,
+    /// Made by operations, for a later offer only.
+    pub(super) aside: Resources,
 }
 
 impl MasterCore {
@@ -65,7 +69,15 @@ impl MasterCore {
             self.apply(framework, &mut basket, operation);
         }
         let refusal = refusal(call.filters.as_ref());
-        self.recover_resources(framework, &basket.agent, &basket.remaining, refusal);
+        // What operations made of the offers is to be offered again at once.
+        let converted = &basket.remaining - &basket.offered;
+        let untouched = &basket.remaining - &converted;
+        let converted = converted + &basket.aside;
+        if !converted.is_empty() {
+            self.allocate_due = true;
+        }
+        self.recover_resources(framework, &basket.agent, &converted, Refusal::None);
+        self.recover_resources(framework, &basket.agent, &untouched, refusal);
         Answer::Accepted
     }
 
@@ -148,13 +160,16 @@ impl MasterCore {
         let mut basket = Basket {
             agent: first.agent_id.clone(),
             role: first.role.clone(),
+            offered: Resources::new(),
             remaining: Resources::new(),
+            aside: Resources::new(),
         };
         for offer in offers {
             if let Some(offer) = self.take_offer(&offer.id) {
-                basket.remaining += &offer.resources;
+                basket.offered += &offer.resources;
             }
         }
+        basket.remaining.clone_from(&basket.offered);
         Some(basket)
     }
 
@@ -225,14 +240,23 @@ impl MasterCore {
                 Reason::TaskGroupInvalid,
                 "The `id` field cannot be set on LAUNCH_GROUP operations",
             ),
-            Some(kind) => {
-                let text = format!(
-                    "{} is not supported by this version of the master",
-                    kind.as_str_name()
-                );
-                self.refuse_operation(framework, &operation, &text);
+            Some(operation::Type::CreateDisk | operation::Type::DestroyDisk) => self
+                .refuse_operation(
+                    framework,
+                    &operation,
+                    "'source' is not managed by a resource provider",
+                ),
+            Some(
+                operation::Type::Reserve
+                | operation::Type::Unreserve
+                | operation::Type::Create
+                | operation::Type::Destroy
+                | operation::Type::GrowVolume
+                | operation::Type::ShrinkVolume,
+            ) => self.operate(framework, basket, &operation),
+            Some(operation::Type::Unknown) | None => {
+                self.refuse_operation(framework, &operation, "Unknown operation type")
             }
-            None => self.refuse_operation(framework, &operation, "Unknown operation type"),
         }
     }
 
@@ -268,8 +292,18 @@ impl MasterCore {
     }
 
     /// Answers an operation that has an id to answer to; the others have no way to be told.
-    fn refuse_operation(&mut self, framework: &FrameworkId, operation: &Operation, message: &str) {
-        tracing::info!(framework_id = %framework, reason = %message, "operation refused");
+    pub(super) fn refuse_operation(
+        &mut self,
+        framework: &FrameworkId,
+        operation: &Operation,
+        message: &str,
+    ) {
+        let kind = operation
+            .r#type
+            .and_then(|kind| operation::Type::try_from(kind).ok())
+            .map_or("unknown", |kind| kind.as_str_name());
+        tracing::info!(framework_id = %framework, operation = kind, reason = %message, "operation refused");
+        self.counters.operations_refused += 1;
         let Some(id) = &operation.id else { return };
         let mut event = event_of(event::Type::UpdateOperationStatus);
         event.update_operation_status = Some(event::UpdateOperationStatus {

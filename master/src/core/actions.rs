@@ -6,16 +6,16 @@
 use std::collections::BTreeSet;
 
 use meseta_proto::meseta::v1::{self as meseta, master_frame};
-use meseta_proto::mesos::v1::scheduler::{call, event};
-use meseta_proto::mesos::v1::{self, OperationState};
+use meseta_proto::mesos::v1::scheduler::call;
+use meseta_proto::mesos::v1::{self};
 use meseta_resources::{AgentId, FrameworkId, Role, TaskId};
 
+use super::MasterCore;
 use super::agent::KILLS_WAITING_MAX;
 use super::call::{Action, UUID_BYTES};
 use super::framework::Link;
 use super::io::Answer;
 use super::task::is_terminal;
-use super::{MasterCore, event_of};
 
 impl MasterCore {
     pub(super) fn call(&mut self, framework: &str, stream: Option<&str>, action: Action) -> Answer {
@@ -61,7 +61,11 @@ impl MasterCore {
             Action::AcceptInverseOffers | Action::DeclineInverseOffers | Action::Request => {
                 Answer::Accepted
             }
-            Action::AcknowledgeOperationStatus => Answer::Accepted,
+            Action::AcknowledgeOperationStatus {
+                agent_id,
+                operation_id,
+                uuid,
+            } => self.acknowledge_operation(id, &agent_id, &operation_id, &uuid),
             Action::Revive { roles } => self.revive(id, &roles),
             Action::Suppress { roles } => self.suppress(id, &roles),
             Action::Kill(call) => self.kill(id, &call),
@@ -236,44 +240,6 @@ impl MasterCore {
         self.frame(&agent, master_frame::Message::ExecutorMessage(message));
         Answer::Accepted
     }
-
-    /// No operation is known to a master that takes none; each is answered all the same.
-    fn reconcile_operations(
-        &mut self,
-        id: &FrameworkId,
-        call: &call::ReconcileOperations,
-    ) -> Answer {
-        for operation in &call.operations {
-            let agent = operation
-                .agent_id
-                .as_ref()
-                .map(|agent| agent.value.as_str());
-            let state = match agent {
-                Some(agent) if self.recovered_agents.contains_key(agent) => {
-                    OperationState::OperationRecovering
-                }
-                Some(agent) if self.unreachable_agents.contains_key(agent) => {
-                    OperationState::OperationUnreachable
-                }
-                Some(agent) if self.gone_agents.contains(agent) => {
-                    OperationState::OperationGoneByOperator
-                }
-                Some(_) | None => OperationState::OperationUnknown,
-            };
-            let mut event = event_of(event::Type::UpdateOperationStatus);
-            event.update_operation_status = Some(event::UpdateOperationStatus {
-                status: v1::OperationStatus {
-                    operation_id: Some(operation.operation_id.clone()),
-                    state: state.into(),
-                    agent_id: operation.agent_id.clone(),
-                    resource_provider_id: operation.resource_provider_id.clone(),
-                    ..v1::OperationStatus::default()
-                },
-            });
-            self.event(id, event);
-        }
-        Answer::Accepted
-    }
 }
 
 /// The call's name in metrics.
@@ -289,7 +255,7 @@ fn name(action: &Action) -> &'static str {
         Action::Kill(_) => "kill",
         Action::Shutdown(_) => "shutdown",
         Action::Acknowledge { .. } => "acknowledge",
-        Action::AcknowledgeOperationStatus => "acknowledge_operation_status",
+        Action::AcknowledgeOperationStatus { .. } => "acknowledge_operation_status",
         Action::Reconcile(_) => "reconcile",
         Action::ReconcileOperations(_) => "reconcile_operations",
         Action::Message(_) => "message",

@@ -10,6 +10,7 @@ use meseta_proto::mesos::v1::{self};
 use meseta_resources::{AgentId, ExecutorId, FrameworkId, OfferId, Resources, Scalar, TaskId};
 
 use super::io::ConnectionId;
+use super::operation::OperationTable;
 use super::task::{ExecutorRecord, TaskRecord, TaskTable};
 
 /// Kills that wait for a disconnected agent; more are dropped, and the framework's next
@@ -67,6 +68,7 @@ pub(super) struct Agent {
     pub reregistered: Option<Duration>,
     pub tasks: TaskTable,
     pub executors: Arc<BTreeMap<(FrameworkId, ExecutorId), Arc<ExecutorRecord>>>,
+    pub operations: OperationTable,
     pub offers: BTreeSet<OfferId>,
     /// What tasks and executors hold, by framework; offers are apart.
     pub used: BTreeMap<FrameworkId, Resources>,

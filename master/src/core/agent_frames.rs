@@ -30,10 +30,7 @@ impl MasterCore {
             }
             agent_frame::Message::AgentUpdate(update) => self.agent_update(&agent, &update),
             agent_frame::Message::Unregister(unregister) => self.unregister(&agent, &unregister),
-            agent_frame::Message::OperationUpdate(_) => {
-                self.counters.agent_frame("operation_update");
-                self.counters.dropped_messages += 1;
-            }
+            agent_frame::Message::OperationUpdate(update) => self.operation_update(&agent, update),
             agent_frame::Message::Register(_) | agent_frame::Message::Reregister(_) => {
                 self.counters.dropped_messages += 1;
             }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use meseta_proto::mesos::v1::scheduler::event;
 use meseta_proto::mesos::v1::task_status::Reason;
-use meseta_proto::mesos::v1::{self, TaskState, TaskStatus};
+use meseta_proto::mesos::v1::{self, OperationState, TaskState, TaskStatus};
 use meseta_resources::{AgentId, FrameworkId};
 
 use super::agent::Agent;
@@ -111,6 +111,18 @@ impl MasterCore {
                 },
             });
             self.event(&offer.framework_id, event);
+        }
+        match loss {
+            Loss::Unreachable { .. } => self.lose_operations(
+                &agent.operations,
+                OperationState::OperationUnreachable,
+                "Agent was marked unreachable",
+            ),
+            Loss::Removed { why } => self.lose_operations(
+                &agent.operations,
+                OperationState::OperationGoneByOperator,
+                why,
+            ),
         }
         self.agent_failure(agent.id());
     }

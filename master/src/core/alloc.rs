@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use meseta_allocator::{
     AgentCapabilities, AgentFacts, AgentSpec, Allocator, Constraint, Domain, FrameworkCapabilities,
-    FrameworkSpec, OfferConstraints, Options, Pattern, Predicate, Selector,
+    FrameworkSpec, OfferConstraints, Options, Outstanding, Pattern, Predicate, Selector,
 };
 use meseta_proto::convert;
 use meseta_proto::mesos::v1;
 use meseta_proto::mesos::v1::scheduler as message;
 use meseta_resources::time::Moment;
-use meseta_resources::{AgentId, FrameworkId, Resources, Role};
+use meseta_resources::{AgentId, Conversion, FrameworkId, OfferId, Resources, Role};
 
 use super::agent::{Agent, AgentProfile};
 use super::config::Config;
@@ -174,6 +174,41 @@ impl Book {
     ) -> Result<(), AllocatorError> {
         self.allocator
             .recover_resources(now, framework, agent, resources, refuse)
+    }
+
+    /// What a framework got in an offer becomes something else.
+    pub(super) fn update_allocation(
+        &mut self,
+        framework: &FrameworkId,
+        agent: &AgentId,
+        conversions: &[Conversion],
+    ) -> Result<(), AllocatorError> {
+        self.allocator
+            .update_allocation(framework, agent, conversions)
+    }
+
+    /// What nobody holds becomes something else.
+    pub(super) fn update_available(
+        &mut self,
+        agent: &AgentId,
+        conversions: &[Conversion],
+    ) -> Result<(), AllocatorError> {
+        self.allocator.update_available(agent, conversions)
+    }
+
+    /// The offers to take back so that an operator gets what is wanted; None if that is no help.
+    pub(super) fn rescind_for_operation(
+        &self,
+        agent: &AgentId,
+        wanted: &Resources,
+        offers: &[Outstanding],
+    ) -> Option<Vec<OfferId>> {
+        self.allocator.rescind_for_operation(agent, wanted, offers)
+    }
+
+    /// What nobody holds on an agent.
+    pub(super) fn free(&self, agent: &AgentId) -> Resources {
+        self.allocator.available(agent).unwrap_or_default()
     }
 
     /// What the allocator thinks is held on an agent, offers included.

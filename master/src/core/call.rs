@@ -35,7 +35,11 @@ pub enum Action {
         task_id: String,
         uuid: [u8; UUID_BYTES],
     },
-    AcknowledgeOperationStatus,
+    AcknowledgeOperationStatus {
+        agent_id: String,
+        operation_id: String,
+        uuid: [u8; UUID_BYTES],
+    },
     Reconcile(call::Reconcile),
     ReconcileOperations(call::ReconcileOperations),
     Message(call::Message),
@@ -150,11 +154,12 @@ fn action(
             let body = message
                 .acknowledge_operation_status
                 .ok_or(Missing("acknowledge_operation_status"))?;
-            if body.uuid.len() != UUID_BYTES {
-                return Err(CallError::Uuid);
+            let uuid = body.uuid.as_slice().try_into();
+            Action::AcknowledgeOperationStatus {
+                uuid: uuid.map_err(|_| CallError::Uuid)?,
+                agent_id: body.agent_id.ok_or(Missing("agent_id"))?.value,
+                operation_id: body.operation_id.value,
             }
-            body.agent_id.ok_or(Missing("agent_id"))?;
-            Action::AcknowledgeOperationStatus
         }
         Type::Reconcile => Action::Reconcile(message.reconcile.ok_or(Missing("reconcile"))?),
         Type::ReconcileOperations => Action::ReconcileOperations(

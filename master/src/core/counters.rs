@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use meseta_proto::mesos::v1::task_status::{Reason, Source};
-use meseta_proto::mesos::v1::{TaskState, TaskStatus};
+use meseta_proto::mesos::v1::{OperationState, TaskState, TaskStatus};
 
 use super::task::{is_terminal, state_of};
 
@@ -44,6 +44,15 @@ pub struct Counters {
     pub offers_rescinded: u64,
     pub allocation_runs: u64,
     pub tasks_launched: u64,
+    pub operations_applied: u64,
+    /// Invalid, or of what the offer did not hold.
+    pub operations_refused: u64,
+    /// Ended operations by lower-case state (`operation_finished`).
+    pub operations_over: BTreeMap<&'static str, u64>,
+    pub valid_operation_updates: u64,
+    pub invalid_operation_updates: u64,
+    pub valid_operation_acknowledgements: u64,
+    pub invalid_operation_acknowledgements: u64,
     /// The master's and the allocator's books disagreed; always a defect.
     pub invariant_violations: u64,
 }
@@ -55,6 +64,22 @@ impl Counters {
 
     pub(super) fn agent_frame(&mut self, name: &'static str) {
         *self.agent_frames.entry(name).or_default() += 1;
+    }
+
+    pub(super) fn operation_over(&mut self, state: OperationState) {
+        let name = match state {
+            OperationState::OperationFinished => "operation_finished",
+            OperationState::OperationFailed => "operation_failed",
+            OperationState::OperationError => "operation_error",
+            OperationState::OperationDropped => "operation_dropped",
+            OperationState::OperationGoneByOperator => "operation_gone_by_operator",
+            OperationState::OperationUnsupported
+            | OperationState::OperationPending
+            | OperationState::OperationUnreachable
+            | OperationState::OperationRecovering
+            | OperationState::OperationUnknown => return,
+        };
+        *self.operations_over.entry(name).or_default() += 1;
     }
 
     /// Counts a terminal status that a framework is told; others are gauges.

@@ -6,6 +6,7 @@
 use std::fmt;
 
 use meseta_proto::meseta::v1::{MasterFrame, agent_frame};
+use meseta_proto::mesos::v1::offer::Operation;
 use meseta_proto::mesos::v1::scheduler::Event;
 
 use super::call::{Action, Subscribe};
@@ -57,6 +58,14 @@ pub enum Input {
         reply: ReplyId,
         framework_id: String,
     },
+    /// An operator reserves, unreserves, or makes, destroys or resizes volumes.
+    Operate {
+        reply: ReplyId,
+        agent_id: String,
+        operation: Box<Operation>,
+        /// Who asks, if that is known.
+        principal: Option<String>,
+    },
 }
 
 /// Something to do.
@@ -105,6 +114,8 @@ pub enum Answer {
     BadRequest(String),
     /// The framework may not make this call now.
     Forbidden(String),
+    /// Understood, but what it needs is not there; nothing has changed.
+    Conflict(String),
     /// A call that this master does not serve.
     NotImplemented(String),
 }

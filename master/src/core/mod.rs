@@ -21,6 +21,10 @@ mod group_validation;
 mod io;
 mod launch;
 mod offers;
+mod operation;
+mod operation_feedback;
+mod operation_validation;
+mod operations;
 mod part_validation;
 mod persisted;
 mod reconcile;
@@ -58,6 +62,7 @@ pub(crate) use counters::state_name;
 pub use framework::{Capabilities, Link};
 pub use io::{Answer, ConnectionId, Effect, Input, Lsn, ReplyId, Visible};
 pub use offers::Offer;
+pub use operation::{OperationRecord, OperationTable, OperationUuid};
 pub use persisted::{AgentRecord, Mutation, Recovered, UnreachableRecord};
 pub use snapshot::{AgentView, FrameworkView, Snapshot};
 pub use task::{ExecutorRecord, StatusRecord, TaskRecord, TaskTable, is_terminal};
@@ -107,6 +112,10 @@ pub struct MasterCore {
     /// Offers of an agent that is being removed, until their frameworks are told.
     void_offers: Vec<Arc<Offer>>,
     next_offer: u64,
+
+    /// Operations that their frameworks gave a name, and where they are.
+    named_operations: BTreeMap<(FrameworkId, String), (AgentId, OperationUuid)>,
+    next_operation: u64,
 
     pending: VecDeque<(Lsn, Pending)>,
     last_lsn: Lsn,
@@ -158,6 +167,8 @@ impl MasterCore {
             offers: BTreeMap::new(),
             void_offers: Vec::new(),
             next_offer: 0,
+            named_operations: BTreeMap::new(),
+            next_operation: 0,
             pending: VecDeque::new(),
             last_lsn: Lsn::default(),
             durable: Lsn::default(),
@@ -250,6 +261,15 @@ impl MasterCore {
                 framework_id,
             } => {
                 let answer = self.operator_teardown(&framework_id);
+                self.reply(reply, answer);
+            }
+            Input::Operate {
+                reply,
+                agent_id,
+                operation,
+                principal,
+            } => {
+                let answer = self.operator_operation(&agent_id, &operation, principal.as_deref());
                 self.reply(reply, answer);
             }
         }

@@ -293,6 +293,7 @@ impl MasterCore {
                 reregistered: None,
                 tasks: Arc::default(),
                 executors: Arc::default(),
+                operations: Arc::default(),
                 offers: BTreeSet::new(),
                 used: BTreeMap::new(),
                 kills_waiting: BTreeSet::new(),
@@ -318,12 +319,17 @@ impl MasterCore {
             let deactivated = self.allocator.deactivate_agent(id);
             self.agreed("deactivating an agent", deactivated);
         }
-        self.send_registered(id, unknown);
+        self.send_registered(id, unknown, Vec::new());
         self.set_ping(id.clone(), generation, Duration::ZERO);
         self.allocate_due = true;
     }
 
-    fn send_registered(&mut self, id: &AgentId, unknown_tasks: Vec<meseta::TaskToReconcile>) {
+    fn send_registered(
+        &mut self,
+        id: &AgentId,
+        unknown_tasks: Vec<meseta::TaskToReconcile>,
+        unknown_operations: Vec<v1::Uuid>,
+    ) {
         let registered = meseta::Registered {
             agent_id: v1::AgentId {
                 value: id.to_string(),
@@ -331,6 +337,7 @@ impl MasterCore {
             total_ping_timeout_seconds: self.config.total_ping_timeout().as_secs_f64(),
             unknown_tasks,
             master_info: Some(self.config.identity.to_wire()),
+            unknown_operations,
         };
         self.frame(id, master_frame::Message::Registered(registered));
     }
@@ -365,6 +372,7 @@ impl MasterCore {
             agent.reregistered = Some(self.now.unix);
         }
         let finished = self.adopt(&id, &report);
+        self.adopt_operations(&id, &report);
         self.announce_agent(&id, Vec::new());
         for framework in finished {
             self.shut_down_on(&id, &framework);
@@ -412,6 +420,7 @@ impl MasterCore {
         let unknown = self.tasks_unknown_to(&id, &report);
         self.drop_executors_unknown_to(&id, &report);
         let finished = self.adopt(&id, &report);
+        let unknown_operations = self.adopt_operations(&id, &report);
         if let Some(agent) = self.agents.get(&id) {
             let is_offerable = agent.profile.is_offerable();
             let updated = self.allocator.update_agent(agent);
@@ -423,7 +432,7 @@ impl MasterCore {
             };
             self.agreed("activating an agent", switched);
         }
-        self.send_registered(&id, unknown);
+        self.send_registered(&id, unknown, unknown_operations);
         for framework in finished {
             self.shut_down_on(&id, &framework);
         }
@@ -529,7 +538,9 @@ fn profile(id: AgentId, register: meseta::Register) -> Result<AgentProfile, Stri
     if !register.checkpointed_resources.is_empty() {
         let checkpointed = wire::from_wire(&register.checkpointed_resources)
             .map_err(|error| format!("the agent's checkpointed resources are invalid: {error}"))?;
-        total = wire::apply_checkpointed(&total, &checkpointed)?;
+        total = total.with_checkpointed(&checkpointed).map_err(|error| {
+            format!("checkpointed resources are not among the agent's: {error}")
+        })?;
     }
     let address = register.address.unwrap_or_else(|| v1::Address {
         hostname: Some(info.hostname.clone()),

@@ -16,6 +16,7 @@ use super::config::Identity;
 use super::counters::Counters;
 use super::framework::{Capabilities, Framework, Link};
 use super::offers::Offer;
+use super::operation::OperationTable;
 use super::task::{ExecutorRecord, TaskRecord, TaskTable};
 use super::{MasterCore, config};
 
@@ -53,6 +54,7 @@ pub struct AgentView {
     pub reregistered: Option<Duration>,
     pub tasks: TaskTable,
     pub executors: Arc<BTreeMap<(FrameworkId, ExecutorId), Arc<ExecutorRecord>>>,
+    pub operations: OperationTable,
     /// Allocated to roles.
     pub used: BTreeMap<FrameworkId, Resources>,
     pub offered: Resources,
@@ -163,6 +165,7 @@ impl MasterCore {
             reregistered: agent.reregistered,
             tasks: agent.tasks.clone(),
             executors: agent.executors.clone(),
+            operations: agent.operations.clone(),
             used: agent.used.clone(),
             offered: agent
                 .offers

@@ -45,6 +45,7 @@ impl MasterCore {
             self.visible(Visible::CloseScheduler { connection, reason });
         }
         framework.unregistered = Some(self.now.unix);
+        self.end_operations_of(id);
         self.completed_frameworks
             .push_back(Arc::new(FrameworkView::of(&framework, true)));
         while self.completed_frameworks.len() > self.config.max_completed_frameworks {

@@ -23,26 +23,3 @@ pub fn to_wire(resources: &Resources, format: Format) -> Vec<v1::Resource> {
             .collect(),
     }
 }
-
-/// What an agent has when some of it was reserved or made into volumes since it started first.
-pub(super) fn apply_checkpointed(
-    total: &Resources,
-    checkpointed: &Resources,
-) -> Result<Resources, String> {
-    let mut result = total.clone();
-    for resource in checkpointed {
-        let plain = resource.to_unreserved();
-        let plain = Resources::from(meseta_resources::Resource::plain(
-            plain.name().clone(),
-            plain.value().clone(),
-        ));
-        if result.contains(&Resources::from(resource.clone())) {
-            continue;
-        }
-        result = result.checked_sub(&plain).map_err(|error| {
-            format!("checkpointed resources are not among the agent's: {error}")
-        })?;
-        result += resource;
-    }
-    Ok(result)
-}

@@ -93,6 +93,16 @@ pub(super) fn collect_query(text: &str) -> BTreeMap<String, String> {
     parameters
 }
 
+/// A parameter that a form gives more than once.
+pub(super) fn repeated_parameter(text: &str) -> Option<String> {
+    let mut seen = std::collections::BTreeSet::new();
+    text.split('&')
+        .filter(|pair| !pair.is_empty())
+        .take(PARAMETERS_MAX)
+        .map(|pair| decode(pair.split_once('=').map_or(pair, |(name, _)| name)))
+        .find(|name| !seen.insert(name.clone()))
+}
+
 /// Undoes percent-encoding; what is not encoded properly stays as it is.
 fn decode(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());

@@ -7,6 +7,7 @@
 mod body;
 mod json;
 mod operator;
+mod reservations;
 mod scheduler;
 mod v0;
 mod views;
@@ -23,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 use crate::core::Identity;
 use crate::metrics::Metrics;
 use crate::shell::{Closed, Handle};
+use reservations::Change;
 
 pub(crate) use scheduler::leave;
 
@@ -70,7 +72,7 @@ enum Endpoint {
     Libprocess,
     Quota,
     Weights,
-    Reservations,
+    Reservation(Change),
     Maintenance,
     Files,
 }
@@ -93,10 +95,10 @@ const ENDPOINTS: &[(&str, Endpoint)] = &[
     ("teardown", Endpoint::Teardown),
     ("quota", Endpoint::Quota),
     ("weights", Endpoint::Weights),
-    ("reserve", Endpoint::Reservations),
-    ("unreserve", Endpoint::Reservations),
-    ("create-volumes", Endpoint::Reservations),
-    ("destroy-volumes", Endpoint::Reservations),
+    ("reserve", Endpoint::Reservation(Change::Reserve)),
+    ("unreserve", Endpoint::Reservation(Change::Unreserve)),
+    ("create-volumes", Endpoint::Reservation(Change::Create)),
+    ("destroy-volumes", Endpoint::Reservation(Change::Destroy)),
     ("maintenance/schedule", Endpoint::Maintenance),
     ("maintenance/status", Endpoint::Maintenance),
     ("machine/up", Endpoint::Maintenance),
@@ -140,14 +142,9 @@ impl Endpoint {
             Method::DELETE,
         ];
         match self {
-            Self::Scheduler | Self::Operator | Self::Teardown => POST,
+            Self::Scheduler | Self::Operator | Self::Teardown | Self::Reservation(_) => POST,
             Self::Metrics => &[Method::GET, Method::HEAD],
-            Self::Libprocess
-            | Self::Quota
-            | Self::Weights
-            | Self::Reservations
-            | Self::Maintenance
-            | Self::Files => ALL,
+            Self::Libprocess | Self::Quota | Self::Weights | Self::Maintenance | Self::Files => ALL,
             Self::Health
             | Self::Version
             | Self::State
@@ -184,6 +181,7 @@ async fn handle(State(site): State<Arc<Site>>, request: Request) -> Response {
         Endpoint::Scheduler => scheduler::handle(&site, request).await,
         Endpoint::Operator => operator::handle(&site, request).await,
         Endpoint::Teardown => v0::teardown(&site, request).await,
+        Endpoint::Reservation(change) => reservations::endpoint(&site, change, request).await,
         Endpoint::Health => StatusCode::OK.into_response(),
         Endpoint::Redirect => redirect(&site),
         Endpoint::Metrics => v0::prometheus(&site).await,
@@ -191,11 +189,7 @@ async fn handle(State(site): State<Arc<Site>>, request: Request) -> Response {
             StatusCode::NOT_IMPLEMENTED,
             "The libprocess protocol is not spoken here: use the HTTP API at /api/v1/scheduler",
         ),
-        Endpoint::Quota
-        | Endpoint::Weights
-        | Endpoint::Reservations
-        | Endpoint::Maintenance
-        | Endpoint::Files => text(
+        Endpoint::Quota | Endpoint::Weights | Endpoint::Maintenance | Endpoint::Files => text(
             StatusCode::NOT_IMPLEMENTED,
             format!(
                 "{} is not supported by this version of the master",

@@ -16,7 +16,7 @@ use meseta_resources::Resources;
 use prost::Message;
 
 use super::views::Index;
-use super::{BODY_MAX, Site, body, text};
+use super::{BODY_MAX, Site, body, reservations, text};
 use crate::core::{AgentView, Format, FrameworkView, Offer, Snapshot, TaskRecord, to_wire};
 
 pub(super) async fn handle(site: &Arc<Site>, request: Request) -> HttpResponse {
@@ -48,6 +48,12 @@ pub(super) async fn handle(site: &Arc<Site>, request: Request) -> HttpResponse {
     };
     if kind == CallType::Teardown {
         return teardown(site, call).await;
+    }
+    if reservations::CALLS.contains(&kind) {
+        return match reservations::of_call(kind, call) {
+            Some((agent, operation)) => reservations::call(site, agent, operation).await,
+            None => text(StatusCode::BAD_REQUEST, "Failed to validate master::Call"),
+        };
     }
     let snapshot = match site.handle.snapshot().await {
         Ok(snapshot) => snapshot,
@@ -83,6 +89,16 @@ fn check(kind: CallType, call: &Call) -> Result<(), &'static str> {
         CallType::DrainAgent => (call.drain_agent.is_some(), "drain_agent"),
         CallType::ReserveResources => (call.reserve_resources.is_some(), "reserve_resources"),
         CallType::UnreserveResources => (call.unreserve_resources.is_some(), "unreserve_resources"),
+        CallType::CreateVolumes => (call.create_volumes.is_some(), "create_volumes"),
+        CallType::DestroyVolumes => (call.destroy_volumes.is_some(), "destroy_volumes"),
+        CallType::GrowVolume => match &call.grow_volume {
+            None => (false, "grow_volume"),
+            Some(body) => (body.agent_id.is_some(), "agent_id"),
+        },
+        CallType::ShrinkVolume => match &call.shrink_volume {
+            None => (false, "shrink_volume"),
+            Some(body) => (body.agent_id.is_some(), "agent_id"),
+        },
         CallType::UpdateQuota => (call.update_quota.is_some(), "update_quota"),
         _ => (true, ""),
     };
@@ -99,6 +115,7 @@ async fn teardown(site: &Arc<Site>, call: Call) -> HttpResponse {
         Ok(Answer::Accepted | Answer::Done) => StatusCode::OK.into_response(),
         Ok(Answer::BadRequest(message)) => text(StatusCode::BAD_REQUEST, message),
         Ok(Answer::Forbidden(message)) => text(StatusCode::FORBIDDEN, message),
+        Ok(Answer::Conflict(message)) => text(StatusCode::CONFLICT, message),
         Ok(Answer::NotImplemented(message)) => text(StatusCode::NOT_IMPLEMENTED, message),
         Err(closed) => closed.into(),
     }
@@ -222,6 +239,22 @@ fn about_the_cluster(snapshot: &Snapshot, kind: CallType) -> Option<Response> {
                 Type::GetExecutors,
                 Response {
                     get_executors,
+                    ..empty
+                },
+            )
+        }
+        CallType::GetOperations => {
+            let operations = snapshot.agents.iter();
+            let get_operations = Some(response::GetOperations {
+                operations: operations
+                    .flat_map(|agent| agent.operations.values())
+                    .map(|operation| operation.to_wire())
+                    .collect(),
+            });
+            response(
+                Type::GetOperations,
+                Response {
+                    get_operations,
                     ..empty
                 },
             )

@@ -85,6 +85,7 @@ fn respond(answer: Answer) -> Response {
         Answer::Done => StatusCode::OK.into_response(),
         Answer::BadRequest(message) => text(StatusCode::BAD_REQUEST, message),
         Answer::Forbidden(message) => text(StatusCode::FORBIDDEN, message),
+        Answer::Conflict(message) => text(StatusCode::CONFLICT, message),
         Answer::NotImplemented(message) => text(StatusCode::NOT_IMPLEMENTED, message),
     }
 }

@@ -157,6 +157,7 @@ pub(super) async fn teardown(site: &Arc<Site>, request: Request) -> Response {
         Ok(Answer::Accepted | Answer::Done) => StatusCode::OK.into_response(),
         Ok(Answer::BadRequest(message)) => text(StatusCode::BAD_REQUEST, message),
         Ok(Answer::Forbidden(message)) => text(StatusCode::FORBIDDEN, message),
+        Ok(Answer::Conflict(message)) => text(StatusCode::CONFLICT, message),
         Ok(Answer::NotImplemented(message)) => text(StatusCode::NOT_IMPLEMENTED, message),
         Err(closed) => closed.into(),
     }

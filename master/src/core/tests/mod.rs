@@ -3,6 +3,8 @@
 mod agents;
 mod frameworks;
 mod groups;
+mod operations;
+mod operator_operations;
 mod properties;
 mod reconciliation;
 mod tasks;

@@ -523,7 +523,7 @@ fn operations_that_are_not_served_are_answered() {
             .message
             .as_ref()
             .unwrap()
-            .contains("RESERVE is not supported")
+            .contains("Expecting 'reserve' to be present")
     );
     let status = &events[1].update.as_ref().unwrap().status;
     assert_eq!(status.reason(), v1::task_status::Reason::TaskGroupInvalid);

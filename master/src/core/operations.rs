@@ -1,0 +1,321 @@
+//! RESERVE, UNRESERVE, CREATE, DESTROY, GROW_VOLUME and SHRINK_VOLUME: in an ACCEPT, and by operators.
+//!
+//! An operation is applied here at once, to the agent's total and to the allocator, and sent to the
+//! agent, which makes it durable; see `operation_feedback.rs` for what comes back. Invariant: an
+//! operation is done whole here and in the allocator, or not at all; quantities never change.
+
+use std::sync::Arc;
+
+use meseta_allocator::Outstanding;
+use meseta_proto::convert;
+use meseta_proto::meseta::v1::{self as meseta, master_frame};
+use meseta_proto::mesos::v1::agent_info::capability::Type as Capability;
+use meseta_proto::mesos::v1::offer::Operation as Message;
+use meseta_proto::mesos::v1::{self};
+use meseta_resources::{
+    AgentId, Conversion, FrameworkId, Operation, Resource, Resources, apply_all,
+};
+
+use super::MasterCore;
+use super::accept::{Basket, REFUSE_DEFAULT};
+use super::io::Answer;
+use super::offers::Refusal;
+use super::operation::{OPERATIONS_PER_AGENT_MAX, OperationRecord, OperationUuid};
+use super::operation_validation::{Asker, validate};
+
+impl MasterCore {
+    /// Does an operation of an ACCEPT, to what is left of its offers.
+    pub(super) fn operate(&mut self, id: &FrameworkId, basket: &mut Basket, message: &Message) {
+        if let Err(reason) = self.try_operation(id, basket, message) {
+            self.refuse_operation(id, message, &reason);
+        }
+    }
+
+    fn try_operation(
+        &mut self,
+        id: &FrameworkId,
+        basket: &mut Basket,
+        message: &Message,
+    ) -> Result<(), String> {
+        let invalid = |text: String| format!("Operation attempted with invalid resources: {text}");
+        let operation = convert::operation(message).map_err(|error| invalid(error.to_string()))?;
+        if matches!(&operation, Operation::Reserve { source, .. } if !source.is_empty()) {
+            return Err(invalid(
+                "a reservation cannot be updated by the scheduler API: `source` must be empty"
+                    .to_owned(),
+            ));
+        }
+        self.check_feedback(id, basket, message)?;
+        let operation = operation.allocate(&basket.role);
+        let (Some(framework), Some(agent)) =
+            (self.frameworks.get(id), self.agents.get(&basket.agent))
+        else {
+            return Err("The agent is gone".to_owned());
+        };
+        let asker = Asker {
+            principal: framework.terms.info.principal.as_deref(),
+            framework: Some(framework),
+        };
+        validate(&operation, asker, agent).map_err(|text| {
+            let pid = agent.profile.pid();
+            format!(
+                "{text}; on agent {} at {pid} ({})",
+                agent.id(),
+                agent.profile.info.hostname
+            )
+        })?;
+        self.rescind_destroyed(&basket.agent, &operation);
+        let conversions = operation.conversions().map_err(|error| error.to_string())?;
+        let remaining = apply_all(&conversions, &basket.remaining).map_err(|e| e.to_string())?;
+        let total = self.total_after(&basket.agent, &conversions)?;
+        self.allocator
+            .update_allocation(id, &basket.agent, &conversions)
+            .map_err(|error| {
+                self.counters.invariant_violations += 1;
+                error.to_string()
+            })?;
+        match operation {
+            // What comes of these is for a later offer only.
+            Operation::Grow { .. } | Operation::Shrink { .. } => {
+                for conversion in &conversions {
+                    basket.remaining -= conversion.consumed();
+                    basket.aside += conversion.produced();
+                }
+            }
+            _ => basket.remaining = remaining,
+        }
+        self.commit_operation(Some(id), &basket.agent, &operation, message, total);
+        Ok(())
+    }
+
+    /// Whether an operation that wants to be told of can be.
+    fn check_feedback(
+        &self,
+        id: &FrameworkId,
+        basket: &Basket,
+        message: &Message,
+    ) -> Result<(), String> {
+        let agent = self.agents.get(&basket.agent);
+        let agent = agent.ok_or_else(|| "The agent is gone".to_owned())?;
+        if agent.operations.len() >= OPERATIONS_PER_AGENT_MAX {
+            return Err(format!(
+                "Agent {} has {OPERATIONS_PER_AGENT_MAX} operations whose end is not acknowledged; \
+                 acknowledge some first",
+                agent.id()
+            ));
+        }
+        let Some(operation_id) = &message.id else {
+            return Ok(());
+        };
+        if !agent.profile.has(Capability::ResourceProvider) {
+            return Err(format!(
+                "Operation requested feedback, but agent {} does not have the required \
+                 RESOURCE_PROVIDER capability",
+                agent.id()
+            ));
+        }
+        if !agent.profile.has(Capability::AgentOperationFeedback) {
+            return Err(format!(
+                "Operation on agent default resources requested feedback, but agent {} does not \
+                 have the required AGENT_OPERATION_FEEDBACK and RESOURCE_PROVIDER capabilities",
+                agent.id()
+            ));
+        }
+        let key = (id.clone(), operation_id.value.clone());
+        if self.named_operations.contains_key(&key) {
+            return Err(format!(
+                "Operation ID '{}' is that of an earlier operation whose end is not acknowledged",
+                operation_id.value.escape_debug()
+            ));
+        }
+        Ok(())
+    }
+
+    /// Others who were offered a shared volume that is to go lose their offers of it.
+    fn rescind_destroyed(&mut self, agent: &AgentId, operation: &Operation) {
+        let volumes: Vec<Resource> = operation
+            .destroyed()
+            .iter()
+            .filter(|volume| volume.is_shared())
+            .map(|volume| volume.clone().with_allocation(None))
+            .collect();
+        let Some(agent) = self.agents.get(agent).filter(|_| !volumes.is_empty()) else {
+            return;
+        };
+        let holds = |resources: &Resources| {
+            let resources = resources.unallocate();
+            volumes
+                .iter()
+                .any(|volume| resources.contains_resource(volume))
+        };
+        let offers = agent.offers.iter().filter_map(|id| self.offers.get(id));
+        let void: Vec<_> = offers
+            .filter(|offer| holds(&offer.resources))
+            .map(|offer| offer.id.clone())
+            .collect();
+        for offer in void {
+            self.rescind(&offer);
+        }
+    }
+
+    /// What the agent has afterwards.
+    fn total_after(
+        &self,
+        agent: &AgentId,
+        conversions: &[Conversion],
+    ) -> Result<Resources, String> {
+        let agent = self.agents.get(agent);
+        let agent = agent.ok_or_else(|| "The agent is gone".to_owned())?;
+        let bare: Vec<Conversion> = conversions.iter().map(Conversion::unallocate).collect();
+        apply_all(&bare, &agent.profile.total).map_err(|error| error.to_string())
+    }
+
+    /// Puts an operation on the books that the allocator has taken, and sends it to the agent.
+    fn commit_operation(
+        &mut self,
+        framework: Option<&FrameworkId>,
+        agent_id: &AgentId,
+        operation: &Operation,
+        message: &Message,
+        total: Resources,
+    ) {
+        let uuid = self.next_operation_uuid();
+        let Some(agent) = self.agents.get_mut(agent_id) else {
+            return;
+        };
+        Arc::make_mut(&mut agent.profile).total = total;
+        let mut info = convert::to_operation(operation);
+        info.id.clone_from(&message.id);
+        let record = OperationRecord::new(uuid, framework.cloned(), agent_id.clone(), info.clone());
+        if let Some(key) = record.named() {
+            self.named_operations.insert(key, (agent_id.clone(), uuid));
+        }
+        Arc::make_mut(&mut agent.operations).insert(uuid, Arc::new(record));
+        tracing::info!(
+            %agent_id,
+            framework_id = framework.map(|id| id.as_str()).unwrap_or_default(),
+            operation = operation.name(),
+            uuid = %uuid::Uuid::from_bytes(uuid),
+            "operation applied"
+        );
+        self.counters.operations_applied += 1;
+        let apply = meseta::ApplyOperation {
+            framework_id: framework.map(Into::into),
+            operation: info,
+            operation_uuid: v1::Uuid {
+                value: uuid.to_vec(),
+            },
+            resource_version_uuid: None,
+        };
+        self.frame(agent_id, master_frame::Message::ApplyOperation(apply));
+    }
+
+    /// Of this master and a number: no other operation of any agent has it.
+    fn next_operation_uuid(&mut self) -> OperationUuid {
+        self.next_operation += 1;
+        // FNV-1a: the same master gives the same half, so that nothing here needs chance.
+        let master = self
+            .config
+            .identity
+            .id
+            .bytes()
+            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+                (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+            });
+        let halves = u128::from(master) << 64 | u128::from(self.next_operation);
+        uuid::Builder::from_custom_bytes(halves.to_be_bytes())
+            .into_uuid()
+            .into_bytes()
+    }
+
+    /// An operator's operation: on what is free, or is once the offers that stand in its way are taken
+    /// back.
+    pub(super) fn operator_operation(
+        &mut self,
+        agent_id: &str,
+        message: &Message,
+        principal: Option<&str>,
+    ) -> Answer {
+        let Some(agent) = self.agents.get(agent_id) else {
+            return Answer::BadRequest("No agent found with specified ID".to_owned());
+        };
+        let operation = match convert::operation(message) {
+            Ok(operation) => operation,
+            Err(error) => return Answer::BadRequest(error.to_string()),
+        };
+        let asker = Asker {
+            principal,
+            framework: None,
+        };
+        if let Err(text) = validate(&operation, asker, agent) {
+            let name = operation.name();
+            let place = match operation {
+                Operation::Unreserve(_) | Operation::Destroy(_) => String::new(),
+                _ => format!(
+                    " on agent {agent_id} at {} ({})",
+                    agent.profile.pid(),
+                    agent.profile.info.hostname
+                ),
+            };
+            return Answer::BadRequest(format!("Invalid {name} operation{place}: {text}"));
+        }
+        if agent.connection.is_none() {
+            return Answer::Conflict(format!(
+                "Agent {agent_id} is disconnected and cannot be told now; try again when it is back"
+            ));
+        }
+        if agent.operations.len() >= OPERATIONS_PER_AGENT_MAX {
+            return Answer::Conflict(format!(
+                "Agent {agent_id} has {OPERATIONS_PER_AGENT_MAX} operations in flight; try again \
+                 later"
+            ));
+        }
+        let id = agent.id().clone();
+        match self.operate_on_free(&id, &operation, message) {
+            Ok(()) => Answer::Accepted,
+            Err(text) => Answer::Conflict(text),
+        }
+    }
+
+    fn operate_on_free(
+        &mut self,
+        agent: &AgentId,
+        operation: &Operation,
+        message: &Message,
+    ) -> Result<(), String> {
+        let operation = operation.unallocate();
+        let conversions = operation.conversions().map_err(|error| error.to_string())?;
+        self.rescind_destroyed(agent, &operation);
+        let wanted: Resources = conversions.iter().map(Conversion::consumed).sum();
+        let offers: Vec<Outstanding> = self
+            .agents
+            .get(agent)
+            .into_iter()
+            .flat_map(|agent| &agent.offers)
+            .filter_map(|id| self.offers.get(id))
+            .map(|offer| Outstanding {
+                id: offer.id.clone(),
+                framework: offer.framework_id.clone(),
+                agent: offer.agent_id.clone(),
+                role: offer.role.clone(),
+                resources: offer.resources.clone(),
+            })
+            .collect();
+        let plan = self
+            .allocator
+            .rescind_for_operation(agent, &wanted, &offers);
+        for offer in plan.into_iter().flatten() {
+            // The framework is not offered the same again at once, before it could be reserved.
+            self.rescind_with(&offer, Refusal::For(REFUSE_DEFAULT));
+        }
+        let free = self.allocator.free(agent);
+        apply_all(&conversions, &free).map_err(|error| error.to_string())?;
+        let total = self.total_after(agent, &conversions)?;
+        self.allocator
+            .update_available(agent, &conversions)
+            .map_err(|error| error.to_string())?;
+        self.allocate_due = true;
+        self.commit_operation(None, agent, &operation, message, total);
+        Ok(())
+    }
+}

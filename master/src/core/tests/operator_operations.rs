@@ -1,0 +1,300 @@
+//! The same by operators: on what is free, and on what is offered.
+
+use meseta_proto::mesos::v1::offer::Operation as Message;
+
+use super::operations::{create, destroy, reserve, reserved, unreserve, volume, with_operations};
+use super::*;
+
+impl World {
+    pub(super) fn operate(&mut self, agent: &str, operation: Message) -> Answer {
+        self.operate_as(agent, operation, None)
+    }
+
+    fn operate_as(&mut self, agent: &str, operation: Message, principal: Option<&str>) -> Answer {
+        let reply = ReplyId(self.number());
+        self.input(Input::Operate {
+            reply,
+            agent_id: agent.to_owned(),
+            operation: Box::new(operation),
+            principal: principal.map(str::to_owned),
+        });
+        self.answers.remove(&reply).unwrap()
+    }
+
+    fn rescinded(&mut self, scheduler: &Scheduler) -> usize {
+        let events = self.take_events(scheduler.connection);
+        events
+            .iter()
+            .filter(|event| event.rescind.is_some())
+            .count()
+    }
+}
+
+fn text(answer: &Answer) -> &str {
+    match answer {
+        Answer::BadRequest(text) | Answer::Conflict(text) => text,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_is_free_is_reserved_and_unreserved() {
+    let mut world = World::new();
+    let node = world.capable_agent(5051, "cpus:12;mem:6144");
+    let ads = reserved(&parse("cpus:8;mem:4096"), "ads", Some("ops"));
+    assert_eq!(world.operate(&node.id, reserve(&ads)), Answer::Accepted);
+    assert_eq!(world.finish(&node), 1);
+    let frames = world.take_frames(node.connection);
+    assert!(matches!(
+        frames[0],
+        master_frame::Message::AcknowledgeOperation(_)
+    ));
+    assert_eq!(world.agent_total(&node), parse("cpus:4;mem:2048") + &ads);
+    let scheduler = world.subscribe(framework("f", &["ads"]));
+    let offer = world.offers(&scheduler).pop().unwrap();
+    assert_eq!(total(&[offer]), parse("cpus:4;mem:2048") + &ads);
+    assert_eq!(world.operate(&node.id, unreserve(&ads)), Answer::Accepted);
+    assert_eq!(world.rescinded(&scheduler), 1);
+    assert_eq!(world.agent_total(&node), parse("cpus:12;mem:6144"));
+}
+
+#[test]
+fn an_offer_in_the_way_is_taken_back() {
+    let mut world = World::new();
+    let node = world.capable_agent(5051, "cpus:4;mem:1024");
+    let scheduler = world.subscribe(framework("f", &["dev"]));
+    assert_eq!(world.offers(&scheduler).len(), 1);
+    let all = reserved(&parse("cpus:4;mem:1024"), "ads", None);
+    assert_eq!(world.operate(&node.id, reserve(&all)), Answer::Accepted);
+    assert_eq!(world.rescinded(&scheduler), 1);
+    world.advance(10 * SECOND);
+    assert!(world.offers(&scheduler).is_empty(), "all of it is for ads");
+    let other = world.subscribe(framework("g", &["ads"]));
+    assert_eq!(total(&world.offers(&other)), all);
+    assert_eq!(world.operate(&node.id, unreserve(&all)), Answer::Accepted);
+    assert_eq!(world.rescinded(&other), 1);
+}
+
+#[test]
+fn what_is_partly_free_and_partly_offered_is_reserved() {
+    let mut world = World::new();
+    let node = world.capable_agent(5051, "cpus:4;mem:1024");
+    let scheduler = world.subscribe(framework("f", &["dev"]));
+    let offer = world.offers(&scheduler).pop().unwrap();
+    // Half of it is held by a task, a quarter comes back and is offered apart.
+    let half = vec![task(&node, "t", "cpus:2;mem:512")];
+    world.call(&scheduler, accept(&[&offer], half));
+    world.update(&node, &scheduler, "t", TaskState::TaskFinished, 1);
+    world.live(6 * SECOND, &[&node]);
+    let ads = reserved(&parse("cpus:4;mem:1024"), "ads", None);
+    assert_eq!(world.operate(&node.id, reserve(&ads)), Answer::Accepted);
+    assert_eq!(world.agent_total(&node), ads);
+    assert_eq!(world.operate(&node.id, unreserve(&ads)), Answer::Accepted);
+    assert_eq!(world.agent_total(&node), parse("cpus:4;mem:1024"));
+}
+
+#[test]
+fn labels_must_be_given_to_unreserve() {
+    let mut world = World::new();
+    let node = world.capable_agent(5051, "cpus:4;mem:1024");
+    let labelled = |value: &str| {
+        let mut reservation =
+            meseta_resources::Reservation::dynamic(Role::new("ads").unwrap(), None);
+        reservation.labels = std::iter::once(meseta_resources::Label {
+            key: "k".to_owned(),
+            value: Some(value.to_owned()),
+        })
+        .collect();
+        parse("cpus:1").push_reservation(&reservation).unwrap()
+    };
+    assert_eq!(
+        world.operate(&node.id, reserve(&labelled("v"))),
+        Answer::Accepted
+    );
+    let bare = reserved(&parse("cpus:1"), "ads", None);
+    for wrong in [bare, labelled("w")] {
+        let answer = world.operate(&node.id, unreserve(&wrong));
+        assert!(matches!(answer, Answer::Conflict(_)), "{answer:?}");
+    }
+    assert_eq!(
+        world.operate(&node.id, unreserve(&labelled("v"))),
+        Answer::Accepted
+    );
+}
+
+#[test]
+fn star_cannot_be_reserved() {
+    let mut world = World::new();
+    let node = world.capable_agent(5051, "cpus:4;mem:1024");
+    let mut message = reserve(&reserved(&parse("cpus:1"), "ads", None));
+    message.reserve.as_mut().unwrap().resources[0].reservations[0].role = Some("*".to_owned());
+    let answer = world.operate(&node.id, message);
+    assert!(
+        text(&answer).contains("Invalid reservation: role \"*\" cannot be reserved"),
+        "{answer:?}"
+    );
+}
+
+#[test]
+fn what_is_not_there_is_a_conflict_and_changes_nothing() {
+    let mut world = World::new();
+    let node = world.capable_agent(5051, "cpus:4;mem:1024");
+    let scheduler = world.subscribe(framework("f", &["dev"]));
+    let offer = world.offers(&scheduler).pop().unwrap();
+    let too_much = reserved(&parse("cpus:5"), "ads", None);
+    let answer = world.operate(&node.id, reserve(&too_much));
+    assert!(matches!(answer, Answer::Conflict(_)));
+    assert!(
+        text(&answer).ends_with("does not contain cpus:5"),
+        "{answer:?}"
+    );
+    assert_eq!(
+        world.rescinded(&scheduler),
+        0,
+        "no offer is taken back in vain"
+    );
+    world.call(
+        &scheduler,
+        accept(&[&offer], vec![task(&node, "t", "cpus:4;mem:64")]),
+    );
+    let one = reserved(&parse("cpus:1"), "ads", None);
+    let answer = world.operate(&node.id, reserve(&one));
+    assert!(matches!(answer, Answer::Conflict(_)), "in use: {answer:?}");
+    assert_eq!(world.agent_total(&node), parse("cpus:4;mem:1024"));
+    let answer = world.operate("nosuch", reserve(&one));
+    assert_eq!(text(&answer), "No agent found with specified ID");
+}
+
+#[test]
+fn the_words_are_those_of_mesos() {
+    let mut world = World::new();
+    let node = world.capable_agent(5051, "cpus:4;mem:1024;disk:100");
+    let place = format!(
+        "on agent {} at slave(1)@10.0.0.1:5051 (node.example)",
+        node.id
+    );
+    let answer = world.operate(&node.id, reserve(&parse("cpus:1")));
+    assert_eq!(
+        text(&answer),
+        format!("Invalid RESERVE operation {place}: Resource cpus:1 is not dynamically reserved")
+    );
+    let disk = reserved(&parse("disk:64"), "dev", Some("ops"));
+    let data = volume(&disk, "vol1", false);
+    assert_eq!(world.operate(&node.id, reserve(&disk)), Answer::Accepted);
+    assert_eq!(
+        world.operate(&node.id, create(&[data.clone()])),
+        Answer::Accepted
+    );
+    let answer = world.operate(&node.id, create(&[data.clone()]));
+    assert_eq!(
+        text(&answer),
+        format!("Invalid CREATE operation {place}: Persistence ID 'vol1' is not unique")
+    );
+    let answer = world.operate(&node.id, destroy(&[volume(&disk, "nosuch", false)]));
+    assert_eq!(
+        text(&answer),
+        "Invalid DESTROY operation: Persistent volumes not found"
+    );
+    let answer = world.operate(&node.id, unreserve(&disk));
+    assert!(
+        text(&answer).ends_with("does not contain disk(reservations: [(DYNAMIC,dev,ops)]):64"),
+        "{answer:?}"
+    );
+    assert_eq!(world.operate(&node.id, destroy(&[data])), Answer::Accepted);
+    assert_eq!(world.operate(&node.id, unreserve(&disk)), Answer::Accepted);
+    assert_eq!(world.agent_total(&node), parse("cpus:4;mem:1024;disk:100"));
+}
+
+#[test]
+fn the_principal_that_asks_must_be_the_reserver() {
+    let mut world = World::new();
+    let node = world.capable_agent(5051, "cpus:4;mem:1024");
+    let by = |principal| reserved(&parse("cpus:1"), "ads", principal);
+    let answer = world.operate_as(&node.id, reserve(&by(Some("bob"))), Some("alice"));
+    assert!(text(&answer).contains("with principal 'bob'"), "{answer:?}");
+    let answer = world.operate_as(&node.id, reserve(&by(None)), Some("alice"));
+    assert!(text(&answer).contains("no principal set"), "{answer:?}");
+    let answer = world.operate_as(&node.id, reserve(&by(Some("alice"))), Some("alice"));
+    assert_eq!(answer, Answer::Accepted);
+    // Anyone may unreserve, as long as no rule says otherwise.
+    let answer = world.operate_as(&node.id, unreserve(&by(Some("alice"))), Some("bob"));
+    assert_eq!(answer, Answer::Accepted);
+}
+
+#[test]
+fn principals_keep_reservations_of_one_role_apart() {
+    let mut world = World::new();
+    let node = world.capable_agent(5051, "cpus:4;mem:1024");
+    for principal in [Some("a"), Some("b"), None] {
+        let one = reserved(&parse("cpus:1"), "ads", principal);
+        assert_eq!(world.operate(&node.id, reserve(&one)), Answer::Accepted);
+    }
+    let ads = Role::new("ads").unwrap();
+    assert_eq!(world.agent_total(&node).reserved_to(&ads).len(), 3);
+}
+
+#[test]
+fn a_reservation_is_moved_with_a_source() {
+    let mut world = World::new();
+    let node = world.capable_agent(5051, "cpus:4;mem:1024");
+    let (a, b) = (
+        reserved(&parse("cpus:1"), "a", None),
+        reserved(&parse("cpus:1"), "b", None),
+    );
+    assert_eq!(world.operate(&node.id, reserve(&a)), Answer::Accepted);
+    let mut moved = reserve(&b);
+    moved.reserve.as_mut().unwrap().source = to_wire(&a, Format::PostRefinement);
+    assert_eq!(world.operate(&node.id, moved), Answer::Accepted);
+    assert_eq!(world.agent_total(&node), parse("cpus:3;mem:1024") + &b);
+    let two = reserved(&parse("cpus:2"), "a", None);
+    let mut grown = reserve(&two);
+    grown.reserve.as_mut().unwrap().source = to_wire(&b, Format::PostRefinement);
+    let answer = world.operate(&node.id, grown);
+    assert!(
+        text(&answer).contains("identical resource quantities"),
+        "{answer:?}"
+    );
+}
+
+#[test]
+fn a_disconnected_agent_cannot_be_told() {
+    let mut world = World::new();
+    let node = world.capable_agent(5051, "cpus:4;mem:1024");
+    world.input(Input::AgentGone {
+        connection: node.connection,
+    });
+    let one = reserved(&parse("cpus:1"), "ads", None);
+    let answer = world.operate(&node.id, reserve(&one));
+    assert!(matches!(answer, Answer::Conflict(_)), "{answer:?}");
+    assert_eq!(world.agent_total(&node), parse("cpus:4;mem:1024"));
+}
+
+#[test]
+fn a_volume_made_in_an_offer_is_destroyed_by_an_operator_and_back() {
+    let mut world = World::new();
+    let node = world.capable_agent(5051, "cpus:4;mem:1024;disk(dev):100");
+    let scheduler = world.subscribe(framework("f", &["dev"]));
+    let offer = world.offers(&scheduler).pop().unwrap();
+    let data = volume(&parse("disk(dev):100"), "v", false);
+    let action = with_operations(&[&offer], vec![create(&[data.clone()])], 0.0);
+    world.call(&scheduler, action);
+    world.advance(SECOND);
+    assert_eq!(
+        world.operate(&node.id, destroy(&[data.clone()])),
+        Answer::Accepted
+    );
+    assert_eq!(
+        world.operate(&node.id, create(&[data.clone()])),
+        Answer::Accepted
+    );
+    world.take_events(scheduler.connection);
+    world.live(7 * SECOND, &[&node]);
+    let offers = world.offers(&scheduler);
+    let offers: Vec<&v1::Offer> = offers.iter().collect();
+    world.call(
+        &scheduler,
+        with_operations(&offers, vec![destroy(&[data])], 0.0),
+    );
+    let total = parse("cpus:4;mem:1024;disk(dev):100");
+    assert_eq!(world.agent_total(&node), total);
+}

@@ -1,0 +1,235 @@
+//! `/reserve`, `/unreserve`, `/create-volumes`, `/destroy-volumes` and their calls of `/api/v1`.
+//!
+//! Both only say what is asked for; the core checks it, takes back the offers in its way and applies
+//! it. 202 means that: what the agent made of it is seen in the agent's own state.
+
+use std::sync::Arc;
+
+use axum::extract::Request;
+use axum::response::{IntoResponse, Response};
+use http::StatusCode;
+use meseta_proto::json;
+use meseta_proto::mesos::v1;
+use meseta_proto::mesos::v1::master::Call;
+use meseta_proto::mesos::v1::master::call::Type as CallType;
+use meseta_proto::mesos::v1::offer::{Operation, operation};
+
+use super::json::{collect_query, repeated_parameter};
+use super::{BODY_MAX, Site, body, text};
+use crate::core::Answer;
+use crate::shell::Closed;
+
+/// Which of the four endpoints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    Reserve,
+    Unreserve,
+    Create,
+    Destroy,
+}
+
+impl Change {
+    /// The parameter that holds the resources.
+    const fn parameter(self) -> &'static str {
+        match self {
+            Self::Reserve | Self::Unreserve => "resources",
+            Self::Create | Self::Destroy => "volumes",
+        }
+    }
+
+    fn operation(self, resources: Vec<v1::Resource>, source: Vec<v1::Resource>) -> Operation {
+        let mut operation = Operation::default();
+        let kind = match self {
+            Self::Reserve => {
+                operation.reserve = Some(operation::Reserve { source, resources });
+                operation::Type::Reserve
+            }
+            Self::Unreserve => {
+                operation.unreserve = Some(operation::Unreserve { resources });
+                operation::Type::Unreserve
+            }
+            Self::Create => {
+                operation.create = Some(operation::Create { volumes: resources });
+                operation::Type::Create
+            }
+            Self::Destroy => {
+                operation.destroy = Some(operation::Destroy { volumes: resources });
+                operation::Type::Destroy
+            }
+        };
+        operation.r#type = Some(kind.into());
+        operation
+    }
+}
+
+/// One of the endpoints, with its form.
+pub(super) async fn endpoint(site: &Arc<Site>, change: Change, request: Request) -> Response {
+    let bytes = match body::read(request.into_body(), BODY_MAX).await {
+        Ok(bytes) => bytes,
+        Err(error) => return error.response(),
+    };
+    match form(change, &String::from_utf8_lossy(&bytes)) {
+        Ok((agent, operation)) => respond(site.handle.operate(agent, operation, None).await),
+        Err(message) => text(StatusCode::BAD_REQUEST, message),
+    }
+}
+
+fn form(change: Change, body: &str) -> Result<(String, Operation), String> {
+    if let Some(name) = repeated_parameter(body) {
+        return Err(format!(
+            "The parameter '{}' is given more than once in the request body",
+            name.escape_debug()
+        ));
+    }
+    let mut form = collect_query(body);
+    let missing = |name: &str| format!("Missing '{name}' query parameter in the request body");
+    let agent = form.remove("slaveId").ok_or_else(|| missing("slaveId"))?;
+    let name = change.parameter();
+    let resources = form.remove(name).ok_or_else(|| missing(name))?;
+    let resources = list(change, name, &resources)?;
+    let source = match form.remove("source") {
+        Some(source) if change == Change::Reserve => list(change, "source", &source)?,
+        _ => Vec::new(),
+    };
+    Ok((agent, change.operation(resources, source)))
+}
+
+fn list(change: Change, name: &str, value: &str) -> Result<Vec<v1::Resource>, String> {
+    json::many_from_slice(value.as_bytes()).map_err(|error| {
+        let verb = match change {
+            Change::Reserve => "Error parsing",
+            Change::Unreserve | Change::Create | Change::Destroy => "Error in parsing",
+        };
+        format!("{verb} '{name}' query parameter in the request body: {error}")
+    })
+}
+
+/// The calls of the operator API that are answered here.
+pub(super) const CALLS: [CallType; 6] = [
+    CallType::ReserveResources,
+    CallType::UnreserveResources,
+    CallType::CreateVolumes,
+    CallType::DestroyVolumes,
+    CallType::GrowVolume,
+    CallType::ShrinkVolume,
+];
+
+/// The agent and the operation that a call of the operator API names; None if it is no such call.
+pub(super) fn of_call(kind: CallType, call: Call) -> Option<(String, Operation)> {
+    let typed = |kind: operation::Type| Operation {
+        r#type: Some(kind.into()),
+        ..Operation::default()
+    };
+    Some(match kind {
+        CallType::ReserveResources => {
+            let body = call.reserve_resources?;
+            let operation = Change::Reserve.operation(body.resources, body.source);
+            (body.agent_id.value, operation)
+        }
+        CallType::UnreserveResources => {
+            let body = call.unreserve_resources?;
+            let operation = Change::Unreserve.operation(body.resources, Vec::new());
+            (body.agent_id.value, operation)
+        }
+        CallType::CreateVolumes => {
+            let body = call.create_volumes?;
+            let operation = Change::Create.operation(body.volumes, Vec::new());
+            (body.agent_id.value, operation)
+        }
+        CallType::DestroyVolumes => {
+            let body = call.destroy_volumes?;
+            let operation = Change::Destroy.operation(body.volumes, Vec::new());
+            (body.agent_id.value, operation)
+        }
+        CallType::GrowVolume => {
+            let body = call.grow_volume?;
+            let mut operation = typed(operation::Type::GrowVolume);
+            operation.grow_volume = Some(operation::GrowVolume {
+                volume: body.volume,
+                addition: body.addition,
+            });
+            (body.agent_id?.value, operation)
+        }
+        CallType::ShrinkVolume => {
+            let body = call.shrink_volume?;
+            let mut operation = typed(operation::Type::ShrinkVolume);
+            operation.shrink_volume = Some(operation::ShrinkVolume {
+                volume: body.volume,
+                subtract: body.subtract,
+            });
+            (body.agent_id?.value, operation)
+        }
+        _ => return None,
+    })
+}
+
+/// Carries such a call out.
+pub(super) async fn call(site: &Arc<Site>, agent: String, operation: Operation) -> Response {
+    respond(site.handle.operate(agent, operation, None).await)
+}
+
+fn respond(answer: Result<Answer, Closed>) -> Response {
+    match answer {
+        Ok(Answer::Accepted) => StatusCode::ACCEPTED.into_response(),
+        Ok(Answer::Done) => StatusCode::OK.into_response(),
+        Ok(Answer::BadRequest(message)) => text(StatusCode::BAD_REQUEST, message),
+        Ok(Answer::Forbidden(message)) => text(StatusCode::FORBIDDEN, message),
+        Ok(Answer::Conflict(message)) => text(StatusCode::CONFLICT, message),
+        Ok(Answer::NotImplemented(message)) => text(StatusCode::NOT_IMPLEMENTED, message),
+        Err(closed) => closed.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn forms_say_what_is_missing_or_wrong() {
+        let error = |change, body: &str| form(change, body).unwrap_err();
+        assert_eq!(
+            error(Change::Reserve, ""),
+            "Missing 'slaveId' query parameter in the request body"
+        );
+        assert_eq!(
+            error(Change::Reserve, "slaveId=a"),
+            "Missing 'resources' query parameter in the request body"
+        );
+        assert_eq!(
+            error(Change::Destroy, "slaveId=a&resources=[]"),
+            "Missing 'volumes' query parameter in the request body"
+        );
+        let twice = error(Change::Reserve, "slaveId=a&slaveId=b&resources=[]");
+        assert!(
+            twice.contains("'slaveId' is given more than once"),
+            "{twice}"
+        );
+        let broken = error(Change::Reserve, "slaveId=a&resources=x");
+        assert!(
+            broken.starts_with("Error parsing 'resources' query parameter in the request body: "),
+            "{broken}"
+        );
+        for body in [
+            "resources={}",
+            "resources=[1]",
+            "resources=[{}]",
+            "resources=[],",
+        ] {
+            let text = error(Change::Unreserve, &format!("slaveId=a&{body}"));
+            assert!(text.starts_with("Error in parsing 'resources'"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_form_becomes_an_operation() {
+        let body = "slaveId=a-S0&resources=%5B%7B%22name%22%3A%22cpus%22%2C%22type%22%3A%22SCALAR%22\
+                    %2C%22scalar%22%3A%7B%22value%22%3A8%7D%2C%22role%22%3A%22ads%22%2C\
+                    %22reservation%22%3A%7B%7D%7D%5D";
+        let (agent, operation) = form(Change::Reserve, body).unwrap();
+        assert_eq!(agent, "a-S0");
+        let reserve = operation.reserve.unwrap();
+        assert_eq!(reserve.resources.len(), 1);
+        assert_eq!(reserve.resources[0].role.as_deref(), Some("ads"));
+        assert!(reserve.source.is_empty());
+    }
+}
