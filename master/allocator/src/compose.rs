@@ -199,16 +199,17 @@ impl Allocator {
         guaranteed + burst
     }
 
-    /// What a role may have of a kind beyond its claim. As long as there is any surplus, what it takes of
-    /// the guarantees of roles above it does not diminish that: both what is free and what is kept back
-    /// shrink.
+    /// What a role may have of a kind beyond its claim. As long as the surplus could make an offer of its
+    /// own, what the role takes of the guarantees of roles above it does not diminish that: both what is
+    /// free and what is kept back shrink.
     fn surplus_for(&self, role: RoleKey, kind: Kind, stage: Stage) -> i64 {
         let surplus = self.surplus(kind);
-        match stage {
-            Stage::Rest if surplus > 0 && surplus < i64::MAX => {
-                surplus.saturating_add(self.roles.creditable(role, kind))
-            }
-            Stage::Rest | Stage::Guarantees => surplus,
+        let shared =
+            stage == Stage::Rest && surplus > 0 && surplus < i64::MAX && !self.is_surplus_starved();
+        if shared {
+            surplus.saturating_add(self.roles.creditable(role, kind))
+        } else {
+            surplus
         }
     }
 

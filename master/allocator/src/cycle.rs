@@ -498,7 +498,7 @@ impl Allocator {
     }
 
     /// Whether what guarantees leave of the free resources cannot make an offer anywhere.
-    fn is_surplus_starved(&self) -> bool {
+    pub(crate) fn is_surplus_starved(&self) -> bool {
         self.roles.guarantees > 0
             && self.roles.is_anything_required()
             && !self.minimum.is_met(|kind| self.surplus(kind))
