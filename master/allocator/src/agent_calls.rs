@@ -1,6 +1,7 @@
 //! The calls about agents: they come, change and go.
 
 use std::collections::BTreeSet;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use meseta_resources::{AgentId, FrameworkId, Resource, Resources, Role};
@@ -20,13 +21,14 @@ impl Allocator {
     /// # Errors
     /// When it is known already, its total is allocated to somebody, or something used is not.
     pub fn add_agent(&mut self, id: &AgentId, spec: AgentSpec) -> Result<(), Error> {
-        if self.agent_keys.contains_key(id) {
+        let Entry::Vacant(vacant) = self.agent_keys.entry(id.clone()) else {
             return Err(Error::DuplicateAgent(id.clone()));
-        }
+        };
         check_unallocated(&spec.total)?;
         for used in spec.used.values() {
             check_allocated(used)?;
         }
+        vacant.insert(self.agents.next_key());
         let total = self.classes.bundle(&mut self.roles, &spec.total);
         let whitelisted = self.is_whitelisted(&spec.facts.hostname);
         let is_remote = self.is_remote(&spec.facts);
@@ -35,7 +37,7 @@ impl Allocator {
             facts: spec.facts,
             total,
             free: Bundle::default(),
-            holdings: Vec::new(),
+            holdings: Vec::with_capacity(spec.used.len()),
             filters: AgentFilters::default(),
             active: true,
             whitelisted,
@@ -47,7 +49,6 @@ impl Allocator {
                 .unavailability
                 .map(|when| Box::new(Maintenance::new(when))),
         });
-        self.agent_keys.insert(id.clone(), key);
         self.account_total(key, 1);
         self.agents[key].has_gpus = self.has_gpus(key);
         for (framework, used) in &spec.used {
@@ -331,10 +332,15 @@ fn check_unallocated(resources: &Resources) -> Result<(), Error> {
 }
 
 pub(crate) fn check_allocated(resources: &Resources) -> Result<(), Error> {
+    let mut checked = None;
     for resource in resources {
-        match resource.allocation_role() {
-            None => return Err(Error::NoAllocationRole(resource.clone())),
-            Some(role) => Allocator::check_role(role)?,
+        let Some(role) = resource.allocation_role() else {
+            return Err(Error::NoAllocationRole(resource.clone()));
+        };
+        // Most often it is one role for all.
+        if checked != Some(role) {
+            Allocator::check_role(role)?;
+            checked = Some(role);
         }
     }
     Ok(())

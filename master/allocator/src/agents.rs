@@ -55,38 +55,29 @@ impl Agent {
 
     /// What is free, from scratch.
     pub(crate) fn compute_free(&mut self, classes: &Classes) {
-        let mut held = Bundle::default();
-        for holding in &self.holdings {
-            held.add(&holding.resources);
+        let mixed = |bundle: &Bundle| bundle.classes().any(|class| !classes[class].is_plain());
+        self.is_mixed = mixed(&self.total);
+        self.overallocated = false;
+        self.free.clone_from(&self.total);
+        for Holding { resources, .. } in &self.holdings {
+            self.is_mixed |= mixed(resources);
+            let enough = self
+                .free
+                .subtract_where(resources, |class| !classes[class].shared);
+            self.overallocated |= !enough;
         }
-        held.scalars.retain(|(class, _)| !classes[*class].shared);
-        self.overallocated = !self.total.contains(&held);
-        self.free = self.total.without(&held);
-        let held = self
-            .holdings
-            .iter()
-            .flat_map(|holding| holding.resources.classes());
-        self.is_mixed = self.total.classes().chain(held).any(|class| {
-            let class = &classes[class];
-            !class.regular || class.shared
-        });
     }
 
     /// About what it takes of memory, names and attributes apart.
     pub(crate) fn bytes(&self) -> usize {
-        let bundle = |bundle: &Bundle| {
-            bundle.scalars.capacity() * size_of::<(u32, i64)>()
-                + bundle.items.capacity() * size_of::<(u32, crate::bundle::Items)>()
-        };
-        let holdings = self
-            .holdings
-            .iter()
-            .map(|holding| bundle(&holding.resources))
+        let holdings = self.holdings.iter();
+        let holdings = holdings
+            .map(|holding| holding.resources.heap_bytes())
             .sum::<usize>()
             + self.holdings.capacity() * size_of::<Holding>();
         size_of::<Self>()
-            + bundle(&self.total)
-            + bundle(&self.free)
+            + self.total.heap_bytes()
+            + self.free.heap_bytes()
             + holdings
             + self.filters.bytes()
     }

@@ -1,6 +1,6 @@
 //! The allocator's state, and how it is made.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::framework::{Framework, FrameworkKey, Minimum, Slot};
 use crate::recovery::Recovery;
 use crate::rng::Rng;
 use crate::roles::{RoleKey, RoleTree, SlotKey};
-use crate::slab::Slab;
+use crate::slab::{KeyMap, Slab};
 use crate::sorter::{Kind, Sorter};
 use crate::spec::Options;
 
@@ -33,9 +33,9 @@ pub struct Allocator {
     pub(crate) roles: RoleTree,
     pub(crate) sorter: Sorter,
     pub(crate) agents: Slab<Agent>,
-    pub(crate) agent_keys: HashMap<AgentId, AgentKey>,
+    pub(crate) agent_keys: KeyMap<AgentId>,
     pub(crate) frameworks: Slab<Framework>,
-    pub(crate) framework_keys: HashMap<FrameworkId, FrameworkKey>,
+    pub(crate) framework_keys: KeyMap<FrameworkId>,
     pub(crate) slots: Slab<Slot>,
     pub(crate) filters: FilterIndex,
     pub(crate) minimum: Minimum,
@@ -88,9 +88,9 @@ impl Allocator {
             roles: RoleTree::default(),
             sorter,
             agents: Slab::default(),
-            agent_keys: HashMap::new(),
+            agent_keys: KeyMap::default(),
             frameworks: Slab::default(),
-            framework_keys: HashMap::new(),
+            framework_keys: KeyMap::default(),
             slots: Slab::default(),
             filters: FilterIndex::default(),
             minimum,

@@ -2,10 +2,15 @@
 //!
 //! Invariant: the last word is not zero, so equal sets are equal values.
 
+use smallvec::SmallVec;
+
 use crate::slab::{Key, at};
 
+/// The words that fit without an allocation.
+const WORDS_INLINE: usize = 2;
+
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Bits(Vec<u64>);
+pub(crate) struct Bits(SmallVec<[u64; WORDS_INLINE]>);
 
 const fn place(bit: Key) -> (usize, u64) {
     (at(bit / 64), 1 << (bit % 64))
@@ -62,7 +67,7 @@ impl Bits {
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.0.capacity() * size_of::<u64>()
+        self.0.spilled().then_some(self.0.capacity()).unwrap_or(0) * size_of::<u64>()
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -4,6 +4,7 @@
 //! only be had whole they are multiples of the whole.
 
 use meseta_resources::{ItemSet, Ranges};
+use smallvec::SmallVec;
 
 use crate::slab::Key;
 
@@ -74,10 +75,24 @@ impl Items {
     }
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// So much fits without an allocation: cpus, mem, disk and gpus, and the ports.
+const SCALARS_INLINE: usize = 4;
+const ITEMS_INLINE: usize = 1;
+
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Bundle {
-    pub(crate) scalars: Vec<(ClassKey, i64)>,
-    pub(crate) items: Vec<(ClassKey, Items)>,
+    pub(crate) scalars: SmallVec<[(ClassKey, i64); SCALARS_INLINE]>,
+    pub(crate) items: SmallVec<[(ClassKey, Items); ITEMS_INLINE]>,
+}
+
+impl Clone for Bundle {
+    fn clone(&self) -> Self {
+        Self {
+            // Copies memory, as the derived one does not.
+            scalars: SmallVec::from_slice(&self.scalars),
+            items: self.items.clone(),
+        }
+    }
 }
 
 impl Bundle {
@@ -137,7 +152,7 @@ impl Bundle {
             return;
         }
         if self.items.is_empty() {
-            self.items = vec![(class, items)];
+            self.items.push((class, items));
             return;
         }
         match self.items.binary_search_by_key(&class, |entry| entry.0) {
@@ -170,29 +185,55 @@ impl Bundle {
 
     /// Takes away what is there: nothing goes below zero.
     pub(crate) fn subtract(&mut self, that: &Self) {
-        for (class, amount) in &that.scalars {
-            self.subtract_scalar(*class, *amount);
-        }
-        for (class, items) in &that.items {
-            if let Ok(at) = self.items.binary_search_by_key(class, |entry| entry.0) {
-                // The whole of it, most often.
-                let rest = (self.items[at].1 != *items).then(|| self.items[at].1.difference(items));
-                match rest.filter(|rest| !rest.is_empty()) {
-                    Some(rest) => self.items[at].1 = rest,
-                    None => drop(self.items.remove(at)),
-                }
-            }
-        }
+        self.subtract_where(that, |_| true);
     }
 
-    pub(crate) fn subtract_scalar(&mut self, class: ClassKey, amount: i64) {
-        if let Ok(at) = self.scalars.binary_search_by_key(&class, |entry| entry.0) {
-            if self.scalars[at].1 <= amount {
-                self.scalars.remove(at);
-            } else {
-                self.scalars[at].1 -= amount;
+    /// Takes away what is there of the classes that `counts` is true for. False if there was less.
+    pub(crate) fn subtract_where(
+        &mut self,
+        that: &Self,
+        counts: impl Fn(ClassKey) -> bool,
+    ) -> bool {
+        let mut enough = true;
+        for (class, amount) in that.scalars.iter().filter(|entry| counts(entry.0)) {
+            enough &= self.subtract_scalar(*class, *amount);
+        }
+        for (class, items) in that.items.iter().filter(|entry| counts(entry.0)) {
+            let Ok(at) = self.items.binary_search_by_key(class, |entry| entry.0) else {
+                enough = false;
+                continue;
+            };
+            let mine = &mut self.items[at].1;
+            // The whole of it, most often.
+            if mine == items {
+                self.items.remove(at);
+                continue;
+            }
+            enough = enough && mine.contains(items);
+            *mine = mine.difference(items);
+            if mine.is_empty() {
+                self.items.remove(at);
             }
         }
+        enough
+    }
+
+    /// False if there was less.
+    fn subtract_scalar(&mut self, class: ClassKey, amount: i64) -> bool {
+        let Some(at) = self.scalars.iter().position(|entry| entry.0 >= class) else {
+            return false;
+        };
+        let entry = &mut self.scalars[at];
+        if entry.0 != class {
+            return false;
+        }
+        let enough = entry.1 >= amount;
+        if entry.1 > amount {
+            entry.1 -= amount;
+        } else {
+            self.scalars.remove(at);
+        }
+        enough
     }
 
     pub(crate) fn contains(&self, that: &Self) -> bool {
@@ -219,11 +260,12 @@ impl Bundle {
             })
     }
 
-    /// What of this `that` does not have.
-    pub(crate) fn without(&self, that: &Self) -> Self {
-        let mut rest = self.clone();
-        rest.subtract(that);
-        rest
+    /// What it takes of memory beside itself, members of ranges and sets apart.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        let scalars = self.scalars.spilled().then_some(self.scalars.capacity());
+        let items = self.items.spilled().then_some(self.items.capacity());
+        scalars.unwrap_or(0) * size_of::<(ClassKey, i64)>()
+            + items.unwrap_or(0) * size_of::<(ClassKey, Items)>()
     }
 }
 
@@ -231,6 +273,7 @@ impl Bundle {
 mod tests {
     use super::*;
     use meseta_resources::Range;
+    use smallvec::smallvec;
 
     fn ports(begin: u64, end: u64) -> Items {
         Items::Ranges(Ranges::from(Range::new(begin, end).expect("ordered")))
@@ -239,17 +282,17 @@ mod tests {
     #[test]
     fn adds_and_takes_away() {
         let mut a = Bundle {
-            scalars: vec![(1, 500), (3, 10)],
-            items: vec![(2, ports(1, 10))],
+            scalars: smallvec![(1, 500), (3, 10)],
+            items: smallvec![(2, ports(1, 10))],
         };
         let b = Bundle {
-            scalars: vec![(1, 500), (2, 1)],
-            items: vec![(2, ports(5, 7))],
+            scalars: smallvec![(1, 500), (2, 1)],
+            items: smallvec![(2, ports(5, 7))],
         };
         assert!(!a.contains(&b));
         let before = a.clone();
         a.add(&b);
-        assert_eq!(a.scalars, [(1, 1000), (2, 1), (3, 10)]);
+        assert_eq!(a.scalars.as_slice(), [(1, 1000), (2, 1), (3, 10)]);
         assert!(a.contains(&b) && a.contains(&before));
         a.subtract(&b);
         assert_eq!(a.scalars, before.scalars);

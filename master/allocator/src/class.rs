@@ -3,7 +3,6 @@
 //! The hot path sees only the integers. Classes that nobody holds any more are swept out when they
 //! outnumber the living, so volumes that come and go do not pile up.
 
-use std::collections::HashMap;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 
@@ -11,7 +10,7 @@ use meseta_resources::{Resource, ResourceName, Resources, Role, Scalar, Value};
 
 use crate::bundle::{Bundle, ClassKey, Items};
 use crate::roles::{RoleKey, RoleTree};
-use crate::slab::{Slab, at, key_of};
+use crate::slab::{KeyMap, Slab, at, key_of};
 use crate::sorter::Kind;
 
 /// How many classes may exist before dead ones are looked for.
@@ -45,12 +44,19 @@ pub(crate) struct Class {
     pub(crate) regular: bool,
 }
 
+impl Class {
+    /// Whether it is for everybody, each unit once: what most agents have nothing but.
+    pub(crate) const fn is_plain(&self) -> bool {
+        self.regular && !self.shared
+    }
+}
+
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Classes {
     classes: Slab<Class>,
-    by_digest: HashMap<u64, Vec<ClassKey>>,
+    by_digest: KeyMap<u64, Vec<ClassKey>>,
     names: Vec<ResourceName>,
-    kinds: HashMap<ResourceName, Kind>,
+    kinds: KeyMap<ResourceName>,
     sweep_at: usize,
     live: usize,
     /// The class that was made last, and how many runs there have been.
@@ -170,7 +176,6 @@ impl Classes {
     /// As a bundle; new classes are made.
     pub(crate) fn bundle(&mut self, roles: &mut RoleTree, resources: &Resources) -> Bundle {
         let mut bundle = Bundle::default();
-        bundle.scalars.reserve_exact(resources.len());
         for resource in resources {
             let class = self.intern(roles, resource);
             add_to(&mut bundle, class, resource, resources);
@@ -181,7 +186,6 @@ impl Classes {
     /// As a bundle, unless something of it is of a class that nobody has.
     pub(crate) fn find_bundle<'a>(&self, resources: &'a Resources) -> Result<Bundle, &'a Resource> {
         let mut bundle = Bundle::default();
-        bundle.scalars.reserve_exact(resources.len());
         for resource in resources {
             let class = self.find(resource).ok_or(resource)?;
             add_to(&mut bundle, class, resource, resources);

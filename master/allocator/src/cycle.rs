@@ -5,8 +5,6 @@
 //! allocations. Invariant: what a cycle leaves free on an agent that it visited, nobody can have until
 //! something happens that dirties the agent: within a cycle claims, slack and surplus only shrink.
 
-use std::collections::HashMap;
-
 use meseta_resources::{AgentId, Moment};
 
 use crate::Allocator;
@@ -17,7 +15,7 @@ use crate::compose::{Sight, Stage};
 use crate::error::Error;
 use crate::framework::FrameworkKey;
 use crate::roles::{RoleKey, RoleTree, SlotKey};
-use crate::slab::Key;
+use crate::slab::{Key, KeyMap};
 use crate::sorter::{NodeKey, Sorter};
 use crate::spec::{Allocation, SorterKind};
 
@@ -73,7 +71,7 @@ struct Cycle {
     offers: Vec<Allocation>,
     grants: Vec<Grant>,
     /// Where the grants of the first pass are.
-    guaranteed: HashMap<(AgentKey, SlotKey), usize>,
+    guaranteed: KeyMap<(AgentKey, SlotKey), usize>,
     offer: Bundle,
     walk: Walk,
     /// Some role was looked at since the last walk began.
@@ -380,9 +378,11 @@ impl Allocator {
             let order = shuffled
                 .as_deref()
                 .unwrap_or_else(|| self.sorter.order(own));
-            let Some(node) = order.get(place) else { break };
+            let Some(node) = order.get(place).copied() else {
+                break;
+            };
             place += 1;
-            let slot = self.sorter.tag(*node);
+            let slot = self.sorter.tag(node);
             if filtered {
                 let local = self.slots[slot].local;
                 let blocking = self.agents[agent].filters.blocking(role);
@@ -401,6 +401,9 @@ impl Allocator {
             match self.try_grant(cycle, agent, slot, stage) {
                 Attempt::Granted => {
                     granted = true;
+                    if shuffled.is_none() {
+                        self.sorter.saw(node, place - 1);
+                    }
                     if self.agents[agent].free.is_empty() {
                         break;
                     }

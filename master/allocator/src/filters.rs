@@ -9,6 +9,7 @@
 use std::collections::BTreeSet;
 
 use meseta_resources::Moment;
+use smallvec::SmallVec;
 
 use crate::bits::Bits;
 use crate::bundle::{Bundle, ClassKey};
@@ -46,8 +47,8 @@ struct RoleFilters {
 #[derive(Clone, Debug)]
 pub(crate) struct AgentFilters {
     entries: Vec<Entry>,
-    refusals: Vec<Refusal>,
-    roles: Vec<(RoleKey, RoleFilters)>,
+    refusals: SmallVec<[Refusal; 1]>,
+    roles: SmallVec<[(RoleKey, RoleFilters); 1]>,
     basis: Bundle,
     /// Some filter refuses less than `basis`, and may yet refuse what is free now.
     open: bool,
@@ -58,8 +59,8 @@ impl Default for AgentFilters {
     fn default() -> Self {
         Self {
             entries: Vec::new(),
-            refusals: Vec::new(),
-            roles: Vec::new(),
+            refusals: SmallVec::new(),
+            roles: SmallVec::new(),
             basis: Bundle::default(),
             open: false,
             next_expiry: Moment::NEVER,
@@ -146,7 +147,7 @@ impl FilterIndex {
 }
 
 /// What of `free` is not among `refused`.
-fn uncovered(free: &Bundle, refused: &Bundle) -> Vec<ClassKey> {
+fn uncovered(free: &Bundle, refused: &Bundle) -> SmallVec<[ClassKey; 4]> {
     let scalars = free
         .scalars
         .iter()
@@ -393,9 +394,11 @@ impl AgentFilters {
             .iter()
             .map(|(_, filters)| filters.has.bytes() + filters.blocking.bytes())
             .sum();
+        let refusals = self.refusals.spilled().then_some(self.refusals.capacity());
+        let roles = self.roles.spilled().then_some(self.roles.capacity());
         self.entries.capacity() * size_of::<Entry>()
-            + self.refusals.capacity() * size_of::<Refusal>()
-            + self.roles.capacity() * size_of::<(RoleKey, RoleFilters)>()
+            + refusals.unwrap_or(0) * size_of::<Refusal>()
+            + roles.unwrap_or(0) * size_of::<(RoleKey, RoleFilters)>()
             + bits
     }
 
@@ -417,7 +420,7 @@ impl AgentFilters {
         for (_, filters) in &mut self.roles {
             filters.blocking.clear();
         }
-        let missing: Vec<Vec<ClassKey>> = self
+        let missing: SmallVec<[_; 2]> = self
             .refusals
             .iter()
             .map(|refusal| uncovered(free, &refusal.resources))

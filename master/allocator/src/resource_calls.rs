@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use meseta_resources::{AgentId, Conversion, FrameworkId, Moment, Resource, Resources};
+use smallvec::SmallVec;
 
 use crate::Allocator;
 use crate::agents::AgentKey;
@@ -11,7 +12,7 @@ use crate::error::Error;
 use crate::roles::SlotKey;
 
 /// Scratch for what one call takes from one holding.
-type Parts = Vec<(SlotKey, Bundle)>;
+type Parts = SmallVec<[(SlotKey, Bundle); 1]>;
 
 impl Allocator {
     /// Resources come back: a task ended, or an offer was not used. With `refuse` they were declined: the
@@ -106,7 +107,7 @@ impl Allocator {
             agent: agent.clone(),
             wanted: wanted.clone(),
         };
-        let mut held: Parts = Vec::new();
+        let mut held = Parts::new();
         for slot in &self.frameworks[framework_key].slots {
             if let Some(bundle) = self.agents[key].held_by(*slot) {
                 held.push((*slot, bundle.clone()));
@@ -218,11 +219,11 @@ impl Allocator {
             wanted: wanted.clone(),
         };
         let Some(first) = resources.iter().next() else {
-            return Ok(Vec::new());
+            return Ok(Parts::new());
         };
         let role_of = |resource: &Resource| resource.allocation_role().cloned();
         let first_role = role_of(first).ok_or_else(|| Error::NoAllocationRole(first.clone()))?;
-        let mut parts = Vec::with_capacity(1);
+        let mut parts = Parts::new();
         let single = resources
             .iter()
             .all(|resource| resource.allocation_role() == Some(&first_role));

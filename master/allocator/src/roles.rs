@@ -5,12 +5,10 @@
 //! larger of what is missing to its own guarantee and the sum of what is missing below it, so a
 //! guarantee is charged once on its path; [`RoleTree::required`] is the sum of that at the top.
 
-use std::collections::HashMap;
-
 use meseta_resources::Role;
 
 use crate::bits::Bits;
-use crate::slab::{Key, Slab, at};
+use crate::slab::{Key, KeyMap, Slab, at};
 use crate::sorter::{Kind, NodeKey, Sorter};
 
 pub(crate) type RoleKey = Key;
@@ -105,7 +103,7 @@ impl RoleNode {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RoleTree {
     nodes: Slab<RoleNode>,
-    by_name: HashMap<Role, RoleKey>,
+    by_name: KeyMap<Role>,
     /// What must be held back for guarantees, by kind.
     required: Vec<i64>,
     /// How many roles have a quota, and a guarantee among them.

@@ -3,6 +3,9 @@
 //! Keys of removed items are given out again, lowest last freed first, so a slab that was filled and
 //! emptied hands out the same keys to the same calls.
 
+/// Names to keys. The hasher is seeded, so that names chosen to collide do not, and cheap for texts.
+pub(crate) type KeyMap<N, K = Key> = std::collections::HashMap<N, K, foldhash::fast::RandomState>;
+
 /// The key of an item in a [`Slab`].
 pub(crate) type Key = u32;
 

@@ -9,7 +9,7 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use crate::slab::{Key, Slab, at};
+use crate::slab::{Key, Slab, at, key_of};
 
 /// A node of the tree.
 pub type NodeKey = Key;
@@ -20,14 +20,18 @@ pub type Kind = Key;
 /// With fewer nodes, comparing names is cheaper than numbering them.
 const RANKED_MIN: usize = 32;
 
+/// From so many touched nodes on, when they are more than one in so many of all, sorting all anew is
+/// cheaper than moving each.
+const RESORT_MIN: usize = 32;
+const RESORT_PART: usize = 4;
+
 /// See the module.
 #[derive(Clone, Debug)]
 pub struct Sorter {
     nodes: Slab<Node>,
     /// By which each node was last put into its place: apart, since comparing is most of the work.
     keys: Vec<PlaceKey>,
-    /// The order of the names, unless one was added since.
-    ranks: Vec<u32>,
+    /// A name was added since all were numbered.
     ranks_stale: bool,
     /// By what allocations are divided: the totals, or infinity for what does not count.
     scales: Vec<f64>,
@@ -41,18 +45,24 @@ pub struct Sorter {
     root: NodeKey,
 }
 
-/// Share, and allocations made. The share is not negative, so its bits are in its order.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+/// Share, allocations made, and the number of the name in the order of names. The share is not negative,
+/// so its bits are in its order.
+#[derive(Copy, Clone, Debug, Default)]
 struct PlaceKey {
     share: u64,
     count: u64,
+    rank: u32,
 }
 
 impl PlaceKey {
-    const fn new(share: f64, count: u64) -> Self {
-        Self {
-            share: share.to_bits(),
-            count,
+    #[inline]
+    const fn is_before(&self, that: &Self) -> bool {
+        if self.share != that.share {
+            self.share < that.share
+        } else if self.count != that.count {
+            self.count < that.count
+        } else {
+            self.rank < that.rank
         }
     }
 }
@@ -72,6 +82,8 @@ struct Node {
     order: Vec<NodeKey>,
     active: bool,
     touched: bool,
+    /// Where it was last seen in the order, and may still be.
+    seen_at: u32,
 }
 
 impl Default for Sorter {
@@ -88,7 +100,6 @@ impl Sorter {
         Self {
             nodes,
             keys: vec![PlaceKey::default()],
-            ranks: Vec::new(),
             ranks_stale: true,
             scales: Vec::new(),
             totals: Vec::new(),
@@ -128,11 +139,10 @@ impl Sorter {
     pub fn activate(&mut self, node: NodeKey) {
         let mut child = node;
         while child != self.root && !self.nodes[child].active {
-            let share = self.share_of(child);
             let entry = &mut self.nodes[child];
             entry.active = true;
-            let (parent, count) = (entry.parent, entry.count);
-            self.keys[at(child)] = PlaceKey::new(share, count);
+            let parent = entry.parent;
+            self.set_key(child);
             self.place(parent, child);
             child = parent;
         }
@@ -197,11 +207,10 @@ impl Sorter {
         let entry = &mut self.nodes[node];
         entry.count += allocations;
         for (kind, amount) in changes {
-            if entry.allocated.len() <= at(*kind) {
-                entry.allocated.resize(at(*kind) + 1, 0);
+            match entry.allocated.get_mut(at(*kind)) {
+                Some(allocated) => *allocated = allocated.saturating_add(*amount),
+                None => entry.first_of_kind(*kind, *amount),
             }
-            let allocated = &mut entry.allocated[at(*kind)];
-            *allocated = allocated.saturating_add(*amount);
         }
         if !entry.touched {
             entry.touched = true;
@@ -282,6 +291,12 @@ impl Sorter {
         &self.nodes[node].order
     }
 
+    /// Remembers where in its parent's order a node is, to find it there.
+    #[inline]
+    pub(crate) fn saw(&mut self, node: NodeKey, place: usize) {
+        self.nodes[node].seen_at = key_of(place);
+    }
+
     /// Whether every node stands in its place.
     #[must_use]
     pub fn is_settled(&self) -> bool {
@@ -294,7 +309,9 @@ impl Sorter {
         if self.ranks_stale && at(self.nodes.bound()) > RANKED_MIN {
             self.rank_names();
         }
-        if self.stale {
+        let many = self.touched.len() > RESORT_MIN
+            && self.touched.len() > at(self.nodes.bound()) / RESORT_PART;
+        if self.stale || many {
             self.settle_all();
         }
         while let Some(node) = self.touched.pop() {
@@ -311,22 +328,25 @@ impl Sorter {
     fn settle_one(&mut self, node: NodeKey) {
         let entry = &self.nodes[node];
         let (parent, count) = (entry.parent, entry.count);
-        let (old, new) = (
-            self.keys[at(node)],
-            PlaceKey::new(self.share_of(node), count),
-        );
-        if old == new {
+        let old = self.keys[at(node)];
+        let share = self.share_of(node).to_bits();
+        let new = PlaceKey {
+            share,
+            count,
+            ..old
+        };
+        if (old.share, old.count) == (share, count) {
             return;
         }
         let from = self.position(parent, node);
         self.keys[at(node)] = new;
         // The others are in order on both sides of the old place: search the side it moves to.
-        let forward = old < new;
+        let forward = old.is_before(&new);
         let order = &self.nodes[parent].order;
         let to = if forward {
-            from + order[from + 1..].partition_point(|other| self.before(*other, node))
+            from + self.count_before(&order[from + 1..], node)
         } else {
-            order[..from].partition_point(|other| self.before(*other, node))
+            self.count_before(&order[..from], node)
         };
         let order = &mut self.nodes[parent].order;
         // A move of its own: rotating costs several times as much.
@@ -343,10 +363,8 @@ impl Sorter {
         self.ranks_stale = false;
         let mut nodes: Vec<NodeKey> = self.nodes.iter().map(|(node, _)| node).collect();
         nodes.sort_unstable_by(|a, b| self.nodes[*a].name.cmp(&self.nodes[*b].name));
-        self.ranks.clear();
-        self.ranks.resize(self.keys.len(), 0);
         for (rank, node) in (0..).zip(nodes) {
-            self.ranks[at(node)] = rank;
+            self.keys[at(node)].rank = rank;
         }
     }
 
@@ -354,8 +372,7 @@ impl Sorter {
         self.stale = false;
         for node in 0..self.nodes.bound() {
             if self.nodes.contains(node) && self.nodes[node].active {
-                let share = self.share_of(node);
-                self.keys[at(node)] = PlaceKey::new(share, self.nodes[node].count);
+                self.set_key(node);
             }
         }
         while let Some(node) = self.touched.pop() {
@@ -383,37 +400,50 @@ impl Sorter {
 
     fn place(&mut self, parent: NodeKey, child: NodeKey) {
         if let [only] = self.nodes[parent].order[..] {
-            self.keys[at(only)] = PlaceKey::new(self.share_of(only), self.nodes[only].count);
+            self.set_key(only);
         }
-        let order = &self.nodes[parent].order;
-        let place = order.partition_point(|other| self.before(*other, child));
+        let place = self.count_before(&self.nodes[parent].order, child);
         self.nodes[parent].order.insert(place, child);
     }
 
     fn position(&self, parent: NodeKey, child: NodeKey) -> usize {
         let order = &self.nodes[parent].order;
-        if order.first() == Some(&child) {
-            return 0;
+        let seen_at = at(self.nodes[child].seen_at);
+        if order.get(seen_at) == Some(&child) {
+            return seen_at;
         }
-        order.partition_point(|other| self.before(*other, child))
+        self.count_before(order, child)
     }
 
+    /// What the node is to be placed by from now on.
+    fn set_key(&mut self, node: NodeKey) {
+        let share = self.share_of(node).to_bits();
+        let key = &mut self.keys[at(node)];
+        (key.share, key.count) = (share, self.nodes[node].count);
+    }
+
+    /// How many of these siblings, which are in order, stand before the node.
     #[inline]
-    fn before(&self, a: NodeKey, b: NodeKey) -> bool {
-        self.compare(a, b).is_lt()
+    fn count_before(&self, siblings: &[NodeKey], node: NodeKey) -> usize {
+        if self.ranks_stale {
+            return siblings.partition_point(|other| self.compare(*other, node).is_lt());
+        }
+        let key = self.keys[at(node)];
+        siblings.partition_point(|other| self.keys[at(*other)].is_before(&key))
     }
 
     /// By the values by which both were last placed.
     #[inline]
     fn compare(&self, a: NodeKey, b: NodeKey) -> Ordering {
-        let order = self.keys[at(a)].cmp(&self.keys[at(b)]);
-        if order.is_ne() {
-            order
-        } else if self.ranks_stale {
-            self.nodes[a].name.cmp(&self.nodes[b].name)
-        } else {
-            self.ranks[at(a)].cmp(&self.ranks[at(b)])
-        }
+        let (left, right) = (&self.keys[at(a)], &self.keys[at(b)]);
+        let order = (left.share, left.count).cmp(&(right.share, right.count));
+        order.then_with(|| {
+            if self.ranks_stale {
+                self.nodes[a].name.cmp(&self.nodes[b].name)
+            } else {
+                left.rank.cmp(&right.rank)
+            }
+        })
     }
 
     /// Orders two nodes as a walk of the whole tree meets them.
@@ -469,6 +499,13 @@ impl Node {
             order: Vec::new(),
             active: false,
             touched: false,
+            seen_at: 0,
         }
+    }
+
+    #[cold]
+    fn first_of_kind(&mut self, kind: Kind, amount: i64) {
+        self.allocated.resize(at(kind) + 1, 0);
+        self.allocated[at(kind)] = amount;
     }
 }
