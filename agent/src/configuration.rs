@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use meseta_isolators::{Isolation, IsolationError};
+use meseta_isolators::IsolationError;
 use meseta_proto::convert;
 use meseta_proto::mesos::v1 as pb;
 use meseta_resources::{Attributes, Resources, Role, validate_command_line_resources};
@@ -12,6 +12,7 @@ use meseta_resources::{Attributes, Resources, Role, validate_command_line_resour
 use crate::checkpoint::AgentImage;
 use crate::detect::{Machine, complete};
 use crate::flags::Flags;
+use crate::isolation::{self, IsolationSettings};
 
 /// A flag makes no sense.
 #[derive(Debug, thiserror::Error)]
@@ -28,6 +29,14 @@ pub enum ConfigurationError {
     /// `--isolation`.
     #[error("--isolation is invalid: {0}")]
     Isolation(#[source] IsolationError),
+    /// Another flag of isolation.
+    #[error("--{flag} is invalid: {why}")]
+    IsolationFlag {
+        /// The flag.
+        flag: &'static str,
+        /// Why.
+        why: String,
+    },
     /// `--executor_environment_variables`.
     #[error("--executor_environment_variables is no JSON object of strings: {0}")]
     Variables(String),
@@ -76,8 +85,8 @@ pub(crate) struct Configuration {
     named: Vec<String>,
     /// Attributes as the master is told.
     pub(crate) attributes: Vec<pb::Attribute>,
-    /// Isolators, if they were given.
-    pub(crate) isolation: Option<Isolation>,
+    /// How containers are kept apart.
+    pub(crate) isolation: IsolationSettings,
     /// Variables for all tasks.
     pub(crate) task_variables: BTreeMap<String, String>,
 }
@@ -109,14 +118,11 @@ pub(crate) fn read(flags: &Flags) -> Result<Configuration, ConfigurationError> {
         }
     }
     let (resources, named) = read_resources(flags)?;
-    let isolation = flags.isolation.as_deref().map(Isolation::parse);
     Ok(Configuration {
+        isolation: isolation::read(flags, &resources)?,
         resources,
         named,
         attributes: read_attributes(flags)?,
-        isolation: isolation
-            .transpose()
-            .map_err(ConfigurationError::Isolation)?,
         task_variables: read_variables(flags)?,
     })
 }

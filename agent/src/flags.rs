@@ -75,9 +75,9 @@ pub struct Flags {
           require_equals = true, default_missing_value = "true")]
     pub switch_user: bool,
 
-    /// Isolators, separated by commas. Default: all that this machine and user can give.
-    #[arg(long, value_name = "NAMES")]
-    pub isolation: Option<String>,
+    /// How containers are kept apart.
+    #[command(flatten)]
+    pub isolation: crate::isolation_flags::IsolationFlags,
 
     /// Where cgroup hierarchies are mounted.
     #[arg(long, default_value = "/sys/fs/cgroup", value_name = "DIR")]

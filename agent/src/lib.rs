@@ -12,13 +12,17 @@ mod detect;
 mod directories;
 mod flags;
 mod http;
+mod isolation;
+mod isolation_flags;
 mod metrics;
 mod run;
 mod sandbox_files;
+mod seccomp_profile;
 mod shell;
 
 pub use configuration::ConfigurationError;
 pub use flags::Flags;
+pub use isolation_flags::IsolationFlags;
 pub use metrics::{FAMILIES, Family};
 pub use run::{CancellationToken, RunEnv, RunError, run};
 pub use shell::link::MasterAddressError;

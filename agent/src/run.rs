@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use meseta_isolators::{BootId, ContainerName, Containers, Host, Isolation};
+use meseta_isolators::{BootId, ContainerName, Containers, Host};
 use meseta_proto::convert::{self, Format};
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::agent_info::capability::Type as Capability;
@@ -28,9 +28,11 @@ use crate::directories::{
 };
 use crate::flags::Flags;
 use crate::http::{self, Surface};
+use crate::isolation::{IsolationSettings, TaskRights, Watch};
 use crate::metrics::Metrics;
 use crate::shell::containerizer::{self, Containerizer};
 use crate::shell::environment::AgentEnvironment;
+use crate::shell::inspection;
 use crate::shell::link::{Links, MasterAddress, MasterAddressError};
 use crate::shell::monitor::{self, Samples};
 use crate::shell::recover::Adoption;
@@ -233,7 +235,7 @@ impl Node {
     ) -> Result<Ended, RunError> {
         let opened = open(&self.flags, &self.layout, &self.configuration).await?;
         let runtime_dir = opened.runtime_dir;
-        let containerizer = self.containerizer(opened.containers, opened.privileged);
+        let containerizer = self.containerizer(opened.containers, opened.rights, opened.privileged);
         let core = self.core(&opened.image, opened.enforceable)?;
         // Whoever finds this file finds an agent whose start can no longer be refused.
         write_endpoint(self.layout.work_dir(), self.address)?;
@@ -250,6 +252,7 @@ impl Node {
             self.surface.samples.clone(),
             self.flags.monitor_interval,
         ));
+        let inspecting = tokio::spawn(inspection::run(containerizer.clone(), opened.watch));
         let stopping = self.stop_when(shutdown);
         let reason = driving
             .await
@@ -257,7 +260,8 @@ impl Node {
         info!(?reason, "ending");
         stopping.abort();
         monitoring.abort();
-        let _ = monitoring.await;
+        inspecting.abort();
+        let _ = (monitoring.await, inspecting.await);
         let _ = std::fs::remove_file(endpoint_path(self.layout.work_dir()));
         Ok(Ended {
             reason,
@@ -266,13 +270,19 @@ impl Node {
         })
     }
 
-    fn containerizer(&self, containers: Containers, privileged: bool) -> Containerizer {
+    fn containerizer(
+        &self,
+        containers: Containers,
+        rights: TaskRights,
+        privileged: bool,
+    ) -> Containerizer {
         let flags = &self.flags;
         let containerizer = Containerizer::new(
             containerizer::Options {
                 layout: self.layout.clone(),
                 environment: task_environment(flags, &self.configuration, self.told),
                 switch_user: flags.switch_user && privileged,
+                rights,
                 launches_at_once: flags.launches_at_once,
                 destroy_timeout: flags.cgroups_destroy_timeout,
             },
@@ -423,6 +433,8 @@ struct Opened {
     enforceable: Enforceable,
     privileged: bool,
     runtime_dir: PathBuf,
+    rights: TaskRights,
+    watch: Watch,
 }
 
 async fn open(
@@ -432,7 +444,7 @@ async fn open(
 ) -> Result<Opened, RunError> {
     let (flags, layout) = (flags.clone(), layout.clone());
     let isolation = configuration.isolation.clone();
-    let opening = tokio::task::spawn_blocking(move || open_blocking(&flags, &layout, isolation));
+    let opening = tokio::task::spawn_blocking(move || open_blocking(&flags, &layout, &isolation));
     opening
         .await
         .map_err(|error| RunError::Internal(format!("open the work directory: {error}")))?
@@ -441,7 +453,7 @@ async fn open(
 fn open_blocking(
     flags: &Flags,
     layout: &Layout,
-    isolation: Option<Isolation>,
+    settings: &IsolationSettings,
 ) -> Result<Opened, RunError> {
     let store = Store::open(layout.clone()).map_err(RunError::Store)?;
     let image = checkpoint::read(layout).map_err(RunError::Checkpoints)?;
@@ -458,7 +470,7 @@ fn open_blocking(
         }
     };
     let name = ContainerName::new(&instance).map_err(|error| unusable(&error))?;
-    let isolation = isolation.unwrap_or_else(|| Isolation::default_for(&host));
+    let isolation = settings.isolation(&host)?;
     let isolators: Vec<_> = isolation.names().collect();
     info!(mode = ?host.mode, instance, isolation = isolators.join(","), "preparing for containers");
     let privileged = host.privileged;
@@ -469,6 +481,7 @@ fn open_blocking(
         cpus: isolation.has("cgroups/cpu"),
         mem: isolation.has("cgroups/mem"),
     };
+    let (rights, watch) = (settings.rights(&isolation), settings.watch(&isolation));
     let runtime_dir = runtime_dir(flags, layout, privileged).join(&instance);
     std::fs::create_dir_all(&runtime_dir).map_err(|source| RunError::Directory {
         doing: "create",
@@ -476,7 +489,7 @@ fn open_blocking(
         flag: "runtime_dir",
         source,
     })?;
-    let containers = Containers::open(
+    let containers = Containers::open_with(
         host,
         meseta_isolators::Options {
             runtime_dir: runtime_dir.clone(),
@@ -489,6 +502,8 @@ fn open_blocking(
             pids_limit: (flags.cgroups_pids_limit > 0).then_some(flags.cgroups_pids_limit),
             launch_timeout: LAUNCH_TIMEOUT,
         },
+        &settings.node,
+        Vec::new(),
     )
     .map_err(|error| unusable(&error))?;
     // Only now: a start that fails before must find the old boot again.
@@ -503,6 +518,8 @@ fn open_blocking(
         enforceable,
         privileged,
         runtime_dir,
+        rights,
+        watch,
     })
 }
 

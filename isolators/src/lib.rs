@@ -43,7 +43,8 @@ pub use identity::{
 pub use isolator::{
     Breach, CapabilityRequest, CapabilitySet, DeviceKind, DeviceRule, DiskArea, DiskUsage,
     Inspected, Inspection, Isolation, IsolationError, Isolator, NodeOptions, PortRange,
-    SeccompAction, SeccompChoice, SeccompProfile, TaskIsolation,
+    SeccompAction, SeccompArgument, SeccompChoice, SeccompComparison, SeccompError, SeccompProfile,
+    TaskIsolation,
 };
 pub use launcher::{
     CapabilitySets, Command, Credentials, CredentialsError, LaunchError, LaunchIsolation,

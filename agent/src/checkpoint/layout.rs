@@ -9,6 +9,7 @@
 //! meta/quarantine/…        what could not be read
 //! meta/retired/…           what is on its way out
 //! slaves/<agent>/frameworks/<framework>/executors/<executor>/runs/{latest -> <container>, <container>/}   sandboxes
+//! volumes/roles/<role>/<id>/   persistent volumes
 //! ```
 //! Ids are validated before they get here: each is one path component.
 
@@ -126,6 +127,13 @@ impl Layout {
             .join("executors")
             .join(key.executor.as_str())
             .join("runs")
+    }
+
+    /// The folder of a persistent volume.
+    pub fn volume(&self, role: &meseta_resources::Role, id: &str) -> PathBuf {
+        // A role's name may have slashes; no role's name has a space.
+        let role = role.as_str().replace('/', " ");
+        self.work_dir.join("volumes/roles").join(role).join(id)
     }
 
     /// The sandbox of one run.

@@ -11,10 +11,8 @@ use tracing::warn;
 
 use super::model::{Executor, Phase};
 use super::states::signal_name;
-use super::{Action, AgentCore, Destination, Ending, Exit, MemoryLimitation};
+use super::{Action, AgentCore, Destination, Ending, Exit};
 use crate::checkpoint::{KillCause, RunKey};
-
-const BYTES_PER_MEGABYTE: f64 = 1024.0 * 1024.0;
 
 /// What a container's end means for its task.
 #[derive(Debug, PartialEq)]
@@ -105,8 +103,10 @@ fn judge(executor: &Executor, ending: Ending) -> Verdict {
         return Verdict {
             state: pb::TaskState::TaskFailed,
             source: Source::Agent,
-            reason: Some(Reason::ContainerLimitationMemory),
-            limitation: limited_memory(&limitation),
+            reason: Some(limitation.reason),
+            limitation: (!limitation.resources.is_empty()).then_some(pb::TaskResourceLimitation {
+                resources: limitation.resources,
+            }),
             message: limitation.message,
         };
     }
@@ -159,21 +159,4 @@ fn exit_message(exit: &Exit) -> String {
         Exit::LaunchFailed(cause) => format!("Command was not executed: {cause}"),
         Exit::Unknown(why) => format!("Command ended with unknown status: {why}"),
     }
-}
-
-fn limited_memory(limitation: &MemoryLimitation) -> Option<pb::TaskResourceLimitation> {
-    let bytes = limitation.bytes?;
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "megabytes for people, from a byte count"
-    )]
-    let megabytes = bytes as f64 / BYTES_PER_MEGABYTE;
-    Some(pb::TaskResourceLimitation {
-        resources: vec![pb::Resource {
-            name: "mem".to_owned(),
-            r#type: pb::value::Type::Scalar.into(),
-            scalar: Some(pb::value::Scalar { value: megabytes }),
-            ..pb::Resource::default()
-        }],
-    })
 }

@@ -80,12 +80,12 @@ pub enum Input {
 }
 
 /// How a container ended.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Ending {
     /// Of its main process.
     pub exit: Exit,
     /// A limit that it had run into.
-    pub limitation: Option<MemoryLimitation>,
+    pub limitation: Option<Limitation>,
 }
 
 /// How a process ended.
@@ -101,13 +101,15 @@ pub enum Exit {
     Unknown(String),
 }
 
-/// The kernel killed for want of memory.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct MemoryLimitation {
+/// A limit that ended a container.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Limitation {
+    /// Which, as frameworks are told.
+    pub reason: pb::task_status::Reason,
     /// What to say, with the numbers.
     pub message: String,
-    /// The most that was ever used, or else the limit.
-    pub bytes: Option<u64>,
+    /// What was used beyond the limit, as far as it is known.
+    pub resources: Vec<pb::Resource>,
 }
 
 /// Something is to be done.

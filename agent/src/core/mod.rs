@@ -42,8 +42,8 @@ use tracing::{info, warn};
 
 pub use demand::Enforceable;
 pub use io::{
-    Action, Destination, Effect, Ending, Exit, ExitReason, Input, LaunchPlan, LinkId, Lsn,
-    MemoryLimitation, SharedTaskKey,
+    Action, Destination, Effect, Ending, Exit, ExitReason, Input, LaunchPlan, Limitation, LinkId,
+    Lsn, SharedTaskKey,
 };
 pub use launch::demand_of;
 pub use model::{Executor, Framework, Kill, Phase, Task, command_executor_name};

@@ -1,7 +1,8 @@
 //! What containers use, in Mesos's fields and units.
 
-use meseta_isolators::Limit;
+use meseta_isolators::{IoUsage, Limit};
 use meseta_proto::mesos::v1 as pb;
+use meseta_proto::mesos::v1::resource::disk_info::Persistence;
 use serde_json::{Value, json};
 
 use super::{Query, Surface};
@@ -58,8 +59,59 @@ pub(super) fn resource_statistics(sample: &Sample, enable_cfs: bool) -> pb::Reso
         mem_mapped_file_bytes: usage.memory.mapped_file_bytes,
         mem_swap_bytes: usage.memory.swap_bytes,
         mem_unevictable_bytes: usage.memory.unevictable_bytes,
+        blkio_statistics: block_devices(&usage.io),
+        ..disks(sample)
+    }
+}
+
+/// What the container's folders hold: the sum, and each persistent volume's share.
+fn disks(sample: &Sample) -> pb::ResourceStatistics {
+    let measured = sample.disks.as_deref().unwrap_or_default();
+    let volumes = measured.iter().skip(1).map(|disk| pb::DiskStatistics {
+        limit_bytes: disk.quota_bytes,
+        used_bytes: Some(disk.used_bytes),
+        persistence: disk.path.file_name().map(|id| Persistence {
+            id: id.to_string_lossy().into_owned(),
+            principal: None,
+        }),
+        ..pb::DiskStatistics::default()
+    });
+    let sandbox = measured.first();
+    pb::ResourceStatistics {
+        disk_used_bytes: sandbox.map(|disk| disk.used_bytes),
+        disk_limit_bytes: sandbox.and_then(|disk| disk.quota_bytes),
+        disk_statistics: volumes.collect(),
         ..pb::ResourceStatistics::default()
     }
+}
+
+/// Sums over all devices, as Mesos tells them: an entry that names no device.
+fn block_devices(io: &IoUsage) -> Option<pb::cgroup_info::blkio::Statistics> {
+    use pb::cgroup_info::blkio::{Operation, Statistics, Value, throttling};
+    let values = |read: Option<u64>, write: Option<u64>| {
+        let (Some(read), Some(write)) = (read, write) else {
+            return Vec::new();
+        };
+        let value = |op: Operation, value| Value {
+            op: Some(op.into()),
+            value: Some(value),
+        };
+        vec![
+            value(Operation::Read, read),
+            value(Operation::Write, write),
+            value(Operation::Total, read.saturating_add(write)),
+        ]
+    };
+    let sums = throttling::Statistics {
+        device: None,
+        io_serviced: values(io.reads, io.writes),
+        io_service_bytes: values(io.read_bytes, io.write_bytes),
+    };
+    let any = !sums.io_serviced.is_empty() || !sums.io_service_bytes.is_empty();
+    any.then(|| Statistics {
+        throttling: vec![sums],
+        ..Statistics::default()
+    })
 }
 
 #[expect(

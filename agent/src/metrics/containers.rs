@@ -216,6 +216,7 @@ mod tests {
     use super::*;
     use crate::checkpoint::RunKey;
     use crate::shell::containerizer::LiveContainer;
+    use crate::shell::inspection::Claims;
 
     fn sample() -> Sample {
         Sample {
@@ -235,7 +236,9 @@ mod tests {
                     cpus_millis: 500,
                     ..Demand::default()
                 },
+                claims: Claims::default(),
             },
+            disks: None,
             usage: ContainerUsage {
                 memory: MemoryUsage {
                     total_bytes: Some(10),

@@ -6,25 +6,27 @@
 //! before the core hears of it. Launches wait for one of a few places.
 
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::Poll;
 use std::time::Duration;
 
 use meseta_isolators::{
     ContainerName, Containers, Demand, DestroyOptions, ExitCause, KillRequest, Launched,
-    Limitation, ProcessIdentity,
+    ProcessIdentity,
 };
+use meseta_proto::mesos::v1::task_status::Reason;
 use meseta_resources::ContainerId;
-use tokio::io::unix::AsyncFd;
 use tokio::sync::{Semaphore, mpsc};
 use tracing::{debug, error, warn};
 
 use super::environment::AgentEnvironment;
+use super::events::{any_event, readable, register};
+use super::inspection::{Claims, Measured, megabytes};
 use super::spec::container_spec;
+use super::wishes::task_isolation;
 use super::writer::chain;
 use crate::checkpoint::{Layout, RunKey};
-use crate::core::{Action, Ending, Exit, Input, LaunchPlan, MemoryLimitation};
+use crate::core::{Action, Ending, Exit, Input, LaunchPlan, Limitation};
+use crate::isolation::TaskRights;
 
 /// First pause before a destroy that left something is tried again; doubles up to the second.
 const DESTROY_RETRY_MIN: Duration = Duration::from_millis(200);
@@ -50,6 +52,8 @@ pub(crate) struct Options {
     pub(crate) environment: AgentEnvironment,
     /// `--switch_user`, and whether we could.
     pub(crate) switch_user: bool,
+    /// What tasks may ask of their isolation.
+    pub(crate) rights: TaskRights,
     /// Launches under way at once.
     pub(crate) launches_at_once: usize,
     /// `--cgroups_destroy_timeout`.
@@ -65,6 +69,8 @@ pub(crate) struct LiveContainer {
     pub(crate) supervisor: ProcessIdentity,
     /// Requests and limits.
     pub(crate) demand: Demand,
+    /// What it may hold and listen on.
+    pub(crate) claims: Claims,
 }
 
 #[derive(Debug)]
@@ -75,6 +81,8 @@ enum Entry {
     },
     Launching,
     Running(LiveContainer),
+    /// It is being ended for this.
+    Limited(LiveContainer, Limitation),
     Ending,
 }
 
@@ -93,6 +101,7 @@ struct Inner {
     endings: Semaphore,
     table: Mutex<BTreeMap<ContainerId, Entry>>,
     destroy_errors: std::sync::atomic::AtomicU64,
+    measured: Measured,
 }
 
 impl Inner {
@@ -123,6 +132,7 @@ impl Containerizer {
                 endings: Semaphore::new(ENDINGS_AT_ONCE),
                 table: Mutex::new(BTreeMap::new()),
                 destroy_errors: std::sync::atomic::AtomicU64::new(0),
+                measured: Measured::default(),
             }),
         }
     }
@@ -130,6 +140,16 @@ impl Containerizer {
     /// The kernel side, for recovery and sampling.
     pub(crate) fn containers(&self) -> &Containers {
         &self.inner.containers
+    }
+
+    /// What containers' folders hold.
+    pub(crate) fn measured(&self) -> &Measured {
+        &self.inner.measured
+    }
+
+    /// Where sandboxes are.
+    pub(crate) fn layout(&self) -> &Layout {
+        &self.inner.options.layout
     }
 
     /// Destroys that left something, counted per attempt.
@@ -146,7 +166,7 @@ impl Containerizer {
     /// Those that run now.
     pub(crate) fn live(&self) -> Vec<LiveContainer> {
         let running = |entry: &Entry| match entry {
-            Entry::Running(live) => Some(live.clone()),
+            Entry::Running(live) | Entry::Limited(live, _) => Some(live.clone()),
             _ => None,
         };
         self.inner.table().values().filter_map(running).collect()
@@ -187,11 +207,12 @@ impl Containerizer {
         }
         let run = plan.run.clone();
         let demand = plan.demand;
+        let claims = Claims::of_task(&plan.task, &self.inner.options.layout);
         let inner = self.inner.clone();
         let launched = blocking(move || launch_now(&inner, &plan)).await;
         drop(place);
         match launched.unwrap_or_else(|panic| Err(panic.to_string())) {
-            Ok(launched) => self.running(run, demand, launched).await,
+            Ok(launched) => self.running((run, demand, claims), launched).await,
             Err(cause) => {
                 self.inner.table().remove(&container);
                 warn!(container_id = %container, cause, "launch failed");
@@ -213,13 +234,18 @@ impl Containerizer {
         }
     }
 
-    async fn running(self, run: Arc<RunKey>, demand: Demand, launched: Launched) {
+    async fn running(
+        self,
+        (run, demand, claims): (Arc<RunKey>, Demand, Claims),
+        launched: Launched,
+    ) {
         let container = run.container.clone();
         let supervisor = launched.supervisor.clone();
         let live = LiveContainer {
             run,
             supervisor: supervisor.clone(),
             demand,
+            claims,
         };
         self.inner
             .table()
@@ -260,8 +286,8 @@ impl Containerizer {
                 tokio::pin!(ended);
                 let ended = tokio::select! {
                     ended = &mut ended => ended,
-                    () = self.over_a_limit(&live) => {
-                        self.kill(&container, Duration::ZERO);
+                    limitation = self.over_a_limit(&live) => {
+                        self.limit(&container, limitation);
                         ended.await
                     }
                 };
@@ -279,7 +305,7 @@ impl Containerizer {
 
     /// Completes when the container ran into a limit although its first process goes on: the kernel
     /// killed a child of it, say, now or while no agent watched. The whole container ends then.
-    async fn over_a_limit(&self, live: &LiveContainer) {
+    async fn over_a_limit(&self, live: &LiveContainer) -> Limitation {
         let container = &live.run.container;
         let Ok(name) = ContainerName::new(container.as_str()) else {
             return std::future::pending().await;
@@ -302,8 +328,8 @@ impl Containerizer {
             for _ in 0..looks {
                 let (inner, name, demand) = (self.inner.clone(), name.clone(), live.demand);
                 let met = blocking(move || inner.containers.limitation(&name, &demand)).await;
-                if let Ok(Some(_)) = met {
-                    return;
+                if let Ok(Some(limitation)) = met {
+                    return memory_limitation(limitation);
                 }
                 if looks > 1 {
                     tokio::time::sleep(LIMIT_LOOK_PAUSE).await;
@@ -323,7 +349,7 @@ impl Containerizer {
         supervisor: Option<ProcessIdentity>,
         demand: Demand,
     ) {
-        self.inner.table().insert(container.clone(), Entry::Ending);
+        let before = self.inner.table().insert(container.clone(), Entry::Ending);
         let Ok(name) = ContainerName::new(container.as_str()) else {
             return;
         };
@@ -334,10 +360,14 @@ impl Containerizer {
             blocking(move || ending_of(&inner.containers, &name, &demand)).await
         };
         drop(place);
-        let ending = ended.unwrap_or_else(|panic| Ending {
+        let mut ending = ended.unwrap_or_else(|panic| Ending {
             exit: Exit::Unknown(panic.to_string()),
             limitation: None,
         });
+        // What was read while it lived says more than what is left of its group.
+        if let Some(Entry::Limited(_, limitation)) = before {
+            ending.limitation = Some(limitation);
+        }
         self.take_apart(&name, supervisor).await;
         self.inner.table().remove(&container);
         debug!(container_id = %container, ?ending, "container ended");
@@ -397,7 +427,7 @@ impl Containerizer {
                 *wanted = false;
                 return;
             }
-            Some(Entry::Running(live)) => live.supervisor.clone(),
+            Some(Entry::Running(live) | Entry::Limited(live, _)) => live.supervisor.clone(),
             // The core kills again what it hears to have started; what ends needs no kill.
             Some(Entry::Launching | Entry::Ending) | None => return,
         };
@@ -414,12 +444,24 @@ impl Containerizer {
         });
     }
 
+    /// Ends a container that runs beyond a limit; the first limit is the one that is told.
+    pub(crate) fn limit(&self, container: &ContainerId, limitation: Limitation) {
+        if let Some(entry) = self.inner.table().get_mut(container)
+            && let Entry::Running(live) = entry
+        {
+            *entry = Entry::Limited(live.clone(), limitation);
+        } else {
+            return;
+        }
+        self.kill(container, Duration::ZERO);
+    }
+
     fn destroy(&self, container: &ContainerId) {
         let Ok(name) = ContainerName::new(container.as_str()) else {
             return;
         };
         let supervisor = match self.inner.table().get(container) {
-            Some(Entry::Running(live)) => Some(live.supervisor.clone()),
+            Some(Entry::Running(live) | Entry::Limited(live, _)) => Some(live.supervisor.clone()),
             Some(Entry::Queued { .. } | Entry::Launching | Entry::Ending) => return,
             None => None,
         };
@@ -482,45 +524,12 @@ async fn blocking<T: Send + 'static>(
     tokio::task::spawn_blocking(work).await
 }
 
-/// Waits for one of the descriptors and takes what it has to say, so that it can speak again.
-async fn any_event(events: &[AsyncFd<OwnedFd>]) -> std::io::Result<()> {
-    std::future::poll_fn(|context| {
-        for event in events {
-            if let Poll::Ready(ready) = event.poll_read_ready(context) {
-                let mut text = [0; 4096];
-                let taken = ready.and_then(|mut ready| {
-                    ready.clear_ready();
-                    Ok(rustix::io::read(event.get_ref(), &mut text)?)
-                });
-                return Poll::Ready(taken.map(drop));
-            }
-        }
-        Poll::Pending
-    })
-    .await
-}
-
-#[expect(
-    unsafe_code,
-    reason = "tokio has no safe way to wait for a descriptor of another kind"
-)]
-fn register(descriptor: OwnedFd) -> std::io::Result<AsyncFd<OwnedFd>> {
-    // SAFETY: an `OwnedFd` names one open descriptor for as long as it lives, and it is moved in.
-    let registered =
-        unsafe { AsyncFd::register_with_interest(descriptor, tokio::io::Interest::READABLE) }?;
-    Ok(registered)
-}
-
-async fn readable(pidfd: OwnedFd) -> std::io::Result<()> {
-    let _ = register(pidfd)?.readable().await?;
-    Ok(())
-}
-
 fn launch_now(inner: &Inner, plan: &LaunchPlan) -> Result<Launched, String> {
+    let wishes = task_isolation(&inner.options.rights, plan.task.container.as_deref())?;
     let spec = container_spec(&inner.options, plan)?;
     inner
         .containers
-        .launch(&spec)
+        .launch_with(&spec, &wishes)
         .map_err(|error| chain(&error))
 }
 
@@ -542,15 +551,21 @@ fn ending_of(containers: &Containers, name: &ContainerName, demand: &Demand) -> 
     Ending { exit, limitation }
 }
 
-fn memory_limitation(limitation: Limitation) -> MemoryLimitation {
-    let Limitation::Memory {
+fn memory_limitation(limitation: meseta_isolators::Limitation) -> Limitation {
+    let meseta_isolators::Limitation::Memory {
         limit_bytes,
         max_usage_bytes,
         message,
         ..
     } = limitation;
-    MemoryLimitation {
+    // The most that was ever used, or else the limit.
+    let bytes = max_usage_bytes.or(limit_bytes);
+    Limitation {
+        reason: Reason::ContainerLimitationMemory,
         message,
-        bytes: max_usage_bytes.or(limit_bytes),
+        resources: bytes
+            .map(|bytes| megabytes("mem", bytes))
+            .into_iter()
+            .collect(),
     }
 }

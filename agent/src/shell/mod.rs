@@ -6,11 +6,14 @@
 
 pub(crate) mod containerizer;
 pub(crate) mod environment;
+mod events;
+pub(crate) mod inspection;
 pub(crate) mod link;
 pub(crate) mod monitor;
 pub(crate) mod recover;
 mod sandbox;
 mod spec;
+mod wishes;
 pub(crate) mod writer;
 
 use std::sync::Arc;

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 
-use meseta_isolators::{ContainerName, ContainerUsage};
+use meseta_isolators::{ContainerName, ContainerUsage, DiskUsage};
 use meseta_resources::ContainerId;
 use tracing::debug;
 
@@ -21,6 +21,8 @@ pub(crate) struct Sample {
     pub(crate) container: LiveContainer,
     /// What it used.
     pub(crate) usage: ContainerUsage,
+    /// What its folders held when they were last measured, the sandbox first.
+    pub(crate) disks: Option<Arc<[DiskUsage]>>,
 }
 
 /// The machine and the agent itself; what could not be read is absent.
@@ -137,6 +139,7 @@ fn sweep(containerizer: &Containerizer) -> BTreeMap<ContainerId, Sample> {
                 let sample = Sample {
                     container: live,
                     usage,
+                    disks: containerizer.measured().of(&container),
                 };
                 samples.insert(container, sample);
             }

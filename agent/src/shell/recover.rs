@@ -7,12 +7,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use meseta_isolators::{BootId, ContainerName, Demand, ProcessIdentity, Recovered};
+use meseta_isolators::{BootId, ContainerName, Demand, DriftKind, ProcessIdentity, Recovered};
 use meseta_resources::ContainerId;
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
 use super::containerizer::{Containerizer, LiveContainer};
+use super::inspection::Claims;
 use super::writer::chain;
 use crate::checkpoint::{Image, LogEntry, RunImage};
 use crate::core::{Found, Recovery, is_terminal};
@@ -121,10 +122,12 @@ fn settle(
     let demand = demand_of(run);
     match alive(&container, on_record, recorded, containerizer) {
         Some(supervisor) => {
+            mend(&container, &demand, containerizer);
             adoptions.push(Adoption::Alive(LiveContainer {
                 run: Arc::new(run.key.clone()),
                 supervisor: supervisor.clone(),
                 demand,
+                claims: claims_of(run, containerizer),
             }));
             Some(Found::Alive(supervisor))
         }
@@ -161,6 +164,44 @@ fn demand_of(run: &RunImage) -> Demand {
     let task = run.tasks.first();
     task.map(|task| crate::core::demand_of(&task.record.info))
         .unwrap_or_default()
+}
+
+fn claims_of(run: &RunImage, containerizer: &Containerizer) -> Claims {
+    let task = run.tasks.first();
+    task.map(|task| Claims::of_task(&task.record.info, containerizer.layout()))
+        .unwrap_or_default()
+}
+
+/// Limits are a function of the checkpoint: what differs in the kernel is told and set right.
+fn mend(container: &ContainerId, demand: &Demand, containerizer: &Containerizer) {
+    let containers = containerizer.containers();
+    let Ok(name) = ContainerName::new(container.as_str()) else {
+        return;
+    };
+    match containers.verify(&name, demand) {
+        Ok(drifts) if drifts.is_empty() => {}
+        Ok(drifts) => {
+            let found = drifts.iter().map(|drift| {
+                let found = drift.found.as_deref().unwrap_or("nothing");
+                format!("{} is {found} instead of {}", drift.file, drift.wanted)
+            });
+            let found = found.collect::<Vec<_>>().join("; ");
+            warn!(container_id = %container, found, "limits are not what was asked for; setting them");
+            let higher = drifts.iter().any(|drift| drift.kind == DriftKind::Higher);
+            let set = containers
+                .update(&name, demand)
+                .and_then(|()| match higher {
+                    true => containers.shrink_memory(&name, demand).map(drop),
+                    false => Ok(()),
+                });
+            if let Err(error) = set {
+                warn!(container_id = %container, error = %chain(&error), "cannot set limits");
+            }
+        }
+        Err(error) => {
+            warn!(container_id = %container, error = %chain(&error), "cannot compare limits");
+        }
+    }
 }
 
 /// Whether its last word was said.

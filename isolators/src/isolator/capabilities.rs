@@ -7,7 +7,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Isolator, TaskIsolation};
+use super::{Isolator, NodeOptions, TaskIsolation};
 use crate::containers::ContainerSpec;
 use crate::launcher::{CapabilitySets, LaunchIsolation};
 
@@ -103,11 +103,15 @@ pub struct CapabilityRequest {
 #[derive(Debug)]
 pub(super) struct Capabilities {
     allowed: CapabilitySet,
+    granted: Option<CapabilitySet>,
 }
 
 impl Capabilities {
-    pub(super) fn new(allowed: CapabilitySet) -> Self {
-        Self { allowed }
+    pub(super) fn new(node: &NodeOptions) -> Self {
+        Self {
+            allowed: node.capabilities,
+            granted: node.granted_capabilities,
+        }
     }
 
     fn sets(&self, root: bool, request: CapabilityRequest) -> Result<CapabilitySets, String> {
@@ -117,10 +121,10 @@ impl Capabilities {
                 return Err(format!("capabilities {more} are not allowed to tasks"));
             }
         }
-        let usual = if root {
-            self.allowed
-        } else {
-            CapabilitySet::EMPTY
+        let usual = match self.granted {
+            Some(granted) => CapabilitySet(granted.0 & self.allowed.0),
+            None if root => self.allowed,
+            None => CapabilitySet::EMPTY,
         };
         // One of the two alone bounds or widens the other.
         let effective = request
@@ -180,7 +184,11 @@ mod tests {
 
     #[test]
     fn nobody_gets_more_than_the_operator_allows() {
-        let isolator = Capabilities::new(set("CHOWN,KILL,SETUID"));
+        let node = NodeOptions {
+            capabilities: set("CHOWN,KILL,SETUID"),
+            ..NodeOptions::default()
+        };
+        let isolator = Capabilities::new(&node);
         let sets = |root, bounding: Option<&str>, effective: Option<&str>| {
             let request = CapabilityRequest {
                 bounding: bounding.map(set),
@@ -205,5 +213,21 @@ mod tests {
             "capabilities CAP_SYS_PTRACE are not allowed to tasks"
         );
         assert!(sets(true, Some("KILL"), Some("CHOWN")).is_err());
+    }
+
+    #[test]
+    fn what_the_operator_grants_everybody_begins_with() {
+        let node = NodeOptions {
+            capabilities: set("CHOWN,KILL,NET_RAW"),
+            granted_capabilities: Some(set("NET_RAW")),
+            ..NodeOptions::default()
+        };
+        let isolator = Capabilities::new(&node);
+        for root in [true, false] {
+            let sets = isolator.sets(root, CapabilityRequest::default());
+            let sets = sets.expect("granted");
+            assert_eq!(sets.effective, set("NET_RAW").bits());
+            assert_eq!(sets.bounding, set("NET_RAW").bits());
+        }
     }
 }

@@ -40,7 +40,10 @@ use crate::usage::ContainerUsage;
 pub use capabilities::{CapabilityRequest, CapabilitySet, UnknownCapability};
 pub use devices::{DeviceKind, DeviceRule, DeviceRuleError};
 pub use inspection::{Breach, DiskArea, DiskUsage, Inspected, Inspection, PortRange};
-pub use seccomp::{SeccompAction, SeccompChoice, SeccompError, SeccompProfile, syscall_number};
+pub use seccomp::{
+    SeccompAction, SeccompArgument, SeccompChoice, SeccompComparison, SeccompError, SeccompProfile,
+    syscall_number,
+};
 
 /// What an isolator needs to know of the container besides its demand when it plans.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -152,6 +155,9 @@ pub struct NodeOptions {
     /// The most that any container may have, and what root's containers have unless they ask for
     /// less (`linux/capabilities`). Default: [`CapabilitySet::standard`].
     pub capabilities: CapabilitySet,
+    /// What every container begins with, whoever it runs as, unless its task asks otherwise
+    /// (`linux/capabilities`). Default: all of the above for root, none for others.
+    pub granted_capabilities: Option<CapabilitySet>,
     /// The filter of containers that bring none (`linux/seccomp`); `None`, the default, is
     /// [`SeccompProfile::standard`] for the container's capabilities.
     pub seccomp: Option<SeccompProfile>,
@@ -168,14 +174,15 @@ pub struct NodeOptions {
     pub cpuset_mems: Option<String>,
     /// Huge pages per container and page size, in bytes (`cgroups/hugetlb`). Default: no limit.
     pub hugetlb_bytes: Option<u64>,
-    /// Only listeners on these ports are looked at (`network/ports`). Default: all.
-    pub isolated_ports: Option<PortRange>,
+    /// Only listeners on ports in these ranges are looked at (`network/ports`). Default: all.
+    pub isolated_ports: Option<Vec<PortRange>>,
 }
 
 impl Default for NodeOptions {
     fn default() -> Self {
         Self {
             capabilities: CapabilitySet::standard(),
+            granted_capabilities: None,
             seccomp: None,
             devices: Vec::new(),
             shm_bytes: 64 << 20,
@@ -197,6 +204,11 @@ pub struct TaskIsolation {
     pub capabilities: CapabilityRequest,
     /// Size of its `/dev/shm` in bytes.
     pub shm_bytes: Option<u64>,
+    /// Sees and is seen by the processes of the host (`namespaces/pid` leaves it alone). Whether a task
+    /// may ask for this is the caller's to decide.
+    pub share_pid_namespace: bool,
+    /// Shares System V and POSIX objects and `/dev/shm` with the host; likewise.
+    pub share_ipc_namespace: bool,
 }
 
 /// Which isolators are on (`--isolation`).
@@ -379,6 +391,16 @@ impl Isolation {
         isolation
     }
 
+    /// With one more, by name; names that nobody has are refused.
+    pub fn and(self, name: &str) -> Result<Self, IsolationError> {
+        if self.has(name) {
+            return Ok(self);
+        }
+        let mut names: Vec<&str> = self.names().collect();
+        names.push(name);
+        Self::parse(&names.join(","))
+    }
+
     /// With `cgroups/all` replaced by what it stands for here.
     pub fn resolved(&self, host: &Host) -> Self {
         let mut chosen = self.0.clone();
@@ -453,10 +475,10 @@ fn build(
         "disk/du" => Box::new(disk::DiskDu),
         "filesystem/kernel" => Box::new(filesystem::Kernel::new(cgroup_mounts)),
         "filesystem/shm" => Box::new(filesystem::Shm::new(node.shm_bytes)),
-        "linux/capabilities" => Box::new(capabilities::Capabilities::new(node.capabilities)),
+        "linux/capabilities" => Box::new(capabilities::Capabilities::new(node)),
         "linux/seccomp" => Box::new(seccomp::Seccomp::new(node)),
         "namespaces/net" => Box::new(namespaces::Network),
-        "network/ports" => Box::new(ports::Ports::new(node.isolated_ports)),
+        "network/ports" => Box::new(ports::Ports::new(node.isolated_ports.clone())),
         "cgroups/mem" => Box::new(mem::Memory::new(options)),
         "cgroups/pids" => Box::new(pids::Pids::new(options)),
         "linux/nnp" => Box::new(nnp::NoNewPrivs),

@@ -16,11 +16,11 @@ use crate::process_tree::descendants_of;
 
 #[derive(Debug)]
 pub(super) struct Ports {
-    isolated: Option<PortRange>,
+    isolated: Option<Vec<PortRange>>,
 }
 
 impl Ports {
-    pub(super) fn new(isolated: Option<PortRange>) -> Self {
+    pub(super) fn new(isolated: Option<Vec<PortRange>>) -> Self {
         Self { isolated }
     }
 }
@@ -35,7 +35,7 @@ impl Isolator for Ports {
             return Ok(());
         };
         let listening = listening(inspection)?;
-        let breach = judge(&listening, allocated, self.isolated);
+        let breach = judge(&listening, allocated, self.isolated.as_deref());
         found.listening.extend(listening);
         found.breaches.extend(breach.map(|ports| {
             let text: Vec<_> = ports.iter().map(PortRange::to_string).collect();
@@ -54,11 +54,12 @@ impl Isolator for Ports {
 fn judge(
     listening: &BTreeSet<u16>,
     allocated: &[PortRange],
-    isolated: Option<PortRange>,
+    isolated: Option<&[PortRange]>,
 ) -> Option<Vec<PortRange>> {
     let mut ranges: Vec<PortRange> = Vec::new();
     for port in listening {
-        let watched = isolated.is_none_or(|range| range.contains(*port));
+        let watched =
+            isolated.is_none_or(|ranges| ranges.iter().any(|range| range.contains(*port)));
         if !watched || allocated.iter().any(|range| range.contains(*port)) {
             continue;
         }
@@ -151,7 +152,7 @@ mod tests {
             ])
         );
         assert_eq!(
-            judge(&listening, &[], Some(range(31000, 32000))),
+            judge(&listening, &[], Some(&[range(31000, 32000)])),
             Some(vec![range(31000, 31001), range(31005, 31005)])
         );
         assert_eq!(judge(&listening, &[range(0, u16::MAX)], None), None);

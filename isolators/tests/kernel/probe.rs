@@ -47,7 +47,7 @@ pub(crate) fn run_if_requested() -> Option<ExitCode> {
     let done = match args.next().as_deref() {
         Some("escapes") => escapes(),
         Some("loopback") => loopback(),
-        Some("listen") => listen(),
+        Some("listen") => listen(args.next()),
         _ => return Some(ExitCode::FAILURE),
     };
     Some(match done {
@@ -298,9 +298,10 @@ fn loopback() -> io::Result<()> {
     writeln!(io::stdout(), "through {}", names.join(","))
 }
 
-/// Listens until it is killed.
-fn listen() -> io::Result<()> {
-    let listener = TcpListener::bind("127.0.0.1:0")?;
+/// Listens until it is killed, on a port of the kernel's choice unless told.
+fn listen(port: Option<String>) -> io::Result<()> {
+    let port = port.unwrap_or_else(|| "0".to_owned());
+    let listener = TcpListener::bind(format!("127.0.0.1:{port}"))?;
     writeln!(io::stdout(), "port {}", listener.local_addr()?.port())?;
     listener.accept().map(drop)
 }

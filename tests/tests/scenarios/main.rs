@@ -7,12 +7,19 @@
 mod bad_flags;
 mod bad_requests;
 mod conversation;
+mod enforcement;
 mod execute;
+mod hardening;
 mod limits;
 mod local;
 mod metrics;
+/// The tries of a hostile task, which this program makes when it is executed in a container.
+#[path = "../../../isolators/tests/kernel/probe.rs"]
+mod probe;
 mod restart;
 mod shares;
+
+use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use meseta_tests::Missing;
@@ -20,13 +27,18 @@ use meseta_tests::Missing;
 /// A test with what it needs of the machine.
 type Scenario = (&'static str, fn() -> Missing, fn());
 
-fn main() {
+fn main() -> ExitCode {
+    if let Some(code) = probe::run_if_requested() {
+        return code;
+    }
     let mut arguments = Arguments::from_args();
     // One at a time: what a limit does can only be judged when nothing else wants the machine.
     arguments.test_threads = arguments.test_threads.or(Some(1));
-    let groups: [(&str, &[Scenario]); 9] = [
+    let groups: [(&str, &[Scenario]); 11] = [
         ("execute", execute::ALL),
         ("limits", limits::ALL),
+        ("enforcement", enforcement::ALL),
+        ("hardening", hardening::ALL),
         ("conversation", conversation::ALL),
         ("shares", shares::ALL),
         ("metrics", metrics::ALL),
@@ -39,7 +51,7 @@ fn main() {
         .into_iter()
         .flat_map(|(group, all)| all.iter().map(move |scenario| trial(group, *scenario)))
         .collect();
-    libtest_mimic::run(&arguments, trials).exit();
+    libtest_mimic::run(&arguments, trials).exit_code()
 }
 
 fn trial(group: &str, (name, missing, body): Scenario) -> Trial {

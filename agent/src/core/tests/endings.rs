@@ -13,7 +13,7 @@ use meseta_proto::mesos::v1::framework_info::capability::Type as FrameworkCapabi
 use meseta_proto::mesos::v1::task_status::{Reason, Source};
 
 use super::simulation::{Seen, Simulation, duration, framework_id, scalar, task};
-use crate::core::{Ending, Exit, ExitReason, Input, MemoryLimitation, State};
+use crate::core::{Ending, Exit, ExitReason, Input, Limitation, State};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -70,9 +70,10 @@ fn want_of_memory_is_told_with_the_limit_and_wins_over_a_kill() {
             container,
             ending: Ending {
                 exit: Exit::Signal(9),
-                limitation: Some(MemoryLimitation {
+                limitation: Some(Limitation {
+                    reason: Reason::ContainerLimitationMemory,
                     message: "Memory limit exceeded: Requested: 64MB Maximum Used: 64MB".to_owned(),
-                    bytes: Some(64 * 1024 * 1024),
+                    resources: vec![scalar("mem", 64.0)],
                 }),
             },
         });

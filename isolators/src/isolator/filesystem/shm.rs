@@ -41,7 +41,9 @@ impl Isolator for Shm {
         task: &TaskIsolation,
         launch: &mut LaunchIsolation,
     ) -> Result<(), String> {
-        self.mount(task.shm_bytes, launch);
+        if !task.share_ipc_namespace {
+            self.mount(task.shm_bytes, launch);
+        }
         Ok(())
     }
 }

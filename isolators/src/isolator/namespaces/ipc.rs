@@ -1,7 +1,7 @@
 //! namespaces/ipc: its own System V objects and POSIX message queues.
 
 use crate::containers::ContainerSpec;
-use crate::isolator::Isolator;
+use crate::isolator::{Isolator, TaskIsolation};
 use crate::launcher::LaunchIsolation;
 
 #[derive(Debug)]
@@ -14,5 +14,17 @@ impl Isolator for Ipc {
 
     fn launch(&self, _spec: &ContainerSpec, launch: &mut LaunchIsolation) {
         launch.ipc_namespace = true;
+    }
+
+    fn launch_task(
+        &self,
+        spec: &ContainerSpec,
+        task: &TaskIsolation,
+        launch: &mut LaunchIsolation,
+    ) -> Result<(), String> {
+        if !task.share_ipc_namespace {
+            self.launch(spec, launch);
+        }
+        Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! namespaces/pid: its own process numbers; the supervisor is the first process, and its end is the end of all.
 
 use crate::containers::ContainerSpec;
-use crate::isolator::Isolator;
+use crate::isolator::{Isolator, TaskIsolation};
 use crate::launcher::LaunchIsolation;
 
 #[derive(Debug)]
@@ -14,5 +14,17 @@ impl Isolator for Pid {
 
     fn launch(&self, _spec: &ContainerSpec, launch: &mut LaunchIsolation) {
         launch.pid_namespace = true;
+    }
+
+    fn launch_task(
+        &self,
+        spec: &ContainerSpec,
+        task: &TaskIsolation,
+        launch: &mut LaunchIsolation,
+    ) -> Result<(), String> {
+        if !task.share_pid_namespace {
+            self.launch(spec, launch);
+        }
+        Ok(())
     }
 }

@@ -71,6 +71,8 @@ pub fn syscall_number(name: &str) -> Option<i64> {
 /// What becomes of a call that is not allowed.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum SeccompAction {
+    /// It is made.
+    Allow,
     /// It fails with this errno.
     Errno(u16),
     /// The process ends by SIGSYS.
@@ -95,13 +97,47 @@ pub enum SeccompError {
 pub struct SeccompProfile {
     /// By number; the flag says whether its arguments are free too.
     allowed: BTreeMap<i64, Arguments>,
+    /// Calls with an action of their own, stricter than that of the calls which are allowed.
+    exceptions: Vec<(i64, Arguments, SeccompAction)>,
     otherwise: SeccompAction,
 }
 
-/// Which arguments of an allowed call are allowed.
+/// One argument of a system call, compared: for rules of [`SeccompProfile::when`].
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub struct SeccompArgument {
+    /// Which, from 0 to 5.
+    pub index: u8,
+    /// How.
+    pub comparison: SeccompComparison,
+    /// With what.
+    pub value: u64,
+}
+
+/// How an argument is compared.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub enum SeccompComparison {
+    /// Equal.
+    Equal,
+    /// Not equal.
+    NotEqual,
+    /// Less.
+    Less,
+    /// Less or equal.
+    LessOrEqual,
+    /// Greater.
+    Greater,
+    /// Greater or equal.
+    GreaterOrEqual,
+    /// Equal in the bits of this mask.
+    Masked(u64),
+}
+
+/// Which arguments of an allowed call are allowed.
+#[derive(Clone, Debug, Eq, PartialEq)]
 enum Arguments {
     Any,
+    /// One of these; each is a list of conditions that must all hold.
+    When(Vec<Vec<SeccompArgument>>),
     NoNamespaces,
     UsualFamilies,
     NoTerminalInput,
@@ -122,6 +158,7 @@ impl SeccompProfile {
         }
         Self {
             allowed,
+            exceptions: Vec::new(),
             otherwise: SeccompAction::Errno(EPERM),
         }
     }
@@ -129,11 +166,56 @@ impl SeccompProfile {
     /// Only these, whatever their arguments. `execve` and `write` must be among them, since the launch
     /// itself still needs both.
     pub fn only<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Self, SeccompError> {
-        let empty = Self {
-            allowed: BTreeMap::new(),
-            otherwise: SeccompAction::Errno(EPERM),
-        };
+        let empty = Self::of(SeccompAction::Errno(EPERM));
         names.into_iter().try_fold(empty, Self::allow)
+    }
+
+    /// This for every call, to begin with.
+    pub fn of(otherwise: SeccompAction) -> Self {
+        Self {
+            allowed: BTreeMap::new(),
+            exceptions: Vec::new(),
+            otherwise,
+        }
+    }
+
+    /// With this for one call, whose arguments must all meet the conditions (none: whatever they are).
+    /// Several rules for one call stand beside each other; the strictest that holds is taken, except
+    /// that an allowed call is one whose arguments meet any of its rules.
+    pub fn when(
+        mut self,
+        name: &str,
+        conditions: &[SeccompArgument],
+        action: SeccompAction,
+    ) -> Result<Self, SeccompError> {
+        let number = number_of(name)?;
+        if let Some(bad) = conditions.iter().find(|one| one.index > 5) {
+            return Err(SeccompError::Compile(format!(
+                "system calls have no argument {}",
+                bad.index
+            )));
+        }
+        let arguments = if conditions.is_empty() {
+            Arguments::Any
+        } else {
+            Arguments::When(vec![conditions.to_vec()])
+        };
+        // An exception is let through by the list to the filter that knows better.
+        if action == SeccompAction::Allow || self.otherwise != SeccompAction::Allow {
+            let both = match (self.allowed.remove(&number), arguments.clone()) {
+                (Some(Arguments::When(mut one)), Arguments::When(other)) => {
+                    one.extend(other);
+                    Arguments::When(one)
+                }
+                (None, other) => other,
+                _ => Arguments::Any,
+            };
+            self.allowed.insert(number, both);
+        }
+        if action != SeccompAction::Allow {
+            self.exceptions.push((number, arguments, action));
+        }
+        Ok(self)
     }
 
     /// With one more, whatever its arguments.
@@ -155,21 +237,30 @@ impl SeccompProfile {
 
     /// Whether a call is allowed, with some arguments at least.
     pub fn allows(&self, name: &str) -> bool {
-        syscall_number(name).is_some_and(|number| self.allowed.contains_key(&number))
+        let refused = |number: i64| {
+            let mut exceptions = self.exceptions.iter();
+            exceptions.any(|(one, arguments, _)| *one == number && *arguments == Arguments::Any)
+        };
+        syscall_number(name).is_some_and(|number| {
+            let listed =
+                self.otherwise == SeccompAction::Allow || self.allowed.contains_key(&number);
+            listed && !refused(number)
+        })
     }
 
     /// The filters, in the order in which they are to be installed.
     pub fn compile(&self) -> Result<Vec<SeccompProgram>, SeccompError> {
-        let mut rules = BTreeMap::new();
-        for (number, arguments) in &self.allowed {
-            rules.insert(*number, arguments.rules()?);
+        let mut programs = Vec::new();
+        if self.otherwise != SeccompAction::Allow {
+            let mut rules = BTreeMap::new();
+            for (number, arguments) in &self.allowed {
+                rules.insert(*number, arguments.rules()?);
+            }
+            programs.push(program(rules, self.otherwise.action(), Action::Allow)?);
         }
-        let otherwise = match self.otherwise {
-            SeccompAction::Errno(errno) => Action::Errno(u32::from(errno)),
-            SeccompAction::Kill => Action::KillProcess,
-            SeccompAction::Log => Action::Log,
-        };
-        let mut programs = vec![program(rules, otherwise, Action::Allow)?];
+        for (action, rules) in self.exceptions_by_action()? {
+            programs.push(program(rules, Action::Allow, action.action())?);
+        }
         // Its flags are behind a pointer, where no filter can look. Libraries take ENOSYS as "use
         // clone", whose flags are looked at; so it is answered before the list would allow it.
         let clone3 = syscall_number("clone3").filter(|number| {
@@ -182,6 +273,59 @@ impl SeccompProfile {
             programs.push(program(rules, Action::Allow, Action::Errno(ENOSYS))?);
         }
         Ok(programs)
+    }
+
+    /// One filter per action, since a filter knows one besides "allow".
+    fn exceptions_by_action(&self) -> Result<Vec<(SeccompAction, Rules)>, SeccompError> {
+        let mut filters: Vec<(SeccompAction, Rules)> = Vec::new();
+        for (number, arguments, action) in &self.exceptions {
+            let at = filters.iter().position(|(one, _)| one == action);
+            let at = at.unwrap_or_else(|| {
+                filters.push((*action, Rules::new()));
+                filters.len() - 1
+            });
+            let rules = arguments.rules()?;
+            let whole = &mut filters[at].1;
+            match whole.get_mut(number) {
+                // No rule means no condition, which no further one can widen.
+                Some(known) if rules.is_empty() => known.clear(),
+                Some(known) if known.is_empty() => {}
+                Some(known) => known.extend(rules),
+                None => {
+                    whole.insert(*number, rules);
+                }
+            }
+        }
+        Ok(filters)
+    }
+}
+
+/// What a filter says of each call: the ways in which its arguments match; none is any arguments.
+type Rules = BTreeMap<i64, Vec<Rule>>;
+
+impl SeccompAction {
+    fn action(self) -> Action {
+        match self {
+            Self::Allow => Action::Allow,
+            Self::Errno(errno) => Action::Errno(u32::from(errno)),
+            Self::Kill => Action::KillProcess,
+            Self::Log => Action::Log,
+        }
+    }
+}
+
+impl SeccompArgument {
+    fn condition(self) -> Result<Condition, SeccompError> {
+        let operator = match self.comparison {
+            SeccompComparison::Equal => Operator::Eq,
+            SeccompComparison::NotEqual => Operator::Ne,
+            SeccompComparison::Less => Operator::Lt,
+            SeccompComparison::LessOrEqual => Operator::Le,
+            SeccompComparison::Greater => Operator::Gt,
+            SeccompComparison::GreaterOrEqual => Operator::Ge,
+            SeccompComparison::Masked(mask) => Operator::MaskedEq(mask),
+        };
+        Condition::new(self.index, Length::Qword, operator, self.value).map_err(failed)
     }
 }
 
@@ -204,7 +348,7 @@ fn arguments_of(name: &str) -> Arguments {
 
 impl Arguments {
     /// Each rule is one way to be allowed; none means without a condition.
-    fn rules(self) -> Result<Vec<Rule>, SeccompError> {
+    fn rules(&self) -> Result<Vec<Rule>, SeccompError> {
         let is = |argument, length, operator, value| {
             Condition::new(argument, length, operator, value).map_err(failed)
         };
@@ -217,6 +361,13 @@ impl Arguments {
         };
         match self {
             Self::Any => Ok(Vec::new()),
+            Self::When(ways) => ways
+                .iter()
+                .map(|way| {
+                    let conditions = way.iter().map(|one| one.condition());
+                    Rule::new(conditions.collect::<Result<_, _>>()?).map_err(failed)
+                })
+                .collect(),
             Self::NoNamespaces => {
                 let mask = Operator::MaskedEq(CLONE_NAMESPACES);
                 let condition = is(0, Length::Qword, mask, 0)?;
@@ -236,7 +387,7 @@ impl Arguments {
 }
 
 fn program(
-    rules: BTreeMap<i64, Vec<Rule>>,
+    rules: Rules,
     otherwise: Action,
     matched: Action,
 ) -> Result<SeccompProgram, SeccompError> {
@@ -369,6 +520,36 @@ mod tests {
         assert_eq!(
             SeccompProfile::only(["reed"]),
             Err(SeccompError::Unknown("reed".to_owned()))
+        );
+    }
+
+    #[test]
+    fn calls_may_have_conditions_and_actions_of_their_own() {
+        let equal = |index, value| SeccompArgument {
+            index,
+            comparison: SeccompComparison::Equal,
+            value,
+        };
+        let but_uname = SeccompProfile::of(SeccompAction::Allow)
+            .when("uname", &[], SeccompAction::Errno(EPERM))
+            .and_then(|one| one.when("personality", &[equal(0, 8)], SeccompAction::Errno(EPERM)))
+            .and_then(|one| one.when("bpf", &[], SeccompAction::Kill))
+            .expect("known");
+        assert!(but_uname.allows("read") && !but_uname.allows("uname"));
+        assert!(but_uname.allows("personality"));
+        // One filter per action.
+        assert_eq!(but_uname.compile().map(|programs| programs.len()), Ok(2));
+        let listed = SeccompProfile::of(SeccompAction::Errno(EPERM))
+            .when("socket", &[equal(0, 1)], SeccompAction::Allow)
+            .and_then(|one| one.when("socket", &[equal(0, 2)], SeccompAction::Allow))
+            .and_then(|one| one.when("clone3", &[], SeccompAction::Errno(38)))
+            .expect("known");
+        assert!(listed.allows("socket") && !listed.allows("clone3") && !listed.allows("read"));
+        assert_eq!(listed.compile().map(|programs| programs.len()), Ok(2));
+        let beyond = listed.when("read", &[equal(6, 0)], SeccompAction::Allow);
+        assert!(
+            matches!(beyond, Err(SeccompError::Compile(_))),
+            "{beyond:?}"
         );
     }
 

@@ -1,0 +1,365 @@
+//! What the flags of isolation mean: isolators, what all containers may, what is measured and enforced.
+//!
+//! Reads the folder of system call profiles once, at the start: a task names one of them, and never a
+//! path. Invariant: a flag that would do nothing, because its isolator is off, is refused.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use meseta_isolators::{
+    CapabilitySet, DeviceKind, DeviceRule, Host, Isolation, NodeOptions, PortRange, SeccompProfile,
+};
+use meseta_proto::mesos::v1 as pb;
+use meseta_resources::{Ranges, Resources, Role};
+
+use crate::configuration::ConfigurationError;
+use crate::flags::Flags;
+use crate::isolation_flags::IsolationFlags;
+use crate::seccomp_profile;
+
+/// Profiles in one folder: more is somebody else's folder.
+const PROFILES_MAX: usize = 256;
+
+/// Mesos's names of isolators that have another one here, or that are always on.
+const SPELLINGS: [(&str, &str); 6] = [
+    ("filesystem/linux", "namespaces/mnt"),
+    ("cgroups/io", "cgroups/blkio"),
+    ("posix/disk", "disk/du"),
+    ("process", "posix/cpu,posix/mem"),
+    ("cgroups", "cgroups/cpu,cgroups/mem"),
+    ("filesystem/posix", ""),
+];
+
+/// What tasks may ask for, and from what.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TaskRights {
+    /// Profiles by name.
+    pub(crate) profiles: Arc<BTreeMap<String, SeccompProfile>>,
+    /// Whether a task may share the host's process numbers.
+    pub(crate) share_pid: bool,
+    /// Whether a task may share the host's System V and POSIX objects.
+    pub(crate) share_ipc: bool,
+    /// Whether `linux/capabilities` is on.
+    pub(crate) capabilities: bool,
+    /// Whether `linux/seccomp` is on.
+    pub(crate) seccomp: bool,
+    /// Whether `filesystem/shm` is on.
+    pub(crate) shm: bool,
+    /// Whether `namespaces/ipc` is on.
+    pub(crate) ipc: bool,
+}
+
+/// What is looked at from time to time, and whether it ends containers.
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Watch {
+    /// Pause between measures of folders; none without `disk/du`.
+    pub(crate) disk: Option<Duration>,
+    /// Whether a folder over its quota ends its container.
+    pub(crate) enforce_disk: bool,
+    /// Pause between looks at ports; none without `network/ports`.
+    pub(crate) ports: Option<Duration>,
+    /// Whether a port of somebody else's ends its container.
+    pub(crate) enforce_ports: bool,
+}
+
+/// All of it.
+#[derive(Clone, Debug)]
+pub(crate) struct IsolationSettings {
+    asked: Option<Isolation>,
+    /// What all containers may.
+    pub(crate) node: NodeOptions,
+    profiles: Arc<BTreeMap<String, SeccompProfile>>,
+    flags: IsolationFlags,
+}
+
+fn refused(flag: &'static str, why: impl Into<String>) -> ConfigurationError {
+    ConfigurationError::IsolationFlag {
+        flag,
+        why: why.into(),
+    }
+}
+
+/// Understands the flags; `resources` are the agent's, as far as they were given.
+pub(crate) fn read(
+    flags: &Flags,
+    resources: &Resources,
+) -> Result<IsolationSettings, ConfigurationError> {
+    let flags = &flags.isolation;
+    for (flag, pause) in [
+        (
+            "container_disk_watch_interval",
+            flags.container_disk_watch_interval,
+        ),
+        (
+            "container_ports_watch_interval",
+            flags.container_ports_watch_interval,
+        ),
+    ] {
+        if pause.is_zero() {
+            return Err(ConfigurationError::Zero(flag));
+        }
+    }
+    let asked = flags
+        .isolation
+        .as_deref()
+        .map(|text| Isolation::parse(&respelled(text)));
+    let profiles = match &flags.seccomp_config_dir {
+        Some(dir) => read_profiles(dir)?,
+        None => BTreeMap::new(),
+    };
+    let node = NodeOptions {
+        seccomp: default_profile(flags, &profiles)?,
+        devices: read_devices(flags)?,
+        shm_bytes: flags.default_container_shm_size.as_bytes(),
+        revocable_cpu_idle: flags.revocable_cpu_idle,
+        isolated_ports: isolated_ports(flags, resources)?,
+        ..with_capabilities(flags)?
+    };
+    Ok(IsolationSettings {
+        asked: asked.transpose().map_err(ConfigurationError::Isolation)?,
+        node,
+        profiles: Arc::new(profiles),
+        flags: flags.clone(),
+    })
+}
+
+fn respelled(text: &str) -> String {
+    let names = text.split(',').map(str::trim).map(|name| {
+        let ours = SPELLINGS.iter().find(|(theirs, _)| *theirs == name);
+        ours.map_or(name, |(_, ours)| ours)
+    });
+    names.collect::<Vec<_>>().join(",")
+}
+
+fn with_capabilities(flags: &IsolationFlags) -> Result<NodeOptions, ConfigurationError> {
+    let read = |flag: &'static str, text: &Option<String>| match text {
+        Some(text) => meseta_proto::json::from_slice::<pb::CapabilityInfo>(text.as_bytes())
+            .map_err(|error| error.to_string())
+            .and_then(|info| capability_set(&info))
+            .map(Some)
+            .map_err(|why| refused(flag, why)),
+        None => Ok(None),
+    };
+    let granted = read("effective_capabilities", &flags.effective_capabilities)?;
+    let bounding = read("bounding_capabilities", &flags.bounding_capabilities)?;
+    if let (Some(granted), Some(bounding)) = (granted, bounding)
+        && !granted.is_within(bounding)
+    {
+        return Err(refused(
+            "effective_capabilities",
+            format!("{granted} is not a subset of the bounding capabilities {bounding}"),
+        ));
+    }
+    let usual = NodeOptions::default();
+    Ok(NodeOptions {
+        capabilities: bounding.or(granted).unwrap_or(usual.capabilities),
+        granted_capabilities: granted,
+        ..usual
+    })
+}
+
+/// Capabilities by their names in the messages.
+pub(crate) fn capability_set(info: &pb::CapabilityInfo) -> Result<CapabilitySet, String> {
+    use pb::capability_info::Capability;
+    let names: Vec<_> = info
+        .capabilities
+        .iter()
+        .map(|number| Capability::try_from(*number).unwrap_or(Capability::Unknown))
+        .map(|one| one.as_str_name())
+        .collect();
+    CapabilitySet::from_names(names).map_err(|error| error.to_string())
+}
+
+fn read_profiles(dir: &Path) -> Result<BTreeMap<String, SeccompProfile>, ConfigurationError> {
+    let flag = "seccomp_config_dir";
+    let failed = |why: String| refused(flag, format!("{}: {why}", dir.display()));
+    let entries = std::fs::read_dir(dir).map_err(|error| failed(error.to_string()))?;
+    let mut profiles = BTreeMap::new();
+    for entry in entries {
+        let entry = entry.map_err(|error| failed(error.to_string()))?;
+        let Ok(name) = entry.file_name().into_string() else {
+            continue;
+        };
+        if !entry.path().is_file() {
+            continue;
+        }
+        if profiles.len() >= PROFILES_MAX {
+            return Err(failed(format!("it holds more than {PROFILES_MAX} files")));
+        }
+        let profile = std::fs::read(entry.path())
+            .map_err(|error| error.to_string())
+            .and_then(|bytes| seccomp_profile::parse(&bytes))
+            .map_err(|why| failed(format!("the profile {name:?} cannot be used: {why}")))?;
+        profiles.insert(name, profile);
+    }
+    Ok(profiles)
+}
+
+fn default_profile(
+    flags: &IsolationFlags,
+    profiles: &BTreeMap<String, SeccompProfile>,
+) -> Result<Option<SeccompProfile>, ConfigurationError> {
+    let Some(name) = &flags.seccomp_profile_name else {
+        return Ok(None);
+    };
+    let flag = "seccomp_profile_name";
+    if flags.seccomp_config_dir.is_none() {
+        return Err(refused(
+            flag,
+            "give --seccomp_config_dir, where profiles are",
+        ));
+    }
+    let profile = profiles.get(name).cloned();
+    let missing = || {
+        refused(
+            flag,
+            format!("there is no {name:?} in --seccomp_config_dir"),
+        )
+    };
+    profile.ok_or_else(missing).map(Some)
+}
+
+fn read_devices(flags: &IsolationFlags) -> Result<Vec<DeviceRule>, ConfigurationError> {
+    let Some(text) = &flags.allowed_devices else {
+        return Ok(Vec::new());
+    };
+    let flag = "allowed_devices";
+    let list = meseta_proto::json::from_slice::<pb::DeviceWhitelist>(text.as_bytes())
+        .map_err(|error| refused(flag, error.to_string()))?;
+    let rules = list.allowed_devices.iter().map(device_rule);
+    rules
+        .collect::<Result<_, _>>()
+        .map_err(|why| refused(flag, why))
+}
+
+fn device_rule(entry: &pb::DeviceAccess) -> Result<DeviceRule, String> {
+    use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+    let path = entry
+        .device
+        .path
+        .as_deref()
+        .ok_or("a device needs its path")?;
+    let found = std::fs::metadata(path).map_err(|error| format!("{path}: {error}"))?;
+    let kind = match found.file_type() {
+        kind if kind.is_char_device() => DeviceKind::Character,
+        kind if kind.is_block_device() => DeviceKind::Block,
+        _ => return Err(format!("{path} is no device")),
+    };
+    let number = found.rdev();
+    let access = &entry.access;
+    Ok(DeviceRule {
+        kind,
+        major: Some(rustix::fs::major(number)),
+        minor: Some(rustix::fs::minor(number)),
+        read: access.read(),
+        write: access.write(),
+        mknod: access.mknod(),
+    })
+}
+
+fn isolated_ports(
+    flags: &IsolationFlags,
+    resources: &Resources,
+) -> Result<Option<Vec<PortRange>>, ConfigurationError> {
+    let flag = "container_ports_isolated_range";
+    match &flags.container_ports_isolated_range {
+        Some(_) if flags.check_agent_port_range_only => Err(refused(
+            flag,
+            "give either this or --check_agent_port_range_only",
+        )),
+        Some(text) => {
+            let parsed = Resources::parse(&format!("ports:{text}"), &Role::default());
+            let parsed = parsed.map_err(|error| refused(flag, error.to_string()))?;
+            Ok(Some(port_ranges(&parsed)))
+        }
+        None if flags.check_agent_port_range_only => {
+            let given = port_ranges(resources);
+            // The range that is detected when none was given.
+            let usual = || {
+                vec![PortRange {
+                    first: 31000,
+                    last: 32000,
+                }]
+            };
+            Ok(Some(if given.is_empty() { usual() } else { given }))
+        }
+        None => Ok(None),
+    }
+}
+
+/// The ports among resources.
+pub(crate) fn port_ranges(resources: &Resources) -> Vec<PortRange> {
+    let ports = resources
+        .iter()
+        .filter(|resource| resource.name().as_str() == "ports")
+        .filter_map(|resource| resource.value().as_ranges().cloned())
+        .fold(Ranges::default(), |all, more| all.union(&more));
+    let port = |number: u64| u16::try_from(number).unwrap_or(u16::MAX);
+    let range = |range: meseta_resources::Range| PortRange {
+        first: port(range.begin()),
+        last: port(range.end()),
+    };
+    ports.iter().map(range).collect()
+}
+
+impl IsolationSettings {
+    /// The isolators on this machine: those that were named, or else all that harden; and those that
+    /// what is enforced needs.
+    pub(crate) fn isolation(&self, host: &Host) -> Result<Isolation, ConfigurationError> {
+        let mut isolation = match &self.asked {
+            Some(asked) => asked.clone(),
+            None => Isolation::hardened_for(host),
+        };
+        for (flag, on, needs) in [
+            (
+                "enforce_container_disk_quota",
+                self.flags.enforce_container_disk_quota,
+                "disk/du",
+            ),
+            (
+                "enforce_container_ports",
+                self.flags.enforce_container_ports,
+                "network/ports",
+            ),
+        ] {
+            if !on || isolation.has(needs) {
+                continue;
+            }
+            if self.asked.is_some() {
+                return Err(refused(flag, format!("it needs {needs} in --isolation")));
+            }
+            isolation = isolation
+                .and(needs)
+                .map_err(ConfigurationError::Isolation)?;
+        }
+        Ok(isolation)
+    }
+
+    /// What tasks may ask for under these isolators.
+    pub(crate) fn rights(&self, isolation: &Isolation) -> TaskRights {
+        TaskRights {
+            profiles: self.profiles.clone(),
+            share_pid: !self.flags.disallow_sharing_agent_pid_namespace,
+            share_ipc: !self.flags.disallow_sharing_agent_ipc_namespace,
+            capabilities: isolation.has("linux/capabilities"),
+            seccomp: isolation.has("linux/seccomp"),
+            shm: isolation.has("filesystem/shm"),
+            ipc: isolation.has("namespaces/ipc"),
+        }
+    }
+
+    /// What is looked at under these isolators.
+    pub(crate) fn watch(&self, isolation: &Isolation) -> Watch {
+        let flags = &self.flags;
+        let disk = isolation.has("disk/du");
+        let ports = isolation.has("network/ports");
+        Watch {
+            disk: disk.then_some(flags.container_disk_watch_interval),
+            enforce_disk: flags.enforce_container_disk_quota,
+            ports: ports.then_some(flags.container_ports_watch_interval),
+            enforce_ports: flags.enforce_container_ports,
+        }
+    }
+}

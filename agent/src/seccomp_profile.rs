@@ -1,0 +1,202 @@
+//! System call profiles in the container engines' JSON format.
+//!
+//! Understood: the default action, rules with names (or one name), actions, conditions on arguments, and
+//! the usual restrictions to architectures and kernel versions; rules that depend on capabilities are
+//! taken when they ask for none. A name this architecture does not have is skipped where it would only
+//! allow, and refused where it would forbid.
+
+use meseta_isolators::{SeccompAction, SeccompArgument, SeccompComparison, SeccompProfile};
+use serde::Deserialize;
+
+/// What a refusal without an errno of its own gives.
+const EPERM: u16 = 1;
+/// Rules of one profile.
+const RULES_MAX: usize = 4096;
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Profile {
+    default_action: String,
+    default_errno_ret: Option<u16>,
+    #[serde(default)]
+    syscalls: Vec<Entry>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Entry {
+    #[serde(default)]
+    names: Vec<String>,
+    name: Option<String>,
+    action: String,
+    errno_ret: Option<u16>,
+    #[serde(default)]
+    args: Option<Vec<Argument>>,
+    #[serde(default)]
+    includes: Condition,
+    #[serde(default)]
+    excludes: Condition,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Condition {
+    #[serde(default)]
+    arches: Vec<String>,
+    #[serde(default)]
+    caps: Vec<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Argument {
+    index: u8,
+    #[serde(default)]
+    value: u64,
+    #[serde(default)]
+    value_two: u64,
+    op: String,
+}
+
+/// Reads a profile, or says why it cannot be used.
+pub(crate) fn parse(json: &[u8]) -> Result<SeccompProfile, String> {
+    let profile: Profile = serde_json::from_slice(json).map_err(|error| error.to_string())?;
+    let otherwise = action(&profile.default_action, profile.default_errno_ret)?;
+    let mut result = SeccompProfile::of(otherwise);
+    let mut rules = 0;
+    for entry in profile.syscalls.iter().filter(|entry| applies(entry)) {
+        let action = action(&entry.action, entry.errno_ret)?;
+        let arguments = entry.args.iter().flatten().map(argument);
+        let arguments = arguments.collect::<Result<Vec<_>, _>>()?;
+        for name in entry.names.iter().chain(&entry.name) {
+            rules += 1;
+            if rules > RULES_MAX {
+                return Err(format!("it has more than {RULES_MAX} rules"));
+            }
+            if action == otherwise {
+                continue;
+            }
+            if meseta_isolators::isolator::syscall_number(name).is_none() {
+                if action == SeccompAction::Allow {
+                    continue;
+                }
+                return Err(format!("it forbids the unknown system call {name:?}"));
+            }
+            let added = result.when(name, &arguments, action);
+            result = added.map_err(|error| format!("{name}: {error}"))?;
+        }
+    }
+    result.compile().map_err(|error| error.to_string())?;
+    Ok(result)
+}
+
+fn applies(entry: &Entry) -> bool {
+    let here = match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    };
+    let named = |arches: &[String]| {
+        arches
+            .iter()
+            .any(|one| one == here || one == std::env::consts::ARCH)
+    };
+    let included = entry.includes.arches.is_empty() || named(&entry.includes.arches);
+    // Containers have none of the capabilities that rules are made to depend on.
+    included && entry.includes.caps.is_empty() && !named(&entry.excludes.arches)
+}
+
+fn action(name: &str, errno: Option<u16>) -> Result<SeccompAction, String> {
+    match name {
+        "SCMP_ACT_ALLOW" => Ok(SeccompAction::Allow),
+        "SCMP_ACT_ERRNO" => Ok(SeccompAction::Errno(errno.unwrap_or(EPERM))),
+        "SCMP_ACT_KILL" | "SCMP_ACT_KILL_THREAD" | "SCMP_ACT_KILL_PROCESS" => {
+            Ok(SeccompAction::Kill)
+        }
+        "SCMP_ACT_LOG" => Ok(SeccompAction::Log),
+        other => Err(format!(
+            "the action {other:?} is unknown; known are SCMP_ACT_ALLOW, SCMP_ACT_ERRNO, \
+             SCMP_ACT_KILL, SCMP_ACT_KILL_PROCESS and SCMP_ACT_LOG"
+        )),
+    }
+}
+
+fn argument(one: &Argument) -> Result<SeccompArgument, String> {
+    let (comparison, value) = match one.op.as_str() {
+        "SCMP_CMP_EQ" => (SeccompComparison::Equal, one.value),
+        "SCMP_CMP_NE" => (SeccompComparison::NotEqual, one.value),
+        "SCMP_CMP_LT" => (SeccompComparison::Less, one.value),
+        "SCMP_CMP_LE" => (SeccompComparison::LessOrEqual, one.value),
+        "SCMP_CMP_GT" => (SeccompComparison::Greater, one.value),
+        "SCMP_CMP_GE" => (SeccompComparison::GreaterOrEqual, one.value),
+        // The first value is the mask, the second what is left under it.
+        "SCMP_CMP_MASKED_EQ" => (SeccompComparison::Masked(one.value), one.value_two),
+        other => return Err(format!("the comparison {other:?} is unknown")),
+    };
+    Ok(SeccompArgument {
+        index: one.index,
+        comparison,
+        value,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn engines_profiles_are_read() {
+        let profile = parse(
+            br#"{"defaultAction": "SCMP_ACT_ERRNO", "archMap": [{"architecture": "SCMP_ARCH_X86_64"}],
+                "syscalls": [
+                  {"names": ["read", "write", "execve", "not_a_call"], "action": "SCMP_ACT_ALLOW", "args": []},
+                  {"names": ["personality"], "action": "SCMP_ACT_ALLOW",
+                   "args": [{"index": 0, "value": 8, "valueTwo": 0, "op": "SCMP_CMP_EQ"}]},
+                  {"names": ["clone"], "action": "SCMP_ACT_ALLOW",
+                   "args": [{"index": 0, "value": 2114060288, "op": "SCMP_CMP_MASKED_EQ"}]},
+                  {"names": ["bpf"], "action": "SCMP_ACT_ALLOW", "includes": {"caps": ["CAP_SYS_ADMIN"]}},
+                  {"names": ["clone3"], "action": "SCMP_ACT_ERRNO", "errnoRet": 38},
+                  {"names": ["openat"], "action": "SCMP_ACT_ALLOW", "includes": {"arches": ["s390x"]}}]}"#,
+        )
+        .expect("sound");
+        for (name, allowed) in [
+            ("read", true),
+            ("personality", true),
+            ("clone", true),
+            ("clone3", false),
+            ("bpf", false),
+            ("openat", false),
+        ] {
+            assert_eq!(profile.allows(name), allowed, "{name}");
+        }
+        let but_one = parse(
+            br#"{"defaultAction": "SCMP_ACT_ALLOW",
+                "syscalls": [{"name": "uname", "action": "SCMP_ACT_ERRNO"}]}"#,
+        )
+        .expect("sound");
+        assert!(but_one.allows("read") && !but_one.allows("uname"));
+    }
+
+    #[test]
+    fn what_cannot_be_used_says_why() {
+        for (json, complaint) in [
+            ("{", "EOF"),
+            ("{}", "defaultAction"),
+            (r#"{"defaultAction": "ALLOW"}"#, "unknown"),
+            (
+                r#"{"defaultAction": "SCMP_ACT_ALLOW",
+                    "syscalls": [{"names": ["reboots"], "action": "SCMP_ACT_ERRNO"}]}"#,
+                "unknown system call \"reboots\"",
+            ),
+            (
+                r#"{"defaultAction": "SCMP_ACT_ERRNO",
+                    "syscalls": [{"names": ["read"], "action": "SCMP_ACT_ALLOW",
+                                  "args": [{"index": 9, "op": "SCMP_CMP_EQ"}]}]}"#,
+                "no argument 9",
+            ),
+        ] {
+            let error = parse(json.as_bytes()).expect_err(json);
+            assert!(error.contains(complaint), "{json}: {error}");
+        }
+    }
+}

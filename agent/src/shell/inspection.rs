@@ -1,0 +1,294 @@
+//! What the kernel does not count for us: how much folders hold, and who listens on which port.
+//!
+//! Looks at every container in turn, on the periods of the flags; what was found is kept for whoever
+//! asks for statistics, and what breaks a limit ends its container where that is enforced. Slow work,
+//! on a blocking thread, one container after the other.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use meseta_isolators::{Breach, ContainerName, DiskArea, DiskUsage, PortRange};
+use meseta_proto::convert;
+use meseta_proto::mesos::v1 as pb;
+use meseta_proto::mesos::v1::task_status::Reason;
+use meseta_resources::{ContainerId, DiskSourceKind, Resources};
+use tracing::{debug, info};
+
+use super::containerizer::{Containerizer, LiveContainer};
+use crate::checkpoint::Layout;
+use crate::core::Limitation;
+use crate::isolation::{Watch, port_ranges};
+
+const BYTES_PER_MEGABYTE: u64 = 1 << 20;
+
+/// What a container's resources let it hold and listen on.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Claims {
+    /// What its sandbox may hold, in bytes; nothing was said if absent.
+    pub(crate) sandbox_bytes: Option<u64>,
+    /// Persistent volumes, each with what it may hold.
+    pub(crate) volumes: Vec<(PathBuf, u64)>,
+    /// Its ports.
+    pub(crate) ports: Vec<PortRange>,
+}
+
+impl Claims {
+    /// Of these resources.
+    pub(crate) fn of(resources: &Resources, layout: &Layout) -> Self {
+        let mut claims = Self {
+            ports: port_ranges(resources),
+            ..Self::default()
+        };
+        for resource in resources.iter() {
+            if resource.name().as_str() != "disk" {
+                continue;
+            }
+            let Some(amount) = resource.scalar() else {
+                continue;
+            };
+            let bytes = u64::try_from(amount.millis()).unwrap_or(0) / 1000 * BYTES_PER_MEGABYTE;
+            let disk = resource.disk();
+            let persistence = disk.and_then(|disk| disk.persistence.as_ref());
+            match (persistence, resource.reservation_role()) {
+                (Some(persistence), Some(role)) => {
+                    // A disk of its own has its own end.
+                    if !resource.is_disk_of(DiskSourceKind::Mount) {
+                        let path = layout.volume(role, &persistence.id);
+                        claims.volumes.push((path, bytes));
+                    }
+                }
+                (Some(_), None) => {}
+                (None, _) => {
+                    let sum = claims.sandbox_bytes.unwrap_or(0).saturating_add(bytes);
+                    claims.sandbox_bytes = Some(sum);
+                }
+            }
+        }
+        claims
+    }
+
+    /// Of a task, which was checked when it was taken.
+    pub(crate) fn of_task(task: &pb::TaskInfo, layout: &Layout) -> Self {
+        let resources = convert::resources(&task.resources).unwrap_or_default();
+        Self::of(&resources, layout)
+    }
+}
+
+/// What was last measured of each container's folders; the sandbox comes first.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Measured {
+    disks: Arc<RwLock<BTreeMap<ContainerId, Arc<[DiskUsage]>>>>,
+}
+
+impl Measured {
+    /// The folders of one container; nothing before the first look.
+    pub(crate) fn of(&self, container: &ContainerId) -> Option<Arc<[DiskUsage]>> {
+        let disks = self.disks.read().unwrap_or_else(PoisonError::into_inner);
+        disks.get(container).cloned()
+    }
+
+    fn replace(&self, found: BTreeMap<ContainerId, Arc<[DiskUsage]>>) {
+        *self.disks.write().unwrap_or_else(PoisonError::into_inner) = found;
+    }
+}
+
+/// Looks for ever; returns at once where nothing is to be looked at.
+pub(crate) async fn run(containerizer: Containerizer, watch: Watch) {
+    let disks = every(watch.disk, || {
+        let containerizer = containerizer.clone();
+        move || measure(&containerizer, watch.enforce_disk)
+    });
+    let ports = every(watch.ports, || {
+        let containerizer = containerizer.clone();
+        move || look_at_ports(&containerizer, watch.enforce_ports)
+    });
+    tokio::join!(disks, ports);
+}
+
+async fn every<W, F>(pause: Option<std::time::Duration>, work: W)
+where
+    W: Fn() -> F,
+    F: FnOnce() + Send + 'static,
+{
+    let Some(pause) = pause else {
+        return;
+    };
+    let mut ticks = tokio::time::interval(pause);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let _ = tokio::task::spawn_blocking(work()).await;
+    }
+}
+
+fn measure(containerizer: &Containerizer, enforce: bool) {
+    let mut disks = BTreeMap::new();
+    for live in containerizer.live() {
+        let areas = areas(&live, containerizer.layout());
+        let Some(found) = inspect(containerizer, &live, &areas, None) else {
+            continue;
+        };
+        disks.insert(live.run.container.clone(), found.disk.into());
+        if enforce {
+            judge(containerizer, &live, found.breaches);
+        }
+    }
+    containerizer.measured().replace(disks);
+}
+
+fn areas(live: &LiveContainer, layout: &Layout) -> Vec<DiskArea> {
+    let claims = &live.claims;
+    let sandbox = DiskArea {
+        path: layout.sandbox(&live.run),
+        quota_bytes: claims.sandbox_bytes,
+        excluded: claims
+            .volumes
+            .iter()
+            .map(|(path, _)| path.clone())
+            .collect(),
+    };
+    let volumes = claims.volumes.iter().map(|(path, bytes)| DiskArea {
+        path: path.clone(),
+        quota_bytes: Some(*bytes),
+        excluded: Vec::new(),
+    });
+    std::iter::once(sandbox).chain(volumes).collect()
+}
+
+fn look_at_ports(containerizer: &Containerizer, enforce: bool) {
+    for live in containerizer.live() {
+        let found = inspect(containerizer, &live, &[], Some(&live.claims.ports));
+        let breaches = found.map(|found| found.breaches).unwrap_or_default();
+        if enforce {
+            judge(containerizer, &live, breaches);
+        } else if let Some(Breach::Ports { message, .. }) = breaches.first() {
+            debug!(container_id = %live.run.container, message, "not enforced");
+        }
+    }
+}
+
+fn inspect(
+    containerizer: &Containerizer,
+    live: &LiveContainer,
+    disk: &[DiskArea],
+    ports: Option<&[PortRange]>,
+) -> Option<meseta_isolators::Inspected> {
+    let name = ContainerName::new(live.run.container.as_str()).ok()?;
+    let containers = containerizer.containers();
+    match containers.inspect(&name, Some(&live.supervisor), disk, ports) {
+        Ok(found) => Some(found),
+        // It ended under our hands, most likely; the next look knows.
+        Err(error) => {
+            debug!(container_id = %live.run.container, %error, "could not look at a container");
+            None
+        }
+    }
+}
+
+fn judge(containerizer: &Containerizer, live: &LiveContainer, breaches: Vec<Breach>) {
+    let Some(limitation) = breaches.into_iter().find_map(limitation) else {
+        return;
+    };
+    info!(
+        container_id = %live.run.container, message = limitation.message,
+        "ending a container that is beyond its limits"
+    );
+    containerizer.limit(&live.run.container, limitation);
+}
+
+/// What is told of a broken limit.
+fn limitation(breach: Breach) -> Option<Limitation> {
+    match breach {
+        Breach::Disk { usage, message } => Some(Limitation {
+            reason: Reason::ContainerLimitationDisk,
+            resources: vec![megabytes("disk", usage.used_bytes)],
+            message,
+        }),
+        Breach::Ports { ports, message } => Some(Limitation {
+            reason: Reason::ContainerLimitation,
+            resources: vec![pb::Resource {
+                name: "ports".to_owned(),
+                r#type: pb::value::Type::Ranges.into(),
+                ranges: Some(pb::value::Ranges {
+                    range: ports
+                        .iter()
+                        .map(|range| pb::value::Range {
+                            begin: range.first.into(),
+                            end: range.last.into(),
+                        })
+                        .collect(),
+                }),
+                ..pb::Resource::default()
+            }],
+            message,
+        }),
+        _ => None,
+    }
+}
+
+/// An amount of memory or disk, as resources are written.
+pub(super) fn megabytes(name: &str, bytes: u64) -> pb::Resource {
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "megabytes for people, from a byte count"
+    )]
+    let value = bytes as f64 / BYTES_PER_MEGABYTE as f64;
+    pb::Resource {
+        name: name.to_owned(),
+        r#type: pb::value::Type::Scalar.into(),
+        scalar: Some(pb::value::Scalar { value }),
+        ..pb::Resource::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn claims_are_read_from_resources() {
+        let role = meseta_resources::Role::default();
+        let text = "cpus:1;disk:100;ports:[31000-31001,31005-31005]";
+        let resources = Resources::parse(text, &role).expect("sound");
+        let claims = Claims::of(&resources, &Layout::new(Path::new("/w")));
+        assert_eq!(claims.sandbox_bytes, Some(100 << 20));
+        let ports: Vec<_> = claims.ports.iter().map(ToString::to_string).collect();
+        assert_eq!(ports, ["31000-31001", "31005-31005"]);
+        let nothing = Claims::of(&Resources::default(), &Layout::new(Path::new("/w")));
+        assert!(nothing.sandbox_bytes.is_none() && nothing.ports.is_empty());
+    }
+
+    #[test]
+    fn broken_limits_have_mesoss_reasons() {
+        let disk = limitation(Breach::Disk {
+            usage: DiskUsage {
+                path: "/w".into(),
+                used_bytes: 3 << 20,
+                entries: 1,
+                truncated: false,
+                quota_bytes: Some(1 << 20),
+            },
+            message: "Disk usage (3145728B) exceeds quota (1048576B)".to_owned(),
+        });
+        let disk = disk.expect("a limitation");
+        assert_eq!(disk.reason, Reason::ContainerLimitationDisk);
+        assert_eq!(
+            disk.resources[0].scalar.map(|scalar| scalar.value),
+            Some(3.0)
+        );
+        let ports = limitation(Breach::Ports {
+            ports: vec![PortRange {
+                first: 80,
+                last: 81,
+            }],
+            message: String::new(),
+        });
+        let ports = ports.expect("a limitation");
+        assert_eq!(ports.reason, Reason::ContainerLimitation);
+        let ranges = ports.resources[0].ranges.clone().expect("ranges").range;
+        assert_eq!((ranges[0].begin, ranges[0].end), (80, 81));
+    }
+}

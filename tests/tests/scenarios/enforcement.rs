@@ -1,0 +1,336 @@
+//! Limits through the whole agent: disk, ports, memory while no agent runs; and ends that cannot be
+//! put off.
+
+use std::time::{Duration, Instant};
+
+use meseta_tests::framework::task;
+use meseta_tests::{Cluster, Setup, http, kernel, unless_root, wait};
+use serde_json::{Value, json};
+
+use crate::{Scenario, probe};
+
+pub(crate) const ALL: &[Scenario] = &[
+    (
+        "a_sandbox_over_its_quota_ends_its_task",
+        unless_root,
+        disk_quota,
+    ),
+    (
+        "without_enforcement_disk_use_is_only_told",
+        unless_root,
+        disk_told,
+    ),
+    ("a_port_of_somebody_else_ends_its_task", unless_root, ports),
+    (
+        "an_oom_while_the_agent_is_down_is_told_with_its_reason",
+        unless_root,
+        oom_while_down,
+    ),
+    (
+        "limits_that_were_changed_are_set_right_after_a_restart",
+        unless_root,
+        mended,
+    ),
+    (
+        "what_ignores_sigterm_forks_twice_or_stops_itself_is_gone",
+        unless_root,
+        stubborn,
+    ),
+    (
+        "two_agents_do_not_touch_each_others_containers",
+        unless_root,
+        two_agents,
+    ),
+];
+
+const SMALL: &[(&str, f64)] = &[("cpus", 0.1), ("mem", 64.0)];
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn with_flags(flags: &[&str]) -> Setup {
+    let mut setup = Setup::default();
+    setup
+        .agent_flags
+        .extend(flags.iter().map(|flag| (*flag).to_owned()));
+    setup
+}
+
+const FILL: &str = "head -c 32m /dev/zero > big; sync big; sleep 600";
+
+fn disk_quota() {
+    let cluster = Cluster::start(with_flags(&[
+        "--enforce_container_disk_quota",
+        "--container_disk_watch_interval=200ms",
+    ]));
+    let mut framework = cluster.framework();
+    let offer = framework.offer();
+    let resources = &[("cpus", 0.1), ("mem", 64.0), ("disk", 8.0)];
+    framework.launch(&offer, &[task(&offer, "full", FILL, resources)]);
+    let status = framework.until_state("full", "TASK_FAILED");
+    assert_eq!(
+        status["reason"], "REASON_CONTAINER_LIMITATION_DISK",
+        "{status:#}"
+    );
+    let message = status["message"].as_str().expect("a message");
+    assert!(
+        message.starts_with("Disk usage (") && message.contains("exceeds quota (8388608B)"),
+        "{message}"
+    );
+    let limited = &status["limitation"]["resources"][0];
+    assert_eq!(limited["name"], "disk", "{status:#}");
+    assert!(
+        limited["scalar"]["value"].as_f64().expect("MB") > 8.0,
+        "{status:#}"
+    );
+}
+
+/// The statistics of the only container.
+fn statistics(cluster: &Cluster) -> Value {
+    let answer = http::get(&format!("{}/monitor/statistics", cluster.agent().url));
+    answer.json()[0]["statistics"].clone()
+}
+
+fn disk_told() {
+    let names = "--isolation=cgroups/cpu,cgroups/mem,disk/du";
+    let mut cluster = Cluster::start(with_flags(&[
+        names,
+        "--container_disk_watch_interval=200ms",
+    ]));
+    let mut framework = cluster.framework();
+    let offer = framework.offer();
+    let resources = &[("cpus", 0.1), ("mem", 64.0), ("disk", 8.0)];
+    framework.launch(&offer, &[task(&offer, "full", FILL, resources)]);
+    framework.until_state("full", "TASK_RUNNING");
+    let over = |cluster: &Cluster| {
+        wait::eventually("the use is told", PATIENCE, || {
+            let found = statistics(cluster);
+            let used = found["disk_used_bytes"].as_u64()?;
+            assert_eq!(found["disk_limit_bytes"], 8 << 20);
+            (used > 8 << 20).then_some(())
+        });
+    };
+    over(&cluster);
+    // And again by an agent that did not see it begin.
+    cluster.restart_agent(0);
+    cluster.wait_for_agents(1);
+    over(&cluster);
+    framework.kill("full");
+    framework.until_state("full", "TASK_KILLED");
+}
+
+fn ports() {
+    let cluster = Cluster::start(with_flags(&[
+        "--enforce_container_ports",
+        "--container_ports_watch_interval=200ms",
+    ]));
+    let mut framework = cluster.framework();
+    let offer = framework.offer();
+    let listen = format!(
+        "exec {} {} listen",
+        std::env::current_exe().expect("a program").display(),
+        probe::MARK
+    );
+    let silent = task(&offer, "silent", "sleep 600", SMALL);
+    let mut allowed = task(&offer, "allowed", &listen, SMALL);
+    // Where the kernel gives ports out of; the agent has them all.
+    let all = json!({"name": "ports", "type": "RANGES",
+                     "ranges": {"range": [{"begin": 31000, "end": 31999}]}});
+    allowed["resources"]
+        .as_array_mut()
+        .expect("resources")
+        .push(all);
+    allowed["command"]["value"] = json!(listen.replace(" listen", " listen 31007"));
+    framework.launch(
+        &offer,
+        &[silent, allowed, task(&offer, "loud", &listen, SMALL)],
+    );
+    let status = framework.until_state("loud", "TASK_FAILED");
+    assert_eq!(
+        status["reason"], "REASON_CONTAINER_LIMITATION",
+        "{status:#}"
+    );
+    let message = status["message"].as_str().expect("a message");
+    assert!(
+        message.contains("is listening on unallocated port(s): ["),
+        "{message}"
+    );
+    assert_eq!(
+        status["limitation"]["resources"][0]["name"], "ports",
+        "{status:#}"
+    );
+    // Looked at as often as the loud one was, and still there.
+    for id in ["silent", "allowed"] {
+        framework.kill(id);
+        framework.until_state(id, "TASK_KILLED");
+    }
+}
+
+fn oom_while_down() {
+    let mut cluster = Cluster::default();
+    let mut framework = cluster.framework();
+    let offer = framework.offer();
+    let gate = cluster.dir.path().join("gate");
+    let command = format!(
+        "while [ ! -e {} ]; do sleep 0.05; done; exec head -c 200m /dev/zero | tail -c 200m >/dev/null",
+        gate.display()
+    );
+    framework.launch(&offer, &[task(&offer, "hog", &command, SMALL)]);
+    framework.until_state("hog", "TASK_RUNNING");
+    cluster.agents[0].kill();
+    std::fs::write(&gate, "").expect("written");
+    wait::eventually("the kernel has killed", PATIENCE, || {
+        let groups = kernel::groups_below(&cluster.cgroups_root);
+        let texts = groups
+            .iter()
+            .flat_map(|group| ["memory.oom_control", "memory.events"].map(|file| group.join(file)));
+        let killed = texts
+            .filter_map(|file| std::fs::read_to_string(file).ok())
+            .any(|text| {
+                text.lines()
+                    .filter_map(|line| line.strip_prefix("oom_kill "))
+                    .any(|count| count != "0")
+            });
+        killed.then_some(())
+    });
+    cluster.restart_agent(0);
+    let status = framework.until_state("hog", "TASK_FAILED");
+    assert_eq!(
+        status["reason"], "REASON_CONTAINER_LIMITATION_MEMORY",
+        "{status:#}"
+    );
+    let message = status["message"].as_str().expect("a message");
+    assert!(
+        message.starts_with("Memory limit exceeded: Requested: 64MB"),
+        "{message}"
+    );
+}
+
+fn mended() {
+    let mut cluster = Cluster::default();
+    let mut framework = cluster.framework();
+    let offer = framework.offer();
+    framework.launch(&offer, &[task(&offer, "t", "sleep 600", SMALL)]);
+    framework.until_state("t", "TASK_RUNNING");
+    cluster.agents[0].kill();
+    // 0.1 CPUs are 102 shares on v1, and a weight of 10 on v2.
+    let knobs = [("cpu.shares", "102"), ("cpu.weight", "10")];
+    let groups = kernel::groups_below(&cluster.cgroups_root);
+    let containers: Vec<_> = groups
+        .iter()
+        .flat_map(|group| knobs.map(|(file, value)| (group.join(file), value)))
+        .filter(|(file, value)| {
+            std::fs::read_to_string(file).is_ok_and(|text| text.trim() == *value)
+        })
+        .collect();
+    assert!(!containers.is_empty(), "no weight in {groups:?}");
+    for (file, _) in &containers {
+        std::fs::write(file, "777").expect("written");
+    }
+    cluster.restart_agent(0);
+    cluster.wait_for_agents(1);
+    for (file, value) in containers {
+        let text = std::fs::read_to_string(&file).expect("read");
+        assert_eq!(text.trim(), value, "{}", file.display());
+    }
+    framework.kill("t");
+    framework.until_state("t", "TASK_KILLED");
+}
+
+fn stubborn() {
+    let cluster = Cluster::default();
+    let mut framework = cluster.framework();
+    let offer = framework.offer();
+    let ignore = "trap '' TERM; echo ready; while :; do sleep 0.1; done";
+    let twice = format!("(setsid sh -c \"{ignore}\" &) ; (setsid sh -c \"{ignore}\" &) ; {ignore}");
+    let tasks = [
+        ("ignores", ignore.to_owned()),
+        ("twice", twice),
+        ("stops", "echo ready; kill -STOP $$; sleep 600".to_owned()),
+    ];
+    let infos = tasks.iter().map(|(id, command)| {
+        let mut info = task(&offer, id, command, SMALL);
+        info["kill_policy"] = json!({"grace_period": {"nanoseconds": 500_000_000_u64}});
+        info
+    });
+    framework.launch(&offer, &infos.collect::<Vec<_>>());
+    for (id, _) in &tasks {
+        framework.until_state(id, "TASK_RUNNING");
+        let path = format!(
+            "/frameworks/{}/executors/{id}/runs/latest/stdout",
+            framework.id
+        );
+        let url = format!("{}/files/read?path={path}&offset=0", cluster.agent().url);
+        wait::eventually("the task is ready", PATIENCE, || {
+            let answer = http::get(&url);
+            let ready = answer.status == 200 && answer.text().contains("ready");
+            ready.then_some(())
+        });
+    }
+    let began = Instant::now();
+    for (id, _) in &tasks {
+        framework.kill(id);
+    }
+    for (id, _) in &tasks {
+        framework.until_state(id, "TASK_KILLED");
+    }
+    eprintln!(
+        "gone {:?} after the kill; the grace was 0.5 s",
+        began.elapsed()
+    );
+    // Told killed is gone: no process, and no group of a container.
+    assert_eq!(
+        kernel::tasks_below(&cluster.cgroups_root),
+        Vec::<i32>::new()
+    );
+    let groups = kernel::groups_below(&cluster.cgroups_root);
+    let left: Vec<_> = groups.iter().filter(|group| is_container(group)).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+/// Containers' names are uuids.
+fn is_container(group: &std::path::Path) -> bool {
+    let name = group.file_name().unwrap_or_default().to_string_lossy();
+    name.len() == 36 && name.matches('-').count() == 4
+}
+
+fn two_agents() {
+    let mut setup = Setup {
+        agents: 2,
+        ..Setup::default()
+    };
+    // Each is known by what only it has.
+    setup.agent_flags = vec!["--resources=cpus:2;mem:1024".to_owned()];
+    let mut cluster = Cluster::start(setup);
+    let mut framework = cluster.framework();
+    let mut agents = Vec::new();
+    while agents.len() < 2 {
+        let offer = framework.offer();
+        let agent = offer["agent_id"]["value"]
+            .as_str()
+            .expect("an id")
+            .to_owned();
+        if agents.contains(&agent) {
+            framework.decline(&offer, 0.1);
+            continue;
+        }
+        let id = format!("on-{}", agents.len());
+        framework.launch(&offer, &[task(&offer, &id, "sleep 600", SMALL)]);
+        framework.until_state(&id, "TASK_RUNNING");
+        agents.push(agent);
+    }
+    let tasks = kernel::tasks_below(&cluster.cgroups_root);
+    let born = |pids: &[i32]| {
+        pids.iter()
+            .map(|pid| kernel::start_time(*pid))
+            .collect::<Vec<_>>()
+    };
+    let before = born(&tasks);
+    assert!(before.len() >= 2, "{tasks:?}");
+    // One falls, comes back, looks for orphans: what it finds is its own only.
+    cluster.restart_agent(0);
+    cluster.wait_for_agents(2);
+    assert_eq!(born(&tasks), before, "a container was touched");
+    cluster.agents[0].end(PATIENCE);
+    // It took its own container along, and nothing else.
+    let left: Vec<_> = born(&tasks).into_iter().flatten().collect();
+    assert_eq!(left.len(), before.len() / 2, "{left:?} of {before:?}");
+}
