@@ -67,7 +67,12 @@ impl Bits {
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.0.spilled().then_some(self.0.capacity()).unwrap_or(0) * size_of::<u64>()
+        let words = if self.0.spilled() {
+            self.0.capacity()
+        } else {
+            0
+        };
+        words * size_of::<u64>()
     }
 
     pub(crate) fn len(&self) -> usize {
