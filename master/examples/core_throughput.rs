@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use meseta_master::core::call::{Action, Subscribe};
 use meseta_master::core::{
-    AllocatorConfig, Config, ConnectionId, Effect, Identity, Input, MasterCore, Recovered, ReplyId,
-    Visible,
+    AllocatorConfig, Config, ConnectionId, Effect, Identity, Input, MasterCore, QuotaSemantics,
+    Recovered, ReplyId, Visible,
 };
 use meseta_proto::convert::{Format, parse_resources, resources as resources_of, to_resources};
 use meseta_proto::meseta::v1::{self as meseta, agent_frame, master_frame};
@@ -139,6 +139,7 @@ fn config() -> Config {
         root_submissions: true,
         roles: None,
         weights: BTreeMap::new(),
+        quota_semantics: QuotaSemantics::Seed,
         allocator: AllocatorConfig::default(),
     }
 }

@@ -9,9 +9,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use meseta_allocator::SorterKind;
 use meseta_resources::{ResourceName, ResourceQuantities, Role, Scalar, parse_duration};
 
-use crate::core::AllocatorConfig;
+use crate::core::{AllocatorConfig, QuotaSemantics};
 
 /// Flags of `meseta master`.
 #[derive(Args, Clone, Debug)]
@@ -105,6 +106,32 @@ pub struct Flags {
     #[arg(long, value_name = "WEIGHTS")]
     pub weights: Option<String>,
 
+    /// What a quota set with /quota or SET_QUOTA means: `seed`, where the guarantee is the limit of
+    /// everything that is neither reserved nor revocable, or `head`, as Mesos 1.12.
+    #[arg(long, default_value = "seed", value_name = "SEMANTICS")]
+    pub quota_semantics: String,
+
+    /// How resources are divided; there is one allocator, and this is its name.
+    #[arg(long, default_value = "hierarchical", value_name = "NAME")]
+    pub allocator: String,
+
+    /// Order among roles: `drf`, by dominant share, or `random`, by weight.
+    #[arg(long, default_value = "drf", value_name = "SORTER")]
+    pub role_sorter: String,
+
+    /// Order among the frameworks of a role: `drf` or `random`.
+    #[arg(long, default_value = "drf", value_name = "SORTER")]
+    pub framework_sorter: String,
+
+    /// Part of the agents known before a restart that must be back before offers are made again, if
+    /// there is quota.
+    #[arg(long, default_value_t = 0.8, value_name = "FRACTION")]
+    pub allocator_agent_recovery_factor: f64,
+
+    /// The longest that offers are held up after a restart, if there is quota.
+    #[arg(long, default_value = "10mins", value_name = "DURATION")]
+    pub allocator_recovery_timeout: String,
+
     /// Ended frameworks that are remembered.
     #[arg(long, default_value_t = 50, value_name = "COUNT")]
     pub max_completed_frameworks: usize,
@@ -165,6 +192,7 @@ pub(crate) struct Options {
     pub(crate) registry_max_agent_age: Duration,
     pub(crate) roles: Option<BTreeSet<Role>>,
     pub(crate) weights: BTreeMap<Role, f64>,
+    pub(crate) quota_semantics: QuotaSemantics,
     pub(crate) allocator: AllocatorConfig,
 }
 
@@ -184,6 +212,7 @@ impl Flags {
                           allow that, or keep to 127.0.0.1";
             return Err(FlagError::new("ip", &self.ip.to_string(), reason));
         }
+        self.check_allocator()?;
         let second = Duration::from_secs(1);
         let minute = Duration::from_secs(60);
         Ok(Options {
@@ -235,15 +264,71 @@ impl Flags {
                 .map(weights)
                 .transpose()?
                 .unwrap_or_default(),
+            quota_semantics: self.quota_semantics()?,
             allocator: AllocatorConfig {
                 min_allocatable: min_allocatable(&self.min_allocatable_resources)?,
                 fair_sharing_excluded: excluded(
                     self.fair_sharing_excluded_resource_names.as_deref(),
                 )?,
                 filter_gpu_resources: self.filter_gpu_resources,
+                role_sorter: sorter("role_sorter", &self.role_sorter)?,
+                framework_sorter: sorter("framework_sorter", &self.framework_sorter)?,
+                recovery_percent: self.recovery_percent()?,
+                recovery_timeout: interval(
+                    "allocator_recovery_timeout",
+                    &self.allocator_recovery_timeout,
+                    Duration::ZERO,
+                    INTERVAL_MAX,
+                )?,
                 seed: 0,
             },
         })
+    }
+
+    fn quota_semantics(&self) -> Result<QuotaSemantics, FlagError> {
+        match self.quota_semantics.as_str() {
+            "seed" => Ok(QuotaSemantics::Seed),
+            "head" => Ok(QuotaSemantics::Head),
+            other => Err(FlagError::new(
+                "quota_semantics",
+                other,
+                "must be seed or head",
+            )),
+        }
+    }
+
+    fn recovery_percent(&self) -> Result<u32, FlagError> {
+        let factor = self.allocator_agent_recovery_factor;
+        let percent = (0_u32..=100).find(|percent| f64::from(*percent) >= factor * 100.0 - 1e-9);
+        percent.filter(|_| factor >= 0.0).ok_or_else(|| {
+            FlagError::new(
+                "allocator_agent_recovery_factor",
+                &factor.to_string(),
+                "must be from 0 to 1",
+            )
+        })
+    }
+
+    /// Refuses an allocator that is not ours.
+    fn check_allocator(&self) -> Result<(), FlagError> {
+        // The names that Mesos has for what this one does.
+        const NAMES: [&str; 3] = ["hierarchical", "HierarchicalDRF", "mesos.HierarchicalDRF"];
+        if NAMES.contains(&self.allocator.as_str()) {
+            return Ok(());
+        }
+        Err(FlagError::new(
+            "allocator",
+            &self.allocator,
+            "is not known: there is only 'hierarchical', and allocators cannot be loaded as modules",
+        ))
+    }
+}
+
+fn sorter(flag: &'static str, name: &str) -> Result<SorterKind, FlagError> {
+    match name {
+        "drf" => Ok(SorterKind::Drf),
+        "random" => Ok(SorterKind::Random),
+        other => Err(FlagError::new(flag, other, "must be drf or random")),
     }
 }
 

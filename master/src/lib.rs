@@ -10,6 +10,7 @@ mod flags;
 mod grpc;
 mod http;
 mod metrics;
+mod operator;
 pub mod registry;
 mod run;
 mod shell;

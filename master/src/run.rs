@@ -217,6 +217,7 @@ pub(crate) fn config(flags: &Flags, options: Options, identity: Identity) -> Con
         root_submissions: flags.root_submissions,
         roles: options.roles,
         weights: options.weights,
+        quota_semantics: options.quota_semantics,
         allocator: options.allocator,
     }
 }

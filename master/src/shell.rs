@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::core::call::{Action, Subscribe};
 use crate::core::{
-    Answer, ConnectionId, Effect, Input, Lsn, MasterCore, ReplyId, Snapshot, Visible,
+    Answer, ConnectionId, Effect, Input, Lsn, MasterCore, ReplyId, Request, Snapshot, Visible,
 };
 use crate::events::{Budget, EventSink, Overflow};
 use crate::registry::Registry;
@@ -70,6 +70,10 @@ enum Command {
         principal: Option<String>,
         answer: oneshot::Sender<Answer>,
     },
+    Administer {
+        request: Box<Request>,
+        answer: oneshot::Sender<Answer>,
+    },
     AgentConnected {
         connection: ConnectionId,
         frames: mpsc::Sender<MasterFrame>,
@@ -113,6 +117,14 @@ impl Handle {
             answer,
         })
         .await?;
+        answered.await.map_err(|_| Closed)
+    }
+
+    /// An operator's request; answered when it is durable.
+    pub(crate) async fn administer(&self, request: Request) -> Result<Answer, Closed> {
+        let (answer, answered) = oneshot::channel();
+        let request = Box::new(request);
+        self.send(Command::Administer { request, answer }).await?;
         answered.await.map_err(|_| Closed)
     }
 
@@ -352,6 +364,10 @@ impl Service {
                     operation,
                     principal,
                 });
+            }
+            Command::Administer { request, answer } => {
+                let reply = self.await_reply(answer);
+                self.step(Input::Administer { reply, request });
             }
             Command::AgentConnected { connection, frames } => {
                 self.agents.insert(connection, frames);

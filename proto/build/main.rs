@@ -39,6 +39,11 @@ fn undeprecate(message: &mut DescriptorProto) {
             options.deprecated = None;
         }
     }
+    for value in message.enum_type.iter_mut().flat_map(|all| &mut all.value) {
+        if let Some(options) = &mut value.options {
+            options.deprecated = None;
+        }
+    }
     message.nested_type.iter_mut().for_each(undeprecate);
 }
 

@@ -21,7 +21,12 @@ pub use ser::EnumName;
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum Error {
     #[error("Failed to parse body into JSON: {reason}")]
-    Syntax { reason: String },
+    Syntax {
+        reason: String,
+        /// Where, both from 1; the column in bytes.
+        line: usize,
+        column: usize,
+    },
     #[error("Failed to convert JSON into {message} protobuf: {reason}")]
     Convert {
         message: &'static str,
@@ -116,6 +121,8 @@ fn explain(
     if !error.is_data() {
         return Error::Syntax {
             reason: syntax(body, error),
+            line: error.line().max(1),
+            column: error.column().max(1),
         };
     }
     let mut source = serde_json::Deserializer::from_str(body);
@@ -125,6 +132,8 @@ fn explain(
     if let Err(error) = checked {
         return Error::Syntax {
             reason: syntax(body, &error),
+            line: error.line().max(1),
+            column: error.column().max(1),
         };
     }
     let reason = without_position(error);
@@ -165,8 +174,15 @@ fn not_utf8(body: &[u8], error: std::str::Utf8Error) -> Error {
         .split_at_checked(error.valid_up_to())
         .unwrap_or((body, &[]));
     let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
+    let column = before.len()
+        - before
+            .iter()
+            .rposition(|byte| *byte == b'\n')
+            .map_or(0, |at| at + 1);
     Error::Syntax {
         reason: near(line, rest),
+        line,
+        column: column + 1,
     }
 }
 

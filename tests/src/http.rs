@@ -68,6 +68,20 @@ pub fn try_post(url: &str, headers: &[(&str, &str)], body: &[u8]) -> Result<Answ
     answer(request.send(body)?)
 }
 
+/// DELETE.
+pub fn delete(url: &str) -> Answer {
+    let sent = client(Some(TIMEOUT)).delete(url).call();
+    let sent = sent.and_then(answer);
+    sent.unwrap_or_else(|e| panic!("DELETE {url}: {e}"))
+}
+
+/// PUT.
+pub fn put(url: &str, body: &str) -> Answer {
+    let sent = client(Some(TIMEOUT)).put(url).send(body);
+    let sent = sent.and_then(answer);
+    sent.unwrap_or_else(|e| panic!("PUT {url}: {e}"))
+}
+
 /// POST of a JSON value.
 pub fn post_json(url: &str, body: &Value) -> Answer {
     post(

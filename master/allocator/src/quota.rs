@@ -1,5 +1,7 @@
 //! Quota as operators set it: guarantees, limits, and the older form in which one number is both.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use meseta_resources::{
     ResourceLimits, ResourceName, ResourceQuantities, Resources, Role, Scalar, Value,
 };
@@ -91,44 +93,70 @@ pub fn quantities(resources: &Resources) -> Result<ResourceQuantities, Error> {
 }
 
 impl Allocator {
-    /// Whether the tree of quotas stays sound with this one: a role below another needs that one to have
-    /// a guarantee, and what is guaranteed below a role is not more than what is guaranteed to it. For
-    /// operators' requests; [`Allocator::update_quota`] itself enforces any tree.
+    /// Whether the tree of quotas stays sound with this one, see [`check_quota_tree`]. For operators'
+    /// requests; [`Allocator::update_quota`] itself enforces any tree.
     ///
     /// # Errors
     /// Says which rule is broken.
     pub fn check_quota_tree(&self, role: &Role, quota: &Quota) -> Result<(), Error> {
-        let quotas = self.quotas();
-        let guarantees = |of: &Role| match of == role {
-            true => quota.guarantees.clone(),
-            false => quotas
-                .get(of)
-                .map(|quota| quota.guarantees.clone())
-                .unwrap_or_default(),
-        };
-        let parents = [Some(role.clone()), role.parent()].into_iter().flatten();
-        for parent in parents {
-            let mut below = ResourceQuantities::new();
-            let others = quotas.keys().filter(|other| *other != role).chain([role]);
-            for child in others.filter(|child| child.parent().as_ref() == Some(&parent)) {
-                below += &guarantees(child);
-            }
-            let own = guarantees(&parent);
-            for (name, sum) in below.iter() {
-                let guarantee = own.get(name.as_str());
-                if sum > guarantee {
-                    let (role, name) = (parent, name.clone());
-                    return Err(Error::QuotaBelowChildren {
-                        role,
-                        name,
-                        guarantee,
-                        sum,
-                    });
-                }
+        let mut quotas = self.quotas();
+        quotas.insert(role.clone(), quota.clone());
+        check_quota_tree(&quotas)
+    }
+}
+
+/// Whether a tree of quotas is sound: a role below another needs that one to have a guarantee, and what
+/// is guaranteed right below a role is not more than what is guaranteed to it.
+///
+/// # Errors
+/// Says where it is not.
+pub fn check_quota_tree(quotas: &BTreeMap<Role, Quota>) -> Result<(), Error> {
+    let mut below: BTreeMap<Role, ResourceQuantities> = BTreeMap::new();
+    for (role, quota) in quotas {
+        if let Some(parent) = role.parent() {
+            *below.entry(parent).or_default() += &quota.guarantees;
+        }
+    }
+    for (role, sums) in below {
+        let own = quotas.get(&role);
+        for (name, sum) in sums.iter() {
+            let guarantee = own.map_or(Scalar::ZERO, |own| own.guarantees.get(name.as_str()));
+            if sum > guarantee {
+                return Err(Error::QuotaBelowChildren {
+                    role,
+                    name: name.clone(),
+                    guarantee,
+                    sum,
+                });
             }
         }
-        Ok(())
     }
+    Ok(())
+}
+
+/// What a tree of quotas guarantees in all: a guarantee below another is part of it.
+#[must_use]
+pub fn guaranteed(quotas: &BTreeMap<Role, Quota>) -> ResourceQuantities {
+    let mut sums: BTreeMap<Role, ResourceQuantities> = BTreeMap::new();
+    let mut all = ResourceQuantities::new();
+    // Descendants come after their ancestors, so backwards each role is complete when its turn comes.
+    let mut roles: BTreeSet<Role> = quotas.keys().cloned().collect();
+    while let Some(role) = roles.pop_last() {
+        let mut own = sums.remove(&role).unwrap_or_default();
+        if let Some(quota) = quotas.get(&role) {
+            for (name, guarantee) in quota.guarantees.iter() {
+                own.set(name, guarantee.max(own.get(name.as_str())));
+            }
+        }
+        match role.parent() {
+            Some(parent) => {
+                *sums.entry(parent.clone()).or_default() += &own;
+                roles.insert(parent);
+            }
+            None => all += &own,
+        }
+    }
+    all
 }
 
 /// Whether a cluster can carry a quota: `total resources - statically reserved >= total quota + request`.

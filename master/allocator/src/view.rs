@@ -178,33 +178,14 @@ impl Allocator {
         capacity
     }
 
-    /// What is guaranteed in all; a guarantee below another is part of it.
+    /// What is guaranteed in all, as if a role had no quota; a guarantee below another is part of it.
     #[must_use]
     pub fn guaranteed(&self, except: Option<&Role>) -> ResourceQuantities {
-        let top = self.roles.iter().filter(|(_, node)| node.parent.is_none());
-        let mut all = ResourceQuantities::new();
-        for (key, _) in top {
-            all += &self.guaranteed_below(key, except);
+        let mut quotas = self.quotas();
+        if let Some(role) = except {
+            quotas.remove(role);
         }
-        all
-    }
-
-    fn guaranteed_below(&self, key: RoleKey, except: Option<&Role>) -> ResourceQuantities {
-        let mut below = ResourceQuantities::new();
-        for (child, _) in self
-            .roles
-            .iter()
-            .filter(|(_, node)| node.parent == Some(key))
-        {
-            below += &self.guaranteed_below(child, except);
-        }
-        let node = &self.roles[key];
-        if except != Some(&node.role) {
-            for (name, own) in self.quota_of(node).guarantees.iter() {
-                below.set(name, own.max(below.get(name.as_str())));
-            }
-        }
-        below
+        crate::quota::guaranteed(&quotas)
     }
 
     /// What is free on an agent.

@@ -8,13 +8,15 @@ use std::time::Duration;
 
 use meseta_allocator::{
     AgentCapabilities, AgentFacts, AgentSpec, Allocator, Constraint, Domain, FrameworkCapabilities,
-    FrameworkSpec, OfferConstraints, Options, Outstanding, Pattern, Predicate, Selector,
+    FrameworkSpec, OfferConstraints, Options, Outstanding, Pattern, Predicate, Quota, Selector,
 };
 use meseta_proto::convert;
 use meseta_proto::mesos::v1;
 use meseta_proto::mesos::v1::scheduler as message;
 use meseta_resources::time::Moment;
-use meseta_resources::{AgentId, Conversion, FrameworkId, OfferId, Resources, Role};
+use meseta_resources::{
+    AgentId, Conversion, FrameworkId, OfferId, ResourceQuantities, Resources, Role,
+};
 
 use super::agent::{Agent, AgentProfile};
 use super::config::Config;
@@ -44,6 +46,10 @@ impl Book {
             min_allocatable: config.allocator.min_allocatable.clone(),
             fairness_excluded: config.allocator.fair_sharing_excluded.clone(),
             filter_gpu_resources: config.allocator.filter_gpu_resources,
+            role_sorter: config.allocator.role_sorter,
+            framework_sorter: config.allocator.framework_sorter,
+            recovery_percent: config.allocator.recovery_percent,
+            recovery_timeout: config.allocator.recovery_timeout,
             seed: config.allocator.seed,
             ..Options::default()
         };
@@ -209,6 +215,49 @@ impl Book {
     /// What nobody holds on an agent.
     pub(super) fn free(&self, agent: &AgentId) -> Resources {
         self.allocator.available(agent).unwrap_or_default()
+    }
+
+    pub(super) fn update_quota(
+        &mut self,
+        role: &Role,
+        quota: &Quota,
+    ) -> Result<(), AllocatorError> {
+        self.allocator.update_quota(role, quota)
+    }
+
+    /// What quota may guarantee in all, with or without what agents reserve by themselves.
+    pub(super) fn quota_capacity(&self, without_static: bool) -> ResourceQuantities {
+        self.allocator.quota_capacity(without_static)
+    }
+
+    pub(super) fn rescind_for_request(
+        &self,
+        role: &Role,
+        request: &ResourceQuantities,
+        offers: &[Outstanding],
+    ) -> Vec<OfferId> {
+        self.allocator.rescind_for_request(role, request, offers)
+    }
+
+    pub(super) fn rescind_for_quota(
+        &self,
+        role: &Role,
+        quota: &Quota,
+        offers: &[Outstanding],
+    ) -> Vec<OfferId> {
+        self.allocator.rescind_for_quota(role, quota, offers)
+    }
+
+    pub(super) fn update_weights(&mut self, weights: &[(Role, f64)]) -> Result<(), AllocatorError> {
+        self.allocator.update_weights(weights)
+    }
+
+    pub(super) fn rescind_for_weights(
+        &self,
+        changed: &BTreeSet<Role>,
+        offers: &[Outstanding],
+    ) -> Vec<OfferId> {
+        self.allocator.rescind_for_weights(changed, offers)
     }
 
     /// What the allocator thinks is held on an agent, offers included.

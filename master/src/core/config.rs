@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
+use meseta_allocator::SorterKind;
 use meseta_resources::{ResourceName, ResourceQuantities, Role};
 
 /// How often a subscribed scheduler hears from the master at least.
@@ -20,6 +21,17 @@ pub struct Identity {
     pub cluster: Option<String>,
     /// Digits and dots only: clients take it apart as numbers.
     pub version: String,
+}
+
+/// What a quota that was set in the older way means.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum QuotaSemantics {
+    /// Once the guarantee is met, nothing more of any name; not for `*`; statically reserved
+    /// resources are no capacity.
+    #[default]
+    Seed,
+    /// As in Mesos 1.12: the guarantee is the limit of the named resources.
+    Head,
 }
 
 /// The core's options.
@@ -44,18 +56,39 @@ pub struct Config {
     pub roles: Option<BTreeSet<Role>>,
     /// Weights that hold unless the registry has others.
     pub weights: BTreeMap<Role, f64>,
+    pub quota_semantics: QuotaSemantics,
     /// Settings that the allocator takes.
     pub allocator: AllocatorConfig,
 }
 
 /// What of the flags concerns the allocator alone.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct AllocatorConfig {
     /// Alternatives of which an offer must satisfy one; anything will do when there is none.
     pub min_allocatable: Vec<ResourceQuantities>,
     pub fair_sharing_excluded: BTreeSet<ResourceName>,
     pub filter_gpu_resources: bool,
+    pub role_sorter: SorterKind,
+    pub framework_sorter: SorterKind,
+    /// Part of the agents known before a restart that ends recovery, in hundredths.
+    pub recovery_percent: u32,
+    pub recovery_timeout: Duration,
     pub seed: u64,
+}
+
+impl Default for AllocatorConfig {
+    fn default() -> Self {
+        Self {
+            min_allocatable: Vec::new(),
+            fair_sharing_excluded: BTreeSet::new(),
+            filter_gpu_resources: true,
+            role_sorter: SorterKind::Drf,
+            framework_sorter: SorterKind::Drf,
+            recovery_percent: 80,
+            recovery_timeout: Duration::from_secs(600),
+            seed: 0,
+        }
+    }
 }
 
 impl Config {

@@ -10,6 +10,7 @@ use meseta_proto::mesos::v1::offer::Operation;
 use meseta_proto::mesos::v1::scheduler::Event;
 
 use super::call::{Action, Subscribe};
+use super::operator::Request;
 use super::persisted::Mutation;
 
 /// A connection that the shell numbered; never used twice in one process.
@@ -53,6 +54,11 @@ pub enum Input {
     },
     /// An agent's stream has ended, whoever ended it.
     AgentGone { connection: ConnectionId },
+    /// An operator wants something else.
+    Administer {
+        reply: ReplyId,
+        request: Box<Request>,
+    },
     /// An operator removes a framework.
     Teardown {
         reply: ReplyId,
@@ -114,8 +120,12 @@ pub enum Answer {
     BadRequest(String),
     /// The framework may not make this call now.
     Forbidden(String),
-    /// Understood, but what it needs is not there; nothing has changed.
+    /// What it is about is not known here.
+    NotFound(String),
+    /// Understood, and at odds with how things are now.
     Conflict(String),
+    /// Not now; the same may be asked again.
+    Unavailable(String),
     /// A call that this master does not serve.
     NotImplemented(String),
 }

@@ -25,6 +25,7 @@ mod operation;
 mod operation_feedback;
 mod operation_validation;
 mod operations;
+mod operator;
 mod part_validation;
 mod persisted;
 mod reconcile;
@@ -56,13 +57,14 @@ use timers::{Timer, Timers};
 
 pub use agent::{AgentProfile, RecoveredAgent};
 use alloc::AllocatorError;
-pub use config::{AllocatorConfig, Config, HEARTBEAT_INTERVAL, Identity};
+pub use config::{AllocatorConfig, Config, HEARTBEAT_INTERVAL, Identity, QuotaSemantics};
 pub use counters::Counters;
 pub(crate) use counters::state_name;
 pub use framework::{Capabilities, Link};
 pub use io::{Answer, ConnectionId, Effect, Input, Lsn, ReplyId, Visible};
 pub use offers::Offer;
 pub use operation::{OperationRecord, OperationTable, OperationUuid};
+pub use operator::Request;
 pub use persisted::{AgentRecord, Mutation, Recovered, UnreachableRecord};
 pub use snapshot::{AgentView, FrameworkView, Snapshot};
 pub use task::{ExecutorRecord, StatusRecord, TaskRecord, TaskTable, is_terminal};
@@ -86,6 +88,7 @@ pub struct MasterCore {
     /// Set by whatever frees or adds resources or demand; an allocation ends the step.
     allocate_due: bool,
     weights: BTreeMap<Role, f64>,
+    operator: operator::State,
 
     agents: BTreeMap<AgentId, Agent>,
     agent_connections: BTreeMap<ConnectionId, AgentId>,
@@ -143,6 +146,7 @@ impl MasterCore {
                 .collect();
         }
         let allocator = alloc::Book::new(&config, &weights);
+        let operator = operator::State::recovered(&recovered, &weights);
         let mut core = Self {
             epoch: recovered.epoch,
             started: now.unix,
@@ -150,6 +154,7 @@ impl MasterCore {
             allocator,
             allocate_due: false,
             weights,
+            operator,
             agents: BTreeMap::new(),
             agent_connections: BTreeMap::new(),
             introducing: BTreeSet::new(),
@@ -256,6 +261,7 @@ impl MasterCore {
                 message,
             } => self.agent_frame(connection, *message),
             Input::AgentGone { connection } => self.agent_gone(connection),
+            Input::Administer { reply, request } => self.administer(reply, *request),
             Input::Teardown {
                 reply,
                 framework_id,
@@ -298,6 +304,10 @@ impl MasterCore {
             .iter()
             .filter_map(|id| AgentId::new(id).ok())
             .collect();
+        for (role, quota) in self.operator.quotas.clone().iter() {
+            let updated = self.allocator.update_quota(role, quota);
+            self.agreed("recovering a quota", updated);
+        }
         self.allocator
             .recover(self.now.moment, self.recovered_agents.len());
     }
@@ -329,7 +339,11 @@ impl MasterCore {
     }
 
     fn reply(&mut self, reply: ReplyId, answer: Answer) {
-        if let Answer::BadRequest(_) | Answer::Forbidden(_) = &answer {
+        if let Answer::BadRequest(_)
+        | Answer::Forbidden(_)
+        | Answer::NotFound(_)
+        | Answer::Conflict(_) = &answer
+        {
             self.counters.rejected_calls += 1;
         }
         self.visible(Visible::Reply { reply, answer });

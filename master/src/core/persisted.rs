@@ -7,6 +7,8 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use meseta_allocator::Quota;
+use meseta_resources::Role;
 
 /// One change to the registry, atomic and durable before it takes effect.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,6 +23,8 @@ pub enum Mutation {
     PruneUnreachable { agent_ids: Vec<String> },
     /// Replaces the weights of all roles.
     PutWeights(Vec<(String, f64)>),
+    /// Replaces the quotas of these roles; one without effect removes the role's.
+    UpdateQuota(Vec<(Role, Quota)>),
 }
 
 /// An admitted agent.
@@ -49,4 +53,5 @@ pub struct Recovered {
     pub gone: Vec<String>,
     /// `None` when no weights were ever written.
     pub weights: Option<Vec<(String, f64)>>,
+    pub quotas: Vec<(Role, Quota)>,
 }

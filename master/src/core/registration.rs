@@ -18,7 +18,7 @@ use super::io::{ConnectionId, Visible};
 use super::persisted::{AgentRecord, Mutation};
 use super::task::{TaskRecord, is_terminal};
 use super::timers::Timer;
-use super::{MasterCore, PENDING_MUTATIONS_MAX, wire};
+use super::{MasterCore, PENDING_MUTATIONS_MAX, operator, wire};
 
 /// What happens once a mutation is durable.
 #[derive(Debug)]
@@ -55,6 +55,7 @@ pub(super) enum Pending {
     Prune {
         agents: Vec<AgentId>,
     },
+    Operator(operator::Pending),
 }
 
 impl MasterCore {
@@ -83,6 +84,7 @@ impl MasterCore {
                 self.recovered_unreachable(agent, since);
             }
             Pending::Removed { agent, why } => self.agent_removed(&agent, why),
+            Pending::Operator(pending) => self.administered(pending),
             Pending::Prune { agents } => {
                 for agent in agents {
                     self.unreachable_agents.remove(&agent);

@@ -7,12 +7,13 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use meseta_allocator::Quota;
 use meseta_proto::mesos::v1::scheduler::OfferConstraints;
 use meseta_proto::mesos::v1::{self, AgentInfo, FrameworkInfo};
 use meseta_resources::{AgentId, ExecutorId, FrameworkId, Resources, Role};
 
 use super::agent::{Agent, AgentProfile};
-use super::config::Identity;
+use super::config::{Identity, QuotaSemantics};
 use super::counters::Counters;
 use super::framework::{Capabilities, Framework, Link};
 use super::offers::Offer;
@@ -39,6 +40,8 @@ pub struct Snapshot {
     pub completed_frameworks: Vec<Arc<FrameworkView>>,
     pub offers: Vec<Arc<Offer>>,
     pub weights: BTreeMap<Role, f64>,
+    pub quotas: Arc<BTreeMap<Role, Quota>>,
+    pub quota_semantics: QuotaSemantics,
     pub whitelisted_roles: Option<BTreeSet<Role>>,
     pub counters: Counters,
     /// Registry mutations that are not durable yet.
@@ -151,6 +154,8 @@ impl MasterCore {
             completed_frameworks: self.completed_frameworks.iter().cloned().collect(),
             offers: self.offers.values().cloned().collect(),
             weights: self.weights.clone(),
+            quotas: self.operator.quotas.clone(),
+            quota_semantics: self.config.quota_semantics,
             whitelisted_roles: self.config.roles.clone(),
             counters: self.counters.clone(),
             pending_mutations: self.pending.len(),

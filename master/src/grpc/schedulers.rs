@@ -120,7 +120,9 @@ impl Scheduler for Schedulers {
             Answer::Accepted | Answer::Done => Ok(Response::new(CallAccepted {})),
             Answer::BadRequest(message) => Err(Status::invalid_argument(message)),
             Answer::Forbidden(message) => Err(Status::permission_denied(message)),
+            Answer::NotFound(message) => Err(Status::not_found(message)),
             Answer::Conflict(message) => Err(Status::failed_precondition(message)),
+            Answer::Unavailable(message) => Err(Status::unavailable(message)),
             Answer::NotImplemented(message) => Err(Status::unimplemented(message)),
         }
     }

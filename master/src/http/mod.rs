@@ -5,12 +5,14 @@
 //! holds no state of its own.
 
 mod body;
-mod json;
 mod operator;
-mod reservations;
+mod output;
+mod quota;
+pub(crate) mod reservations;
 mod scheduler;
 mod v0;
-mod views;
+pub(crate) mod views;
+mod weights;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,9 +21,10 @@ use axum::Router;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, Method, StatusCode, header};
+use meseta_proto::json;
 use tokio_util::sync::CancellationToken;
 
-use crate::core::Identity;
+use crate::core::{Answer, Identity};
 use crate::metrics::Metrics;
 use crate::shell::{Closed, Handle};
 use reservations::Change;
@@ -144,7 +147,9 @@ impl Endpoint {
         match self {
             Self::Scheduler | Self::Operator | Self::Teardown | Self::Reservation(_) => POST,
             Self::Metrics => &[Method::GET, Method::HEAD],
-            Self::Libprocess | Self::Quota | Self::Weights | Self::Maintenance | Self::Files => ALL,
+            Self::Quota => &[Method::GET, Method::POST, Method::DELETE],
+            Self::Weights => &[Method::GET, Method::PUT],
+            Self::Libprocess | Self::Maintenance | Self::Files => ALL,
             Self::Health
             | Self::Version
             | Self::State
@@ -189,7 +194,9 @@ async fn handle(State(site): State<Arc<Site>>, request: Request) -> Response {
             StatusCode::NOT_IMPLEMENTED,
             "The libprocess protocol is not spoken here: use the HTTP API at /api/v1/scheduler",
         ),
-        Endpoint::Quota | Endpoint::Weights | Endpoint::Maintenance | Endpoint::Files => text(
+        Endpoint::Quota => quota::handle(&site, request).await,
+        Endpoint::Weights => weights::handle(&site, request).await,
+        Endpoint::Maintenance | Endpoint::Files => text(
             StatusCode::NOT_IMPLEMENTED,
             format!(
                 "{} is not supported by this version of the master",
@@ -236,6 +243,43 @@ fn method_not_allowed(method: &Method, allowed: &[Method]) -> Response {
         response.headers_mut().insert(header::ALLOW, value);
     }
     response
+}
+
+/// What is wrong with a body that should have been JSON, and where.
+fn not_json(what: &str, body: &[u8], error: &json::Error) -> Response {
+    /// What of a body is repeated in the answer.
+    const SHOWN_MAX_CHARS: usize = 1_024;
+    let text_of_body = String::from_utf8_lossy(body);
+    let shown: String = text_of_body.chars().take(SHOWN_MAX_CHARS).collect();
+    let message = match error {
+        json::Error::Syntax {
+            reason,
+            line,
+            column,
+        } => format!(
+            "Failed to parse {what} request JSON '{shown}': {reason} (line {line}, column {column})"
+        ),
+        json::Error::Convert { reason, .. } => {
+            format!("Failed to convert {what} request JSON to protobuf '{shown}': {reason}")
+        }
+    };
+    text(StatusCode::BAD_REQUEST, message)
+}
+
+/// What the core answered, as a status and a text.
+fn answered(answer: Result<Answer, Closed>) -> Response {
+    let (status, message) = match answer {
+        Ok(Answer::Accepted) => return StatusCode::ACCEPTED.into_response(),
+        Ok(Answer::Done) => return StatusCode::OK.into_response(),
+        Ok(Answer::BadRequest(message)) => (StatusCode::BAD_REQUEST, message),
+        Ok(Answer::Forbidden(message)) => (StatusCode::FORBIDDEN, message),
+        Ok(Answer::NotFound(message)) => (StatusCode::NOT_FOUND, message),
+        Ok(Answer::Conflict(message)) => (StatusCode::CONFLICT, message),
+        Ok(Answer::Unavailable(message)) => (StatusCode::SERVICE_UNAVAILABLE, message),
+        Ok(Answer::NotImplemented(message)) => (StatusCode::NOT_IMPLEMENTED, message),
+        Err(closed) => return closed.into(),
+    };
+    text(status, message)
 }
 
 /// A plain answer.

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use axum::extract::Request;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use http::StatusCode;
 use meseta_proto::json;
 use meseta_proto::mesos::v1;
@@ -14,14 +14,12 @@ use meseta_proto::mesos::v1::master::Call;
 use meseta_proto::mesos::v1::master::call::Type as CallType;
 use meseta_proto::mesos::v1::offer::{Operation, operation};
 
-use super::json::{collect_query, repeated_parameter};
-use super::{BODY_MAX, Site, body, text};
-use crate::core::Answer;
-use crate::shell::Closed;
+use super::output::{collect_query, repeated_parameter};
+use super::{BODY_MAX, Site, answered, body, text};
 
 /// Which of the four endpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Change {
+pub(crate) enum Change {
     Reserve,
     Unreserve,
     Create,
@@ -69,7 +67,7 @@ pub(super) async fn endpoint(site: &Arc<Site>, change: Change, request: Request)
         Err(error) => return error.response(),
     };
     match form(change, &String::from_utf8_lossy(&bytes)) {
-        Ok((agent, operation)) => respond(site.handle.operate(agent, operation, None).await),
+        Ok((agent, operation)) => answered(site.handle.operate(agent, operation, None).await),
         Err(message) => text(StatusCode::BAD_REQUEST, message),
     }
 }
@@ -105,7 +103,7 @@ fn list(change: Change, name: &str, value: &str) -> Result<Vec<v1::Resource>, St
 }
 
 /// The calls of the operator API that are answered here.
-pub(super) const CALLS: [CallType; 6] = [
+pub(crate) const CALLS: [CallType; 6] = [
     CallType::ReserveResources,
     CallType::UnreserveResources,
     CallType::CreateVolumes,
@@ -115,7 +113,7 @@ pub(super) const CALLS: [CallType; 6] = [
 ];
 
 /// The agent and the operation that a call of the operator API names; None if it is no such call.
-pub(super) fn of_call(kind: CallType, call: Call) -> Option<(String, Operation)> {
+pub(crate) fn of_call(kind: CallType, call: Call) -> Option<(String, Operation)> {
     let typed = |kind: operation::Type| Operation {
         r#type: Some(kind.into()),
         ..Operation::default()
@@ -161,23 +159,6 @@ pub(super) fn of_call(kind: CallType, call: Call) -> Option<(String, Operation)>
         }
         _ => return None,
     })
-}
-
-/// Carries such a call out.
-pub(super) async fn call(site: &Arc<Site>, agent: String, operation: Operation) -> Response {
-    respond(site.handle.operate(agent, operation, None).await)
-}
-
-fn respond(answer: Result<Answer, Closed>) -> Response {
-    match answer {
-        Ok(Answer::Accepted) => StatusCode::ACCEPTED.into_response(),
-        Ok(Answer::Done) => StatusCode::OK.into_response(),
-        Ok(Answer::BadRequest(message)) => text(StatusCode::BAD_REQUEST, message),
-        Ok(Answer::Forbidden(message)) => text(StatusCode::FORBIDDEN, message),
-        Ok(Answer::Conflict(message)) => text(StatusCode::CONFLICT, message),
-        Ok(Answer::NotImplemented(message)) => text(StatusCode::NOT_IMPLEMENTED, message),
-        Err(closed) => closed.into(),
-    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use axum::extract::Request;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use meseta_proto::media::{self, MESOS_STREAM_ID, MediaType};
@@ -14,8 +14,7 @@ use meseta_proto::mesos::v1::scheduler::Call;
 use meseta_proto::transport::server::stream_body;
 use tokio::sync::mpsc;
 
-use super::{SCHEDULER_BODY_MAX, Site, body, text};
-use crate::core::Answer;
+use super::{SCHEDULER_BODY_MAX, Site, answered, body, text};
 use crate::core::call::{Checked, Subscribe, check};
 use crate::events::{self, EventSource, STALL_MAX};
 use crate::shell::Handle;
@@ -55,10 +54,7 @@ pub(super) async fn handle(site: &Arc<Site>, request: Request) -> Response {
             action,
         } => {
             let stream_id = stream_id(&headers);
-            match site.handle.call(framework_id, stream_id, action).await {
-                Ok(answer) => respond(answer),
-                Err(closed) => closed.into(),
-            }
+            answered(site.handle.call(framework_id, stream_id, action).await)
         }
     }
 }
@@ -77,17 +73,6 @@ async fn decode(media: MediaType, bytes: Bytes) -> Result<Call, String> {
 fn stream_id(headers: &HeaderMap) -> Option<String> {
     let value = headers.get(MESOS_STREAM_ID)?;
     Some(String::from_utf8_lossy(value.as_bytes()).into_owned())
-}
-
-fn respond(answer: Answer) -> Response {
-    match answer {
-        Answer::Accepted => StatusCode::ACCEPTED.into_response(),
-        Answer::Done => StatusCode::OK.into_response(),
-        Answer::BadRequest(message) => text(StatusCode::BAD_REQUEST, message),
-        Answer::Forbidden(message) => text(StatusCode::FORBIDDEN, message),
-        Answer::Conflict(message) => text(StatusCode::CONFLICT, message),
-        Answer::NotImplemented(message) => text(StatusCode::NOT_IMPLEMENTED, message),
-    }
 }
 
 async fn subscribe(site: &Arc<Site>, headers: &HeaderMap, call: Box<Subscribe>) -> Response {

@@ -13,9 +13,9 @@ use http::{HeaderValue, StatusCode, header};
 use serde::Serialize;
 use tokio::sync::mpsc;
 
-use super::json::{ChunkWriter, collect_query};
-use super::{BODY_MAX, Endpoint, Site, body, text, views};
-use crate::core::{Answer, Snapshot};
+use super::output::{ChunkWriter, collect_query};
+use super::{BODY_MAX, Endpoint, Site, answered, body, text, views};
+use crate::core::Snapshot;
 
 /// Chunks that are rendered and not yet sent.
 const CHUNKS_MAX: usize = 4;
@@ -112,6 +112,8 @@ fn render(
         ),
         Endpoint::Tasks => json(writer, &views::tasks(snapshot, query, paging)),
         Endpoint::Roles => json(writer, &views::roles(snapshot)),
+        Endpoint::Quota => json(writer, &views::quota(snapshot)),
+        Endpoint::Weights => json(writer, &views::weights(snapshot)),
         Endpoint::Flags => json(writer, &BTreeMap::from([("flags", &site.flags)])),
         Endpoint::MetricsSnapshot => json(writer, &site.metrics.mesos(snapshot)),
         _ => Ok(()),
@@ -153,12 +155,5 @@ pub(super) async fn teardown(site: &Arc<Site>, request: Request) -> Response {
             "Missing 'frameworkId' query parameter in the request body",
         );
     };
-    match site.handle.teardown(framework_id.clone()).await {
-        Ok(Answer::Accepted | Answer::Done) => StatusCode::OK.into_response(),
-        Ok(Answer::BadRequest(message)) => text(StatusCode::BAD_REQUEST, message),
-        Ok(Answer::Forbidden(message)) => text(StatusCode::FORBIDDEN, message),
-        Ok(Answer::Conflict(message)) => text(StatusCode::CONFLICT, message),
-        Ok(Answer::NotImplemented(message)) => text(StatusCode::NOT_IMPLEMENTED, message),
-        Err(closed) => closed.into(),
-    }
+    answered(site.handle.teardown(framework_id.clone()).await)
 }

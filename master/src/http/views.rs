@@ -15,10 +15,10 @@ use serde::Serialize;
 
 pub(super) use agent::slaves;
 pub(super) use framework::frameworks;
-pub(super) use roles::roles;
+pub(crate) use roles::{Tally, quota, quota_status, roles, tallies, weights};
 pub(super) use task::tasks;
 
-use super::json::List;
+use super::output::List;
 use crate::core::{AgentView, FrameworkView, Identity, Offer, Snapshot, TaskRecord};
 use agent::{Agent, RecoveredAgent};
 use framework::Framework;
@@ -27,21 +27,21 @@ const CAPABILITIES: [&str; 3] = ["AGENT_UPDATE", "AGENT_DRAINING", "QUOTA_V2"];
 
 /// What belongs to a framework, found once for a whole answer.
 #[derive(Debug, Default)]
-pub(super) struct OfFramework<'a> {
-    pub(super) agents: Vec<&'a AgentView>,
-    pub(super) offers: Vec<&'a Offer>,
-    pub(super) used: Resources,
-    pub(super) offered: Resources,
+pub(crate) struct OfFramework<'a> {
+    pub(crate) agents: Vec<&'a AgentView>,
+    pub(crate) offers: Vec<&'a Offer>,
+    pub(crate) used: Resources,
+    pub(crate) offered: Resources,
 }
 
 /// A snapshot by framework.
 #[derive(Debug)]
-pub(super) struct Index<'a> {
+pub(crate) struct Index<'a> {
     frameworks: BTreeMap<&'a FrameworkId, OfFramework<'a>>,
 }
 
 impl<'a> Index<'a> {
-    pub(super) fn of(snapshot: &'a Snapshot) -> Self {
+    pub(crate) fn of(snapshot: &'a Snapshot) -> Self {
         let mut frameworks: BTreeMap<&FrameworkId, OfFramework<'_>> = BTreeMap::new();
         for agent in &snapshot.agents {
             let mut last = None;
@@ -74,7 +74,7 @@ impl<'a> Index<'a> {
         Self { frameworks }
     }
 
-    pub(super) fn get(&self, framework: &FrameworkId) -> Option<&OfFramework<'a>> {
+    pub(crate) fn get(&self, framework: &FrameworkId) -> Option<&OfFramework<'a>> {
         self.frameworks.get(framework)
     }
 }

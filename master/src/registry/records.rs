@@ -5,6 +5,8 @@
 
 use std::time::Duration;
 
+use meseta_allocator::Quota;
+use meseta_resources::{ResourceName, Role, Scalar};
 use prost::Message;
 
 use crate::core::{AgentRecord, Mutation, Recovered, UnreachableRecord};
@@ -17,6 +19,7 @@ const AGENT: &str = "agent/";
 const UNREACHABLE: &str = "unreachable/";
 const GONE: &str = "gone/";
 const WEIGHTS_KEY: &str = "weights";
+const QUOTA: &str = "quota/";
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Meta {
@@ -51,6 +54,53 @@ struct Weight {
     role: String,
     #[prost(double, tag = "2")]
     weight: f64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct StoredQuota {
+    #[prost(message, repeated, tag = "1")]
+    guarantees: Vec<Amount>,
+    #[prost(message, repeated, tag = "2")]
+    limits: Vec<Amount>,
+    /// The guarantee is the limit of everything.
+    #[prost(bool, tag = "3")]
+    legacy: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Amount {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(int64, tag = "2")]
+    millis: i64,
+}
+
+impl StoredQuota {
+    fn of(quota: &Quota) -> Self {
+        let amount = |(name, amount): (&ResourceName, Scalar)| Amount {
+            name: name.to_string(),
+            millis: amount.millis(),
+        };
+        Self {
+            guarantees: quota.guarantees.iter().map(amount).collect(),
+            limits: quota.limits.iter().map(amount).collect(),
+            legacy: quota.legacy,
+        }
+    }
+
+    fn quota(self) -> Quota {
+        fn amounts(stored: Vec<Amount>) -> impl Iterator<Item = (ResourceName, Scalar)> {
+            stored.into_iter().filter_map(|amount| {
+                let name = ResourceName::new(&amount.name).ok()?;
+                Some((name, Scalar::from_millis(amount.millis)))
+            })
+        }
+        Quota {
+            guarantees: amounts(self.guarantees).collect(),
+            limits: amounts(self.limits).collect(),
+            legacy: self.legacy,
+        }
+    }
 }
 
 /// One key to write, or to delete when there is no value.
@@ -96,6 +146,17 @@ pub(super) fn writes(mutation: &Mutation) -> Vec<Write> {
             .iter()
             .map(|agent_id| Write::delete(format!("{UNREACHABLE}{agent_id}")))
             .collect(),
+        Mutation::UpdateQuota(changes) => changes
+            .iter()
+            .map(|(role, quota)| {
+                let key = format!("{QUOTA}{role}");
+                if quota.is_default() {
+                    Write::delete(key)
+                } else {
+                    Write::put(key, &StoredQuota::of(quota))
+                }
+            })
+            .collect(),
         Mutation::PutWeights(weights) => vec![Write::put(
             WEIGHTS_KEY.to_owned(),
             &Weights {
@@ -131,6 +192,11 @@ pub(super) fn read(
         });
     } else if let Some(agent_id) = key.strip_prefix(GONE) {
         recovered.gone.push(agent_id.to_owned());
+    } else if let Some(role) = key.strip_prefix(QUOTA) {
+        let quota = StoredQuota::decode(value)?.quota();
+        if let Ok(role) = Role::new(role) {
+            recovered.quotas.push((role, quota));
+        }
     } else if key == WEIGHTS_KEY {
         let weights = Weights::decode(value)?;
         recovered.weights = Some(

@@ -16,6 +16,7 @@ mod metrics;
 /// The tries of a hostile task, which this program makes when it is executed in a container.
 #[path = "../../../isolators/tests/kernel/probe.rs"]
 mod probe;
+mod quota;
 mod restart;
 mod shares;
 
@@ -34,7 +35,7 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // One at a time: what a limit does can only be judged when nothing else wants the machine.
     arguments.test_threads = arguments.test_threads.or(Some(1));
-    let groups: [(&str, &[Scenario]); 11] = [
+    let groups: [(&str, &[Scenario]); 12] = [
         ("execute", execute::ALL),
         ("limits", limits::ALL),
         ("enforcement", enforcement::ALL),
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
         ("bad_flags", bad_flags::ALL),
         ("bad_requests", bad_requests::ALL),
         ("local", local::ALL),
+        ("quota", quota::ALL),
     ];
     let trials = groups
         .into_iter()

@@ -6,6 +6,7 @@ mod groups;
 mod operations;
 mod operator_operations;
 mod properties;
+mod quota;
 mod reconciliation;
 mod tasks;
 
@@ -83,6 +84,7 @@ fn config() -> Config {
         root_submissions: true,
         roles: None,
         weights: BTreeMap::new(),
+        quota_semantics: QuotaSemantics::Seed,
         allocator: AllocatorConfig {
             filter_gpu_resources: true,
             ..AllocatorConfig::default()
@@ -348,6 +350,14 @@ impl World {
                     .retain(|agent| !agent_ids.contains(&agent.agent_id));
             }
             Mutation::PutWeights(weights) => registry.weights = Some(weights),
+            Mutation::UpdateQuota(changes) => {
+                for (role, quota) in changes {
+                    registry.quotas.retain(|(known, _)| *known != role);
+                    if !quota.is_default() {
+                        registry.quotas.push((role, quota));
+                    }
+                }
+            }
         }
     }
 
@@ -420,6 +430,16 @@ impl World {
             framework_id: id.to_owned(),
             stream_id: stream.map(str::to_owned),
             action: Box::new(action),
+        });
+        self.answers.remove(&reply).unwrap()
+    }
+
+    /// What an operator is answered, once it is durable.
+    fn administer(&mut self, request: Request) -> Answer {
+        let reply = ReplyId(self.number());
+        self.input(Input::Administer {
+            reply,
+            request: Box::new(request),
         });
         self.answers.remove(&reply).unwrap()
     }

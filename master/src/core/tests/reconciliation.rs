@@ -44,6 +44,7 @@ fn world() -> (World, Node, Scheduler, Scheduler) {
         }],
         gone: vec!["gone".to_owned()],
         weights: None,
+        quotas: Vec::new(),
     };
     let mut world = World::with(config(), recovered);
     let node = world.agent(5051, "cpus:4;mem:1024");

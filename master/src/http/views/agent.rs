@@ -8,7 +8,7 @@ use meseta_proto::v0::{AttributesView, Full, Reserved, ReservedFull, Summary};
 use meseta_resources::{AgentId, Attributes, Resources};
 use serde::{Serialize, Serializer};
 
-use super::super::json::List;
+use super::super::output::List;
 use crate::core::{AgentView, Snapshot};
 
 /// The summary of resources that the view itself holds.

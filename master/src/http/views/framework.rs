@@ -8,7 +8,7 @@ use meseta_proto::v0::Summary;
 use prost::Message;
 use serde::Serialize;
 
-use super::super::json::List;
+use super::super::output::List;
 use super::agent::Owned;
 use super::task::Task;
 use super::{Index, OfFramework, tasks_on};

@@ -1,79 +1,119 @@
-//! Roles: who may use how much, and who uses it.
+//! Roles: who may use how much, and who uses it; their quotas and weights.
 
 use std::collections::BTreeMap;
 
+use meseta_allocator::Quota;
+use meseta_proto::mesos::v1::quota::{QuotaConfig, QuotaInfo, QuotaStatus};
+use meseta_proto::mesos::v1::{self, WeightInfo, value};
 use meseta_proto::v0::Quantities;
-use meseta_resources::{FrameworkId, ResourceQuantities, Role};
+use meseta_resources::{FrameworkId, ResourceName, ResourceQuantities, Role, Scalar};
 use serde::Serialize;
 
-use crate::core::Snapshot;
+use crate::core::{QuotaSemantics, Snapshot};
 
+/// What there is to tell of one role.
 #[derive(Debug, Default)]
-struct Tally<'a> {
-    allocated: ResourceQuantities,
-    offered: ResourceQuantities,
-    reserved: ResourceQuantities,
-    frameworks: Vec<&'a FrameworkId>,
+pub(crate) struct Tally<'a> {
+    pub(crate) allocated: ResourceQuantities,
+    pub(crate) offered: ResourceQuantities,
+    pub(crate) reserved: ResourceQuantities,
+    /// Counts towards quota: what the role and those below it use unreserved, and have reserved.
+    pub(crate) consumed: ResourceQuantities,
+    pub(crate) frameworks: Vec<&'a FrameworkId>,
 }
 
-/// `/roles`: those in use, and all above them.
-pub(in super::super) fn roles(snapshot: &Snapshot) -> impl Serialize + '_ {
-    #[derive(Serialize)]
-    struct Roles {
-        roles: Vec<serde_json::Value>,
-    }
+/// The roles in use, and all above them.
+pub(crate) fn tallies(snapshot: &Snapshot) -> BTreeMap<Role, Tally<'_>> {
     let mut tallies: BTreeMap<Role, Tally<'_>> = BTreeMap::new();
     for framework in &snapshot.frameworks {
         for role in &framework.roles {
-            tallies
-                .entry(role.clone())
-                .or_default()
-                .frameworks
-                .push(&framework.id);
+            let tally = tallies.entry(role.clone()).or_default();
+            tally.frameworks.push(&framework.id);
         }
     }
     for agent in &snapshot.agents {
         for used in agent.used.values() {
             for (role, resources) in used.allocations() {
-                tallies.entry(role).or_default().allocated += &resources.quantities();
+                let tally = tallies.entry(role).or_default();
+                tally.allocated += &resources.quantities();
+                tally.consumed += &resources.unreserved().unrevocable().quantities();
             }
         }
         for (role, resources) in agent.offered.allocations() {
             tallies.entry(role).or_default().offered += &resources.quantities();
         }
         for (role, resources) in agent.profile.total.reservations() {
-            tallies.entry(role).or_default().reserved += &resources.quantities();
+            let tally = tallies.entry(role).or_default();
+            tally.reserved += &resources.quantities();
+            tally.consumed += &resources.quantities();
         }
     }
-    for role in snapshot
-        .weights
-        .keys()
-        .chain(snapshot.whitelisted_roles.iter().flatten())
-    {
+    let weighted = snapshot.weights.keys();
+    let listed = snapshot.whitelisted_roles.iter().flatten();
+    for role in weighted.chain(listed).chain(snapshot.quotas.keys()) {
         tallies.entry(role.clone()).or_default();
     }
     let ancestors: Vec<Role> = tallies.keys().flat_map(Role::ancestors).collect();
     for role in ancestors {
         tallies.entry(role).or_default();
     }
-    let roles = tallies
-        .iter()
-        .map(|(role, tally)| view(snapshot, role, tally))
-        .collect();
-    Roles { roles }
+    add_up(&mut tallies);
+    tallies
+}
+
+/// Adds what is consumed below a role to the role.
+fn add_up(tallies: &mut BTreeMap<Role, Tally<'_>>) {
+    // A role comes after those above it, so from the end each is complete when it is added.
+    let roles: Vec<Role> = tallies.keys().rev().cloned().collect();
+    for role in roles {
+        let Some(parent) = role.parent() else {
+            continue;
+        };
+        let below = tallies.get(&role).map(|tally| tally.consumed.clone());
+        if let (Some(below), Some(parent)) = (below, tallies.get_mut(&parent)) {
+            parent.consumed += &below;
+        }
+    }
+}
+
+/// `/roles`.
+pub(crate) fn roles(snapshot: &Snapshot) -> impl Serialize + '_ {
+    #[derive(Serialize)]
+    struct Roles {
+        roles: Vec<serde_json::Value>,
+    }
+    let tallies = tallies(snapshot);
+    // With a whitelist, a role that is not on it is shown nowhere.
+    let is_shown = |role: &Role| {
+        let whitelist = snapshot.whitelisted_roles.as_ref();
+        whitelist.is_none_or(|roles| roles.contains(role))
+    };
+    let shown = tallies.iter().filter(|(role, _)| is_shown(role));
+    Roles {
+        roles: shown
+            .map(|(role, tally)| view(snapshot, role, tally))
+            .collect(),
+    }
 }
 
 fn view(snapshot: &Snapshot, role: &Role, tally: &Tally<'_>) -> serde_json::Value {
     let held = &tally.allocated + &tally.offered;
     let frameworks: Vec<_> = tally.frameworks.iter().map(|id| id.as_str()).collect();
+    let none = Quota::default();
+    let quota = snapshot.quotas.get(role).unwrap_or(&none);
+    let limit: BTreeMap<&str, f64> = quota
+        .limits
+        .iter()
+        .map(|(name, limit)| (name.as_str(), limit.to_f64()))
+        .collect();
     serde_json::json!({
         "name": role.as_str(),
         "weight": snapshot.weights.get(role).copied().unwrap_or(1.0),
         "quota": {
             "role": role.as_str(),
-            "guarantee": {},
-            "limit": {},
-            "consumed": Quantities(&tally.allocated),
+            "guarantee": Quantities(&quota.guarantees),
+            "limit": limit,
+            "consumed": Quantities(&tally.consumed),
         },
         "resources": Quantities(&held),
         "allocated": Quantities(&tally.allocated),
@@ -81,4 +121,66 @@ fn view(snapshot: &Snapshot, role: &Role, tally: &Tally<'_>) -> serde_json::Valu
         "reserved": Quantities(&tally.reserved),
         "frameworks": frameworks,
     })
+}
+
+/// `/weights`.
+pub(crate) fn weights(snapshot: &Snapshot) -> Vec<WeightInfo> {
+    let weights = snapshot.weights.iter();
+    weights
+        .map(|(role, weight)| WeightInfo {
+            weight: *weight,
+            role: Some(role.to_string()),
+        })
+        .collect()
+}
+
+/// `/quota`: as it has been shown since the first version, and as configurations.
+pub(crate) fn quota(snapshot: &Snapshot) -> QuotaStatus {
+    let role = match snapshot.quota_semantics {
+        QuotaSemantics::Seed => Some("*".to_owned()),
+        QuotaSemantics::Head => None,
+    };
+    status(snapshot, role.as_ref())
+}
+
+/// GET_QUOTA.
+pub(crate) fn quota_status(snapshot: &Snapshot) -> QuotaStatus {
+    status(snapshot, None)
+}
+
+fn status(snapshot: &Snapshot, role_of_resources: Option<&String>) -> QuotaStatus {
+    let resource = |(name, amount): (&ResourceName, Scalar)| v1::Resource {
+        name: name.to_string(),
+        r#type: value::Type::Scalar.into(),
+        scalar: Some(scalar(amount)),
+        role: role_of_resources.cloned(),
+        ..v1::Resource::default()
+    };
+    let amount = |(name, amount): (&ResourceName, Scalar)| (name.to_string(), scalar(amount));
+    QuotaStatus {
+        infos: snapshot
+            .quotas
+            .iter()
+            .map(|(role, quota)| QuotaInfo {
+                role: Some(role.to_string()),
+                guarantee: quota.guarantees.iter().map(resource).collect(),
+                ..QuotaInfo::default()
+            })
+            .collect(),
+        configs: snapshot
+            .quotas
+            .iter()
+            .map(|(role, quota)| QuotaConfig {
+                role: role.to_string(),
+                guarantees: quota.guarantees.iter().map(amount).collect(),
+                limits: quota.limits.iter().map(amount).collect(),
+            })
+            .collect(),
+    }
+}
+
+fn scalar(amount: Scalar) -> value::Scalar {
+    value::Scalar {
+        value: amount.to_f64(),
+    }
 }

@@ -8,7 +8,7 @@ use meseta_proto::mesos::v1::{
 use meseta_proto::v0::Summary;
 use serde::Serialize;
 
-use super::super::json::List;
+use super::super::output::List;
 use super::Paging;
 use crate::core::{Snapshot, TaskRecord};
 

@@ -1,4 +1,4 @@
-//! Small pieces of JSON output: sequences without vectors, bodies in chunks, query strings.
+//! Small pieces of output: sequences without vectors, bodies in chunks, query strings.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -104,7 +104,7 @@ pub(super) fn repeated_parameter(text: &str) -> Option<String> {
 }
 
 /// Undoes percent-encoding; what is not encoded properly stays as it is.
-fn decode(text: &str) -> String {
+pub(super) fn decode(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((&byte, tail)) = rest.split_first() {

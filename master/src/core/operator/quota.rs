@@ -1,0 +1,351 @@
+//! Quota: set in the older way, updated, removed.
+//!
+//! The checks come in the order of Mesos, so that a request with several faults gets the same answer.
+
+use std::collections::BTreeMap;
+
+use meseta_allocator::{Outstanding, Quota, check_quota_tree, guaranteed};
+use meseta_proto::convert;
+use meseta_proto::mesos::v1::quota::{QuotaConfig, QuotaRequest};
+use meseta_proto::mesos::v1::{self, value};
+use meseta_resources::{ResourceLimits, ResourceName, ResourceQuantities, Role, Scalar};
+
+use super::super::config::QuotaSemantics;
+use super::super::io::{Answer, ReplyId};
+use super::super::persisted::Mutation;
+use super::super::registration;
+use super::{MasterCore, Pending, refused};
+
+/// A trillion: more of anything is a slip.
+const AMOUNT_MAX: f64 = 1_000_000_000_000.0;
+/// An exabyte in megabytes.
+const MEGABYTES_MAX: f64 = 1_099_511_627_776.0;
+
+/// Which offers a change takes back.
+#[derive(Debug)]
+pub(in super::super) enum Rescind {
+    Nothing,
+    /// At least this much, agent by agent.
+    Request(Role, ResourceQuantities),
+    /// What exceeds a limit or is missing to a guarantee.
+    Changes,
+}
+
+impl MasterCore {
+    pub(super) fn set_quota(
+        &mut self,
+        reply: ReplyId,
+        request: &QuotaRequest,
+    ) -> Result<(), Answer> {
+        let invalid =
+            |reason: String| refused(format!("Failed to validate set quota request: {reason}"));
+        let semantics = self.config.quota_semantics;
+        let (role, guarantees) = requested(request).map_err(invalid)?;
+        if role.is_star() && semantics == QuotaSemantics::Seed {
+            let reason = "Quota is not supported for the default role '*'";
+            return Err(invalid(reason.to_owned()));
+        }
+        self.check_known(&role).map_err(invalid)?;
+        if self.operator.quotas_wanted.contains_key(&role) {
+            return Err(invalid(format!(
+                "Cannot set quota for role '{role}' which already has quota"
+            )));
+        }
+        let quota = legacy_quota(&guarantees, semantics);
+        let mut wanted = self.operator.quotas_wanted.clone();
+        wanted.insert(role.clone(), quota.clone());
+        check_quota_tree(&wanted)
+            .map_err(|error| invalid(format!("The quota hierarchy would not be sound: {error}")))?;
+        if !request.force.unwrap_or_default() {
+            let total = guaranteed(&wanted);
+            let capacity = self
+                .allocator
+                .quota_capacity(semantics == QuotaSemantics::Seed);
+            if !capacity.contains(&total) {
+                return Err(Answer::Conflict(format!(
+                    "Quota guarantees overcommit the cluster (use 'force' to bypass this check): \
+                     Total quota guarantees '{total}' exceed cluster capacity '{capacity}'"
+                )));
+            }
+        }
+        let request = guarantees.into_iter().collect();
+        let rescind = Rescind::Request(role.clone(), request);
+        self.store_quota(reply, vec![(role, quota)], rescind);
+        Ok(())
+    }
+
+    pub(super) fn remove_quota(&mut self, reply: ReplyId, role: &str) -> Result<(), Answer> {
+        let role = Role::new(role).map_err(|error| refused(error.to_string()))?;
+        self.check_known(&role).map_err(refused)?;
+        let mut wanted = self.operator.quotas_wanted.clone();
+        if wanted.remove(&role).is_none() {
+            return Err(refused(format!("Role '{role}' has no quota set")));
+        }
+        check_quota_tree(&wanted)
+            .map_err(|error| refused(format!("The quota hierarchy would not be sound: {error}")))?;
+        self.store_quota(reply, vec![(role, Quota::default())], Rescind::Nothing);
+        Ok(())
+    }
+
+    pub(super) fn update_quota(
+        &mut self,
+        reply: ReplyId,
+        force: bool,
+        configs: &[QuotaConfig],
+    ) -> Result<(), Answer> {
+        const BYPASS: &str = "(use 'force' flag to bypass this check)";
+        let invalid = |reason: String| refused(format!("Invalid QuotaConfig: {reason}"));
+        let mut wanted = self.operator.quotas_wanted.clone();
+        let mut changes = Vec::new();
+        for config in configs {
+            let (role, quota) = configured(config).map_err(invalid)?;
+            self.check_known(&role).map_err(invalid)?;
+            if !force {
+                let consumed = self.consumption(&role);
+                if !quota.limits.allows(&consumed) {
+                    return Err(invalid(format!(
+                        "Role '{role}' is already consuming '{consumed}'; this is more than the \
+                         requested limits '{}' {BYPASS}",
+                        quota.limits
+                    )));
+                }
+            }
+            if quota.is_default() {
+                wanted.remove(&role);
+            } else {
+                wanted.insert(role.clone(), quota.clone());
+            }
+            changes.push((role, quota));
+        }
+        check_quota_tree(&wanted)
+            .map_err(|error| invalid(format!("The quota hierarchy would not be sound: {error}")))?;
+        if !force {
+            let total = guaranteed(&wanted);
+            let capacity = self.allocator.quota_capacity(false);
+            if !capacity.contains(&total) {
+                return Err(invalid(format!(
+                    "total quota guarantees '{total}' exceed cluster capacity '{capacity}' {BYPASS}"
+                )));
+            }
+        }
+        self.store_quota(reply, changes, Rescind::Changes);
+        Ok(())
+    }
+
+    /// What counts against a role's limits: its tasks' unreserved resources, and its reservations.
+    fn consumption(&self, role: &Role) -> ResourceQuantities {
+        let mut consumed = ResourceQuantities::new();
+        let is_below = |other: &Role| other.is_in_subtree_of(role);
+        for agent in self.agents.values() {
+            for used in agent.used.values() {
+                for (allocated, resources) in used.allocations() {
+                    if is_below(&allocated) {
+                        consumed += &resources.unreserved().unrevocable().scalar_quantities();
+                    }
+                }
+            }
+            for (reserved, resources) in agent.profile.total.reservations() {
+                if is_below(&reserved) {
+                    consumed += &resources.scalar_quantities();
+                }
+            }
+        }
+        consumed
+    }
+
+    fn store_quota(&mut self, reply: ReplyId, changes: Vec<(Role, Quota)>, rescind: Rescind) {
+        for (role, quota) in &changes {
+            if quota.is_default() {
+                self.operator.quotas_wanted.remove(role);
+            } else {
+                self.operator
+                    .quotas_wanted
+                    .insert(role.clone(), quota.clone());
+            }
+        }
+        self.persist(
+            Mutation::UpdateQuota(changes.clone()),
+            registration::Pending::Operator(Pending::Quota {
+                reply,
+                changes,
+                rescind,
+            }),
+        );
+    }
+
+    pub(super) fn quota_stored(
+        &mut self,
+        reply: ReplyId,
+        changes: Vec<(Role, Quota)>,
+        rescind: &Rescind,
+    ) {
+        let mut quotas = (*self.operator.quotas).clone();
+        for (role, quota) in &changes {
+            let updated = self.allocator.update_quota(role, quota);
+            self.agreed("updating a quota", updated);
+            if quota.is_default() {
+                quotas.remove(role);
+            } else {
+                quotas.insert(role.clone(), quota.clone());
+            }
+            tracing::info!(%role, guarantees = %quota.guarantees, limits = %quota.limits, "quota changed");
+        }
+        self.operator.quotas = std::sync::Arc::new(quotas);
+        match rescind {
+            Rescind::Nothing => {}
+            Rescind::Request(role, request) => {
+                let offers = self.outstanding();
+                let plan = self.allocator.rescind_for_request(role, request, &offers);
+                plan.iter().for_each(|offer| self.rescind(offer));
+            }
+            Rescind::Changes => {
+                for (role, quota) in &changes {
+                    let offers = self.outstanding();
+                    let plan = self.allocator.rescind_for_quota(role, quota, &offers);
+                    plan.iter().for_each(|offer| self.rescind(offer));
+                }
+            }
+        }
+        self.allocate_due = true;
+        self.reply(reply, Answer::Done);
+    }
+
+    /// All offers that are out, oldest id first.
+    pub(super) fn outstanding(&self) -> Vec<Outstanding> {
+        let offers = self.offers.values();
+        offers
+            .map(|offer| Outstanding {
+                id: offer.id.clone(),
+                framework: offer.framework_id.clone(),
+                agent: offer.agent_id.clone(),
+                role: offer.role.clone(),
+                resources: offer.resources.clone(),
+            })
+            .collect()
+    }
+}
+
+/// A guarantee that is also the limit; of the named resources, or of everything.
+fn legacy_quota(guarantees: &BTreeMap<ResourceName, Scalar>, semantics: QuotaSemantics) -> Quota {
+    let amounts = || guarantees.iter().map(|(name, n)| (name.clone(), *n));
+    Quota {
+        guarantees: amounts().collect(),
+        limits: amounts().collect::<ResourceLimits>(),
+        legacy: semantics == QuotaSemantics::Seed,
+    }
+}
+
+/// The role and amounts of a request in the older form.
+fn requested(request: &QuotaRequest) -> Result<(Role, BTreeMap<ResourceName, Scalar>), String> {
+    let role = Role::new(request.role.as_deref().unwrap_or_default())
+        .map_err(|error| format!("QuotaInfo with invalid role: {error}"))?;
+    if request.guarantee.is_empty() {
+        return Err("QuotaInfo with empty 'guarantee'".to_owned());
+    }
+    let mut guarantees = BTreeMap::new();
+    for message in &request.guarantee {
+        if message.r#type != i32::from(value::Type::Scalar) {
+            return Err("QuotaInfo must not include non-scalar resources".to_owned());
+        }
+        let is_reserved = message.reservation.is_some()
+            || !message.reservations.is_empty()
+            || message.role.as_deref().is_some_and(|role| role != "*");
+        if is_reserved {
+            return Err("QuotaInfo must not contain any ReservationInfo".to_owned());
+        }
+        if message.disk.is_some() {
+            return Err("QuotaInfo must not contain DiskInfo".to_owned());
+        }
+        if message.revocable.is_some() {
+            return Err("QuotaInfo must not contain RevocableInfo".to_owned());
+        }
+        if message.shared.is_some() {
+            return Err("QuotaInfo must not contain SharedInfo".to_owned());
+        }
+        if message.allocation_info.is_some() {
+            return Err("QuotaInfo must not contain AllocationInfo".to_owned());
+        }
+        let amount = amount(message)?;
+        let name = ResourceName::new(&message.name).map_err(|error| error.to_string())?;
+        if guarantees.insert(name.clone(), amount).is_some() {
+            return Err(format!(
+                "QuotaInfo contains duplicate resource name '{name}'"
+            ));
+        }
+    }
+    Ok((role, guarantees))
+}
+
+fn amount(message: &v1::Resource) -> Result<Scalar, String> {
+    let value = message.scalar.as_ref().map_or(0.0, |scalar| scalar.value);
+    in_range(&message.name, value)?;
+    let resource = convert::resource(message)
+        .map_err(|error| format!("Resource '{}' is invalid: {error}", message.name))?;
+    Ok(resource.scalar().unwrap_or_default())
+}
+
+fn in_range(name: &str, value: f64) -> Result<(), String> {
+    if !(value.is_finite() && (value == 0.0 || value.is_normal()) && value >= 0.0) {
+        return Err(format!(
+            "the amount of '{name}' must be a number of 0 or more, not {value}"
+        ));
+    }
+    let is_megabytes = name == "mem" || name == "disk";
+    if is_megabytes && value > MEGABYTES_MAX {
+        return Err(format!(
+            "'{name}': {value} MB: values greater than 1 exabyte (1099511627776) are not supported"
+        ));
+    }
+    if !is_megabytes && value > AMOUNT_MAX {
+        return Err(format!(
+            "'{name}': {value}: values greater than 1 trillion (1000000000000) are not supported"
+        ));
+    }
+    Ok(())
+}
+
+/// The role and quota of a request in the newer form.
+fn configured(config: &QuotaConfig) -> Result<(Role, Quota), String> {
+    let role = Role::new(&config.role).map_err(|error| format!("Invalid 'role': {error}"))?;
+    let guarantees: ResourceQuantities = amounts("guarantees", &config.guarantees)?
+        .into_iter()
+        .collect();
+    let limits: ResourceLimits = amounts("limits", &config.limits)?.into_iter().collect();
+    if !limits.allows(&guarantees) {
+        return Err(format!(
+            "'QuotaConfig.guarantees' {{ {} }} is not contained within the 'QuotaConfig.limits' \
+             {{ {} }}",
+            spaced(guarantees.iter()),
+            spaced(limits.iter())
+        ));
+    }
+    let quota = Quota {
+        guarantees,
+        limits,
+        legacy: false,
+    };
+    Ok((role, quota))
+}
+
+fn amounts(
+    part: &str,
+    amounts: &BTreeMap<String, value::Scalar>,
+) -> Result<Vec<(ResourceName, Scalar)>, String> {
+    let mut read = Vec::with_capacity(amounts.len());
+    for (name, scalar) in amounts {
+        let invalid = |reason: String| format!("Invalid 'QuotaConfig.{part}': {reason}");
+        in_range(name, scalar.value).map_err(invalid)?;
+        let amount =
+            Scalar::quantity_from_f64(scalar.value).map_err(|error| invalid(error.to_string()))?;
+        let name = ResourceName::new(name).map_err(|error| invalid(error.to_string()))?;
+        read.push((name, amount));
+    }
+    Ok(read)
+}
+
+fn spaced<'a>(amounts: impl Iterator<Item = (&'a ResourceName, Scalar)>) -> String {
+    let parts: Vec<String> = amounts
+        .map(|(name, amount)| format!("{name}: {amount}"))
+        .collect();
+    parts.join(", ")
+}

@@ -1,0 +1,60 @@
+//! Weights of roles: how much of the cluster each is due, compared with the others.
+
+use std::collections::BTreeSet;
+
+use meseta_resources::Role;
+
+use super::super::io::{Answer, ReplyId};
+use super::super::persisted::Mutation;
+use super::super::registration;
+use super::{MasterCore, Pending, refused};
+
+impl MasterCore {
+    pub(super) fn update_weights(
+        &mut self,
+        reply: ReplyId,
+        weights: &[(String, f64)],
+    ) -> Result<(), Answer> {
+        const FAILED: &str = "Failed to validate update weights request JSON";
+        let mut changes = Vec::new();
+        for (name, weight) in weights {
+            let name = name.trim();
+            let role = Role::new(name)
+                .map_err(|error| refused(format!("{FAILED}: Invalid role '{name}': {error}")))?;
+            self.check_known(&role)
+                .map_err(|error| refused(format!("{FAILED}: {error}")))?;
+            if !weight.is_finite() || *weight <= 0.0 {
+                return Err(refused(format!(
+                    "{FAILED} for role '{role}': Invalid weight '{weight}': Weights must be positive"
+                )));
+            }
+            changes.push((role, *weight));
+        }
+        if changes.is_empty() {
+            self.reply(reply, Answer::Done);
+            return Ok(());
+        }
+        self.operator.weights_wanted.extend(changes.iter().cloned());
+        let all = self.operator.weights_wanted.iter();
+        let all = all
+            .map(|(role, weight)| (role.to_string(), *weight))
+            .collect();
+        self.persist(
+            Mutation::PutWeights(all),
+            registration::Pending::Operator(Pending::Weights { reply, changes }),
+        );
+        Ok(())
+    }
+
+    pub(super) fn weights_stored(&mut self, reply: ReplyId, changes: Vec<(Role, f64)>) {
+        let updated = self.allocator.update_weights(&changes);
+        self.agreed("updating weights", updated);
+        let changed: BTreeSet<Role> = changes.iter().map(|(role, _)| role.clone()).collect();
+        self.weights.extend(changes);
+        let offers = self.outstanding();
+        let plan = self.allocator.rescind_for_weights(&changed, &offers);
+        plan.iter().for_each(|offer| self.rescind(offer));
+        self.allocate_due = true;
+        self.reply(reply, Answer::Done);
+    }
+}

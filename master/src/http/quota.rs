@@ -1,0 +1,63 @@
+//! `/quota`: what roles are guaranteed and limited to.
+
+use std::sync::Arc;
+
+use axum::extract::Request as HttpRequest;
+use axum::response::Response;
+use http::{Method, StatusCode};
+use meseta_proto::json;
+use meseta_proto::mesos::v1::quota::QuotaRequest;
+
+use super::output::decode;
+use super::{BODY_MAX, Endpoint, Site, answered, body, not_json, text, v0};
+use crate::core::{Answer, Request};
+
+pub(super) async fn handle(site: &Arc<Site>, request: HttpRequest) -> Response {
+    match *request.method() {
+        Method::POST => set(site, request).await,
+        Method::DELETE => remove(site, request.uri().path()).await,
+        _ => v0::read(site, Endpoint::Quota, request.uri().query()).await,
+    }
+}
+
+async fn set(site: &Site, request: HttpRequest) -> Response {
+    let bytes = match body::read(request.into_body(), BODY_MAX).await {
+        Ok(bytes) => bytes,
+        Err(error) => return error.response(),
+    };
+    let request: QuotaRequest = match json::from_slice(&bytes) {
+        Ok(request) => request,
+        Err(error) => return not_json("set quota", &bytes, &error),
+    };
+    answered(
+        site.handle
+            .administer(Request::SetQuota(Box::new(request)))
+            .await,
+    )
+}
+
+/// The role is everything behind `/quota/`: its name may have slashes.
+async fn remove(site: &Site, path: &str) -> Response {
+    // As Mesos names it, whichever way it was asked for.
+    let inner = path.trim_start_matches('/');
+    let inner = inner.strip_prefix("master/").unwrap_or(inner);
+    let shown = format!("/master/{inner}");
+    let role = inner
+        .strip_prefix("quota/")
+        .map(|role| role.trim_matches('/'));
+    let Some(role) = role.filter(|role| !role.is_empty()) else {
+        let message = format!(
+            "Failed to parse remove quota request for path '{shown}': expected 3 tokens, found 2 \
+             tokens"
+        );
+        return text(StatusCode::BAD_REQUEST, message);
+    };
+    let role = decode(role);
+    let answer = site.handle.administer(Request::RemoveQuota { role }).await;
+    answered(answer.map(|answer| match answer {
+        Answer::BadRequest(reason) => Answer::BadRequest(format!(
+            "Failed to remove quota for path '{shown}': {reason}"
+        )),
+        other => other,
+    }))
+}

@@ -1,0 +1,41 @@
+//! `/weights`: what roles are due in comparison with each other.
+
+use std::sync::Arc;
+
+use axum::extract::Request as HttpRequest;
+use axum::response::Response;
+use http::{Method, StatusCode};
+use meseta_proto::json;
+use meseta_proto::mesos::v1::WeightInfo;
+
+use super::{BODY_MAX, Endpoint, Site, answered, body, not_json, text, v0};
+use crate::operator;
+
+pub(super) async fn handle(site: &Arc<Site>, request: HttpRequest) -> Response {
+    if request.method() != Method::PUT {
+        return v0::read(site, Endpoint::Weights, request.uri().query()).await;
+    }
+    let bytes = match body::read(request.into_body(), BODY_MAX).await {
+        Ok(bytes) => bytes,
+        Err(error) => return error.response(),
+    };
+    let infos: Vec<WeightInfo> = match json::many_from_slice(&bytes) {
+        Ok(infos) => infos,
+        Err(error) => return invalid(&bytes, &error),
+    };
+    answered(site.handle.administer(operator::weights(infos)).await)
+}
+
+fn invalid(body: &[u8], error: &json::Error) -> Response {
+    let shown = String::from_utf8_lossy(body);
+    let message = match error {
+        json::Error::Convert { reason, .. } if reason == "Expecting a JSON array" => format!(
+            "Failed to parse update weights request JSON '{shown}': Unexpected JSON type parsed"
+        ),
+        json::Error::Convert { reason, .. } => {
+            format!("Failed to convert weights JSON array to protobuf '{shown}': {reason}")
+        }
+        json::Error::Syntax { .. } => return not_json("update weights", body, error),
+    };
+    text(StatusCode::BAD_REQUEST, message)
+}

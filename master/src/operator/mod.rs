@@ -1,0 +1,166 @@
+//! The operator API, apart from how it is spoken: which call asks what, and its answer.
+//!
+//! Entered through [`check`] and then [`execute`], by HTTP and gRPC alike. Questions are answered from a
+//! snapshot, requests by the core. Invariant: nothing is decided here.
+
+mod answers;
+
+use std::sync::Arc;
+
+use meseta_proto::mesos::v1::WeightInfo;
+use meseta_proto::mesos::v1::master::call::Type as CallType;
+use meseta_proto::mesos::v1::master::{Call, Response};
+
+use crate::core::{Answer, Request};
+use crate::http::{Site, reservations};
+use crate::shell::Closed;
+
+/// What came of a call.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// Of one that asks nothing back.
+    Done(Answer),
+    Response(Box<Response>),
+}
+
+/// Says what a call is, if it has the parts that it needs.
+pub(crate) fn check(call: Call) -> Result<(CallType, Call), String> {
+    const FAILED: &str = "Failed to validate master::Call: Expecting";
+    let kind = call.r#type.and_then(|kind| CallType::try_from(kind).ok());
+    let Some(kind) = kind.filter(|kind| *kind != CallType::Unknown) else {
+        return Err(format!("{FAILED} 'type' to be present"));
+    };
+    match missing(kind, &call) {
+        Some(part) => Err(format!("{FAILED} '{part}' to be present")),
+        None => Ok((kind, call)),
+    }
+}
+
+/// Names the body that a call lacks.
+fn missing(kind: CallType, call: &Call) -> Option<&'static str> {
+    let (present, part) = match kind {
+        CallType::Unknown
+        | CallType::GetHealth
+        | CallType::GetFlags
+        | CallType::GetVersion
+        | CallType::GetLoggingLevel
+        | CallType::GetState
+        | CallType::GetAgents
+        | CallType::GetFrameworks
+        | CallType::GetExecutors
+        | CallType::GetOperations
+        | CallType::GetTasks
+        | CallType::GetRoles
+        | CallType::GetWeights
+        | CallType::GetMaster
+        | CallType::Subscribe
+        | CallType::GetMaintenanceStatus
+        | CallType::GetMaintenanceSchedule
+        | CallType::GetQuota => return None,
+        CallType::GetMetrics => (call.get_metrics.is_some(), "get_metrics"),
+        CallType::SetLoggingLevel => (call.set_logging_level.is_some(), "set_logging_level"),
+        CallType::ListFiles => (call.list_files.is_some(), "list_files"),
+        CallType::ReadFile => (call.read_file.is_some(), "read_file"),
+        CallType::UpdateWeights => (call.update_weights.is_some(), "update_weights"),
+        CallType::ReserveResources => (call.reserve_resources.is_some(), "reserve_resources"),
+        CallType::UnreserveResources => (call.unreserve_resources.is_some(), "unreserve_resources"),
+        CallType::CreateVolumes => (call.create_volumes.is_some(), "create_volumes"),
+        CallType::DestroyVolumes => (call.destroy_volumes.is_some(), "destroy_volumes"),
+        CallType::GrowVolume => match &call.grow_volume {
+            None => (false, "grow_volume"),
+            Some(body) => (body.agent_id.is_some(), "agent_id"),
+        },
+        CallType::ShrinkVolume => match &call.shrink_volume {
+            None => (false, "shrink_volume"),
+            Some(body) => (body.agent_id.is_some(), "agent_id"),
+        },
+        CallType::UpdateMaintenanceSchedule => (
+            call.update_maintenance_schedule.is_some(),
+            "update_maintenance_schedule",
+        ),
+        CallType::StartMaintenance => (call.start_maintenance.is_some(), "start_maintenance"),
+        CallType::StopMaintenance => (call.stop_maintenance.is_some(), "stop_maintenance"),
+        CallType::DrainAgent => (call.drain_agent.is_some(), "drain_agent"),
+        CallType::DeactivateAgent => (call.deactivate_agent.is_some(), "deactivate_agent"),
+        CallType::ReactivateAgent => (call.reactivate_agent.is_some(), "reactivate_agent"),
+        CallType::UpdateQuota => (call.update_quota.is_some(), "update_quota"),
+        CallType::SetQuota => (call.set_quota.is_some(), "set_quota"),
+        CallType::RemoveQuota => (call.remove_quota.is_some(), "remove_quota"),
+        CallType::Teardown => (call.teardown.is_some(), "teardown"),
+        CallType::MarkAgentGone => (call.mark_agent_gone.is_some(), "mark_agent_gone"),
+    };
+    (!present).then_some(part)
+}
+
+/// Carries a checked call out.
+pub(crate) async fn execute(
+    site: &Arc<Site>,
+    kind: CallType,
+    call: Call,
+) -> Result<Outcome, Closed> {
+    if kind == CallType::Teardown {
+        let id = call.teardown.map(|teardown| teardown.framework_id.value);
+        let answer = site.handle.teardown(id.unwrap_or_default()).await?;
+        return Ok(Outcome::Done(answer));
+    }
+    if reservations::CALLS.contains(&kind) {
+        let answer = match reservations::of_call(kind, call) {
+            Some((agent, operation)) => site.handle.operate(agent, operation, None).await?,
+            None => Answer::BadRequest("Failed to validate master::Call".to_owned()),
+        };
+        return Ok(Outcome::Done(answer));
+    }
+    if let Some(request) = request(call) {
+        let answer = site.handle.administer(request).await?;
+        return Ok(Outcome::Done(explained(kind, answer)));
+    }
+    let snapshot = site.handle.snapshot().await?;
+    let site = site.clone();
+    let rendering = tokio::task::spawn_blocking(move || answers::answer(&site, &snapshot, kind));
+    let response = rendering.await.map_err(|_| Closed)?;
+    Ok(match response {
+        Some(response) => Outcome::Response(Box::new(response)),
+        None => Outcome::Done(Answer::NotImplemented(format!(
+            "{} is not supported by this version of the master",
+            kind.as_str_name()
+        ))),
+    })
+}
+
+/// What a call asks of the core; `None` if it only asks how things are.
+fn request(call: Call) -> Option<Request> {
+    if let Some(set) = call.set_quota {
+        return Some(Request::SetQuota(Box::new(set.quota_request)));
+    }
+    if let Some(remove) = call.remove_quota {
+        return Some(Request::RemoveQuota { role: remove.role });
+    }
+    if let Some(update) = call.update_quota {
+        return Some(Request::UpdateQuota {
+            force: update.force.unwrap_or_default(),
+            configs: update.quota_configs,
+        });
+    }
+    if let Some(update) = call.update_weights {
+        return Some(weights(update.weight_infos));
+    }
+    None
+}
+
+/// The request that sets these weights.
+pub(crate) fn weights(infos: Vec<WeightInfo>) -> Request {
+    let weights = infos
+        .into_iter()
+        .map(|info| (info.role.unwrap_or_default(), info.weight));
+    Request::UpdateWeights(weights.collect())
+}
+
+/// Says of what a bare reason is the reason.
+fn explained(kind: CallType, answer: Answer) -> Answer {
+    match (kind, answer) {
+        (CallType::RemoveQuota, Answer::BadRequest(reason)) => {
+            Answer::BadRequest(format!("Failed to remove quota: {reason}"))
+        }
+        (_, answer) => answer,
+    }
+}

@@ -1,0 +1,267 @@
+//! Quota and weights as operators type them: the documents' requests, and a master that is killed.
+
+use meseta_tests::cluster::Setup;
+use meseta_tests::http::{self, Answer};
+use meseta_tests::{Cluster, Encoding, Framework};
+use serde_json::{Value, json};
+
+use crate::{Scenario, anywhere};
+
+pub(crate) const ALL: &[Scenario] = &[
+    ("the_documents_requests", anywhere, requests),
+    (
+        "the_documents_slips_are_refused_with_their_place",
+        anywhere,
+        slips,
+    ),
+    ("weights_as_mesos_answers_them", anywhere, weights),
+    (
+        "quota_is_enforced_across_a_kill_of_the_master",
+        anywhere,
+        kill,
+    ),
+];
+
+const REQUEST: &str = r#"{
+  "role": "role1",
+  "guarantee": [
+    {
+      "name": "cpus",
+      "type": "SCALAR",
+      "scalar": { "value": 12 }
+    },
+    {
+      "name": "mem",
+      "type": "SCALAR",
+      "scalar": { "value": 6144 }
+    }
+  ]
+}"#;
+
+fn cluster() -> Cluster {
+    Cluster::start(Setup {
+        agent_flags: vec!["--resources=cpus:16;mem:16384;disk:4096;ports:[31000-31999]".into()],
+        ..Setup::default()
+    })
+}
+
+fn post(cluster: &Cluster, path: &str, body: &str) -> Answer {
+    http::post(
+        &format!("{}{path}", cluster.master.url),
+        &[],
+        body.as_bytes(),
+    )
+}
+
+fn get(cluster: &Cluster, path: &str) -> Value {
+    let answer = http::get(&format!("{}{path}", cluster.master.url));
+    assert_eq!(answer.status, 200, "{path}: {}", answer.text());
+    answer.json()
+}
+
+fn delete(cluster: &Cluster, path: &str) -> Answer {
+    http::delete(&format!("{}{path}", cluster.master.url))
+}
+
+fn is_done(answer: &Answer) {
+    assert_eq!((answer.status, answer.text()), (200, String::new()));
+    assert_eq!(answer.header("content-type"), None);
+}
+
+fn requests() {
+    let cluster = cluster();
+    assert_eq!(get(&cluster, "/quota"), json!({}));
+    is_done(&post(&cluster, "/quota", REQUEST));
+    let expected = json!([{"role": "role1", "guarantee": [
+        {"name": "cpus", "type": "SCALAR", "scalar": {"value": 12.0}, "role": "*"},
+        {"name": "mem", "type": "SCALAR", "scalar": {"value": 6144.0}, "role": "*"}]}]);
+    assert_eq!(get(&cluster, "/quota")["infos"], expected);
+    assert_eq!(
+        get(&cluster, "/master/quota")["configs"],
+        json!([{"role": "role1", "guarantees": {"cpus": {"value": 12.0}, "mem": {"value": 6144.0}},
+            "limits": {"cpus": {"value": 12.0}, "mem": {"value": 6144.0}}}])
+    );
+    let again = post(&cluster, "/quota", REQUEST);
+    assert_eq!(
+        (again.status, again.text().as_str()),
+        (
+            400,
+            "Failed to validate set quota request: Cannot set quota for role 'role1' which \
+             already has quota"
+        )
+    );
+    let second = REQUEST.replace("role1", "role2");
+    let conflict = post(&cluster, "/quota", &second);
+    assert_eq!(
+        (conflict.status, conflict.text().as_str()),
+        (
+            409,
+            "Quota guarantees overcommit the cluster (use 'force' to bypass this check): Total \
+             quota guarantees 'cpus:24; mem:12288' exceed cluster capacity 'cpus:16; disk:4096; \
+             mem:16384'"
+        )
+    );
+    is_done(&post(
+        &cluster,
+        "/quota",
+        &second.replacen('{', "{\n\"force\": true,", 1),
+    ));
+    for (path, status, text) in [
+        ("/quota/role1", 200, ""),
+        (
+            "/quota/role1",
+            400,
+            "Failed to remove quota for path '/master/quota/role1': Role 'role1' has no quota set",
+        ),
+        ("/master/quota/role2", 200, ""),
+        (
+            "/quota/",
+            400,
+            "Failed to parse remove quota request for path '/master/quota/': expected 3 tokens, found 2 tokens",
+        ),
+        (
+            "/quota",
+            400,
+            "Failed to parse remove quota request for path '/master/quota': expected 3 tokens, found 2 tokens",
+        ),
+    ] {
+        let answer = delete(&cluster, path);
+        assert_eq!(
+            (answer.status, answer.text().as_str()),
+            (status, text),
+            "{path}"
+        );
+    }
+    assert_eq!(get(&cluster, "/quota"), json!({}));
+    let put = http::put(&format!("{}/quota", cluster.master.url), "{}");
+    assert_eq!(
+        (put.status, put.header("allow")),
+        (405, Some("GET, POST, DELETE"))
+    );
+}
+
+fn slips() {
+    let cluster = cluster();
+    // A comma after the last member, as the documents print it, and what follows it.
+    let comma = REQUEST.replacen("{ \"value\": 6144 }", "{ \"value\": 6144 },", 1);
+    let answer = post(&cluster, "/quota", &comma);
+    assert_eq!(answer.status, 400);
+    let text = answer.text();
+    assert!(
+        text.starts_with("Failed to parse set quota request JSON"),
+        "{text}"
+    );
+    assert!(text.ends_with("(line 13, column 5)"), "{text}");
+    let unclosed = post(&cluster, "/quota", "{");
+    let text = unclosed.text();
+    let expected = "Failed to parse set quota request JSON '{': syntax error at line 1 near: ";
+    assert!(text.starts_with(expected), "{text}");
+    assert!(text.ends_with("(line 1, column 1)"), "{text}");
+    for (body, text) in [
+        (
+            "{}",
+            "Failed to validate set quota request: QuotaInfo with invalid role: Role names cannot be the empty string",
+        ),
+        (
+            r#"{"role": "x"}"#,
+            "Failed to validate set quota request: QuotaInfo with empty 'guarantee'",
+        ),
+        (
+            r#"{"role": "p", "guarantee": [{"name": "ports", "type": "RANGES", "ranges": {"range": [{"begin": 1, "end": 2}]}}]}"#,
+            "Failed to validate set quota request: QuotaInfo must not include non-scalar resources",
+        ),
+    ] {
+        let answer = post(&cluster, "/quota", body);
+        assert_eq!((answer.status, answer.text().as_str()), (400, text));
+    }
+    let wrong_type = post(&cluster, "/quota", r#"{"role": "x", "guarantee": "all"}"#);
+    assert_eq!(wrong_type.status, 400, "{}", wrong_type.text());
+    let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
+    assert_eq!(post(&cluster, "/quota", &deep).status, 400);
+    assert_eq!(get(&cluster, "/quota"), json!({}), "nothing was changed");
+}
+
+fn weights() {
+    let cluster = Cluster::start(Setup {
+        master_flags: vec!["--roles=dev,ops".into(), "--weights=ops=3".into()],
+        ..Setup::default()
+    });
+    let put = |body: &str| http::put(&format!("{}/weights", cluster.master.url), body);
+    is_done(&put(r#"[{"role": "dev", "weight": 2.5}]"#));
+    let expected = json!([{"weight": 2.5, "role": "dev"}, {"weight": 3.0, "role": "ops"}]);
+    assert_eq!(get(&cluster, "/weights"), expected);
+    for (body, text) in [
+        (
+            r#"[{"role": "dev", "weight": 0}]"#,
+            "Failed to validate update weights request JSON for role 'dev': Invalid weight '0': Weights must be positive",
+        ),
+        (
+            r#"[{"role": "", "weight": 1}]"#,
+            "Failed to validate update weights request JSON: Invalid role '': Role names cannot be the empty string",
+        ),
+        (
+            "{}",
+            "Failed to parse update weights request JSON '{}': Unexpected JSON type parsed",
+        ),
+        (
+            r#"[{"role": "dev"}]"#,
+            "Failed to convert weights JSON array to protobuf '[{\"role\": \"dev\"}]': Missing required fields: weight",
+        ),
+        (
+            r#"[{"role": "qa", "weight": 1}]"#,
+            "Failed to validate update weights request JSON: Unknown role 'qa'",
+        ),
+    ] {
+        let answer = put(body);
+        assert_eq!((answer.status, answer.text().as_str()), (400, text));
+    }
+    let posted = post(&cluster, "/weights", "[]");
+    assert_eq!(
+        (posted.status, posted.header("allow")),
+        (405, Some("GET, PUT"))
+    );
+    is_done(&put("[]"));
+    assert_eq!(get(&cluster, "/weights"), expected);
+    let call = json!({"type": "GET_WEIGHTS"});
+    let answer = http::post_json(&format!("{}/api/v1", cluster.master.url), &call);
+    assert_eq!(answer.json()["get_weights"]["weight_infos"], expected);
+}
+
+/// What one framework is offered in all, in cpus.
+fn offered(cluster: &Cluster, role: &str) -> f64 {
+    let info = meseta_tests::framework::framework_info(role);
+    let mut framework = Framework::subscribe(&cluster.scheduler_url(), Encoding::Json, &info);
+    let offer = framework.offer();
+    let resources = offer["resources"].as_array().expect("resources").iter();
+    let cpus = resources.filter(|resource| resource["name"] == "cpus");
+    cpus.map(|cpus| cpus["scalar"]["value"].as_f64().expect("a number"))
+        .sum()
+}
+
+fn kill() {
+    let mut cluster = cluster();
+    is_done(&post(&cluster, "/quota", REQUEST));
+    is_done(&http::put(
+        &format!("{}/weights", cluster.master.url),
+        r#"[{"role": "role1", "weight": 4}]"#,
+    ));
+    let before = (get(&cluster, "/quota"), get(&cluster, "/weights"));
+    cluster.restart_master();
+    assert_eq!((get(&cluster, "/quota"), get(&cluster, "/weights")), before);
+    cluster.wait_for_agents(1);
+    // Sixteen less the twelve that are kept for role1; and role1 gets its twelve and no more.
+    assert!((offered(&cluster, "other") - 4.0).abs() < 1e-9);
+    assert!((offered(&cluster, "role1") - 12.0).abs() < 1e-9);
+    let roles = get(&cluster, "/roles");
+    let roles = roles["roles"].as_array().expect("roles");
+    let role1 = roles.iter().find(|role| role["name"] == "role1");
+    let role1 = role1.expect("a role with quota is shown");
+    assert_eq!(
+        role1["quota"]["guarantee"],
+        json!({"cpus": 12.0, "mem": 6144.0})
+    );
+    assert_eq!(role1["weight"], 4.0);
+    is_done(&delete(&cluster, "/quota/role1"));
+    cluster.restart_master();
+    assert_eq!(get(&cluster, "/quota"), json!({}));
+}
