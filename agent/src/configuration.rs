@@ -9,7 +9,7 @@ use meseta_proto::convert;
 use meseta_proto::mesos::v1 as pb;
 use meseta_resources::{Attributes, Resources, Role, validate_command_line_resources};
 
-use crate::checkpoint::AgentImage;
+use crate::checkpoint::{AgentImage, ResourcesRecord};
 use crate::detect::{Machine, complete};
 use crate::flags::Flags;
 use crate::isolation::{self, IsolationSettings};
@@ -49,6 +49,22 @@ pub enum ConfigurationError {
         path: String,
         /// Why.
         why: String,
+    },
+    /// `--resources` and what was reserved of them contradict each other.
+    #[error(
+        "the resources {given} do not hold {missing}, of which this agent has made reservations or \
+         volumes ({checkpointed}): give at least what it had before, or, to lose them, move {path} \
+         away"
+    )]
+    Checkpointed {
+        /// What the configuration gives.
+        given: String,
+        /// What was made of it.
+        checkpointed: String,
+        /// What is missing of it.
+        missing: String,
+        /// The record's folder.
+        path: String,
     },
     /// A flag that may not be zero.
     #[error("--{0} must be more than nothing")]
@@ -195,6 +211,25 @@ fn read_variables(flags: &Flags) -> Result<BTreeMap<String, String>, Configurati
     };
     let text = text_of("executor_environment_variables", value)?;
     serde_json::from_str(&text).map_err(|error| ConfigurationError::Variables(error.to_string()))
+}
+
+/// Whether the configuration still gives what reservations and volumes were made of.
+pub(crate) fn check_holdings(
+    work_dir: &Path,
+    resources: &Resources,
+    record: Option<&ResourcesRecord>,
+) -> Result<(), ConfigurationError> {
+    let Some(record) = record else { return Ok(()) };
+    let checkpointed = convert::resources(&record.resources).unwrap_or_default();
+    let Err(error) = resources.with_checkpointed(&checkpointed) else {
+        return Ok(());
+    };
+    Err(ConfigurationError::Checkpointed {
+        given: resources.to_string(),
+        checkpointed: checkpointed.to_string(),
+        missing: error.wanted.to_string(),
+        path: work_dir.join("meta/resources").display().to_string(),
+    })
 }
 
 /// Whether the agent may come back as the one it was.

@@ -298,6 +298,7 @@ impl Node {
         let resources = self.configuration.resources_of_machine(work_dir);
         let info = agent_info(&self.flags, &self.configuration, &resources, self.told);
         configuration::check_compatible(&self.flags, image.agent.as_ref(), &info)?;
+        configuration::check_holdings(self.layout.work_dir(), &resources, image.holdings.as_ref())?;
         let options = Options {
             address: pb::Address {
                 hostname: Some(info.hostname.clone()),
@@ -358,6 +359,9 @@ const CAPABILITIES: &[Capability] = &[
     Capability::MultiRole,
     Capability::HierarchicalRole,
     Capability::ReservationRefinement,
+    Capability::ResourceProvider,
+    Capability::ResizeVolume,
+    Capability::AgentOperationFeedback,
     Capability::TaskResourceLimits,
 ];
 
@@ -506,6 +510,9 @@ fn open_blocking(
         Vec::new(),
     )
     .map_err(|error| unusable(&error))?;
+    if let Some(record) = &image.holdings {
+        store.restore_volumes(record).map_err(RunError::Store)?;
+    }
     // Only now: a start that fails before must find the old boot again.
     store
         .remember_boot(boot.as_str())

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! meta/boot_id, meta/instance
+//! meta/resources/resources_and_operations.state   reservations, volumes, operations
 //! meta/slaves/latest -> <agent>
 //! meta/slaves/<agent>/slave.info
 //! meta/slaves/<agent>/frameworks/<framework>/framework.info
@@ -9,7 +10,7 @@
 //! meta/quarantine/…        what could not be read
 //! meta/retired/…           what is on its way out
 //! slaves/<agent>/frameworks/<framework>/executors/<executor>/runs/{latest -> <container>, <container>/}   sandboxes
-//! volumes/roles/<role>/<id>/   persistent volumes
+//! volumes/roles/<role>/<persistence id>/   persistent volumes; a role's slashes are blanks here
 //! ```
 //! Ids are validated before they get here: each is one path component.
 
@@ -77,6 +78,12 @@ impl Layout {
 
     pub(super) fn retired(&self) -> PathBuf {
         self.meta().join("retired")
+    }
+
+    pub(super) fn holdings(&self) -> PathBuf {
+        self.meta()
+            .join("resources")
+            .join("resources_and_operations.state")
     }
 
     pub(super) fn agents(&self) -> PathBuf {

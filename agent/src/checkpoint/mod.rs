@@ -6,6 +6,7 @@
 
 mod durable;
 mod frame;
+mod holdings;
 mod janitor;
 mod layout;
 mod read;
@@ -16,6 +17,7 @@ mod tests;
 
 pub use durable::StoreError;
 pub use frame::FrameError;
+pub use holdings::{Holdings, ResourcesRecord, volume_path};
 pub use layout::{Layout, RunKey, TaskKey};
 pub use read::{AgentImage, Damage, FrameworkImage, Image, ReadError, RunImage, TaskImage, read};
 pub use records::{

@@ -14,6 +14,7 @@ use prost::Message as _;
 
 use super::durable::{self, StoreError};
 use super::frame::{self, FrameError};
+use super::holdings::ResourcesRecord;
 use super::layout::{Layout, RunKey, TASK_INFO, TASK_UPDATES, TaskKey};
 use super::records::{AgentRecord, FrameworkRecord, LogEntry, LogRecord, TaskRecord};
 
@@ -26,6 +27,8 @@ pub struct Image {
     pub instance: Option<String>,
     /// Who the agent was.
     pub agent: Option<AgentImage>,
+    /// What was reserved and made at run time.
+    pub holdings: Option<ResourcesRecord>,
     /// Its frameworks, by id.
     pub frameworks: Vec<FrameworkImage>,
     /// What could not be read.
@@ -117,6 +120,7 @@ pub fn read(layout: &Layout) -> Result<Image, ReadError> {
         instance: reader.text(&layout.instance())?,
         ..Image::default()
     };
+    image.holdings = reader.holdings()?;
     if let Some(id) = reader.latest_agent() {
         let record = reader.message::<AgentRecord>(&layout.agent_info(&id))?;
         image.frameworks = reader.frameworks(&id)?;
@@ -132,6 +136,23 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
+    /// A damaged record is set aside: the volumes' directories stay, but nothing knows of them.
+    fn holdings(&mut self) -> Result<Option<ResourcesRecord>, ReadError> {
+        let path = self.layout.holdings();
+        let damages_before = self.damages.len();
+        let record = self.message::<ResourcesRecord>(&path)?;
+        if self.damages.len() > damages_before {
+            let aside = self
+                .layout
+                .quarantine()
+                .join("resources_and_operations.state");
+            let mut batch = durable::Batch::default();
+            batch.move_away(&path, &aside).map_err(ReadError::Repair)?;
+            batch.finish().map_err(ReadError::Repair)?;
+        }
+        Ok(record)
+    }
+
     fn latest_agent(&mut self) -> Option<AgentId> {
         let link = self.layout.latest_agent();
         let target = fs::read_link(&link).ok()?;

@@ -8,10 +8,11 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use meseta_resources::{AgentId, FrameworkId};
+use meseta_resources::{AgentId, FrameworkId, Resource};
 use prost::Message as _;
 
 use super::durable::{Batch, StoreError};
+use super::holdings::{self, Holdings, ResourcesRecord, volume_path};
 use super::janitor::Janitor;
 use super::layout::{Layout, RunKey, TASK_INFO, TASK_UPDATES, TaskKey};
 use super::records::{AgentRecord, FrameworkRecord, LogEntry, LogRecord, TaskRecord};
@@ -48,6 +49,16 @@ pub enum Write {
         key: Arc<TaskKey>,
         /// What.
         entry: Box<LogEntry>,
+    },
+    /// What was reserved and made at run time, and what is to be told of it; replaces what was
+    /// written before.
+    Resources {
+        /// All of it.
+        holdings: Arc<Holdings>,
+        /// Volumes that are new in it.
+        created: Vec<Resource>,
+        /// Volumes that are gone from it.
+        destroyed: Vec<Resource>,
     },
     /// A run is over and all its updates are acknowledged: nothing of it is needed any more.
     Retire {
@@ -144,6 +155,11 @@ impl Store {
                 let body = LogRecord::of((**entry).clone()).encode_to_vec();
                 appends.push(batch, path, body)
             }
+            Write::Resources {
+                holdings,
+                created,
+                destroyed,
+            } => self.write_holdings(holdings, created, destroyed, batch),
             Write::Retire { key } => {
                 appends.flush(batch)?;
                 batch.move_away(&self.top_of(key), &self.janitor.place())
@@ -154,6 +170,51 @@ impl Store {
                 batch.move_away(&framework, &self.janitor.place())
             }
         }
+    }
+
+    fn write_holdings(
+        &self,
+        holdings: &Holdings,
+        created: &[Resource],
+        destroyed: &[Resource],
+        batch: &mut Batch,
+    ) -> Result<(), StoreError> {
+        for volume in created {
+            holdings::make_volume(&self.layout, volume, batch)?;
+        }
+        batch.write_file(&self.layout.holdings(), &holdings.encode(destroyed))?;
+        if destroyed.is_empty() {
+            return Ok(());
+        }
+        // Data goes only once nothing durable names it.
+        batch.finish()?;
+        for volume in destroyed {
+            holdings::remove_volume(&self.layout, volume, &self.janitor.place(), batch)?;
+        }
+        Ok(())
+    }
+
+    /// Completes what a crash may have cut short: directories of volumes that were made, and those of
+    /// volumes that were destroyed.
+    pub fn restore_volumes(&self, record: &ResourcesRecord) -> Result<(), StoreError> {
+        let mut batch = Batch::default();
+        let volumes = holdings::volumes(&record.resources);
+        for volume in &volumes {
+            holdings::make_volume(&self.layout, volume, &mut batch)?;
+        }
+        for volume in holdings::volumes(&record.destroyed) {
+            let path = volume_path(&self.layout, &volume);
+            if !volumes
+                .iter()
+                .any(|kept| volume_path(&self.layout, kept) == path)
+            {
+                let aside = self.janitor.place();
+                holdings::remove_volume(&self.layout, &volume, &aside, &mut batch)?;
+            }
+        }
+        batch.finish()?;
+        self.janitor.wake();
+        Ok(())
     }
 
     /// The highest folder that holds this run and nothing else: with the usual single run that is its
@@ -184,12 +245,39 @@ pub struct Commit<'s, 'w> {
 }
 
 impl Commit<'_, '_> {
+    /// Whether the next write replaces the front one before anybody could be told of it: a thousand
+    /// operations at once are one record.
+    fn is_overtaken(&self) -> bool {
+        let front = self.writes.front();
+        let destroys_nothing = matches!(
+            front, Some(Write::Resources { destroyed, .. }) if destroyed.is_empty()
+        );
+        destroys_nothing && matches!(self.writes.get(1), Some(Write::Resources { .. }))
+    }
+
     /// Goes on where the last error stopped it.
     pub fn resume(&mut self) -> Result<(), StoreError> {
         while let Some(write) = self.writes.front() {
+            if self.is_overtaken() {
+                if let Write::Resources { created, .. } = write {
+                    for volume in created {
+                        let layout = &self.store.layout;
+                        holdings::make_volume(layout, volume, &mut self.batch)?;
+                    }
+                }
+                self.writes.pop_front();
+                continue;
+            }
             self.store
                 .carry_out(write, &mut self.batch, &mut self.appends)?;
-            self.retired |= matches!(write, Write::Retire { .. } | Write::RetireFramework { .. });
+            self.retired |= match write {
+                Write::Retire { .. } | Write::RetireFramework { .. } => true,
+                Write::Resources { destroyed, .. } => !destroyed.is_empty(),
+                Write::Agent { .. }
+                | Write::Framework { .. }
+                | Write::Task { .. }
+                | Write::Log { .. } => false,
+            };
             self.writes.pop_front();
         }
         self.appends.flush(&mut self.batch)?;

@@ -10,8 +10,8 @@ use std::time::Duration;
 use meseta_isolators::{Demand, ProcessIdentity};
 use meseta_proto::convert;
 use meseta_proto::meseta::v1 as wire;
-use meseta_proto::meseta::v1::agent_frame::Message as ToMaster;
 use meseta_proto::mesos::v1 as pb;
+use meseta_proto::mesos::v1::framework_info::capability::Type as FrameworkCapability;
 use meseta_proto::mesos::v1::task_status::{Reason, Source};
 use meseta_resources::{ContainerId, ExecutorId, FrameworkId, Now, Resources, Role};
 use tracing::{info, warn};
@@ -19,6 +19,7 @@ use tracing::{info, warn};
 use super::demand::demand;
 use super::model::{Executor, Framework, Phase, Task};
 use super::registration::stream_key;
+use super::states::{dropped_or_lost, has_capability};
 use super::{Action, AgentCore, Destination, LaunchPlan, StreamKey, Timer};
 use crate::checkpoint::{FrameworkRecord, LogEntry, RunKey, Started, TaskKey, TaskRecord, Write};
 
@@ -58,7 +59,9 @@ impl AgentCore {
             );
             return;
         }
-        let accepted = self.check(&run.task);
+        let is_partition_aware =
+            has_capability(&run.framework, FrameworkCapability::PartitionAware);
+        let accepted = self.check(&run.task, is_partition_aware);
         match accepted {
             Ok((resources, demand)) => self.accept_task(now, &stream, run, resources, demand),
             Err(refusal) => {
@@ -76,7 +79,11 @@ impl AgentCore {
     }
 
     /// Everything that can be told of a task without touching the machine.
-    fn check(&self, task: &pb::TaskInfo) -> Result<(Resources, Demand), Refusal> {
+    fn check(
+        &self,
+        task: &pb::TaskInfo,
+        is_partition_aware: bool,
+    ) -> Result<(Resources, Demand), Refusal> {
         let ours = self.agent_id.as_ref().map(|id| id.as_str());
         if ours != Some(task.agent_id.value.as_str()) {
             return Err(Refusal::invalid(format!(
@@ -114,10 +121,12 @@ impl AgentCore {
         let resources = convert::resources(&task.resources).map_err(|error| {
             Refusal::invalid(format!("the task's resources are invalid: {error}"))
         })?;
-        if !resources.persistent_volumes().is_empty() {
-            return Err(Refusal::invalid(
-                "persistent volumes are not supported by this agent yet",
-            ));
+        if let Some(unknown) = self.unknown_resource(&resources) {
+            return Err(Refusal {
+                state: dropped_or_lost(is_partition_aware),
+                reason: Reason::ResourcesUnknown,
+                message: format!("the task's {unknown} is not on this agent"),
+            });
         }
         let demand =
             demand(&resources, &task.limits, self.options.enforceable).map_err(Refusal::invalid)?;
@@ -286,27 +295,6 @@ impl AgentCore {
             );
             self.answer_for_absent(now, &stream, status);
         }
-    }
-
-    pub(super) fn decline_operation(&mut self, apply: wire::ApplyOperation) {
-        warn!("declined an operation: this agent holds no reservations or volumes yet");
-        let status = pb::OperationStatus {
-            operation_id: apply.operation.id.clone(),
-            state: pb::OperationState::OperationDropped.into(),
-            message: Some("operations are not supported by this agent yet".to_owned()),
-            uuid: Some(pb::Uuid {
-                value: self.uuid().into_bytes().to_vec(),
-            }),
-            agent_id: self.agent_id.as_ref().map(|id| pb::AgentId {
-                value: id.to_string(),
-            }),
-            ..pb::OperationStatus::default()
-        };
-        self.send(ToMaster::OperationUpdate(wire::OperationUpdate {
-            framework_id: apply.framework_id,
-            status,
-            operation_uuid: apply.operation_uuid,
-        }));
     }
 
     pub(super) fn started(

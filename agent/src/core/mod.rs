@@ -9,6 +9,7 @@
 //! launch.rs        RUN_TASK → intent → launch → STARTING, RUNNING
 //! kill.rs          KILL, completion time, shutdown
 //! ending.rs        a container's end → terminal update
+//! operations.rs    reservations and volumes, and what is told of them
 //! updates.rs       streams of status updates and their acknowledgements
 //! recovery.rs      the state after a restart
 //! ```
@@ -21,6 +22,8 @@ mod io;
 mod kill;
 mod launch;
 mod model;
+mod operation_updates;
+mod operations;
 mod recovery;
 mod registration;
 mod snapshot;
@@ -55,6 +58,7 @@ pub use updates::{
 };
 
 use crate::checkpoint::{LogEntry, RunKey, Write};
+use operation_updates::OperationUpdates;
 use registration::Link;
 use updates::UNACKNOWLEDGED_UPDATES_MAX;
 
@@ -66,7 +70,7 @@ const COMPLETED_FRAMEWORKS_MAX: usize = 50;
 pub struct Options {
     /// What the master is told of the agent; `id` is filled in.
     pub info: pb::AgentInfo,
-    /// The agent's total.
+    /// What the configuration gives it.
     pub resources: Resources,
     /// Where the agent's own API is reached.
     pub address: pb::Address,
@@ -123,6 +127,9 @@ pub struct AgentCore {
     completed_frameworks: VecDeque<Arc<Framework>>,
     containers: BTreeMap<ContainerId, (FrameworkId, ExecutorId)>,
     updates: StatusUpdates,
+    /// All that the agent has, reservations and volumes included.
+    total: Resources,
+    operations: OperationUpdates,
     timers: BTreeSet<(Moment, Timer)>,
     counters: Counters,
     exit: Option<ExitReason>,
@@ -135,7 +142,6 @@ impl AgentCore {
     /// Before anything happened; `seed` is the source of all its uuids and jitter.
     pub fn new(options: Options, seed: u64) -> Self {
         Self {
-            options,
             rng: fastrand::Rng::with_seed(seed),
             state: State::Recovering,
             agent_id: None,
@@ -147,12 +153,15 @@ impl AgentCore {
             completed_frameworks: VecDeque::new(),
             containers: BTreeMap::new(),
             updates: StatusUpdates::default(),
+            total: options.resources.clone(),
+            operations: OperationUpdates::default(),
             timers: BTreeSet::new(),
             counters: Counters::default(),
             exit: None,
             lsn: Lsn::default(),
             sequence: 0,
             effects: Vec::new(),
+            options,
         }
     }
 
@@ -182,10 +191,10 @@ impl AgentCore {
     /// When [`AgentCore::step`] is to be called with [`Input::Tick`] at the latest.
     pub fn next_deadline(&self) -> Option<Moment> {
         let timer = self.timers.first().map(|(at, _)| *at);
-        match (timer, self.updates.next_due()) {
-            (Some(one), Some(other)) => Some(one.min(other)),
-            (one, other) => one.or(other),
-        }
+        [timer, self.updates.next_due(), self.operations.next_due()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Where the agent is in its life.
@@ -214,6 +223,9 @@ impl AgentCore {
         }
         for key in self.updates.due(now.moment) {
             self.send_head(&key);
+        }
+        for uuid in self.operations.due(now.moment) {
+            self.tell_operation(&uuid);
         }
     }
 

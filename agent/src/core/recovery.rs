@@ -48,6 +48,9 @@ impl AgentCore {
             info!(agent_id = %agent.id, "recovered the agent's identity");
             self.agent_id = Some(agent.id);
         }
+        if let Some(record) = recovery.image.holdings {
+            self.recover_holdings(now, record);
+        }
         for image in recovery.image.frameworks {
             let info = Arc::new(image.info);
             let mut framework = Framework::new(image.id.clone(), info);

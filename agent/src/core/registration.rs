@@ -7,6 +7,7 @@
 
 use std::time::Duration;
 
+use meseta_proto::convert::{self, Format};
 use meseta_proto::meseta::v1 as wire;
 use meseta_proto::meseta::v1::agent_frame::Message as ToMaster;
 use meseta_proto::meseta::v1::master_frame::Message as FromMaster;
@@ -100,7 +101,11 @@ impl AgentCore {
         let register = wire::Register {
             agent_info: info,
             version: self.options.version.clone(),
-            checkpointed_resources: Vec::new(),
+            checkpointed_resources: convert::to_resources(
+                &self.total.to_checkpoint(),
+                Format::PostRefinement,
+            )
+            .unwrap_or_default(),
             capabilities: self.options.capabilities.iter().map(capability).collect(),
             resource_version_uuid: None,
             address: Some(self.options.address.clone()),
@@ -118,7 +123,7 @@ impl AgentCore {
                 .map(|framework| (*framework.info).clone())
                 .collect(),
             completed_frameworks: Vec::new(),
-            operations: Vec::new(),
+            operations: self.operations.all().map(|one| (**one).clone()).collect(),
         })
     }
 
@@ -149,6 +154,7 @@ impl AgentCore {
 
     fn lose_master(&mut self) {
         self.updates.pause();
+        self.operations.pause();
         if self.state == State::Running {
             self.state = State::Disconnected;
         }
@@ -261,8 +267,8 @@ impl AgentCore {
                     "dropped a message to an executor that does not run here"
                 );
             }
-            FromMaster::ApplyOperation(apply) => self.decline_operation(apply),
-            FromMaster::AcknowledgeOperation(_) => {}
+            FromMaster::ApplyOperation(apply) => self.apply_operation(now, apply),
+            FromMaster::AcknowledgeOperation(message) => self.operation_acknowledged(&message),
             FromMaster::Drain(_) => warn!("draining is not something this agent can do yet"),
             FromMaster::Registered(_)
             | FromMaster::Acknowledge(_)
@@ -306,6 +312,12 @@ impl AgentCore {
         self.master = registered.master_info.map(std::sync::Arc::new);
         for key in self.updates.resume(now.moment) {
             self.send_head(&key);
+        }
+        for uuid in self.operations.resume(now.moment) {
+            self.tell_operation(&uuid);
+        }
+        for uuid in registered.unknown_operations {
+            self.answer_unknown_operation(now, uuid);
         }
         for task in registered.unknown_tasks {
             self.answer_unknown(now, &task);

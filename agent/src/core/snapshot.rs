@@ -70,6 +70,8 @@ pub struct Snapshot {
     pub capabilities: Vec<pb::agent_info::capability::Type>,
     /// Its total.
     pub resources: Resources,
+    /// Operations whose end is not acknowledged.
+    pub operations: Vec<Arc<pb::Operation>>,
     /// The master that it is registered with, or was last.
     pub master: Option<Arc<pb::MasterInfo>>,
     /// Frameworks with work here.
@@ -89,7 +91,8 @@ impl AgentCore {
             agent_id: self.agent_id.clone(),
             info: self.options.info.clone(),
             capabilities: self.options.capabilities.clone(),
-            resources: self.options.resources.clone(),
+            resources: self.total.clone(),
+            operations: self.operations.all().cloned().collect(),
             master: self.master.clone(),
             frameworks: self.frameworks.clone(),
             completed_frameworks: self.completed_frameworks.iter().cloned().collect(),

@@ -170,7 +170,10 @@ fn from_snapshot(
             Answer::GetAgent
         }
         Type::GetOperations => {
-            response.get_operations = Some(api::response::GetOperations::default());
+            let operations = snapshot.operations.iter();
+            response.get_operations = Some(api::response::GetOperations {
+                operations: operations.map(|one| (**one).clone()).collect(),
+            });
             Answer::GetOperations
         }
         Type::GetResourceProviders => {

@@ -13,6 +13,7 @@ pub(crate) mod monitor;
 pub(crate) mod recover;
 mod sandbox;
 mod spec;
+mod volumes;
 mod wishes;
 pub(crate) mod writer;
 

@@ -6,10 +6,12 @@
 use std::path::PathBuf;
 
 use meseta_isolators::{Command, ContainerName, ContainerSpec, Credentials, Rlimit};
+use meseta_proto::convert;
 
 use super::containerizer::Options;
 use super::environment::task_environment;
 use super::sandbox;
+use super::volumes;
 use super::writer::chain;
 use crate::core::LaunchPlan;
 
@@ -25,6 +27,9 @@ pub(super) fn container_spec(
         None
     };
     let sandbox = sandbox::create(&options.layout, &plan.run, credentials.as_ref())
+        .map_err(|error| chain(&error))?;
+    let resources = convert::resources(&plan.task.resources).map_err(|error| chain(&error))?;
+    volumes::provide(&options.layout, &sandbox, &resources, credentials.as_ref())
         .map_err(|error| chain(&error))?;
     let env =
         task_environment(&options.environment, plan, &sandbox).map_err(|error| chain(&error))?;

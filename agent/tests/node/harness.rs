@@ -413,6 +413,7 @@ fn registered() -> ToAgent {
         total_ping_timeout_seconds: 75.0,
         unknown_tasks: Vec::new(),
         master_info: None,
+        unknown_operations: Vec::new(),
     })
 }
 

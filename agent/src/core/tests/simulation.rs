@@ -412,6 +412,7 @@ pub(super) fn registered() -> ToAgent {
         total_ping_timeout_seconds: PING_TIMEOUT.as_secs_f64(),
         unknown_tasks: Vec::new(),
         master_info: None,
+        unknown_operations: Vec::new(),
     })
 }
 

@@ -1,0 +1,152 @@
+//! Ends of operations that the master has not acknowledged.
+//!
+//! Each is told at once, then after 10 s, then after twice as long each time up to 10 min, until it is
+//! acknowledged by its uuid. Knows nothing of disks or wires. Invariant: an end is told as long as it
+//! is here, and goes only by its acknowledgement.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use meseta_proto::mesos::v1 as pb;
+use meseta_resources::Moment;
+
+use super::{RETRY_INTERVAL_MAX, RETRY_INTERVAL_MIN};
+
+/// Names an operation.
+pub(super) type OperationUuid = [u8; 16];
+
+/// One that has ended here.
+#[derive(Debug)]
+struct Ended {
+    message: Arc<pb::Operation>,
+    /// Whether it is in the checkpoints; what never happened is not.
+    kept: bool,
+    interval: Duration,
+    /// Set while it is in flight.
+    retry_at: Option<Moment>,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct OperationUpdates {
+    ended: BTreeMap<OperationUuid, Ended>,
+    retries: BTreeSet<(Moment, OperationUuid)>,
+    /// Only while the master listens is anything in flight.
+    flowing: bool,
+}
+
+impl OperationUpdates {
+    /// Takes one up; whether it is to be told now.
+    pub(super) fn push(
+        &mut self,
+        now: Moment,
+        uuid: OperationUuid,
+        message: Arc<pb::Operation>,
+        kept: bool,
+    ) -> bool {
+        self.ended.insert(
+            uuid,
+            Ended {
+                message,
+                kept,
+                interval: RETRY_INTERVAL_MIN,
+                retry_at: None,
+            },
+        );
+        if self.flowing {
+            self.arm(now, uuid, RETRY_INTERVAL_MIN);
+        }
+        self.flowing
+    }
+
+    /// It is acknowledged, if that is the uuid of its status. Tells whether it was in the checkpoints.
+    pub(super) fn acknowledge(&mut self, uuid: &OperationUuid, status: &[u8]) -> Option<bool> {
+        let ended = self.ended.get(uuid)?;
+        let told = ended.message.latest_status.uuid.as_ref()?;
+        if told.value != status {
+            return None;
+        }
+        self.disarm(uuid);
+        self.ended.remove(uuid).map(|ended| ended.kept)
+    }
+
+    pub(super) fn get(&self, uuid: &OperationUuid) -> Option<&Arc<pb::Operation>> {
+        self.ended.get(uuid).map(|ended| &ended.message)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.ended.len()
+    }
+
+    /// All of them.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Arc<pb::Operation>> {
+        self.ended.values().map(|ended| &ended.message)
+    }
+
+    /// Those that belong into the checkpoints.
+    pub(super) fn kept(&self) -> Vec<Arc<pb::Operation>> {
+        let kept = self.ended.values().filter(|ended| ended.kept);
+        kept.map(|ended| ended.message.clone()).collect()
+    }
+
+    /// The master is gone: nothing is in flight.
+    pub(super) fn pause(&mut self) {
+        self.flowing = false;
+        self.retries.clear();
+        for ended in self.ended.values_mut() {
+            ended.retry_at = None;
+        }
+    }
+
+    /// The master is back: everything is to be told, and the pauses begin anew.
+    pub(super) fn resume(&mut self, now: Moment) -> Vec<OperationUuid> {
+        self.flowing = true;
+        let all: Vec<_> = self.ended.keys().copied().collect();
+        for uuid in &all {
+            self.arm(now, *uuid, RETRY_INTERVAL_MIN);
+        }
+        all
+    }
+
+    /// Those whose pause is over.
+    pub(super) fn due(&mut self, now: Moment) -> Vec<OperationUuid> {
+        let mut due = Vec::new();
+        while let Some((at, uuid)) = self.retries.first().copied() {
+            if at > now {
+                break;
+            }
+            let interval = self.ended.get(&uuid).map(|ended| ended.interval);
+            let doubled = interval.unwrap_or(RETRY_INTERVAL_MIN).saturating_mul(2);
+            self.arm(now, uuid, doubled.min(RETRY_INTERVAL_MAX));
+            due.push(uuid);
+        }
+        due
+    }
+
+    /// When [`OperationUpdates::due`] has something again.
+    pub(super) fn next_due(&self) -> Option<Moment> {
+        self.retries.first().map(|(at, _)| *at)
+    }
+
+    fn arm(&mut self, now: Moment, uuid: OperationUuid, interval: Duration) {
+        self.disarm(&uuid);
+        if let Some(ended) = self.ended.get_mut(&uuid) {
+            let at = now + interval;
+            ended.interval = interval;
+            ended.retry_at = Some(at);
+            self.retries.insert((at, uuid));
+        } else {
+            // Nothing to tell any more.
+            self.retries.retain(|(_, other)| *other != uuid);
+        }
+    }
+
+    fn disarm(&mut self, uuid: &OperationUuid) {
+        if let Some(ended) = self.ended.get_mut(uuid)
+            && let Some(at) = ended.retry_at.take()
+        {
+            self.retries.remove(&(at, *uuid));
+        }
+    }
+}

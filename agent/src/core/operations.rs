@@ -1,0 +1,227 @@
+//! Operations on reservations and volumes: done here, made durable, told until acknowledged.
+//!
+//! The master has checked and applied an operation before it sends it; here it is applied to the
+//! agent's own total, which counts. Invariants: what is told as FINISHED is in the checkpoints, with
+//! its volumes' directories; an operation is done once, however often it arrives.
+
+use std::sync::Arc;
+
+use meseta_proto::convert::{self, Format};
+use meseta_proto::meseta::v1 as wire;
+use meseta_proto::meseta::v1::agent_frame::Message as ToMaster;
+use meseta_proto::mesos::v1 as pb;
+use meseta_proto::mesos::v1::OperationState;
+use meseta_resources::{Now, Operation, Resource, Resources};
+use tracing::{error, info, warn};
+
+use super::AgentCore;
+use super::operation_updates::OperationUuid;
+use crate::checkpoint::{Holdings, ResourcesRecord, Write};
+
+/// Ended operations whose end is not acknowledged; more are dropped. The master's bound is the same.
+const UNACKNOWLEDGED_OPERATIONS_MAX: usize = 20_000;
+
+impl AgentCore {
+    pub(super) fn apply_operation(&mut self, now: Now, apply: wire::ApplyOperation) {
+        let Some(uuid) = uuid_of(&apply.operation_uuid) else {
+            warn!("dropped an operation whose uuid is none");
+            return;
+        };
+        if self.operations.get(&uuid).is_some() {
+            self.tell_operation(&uuid);
+            return;
+        }
+        let done = if self.operations.len() >= UNACKNOWLEDGED_OPERATIONS_MAX {
+            Err(format!(
+                "{UNACKNOWLEDGED_OPERATIONS_MAX} operations wait for their acknowledgement"
+            ))
+        } else {
+            self.carry_out(&apply.operation)
+        };
+        let name = apply.operation.r#type().as_str_name();
+        let uuid_text = uuid::Uuid::from_bytes(uuid);
+        match done {
+            Ok((operation, produced)) => {
+                info!(operation = name, uuid = %uuid_text, resources = %produced, "operation done");
+                let mut status = self.operation_status(OperationState::OperationFinished);
+                status.operation_id.clone_from(&apply.operation.id);
+                status.converted_resources =
+                    convert::to_resources(&produced, Format::PostRefinement).unwrap_or_default();
+                let message = self.operation_message(apply, status);
+                let tell = self
+                    .operations
+                    .push(now.moment, uuid, Arc::new(message), true);
+                let created = operation.created().to_vec();
+                let destroyed = operation.destroyed().to_vec();
+                self.persist_holdings(created, destroyed);
+                if tell {
+                    self.tell_operation(&uuid);
+                }
+            }
+            Err(reason) => {
+                error!(operation = name, uuid = %uuid_text, reason, "operation dropped");
+                let mut status = self.operation_status(OperationState::OperationDropped);
+                status.operation_id.clone_from(&apply.operation.id);
+                status.message = Some(reason);
+                let message = self.operation_message(apply, status);
+                if self
+                    .operations
+                    .push(now.moment, uuid, Arc::new(message), false)
+                {
+                    self.tell_operation(&uuid);
+                }
+            }
+        }
+    }
+
+    /// Does an operation to the total. Nothing has changed if that cannot be.
+    fn carry_out(
+        &mut self,
+        message: &pb::offer::Operation,
+    ) -> Result<(Operation, Resources), String> {
+        let operation = convert::operation(message).map_err(|error| error.to_string())?;
+        let operation = operation.unallocate();
+        let used = self.snapshot().allocated().unallocate();
+        if let Some(volume) = operation
+            .destroyed()
+            .iter()
+            .find(|volume| used.contains_resource(volume))
+        {
+            return Err(format!("{volume} is in use"));
+        }
+        let conversions = operation.conversions().map_err(|error| error.to_string())?;
+        let total = meseta_resources::apply_all(&conversions, &self.total);
+        self.total = total.map_err(|error| error.to_string())?;
+        let produced = conversions.iter().map(|step| step.produced()).sum();
+        Ok((operation, produced))
+    }
+
+    /// Makes what the agent holds, and what it has to tell, durable.
+    fn persist_holdings(&mut self, created: Vec<Resource>, destroyed: Vec<Resource>) {
+        let holdings = Arc::new(Holdings {
+            resources: self.total.to_checkpoint(),
+            operations: self.operations.kept(),
+        });
+        self.persist(Write::Resources {
+            holdings,
+            created,
+            destroyed,
+        });
+    }
+
+    fn operation_status(&mut self, state: OperationState) -> pb::OperationStatus {
+        pb::OperationStatus {
+            state: state.into(),
+            uuid: Some(pb::Uuid {
+                value: self.uuid().into_bytes().to_vec(),
+            }),
+            agent_id: self.agent_id.as_ref().map(|id| pb::AgentId {
+                value: id.to_string(),
+            }),
+            ..pb::OperationStatus::default()
+        }
+    }
+
+    fn operation_message(
+        &self,
+        apply: wire::ApplyOperation,
+        status: pb::OperationStatus,
+    ) -> pb::Operation {
+        pb::Operation {
+            framework_id: apply.framework_id,
+            agent_id: status.agent_id.clone(),
+            info: apply.operation,
+            statuses: vec![status.clone()],
+            latest_status: status,
+            uuid: apply.operation_uuid,
+        }
+    }
+
+    pub(super) fn tell_operation(&mut self, uuid: &OperationUuid) {
+        let Some(operation) = self.operations.get(uuid) else {
+            return;
+        };
+        let update = wire::OperationUpdate {
+            framework_id: operation.framework_id.clone(),
+            status: operation.latest_status.clone(),
+            operation_uuid: operation.uuid.clone(),
+        };
+        self.send(ToMaster::OperationUpdate(update));
+    }
+
+    pub(super) fn operation_acknowledged(&mut self, message: &wire::AcknowledgeOperation) {
+        let uuid = uuid_of(&message.operation_uuid);
+        let kept = uuid.and_then(|uuid| self.operations.acknowledge(&uuid, &message.status_uuid));
+        match kept {
+            Some(true) => self.persist_holdings(Vec::new(), Vec::new()),
+            Some(false) => {}
+            None => warn!("ignored an acknowledgement of an operation's status"),
+        }
+    }
+
+    /// The master sent an operation that never arrived: it did not happen.
+    pub(super) fn answer_unknown_operation(&mut self, now: Now, uuid: pb::Uuid) {
+        let Some(key) = uuid_of(&uuid) else { return };
+        if self.operations.get(&key).is_some() {
+            return;
+        }
+        let mut status = self.operation_status(OperationState::OperationDropped);
+        status.message = Some("Reconciliation: the operation is unknown to the agent".to_owned());
+        let message = pb::Operation {
+            latest_status: status.clone(),
+            statuses: vec![status],
+            uuid,
+            ..pb::Operation::default()
+        };
+        if self
+            .operations
+            .push(now.moment, key, Arc::new(message), false)
+        {
+            self.tell_operation(&key);
+        }
+    }
+
+    /// Takes up what was checkpointed.
+    pub(super) fn recover_holdings(&mut self, now: Now, record: ResourcesRecord) {
+        let checkpointed = match convert::resources(&record.resources) {
+            Ok(checkpointed) => checkpointed,
+            Err(error) => {
+                error!(%error, "the checkpointed reservations make no sense");
+                self.counters.recovery_errors += 1;
+                return;
+            }
+        };
+        match self.options.resources.with_checkpointed(&checkpointed) {
+            Ok(total) => self.total = total,
+            Err(error) => {
+                // The start is refused before it comes to this.
+                error!(%error, "the checkpointed reservations do not fit --resources");
+                self.counters.recovery_errors += 1;
+            }
+        }
+        for operation in record.operations {
+            if let Some(uuid) = uuid_of(&operation.uuid) {
+                self.operations
+                    .push(now.moment, uuid, Arc::new(operation), true);
+            }
+        }
+        if !checkpointed.is_empty() {
+            info!(resources = %checkpointed, "recovered reservations and volumes");
+        }
+    }
+
+    /// What of a task's resources is not here although it should have been made here.
+    pub(super) fn unknown_resource<'a>(&self, resources: &'a Resources) -> Option<&'a Resource> {
+        resources
+            .iter()
+            .filter(|resource| resource.needs_checkpoint())
+            .find(|resource| {
+                let bare = (*resource).clone().with_allocation(None);
+                !self.total.contains_resource(&bare)
+            })
+    }
+}
+
+fn uuid_of(message: &pb::Uuid) -> Option<OperationUuid> {
+    message.value.as_slice().try_into().ok()
+}
