@@ -469,7 +469,8 @@ impl Allocator {
     /// Nothing stands between the framework and all that is free but its own minimum and filters.
     fn try_grant_all(&mut self, cycle: &mut Cycle, agent: AgentKey, slot: SlotKey) -> Attempt {
         let entry = &self.agents[agent];
-        if !self.is_allocatable(slot, &entry.free) {
+        // Without minimums of frameworks' own, `visit` has seen that there is enough.
+        if self.minimum_overrides > 0 && !self.is_allocatable(slot, &entry.free) {
             return Attempt::TooLittle;
         }
         let place = &self.slots[slot];

@@ -221,12 +221,15 @@ impl Allocator {
         let Some(first) = resources.iter().next() else {
             return Ok(Parts::new());
         };
-        let role_of = |resource: &Resource| resource.allocation_role().cloned();
-        let first_role = role_of(first).ok_or_else(|| Error::NoAllocationRole(first.clone()))?;
+        let role_of = |resource| {
+            let role = Resource::allocation_role(resource);
+            role.ok_or_else(|| Error::NoAllocationRole(resource.clone()))
+        };
+        let first_role = role_of(first)?;
         let mut parts = Parts::new();
         let single = resources
             .iter()
-            .all(|resource| resource.allocation_role() == Some(&first_role));
+            .all(|resource| resource.allocation_role() == Some(first_role));
         let mut take = |role: &meseta_resources::Role, resources: &Resources| {
             let wanted = resources.iter().next().unwrap_or(first);
             // A look at each of the few roles of a framework is faster than a search among all.
@@ -247,11 +250,11 @@ impl Allocator {
             Ok(())
         };
         if single {
-            take(&first_role, resources)?;
+            take(first_role, resources)?;
             return Ok(parts);
         }
         for resource in resources {
-            role_of(resource).ok_or_else(|| Error::NoAllocationRole(resource.clone()))?;
+            role_of(resource)?;
         }
         for (role, resources) in resources.allocations() {
             take(&role, &resources)?;
