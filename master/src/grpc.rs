@@ -1,4 +1,5 @@
-//! The gRPC doors: agents, and schedulers that prefer typed errors; the standard health service.
+//! The gRPC doors: agents, and schedulers that prefer typed errors; the standard health and
+//! reflection services.
 
 mod agents;
 mod schedulers;
@@ -37,5 +38,19 @@ pub(crate) async fn router(handle: &Handle, shutdown: &CancellationToken) -> Rou
         .add_service(agents)
         .add_service(schedulers)
         .add_service(health_service);
+    // So that tools can list and call the services without our .proto files.
+    let reflection = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(meseta_proto::FILE_DESCRIPTOR_SET)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
+    match (reflection().build_v1(), reflection().build_v1alpha()) {
+        (Ok(current), Ok(older)) => {
+            routes.add_service(current).add_service(older);
+        }
+        (Err(error), _) | (_, Err(error)) => {
+            tracing::error!(%error, "gRPC reflection is not served");
+        }
+    }
     routes.routes().into_axum_router().reset_fallback()
 }

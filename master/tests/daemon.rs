@@ -445,6 +445,28 @@ async fn a_task_end_to_end_and_again_after_a_restart_of_the_master() {
     master.stop().await;
 }
 
+/// The services that reflection tells of.
+async fn services(channel: tonic::transport::Channel) -> Vec<String> {
+    use tonic_reflection::pb::v1::ServerReflectionRequest;
+    use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+    use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
+    use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
+    let request = ServerReflectionRequest {
+        host: String::new(),
+        message_request: Some(MessageRequest::ListServices(String::new())),
+    };
+    let mut answers = ServerReflectionClient::new(channel)
+        .server_reflection_info(tokio_stream::once(request))
+        .await
+        .unwrap()
+        .into_inner();
+    let answer = answers.message().await.unwrap().unwrap();
+    let Some(MessageResponse::ListServicesResponse(list)) = answer.message_response else {
+        panic!("no list of services");
+    };
+    list.service.into_iter().map(|one| one.name).collect()
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_scheduler_api_over_grpc_is_the_same() {
     let dir = tempfile::tempdir().unwrap();
@@ -457,6 +479,10 @@ async fn the_scheduler_api_over_grpc_is_the_same() {
         };
         let answer = health.check(request).await.unwrap().into_inner();
         assert_eq!(answer.status(), ServingStatus::Serving, "{service}");
+    }
+    let described = services(endpoint.connect().await.unwrap()).await;
+    for service in ["meseta.v1.Scheduler", "meseta.v1.AgentRegistry"] {
+        assert!(described.contains(&service.to_owned()), "{described:?}");
     }
     let mut client = SchedulerClient::new(endpoint.connect().await.unwrap());
     let (_agent, _) = Agent::connect(

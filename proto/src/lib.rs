@@ -11,6 +11,7 @@ pub mod json;
 pub mod media;
 pub mod outbox;
 pub mod protobuf;
+pub mod reconciler;
 pub mod recordio;
 pub mod schema;
 pub mod transport;

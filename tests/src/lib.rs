@@ -9,6 +9,7 @@ pub mod daemon;
 pub mod framework;
 pub mod http;
 pub mod kernel;
+pub mod raw;
 pub mod wait;
 
 pub use cluster::{Cluster, Setup};

@@ -9,6 +9,8 @@ use clap::Args;
 use meseta_proto::convert;
 use meseta_proto::mesos::v1 as mesos;
 use meseta_proto::mesos::v1::scheduler::Event;
+use meseta_proto::reconciler::{Pace, Reconciler, Seen};
+use meseta_resources::time::Moment;
 use meseta_resources::{Resources, Role};
 use tokio::time::Instant;
 
@@ -80,10 +82,13 @@ pub(crate) fn run(options: Options) -> anyhow::Result<ExitCode> {
                 request,
                 scheduler,
                 launched: None,
+                reconciler: Reconciler::new(Pace::default()),
+                started: Instant::now(),
                 largest: None,
                 last: None,
                 output_lost: false,
             };
+            job.reconciler.start(job.now());
             let code = job.run(deadline).await;
             // Whatever happened, the framework does not stay behind; its stream is ending anyway.
             let _ = job.scheduler.teardown().await;
@@ -206,6 +211,10 @@ struct Job {
     master: String,
     scheduler: Scheduler,
     launched: Option<LaunchedTask>,
+    /// What to ask about the task when its updates may have been lost.
+    reconciler: Reconciler,
+    /// The origin of the reconciler's time.
+    started: Instant,
     /// The largest offer that did not fit.
     largest: Option<Resources>,
     last: Option<mesos::TaskState>,
@@ -220,6 +229,7 @@ impl Job {
         tokio::pin!(impatient);
         let mut forced = None;
         loop {
+            let reconcile_at = self.reconcile_at();
             tokio::select! {
                 event = self.scheduler.next() => {
                     let event = match event {
@@ -234,6 +244,7 @@ impl Job {
                     }
                 }
                 _ = poll.tick(), if self.launched.is_some() => self.show_output().await,
+                () = until(reconcile_at) => self.reconcile().await?,
                 () = &mut impatient, if self.launched.is_none() => {
                     self.explain_waiting();
                     impatient.as_mut().reset(Instant::now() + PATIENCE * 10);
@@ -262,6 +273,7 @@ impl Job {
     /// and asks what became of its task.
     async fn subscribe_again(&mut self, error: anyhow::Error) -> anyhow::Result<()> {
         eprintln!("{error:#}; subscribing again");
+        self.reconciler.disconnected();
         let id = self.scheduler.framework_id().to_owned();
         let mut info = self.request.framework();
         info.id = Some(mesos::FrameworkId { value: id });
@@ -276,13 +288,28 @@ impl Job {
                 Err(_) => tokio::time::sleep(RESUBSCRIBE_PAUSE).await,
             }
         }
+        self.reconciler.start(self.now());
         match &self.launched {
-            Some(task) => {
-                self.scheduler.suppress().await?;
-                self.scheduler.reconcile(&task.id).await
-            }
+            Some(_) => self.scheduler.suppress().await,
             None => Ok(()),
         }
+    }
+
+    fn now(&self) -> Moment {
+        Moment::ORIGIN + self.started.elapsed()
+    }
+
+    fn reconcile_at(&self) -> Option<Instant> {
+        let due = self.reconciler.next_deadline()?;
+        Some(self.started + due.saturating_since(Moment::ORIGIN))
+    }
+
+    /// Asks what is to be asked now.
+    async fn reconcile(&mut self) -> anyhow::Result<()> {
+        while let Some(request) = self.reconciler.poll(self.now()) {
+            self.scheduler.reconcile(request).await?;
+        }
+        Ok(())
     }
 
     /// Asks for the task's end; false when there is no task yet.
@@ -353,6 +380,8 @@ impl Job {
         let tail = |file| Tail::new(&agent, framework, &id.value, file);
         let (stdout, stderr) = (tail("stdout"), tail("stderr"));
         eprintln!("task {} on {} ({agent})", id.value, offer.hostname);
+        self.reconciler
+            .track(&id.value, Some(&offer.agent_id.value));
         let task = self.request.task(id.clone(), offer.agent_id);
         self.scheduler.accept(offer.id, task).await?;
         self.launched = Some(LaunchedTask { id, stdout, stderr });
@@ -360,6 +389,11 @@ impl Job {
     }
 
     async fn updated(&mut self, status: mesos::TaskStatus) -> anyhow::Result<Option<u8>> {
+        if self.reconciler.observe(self.now(), &status) == Seen::Stranger {
+            self.scheduler.kill(&status.task_id).await?;
+            self.scheduler.acknowledge(&status).await?;
+            return Ok(None);
+        }
         let state = status.state();
         if self.last.replace(state) != Some(state) {
             let reason = status

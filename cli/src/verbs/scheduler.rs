@@ -3,6 +3,7 @@
 use anyhow::{Context as _, bail};
 use meseta_proto::mesos::v1 as mesos;
 use meseta_proto::mesos::v1::scheduler::{Call, Event, call, event};
+use meseta_proto::reconciler;
 
 use meseta_proto::transport::client::Client;
 
@@ -138,18 +139,9 @@ impl Scheduler {
         .await
     }
 
-    /// Asks for the newest state of a task.
-    pub(super) async fn reconcile(&self, task_id: &mesos::TaskId) -> anyhow::Result<()> {
-        let task = call::reconcile::Task {
-            task_id: task_id.clone(),
-            agent_id: None,
-        };
-        self.send(Call {
-            r#type: Some(call::Type::Reconcile.into()),
-            reconcile: Some(call::Reconcile { tasks: vec![task] }),
-            ..Call::default()
-        })
-        .await
+    /// Asks what became of tasks.
+    pub(super) async fn reconcile(&self, request: reconciler::Request) -> anyhow::Result<()> {
+        self.send(request.into_call()).await
     }
 
     /// Acknowledges an update, if it is one that wants it.

@@ -79,6 +79,7 @@ impl MasterCore {
             Action::ReconcileOperations(call) => self.reconcile_operations(id, &call),
             Action::Message(call) => self.message(id, call),
             Action::UpdateFramework(call) => self.update_framework(id, *call),
+            Action::Unknown => Answer::NotImplemented(String::new()),
         }
     }
 
@@ -261,5 +262,6 @@ fn name(action: &Action) -> &'static str {
         Action::Message(_) => "message",
         Action::Request => "request",
         Action::UpdateFramework(_) => "update_framework",
+        Action::Unknown => "unknown",
     }
 }

@@ -73,10 +73,7 @@ impl MasterCore {
         let mut framework = Framework::new(id.clone(), terms, self.now.unix);
         framework.link = Link::Recovered;
         tracing::info!(framework_id = %id, "framework recovered from an agent");
-        // How long it has been away already is not known; what agents are given, it is given too.
-        let timeout = framework
-            .failover_timeout()
-            .max(self.config.agent_reregister_timeout);
+        let timeout = self.time_to_return(&id, framework.failover_timeout());
         framework.failover = Some(self.timers.set(
             self.now.moment + timeout,
             Timer::Failover {
@@ -84,7 +81,8 @@ impl MasterCore {
                 generation: framework.generation,
             },
         ));
-        self.frameworks.insert(id, framework);
+        self.frameworks.insert(id.clone(), framework);
+        self.note_deadline(&id, timeout);
     }
 
     fn adopt_task(

@@ -45,6 +45,8 @@ pub enum Action {
     Message(call::Message),
     Request,
     UpdateFramework(Box<Subscribe>),
+    /// The enum's own word for what it does not know.
+    Unknown,
 }
 
 /// A call that makes sense.
@@ -68,8 +70,6 @@ pub enum CallError {
     UpdatedFrameworkIdDiffers,
     #[error("Not a valid UUID")]
     Uuid,
-    #[error("Unknown call")]
-    Unknown,
 }
 
 /// The size of a UUID on the wire.
@@ -108,7 +108,7 @@ fn action(
     use CallError::Missing;
     use call::Type;
     Ok(match kind {
-        Type::Unknown | Type::Subscribe => return Err(CallError::Unknown),
+        Type::Unknown | Type::Subscribe => Action::Unknown,
         Type::Teardown => Action::Teardown,
         Type::Accept => Action::Accept(message.accept.ok_or(Missing("accept"))?),
         Type::Decline => Action::Decline(message.decline.ok_or(Missing("decline"))?),

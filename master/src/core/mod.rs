@@ -15,6 +15,7 @@ mod alloc;
 pub mod call;
 mod config;
 mod counters;
+mod deadlines;
 mod executor_validation;
 mod framework;
 mod group_validation;
@@ -65,7 +66,7 @@ pub use io::{Answer, ConnectionId, Effect, Input, Lsn, ReplyId, Visible};
 pub use offers::Offer;
 pub use operation::{OperationRecord, OperationTable, OperationUuid};
 pub use operator::Request;
-pub use persisted::{AgentRecord, Mutation, Recovered, UnreachableRecord};
+pub use persisted::{AgentRecord, DeadlineRecord, Mutation, Recovered, UnreachableRecord};
 pub use snapshot::{AgentView, FrameworkView, Snapshot};
 pub use task::{ExecutorRecord, StatusRecord, TaskRecord, TaskTable, is_terminal};
 pub use wire::{Format, to_wire};
@@ -109,6 +110,8 @@ pub struct MasterCore {
     schedulers: BTreeMap<ConnectionId, FrameworkId>,
     /// Oldest first.
     completed_frameworks: VecDeque<Arc<FrameworkView>>,
+    /// Until when frameworks that are away may be so, as the registry has it; since the Unix epoch.
+    deadlines: BTreeMap<FrameworkId, Duration>,
     next_framework: u64,
 
     offers: BTreeMap<OfferId, Arc<Offer>>,
@@ -168,6 +171,7 @@ impl MasterCore {
             frameworks: BTreeMap::new(),
             schedulers: BTreeMap::new(),
             completed_frameworks: VecDeque::new(),
+            deadlines: BTreeMap::new(),
             next_framework: 0,
             offers: BTreeMap::new(),
             void_offers: Vec::new(),
@@ -299,6 +303,16 @@ impl MasterCore {
                 self.unreachable_agents.insert(id, record.since);
             }
         }
+        self.deadlines = recovered
+            .deadlines
+            .iter()
+            .filter_map(|record| {
+                Some((
+                    FrameworkId::new(&record.framework_id).ok()?,
+                    record.deadline,
+                ))
+            })
+            .collect();
         self.gone_agents = recovered
             .gone
             .iter()

@@ -25,6 +25,10 @@ pub enum Mutation {
     PutWeights(Vec<(String, f64)>),
     /// Replaces the quotas of these roles; one without effect removes the role's.
     UpdateQuota(Vec<(Role, Quota)>),
+    /// A framework is away, and is ended if it is not back in time.
+    PutDeadline(DeadlineRecord),
+    /// These frameworks are back, or ended.
+    RemoveDeadlines { framework_ids: Vec<String> },
 }
 
 /// An admitted agent.
@@ -43,6 +47,14 @@ pub struct UnreachableRecord {
     pub since: Duration,
 }
 
+/// Until when a framework may be away.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeadlineRecord {
+    pub framework_id: String,
+    /// Time since the Unix epoch.
+    pub deadline: Duration,
+}
+
 /// All that a starting master knows.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Recovered {
@@ -51,6 +63,8 @@ pub struct Recovered {
     pub agents: Vec<AgentRecord>,
     pub unreachable: Vec<UnreachableRecord>,
     pub gone: Vec<String>,
+    /// Of frameworks that were away when the last master ended.
+    pub deadlines: Vec<DeadlineRecord>,
     /// `None` when no weights were ever written.
     pub weights: Option<Vec<(String, f64)>>,
     pub quotas: Vec<(Role, Quota)>,

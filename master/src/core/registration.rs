@@ -56,11 +56,14 @@ pub(super) enum Pending {
         agents: Vec<AgentId>,
     },
     Operator(operator::Pending),
+    /// Nothing: it is only to be known after a restart.
+    Nothing,
 }
 
 impl MasterCore {
     pub(super) fn take_effect(&mut self, pending: Pending) {
         match pending {
+            Pending::Nothing => {}
             Pending::Admit {
                 connection,
                 profile,

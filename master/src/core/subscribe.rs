@@ -211,6 +211,7 @@ impl MasterCore {
                 "framework failed over",
             );
         }
+        self.clear_deadline(id);
         self.discard_offers(id);
         let activated = self.allocator.activate_framework(id);
         self.agreed("activating a framework", activated);
@@ -318,6 +319,9 @@ impl MasterCore {
         );
         if let Some(framework) = self.frameworks.get_mut(&id) {
             framework.failover = Some(timer);
+        }
+        if !timeout.is_zero() {
+            self.note_deadline(&id, timeout);
         }
         self.allocate_due = true;
     }

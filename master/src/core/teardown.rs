@@ -44,6 +44,7 @@ impl MasterCore {
             self.schedulers.remove(&connection);
             self.visible(Visible::CloseScheduler { connection, reason });
         }
+        self.clear_deadline(id);
         framework.unregistered = Some(self.now.unix);
         self.end_operations_of(id);
         self.completed_frameworks

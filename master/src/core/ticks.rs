@@ -192,6 +192,7 @@ impl MasterCore {
             self.now.moment + self.config.registry_gc_interval,
             Timer::RegistryGc,
         );
+        self.forget_old_deadlines();
         let mut listed: Vec<_> = self
             .unreachable_agents
             .iter()

@@ -9,7 +9,7 @@ use meseta_allocator::Quota;
 use meseta_resources::{ResourceName, Role, Scalar};
 use prost::Message;
 
-use crate::core::{AgentRecord, Mutation, Recovered, UnreachableRecord};
+use crate::core::{AgentRecord, DeadlineRecord, Mutation, Recovered, UnreachableRecord};
 
 /// The version of the layout as a whole.
 pub(super) const FORMAT: u32 = 1;
@@ -18,6 +18,7 @@ pub(super) const META_KEY: &str = "meta";
 const AGENT: &str = "agent/";
 const UNREACHABLE: &str = "unreachable/";
 const GONE: &str = "gone/";
+const DEADLINE: &str = "framework-deadline/";
 const WEIGHTS_KEY: &str = "weights";
 const QUOTA: &str = "quota/";
 
@@ -40,6 +41,12 @@ struct Agent {
 struct Unreachable {
     #[prost(uint64, tag = "1")]
     since_unix_ms: u64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Deadline {
+    #[prost(uint64, tag = "1")]
+    deadline_unix_ms: u64,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -157,6 +164,19 @@ pub(super) fn writes(mutation: &Mutation) -> Vec<Write> {
                 }
             })
             .collect(),
+        Mutation::PutDeadline(DeadlineRecord {
+            framework_id,
+            deadline,
+        }) => vec![Write::put(
+            format!("{DEADLINE}{framework_id}"),
+            &Deadline {
+                deadline_unix_ms: u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX),
+            },
+        )],
+        Mutation::RemoveDeadlines { framework_ids } => framework_ids
+            .iter()
+            .map(|framework_id| Write::delete(format!("{DEADLINE}{framework_id}")))
+            .collect(),
         Mutation::PutWeights(weights) => vec![Write::put(
             WEIGHTS_KEY.to_owned(),
             &Weights {
@@ -197,6 +217,12 @@ pub(super) fn read(
         if let Ok(role) = Role::new(role) {
             recovered.quotas.push((role, quota));
         }
+    } else if let Some(framework_id) = key.strip_prefix(DEADLINE) {
+        let deadline = Deadline::decode(value)?;
+        recovered.deadlines.push(DeadlineRecord {
+            framework_id: framework_id.to_owned(),
+            deadline: Duration::from_millis(deadline.deadline_unix_ms),
+        });
     } else if key == WEIGHTS_KEY {
         let weights = Weights::decode(value)?;
         recovered.weights = Some(

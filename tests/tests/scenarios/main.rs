@@ -6,10 +6,13 @@
 
 mod bad_flags;
 mod bad_requests;
+mod clients;
 mod conversation;
 mod enforcement;
 mod execute;
+mod golden;
 mod hardening;
+mod launching;
 mod limits;
 mod local;
 mod metrics;
@@ -19,6 +22,7 @@ mod probe;
 mod quota;
 mod restart;
 mod shares;
+mod wire;
 
 use std::process::ExitCode;
 
@@ -35,7 +39,7 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // One at a time: what a limit does can only be judged when nothing else wants the machine.
     arguments.test_threads = arguments.test_threads.or(Some(1));
-    let groups: [(&str, &[Scenario]); 12] = [
+    let groups: [(&str, &[Scenario]); 16] = [
         ("execute", execute::ALL),
         ("limits", limits::ALL),
         ("enforcement", enforcement::ALL),
@@ -48,6 +52,10 @@ fn main() -> ExitCode {
         ("bad_requests", bad_requests::ALL),
         ("local", local::ALL),
         ("quota", quota::ALL),
+        ("clients", clients::ALL),
+        ("golden", golden::ALL),
+        ("launching", launching::ALL),
+        ("wire", wire::ALL),
     ];
     let trials = groups
         .into_iter()

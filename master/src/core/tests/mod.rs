@@ -5,6 +5,7 @@ mod frameworks;
 mod groups;
 mod operations;
 mod operator_operations;
+mod partition;
 mod properties;
 mod quota;
 mod reconciliation;
@@ -358,6 +359,10 @@ impl World {
                     }
                 }
             }
+            Mutation::PutDeadline(record) => registry.deadlines.push(record),
+            Mutation::RemoveDeadlines { framework_ids } => registry
+                .deadlines
+                .retain(|record| !framework_ids.contains(&record.framework_id)),
         }
     }
 

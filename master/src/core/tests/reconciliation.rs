@@ -43,8 +43,7 @@ fn world() -> (World, Node, Scheduler, Scheduler) {
             since: Duration::from_secs(1_799_000_000),
         }],
         gone: vec!["gone".to_owned()],
-        weights: None,
-        quotas: Vec::new(),
+        ..Recovered::default()
     };
     let mut world = World::with(config(), recovered);
     let node = world.agent(5051, "cpus:4;mem:1024");

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use redb::ReadableDatabase;
 
 use super::*;
-use crate::core::{AgentRecord, UnreachableRecord};
+use crate::core::{AgentRecord, DeadlineRecord, UnreachableRecord};
 
 fn open(path: &Path) -> (Recovered, Box<Embedded>, Receiver<Lsn>) {
     let (sender, receiver) = channel();
@@ -18,6 +18,13 @@ fn open(path: &Path) -> (Recovered, Box<Embedded>, Receiver<Lsn>) {
     )
     .unwrap();
     (recovered, Box::new(registry), receiver)
+}
+
+fn deadline(id: &str) -> Mutation {
+    Mutation::PutDeadline(DeadlineRecord {
+        framework_id: id.to_owned(),
+        deadline: Duration::from_secs(7),
+    })
 }
 
 fn agent(id: &str) -> Mutation {
@@ -51,6 +58,11 @@ fn everything_reported_durable_is_there_after_reopening() {
             agent_id: "c".to_owned(),
         },
         Mutation::PutWeights(vec![("dev".to_owned(), 2.5)]),
+        deadline("f"),
+        deadline("g"),
+        Mutation::RemoveDeadlines {
+            framework_ids: vec!["f".to_owned()],
+        },
     ];
     let count = u64::try_from(mutations.len()).unwrap();
     for (lsn, mutation) in (1..).zip(mutations) {
@@ -70,6 +82,9 @@ fn everything_reported_durable_is_there_after_reopening() {
     assert_eq!(recovered.agents[0].info, Bytes::from_static(b"info of a"));
     assert_eq!(recovered.unreachable[0].since, Duration::from_millis(1_500));
     assert_eq!(recovered.weights, Some(vec![("dev".to_owned(), 2.5)]));
+    assert_eq!(recovered.deadlines.len(), 1);
+    assert_eq!(recovered.deadlines[0].framework_id, "g");
+    assert_eq!(recovered.deadlines[0].deadline, Duration::from_secs(7));
     registry.close();
 
     let (recovered, mut registry, persisted) = open(&path);

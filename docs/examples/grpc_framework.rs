@@ -1,0 +1,171 @@
+//! A whole framework over gRPC: the messages of the Mesos HTTP API, typed errors, one connection.
+//!
+//! `cargo run -p meseta-tests --example grpc_framework -- 127.0.0.1:5050 'echo hello'` runs one
+//! command as a task, acknowledges its updates and ends with 0 when the task finished.
+
+#![expect(clippy::print_stdout, reason = "its output is its purpose")]
+
+use std::process::ExitCode;
+
+use anyhow::{Context as _, bail};
+use meseta_proto::meseta::v1::scheduler_client::SchedulerClient;
+use meseta_proto::mesos::v1::scheduler::{Call, Event, call};
+use meseta_proto::mesos::v1::{self as mesos, TaskState};
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::transport::Channel;
+
+struct Framework {
+    client: SchedulerClient<Channel>,
+    /// Names the stream; every call carries it.
+    stream_id: MetadataValue<Ascii>,
+    id: Option<mesos::FrameworkId>,
+    command: String,
+    launched: bool,
+}
+
+impl Framework {
+    async fn call(&mut self, kind: call::Type, body: Call) -> anyhow::Result<()> {
+        let mut request = tonic::Request::new(Call {
+            framework_id: self.id.clone(),
+            r#type: Some(kind.into()),
+            ..body
+        });
+        request
+            .metadata_mut()
+            .insert("mesos-stream-id", self.stream_id.clone());
+        self.client
+            .call(request)
+            .await
+            .context("a call was refused")?;
+        Ok(())
+    }
+
+    /// Reacts to an event; the task's state when it has ended.
+    async fn handle(&mut self, event: Event) -> anyhow::Result<Option<TaskState>> {
+        if let Some(error) = event.error {
+            bail!("the master ended the subscription: {}", error.message);
+        }
+        if let Some(subscribed) = event.subscribed {
+            self.id = Some(subscribed.framework_id);
+        }
+        for offer in event.offers.map(|offers| offers.offers).unwrap_or_default() {
+            self.offered(offer).await?;
+        }
+        let Some(status) = event.update.map(|update| update.status) else {
+            return Ok(None);
+        };
+        println!("{}", status.state().as_str_name());
+        let state = status.state();
+        if let (Some(uuid), Some(agent_id)) = (status.uuid, status.agent_id) {
+            let acknowledge = call::Acknowledge {
+                agent_id,
+                task_id: status.task_id,
+                uuid,
+            };
+            let body = Call {
+                acknowledge: Some(acknowledge),
+                ..Call::default()
+            };
+            self.call(call::Type::Acknowledge, body).await?;
+        }
+        let runs = [
+            TaskState::TaskStarting,
+            TaskState::TaskRunning,
+            TaskState::TaskKilling,
+        ];
+        Ok((!runs.contains(&state)).then_some(state))
+    }
+
+    async fn offered(&mut self, offer: mesos::Offer) -> anyhow::Result<()> {
+        if std::mem::replace(&mut self.launched, true) {
+            let decline = call::Decline {
+                offer_ids: vec![offer.id],
+                ..call::Decline::default()
+            };
+            let body = Call {
+                decline: Some(decline),
+                ..Call::default()
+            };
+            return self.call(call::Type::Decline, body).await;
+        }
+        let needs = |name: &str, value: f64| mesos::Resource {
+            name: name.to_owned(),
+            r#type: mesos::value::Type::Scalar.into(),
+            scalar: Some(mesos::value::Scalar { value }),
+            ..mesos::Resource::default()
+        };
+        let task = mesos::TaskInfo {
+            name: "grpc".to_owned(),
+            task_id: mesos::TaskId {
+                value: "grpc".to_owned(),
+            },
+            agent_id: offer.agent_id,
+            command: Some(mesos::CommandInfo {
+                value: Some(self.command.clone()),
+                ..mesos::CommandInfo::default()
+            }),
+            resources: vec![needs("cpus", 0.1), needs("mem", 32.0)],
+            ..mesos::TaskInfo::default()
+        };
+        let launch = mesos::offer::Operation {
+            r#type: Some(mesos::offer::operation::Type::Launch.into()),
+            launch: Some(mesos::offer::operation::Launch {
+                task_infos: vec![task],
+            }),
+            ..mesos::offer::Operation::default()
+        };
+        let accept = call::Accept {
+            offer_ids: vec![offer.id],
+            operations: vec![launch],
+            filters: None,
+        };
+        let body = Call {
+            accept: Some(accept),
+            ..Call::default()
+        };
+        self.call(call::Type::Accept, body).await
+    }
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> anyhow::Result<ExitCode> {
+    let mut arguments = std::env::args().skip(1);
+    let (Some(master), Some(command)) = (arguments.next(), arguments.next()) else {
+        bail!("usage: grpc_framework HOST:PORT COMMAND");
+    };
+    let channel = Channel::from_shared(format!("http://{master}"))?;
+    let mut client = SchedulerClient::new(channel.connect().await?);
+    let framework_info = mesos::FrameworkInfo {
+        user: "root".to_owned(),
+        name: "grpc".to_owned(),
+        role: Some("dev".to_owned()),
+        ..mesos::FrameworkInfo::default()
+    };
+    let subscribe = call::Subscribe {
+        framework_info,
+        ..call::Subscribe::default()
+    };
+    let response = client.subscribe(subscribe).await?;
+    let stream_id = response
+        .metadata()
+        .get("mesos-stream-id")
+        .context("no stream id")?
+        .clone();
+    let mut events = response.into_inner();
+    let mut framework = Framework {
+        client,
+        stream_id,
+        id: None,
+        command,
+        launched: false,
+    };
+    while let Some(event) = events.message().await? {
+        if let Some(state) = framework.handle(event).await? {
+            framework
+                .call(call::Type::Teardown, Call::default())
+                .await?;
+            return Ok(ExitCode::from(u8::from(state != TaskState::TaskFinished)));
+        }
+    }
+    bail!("the master ended the stream")
+}

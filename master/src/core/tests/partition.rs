@@ -1,0 +1,364 @@
+//! Agents cut off from the master: what happens meanwhile, and what is true when they are back.
+
+use super::*;
+
+/// A framework with task `t` running on one agent.
+fn begin(info: v1::FrameworkInfo) -> (World, Node, Scheduler) {
+    let mut world = World::new();
+    let node = world.agent(5051, "cpus:4;mem:1024");
+    let scheduler = world.subscribe(info);
+    let offer = world.offers(&scheduler).pop().unwrap();
+    let tasks = vec![task(&node, "t", "cpus:1;mem:64")];
+    world.call(&scheduler, accept(&[&offer], tasks));
+    world.update(&node, &scheduler, "t", TaskState::TaskRunning, 1);
+    world.acknowledge(&node, &scheduler, "t", 1);
+    world.take_events(scheduler.connection);
+    (world, node, scheduler)
+}
+
+fn partition_aware() -> v1::FrameworkInfo {
+    aware(framework("f", &["dev"]))
+}
+
+fn own_info(world: &mut World) -> v1::FrameworkInfo {
+    (*world.core.snapshot().frameworks[0].info).clone()
+}
+
+fn reported(node: &Node, scheduler: &Scheduler, state: TaskState) -> v1::Task {
+    let mut task = running(node, scheduler, "t", "cpus:1;mem:64", "dev");
+    task.state = state.into();
+    task.status_update_state = Some(state.into());
+    task
+}
+
+fn updates_of(events: &[Event]) -> Vec<&TaskStatus> {
+    events
+        .iter()
+        .filter_map(|event| event.update.as_ref().map(|update| &update.status))
+        .collect()
+}
+
+#[test]
+fn a_task_is_unreachable_or_lost_and_runs_again_with_its_agent() {
+    for (info, lost) in [
+        (partition_aware(), TaskState::TaskUnreachable),
+        (framework("f", &["dev"]), TaskState::TaskLost),
+    ] {
+        let (mut world, node, scheduler) = begin(info);
+        world.advance(100 * SECOND);
+        let events = world.take_events(scheduler.connection);
+        let status = updates_of(&events)[0].clone();
+        assert_eq!(status.state(), lost);
+        assert_eq!(status.reason(), v1::task_status::Reason::AgentRemoved);
+        assert!(status.unreachable_time.is_some() && status.uuid.is_none());
+        assert!(events.iter().any(|event| event.failure.is_some()));
+        let info = own_info(&mut world);
+        let tasks = vec![reported(&node, &scheduler, TaskState::TaskRunning)];
+        world.reregister(&node, tasks, vec![info]);
+        assert_eq!(states(&world.updates(&scheduler)), [TaskState::TaskRunning]);
+        // It is what reconciliation says, too.
+        world.call(&scheduler, reconcile(&[("t", Some(&node.id))]));
+        assert_eq!(states(&world.updates(&scheduler)), [TaskState::TaskRunning]);
+    }
+}
+
+#[test]
+fn a_task_is_the_same_after_a_partition_in_which_the_master_was_replaced() {
+    let (mut world, node, scheduler) = begin(partition_aware());
+    world.advance(100 * SECOND);
+    world.take_events(scheduler.connection);
+    let ask = |world: &mut World, scheduler: &Scheduler| {
+        world.call(scheduler, reconcile(&[("t", Some(&node.id))]));
+        world.updates(scheduler).pop().unwrap()
+    };
+    let before = ask(&mut world, &scheduler);
+    assert_eq!(before.state(), TaskState::TaskUnreachable);
+    let info = own_info(&mut world);
+
+    let mut world = world.restart();
+    let again = world.subscribe(info.clone());
+    let after = ask(&mut world, &again);
+    assert_eq!(after.state(), TaskState::TaskUnreachable);
+    assert_eq!(after.unreachable_time, before.unreachable_time);
+
+    let tasks = vec![reported(&node, &again, TaskState::TaskRunning)];
+    world.reregister(&node, tasks, vec![info]);
+    world.take_events(again.connection);
+    assert_eq!(ask(&mut world, &again).state(), TaskState::TaskRunning);
+}
+
+#[test]
+fn an_orphaned_task_is_its_frameworks_again_when_that_subscribes() {
+    let (mut world, node, scheduler) = begin(partition_aware());
+    world.advance(100 * SECOND);
+    let info = own_info(&mut world);
+    let mut world = world.restart();
+    // The agent is back before its framework.
+    let tasks = vec![reported(&node, &scheduler, TaskState::TaskRunning)];
+    world.reregister(&node, tasks, vec![info.clone()]);
+    let snapshot = world.core.snapshot();
+    assert!(snapshot.frameworks[0].recovered);
+    assert_eq!(snapshot.agents[0].tasks.len(), 1);
+    let again = world.subscribe(info);
+    assert!(!world.core.snapshot().frameworks[0].recovered);
+    world.call(&again, reconcile(&[]));
+    assert_eq!(states(&world.updates(&again)), [TaskState::TaskRunning]);
+}
+
+#[test]
+fn a_framework_that_is_away_meanwhile_learns_the_truth_by_asking() {
+    let (mut world, node, scheduler) = begin(partition_aware());
+    let info = own_info(&mut world);
+    world.live(50 * SECOND, &[&node]);
+    world.input(Input::SchedulerGone {
+        connection: scheduler.connection,
+    });
+    // The timeout of 60 s has not run out when the agent is thought lost.
+    world.advance(50 * SECOND);
+    let again = world.subscribe(info.clone());
+    world.advance(40 * SECOND);
+    assert_eq!(world.core.snapshot().unreachable_agents.len(), 1);
+    world.take_events(again.connection);
+    world.call(&again, reconcile(&[("t", Some(&node.id))]));
+    assert_eq!(states(&world.updates(&again)), [TaskState::TaskUnreachable]);
+    let tasks = vec![reported(&node, &again, TaskState::TaskRunning)];
+    world.reregister(&node, tasks, vec![info]);
+    world.call(&again, reconcile(&[]));
+    assert!(states(&world.updates(&again)).contains(&TaskState::TaskRunning));
+}
+
+#[test]
+fn a_return_without_a_loss_changes_nothing_and_tells_nothing() {
+    let (mut world, node, scheduler) = begin(partition_aware());
+    let info = own_info(&mut world);
+    let tasks = vec![reported(&node, &scheduler, TaskState::TaskRunning)];
+    let node = world.reregister(&node, tasks, vec![info]);
+    assert!(world.registered(node.connection).unknown_tasks.is_empty());
+    let events = world.take_events(scheduler.connection);
+    assert!(updates_of(&events).is_empty());
+    let used = world.core.snapshot().agents[0].used_total().unallocate();
+    assert_eq!(used, parse("cpus:1;mem:64"));
+}
+
+#[test]
+fn what_an_agent_thought_lost_says_on_its_old_stream_is_ignored() {
+    let (mut world, node, scheduler) = begin(partition_aware());
+    world.advance(100 * SECOND);
+    assert!(world.closed.contains(&node.connection));
+    world.take_events(scheduler.connection);
+    world.update(&node, &scheduler, "t", TaskState::TaskFinished, 2);
+    world.say(
+        &node,
+        agent_frame::Message::ExecutorExited(meseta::ExecutorExited {
+            framework_id: v1::FrameworkId {
+                value: scheduler.id.clone(),
+            },
+            executor_id: v1::ExecutorId {
+                value: "e".to_owned(),
+            },
+            status: Some(0),
+        }),
+    );
+    assert!(world.take_events(scheduler.connection).is_empty());
+    world.call(&scheduler, reconcile(&[("t", Some(&node.id))]));
+    assert_eq!(
+        states(&world.updates(&scheduler)),
+        [TaskState::TaskUnreachable]
+    );
+}
+
+#[test]
+fn a_task_that_ended_during_the_partition_is_told_to_have_ended() {
+    for info in [partition_aware(), framework("f", &["dev"])] {
+        let (mut world, node, scheduler) = begin(info);
+        world.advance(100 * SECOND);
+        world.take_events(scheduler.connection);
+        let info = own_info(&mut world);
+        let mut task = reported(&node, &scheduler, TaskState::TaskFinished);
+        task.status_update_uuid = Some(vec![2; 16]);
+        let node = world.reregister(&node, vec![task], vec![info]);
+        world.update(&node, &scheduler, "t", TaskState::TaskFinished, 2);
+        let told = states(&world.updates(&scheduler));
+        assert!(told.iter().all(|state| *state == TaskState::TaskFinished));
+        world.acknowledge(&node, &scheduler, "t", 2);
+        let snapshot = world.core.snapshot();
+        assert!(snapshot.agents[0].tasks.is_empty() && snapshot.agents[0].used.is_empty());
+    }
+}
+
+#[test]
+fn an_end_that_is_known_is_not_made_a_loss() {
+    let (mut world, node, scheduler) = begin(partition_aware());
+    world.update(&node, &scheduler, "t", TaskState::TaskFinished, 2);
+    world.take_events(scheduler.connection);
+    // Not acknowledged, and then the agent is cut off.
+    world.advance(100 * SECOND);
+    let events = world.take_events(scheduler.connection);
+    assert!(updates_of(&events).is_empty(), "the end has been told");
+    let snapshot = world.core.snapshot();
+    let completed = &snapshot.frameworks[0].completed;
+    assert_eq!(completed[0].state, TaskState::TaskFinished);
+    assert!(snapshot.frameworks[0].unreachable.is_empty());
+}
+
+#[test]
+fn an_agent_that_comes_back_while_it_is_being_marked_is_asked_to_come_again() {
+    let (mut world, node, scheduler) = begin(partition_aware());
+    world.writes_at_once = false;
+    world.advance(100 * SECOND);
+    assert_eq!(
+        world.unwritten.len(),
+        1,
+        "marked once, however often it is late"
+    );
+    let info = own_info(&mut world);
+    let tasks = vec![reported(&node, &scheduler, TaskState::TaskRunning)];
+    let early = world.reregister(&node, tasks.clone(), vec![info.clone()]);
+    let frames = world.take_frames(early.connection);
+    assert!(matches!(
+        &frames[0],
+        master_frame::Message::Refused(refused) if !refused.permanent
+    ));
+    // Until it is written, the agent counts as registered.
+    world.call(&scheduler, reconcile(&[("nosuch", Some(&node.id))]));
+    let told = states(&world.updates(&scheduler));
+    assert_eq!(told.last(), Some(&TaskState::TaskGone));
+    world.writes_at_once = true;
+    world.write();
+    assert_eq!(world.core.snapshot().unreachable_agents.len(), 1);
+    world.reregister(&node, tasks, vec![info]);
+    assert!(world.core.snapshot().unreachable_agents.is_empty());
+}
+
+#[test]
+fn an_agent_pruned_from_the_list_while_it_comes_back_is_back() {
+    let mut config = config();
+    config.registry_max_agent_count = 0;
+    let mut world = World::with(
+        config,
+        Recovered {
+            epoch: 1,
+            ..Recovered::default()
+        },
+    );
+    let node = world.agent(5051, "cpus:4;mem:1024");
+    world.advance(100 * SECOND);
+    assert_eq!(world.core.snapshot().unreachable_agents.len(), 1);
+    world.writes_at_once = false;
+    let back = world.reregister(&node, Vec::new(), Vec::new());
+    world.advance(900 * SECOND);
+    world.writes_at_once = true;
+    world.write();
+    assert_eq!(world.registered(back.connection).agent_id.value, node.id);
+    assert!(world.core.snapshot().unreachable_agents.is_empty());
+    assert!(world.registry.unreachable.is_empty());
+    assert_eq!(world.registry.agents.len(), 1);
+}
+
+#[test]
+fn a_recovered_agent_is_silent_until_the_registry_has_it_back() {
+    let (mut world, node, scheduler) = begin(partition_aware());
+    let info = own_info(&mut world);
+    let mut world = world.restart();
+    let again = world.subscribe(info.clone());
+    let ask = |world: &mut World, agent: Option<&str>| {
+        world.take_events(again.connection);
+        world.call(&again, reconcile(&[("t", agent)]));
+        states(&world.updates(&again))
+    };
+    assert!(ask(&mut world, Some(&node.id)).is_empty());
+    world.writes_at_once = false;
+    let tasks = vec![reported(&node, &scheduler, TaskState::TaskRunning)];
+    world.reregister(&node, tasks, vec![info]);
+    assert!(ask(&mut world, Some(&node.id)).is_empty(), "in progress");
+    assert!(ask(&mut world, None).is_empty());
+    assert_eq!(world.core.snapshot().counters.reconciliations_unanswered, 3);
+    world.writes_at_once = true;
+    world.write();
+    assert_eq!(ask(&mut world, None), [TaskState::TaskRunning]);
+}
+
+#[test]
+fn killing_what_is_unknown_is_answered_like_a_question() {
+    for (info, expected) in [
+        (partition_aware(), TaskState::TaskUnknown),
+        (framework("f", &["dev"]), TaskState::TaskLost),
+    ] {
+        let (mut world, _, scheduler) = begin(info);
+        let kill = Action::Kill(call::Kill {
+            task_id: v1::TaskId {
+                value: "nosuch".to_owned(),
+            },
+            ..call::Kill::default()
+        });
+        assert_eq!(world.call(&scheduler, kill), Answer::Accepted);
+        let update = world.updates(&scheduler).pop().unwrap();
+        assert_eq!(update.state(), expected);
+        assert_eq!(update.reason(), v1::task_status::Reason::Reconciliation);
+    }
+}
+
+#[test]
+fn reconciliation_tells_the_state_of_the_update_and_not_the_latest() {
+    let (mut world, node, scheduler) = begin(partition_aware());
+    let status = TaskStatus {
+        task_id: v1::TaskId {
+            value: "t".to_owned(),
+        },
+        state: TaskState::TaskRunning.into(),
+        uuid: Some(vec![7; 16]),
+        ..TaskStatus::default()
+    };
+    world.say(
+        &node,
+        agent_frame::Message::StatusUpdate(meseta::StatusUpdate {
+            framework_id: v1::FrameworkId {
+                value: scheduler.id.clone(),
+            },
+            status,
+            latest_state: Some(TaskState::TaskFinished.into()),
+        }),
+    );
+    world.take_events(scheduler.connection);
+    world.call(&scheduler, reconcile(&[("t", Some(&node.id))]));
+    assert_eq!(states(&world.updates(&scheduler)), [TaskState::TaskRunning]);
+}
+
+#[test]
+fn a_framework_that_is_away_when_the_master_is_replaced_gains_no_time() {
+    let mut info = partition_aware();
+    info.failover_timeout = Some(7200.0);
+    let (mut world, node, scheduler) = begin(info);
+    let info = own_info(&mut world);
+    world.input(Input::SchedulerGone {
+        connection: scheduler.connection,
+    });
+    assert_eq!(world.registry.deadlines.len(), 1);
+    world.live(3600 * SECOND, &[&node]);
+    let mut world = world.restart();
+    let tasks = vec![reported(&node, &scheduler, TaskState::TaskRunning)];
+    let node = world.reregister(&node, tasks, vec![info]);
+    world.live(3500 * SECOND, &[&node]);
+    assert_eq!(world.core.snapshot().frameworks.len(), 1);
+    world.live(200 * SECOND, &[&node]);
+    assert!(world.core.snapshot().frameworks.is_empty());
+    assert!(world.registry.deadlines.is_empty());
+}
+
+#[test]
+fn a_framework_that_came_back_has_no_deadline_and_its_time_anew() {
+    let (mut world, _, scheduler) = begin(partition_aware());
+    let info = own_info(&mut world);
+    world.input(Input::SchedulerGone {
+        connection: scheduler.connection,
+    });
+    let again = world.subscribe(info);
+    assert!(world.registry.deadlines.is_empty());
+    world.input(Input::SchedulerGone {
+        connection: again.connection,
+    });
+    let deadline = world.registry.deadlines[0].deadline;
+    assert_eq!(deadline, world.now.unix + 60 * SECOND);
+    world.advance(61 * SECOND);
+    assert!(world.registry.deadlines.is_empty(), "it has ended");
+}

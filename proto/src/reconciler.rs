@@ -1,0 +1,332 @@
+//! The reference reconciler: how a framework keeps its view of its tasks true.
+//!
+//! The algorithm of the Mesos documents as a state machine: after each subscription, and now and
+//! then, ask for every task that is not known to have ended until each has been heard of, with a
+//! pause that doubles up to a limit; one reconciliation at a time, a new one replaces the one
+//! before. Entered through [`Reconciler`]; the caller sends what [`Reconciler::poll`] gives and
+//! shows every update to [`Reconciler::observe`]. Invariant: a task that has ended stays ended,
+//! whatever late or repeated updates say, unless it was only thought lost.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use meseta_resources::time::Moment;
+
+use crate::mesos::v1::scheduler::{Call, call};
+use crate::mesos::v1::{AgentId, TaskId, TaskState, TaskStatus, task_status::Reason};
+
+/// Ended tasks that are remembered, so that a late update of one is not taken for a stranger's.
+pub const ENDED_MAX: usize = 10_000;
+
+/// How often to ask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// From the first request of a reconciliation to the second; each later pause is twice as long.
+    pub first_pause: Duration,
+    /// The longest pause.
+    pub longest_pause: Duration,
+    /// From the end of one reconciliation to the start of the next, which begins with an implicit one.
+    pub period: Duration,
+}
+
+impl Default for Pace {
+    /// A second, a minute, and the fifteen minutes that the Mesos documents give.
+    fn default() -> Self {
+        Self {
+            first_pause: Duration::from_secs(1),
+            longest_pause: Duration::from_secs(60),
+            period: Duration::from_secs(15 * 60),
+        }
+    }
+}
+
+/// A request to send.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Request {
+    /// These tasks, and where they are as far as that is known.
+    Explicit(Vec<call::reconcile::Task>),
+    /// All that the master knows.
+    Implicit,
+}
+
+impl Request {
+    /// The call to send; the caller adds the framework's id.
+    #[must_use]
+    pub fn into_call(self) -> Call {
+        let tasks = match self {
+            Self::Explicit(tasks) => tasks,
+            Self::Implicit => Vec::new(),
+        };
+        Call {
+            r#type: Some(call::Type::Reconcile.into()),
+            reconcile: Some(call::Reconcile { tasks }),
+            ..Call::default()
+        }
+    }
+}
+
+/// What an update means to the framework.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// A task of ours is in this state now.
+    State(TaskState),
+    /// Nothing new.
+    Known,
+    /// A task that was thought lost goes on.
+    Back(TaskState),
+    /// A task of ours has ended in this state.
+    Ended(TaskState),
+    /// The master knows nothing of a task of ours: it never ran, or its agent was forgotten.
+    Unknown,
+    /// A live task that is not ours: kill it, or take it on with [`Reconciler::track`].
+    Stranger,
+}
+
+#[derive(Clone, Debug)]
+struct Tracked {
+    agent: Option<String>,
+    state: Option<TaskState>,
+    /// When it was last heard of.
+    heard: Option<Moment>,
+}
+
+/// A reconciliation under way.
+#[derive(Clone, Debug)]
+struct Round {
+    started: Moment,
+    next: Moment,
+    pause: Duration,
+    /// Still to be sent once.
+    implicit_due: bool,
+}
+
+/// What a framework knows of its tasks, and what it has to ask.
+#[derive(Clone, Debug)]
+pub struct Reconciler {
+    pace: Pace,
+    tasks: BTreeMap<String, Tracked>,
+    ended: BTreeMap<String, TaskState>,
+    /// Oldest first.
+    ended_order: VecDeque<String>,
+    round: Option<Round>,
+    /// When the next periodic reconciliation starts; nothing while there is no stream.
+    periodic: Option<Moment>,
+}
+
+impl Reconciler {
+    #[must_use]
+    pub fn new(pace: Pace) -> Self {
+        Self {
+            pace,
+            tasks: BTreeMap::new(),
+            ended: BTreeMap::new(),
+            ended_order: VecDeque::new(),
+            round: None,
+            periodic: None,
+        }
+    }
+
+    /// Takes on a task: one that is about to be launched, or that a predecessor has left.
+    pub fn track(&mut self, task: &str, agent: Option<&str>) {
+        if self.ended.remove(task).is_some() {
+            self.ended_order.retain(|ended| ended != task);
+        }
+        let tracked = self.tasks.entry(task.to_owned()).or_insert(Tracked {
+            agent: None,
+            state: None,
+            heard: None,
+        });
+        if let Some(agent) = agent {
+            tracked.agent = Some(agent.to_owned());
+        }
+    }
+
+    /// The newest state of a task, as far as it is known.
+    #[must_use]
+    pub fn state(&self, task: &str) -> Option<TaskState> {
+        match self.tasks.get(task) {
+            Some(tracked) => tracked.state,
+            None => self.ended.get(task).copied(),
+        }
+    }
+
+    /// Tasks that are not known to have ended.
+    pub fn live(&self) -> impl Iterator<Item = &str> {
+        self.tasks.keys().map(String::as_str)
+    }
+
+    /// Starts a reconciliation, in place of one that is under way. To be called at each SUBSCRIBED.
+    pub fn start(&mut self, now: Moment) {
+        self.begin(now, false);
+    }
+
+    /// The stream has ended: nothing can be asked until the next [`Self::start`].
+    pub fn disconnected(&mut self) {
+        self.round = None;
+        self.periodic = None;
+    }
+
+    /// When [`Self::poll`] has something to do next.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Moment> {
+        match &self.round {
+            Some(round) => Some(round.next),
+            None => self.periodic,
+        }
+    }
+
+    /// Whether every task has been heard of since the reconciliation started.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        match &self.round {
+            Some(round) => !round.implicit_due && self.unheard(round.started).next().is_none(),
+            None => true,
+        }
+    }
+
+    /// What to send now, if anything.
+    pub fn poll(&mut self, now: Moment) -> Option<Request> {
+        if self.round.is_none() && self.periodic.is_some_and(|due| due <= now) {
+            self.begin(now, true);
+        }
+        let mut round = self.round.take()?;
+        if round.next > now {
+            self.round = Some(round);
+            return None;
+        }
+        if std::mem::take(&mut round.implicit_due) {
+            // The explicit questions follow at the next poll, in the same breath.
+            self.round = Some(round);
+            return Some(Request::Implicit);
+        }
+        let tasks: Vec<_> = self
+            .unheard(round.started)
+            .map(|(task, tracked)| call::reconcile::Task {
+                task_id: TaskId {
+                    value: task.clone(),
+                },
+                agent_id: tracked.agent.clone().map(|value| AgentId { value }),
+            })
+            .collect();
+        if tasks.is_empty() {
+            self.periodic = Some(now + self.pace.period);
+            return None;
+        }
+        round.next = now + round.pause;
+        round.pause = (round.pause * 2).min(self.pace.longest_pause);
+        self.round = Some(round);
+        Some(Request::Explicit(tasks))
+    }
+
+    /// Takes in an update, wherever it comes from; acknowledging it is the caller's affair.
+    pub fn observe(&mut self, now: Moment, status: &TaskStatus) -> Seen {
+        let task = status.task_id.value.as_str();
+        let Ok(state) = TaskState::try_from(status.state) else {
+            return Seen::Known;
+        };
+        if let Some(ended) = self.ended.get(task).copied() {
+            if ended != TaskState::TaskLost || is_end(state) || state == TaskState::TaskUnknown {
+                return Seen::Known;
+            }
+            self.track(task, None);
+            self.note(now, status, state);
+            return Seen::Back(state);
+        }
+        if !self.tasks.contains_key(task) {
+            let is_live = !is_end(state) && state != TaskState::TaskUnknown;
+            return if is_live { Seen::Stranger } else { Seen::Known };
+        }
+        if is_end(state) {
+            self.tasks.remove(task);
+            self.remember(task, state);
+            return Seen::Ended(state);
+        }
+        let before = self.note(now, status, state);
+        match state {
+            TaskState::TaskUnknown => Seen::Unknown,
+            _ if before == Some(state) => Seen::Known,
+            _ if before == Some(TaskState::TaskUnreachable) => Seen::Back(state),
+            _ => Seen::State(state),
+        }
+    }
+
+    fn begin(&mut self, now: Moment, implicit_due: bool) {
+        self.periodic = None;
+        self.round = Some(Round {
+            started: now,
+            next: now,
+            pause: self.pace.first_pause,
+            implicit_due,
+        });
+    }
+
+    fn unheard(&self, since: Moment) -> impl Iterator<Item = (&String, &Tracked)> {
+        self.tasks
+            .iter()
+            .filter(move |(_, tracked)| tracked.heard.is_none_or(|heard| heard < since))
+    }
+
+    /// Notes a state of a live task; gives the one before. A repeat of an earlier state does not
+    /// turn the clock back: what an agent says about the start comes before what it says later.
+    fn note(&mut self, now: Moment, status: &TaskStatus, state: TaskState) -> Option<TaskState> {
+        let tracked = self.tasks.get_mut(&status.task_id.value)?;
+        let before = tracked.state;
+        tracked.heard = Some(now);
+        if let Some(agent) = &status.agent_id {
+            tracked.agent = Some(agent.value.clone());
+        }
+        let is_answer = status.reason.is_some_and(|reason| {
+            [Reason::Reconciliation, Reason::AgentReregistered]
+                .map(i32::from)
+                .contains(&reason)
+        });
+        let is_older = before.is_some_and(|before| order(state) < order(before));
+        if is_answer || !is_older {
+            tracked.state = Some(state);
+        }
+        before
+    }
+
+    fn remember(&mut self, task: &str, state: TaskState) {
+        self.ended.insert(task.to_owned(), state);
+        self.ended_order.push_back(task.to_owned());
+        while self.ended_order.len() > ENDED_MAX {
+            if let Some(oldest) = self.ended_order.pop_front() {
+                self.ended.remove(&oldest);
+            }
+        }
+    }
+}
+
+/// Whether nothing is to be expected after this state.
+fn is_end(state: TaskState) -> bool {
+    match state {
+        TaskState::TaskFinished
+        | TaskState::TaskFailed
+        | TaskState::TaskKilled
+        | TaskState::TaskError
+        | TaskState::TaskLost
+        | TaskState::TaskDropped
+        | TaskState::TaskGone
+        | TaskState::TaskGoneByOperator => true,
+        TaskState::TaskStaging
+        | TaskState::TaskStarting
+        | TaskState::TaskRunning
+        | TaskState::TaskKilling
+        | TaskState::TaskUnreachable
+        | TaskState::TaskUnknown => false,
+    }
+}
+
+/// Where a live state stands in a task's life.
+fn order(state: TaskState) -> u8 {
+    match state {
+        TaskState::TaskUnknown | TaskState::TaskStaging => 0,
+        TaskState::TaskStarting => 1,
+        TaskState::TaskRunning => 2,
+        _ => 3,
+    }
+}
+
+#[cfg(test)]
+mod tests;

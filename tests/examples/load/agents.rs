@@ -1,0 +1,100 @@
+//! Agents that only talk: each task they are told to run is running and finished as soon as its
+//! updates are acknowledged.
+
+use meseta_proto::convert::{Format, parse_resources, to_resources};
+use meseta_proto::meseta::v1::agent_registry_client::AgentRegistryClient;
+use meseta_proto::meseta::v1::{
+    AgentFrame, Pong, Register, StatusUpdate, agent_frame, master_frame,
+};
+use meseta_proto::mesos::v1::{self, TaskState, TaskStatus};
+use meseta_resources::Role;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Channel;
+
+/// Frames of one agent that wait for the socket.
+const FRAMES_MAX: usize = 4_096;
+
+const RUNNING: u8 = 1;
+const FINISHED: u8 = 2;
+
+pub(crate) async fn run(master: &str, count: usize) -> anyhow::Result<()> {
+    let agents: Vec<_> = (0..count)
+        .map(|index| tokio::spawn(agent(master.to_owned(), index)))
+        .collect();
+    for agent in agents {
+        agent.await??;
+    }
+    Ok(())
+}
+
+async fn agent(master: String, index: usize) -> anyhow::Result<()> {
+    let channel = Channel::from_shared(format!("http://{master}"))?;
+    let mut client = AgentRegistryClient::new(channel.connect().await?);
+    let (frames, waiting) = mpsc::channel(FRAMES_MAX);
+    frames.send(frame(register(index)?)).await?;
+    let mut orders = client
+        .connect(ReceiverStream::new(waiting))
+        .await?
+        .into_inner();
+    while let Some(order) = orders.message().await? {
+        let answer = match order.message {
+            Some(master_frame::Message::Ping(ping)) => agent_frame::Message::Pong(Pong {
+                sequence: ping.sequence,
+            }),
+            Some(master_frame::Message::RunTask(run)) => {
+                let Some(framework_id) = run.framework.id else {
+                    continue;
+                };
+                update(framework_id, run.task.task_id, RUNNING)
+            }
+            Some(master_frame::Message::Acknowledge(acknowledge))
+                if acknowledge.uuid.first() == Some(&RUNNING) =>
+            {
+                update(acknowledge.framework_id, acknowledge.task_id, FINISHED)
+            }
+            Some(_) | None => continue,
+        };
+        frames.send(frame(answer)).await?;
+    }
+    Ok(())
+}
+
+fn frame(message: agent_frame::Message) -> AgentFrame {
+    AgentFrame {
+        message: Some(message),
+    }
+}
+
+fn register(index: usize) -> anyhow::Result<agent_frame::Message> {
+    let resources = parse_resources("cpus:1000000;mem:100000000", &Role::star())?;
+    let port = i32::try_from(10_000 + index)?;
+    Ok(agent_frame::Message::Register(Register {
+        agent_info: v1::AgentInfo {
+            hostname: format!("node-{index}"),
+            port: Some(port),
+            resources: to_resources(&resources, Format::PostRefinement)?,
+            ..v1::AgentInfo::default()
+        },
+        version: "0.1.0".to_owned(),
+        ..Register::default()
+    }))
+}
+
+fn update(framework_id: v1::FrameworkId, task_id: v1::TaskId, which: u8) -> agent_frame::Message {
+    let state = if which == RUNNING {
+        TaskState::TaskRunning
+    } else {
+        TaskState::TaskFinished
+    };
+    agent_frame::Message::StatusUpdate(StatusUpdate {
+        framework_id,
+        status: TaskStatus {
+            task_id,
+            state: state.into(),
+            uuid: Some(vec![which; 16]),
+            ..TaskStatus::default()
+        },
+        latest_state: Some(state.into()),
+    })
+}

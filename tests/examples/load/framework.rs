@@ -1,0 +1,276 @@
+//! A framework over gRPC that counts what it hears and keeps many calls under way.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use meseta_proto::meseta::v1::scheduler_client::SchedulerClient;
+use meseta_proto::mesos::v1::scheduler::{Call, Event, call};
+use meseta_proto::mesos::v1::{self, TaskState};
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+use tonic::Streaming;
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::transport::Channel;
+
+/// Acknowledgements under way at once.
+const CALLS_MAX: usize = 256;
+const MESSAGE_MAX: usize = 64 * 1024 * 1024;
+
+#[derive(Debug)]
+pub(crate) struct Framework {
+    client: SchedulerClient<Channel>,
+    stream_id: MetadataValue<Ascii>,
+    id: v1::FrameworkId,
+    events: Streaming<Event>,
+    offers: VecDeque<v1::Offer>,
+    pub(crate) updates: usize,
+    finished: usize,
+    calls: Arc<Semaphore>,
+}
+
+impl Framework {
+    pub(crate) async fn subscribe(master: SocketAddr, name: &str) -> anyhow::Result<Self> {
+        Self::start(master, name, false).await
+    }
+
+    pub(crate) async fn subscribe_suppressed(
+        master: SocketAddr,
+        name: &str,
+    ) -> anyhow::Result<Self> {
+        Self::start(master, name, true).await
+    }
+
+    async fn start(master: SocketAddr, name: &str, suppressed: bool) -> anyhow::Result<Self> {
+        let channel = Channel::from_shared(format!("http://{master}"))?;
+        let mut client = SchedulerClient::new(channel.connect().await?)
+            .max_decoding_message_size(MESSAGE_MAX)
+            .max_encoding_message_size(MESSAGE_MAX);
+        let kinds = [
+            v1::framework_info::capability::Type::MultiRole,
+            v1::framework_info::capability::Type::PartitionAware,
+        ];
+        let framework_info = v1::FrameworkInfo {
+            user: "root".to_owned(),
+            name: name.to_owned(),
+            roles: vec!["load".to_owned()],
+            capabilities: kinds
+                .map(|kind| v1::framework_info::Capability {
+                    r#type: Some(kind.into()),
+                })
+                .to_vec(),
+            ..v1::FrameworkInfo::default()
+        };
+        let subscribe = call::Subscribe {
+            framework_info,
+            suppressed_roles: suppressed.then(|| "load".to_owned()).into_iter().collect(),
+            ..call::Subscribe::default()
+        };
+        let response = client.subscribe(subscribe).await?;
+        let stream_id = response
+            .metadata()
+            .get("mesos-stream-id")
+            .context("a stream id")?
+            .clone();
+        let mut events = response.into_inner();
+        let first = events.message().await?.context("SUBSCRIBED")?;
+        let id = first.subscribed.context("SUBSCRIBED")?.framework_id;
+        Ok(Self {
+            client,
+            stream_id,
+            id,
+            events,
+            offers: VecDeque::new(),
+            updates: 0,
+            finished: 0,
+            calls: Arc::new(Semaphore::new(CALLS_MAX)),
+        })
+    }
+
+    pub(crate) fn offers(&self) -> usize {
+        self.offers.len()
+    }
+
+    fn request(&self, kind: call::Type, body: Call) -> tonic::Request<Call> {
+        let mut request = tonic::Request::new(Call {
+            framework_id: Some(self.id.clone()),
+            r#type: Some(kind.into()),
+            ..body
+        });
+        request
+            .metadata_mut()
+            .insert("mesos-stream-id", self.stream_id.clone());
+        request
+    }
+
+    async fn call(&mut self, kind: call::Type, body: Call) -> anyhow::Result<()> {
+        let request = self.request(kind, body);
+        self.client.call(request).await?;
+        Ok(())
+    }
+
+    /// Takes in the next event and acknowledges what wants it.
+    pub(crate) async fn step(&mut self) -> anyhow::Result<()> {
+        let event = self
+            .events
+            .message()
+            .await?
+            .context("the stream has ended")?;
+        if let Some(error) = event.error {
+            bail!(error.message);
+        }
+        self.offers
+            .extend(event.offers.into_iter().flat_map(|offers| offers.offers));
+        if let Some(rescind) = event.rescind {
+            self.offers.retain(|offer| offer.id != rescind.offer_id);
+        }
+        let Some(status) = event.update.map(|update| update.status) else {
+            return Ok(());
+        };
+        self.updates += 1;
+        self.finished += usize::from(status.state() == TaskState::TaskFinished);
+        let (Some(uuid), Some(agent_id)) = (status.uuid, status.agent_id) else {
+            return Ok(());
+        };
+        let acknowledge = call::Acknowledge {
+            agent_id,
+            task_id: status.task_id,
+            uuid,
+        };
+        let body = Call {
+            acknowledge: Some(acknowledge),
+            ..Call::default()
+        };
+        let request = self.request(call::Type::Acknowledge, body);
+        let mut client = self.client.clone();
+        let permit = self.calls.clone().acquire_owned().await?;
+        tokio::spawn(async move {
+            let _permit = permit;
+            if let Err(status) = client.call(request).await {
+                eprintln!("an acknowledgement was refused: {status}");
+            }
+        });
+        Ok(())
+    }
+
+    /// Launches tasks on whatever is offered and sees each to its acknowledged end.
+    pub(crate) async fn run_tasks(&mut self, count: usize) -> anyhow::Result<()> {
+        let share = count.div_ceil(self.offers().max(1)).min(5_000);
+        let (mut launched, end) = (0, self.finished + count);
+        while self.finished < end {
+            while launched < count
+                && let Some(offer) = self.offers.pop_front()
+            {
+                let tasks = (launched..count.min(launched + share))
+                    .map(|index| task(&offer.agent_id, index))
+                    .collect::<Vec<_>>();
+                launched += tasks.len();
+                self.launch(offer.id, tasks).await?;
+            }
+            self.step().await?;
+        }
+        // All acknowledgements have been answered.
+        let permits = u32::try_from(CALLS_MAX)?;
+        self.calls.acquire_many(permits).await?.forget();
+        self.calls.add_permits(CALLS_MAX);
+        Ok(())
+    }
+
+    async fn launch(&mut self, offer: v1::OfferId, tasks: Vec<v1::TaskInfo>) -> anyhow::Result<()> {
+        let launch = v1::offer::Operation {
+            r#type: Some(v1::offer::operation::Type::Launch.into()),
+            launch: Some(v1::offer::operation::Launch { task_infos: tasks }),
+            ..v1::offer::Operation::default()
+        };
+        let accept = call::Accept {
+            offer_ids: vec![offer],
+            operations: vec![launch],
+            filters: Some(v1::Filters {
+                refuse_seconds: Some(0.0),
+            }),
+        };
+        let body = Call {
+            accept: Some(accept),
+            ..Call::default()
+        };
+        self.call(call::Type::Accept, body).await
+    }
+
+    /// From asking for offers until there are some, so many times.
+    pub(crate) async fn offer_latencies(&mut self, times: usize) -> anyhow::Result<Vec<Duration>> {
+        let mut latencies = Vec::with_capacity(times);
+        for _ in 0..times {
+            while self.offers.is_empty() {
+                self.step().await?;
+            }
+            let offer_ids = self.offers.drain(..).map(|offer| offer.id).collect();
+            let decline = call::Decline {
+                offer_ids,
+                filters: Some(v1::Filters {
+                    refuse_seconds: Some(3600.0),
+                }),
+            };
+            let body = Call {
+                decline: Some(decline),
+                ..Call::default()
+            };
+            self.call(call::Type::Decline, body).await?;
+            let start = Instant::now();
+            self.call(call::Type::Revive, Call::default()).await?;
+            while self.offers.is_empty() {
+                self.step().await?;
+            }
+            latencies.push(start.elapsed());
+        }
+        Ok(latencies)
+    }
+
+    /// One RECONCILE about tasks that nobody knows.
+    pub(crate) async fn reconcile_unknown(&mut self, count: usize) -> anyhow::Result<()> {
+        let tasks = (0..count)
+            .map(|index| call::reconcile::Task {
+                task_id: v1::TaskId {
+                    value: format!("no-such-task-{index}"),
+                },
+                agent_id: None,
+            })
+            .collect();
+        let body = Call {
+            reconcile: Some(call::Reconcile { tasks }),
+            ..Call::default()
+        };
+        self.call(call::Type::Reconcile, body).await
+    }
+
+    pub(crate) fn read_in_background(mut self) -> JoinHandle<()> {
+        tokio::spawn(async move { while self.step().await.is_ok() {} })
+    }
+
+    pub(crate) async fn teardown(mut self) -> anyhow::Result<()> {
+        self.call(call::Type::Teardown, Call::default()).await
+    }
+}
+
+fn task(agent_id: &v1::AgentId, index: usize) -> v1::TaskInfo {
+    let needs = |name: &str, value: f64| v1::Resource {
+        name: name.to_owned(),
+        r#type: v1::value::Type::Scalar.into(),
+        scalar: Some(v1::value::Scalar { value }),
+        ..v1::Resource::default()
+    };
+    v1::TaskInfo {
+        name: "load".to_owned(),
+        task_id: v1::TaskId {
+            value: format!("task-{index}"),
+        },
+        agent_id: agent_id.clone(),
+        command: Some(v1::CommandInfo {
+            value: Some("true".to_owned()),
+            ..v1::CommandInfo::default()
+        }),
+        resources: vec![needs("cpus", 0.1), needs("mem", 16.0)],
+        ..v1::TaskInfo::default()
+    }
+}

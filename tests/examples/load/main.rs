@@ -1,0 +1,207 @@
+//! What the master carries: tasks a second, offers while others reconcile, idle and stalled frameworks.
+//!
+//! `cargo build --release -p meseta && cargo run --release -p meseta-tests --example load -- [AGENTS] [TASKS]`
+//! starts a master with its durable registry on loopback, simulated agents in a process of their own
+//! (this program again), and speaks gRPC with both. Prints one line for each figure.
+
+#![expect(clippy::print_stdout, reason = "its output is its purpose")]
+
+mod agents;
+mod framework;
+
+use std::net::{SocketAddr, TcpListener};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use framework::Framework;
+
+const AGENTS: usize = 100;
+const TASKS: usize = 50_000;
+/// Tasks in the one RECONCILE.
+const RECONCILED: usize = 100_000;
+const IDLE: usize = 1_000;
+const STALLED: usize = 10;
+const LATENCIES: usize = 200;
+
+/// A child that ends with this program.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Process {
+    /// Resident memory, MB.
+    fn resident_mb(&self) -> anyhow::Result<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.0.id()))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kb = line
+            .and_then(|line| line.trim().split(' ').next())
+            .context("VmRSS")?;
+        Ok(kb.parse::<u64>()? / 1024)
+    }
+}
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [role, master, count] = arguments.as_slice()
+        && role == "agents"
+    {
+        return agents::run(master, count.parse()?).await;
+    }
+    let number = |index: usize, default: usize| match arguments.get(index) {
+        Some(text) => text.parse().context("a number"),
+        None => Ok(default),
+    };
+    let (agents, tasks) = (number(0, AGENTS)?, number(1, TASKS)?);
+    let dir = tempfile::tempdir()?;
+    let (master, address) = start_master(dir.path()).await?;
+    let _agents = start_agents(address, agents)?;
+    wait_for_agents(address, agents).await?;
+    println!("{agents} agents, {} MB resident", master.resident_mb()?);
+    throughput(address, tasks).await?;
+    println!("after {tasks} tasks: {} MB resident", master.resident_mb()?);
+
+    let mut framework = Framework::subscribe(address, "measured").await?;
+    let alone = framework.offer_latencies(LATENCIES).await?;
+    report("offer latency, alone", &alone);
+    reconcile(address, &mut framework).await?;
+    println!(
+        "after the reconciliation: {} MB resident",
+        master.resident_mb()?
+    );
+    idle(address, &mut framework).await?;
+    println!("with them: {} MB resident", master.resident_mb()?);
+    Ok(())
+}
+
+async fn start_master(dir: &std::path::Path) -> anyhow::Result<(Process, SocketAddr)> {
+    let program = std::env::current_exe()?;
+    let target = program
+        .parent()
+        .and_then(|dir| dir.parent())
+        .context("a target directory")?;
+    let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+    let child = Command::new(target.join("meseta"))
+        .args(["master", "--max_completed_tasks_per_framework=10"])
+        .arg(format!("--port={}", address.port()))
+        .arg(format!("--work_dir={}", dir.display()))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .context("build it first: cargo build --release -p meseta")?;
+    let master = Process(child);
+    let start = Instant::now();
+    while tokio::net::TcpStream::connect(address).await.is_err() {
+        if start.elapsed() > Duration::from_secs(30) {
+            bail!("the master does not listen");
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    Ok((master, address))
+}
+
+fn start_agents(master: SocketAddr, count: usize) -> anyhow::Result<Process> {
+    let child = Command::new(std::env::current_exe()?)
+        .args(["agents", &master.to_string(), &count.to_string()])
+        .spawn()?;
+    Ok(Process(child))
+}
+
+/// Until each agent is on offer.
+async fn wait_for_agents(master: SocketAddr, count: usize) -> anyhow::Result<()> {
+    let mut framework = Framework::subscribe(master, "waiting").await?;
+    while framework.offers() < count {
+        framework.step().await?;
+    }
+    framework.teardown().await
+}
+
+async fn throughput(master: SocketAddr, tasks: usize) -> anyhow::Result<()> {
+    let mut framework = Framework::subscribe(master, "throughput").await?;
+    while framework.offers() == 0 {
+        framework.step().await?;
+    }
+    let start = Instant::now();
+    framework.run_tasks(tasks).await?;
+    let seconds = start.elapsed().as_secs_f64();
+    #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
+    let rate = tasks as f64 / seconds;
+    println!(
+        "{tasks} tasks launched, run, finished and acknowledged in {seconds:.2} s: {rate:.0} a second"
+    );
+    framework.teardown().await
+}
+
+/// One RECONCILE with very many tasks, while another framework asks for offers.
+async fn reconcile(master: SocketAddr, framework: &mut Framework) -> anyhow::Result<()> {
+    let mut asking = Framework::subscribe_suppressed(master, "asking").await?;
+    let start = Instant::now();
+    let answers = tokio::spawn(async move {
+        asking.reconcile_unknown(RECONCILED).await?;
+        while asking.updates < RECONCILED {
+            asking.step().await?;
+        }
+        let took = start.elapsed();
+        asking.teardown().await?;
+        anyhow::Ok(took)
+    });
+    let mut latencies = Vec::new();
+    while !answers.is_finished() {
+        latencies.extend(framework.offer_latencies(1).await?);
+    }
+    let took = answers.await??;
+    println!(
+        "{RECONCILED} tasks reconciled in {:.2} s",
+        took.as_secs_f64()
+    );
+    report("offer latency meanwhile", &latencies);
+    Ok(())
+}
+
+/// Many frameworks that want nothing, and some that do not even read what they asked for.
+async fn idle(master: SocketAddr, framework: &mut Framework) -> anyhow::Result<()> {
+    let mut others = Vec::new();
+    for index in 0..IDLE {
+        let idle = Framework::subscribe_suppressed(master, &format!("idle-{index}")).await?;
+        others.push(idle.read_in_background());
+    }
+    let mut stalled = Vec::new();
+    for index in 0..STALLED {
+        let mut one = Framework::subscribe_suppressed(master, &format!("stalled-{index}")).await?;
+        one.reconcile_unknown(20_000).await?;
+        stalled.push(one);
+    }
+    let latencies = framework.offer_latencies(LATENCIES).await?;
+    report(
+        &format!("offer latency beside {IDLE} idle and {STALLED} stalled frameworks"),
+        &latencies,
+    );
+    for other in others {
+        other.abort();
+    }
+    Ok(())
+}
+
+fn report(what: &str, latencies: &[Duration]) {
+    let mut sorted = latencies.to_vec();
+    sorted.sort_unstable();
+    let at = |percent: usize| {
+        let index = (sorted.len() * percent / 100).min(sorted.len().saturating_sub(1));
+        sorted
+            .get(index)
+            .map_or(0.0, |latency| latency.as_secs_f64() * 1e3)
+    };
+    println!(
+        "{what}: p50 {:.2} ms, p99 {:.2} ms, longest {:.2} ms ({} times)",
+        at(50),
+        at(99),
+        at(100),
+        sorted.len()
+    );
+}

@@ -1,0 +1,129 @@
+//! HTTP as bytes on a socket: what a request says to the letter, and what comes back, chunk by chunk.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::Duration;
+
+/// No answer takes longer.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// One connection.
+#[derive(Debug)]
+pub struct Raw {
+    reader: BufReader<TcpStream>,
+}
+
+/// The head of an answer.
+#[derive(Debug, Clone)]
+pub struct Head {
+    pub status: u16,
+    /// Names in small letters.
+    pub headers: Vec<(String, String)>,
+}
+
+impl Head {
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let found = self.headers.iter().find(|(known, _)| known == name);
+        found.map(|(_, value)| value.as_str())
+    }
+}
+
+impl Raw {
+    pub fn connect(address: &str) -> Self {
+        let stream = TcpStream::connect(address).expect("connected");
+        stream.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
+        Self {
+            reader: BufReader::new(stream),
+        }
+    }
+
+    /// Sends bytes as they are.
+    pub fn send(&mut self, bytes: &[u8]) {
+        self.reader.get_mut().write_all(bytes).expect("sent");
+    }
+
+    /// Sends a request with these header lines and a body of known length.
+    pub fn request(&mut self, line: &str, headers: &[&str], body: &str) {
+        let mut text = format!(
+            "{line} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n",
+            body.len()
+        );
+        for header in headers {
+            text += header;
+            text += "\r\n";
+        }
+        text += "\r\n";
+        self.send((text + body).as_bytes());
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.reader.read_line(&mut line).expect("a line");
+        line.trim_end_matches(['\r', '\n']).to_owned()
+    }
+
+    pub fn head(&mut self) -> Head {
+        let line = self.line();
+        let status = line.split(' ').nth(1).and_then(|code| code.parse().ok());
+        let status = status.unwrap_or_else(|| panic!("no status line: {line:?}"));
+        let mut headers = Vec::new();
+        loop {
+            let line = self.line();
+            let Some((name, value)) = line.split_once(": ") else {
+                assert_eq!(line, "", "not a header");
+                return Head { status, headers };
+            };
+            headers.push((name.to_lowercase(), value.to_owned()));
+        }
+    }
+
+    /// A whole answer with a `Content-Length`; an answer without one has no body.
+    pub fn answer(&mut self) -> (Head, String) {
+        let head = self.head();
+        let length = head
+            .header("content-length")
+            .map_or(0, |length| length.parse().expect("a number"));
+        let mut body = vec![0; length];
+        self.reader.read_exact(&mut body).expect("the body");
+        (head, String::from_utf8(body).expect("text"))
+    }
+
+    /// The next chunk of a chunked answer; nothing at its end.
+    pub fn chunk(&mut self) -> Option<Vec<u8>> {
+        let length = usize::from_str_radix(&self.line(), 16).expect("a chunk's length");
+        let mut chunk = vec![0; length];
+        self.reader.read_exact(&mut chunk).expect("the chunk");
+        assert_eq!(self.line(), "", "a chunk ends with a line feed");
+        (length > 0).then_some(chunk)
+    }
+
+    /// The next chunk, which must be one whole record: its length, a line feed, so many bytes.
+    pub fn record(&mut self) -> Option<serde_json::Value> {
+        let chunk = String::from_utf8(self.chunk()?).expect("text");
+        let parts: Vec<&str> = chunk.split('\n').collect();
+        assert_eq!(parts.len(), 2, "one record in one chunk: {chunk:?}");
+        assert_eq!(parts[0].parse(), Ok(parts[1].len()), "{chunk:?}");
+        assert!(
+            parts[1].is_ascii(),
+            "lengths count bytes and characters alike"
+        );
+        Some(serde_json::from_str(parts[1]).expect("JSON"))
+    }
+
+    /// Records until one of this type.
+    pub fn until(&mut self, kind: &str) -> serde_json::Value {
+        loop {
+            let record = self
+                .record()
+                .unwrap_or_else(|| panic!("no {kind} before the end"));
+            if record["type"] == kind {
+                return record;
+            }
+        }
+    }
+
+    /// Whether the other side has closed the connection.
+    pub fn is_closed(&mut self) -> bool {
+        matches!(self.reader.read(&mut [0]), Ok(0))
+    }
+}

@@ -1,0 +1,147 @@
+//! Frameworks that are not ours: pymesos as it comes from PyPI, and the examples in `docs/examples`.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use meseta_tests::{Cluster, Missing, unless_installed, wait};
+use serde_json::Value;
+
+use crate::Scenario;
+
+pub(crate) const ALL: &[Scenario] = &[
+    ("pymesos_runs_unmodified", unless_pymesos, pymesos),
+    ("the_example_in_curl", unless_curl, curl),
+    ("the_example_in_python", unless_python, python),
+    ("the_example_over_grpc", unless_example, grpc),
+];
+
+/// For a whole client to do its work.
+const LIMIT: Duration = Duration::from_secs(180);
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// The Python that has pymesos: the one in `MESETA_PYMESOS_PYTHON`, or `python3`.
+fn pymesos_python() -> String {
+    std::env::var("MESETA_PYMESOS_PYTHON").unwrap_or_else(|_| "python3".to_owned())
+}
+
+fn unless_pymesos() -> Missing {
+    let found = Command::new(pymesos_python())
+        .args(["-c", "import pymesos, addict"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success());
+    (!found).then(|| {
+        "needs a Python with pymesos 0.3.15 (`.ci/pymesos DIR` makes one) in MESETA_PYMESOS_PYTHON"
+            .to_owned()
+    })
+}
+
+fn unless_curl() -> Missing {
+    unless_installed("curl").or_else(|| unless_installed("bash"))
+}
+
+fn unless_python() -> Missing {
+    unless_installed("python3")
+}
+
+fn example() -> PathBuf {
+    let binary = meseta_tests::daemon::binary();
+    binary.with_file_name("examples").join("grpc_framework")
+}
+
+fn unless_example() -> Missing {
+    (!example().is_file())
+        .then(|| "needs `cargo build -p meseta-tests --example grpc_framework`".to_owned())
+}
+
+/// Runs a client to its end; it is killed when that does not come.
+fn output(what: &str, command: &mut Command) -> Output {
+    let child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|error| panic!("{what}: {error}"));
+    let pid = i32::try_from(child.id()).expect("a pid");
+    let waiting = std::thread::spawn(move || child.wait_with_output());
+    if !wait::holds(LIMIT, || waiting.is_finished()) {
+        meseta_tests::kernel::kill(pid, nix::sys::signal::Signal::SIGKILL);
+    }
+    waiting.join().expect("joined").expect("waited for")
+}
+
+/// One of the examples runs `echo` as a task, whose output is then in its sandbox.
+fn example_finishes(what: &str, program: &Path) {
+    let cluster = Cluster::default();
+    let mut command = Command::new(program);
+    command.arg(cluster.master.address()).arg("echo hello");
+    let output = output(what, &mut command);
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{what}: {text}\n{errors}");
+    assert!(text.contains("TASK_RUNNING"), "{what}: {text}");
+    assert!(text.contains("TASK_FINISHED"), "{what}: {text}");
+    let state = cluster.master.page("/state").json();
+    let completed = &state["completed_frameworks"][0]["completed_tasks"];
+    assert_eq!(completed[0]["state"], "TASK_FINISHED", "{completed}");
+    assert_eq!(state["frameworks"], serde_json::json!([]));
+}
+
+fn curl() {
+    example_finishes(
+        "framework.sh",
+        &repository().join("docs/examples/framework.sh"),
+    );
+}
+
+fn python() {
+    example_finishes(
+        "framework.py",
+        &repository().join("docs/examples/framework.py"),
+    );
+}
+
+fn grpc() {
+    example_finishes("grpc_framework", &example());
+}
+
+fn pymesos() {
+    let cluster = Cluster::default();
+    let mut command = Command::new(pymesos_python());
+    command
+        .arg(repository().join("tests/clients/pymesos_scheduler.py"))
+        .arg(cluster.master.address());
+    let output = output("pymesos", &mut command);
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}\n{errors}");
+    let saw: Value = serde_json::from_str(text.trim()).expect("what pymesos saw");
+    let states = |of: &str, state: &str| {
+        let all = saw[of].as_object().expect("states by task");
+        all.values().filter(|value| *value == state).count()
+    };
+    assert_eq!(saw["framework_ids"][0], saw["framework_ids"][1]);
+    assert_eq!(states("states", "TASK_FINISHED"), 15, "{saw}");
+    assert_eq!(states("states", "TASK_KILLED"), 2, "{saw}");
+    assert_eq!(states("implicit", "TASK_RUNNING"), 3, "{saw}");
+    assert_eq!(saw["explicit"]["long-2"], "TASK_RUNNING");
+    assert_eq!(
+        saw["explicit"]["short-0"], "TASK_LOST",
+        "ended and forgotten"
+    );
+    assert_eq!(states("after_failover", "TASK_RUNNING"), 3, "{saw}");
+    assert_eq!(states("killed_later", "TASK_KILLED"), 3, "{saw}");
+    assert_eq!(saw["silent_while_suppressed"], true);
+    assert_eq!(saw["errors"], serde_json::json!([]));
+    let state = cluster.master.page("/state").json();
+    assert_eq!(state["frameworks"], serde_json::json!([]), "torn down");
+    assert_eq!(
+        state["completed_frameworks"][0]["id"],
+        saw["framework_ids"][0]
+    );
+}

@@ -1,0 +1,216 @@
+//! The three ways in which a launch is lost, with kill -9; reconciliation tells what is true.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use meseta_proto::mesos::v1::TaskStatus;
+use meseta_proto::reconciler::{Pace, Reconciler};
+use meseta_resources::time::Moment;
+use meseta_tests::framework::{framework_info, task};
+use meseta_tests::{Cluster, Encoding, Framework, Missing, kernel, unless_installed};
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+use crate::{Scenario, anywhere};
+
+pub(crate) const ALL: &[Scenario] = &[
+    (
+        "the_framework_dies_before_it_sends",
+        unless_curl,
+        framework_dies,
+    ),
+    (
+        "the_master_dies_before_it_receives",
+        anywhere,
+        master_dies_before,
+    ),
+    (
+        "the_master_dies_after_it_received_and_the_agent_never_hears",
+        anywhere,
+        never_heard,
+    ),
+    (
+        "the_master_dies_after_it_received_and_the_agent_may_have_heard",
+        anywhere,
+        maybe_heard,
+    ),
+];
+
+/// For reconciliation to settle, the agent's return included.
+const LIMIT: Duration = Duration::from_secs(90);
+
+const INTENDED: [(&str, f64); 2] = [("cpus", 0.1), ("mem", 16.0)];
+
+fn unless_curl() -> Missing {
+    unless_installed("curl")
+}
+
+/// Asks about a task as the reference reconciler does, until there is an answer: the task's state.
+fn truth(framework: &mut Framework, task: &str, agent: Option<&str>) -> String {
+    let start = Instant::now();
+    let mut reconciler = Reconciler::new(Pace {
+        first_pause: Duration::from_millis(200),
+        longest_pause: Duration::from_secs(2),
+        ..Pace::default()
+    });
+    let now = || Moment::ORIGIN + start.elapsed();
+    reconciler.track(task, agent);
+    reconciler.start(now());
+    while !reconciler.is_settled() {
+        assert!(start.elapsed() < LIMIT, "{task} was not reconciled");
+        while let Some(request) = reconciler.poll(now()) {
+            framework.accepted(serde_json::to_value(request.into_call()).expect("JSON"));
+        }
+        let is_update = |event: &Value| event["type"] == "UPDATE";
+        if let Ok(event) = framework.within(Duration::from_millis(50), &is_update) {
+            let status: TaskStatus =
+                serde_json::from_value(event["update"]["status"].clone()).expect("a status");
+            reconciler.observe(now(), &status);
+        }
+    }
+    let state = reconciler.state(task).expect("heard of");
+    state.as_str_name().to_owned()
+}
+
+fn again(cluster: &Cluster, id: &str) -> Framework {
+    let mut info = framework_info("dev");
+    info["id"] = json!({"value": id});
+    Framework::subscribe(&cluster.scheduler_url(), Encoding::Json, &info)
+}
+
+/// Tasks that the agent has, by state.
+fn tasks_on_agent(cluster: &Cluster) -> BTreeMap<String, String> {
+    let state = cluster.agent().page("/state").json();
+    let frameworks = state["frameworks"].as_array().cloned().unwrap_or_default();
+    let mut tasks = BTreeMap::new();
+    for framework in frameworks {
+        for executor in framework["executors"].as_array().into_iter().flatten() {
+            for list in ["tasks", "queued_tasks"] {
+                for task in executor[list].as_array().into_iter().flatten() {
+                    let text = |key: &str| task[key].as_str().unwrap_or_default().to_owned();
+                    tasks.insert(text("id"), text("state"));
+                }
+            }
+        }
+    }
+    tasks
+}
+
+/// A framework in a process of its own, with an offer in its hands.
+fn framework_process(cluster: &Cluster) -> (Child, String, String) {
+    let call = json!({"type": "SUBSCRIBE", "subscribe": {"framework_info": framework_info("dev")}});
+    let mut child = Command::new("curl")
+        .args(["-sN", "-H", "Content-Type: application/json", "-d"])
+        .arg(call.to_string())
+        .arg(cluster.scheduler_url())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("curl runs");
+    let mut lines = BufReader::new(child.stdout.take().expect("its output")).lines();
+    let (mut id, mut agent) = (None, None);
+    while agent.is_none() {
+        let line = lines.next().expect("a line").expect("text");
+        let after = |mark: &str| {
+            let rest = line.split(mark).nth(1)?;
+            rest.split('"').next().map(str::to_owned)
+        };
+        id = id.or_else(|| after("\"framework_id\":{\"value\":\""));
+        agent = after("\"agent_id\":{\"value\":\"");
+    }
+    (child, id.expect("an id"), agent.expect("an agent"))
+}
+
+fn framework_dies() {
+    let cluster = Cluster::default();
+    let (mut process, id, agent) = framework_process(&cluster);
+    // It has written down that it launches "t", and dies.
+    process.kill().expect("killed");
+    process.wait().expect("waited for");
+    let mut framework = again(&cluster, &id);
+    assert_eq!(truth(&mut framework, "t", None), "TASK_UNKNOWN");
+    assert_eq!(truth(&mut framework, "t", Some(&agent)), "TASK_GONE");
+    assert!(tasks_on_agent(&cluster).is_empty());
+    // What it was offered is free again.
+    let offer = framework.offer();
+    framework.launch(&offer, &[task(&offer, "t", "true", &INTENDED)]);
+    framework.until_state("t", "TASK_FINISHED");
+}
+
+fn master_dies_before() {
+    let mut cluster = Cluster::default();
+    let mut framework = cluster.framework();
+    let offer = framework.offer();
+    let agent = offer["agent_id"]["value"]
+        .as_str()
+        .expect("an id")
+        .to_owned();
+    // The launch is on its way when nobody is there to take it.
+    cluster.master.kill();
+    let id = framework.id.clone();
+    drop(framework);
+    cluster.restart_master();
+    let mut framework = again(&cluster, &id);
+    assert_eq!(truth(&mut framework, "t", Some(&agent)), "TASK_GONE");
+    assert_eq!(truth(&mut framework, "t", None), "TASK_UNKNOWN");
+    assert!(tasks_on_agent(&cluster).is_empty());
+}
+
+/// Launches `t` while the agent is stopped, and kills the master once it has taken the call.
+fn launch_into_the_void(cluster: &mut Cluster) -> (String, String) {
+    let mut framework = cluster.framework();
+    // An agent that has run something has its id on disk, and comes back as the same.
+    let offer = framework.offer();
+    framework.launch(&offer, &[task(&offer, "first", "true", &INTENDED)]);
+    framework.until_state("first", "TASK_FINISHED");
+    let offer = framework.offer();
+    kernel::kill(cluster.agent().pid(), Signal::SIGSTOP);
+    framework.launch(&offer, &[task(&offer, "t", "exec sleep 600", &INTENDED)]);
+    framework.accepted(json!({"type": "RECONCILE", "reconcile": {"tasks": []}}));
+    assert_eq!(
+        framework.update("t")["state"],
+        "TASK_STAGING",
+        "the master believes in it"
+    );
+    cluster.master.kill();
+    let agent = offer["agent_id"]["value"]
+        .as_str()
+        .expect("an id")
+        .to_owned();
+    (framework.id.clone(), agent)
+}
+
+fn never_heard() {
+    let mut cluster = Cluster::default();
+    let (id, agent) = launch_into_the_void(&mut cluster);
+    // What was on the wire dies with the agent, which comes back without the task.
+    cluster.restart_agent(0);
+    cluster.restart_master();
+    let mut framework = again(&cluster, &id);
+    assert_eq!(truth(&mut framework, "t", Some(&agent)), "TASK_GONE");
+    assert_eq!(truth(&mut framework, "t", None), "TASK_UNKNOWN");
+    assert!(tasks_on_agent(&cluster).is_empty());
+}
+
+fn maybe_heard() {
+    let mut cluster = Cluster::default();
+    let (id, agent) = launch_into_the_void(&mut cluster);
+    kernel::kill(cluster.agent().pid(), Signal::SIGCONT);
+    cluster.restart_master();
+    let mut framework = again(&cluster, &id);
+    // Either is right, but master, agent and framework have to agree.
+    let state = truth(&mut framework, "t", Some(&agent));
+    let on_agent = tasks_on_agent(&cluster);
+    if state == "TASK_GONE" {
+        assert!(on_agent.is_empty(), "{on_agent:?}");
+    } else {
+        assert!(
+            ["TASK_STAGING", "TASK_STARTING", "TASK_RUNNING"].contains(&state.as_str()),
+            "{state}"
+        );
+        assert!(on_agent.contains_key("t"), "{on_agent:?}");
+        framework.kill("t");
+        framework.until_state("t", "TASK_KILLED");
+    }
+}
