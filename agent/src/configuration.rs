@@ -69,6 +69,9 @@ pub enum ConfigurationError {
     /// A flag that may not be zero.
     #[error("--{0} must be more than nothing")]
     Zero(&'static str),
+    /// `--gc_disk_headroom`.
+    #[error("--gc_disk_headroom is a share from 0 to 1, not {0}")]
+    Headroom(f64),
     /// `--hostname`.
     #[error("--hostname is invalid: {0:?}")]
     Hostname(String),
@@ -116,8 +119,12 @@ impl Configuration {
 
 /// Understands the flags.
 pub(crate) fn read(flags: &Flags) -> Result<Configuration, ConfigurationError> {
+    if !(0.0..=1.0).contains(&flags.gc_disk_headroom) {
+        return Err(ConfigurationError::Headroom(flags.gc_disk_headroom));
+    }
     for (flag, duration) in [
         ("monitor_interval", flags.monitor_interval),
+        ("disk_watch_interval", flags.disk_watch_interval),
         (
             "registration_backoff_factor",
             flags.registration_backoff_factor,

@@ -118,6 +118,10 @@ pub struct Flags {
     #[arg(long, value_name = "JSON")]
     pub executor_environment_variables: Option<String>,
 
+    /// Time an executor of a framework gets from its launch until it subscribes.
+    #[arg(long, default_value = "1mins", value_parser = parse_duration, value_name = "DURATION")]
+    pub executor_registration_timeout: Duration,
+
     /// Time executors get to shut down, told to tasks.
     #[arg(long, default_value = "5secs", value_parser = parse_duration, value_name = "DURATION")]
     pub executor_shutdown_grace_period: Duration,
@@ -129,6 +133,18 @@ pub struct Flags {
     /// How long executors wait for the agent to be back, told to tasks.
     #[arg(long, default_value = "15mins", value_parser = parse_duration, value_name = "DURATION")]
     pub recovery_timeout: Duration,
+
+    /// For how long sandboxes are kept after the end of what ran in them, on a disk with room.
+    #[arg(long, default_value = "1weeks", value_parser = parse_duration, value_name = "DURATION")]
+    pub gc_delay: Duration,
+
+    /// Share of the disk that is to stay free: sandboxes go sooner as the disk fills up to it.
+    #[arg(long, default_value_t = 0.1, value_name = "SHARE")]
+    pub gc_disk_headroom: f64,
+
+    /// Pause between looks at how full the disk is.
+    #[arg(long, default_value = "1mins", value_parser = parse_duration, value_name = "DURATION")]
+    pub disk_watch_interval: Duration,
 
     /// What may change between restarts: `equal` resources and attributes, or `additive` ones.
     #[arg(long, default_value = "additive", value_name = "POLICY",

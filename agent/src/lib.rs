@@ -10,6 +10,7 @@ mod configuration;
 pub mod core;
 mod detect;
 mod directories;
+mod fetch;
 mod flags;
 mod http;
 mod isolation;

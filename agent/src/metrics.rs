@@ -451,10 +451,8 @@ fn scalar(resources: &Resources, name: &str) -> f64 {
 fn tasks_by_state(snapshot: &Snapshot) -> [(&'static str, usize); 4] {
     use meseta_proto::mesos::v1::TaskState;
     let of = |state: TaskState| {
-        let executors = snapshot.executors();
-        executors
-            .filter(|executor| executor.task.state == state)
-            .count()
+        let tasks = snapshot.tasks();
+        tasks.filter(|task| task.state == state).count()
     };
     [
         ("staging", of(TaskState::TaskStaging)),

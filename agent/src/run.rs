@@ -32,6 +32,8 @@ use crate::isolation::{IsolationSettings, TaskRights, Watch};
 use crate::metrics::Metrics;
 use crate::shell::containerizer::{self, Containerizer};
 use crate::shell::environment::AgentEnvironment;
+use crate::shell::executors::ExecutorStreams;
+use crate::shell::gc::{self, Gc};
 use crate::shell::inspection;
 use crate::shell::link::{Links, MasterAddress, MasterAddressError};
 use crate::shell::monitor::{self, Samples};
@@ -126,8 +128,16 @@ pub async fn run(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     info!(%address, "listening");
 
     let (handle, mailbox) = mailbox();
-    let surface = surface(&flags, &layout, handle.clone(), env.flags_view, told, start)?;
     let http_shutdown = CancellationToken::new();
+    let surface = surface(
+        &flags,
+        &layout,
+        handle.clone(),
+        env.flags_view,
+        told,
+        start,
+        &http_shutdown,
+    )?;
     let serving = tokio::spawn(server::serve(
         listener,
         http::router(surface.clone()),
@@ -189,11 +199,15 @@ fn surface(
     flags_view: BTreeMap<String, String>,
     told: SocketAddr,
     start: Instant,
+    shutdown: &CancellationToken,
 ) -> Result<Arc<Surface>, RunError> {
     Ok(Arc::new(Surface {
         core,
         recovered: AtomicBool::new(false),
         samples: Samples::default(),
+        streams: ExecutorStreams::default(),
+        gc: Gc::new(gc_options(flags), layout.clone()),
+        shutdown: shutdown.clone(),
         containerizer: std::sync::OnceLock::new(),
         layout: layout.clone(),
         flags: flags_view,
@@ -242,8 +256,20 @@ impl Node {
         let writer = writer::start(opened.store)
             .map_err(|error| RunError::Internal(format!("start a thread: {error}")))?;
         let links = Links::new(master, self.handle.inputs());
-        let driver = Driver::new(core, mailbox, writer, links, containerizer.clone());
+        let streams = self.surface.streams.clone();
+        let driver = Driver::new(
+            core,
+            mailbox,
+            writer,
+            links,
+            containerizer.clone(),
+            streams,
+            self.surface.gc.clone(),
+            self.layout.clone(),
+        );
         let driving = tokio::spawn(driver.run());
+        let live = gc::sandboxes_of(&opened.image, &self.layout);
+        let collecting = tokio::spawn(self.surface.gc.clone().run(live));
         self.recover(opened.image, opened.boot, &containerizer)
             .await?;
 
@@ -261,6 +287,7 @@ impl Node {
         stopping.abort();
         monitoring.abort();
         inspecting.abort();
+        collecting.abort();
         let _ = (monitoring.await, inspecting.await);
         let _ = std::fs::remove_file(endpoint_path(self.layout.work_dir()));
         Ok(Ended {
@@ -313,6 +340,9 @@ impl Node {
             enforceable,
             max_completed_executors_per_framework: self.flags.max_completed_executors_per_framework,
             container_ip: self.told.ip().to_string(),
+            executor_registration_timeout: self.flags.executor_registration_timeout,
+            executor_reregistration_timeout: self.flags.executor_reregistration_timeout,
+            executor_shutdown_grace: self.flags.executor_shutdown_grace_period,
         };
         Ok(AgentCore::new(options, random_seed()))
     }
@@ -351,6 +381,14 @@ impl Node {
             shutdown.cancelled().await;
             handle.tell(Input::Stop { kill_tasks }).await;
         })
+    }
+}
+
+fn gc_options(flags: &Flags) -> gc::Options {
+    gc::Options {
+        delay: flags.gc_delay,
+        headroom: flags.gc_disk_headroom,
+        interval: flags.disk_watch_interval,
     }
 }
 

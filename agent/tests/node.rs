@@ -5,6 +5,10 @@
 
 #[path = "node/api.rs"]
 mod api;
+#[path = "node/executor.rs"]
+mod executor;
+#[path = "node/executors.rs"]
+mod executors;
 #[path = "node/harness.rs"]
 mod harness;
 #[path = "node/tasks.rs"]
@@ -20,13 +24,20 @@ fn main() -> ExitCode {
     if let Some(code) = meseta_agent::run_launcher_if_requested() {
         return code;
     }
+    if std::env::args_os()
+        .nth(1)
+        .is_some_and(|arg| arg == "executor")
+    {
+        return executor::executor_main();
+    }
     let mut args = std::env::args_os();
     if args.nth(1).is_some_and(|arg| arg == "agent") {
         return harness::agent_main(args);
     }
     let is_root = rustix::process::geteuid().is_root();
     let mut trials = Vec::new();
-    for (name, needs_root, test) in tasks::TESTS.iter().chain(trouble::TESTS).chain(api::TESTS) {
+    let all = [tasks::TESTS, trouble::TESTS, api::TESTS, executors::TESTS];
+    for (name, needs_root, test) in all.into_iter().flatten() {
         let test = *test;
         let trial = Trial::test(*name, move || {
             test();

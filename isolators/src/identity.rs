@@ -18,7 +18,11 @@ use crate::sys;
 /// Longest container name: a path component, with room for a suffix.
 pub const CONTAINER_NAME_BYTES_MAX: usize = 200;
 
-/// A container id that is safe as one path component of a cgroup tree.
+/// Stands between the name of a container and that of one nested in it.
+pub const NESTING: char = '+';
+
+/// A container id that is safe as one path component of a cgroup tree. One nested in another is called
+/// `outer+inner`.
 #[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash)]
 pub struct ContainerName(Arc<str>);
 
@@ -61,6 +65,18 @@ impl ContainerName {
     /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// The container that this one is nested in, and its own name there.
+    pub fn nesting(&self) -> Option<(Self, &str)> {
+        let (outer, inner) = self.0.rsplit_once(NESTING)?;
+        Some((Self(outer.into()), inner))
+    }
+
+    /// The container that is nested in none: this one, or the one around it.
+    pub fn outermost(&self) -> Self {
+        let outer = self.0.split(NESTING).next().unwrap_or_default();
+        Self(outer.into())
     }
 }
 

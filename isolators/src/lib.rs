@@ -33,12 +33,12 @@ pub use cgroup::{
     Controller, DetectError, Drift, DriftKind, Host, KnobError, KnobWrite, LayoutError, Mode,
 };
 pub use containers::{
-    ContainerError, ContainerSpec, Containers, DestroyError, DestroyOptions, KillOutcome,
+    ContainerError, ContainerSpec, Containers, DestroyError, DestroyOptions, Inside, KillOutcome,
     KillRequest, Limitation, OpenError, Options, Recovered, Shrink,
 };
 pub use demand::{Demand, Limit};
 pub use identity::{
-    BootId, CONTAINER_NAME_BYTES_MAX, ContainerName, ContainerNameError, ProcessIdentity,
+    BootId, CONTAINER_NAME_BYTES_MAX, ContainerName, ContainerNameError, NESTING, ProcessIdentity,
 };
 pub use isolator::{
     Breach, CapabilityRequest, CapabilitySet, DeviceKind, DeviceRule, DiskArea, DiskUsage,

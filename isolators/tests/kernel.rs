@@ -12,6 +12,8 @@ mod hardening;
 mod launching;
 #[path = "kernel/limits.rs"]
 mod limits;
+#[path = "kernel/nested.rs"]
+mod nested;
 #[path = "kernel/posix.rs"]
 mod posix;
 #[path = "kernel/probe.rs"]
@@ -44,7 +46,8 @@ enum Trees {
 }
 
 /// Run with every kind of trees.
-const ALL: [&[(&str, Test)]; 6] = [
+const ALL: [&[(&str, Test)]; 7] = [
+    nested::TESTS,
     revocable::TESTS,
     launching::TESTS,
     limits::TESTS,

@@ -6,16 +6,19 @@
 //! meta/slaves/latest -> <agent>
 //! meta/slaves/<agent>/slave.info
 //! meta/slaves/<agent>/frameworks/<framework>/framework.info
+//! meta/slaves/<agent>/frameworks/<framework>/executors/<executor>/runs/<container>/{executor.info,executor.log}
 //! meta/slaves/<agent>/frameworks/<framework>/executors/<executor>/runs/<container>/tasks/<task>/{task.info,task.updates}
 //! meta/quarantine/…        what could not be read
 //! meta/retired/…           what is on its way out
 //! slaves/<agent>/frameworks/<framework>/executors/<executor>/runs/{latest -> <container>, <container>/}   sandboxes
 //! volumes/roles/<role>/<persistence id>/   persistent volumes; a role's slashes are blanks here
+//! slaves/…/runs/<container>/{containers/<child>/, tasks/<task> -> ../containers/<child>}   those of a group's tasks
 //! ```
 //! Ids are validated before they get here: each is one path component.
 
 use std::path::{Path, PathBuf};
 
+use meseta_isolators::NESTING;
 use meseta_resources::{AgentId, ContainerId, ExecutorId, FrameworkId, TaskId};
 
 /// One run of one executor: what a container belongs to.
@@ -147,8 +150,36 @@ impl Layout {
     pub fn sandbox(&self, key: &RunKey) -> PathBuf {
         self.sandbox_runs(key).join(key.container.as_str())
     }
+
+    /// The sandbox of a container of this run: the run's own, or that of one nested in it.
+    pub fn sandbox_of(&self, key: &RunKey, container: &ContainerId) -> PathBuf {
+        let mut folder = self.sandbox(key);
+        for child in nested_names(container) {
+            folder = folder.join("containers").join(child);
+        }
+        folder
+    }
 }
 
+/// Names of the files of an executor's run.
+pub(super) const EXECUTOR_INFO: &str = "executor.info";
+pub(super) const EXECUTOR_LOG: &str = "executor.log";
 /// Names of the files of a task.
 pub(super) const TASK_INFO: &str = "task.info";
 pub(super) const TASK_UPDATES: &str = "task.updates";
+
+/// The id that a container nested in another has here: `parent+child`.
+pub fn nested_id(parent: &ContainerId, child: &str) -> Option<ContainerId> {
+    ContainerId::new(&format!("{parent}{NESTING}{child}")).ok()
+}
+
+/// The last parts of a nested container's id, outermost first; none for a container of its own.
+pub fn nested_names(container: &ContainerId) -> impl Iterator<Item = &str> {
+    container.as_str().split(NESTING).skip(1)
+}
+
+/// The outermost container that this one is, or is nested in.
+pub fn outermost(container: &ContainerId) -> &str {
+    let text = container.as_str();
+    text.split(NESTING).next().unwrap_or(text)
+}

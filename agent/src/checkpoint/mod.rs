@@ -18,10 +18,12 @@ mod tests;
 pub use durable::StoreError;
 pub use frame::FrameError;
 pub use holdings::{Holdings, ResourcesRecord, volume_path};
-pub use layout::{Layout, RunKey, TaskKey};
-pub use read::{AgentImage, Damage, FrameworkImage, Image, ReadError, RunImage, TaskImage, read};
+pub use layout::{Layout, RunKey, TaskKey, nested_id, nested_names, outermost};
+pub use read::{
+    AgentImage, Damage, ExecutorImage, FrameworkImage, Image, ReadError, RunImage, TaskImage, read,
+};
 pub use records::{
-    AgentRecord, FrameworkRecord, KillCause, KillRequested, LogEntry, LogRecord, Started,
-    TaskRecord,
+    AgentRecord, ExecutorRecord, FrameworkRecord, KillCause, KillRequested, LogEntry, LogRecord,
+    Started, TaskRecord,
 };
 pub use store::{Commit, Store, Write};

@@ -15,8 +15,12 @@ use prost::Message as _;
 use super::durable::{self, StoreError};
 use super::frame::{self, FrameError};
 use super::holdings::ResourcesRecord;
-use super::layout::{Layout, RunKey, TASK_INFO, TASK_UPDATES, TaskKey};
-use super::records::{AgentRecord, FrameworkRecord, LogEntry, LogRecord, TaskRecord};
+use super::layout::{
+    EXECUTOR_INFO, EXECUTOR_LOG, Layout, RunKey, TASK_INFO, TASK_UPDATES, TaskKey,
+};
+use super::records::{
+    AgentRecord, ExecutorRecord, FrameworkRecord, LogEntry, LogRecord, TaskRecord,
+};
 
 /// All that was checkpointed.
 #[derive(Debug, Default)]
@@ -60,8 +64,19 @@ pub struct FrameworkImage {
 pub struct RunImage {
     /// Which.
     pub key: RunKey,
+    /// Its executor, unless that is made up for one command.
+    pub executor: Option<ExecutorImage>,
     /// Its tasks.
     pub tasks: Vec<TaskImage>,
+}
+
+/// An executor that is more than one command.
+#[derive(Debug)]
+pub struct ExecutorImage {
+    /// The intent.
+    pub record: ExecutorRecord,
+    /// What happened since, in order.
+    pub log: Vec<LogEntry>,
 }
 
 /// One task.
@@ -179,7 +194,9 @@ impl Reader<'_> {
             let runs = self.runs(agent, &id)?;
             let of_a_task = || {
                 let task = runs.iter().flat_map(|run| &run.tasks).next();
+                let executor = runs.iter().find_map(|run| run.executor.as_ref());
                 task.map(|task| task.record.framework.clone())
+                    .or_else(|| executor.map(|executor| executor.record.framework.clone()))
             };
             if let Some(info) = newest.or_else(of_a_task) {
                 frameworks.push(FrameworkImage { id, info, runs });
@@ -220,6 +237,7 @@ impl Reader<'_> {
     fn run(&mut self, key: RunKey) -> Result<Option<RunImage>, ReadError> {
         let folder = self.layout.run(&key);
         let damages_before = self.damages.len();
+        let executor = self.executor(&folder)?;
         let mut tasks = Vec::new();
         for name in list(&folder.join("tasks"))? {
             let Ok(id) = TaskId::new(&name) else {
@@ -238,7 +256,20 @@ impl Reader<'_> {
             self.quarantine(&folder, &key)?;
             return Ok(None);
         }
-        Ok((!tasks.is_empty()).then_some(RunImage { key, tasks }))
+        let run = RunImage {
+            key,
+            executor,
+            tasks,
+        };
+        Ok((!run.tasks.is_empty() || run.executor.is_some()).then_some(run))
+    }
+
+    fn executor(&mut self, folder: &Path) -> Result<Option<ExecutorImage>, ReadError> {
+        let Some(record) = self.message::<ExecutorRecord>(&folder.join(EXECUTOR_INFO))? else {
+            return Ok(None);
+        };
+        let log = self.log(&folder.join(EXECUTOR_LOG))?;
+        Ok(log.map(|log| ExecutorImage { record, log }))
     }
 
     /// A task, or `None` when its intent never became durable (then nothing was started) or is

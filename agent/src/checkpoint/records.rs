@@ -3,7 +3,7 @@
 //! Mesos's messages are kept whole inside them. Field numbers are never reused; a reader of the
 //! version before must still understand what is written.
 
-use meseta_proto::mesos::v1::{AgentInfo, FrameworkInfo, TaskInfo, TaskStatus};
+use meseta_proto::mesos::v1::{AgentInfo, ExecutorInfo, FrameworkInfo, TaskInfo, TaskStatus};
 
 /// `slave.info`: who the agent is and what it told its master.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -33,17 +33,37 @@ pub struct TaskRecord {
     /// When the agent took it, nanoseconds since the Unix epoch.
     #[prost(uint64, tag = "3")]
     pub accepted_unix_ns: u64,
+    /// The container of its own inside its executor's, for a task of the default executor.
+    #[prost(string, optional, tag = "4")]
+    pub nested_container: Option<String>,
+    /// The group that it was launched with, by a name unique in its executor.
+    #[prost(string, optional, tag = "5")]
+    pub group: Option<String>,
+    /// How many tasks that group has: with fewer on the disk nothing of it was begun.
+    #[prost(uint32, tag = "6")]
+    pub group_size: u32,
 }
 
-/// One record of `task.updates`.
+/// `executor.info`: an executor that is more than one command, durable before it is launched.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ExecutorRecord {
+    /// As the framework sent it.
+    #[prost(message, required, tag = "1")]
+    pub info: ExecutorInfo,
+    /// The framework at that time.
+    #[prost(message, required, tag = "2")]
+    pub framework: FrameworkInfo,
+}
+
+/// One record of `task.updates` or `executor.log`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct LogRecord {
     /// What happened.
-    #[prost(oneof = "LogEntry", tags = "1, 2, 3, 4")]
+    #[prost(oneof = "LogEntry", tags = "1, 2, 3, 4, 5")]
     pub entry: Option<LogEntry>,
 }
 
-/// What happened to a task.
+/// What happened to a task or an executor.
 #[derive(Clone, PartialEq, prost::Oneof)]
 #[expect(
     clippy::large_enum_variant,
@@ -62,6 +82,9 @@ pub enum LogEntry {
     /// Somebody wants it to end.
     #[prost(message, tag = "4")]
     KillRequested(KillRequested),
+    /// A task was handed to its executor at this time, nanoseconds since the Unix epoch.
+    #[prost(uint64, tag = "5")]
+    Delivered(u64),
 }
 
 /// The process that keeps the container.
@@ -108,6 +131,10 @@ pub enum KillCause {
     Drain = 4,
     /// The agent itself ends and takes its tasks along.
     AgentExit = 5,
+    /// Another task of its group did not finish well.
+    Group = 6,
+    /// Its health check failed too often in a row.
+    Unhealthy = 7,
 }
 
 impl LogRecord {

@@ -14,8 +14,12 @@ use prost::Message as _;
 use super::durable::{Batch, StoreError};
 use super::holdings::{self, Holdings, ResourcesRecord, volume_path};
 use super::janitor::Janitor;
-use super::layout::{Layout, RunKey, TASK_INFO, TASK_UPDATES, TaskKey};
-use super::records::{AgentRecord, FrameworkRecord, LogEntry, LogRecord, TaskRecord};
+use super::layout::{
+    EXECUTOR_INFO, EXECUTOR_LOG, Layout, RunKey, TASK_INFO, TASK_UPDATES, TaskKey,
+};
+use super::records::{
+    AgentRecord, ExecutorRecord, FrameworkRecord, LogEntry, LogRecord, TaskRecord,
+};
 
 /// One change to what is durable.
 #[derive(Clone, Debug)]
@@ -42,6 +46,20 @@ pub enum Write {
         key: Arc<TaskKey>,
         /// What it is.
         record: Box<TaskRecord>,
+    },
+    /// The intent to run an executor that is more than one command.
+    Executor {
+        /// Which run of it.
+        key: Arc<RunKey>,
+        /// What it is.
+        record: Box<ExecutorRecord>,
+    },
+    /// Something happened to such an executor.
+    ExecutorLog {
+        /// Which run of it.
+        key: Arc<RunKey>,
+        /// What.
+        entry: Box<LogEntry>,
     },
     /// Something happened to a task.
     Log {
@@ -160,6 +178,15 @@ impl Store {
                 created,
                 destroyed,
             } => self.write_holdings(holdings, created, destroyed, batch),
+            Write::Executor { key, record } => {
+                let path = self.layout.run(key).join(EXECUTOR_INFO);
+                batch.write_file(&path, &record.encode_to_vec())
+            }
+            Write::ExecutorLog { key, entry } => {
+                let path = self.layout.run(key).join(EXECUTOR_LOG);
+                let body = LogRecord::of((**entry).clone()).encode_to_vec();
+                appends.push(batch, path, body)
+            }
             Write::Retire { key } => {
                 appends.flush(batch)?;
                 batch.move_away(&self.top_of(key), &self.janitor.place())
@@ -276,7 +303,9 @@ impl Commit<'_, '_> {
                 Write::Agent { .. }
                 | Write::Framework { .. }
                 | Write::Task { .. }
-                | Write::Log { .. } => false,
+                | Write::Log { .. }
+                | Write::Executor { .. }
+                | Write::ExecutorLog { .. } => false,
             };
             self.writes.pop_front();
         }

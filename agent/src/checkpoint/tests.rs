@@ -57,6 +57,7 @@ fn intent(name: &str) -> Write {
             },
             framework: framework_info(),
             accepted_unix_ns: 7,
+            ..TaskRecord::default()
         }),
     }
 }

@@ -6,6 +6,9 @@ use meseta_isolators::{Demand, Limit};
 use meseta_proto::mesos::v1 as pb;
 use meseta_resources::Resources;
 
+use super::states::is_terminal;
+use crate::checkpoint::{LogEntry, RunImage};
+
 const BYTES_PER_MEGABYTE: u64 = 1024 * 1024;
 const MILLIS: u64 = 1000;
 
@@ -65,6 +68,82 @@ pub(super) fn demand(
     Ok(demand)
 }
 
+/// What several that share a container ask for together. A ceiling of one is a ceiling of all only where
+/// the others' requests are added to it; one without a ceiling takes it off.
+pub(super) fn combined(demands: impl IntoIterator<Item = Demand>) -> Demand {
+    let mut demands = demands.into_iter();
+    let Some(mut sum) = demands.next() else {
+        return Demand::default();
+    };
+    for other in demands {
+        sum = Demand {
+            cpus_limit: add_limits(
+                (sum.cpus_limit, sum.cpus_millis),
+                (other.cpus_limit, other.cpus_millis),
+            ),
+            mem_limit: add_limits(
+                (sum.mem_limit, sum.mem_bytes.unwrap_or_default()),
+                (other.mem_limit, other.mem_bytes.unwrap_or_default()),
+            ),
+            cpus_millis: sum.cpus_millis.saturating_add(other.cpus_millis),
+            cpus_revocable: sum.cpus_revocable || other.cpus_revocable,
+            mem_bytes: match (sum.mem_bytes, other.mem_bytes) {
+                (None, None) => None,
+                (one, two) => Some(
+                    one.unwrap_or_default()
+                        .saturating_add(two.unwrap_or_default()),
+                ),
+            },
+            pids_limit: sum.pids_limit.or(other.pids_limit),
+        };
+    }
+    sum
+}
+
+fn add_limits(one: (Option<Limit>, u64), other: (Option<Limit>, u64)) -> Option<Limit> {
+    let at = |(limit, request): (Option<Limit>, u64)| match limit {
+        Some(Limit::At(limit)) => Some(limit),
+        Some(Limit::Unlimited) => None,
+        None => Some(request),
+    };
+    match (one.0, other.0) {
+        (None, None) => None,
+        _ => Some(match (at(one), at(other)) {
+            (Some(one), Some(other)) => Limit::At(one.saturating_add(other)),
+            _ => Limit::Unlimited,
+        }),
+    }
+}
+
+/// What a recovered task was given; it had been checked when it was taken.
+pub fn demand_of_task(task: &pb::TaskInfo) -> Demand {
+    read_demand(&task.resources, &task.limits)
+}
+
+/// What the container of a recovered run was given at its launch.
+pub fn demand_of_run(run: &RunImage) -> Demand {
+    let own = run.executor.as_ref();
+    let own = own.map(|own| read_demand(&own.record.info.resources, &BTreeMap::new()));
+    let over = |log: &[LogEntry]| {
+        let mut log = log.iter();
+        log.any(|entry| matches!(entry, LogEntry::Update(status) if is_terminal(status.state)))
+    };
+    let live = run.tasks.iter().filter(|task| !over(&task.log));
+    let tasks = live.map(|task| demand_of_task(&task.record.info));
+    combined(own.into_iter().chain(tasks))
+}
+
+fn read_demand(resources: &[pb::Resource], limits: &BTreeMap<String, pb::value::Scalar>) -> Demand {
+    let all = Enforceable {
+        cpus: true,
+        mem: true,
+    };
+    meseta_proto::convert::resources(resources)
+        .map_err(|error| error.to_string())
+        .and_then(|resources| demand(&resources, limits, all))
+        .unwrap_or_default()
+}
+
 /// Limits beyond this many units are as good as none, and stay exact in a double.
 const LIMIT_UNITS_MAX: f64 = 1e12;
 
@@ -95,4 +174,29 @@ fn megabytes_to_bytes(millis: u64) -> u64 {
         (millis / MILLIS).saturating_mul(BYTES_PER_MEGABYTE),
         |bytes| bytes / MILLIS,
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(cpus_millis: u64, cpus_limit: Option<Limit>) -> Demand {
+        Demand {
+            cpus_millis,
+            cpus_limit,
+            mem_bytes: Some(cpus_millis),
+            ..Demand::default()
+        }
+    }
+
+    #[test]
+    fn a_group_has_the_sum_and_a_ceiling_only_if_somebody_set_one() {
+        let sum = combined([of(100, None), of(500, None)]);
+        assert_eq!(sum, of(600, None));
+        let limited = combined([of(100, None), of(500, Some(Limit::At(900)))]);
+        assert_eq!(limited, of(600, Some(Limit::At(1000))));
+        let free = combined([of(100, Some(Limit::Unlimited)), limited]);
+        assert_eq!(free.cpus_limit, Some(Limit::Unlimited));
+        assert_eq!(combined([]), Demand::default());
+    }
 }

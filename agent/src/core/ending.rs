@@ -9,10 +9,10 @@ use meseta_proto::mesos::v1::task_status::{Reason, Source};
 use meseta_resources::{ContainerId, Now};
 use tracing::warn;
 
-use super::model::{Executor, Phase};
+use super::model::{Kill, Phase, Unit};
 use super::states::signal_name;
-use super::{Action, AgentCore, Destination, Ending, Exit};
-use crate::checkpoint::{KillCause, RunKey};
+use super::{Action, AgentCore, Destination, Ending, Exit, Limitation};
+use crate::checkpoint::KillCause;
 
 /// What a container's end means for its task.
 #[derive(Debug, PartialEq)]
@@ -29,23 +29,27 @@ impl AgentCore {
         let Some(executor) = self.executor_of(container) else {
             return;
         };
-        if executor.phase == Phase::Ended {
-            return;
-        }
         if let Exit::Unknown(why) = &ending.exit {
             warn!(container_id = %container, why, "nobody saw how a container ended");
         }
-        if executor.phase == Phase::Launching && executor.kill.is_some() {
-            return self.finish_killed_during_launch(now, &executor);
+        let Some(unit) = self.unit_of(container) else {
+            return self.executor_ended(now, &executor, ending);
+        };
+        if unit.container().phase == Phase::Ended {
+            return;
         }
-        if matches!(ending.exit, Exit::Code(_) | Exit::Signal(_)) && executor.kill.is_none() {
+        if unit.container().phase == Phase::Launching && unit.container().kill.is_some() {
+            return self.finish_killed_during_launch(now, &unit);
+        }
+        if matches!(ending.exit, Exit::Code(_) | Exit::Signal(_)) && unit.container().kill.is_none()
+        {
             // It ran, but the agent may have fallen before it could say so.
-            self.tell_running(now, &executor.key);
+            self.tell_running(now, &unit);
         }
-        let verdict = judge(&executor, ending);
+        let verdict = judge(unit.container().kill, ending);
         self.finish_task(
             now,
-            &executor.key,
+            &unit,
             verdict.state,
             verdict.source,
             verdict.reason,
@@ -62,55 +66,56 @@ impl AgentCore {
     pub(super) fn finish_task(
         &mut self,
         now: Now,
-        key: &RunKey,
+        unit: &Unit,
         state: pb::TaskState,
         source: Source,
         reason: Option<Reason>,
         message: Option<String>,
         limitation: Option<pb::TaskResourceLimitation>,
     ) {
-        let Some(executor) = self.executor_of(&key.container) else {
-            return;
-        };
-        self.change_executor(key, |executor| executor.phase = Phase::Ended);
-        self.counters.executors_terminated += 1;
-        let pid = executor.task_pid.filter(|_| source == Source::Executor);
-        let mut status = self.executor_status(now, &executor, state, pid);
+        let container = unit.container().id.clone();
+        let phase = unit.container().phase;
+        self.change_container(&container, |container| container.phase = Phase::Ended);
+        let pid = unit.container().pid.filter(|_| source == Source::Executor);
+        let mut status = self.executor_status(now, unit, state, pid);
         status.source = Some(source.into());
         status.reason = reason.map(Into::into);
         status.message = message;
         status.limitation = limitation;
-        if executor.phase == Phase::Launching {
+        if phase == Phase::Launching {
             // There was no container to tell of.
             status.container_status = None;
         }
-        self.update_task(now, key, status);
-        let container = key.container.clone();
+        if unit.task.nested.is_some() {
+            self.tell_when_resized(now, unit, status);
+            return self.end_group_of(now, unit, state);
+        }
+        self.counters.executors_terminated += 1;
+        self.update_task(now, &unit.task.key, status);
+        self.forget(&container);
+    }
+
+    /// What the machine kept of a container may go: its end is written.
+    pub(super) fn forget(&mut self, container: &ContainerId) {
+        let container = container.clone();
         self.show(
             Destination::Container(container.clone()),
             Action::Forget { container },
         );
-        if executor.task.orphaned {
-            self.updates.remove(&executor.task.stream());
-            self.retire(&executor.key);
-            self.retire_framework_if_idle(&key.framework);
-        }
     }
 }
 
-fn judge(executor: &Executor, ending: Ending) -> Verdict {
+fn judge(kill: Option<Kill>, ending: Ending) -> Verdict {
     if let Some(limitation) = ending.limitation {
         return Verdict {
             state: pb::TaskState::TaskFailed,
             source: Source::Agent,
             reason: Some(limitation.reason),
-            limitation: (!limitation.resources.is_empty()).then_some(pb::TaskResourceLimitation {
-                resources: limitation.resources,
-            }),
+            limitation: limited(&limitation),
             message: limitation.message,
         };
     }
-    let kill = executor.kill.map(|kill| (kill.cause, kill.during_launch));
+    let kill = kill.map(|kill| (kill.cause, kill.during_launch));
     let message = exit_message(&ending.exit);
     let told = |state, source, reason, message| Verdict {
         state,
@@ -152,11 +157,18 @@ fn judge(executor: &Executor, ending: Ending) -> Verdict {
     }
 }
 
-fn exit_message(exit: &Exit) -> String {
+pub(super) fn exit_message(exit: &Exit) -> String {
     match exit {
         Exit::Code(code) => format!("Command exited with status {code}"),
         Exit::Signal(number) => format!("Command terminated with signal {}", signal_name(*number)),
         Exit::LaunchFailed(cause) => format!("Command was not executed: {cause}"),
         Exit::Unknown(why) => format!("Command ended with unknown status: {why}"),
     }
+}
+
+/// What was used beyond a limit, if that is known.
+pub(super) fn limited(limitation: &Limitation) -> Option<pb::TaskResourceLimitation> {
+    (!limitation.resources.is_empty()).then(|| pb::TaskResourceLimitation {
+        resources: limitation.resources.clone(),
+    })
 }

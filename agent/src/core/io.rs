@@ -10,14 +10,20 @@ use std::time::Duration;
 use meseta_isolators::{Demand, ProcessIdentity};
 use meseta_proto::meseta::v1 as wire;
 use meseta_proto::mesos::v1 as pb;
-use meseta_resources::{ContainerId, Role};
+use meseta_proto::mesos::v1::executor;
+use meseta_resources::{ContainerId, ExecutorId, FrameworkId, Resources, Role};
 
+use super::checks::{Probe, ProbeId, Sight};
 use super::recovery::Recovery;
 use crate::checkpoint::{RunKey, TaskKey, Write};
 
 /// Which of the connections to a master, counted from the agent's start.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash)]
 pub struct LinkId(pub u64);
+
+/// Which of the streams to executors, counted from the agent's start.
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash)]
+pub struct ConnectionId(pub u64);
 
 /// The place of a write in the order of all writes. Zero is before the first.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash)]
@@ -69,6 +75,56 @@ pub enum Input {
         container: ContainerId,
         /// How.
         ending: Ending,
+    },
+    /// An executor subscribed.
+    ExecutorSubscribed {
+        /// The stream that its events go to.
+        connection: ConnectionId,
+        /// Its framework.
+        framework: FrameworkId,
+        /// Itself.
+        executor: ExecutorId,
+        /// What it has not seen acknowledged.
+        subscribe: Box<executor::call::Subscribe>,
+    },
+    /// A stream to an executor ended.
+    ExecutorGone {
+        /// Which.
+        connection: ConnectionId,
+    },
+    /// A subscribed executor told the state of a task.
+    ExecutorUpdate {
+        /// Its framework.
+        framework: FrameworkId,
+        /// Itself.
+        executor: ExecutorId,
+        /// What it told; its uuid was checked.
+        status: Box<pb::TaskStatus>,
+    },
+    /// A subscribed executor has something for its scheduler.
+    ExecutorMessage {
+        /// Its framework.
+        framework: FrameworkId,
+        /// Itself.
+        executor: ExecutorId,
+        /// What.
+        data: Vec<u8>,
+    },
+    /// A container's limits were changed, or could not be.
+    Resized {
+        /// Which.
+        container: ContainerId,
+        /// Why not.
+        failed: Option<String>,
+    },
+    /// A look at a task was taken.
+    Probed {
+        /// Into this container.
+        container: ContainerId,
+        /// Which look.
+        id: ProbeId,
+        /// What was seen.
+        sight: Sight,
     },
     /// Only time has passed.
     Tick,
@@ -142,6 +198,8 @@ pub enum Destination {
     Liveness,
     /// One container.
     Container(ContainerId),
+    /// The executor in this container.
+    Executor(ContainerId),
     /// The agent's process.
     Agent,
 }
@@ -169,6 +227,34 @@ pub enum Action {
     /// Launch a container; answered by `ContainerStarted` and later `ContainerEnded`, or by
     /// `LaunchFailed`.
     Launch(Box<LaunchPlan>),
+    /// Give a container other limits; answered by `Resized`.
+    Resize {
+        /// Which.
+        container: ContainerId,
+        /// To what.
+        demand: Demand,
+        /// What is behind it.
+        resources: Resources,
+    },
+    /// Look at a task; answered by `Probed`.
+    Probe(Box<Probe>),
+    /// Say something to an executor.
+    Tell {
+        /// On this stream; if it is gone, to nobody.
+        connection: ConnectionId,
+        /// This.
+        event: Box<executor::Event>,
+    },
+    /// End a stream to an executor; not answered.
+    HangUp {
+        /// Which.
+        connection: ConnectionId,
+    },
+    /// A run is over and nothing refers to it: its sandbox may go in its time.
+    Discard {
+        /// Which.
+        run: Arc<RunKey>,
+    },
     /// End a container: a signal, then after the grace SIGKILL. One that has not begun to be
     /// launched is not launched any more, which is answered by `LaunchFailed`.
     Kill {
@@ -202,13 +288,28 @@ pub enum ExitReason {
     Refused(String),
 }
 
-/// One command task, ready to be launched.
+/// What runs in a container.
+#[derive(Clone, Debug)]
+pub enum Subject {
+    /// A command task, alone in its executor's container.
+    Task(Arc<pb::TaskInfo>),
+    /// A task in a container inside its executor's.
+    Nested(Arc<pb::TaskInfo>),
+    /// An executor of the framework's own.
+    Executor(Arc<pb::ExecutorInfo>),
+    /// Nothing but the place in which the tasks of a default executor are.
+    Group(Arc<pb::ExecutorInfo>),
+}
+
+/// A container, ready to be launched.
 #[derive(Clone, Debug)]
 pub struct LaunchPlan {
-    /// Which run, container included.
+    /// Which run it belongs to.
     pub run: Arc<RunKey>,
-    /// The task, as the framework sent it.
-    pub task: Arc<pb::TaskInfo>,
+    /// Its id; that of the run, or of one nested in it.
+    pub container: ContainerId,
+    /// What runs in it.
+    pub subject: Subject,
     /// Whom it runs as.
     pub user: String,
     /// The role its resources are allocated to.
@@ -217,12 +318,39 @@ pub struct LaunchPlan {
     pub checkpoint: bool,
     /// Requests and limits.
     pub demand: Demand,
+    /// What is behind them.
+    pub resources: Resources,
 }
 
 impl LaunchPlan {
     /// The container's id.
     pub fn container(&self) -> &ContainerId {
-        &self.run.container
+        &self.container
+    }
+
+    /// The command, as it was given.
+    pub fn command(&self) -> Option<&pb::CommandInfo> {
+        match &self.subject {
+            Subject::Task(task) | Subject::Nested(task) => task.command.as_ref(),
+            Subject::Executor(executor) => executor.command.as_ref(),
+            Subject::Group(_) => None,
+        }
+    }
+
+    /// How the framework wants the container to be.
+    pub fn container_info(&self) -> Option<&pb::ContainerInfo> {
+        match &self.subject {
+            Subject::Task(task) | Subject::Nested(task) => task.container.as_deref(),
+            Subject::Executor(executor) | Subject::Group(executor) => executor.container.as_deref(),
+        }
+    }
+
+    /// The executor, if it is the framework's.
+    pub fn executor(&self) -> Option<&pb::ExecutorInfo> {
+        match &self.subject {
+            Subject::Executor(executor) | Subject::Group(executor) => Some(executor),
+            Subject::Task(_) | Subject::Nested(_) => None,
+        }
     }
 }
 

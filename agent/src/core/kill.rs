@@ -2,8 +2,8 @@
 //!
 //! The wish is written, and the container gets SIGTERM and after the grace SIGKILL; the
 //! supervisor keeps that time, and the core sees to it that the container is taken apart should the
-//! supervisor fail. A later kill may shorten the grace and never lengthens it. Invariant: a task that
-//! is told killed is gone.
+//! supervisor fail. A later kill may shorten the grace and never lengthens it. The tasks of a custom
+//! executor are its own to end. Invariant: a task that is told killed is gone.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,10 +15,10 @@ use meseta_resources::{ContainerId, FrameworkId, Now};
 use tracing::{info, warn};
 
 use super::launch::{duration, unix_ns};
-use super::model::{Executor, Kill, Phase};
+use super::model::{Executor, ExecutorKind, Kill, Phase, Unit};
 use super::registration::stream_key;
 use super::{Action, AgentCore, Destination, ExitReason, State, Timer};
-use crate::checkpoint::{KillCause, KillRequested, LogEntry, RunKey, Write};
+use crate::checkpoint::{KillCause, KillRequested, LogEntry, Write};
 
 /// Time between SIGTERM and SIGKILL when neither the kill nor the task says (Mesos's default).
 const KILL_GRACE_DEFAULT: Duration = Duration::from_secs(3);
@@ -30,7 +30,7 @@ impl AgentCore {
         let Some(stream) = stream_key(&kill.framework_id, &kill.task_id) else {
             return;
         };
-        let Some(executor) = self.executor_of_task(&stream) else {
+        let Some(unit) = self.unit_of_task(&stream) else {
             // The master answers reconciliation for what we do not have.
             warn!(
                 framework_id = %stream.framework, task_id = %stream.task,
@@ -38,35 +38,60 @@ impl AgentCore {
             );
             return;
         };
+        if unit.executor.kind != ExecutorKind::Command && !unit.task.delivered {
+            return self.kill_undelivered(now, &unit);
+        }
+        if unit.executor.kind == ExecutorKind::Custom {
+            return self.ask_for_kill(now, &unit, kill.kill_policy);
+        }
         let grace = grace_of(kill.kill_policy.as_ref())
-            .or_else(|| grace_of(executor.task.info.kill_policy.as_ref()))
+            .or_else(|| grace_of(unit.task.info.kill_policy.as_ref()))
             .unwrap_or(KILL_GRACE_DEFAULT);
-        self.kill(now, &executor, KillCause::Framework, grace);
+        self.kill(now, &unit, KillCause::Framework, grace);
     }
 
-    fn kill(&mut self, now: Now, executor: &Executor, cause: KillCause, grace: Duration) {
-        if executor.phase == Phase::Ended {
+    /// A task that waits for its executor is killed at once, and its whole group with it.
+    fn kill_undelivered(&mut self, now: Now, unit: &Unit) {
+        let key = unit.executor.key.clone();
+        let group = unit.task.group.clone();
+        let waiting = unit.executor.undelivered();
+        let together = waiting
+            .into_iter()
+            .filter(|task| task.key == unit.task.key || (group.is_some() && task.group == group));
+        for task in together {
+            let unit = Unit {
+                executor: unit.executor.clone(),
+                task,
+            };
+            self.finish_killed_during_launch(now, &unit);
+        }
+        self.attend(now, &key);
+    }
+
+    /// Ends a task whose process is a container's.
+    pub(super) fn kill(&mut self, now: Now, unit: &Unit, cause: KillCause, grace: Duration) {
+        let container = unit.container();
+        if container.phase == Phase::Ended {
             return;
         }
-        let key = executor.key.clone();
-        if let Some(earlier) = executor.kill {
+        if let Some(earlier) = container.kill {
             if let Some(deadline) = earlier.deadline
                 && now.moment + grace < deadline
             {
-                self.log_kill(now, executor, earlier.cause, grace);
-                self.send_kill(now, &key, grace);
+                self.log_kill(now, unit, earlier.cause, grace);
+                self.send_kill(now, &container.id, grace);
             }
             return;
         }
         info!(
-            framework_id = %key.framework, task_id = %executor.task.key.task,
-            container_id = %key.container, ?cause,
+            framework_id = %unit.executor.key.framework, task_id = %unit.task.key.task,
+            container_id = %container.id, ?cause,
             grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX), "killing a task"
         );
-        self.log_kill(now, executor, cause, grace);
-        let during_launch = executor.phase == Phase::Launching;
-        self.change_executor(&key, |executor| {
-            executor.kill = Some(Kill {
+        self.log_kill(now, unit, cause, grace);
+        let during_launch = container.phase == Phase::Launching;
+        self.change_container(&container.id, |container| {
+            container.kill = Some(Kill {
                 cause,
                 during_launch,
                 deadline: None,
@@ -75,43 +100,62 @@ impl AgentCore {
         });
         if during_launch {
             // Not launched any more if it has not begun; else killed as soon as it has.
-            self.show_kill(&key.container, Duration::ZERO);
+            self.show_kill(&container.id, Duration::ZERO);
             return;
         }
-        let framework = self.frameworks.get(&key.framework);
+        let framework = self.frameworks.get(&unit.executor.key.framework);
         let tell = framework.is_some_and(|framework| framework.wants_killing_state());
         if tell && cause != KillCause::CompletionTime {
             let state = pb::TaskState::TaskKilling;
-            let status = self.executor_status(now, executor, state, executor.task_pid);
-            self.update_task(now, &key, status);
+            let status = self.executor_status(now, unit, state, container.pid);
+            self.update_task(now, &unit.task.key, status);
         }
-        self.send_kill(now, &key, grace);
+        self.send_kill(now, &container.id, grace);
     }
 
-    fn log_kill(&mut self, now: Now, executor: &Executor, cause: KillCause, grace: Duration) {
+    pub(super) fn log_kill(&mut self, now: Now, unit: &Unit, cause: KillCause, grace: Duration) {
         self.persist(Write::Log {
-            key: executor.task.key.clone(),
-            entry: Box::new(LogEntry::KillRequested(KillRequested {
-                grace_ns: u64::try_from(grace.as_nanos()).unwrap_or(u64::MAX),
-                at_unix_ns: unix_ns(now),
-                cause: cause.into(),
-            })),
+            key: unit.task.key.clone(),
+            entry: Box::new(kill_entry(now, cause, grace)),
+        });
+    }
+
+    /// Notes that an executor is to end, so that an agent that comes back knows.
+    pub(super) fn mark_ending(
+        &mut self,
+        now: Now,
+        executor: &Executor,
+        cause: KillCause,
+        grace: Duration,
+    ) {
+        self.persist(Write::ExecutorLog {
+            key: executor.key.clone(),
+            entry: Box::new(kill_entry(now, cause, grace)),
+        });
+        let during_launch = executor.container.phase == Phase::Launching;
+        self.change_executor(&executor.key, |executor| {
+            executor.container.kill = Some(Kill {
+                cause,
+                during_launch,
+                deadline: None,
+                grace,
+            });
         });
     }
 
     /// Sends the signal to a container that runs.
-    pub(super) fn send_kill(&mut self, now: Now, key: &RunKey, grace: Duration) {
+    pub(super) fn send_kill(&mut self, now: Now, container: &ContainerId, grace: Duration) {
         let deadline = now.moment + grace;
-        self.change_executor(key, |executor| {
-            if let Some(kill) = &mut executor.kill {
+        self.change_container(container, |container| {
+            if let Some(kill) = &mut container.kill {
                 kill.deadline = Some(deadline);
                 kill.grace = grace;
             }
         });
-        self.show_kill(&key.container, grace);
+        self.show_kill(container, grace);
         self.set_timer(
             deadline + KILL_OVERDUE,
-            Timer::KillOverdue(key.container.clone()),
+            Timer::KillOverdue(container.clone()),
         );
     }
 
@@ -128,10 +172,12 @@ impl AgentCore {
     }
 
     pub(super) fn kill_overdue(&mut self, container: &ContainerId) {
-        let Some(executor) = self.executor_of(container) else {
-            return;
+        let phase = match (self.unit_of(container), self.executor_of(container)) {
+            (Some(unit), _) => unit.container().phase,
+            (None, Some(executor)) => executor.container.phase,
+            (None, None) => return,
         };
-        if executor.phase == Phase::Running {
+        if phase == Phase::Running {
             warn!(container_id = %container, "a container outlived its kill; taking it apart");
             self.show(
                 Destination::Container(container.clone()),
@@ -143,21 +189,49 @@ impl AgentCore {
     }
 
     pub(super) fn completion_time_over(&mut self, now: Now, container: &ContainerId) {
-        if let Some(executor) = self.executor_of(container) {
-            self.kill(now, &executor, KillCause::CompletionTime, Duration::ZERO);
+        if let Some(unit) = self.unit_of(container) {
+            self.kill(now, &unit, KillCause::CompletionTime, Duration::ZERO);
         }
     }
 
-    pub(super) fn finish_killed_during_launch(&mut self, now: Now, executor: &Executor) {
+    pub(super) fn finish_killed_during_launch(&mut self, now: Now, unit: &Unit) {
+        let (state, reason) = (pb::TaskState::TaskKilled, Reason::TaskKilledDuringLaunch);
+        let message = "Task killed during launch".to_owned();
+        let is_waiting = unit.executor.kind == ExecutorKind::Default && !unit.task.delivered;
+        if unit.executor.kind == ExecutorKind::Custom || is_waiting {
+            return self.finish_unlaunched(now, unit, state, reason, message);
+        }
         self.finish_task(
             now,
-            &executor.key,
-            pb::TaskState::TaskKilled,
+            unit,
+            state,
             Source::Agent,
-            Some(Reason::TaskKilledDuringLaunch),
-            Some("Task killed during launch".to_owned()),
+            Some(reason),
+            Some(message),
             None,
         );
+    }
+
+    /// What ends with an unsuccessful task of a group: the others of it.
+    pub(super) fn end_group_of(&mut self, now: Now, unit: &Unit, state: pb::TaskState) {
+        let group = unit.task.group.clone();
+        if state == pb::TaskState::TaskFinished || group.is_none() {
+            return;
+        }
+        let Some(executor) = self.executor_at(&unit.executor.key) else {
+            return;
+        };
+        for task in executor.tasks.values() {
+            if task.group != group || task.key == unit.task.key || !task.delivered {
+                continue;
+            }
+            let other = Unit {
+                executor: executor.clone(),
+                task: task.clone(),
+            };
+            let grace = grace_of(task.info.kill_policy.as_ref()).unwrap_or(KILL_GRACE_DEFAULT);
+            self.kill(now, &other, KillCause::Group, grace);
+        }
     }
 
     pub(super) fn shutdown_executor(&mut self, now: Now, shutdown: &wire::ShutdownExecutor) {
@@ -167,7 +241,7 @@ impl AgentCore {
             .and_then(|framework| framework.executors.get(shutdown.executor_id.value.as_str()))
             .cloned();
         match executor {
-            Some(executor) => self.shut_executor_down(now, &executor),
+            Some(executor) => self.shut_executor_down(now, &executor, KillCause::Shutdown),
             None => warn!(
                 framework_id = shutdown.framework_id.value,
                 executor_id = shutdown.executor_id.value,
@@ -176,9 +250,29 @@ impl AgentCore {
         }
     }
 
-    fn shut_executor_down(&mut self, now: Now, executor: &Executor) {
-        let grace = grace_of(executor.task.info.kill_policy.as_ref()).unwrap_or(KILL_GRACE_DEFAULT);
-        self.kill(now, executor, KillCause::Shutdown, grace);
+    pub(super) fn shut_executor_down(
+        &mut self,
+        now: Now,
+        executor: &Arc<Executor>,
+        cause: KillCause,
+    ) {
+        if executor.kind == ExecutorKind::Custom {
+            return self.shut_custom_down(now, executor);
+        }
+        for task in executor.tasks.values() {
+            let unit = Unit {
+                executor: executor.clone(),
+                task: task.clone(),
+            };
+            let waits = executor.kind == ExecutorKind::Default && !task.delivered;
+            if waits && !task.is_terminal() {
+                self.finish_killed_during_launch(now, &unit);
+            } else {
+                let grace = grace_of(task.info.kill_policy.as_ref());
+                self.kill(now, &unit, cause, grace.unwrap_or(KILL_GRACE_DEFAULT));
+            }
+        }
+        self.end_if_idle(now, &executor.key);
     }
 
     pub(super) fn shutdown_framework(&mut self, now: Now, shutdown: &wire::ShutdownFramework) {
@@ -193,14 +287,27 @@ impl AgentCore {
         self.updates.remove_framework(&id);
         for executor in executors {
             if executor.is_live() {
-                self.change_executor(&executor.key, |executor| executor.task.orphaned = true);
-                self.shut_executor_down(now, &executor);
+                self.change_executor(&executor.key, |executor| executor.orphaned = true);
+                if let Some(executor) = self.executor_at(&executor.key) {
+                    self.drop_ended_tasks(&executor);
+                    self.shut_executor_down(now, &executor, KillCause::Shutdown);
+                }
             } else {
                 // Nobody is left to acknowledge its updates.
                 self.retire(&executor.key);
             }
         }
         self.retire_framework_if_idle(&id);
+    }
+
+    /// Those that ended wait for acknowledgements that will not come.
+    fn drop_ended_tasks(&mut self, executor: &Arc<Executor>) {
+        for task in executor.tasks.values().filter(|task| task.is_terminal()) {
+            self.task_over(&Unit {
+                executor: executor.clone(),
+                task: task.clone(),
+            });
+        }
     }
 
     pub(super) fn shut_down(&mut self, now: Now, reason: String) {
@@ -221,9 +328,7 @@ impl AgentCore {
     fn kill_everything(&mut self, now: Now, cause: KillCause) {
         let executors: Vec<_> = self.all_executors().collect();
         for executor in executors {
-            let grace =
-                grace_of(executor.task.info.kill_policy.as_ref()).unwrap_or(KILL_GRACE_DEFAULT);
-            self.kill(now, &executor, cause, grace);
+            self.shut_executor_down(now, &executor, cause);
         }
     }
 
@@ -243,6 +348,19 @@ impl AgentCore {
             self.show(Destination::Agent, Action::Exit(reason));
         }
     }
+}
+
+fn kill_entry(now: Now, cause: KillCause, grace: Duration) -> LogEntry {
+    LogEntry::KillRequested(KillRequested {
+        grace_ns: u64::try_from(grace.as_nanos()).unwrap_or(u64::MAX),
+        at_unix_ns: unix_ns(now),
+        cause: cause.into(),
+    })
+}
+
+/// The grace that a task names, or the usual one.
+pub(super) fn grace_of_task(unit: &Unit) -> Duration {
+    grace_of(unit.task.info.kill_policy.as_ref()).unwrap_or(KILL_GRACE_DEFAULT)
 }
 
 fn grace_of(policy: Option<&pb::KillPolicy>) -> Option<Duration> {

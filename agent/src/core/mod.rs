@@ -2,25 +2,36 @@
 //!
 //! Entered through [`AgentCore::step`] only: an [`Input`] and the time go in, [`Effect`]s come out. It
 //! reads no clock, does no I/O and draws chance from a seeded generator, so that the same inputs give
-//! the same effects. For command tasks the core itself is the executor.
+//! the same effects. For command tasks and task groups the core itself is the executor.
 //!
 //! ```text
 //! registration.rs  RECOVERING → DISCONNECTED → RUNNING → TERMINATING, backoff, epochs, pings
-//! launch.rs        RUN_TASK → intent → launch → STARTING, RUNNING
+//! accept.rs        RUN_TASK, RUN_TASK_GROUP → checked → intent → launch
+//! launch.rs        containers that started → STARTING, RUNNING
+//! executors.rs     executors of frameworks: subscription, updates, messages
+//! lifetimes.rs     their timeouts, shutdown and end
+//! attend.rs        what waits for an executor's container: resizes, deliveries, terminal updates
+//! checks.rs        when tasks are looked at, and what is told of it
 //! kill.rs          KILL, completion time, shutdown
 //! ending.rs        a container's end → terminal update
 //! operations.rs    reservations and volumes, and what is told of them
-//! updates.rs       streams of status updates and their acknowledgements
+//! tell.rs          status updates made, sent, acknowledged; runs retired
+//! updates.rs       their streams
 //! recovery.rs      the state after a restart
 //! ```
 //! Invariants: intent is durable before a launch, an update before it is sent, its acknowledgement
 //! before the next one; a task ends once; an exit nobody saw is a failure.
 
+mod accept;
+mod attend;
+mod checks;
 mod demand;
 mod ending;
+mod executors;
 mod io;
 mod kill;
 mod launch;
+mod lifetimes;
 mod model;
 mod operation_updates;
 mod operations;
@@ -28,6 +39,7 @@ mod recovery;
 mod registration;
 mod snapshot;
 mod states;
+mod tell;
 #[cfg(test)]
 mod tests;
 mod updates;
@@ -36,20 +48,24 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use meseta_proto::meseta::v1 as protocol;
 use meseta_proto::meseta::v1::agent_frame::Message;
 use meseta_proto::mesos::v1 as pb;
-use meseta_proto::mesos::v1::task_status::{Reason, Source};
-use meseta_resources::{AgentId, ContainerId, ExecutorId, FrameworkId, Moment, Now, Resources};
-use tracing::{info, warn};
-
-pub use demand::Enforceable;
-pub use io::{
-    Action, Destination, Effect, Ending, Exit, ExitReason, Input, LaunchPlan, Limitation, LinkId,
-    Lsn, SharedTaskKey,
+use meseta_resources::{
+    AgentId, ContainerId, ExecutorId, FrameworkId, Moment, Now, Resources, TaskId,
 };
-pub use launch::demand_of;
-pub use model::{Executor, Framework, Kill, Phase, Task, command_executor_name};
+
+pub use checks::{Look, Probe, ProbeId, Sight, Watch};
+pub use demand::Enforceable;
+pub use demand::{demand_of_run, demand_of_task};
+pub use io::{
+    Action, ConnectionId, Destination, Effect, Ending, Exit, ExitReason, Input, LaunchPlan,
+    Limitation, LinkId, Lsn, SharedTaskKey, Subject,
+};
+pub use launch::container_message;
+pub use model::{
+    Container, Doom, Executor, ExecutorKind, ExecutorLink, Framework, Kill, Phase, Task, Unit,
+    command_executor_name,
+};
 pub use recovery::{Found, Recovery};
 pub use snapshot::{Counters, Snapshot};
 pub use states::is_terminal;
@@ -57,13 +73,10 @@ pub use updates::{
     Acknowledged, Pushed, RETRY_INTERVAL_MAX, RETRY_INTERVAL_MIN, StatusUpdates, StreamKey,
 };
 
-use crate::checkpoint::{LogEntry, RunKey, Write};
+use crate::checkpoint::{RunKey, TaskKey, Write};
+use checks::Which;
 use operation_updates::OperationUpdates;
 use registration::Link;
-use updates::UNACKNOWLEDGED_UPDATES_MAX;
-
-/// Frameworks without work that are still shown.
-const COMPLETED_FRAMEWORKS_MAX: usize = 50;
 
 /// What the core is told once.
 #[derive(Clone, Debug)]
@@ -86,6 +99,12 @@ pub struct Options {
     pub max_completed_executors_per_framework: usize,
     /// Address told in `TaskStatus.container_status`.
     pub container_ip: String,
+    /// `--executor_registration_timeout`.
+    pub executor_registration_timeout: Duration,
+    /// `--executor_reregistration_timeout`.
+    pub executor_reregistration_timeout: Duration,
+    /// `--executor_shutdown_grace_period`, for executors that name none.
+    pub executor_shutdown_grace: Duration,
 }
 
 /// Where the agent is in its life.
@@ -109,6 +128,20 @@ enum Timer {
     PingTimeout(LinkId),
     CompletionTime(ContainerId),
     KillOverdue(ContainerId),
+    ExecutorRegistration(ContainerId),
+    ExecutorShutdown(ContainerId),
+    Probe(ContainerId, Which),
+    /// Executors that were there before a restart must be back.
+    ExecutorsBack,
+}
+
+/// What a container is of.
+#[derive(Clone, Debug)]
+struct Place {
+    framework: FrameworkId,
+    executor: ExecutorId,
+    /// The task whose process it holds; none for an executor's own.
+    task: Option<TaskId>,
 }
 
 /// The state machine.
@@ -125,7 +158,13 @@ pub struct AgentCore {
     epoch_heard: Moment,
     frameworks: BTreeMap<FrameworkId, Arc<Framework>>,
     completed_frameworks: VecDeque<Arc<Framework>>,
-    containers: BTreeMap<ContainerId, (FrameworkId, ExecutorId)>,
+    containers: BTreeMap<ContainerId, Place>,
+    /// Counts the looks at tasks.
+    probes: u64,
+    /// Counts the tasks taken, to deliver them in that order.
+    accepted: u64,
+    /// Whether registration waits for executors of before to be back.
+    awaits_executors: bool,
     updates: StatusUpdates,
     /// All that the agent has, reservations and volumes included.
     total: Resources,
@@ -152,6 +191,9 @@ impl AgentCore {
             frameworks: BTreeMap::new(),
             completed_frameworks: VecDeque::new(),
             containers: BTreeMap::new(),
+            probes: 0,
+            accepted: 0,
+            awaits_executors: false,
             updates: StatusUpdates::default(),
             total: options.resources.clone(),
             operations: OperationUpdates::default(),
@@ -180,6 +222,29 @@ impl AgentCore {
             } => self.started(now, &container, supervisor, task_pid),
             Input::LaunchFailed { container, cause } => self.launch_failed(now, &container, cause),
             Input::ContainerEnded { container, ending } => self.ended(now, &container, ending),
+            Input::ExecutorSubscribed {
+                connection,
+                framework,
+                executor,
+                subscribe,
+            } => self.executor_subscribed(now, connection, &framework, &executor, *subscribe),
+            Input::ExecutorGone { connection } => self.executor_gone(connection),
+            Input::ExecutorUpdate {
+                framework,
+                executor,
+                status,
+            } => self.executor_update(now, &framework, &executor, *status),
+            Input::ExecutorMessage {
+                framework,
+                executor,
+                data,
+            } => self.executor_message(&framework, &executor, data),
+            Input::Resized { container, failed } => self.resized(now, &container, failed),
+            Input::Probed {
+                container,
+                id,
+                sight,
+            } => self.probed(now, &container, id, sight),
             Input::Tick => {}
             Input::Stop { kill_tasks } => self.stop(now, kill_tasks),
         }
@@ -219,6 +284,12 @@ impl AgentCore {
                 Timer::PingTimeout(link) => self.ping_overdue(now, link),
                 Timer::CompletionTime(container) => self.completion_time_over(now, &container),
                 Timer::KillOverdue(container) => self.kill_overdue(&container),
+                Timer::ExecutorRegistration(container) => {
+                    self.registration_timed_out(now, &container);
+                }
+                Timer::ExecutorShutdown(container) => self.shutdown_overdue(now, &container),
+                Timer::Probe(container, which) => self.probe_due(&container, which),
+                Timer::ExecutorsBack => self.executors_overdue(now),
             }
         }
         for key in self.updates.due(now.moment) {
@@ -276,10 +347,32 @@ impl AgentCore {
         uuid::Builder::from_random_bytes(bytes).into_uuid()
     }
 
+    /// The executor that a container is of, or is nested in one of.
     fn executor_of(&self, container: &ContainerId) -> Option<Arc<Executor>> {
-        let (framework, executor) = self.containers.get(container)?;
-        let framework = self.frameworks.get(framework)?;
-        framework.executors.get(executor).cloned()
+        let place = self.containers.get(container)?;
+        let framework = self.frameworks.get(&place.framework)?;
+        framework.executors.get(&place.executor).cloned()
+    }
+
+    /// The task whose process a container holds; none for an executor's own container.
+    fn unit_of(&self, container: &ContainerId) -> Option<Unit> {
+        let task = self.containers.get(container)?.task.clone()?;
+        let executor = self.executor_of(container)?;
+        let task = executor.tasks.get(&task)?.clone();
+        Some(Unit { executor, task })
+    }
+
+    /// The executor of a run, unless another run has taken its place.
+    fn executor_at(&self, key: &RunKey) -> Option<Arc<Executor>> {
+        let framework = self.frameworks.get(&key.framework)?;
+        let executor = framework.executors.get(&key.executor)?;
+        (executor.key.container == key.container).then(|| executor.clone())
+    }
+
+    fn unit_at(&self, key: &TaskKey) -> Option<Unit> {
+        let executor = self.executor_at(&key.run)?;
+        let task = executor.tasks.get(&key.task)?.clone();
+        Some(Unit { executor, task })
     }
 
     fn change_executor(&mut self, key: &RunKey, change: impl FnOnce(&mut Executor)) {
@@ -291,190 +384,27 @@ impl AgentCore {
         }
     }
 
-    /// Makes a status update of a task of ours: durable, then sent in its turn.
-    fn update_task(&mut self, now: Now, key: &RunKey, status: pb::TaskStatus) {
-        let framework = self.frameworks.get(&key.framework);
-        let Some(executor) =
-            framework.and_then(|framework| framework.executors.get(&key.executor).cloned())
-        else {
-            return;
-        };
-        let stream = executor.task.stream();
-        let pushed = self.updates.push(now.moment, &stream, status.clone());
-        match pushed {
-            Pushed::Send | Pushed::Waits => {}
-            Pushed::Duplicate | Pushed::AfterTerminal | Pushed::Full => {
-                self.counters.invalid_status_updates += 1;
-                warn!(
-                    framework_id = %key.framework, task_id = %stream.task, ?pushed,
-                    max = UNACKNOWLEDGED_UPDATES_MAX, "dropped a status update"
-                );
-                return;
+    fn change_task(&mut self, key: &TaskKey, change: impl FnOnce(&mut Task)) {
+        self.change_executor(&key.run, |executor| {
+            if let Some(task) = executor.tasks.get_mut(&key.task) {
+                change(Arc::make_mut(task));
             }
-        }
-        info!(
-            framework_id = %key.framework,
-            task_id = %stream.task,
-            container_id = %key.container,
-            state = state_name(status.state),
-            message = status.message.as_deref().unwrap_or_default(),
-            "status update"
-        );
-        self.counters.valid_status_updates += 1;
-        self.counters.count_terminal(status.state);
-        self.persist(Write::Log {
-            key: executor.task.key.clone(),
-            entry: Box::new(LogEntry::Update(status.clone())),
         });
-        self.change_executor(key, |executor| executor.task.record(&status));
-        if pushed == Pushed::Send {
-            self.send_head(&stream);
-        }
     }
 
-    /// Answers for a task that the agent does not hold: told until acknowledged, but not kept over a
-    /// restart, after which the master would ask again.
-    fn answer_for_absent(&mut self, now: Now, stream: &StreamKey, status: pb::TaskStatus) {
-        info!(
-            framework_id = %stream.framework,
-            task_id = %stream.task,
-            state = state_name(status.state),
-            message = status.message.as_deref().unwrap_or_default(),
-            "status update for a task that does not run here"
-        );
-        self.counters.valid_status_updates += 1;
-        self.counters.count_terminal(status.state);
-        if self.updates.push(now.moment, stream, status) == Pushed::Send {
-            self.send_head(stream);
-        }
-    }
-
-    fn send_head(&mut self, stream: &StreamKey) {
-        let Some(status) = self.updates.head(stream).cloned() else {
+    fn change_container(&mut self, id: &ContainerId, change: impl FnOnce(&mut Container)) {
+        let Some(executor) = self.executor_of(id) else {
             return;
         };
-        let executor = self.executor_of_task(stream);
-        let latest_state = executor
-            .as_ref()
-            .map_or(status.state, |executor| executor.task.state.into());
-        if let Some(executor) = executor {
-            let sent = (status.state, status.uuid.clone().unwrap_or_default());
-            self.change_executor(&executor.key, |executor| executor.task.sent = Some(sent));
-        }
-        self.send(Message::StatusUpdate(protocol::StatusUpdate {
-            framework_id: pb::FrameworkId {
-                value: stream.framework.to_string(),
-            },
-            status,
-            latest_state: Some(latest_state),
-        }));
-    }
-
-    /// The executor that holds a task, live or with updates to be acknowledged.
-    fn executor_of_task(&self, stream: &StreamKey) -> Option<Arc<Executor>> {
-        let framework = self.frameworks.get(&stream.framework)?;
-        // The executor of a command task is named after it.
-        if let Some(executor) = framework.executors.get(stream.task.as_str())
-            && executor.task.key.task == stream.task
-        {
-            return Some(executor.clone());
-        }
-        framework
-            .executors
-            .values()
-            .find(|executor| executor.task.key.task == stream.task)
-            .cloned()
-    }
-
-    fn acknowledged(&mut self, now: Now, stream: &StreamKey, uuid: &[u8]) {
-        let executor = self.executor_of_task(stream);
-        let outcome = self.updates.acknowledge(now.moment, stream, uuid);
-        match outcome {
-            Acknowledged::Next | Acknowledged::Closed => {}
-            Acknowledged::Duplicate | Acknowledged::Unexpected | Acknowledged::Unknown => {
-                warn!(
-                    framework_id = %stream.framework, task_id = %stream.task, ?outcome,
-                    "ignored an acknowledgement"
-                );
-                return;
+        let task = self.containers.get(id).and_then(|place| place.task.clone());
+        self.change_executor(&executor.key, |executor| {
+            if executor.container.id == *id {
+                return change(&mut executor.container);
             }
-        }
-        if let Some(executor) = &executor {
-            self.persist(Write::Log {
-                key: executor.task.key.clone(),
-                entry: Box::new(LogEntry::Acknowledged(uuid.to_vec())),
-            });
-        }
-        if outcome == Acknowledged::Next {
-            self.send_head(stream);
-        } else if let Some(executor) = executor {
-            self.retire(&executor.key);
-            self.retire_framework_if_idle(&executor.key.framework);
-        }
-    }
-
-    /// Moves an executor whose updates are all acknowledged to the completed ones.
-    fn complete(&mut self, key: &Arc<RunKey>) {
-        self.containers.remove(&key.container);
-        let kept = self.options.max_completed_executors_per_framework;
-        let Some(framework) = self.frameworks.get_mut(&key.framework) else {
-            return;
-        };
-        let framework = Arc::make_mut(framework);
-        if let Some(executor) = framework.executors.remove(&key.executor) {
-            framework.completed.push_back(executor);
-            while framework.completed.len() > kept {
-                framework.completed.pop_front();
+            let task = task.and_then(|task| executor.tasks.get_mut(&task));
+            if let Some(nested) = task.and_then(|task| Arc::make_mut(task).nested.as_mut()) {
+                change(nested);
             }
-        }
+        });
     }
-
-    fn retire_framework_if_idle(&mut self, id: &FrameworkId) {
-        let idle = self
-            .frameworks
-            .get(id)
-            .is_some_and(|framework| framework.executors.is_empty());
-        let Some(agent) = self.agent_id.clone().filter(|_| idle) else {
-            return;
-        };
-        if let Some(framework) = self.frameworks.remove(id) {
-            self.persist(Write::RetireFramework {
-                agent,
-                framework: id.clone(),
-            });
-            self.completed_frameworks.push_back(framework);
-            while self.completed_frameworks.len() > COMPLETED_FRAMEWORKS_MAX {
-                self.completed_frameworks.pop_front();
-            }
-        }
-    }
-
-    /// A status of a task, stamped as the agent stamps them.
-    fn status(
-        &mut self,
-        now: Now,
-        task: pb::TaskId,
-        state: pb::TaskState,
-        source: Source,
-        reason: Option<Reason>,
-        message: Option<String>,
-    ) -> pb::TaskStatus {
-        pb::TaskStatus {
-            task_id: task,
-            state: state.into(),
-            message,
-            source: Some(source.into()),
-            reason: reason.map(Into::into),
-            agent_id: self.agent_id.as_ref().map(|id| pb::AgentId {
-                value: id.to_string(),
-            }),
-            timestamp: Some(now.unix.as_secs_f64()),
-            uuid: Some(self.uuid().into_bytes().to_vec()),
-            ..pb::TaskStatus::default()
-        }
-    }
-}
-
-fn state_name(state: i32) -> &'static str {
-    pb::TaskState::try_from(state).map_or("unknown", |state| state.as_str_name())
 }

@@ -10,8 +10,11 @@ use std::time::Duration;
 use meseta_isolators::{Demand, ProcessIdentity};
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::framework_info::capability::Type as FrameworkCapability;
-use meseta_resources::{ExecutorId, FrameworkId, Moment, Resources, Role};
+use meseta_proto::mesos::v1::task_status::Reason;
+use meseta_resources::{ContainerId, ExecutorId, FrameworkId, Moment, Resources, Role, TaskId};
 
+use super::checks::Watch;
+use super::io::ConnectionId;
 use super::states::{has_capability, is_terminal};
 use super::updates::StreamKey;
 use crate::checkpoint::{KillCause, RunKey, TaskKey};
@@ -75,34 +78,200 @@ pub struct Kill {
     pub grace: Duration,
 }
 
-/// One executor's run. For a command task it is the core itself that speaks for it.
+/// A container, as far as the core must know it.
+#[derive(Clone, Debug)]
+pub struct Container {
+    /// Which.
+    pub id: ContainerId,
+    /// How far it is.
+    pub phase: Phase,
+    /// Who keeps it.
+    pub supervisor: Option<ProcessIdentity>,
+    /// The main process.
+    pub pid: Option<i32>,
+    /// Whether it is to end.
+    pub kill: Option<Kill>,
+    /// Requests and limits.
+    pub demand: Demand,
+}
+
+impl Container {
+    /// One that is to be launched.
+    pub fn new(id: ContainerId, demand: Demand) -> Self {
+        Self {
+            id,
+            phase: Phase::Launching,
+            supervisor: None,
+            pid: None,
+            kill: None,
+            demand,
+        }
+    }
+}
+
+/// Who speaks for an executor's tasks.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub enum ExecutorKind {
+    /// The core; the executor is made up for one command and has no process of its own.
+    Command,
+    /// The core; each task has a container of its own inside the executor's.
+    Default,
+    /// The framework's own program, over `/api/v1/executor`.
+    Custom,
+}
+
+/// One executor's run.
 #[derive(Clone, Debug)]
 pub struct Executor {
     /// Which.
     pub key: Arc<RunKey>,
-    /// How far its container is.
-    pub phase: Phase,
-    /// Who keeps its container.
-    pub supervisor: Option<ProcessIdentity>,
-    /// The main process.
-    pub task_pid: Option<i32>,
-    /// Whether it is to end.
-    pub kill: Option<Kill>,
-    /// Requests and limits of its container.
-    pub demand: Demand,
-    /// Its task.
-    pub task: Task,
+    /// Who speaks for its tasks.
+    pub kind: ExecutorKind,
+    /// As the framework sent it; none for a command.
+    pub info: Option<Arc<pb::ExecutorInfo>>,
+    /// Whom it runs as.
+    pub user: String,
+    /// What it has beside its tasks' resources.
+    pub resources: Resources,
+    /// The role that these and its tasks' were allocated to.
+    pub role: Option<Role>,
+    /// Its container; for a command it is the task's.
+    pub container: Container,
+    /// Its tasks that are not over: live, or with updates to be acknowledged.
+    pub tasks: BTreeMap<TaskId, Arc<Task>>,
+    /// Those that are, oldest first.
+    pub completed: VecDeque<Arc<Task>>,
+    /// Its framework is gone: nobody will acknowledge its tasks' updates.
+    pub orphaned: bool,
+    /// What only executors with a life of their own have.
+    pub link: ExecutorLink,
+}
+
+/// How the core speaks with an executor of its own life, and what waits for its container.
+#[derive(Clone, Debug, Default)]
+pub struct ExecutorLink {
+    /// The stream that events go to.
+    pub connection: Option<ConnectionId>,
+    /// Whether it ever subscribed, in this life of the agent or before.
+    pub has_subscribed: bool,
+    /// Whether it was given a task.
+    pub was_given: bool,
+    /// Resizes of its container that are under way.
+    pub resizes: u32,
+    /// Terminal updates that wait for them.
+    pub held: Vec<pb::TaskStatus>,
+    /// Why its container is taken down, and how that is told of its tasks.
+    pub doom: Option<Doom>,
+}
+
+/// What the end of an executor means for its tasks, when the core knows better than the exit status.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Doom {
+    /// The state of tasks that had not ended.
+    pub state: pb::TaskState,
+    /// Why.
+    pub reason: Reason,
+    /// In words.
+    pub message: String,
 }
 
 impl Executor {
-    /// What Mesos calls an executor that is made up for a command task.
+    /// What operators read: the framework's name for it, or the one Mesos makes up for a command.
     pub fn name(&self) -> String {
-        command_executor_name(&self.task.info)
+        match (&self.info, self.command_task()) {
+            (Some(info), _) => info.name.clone().unwrap_or_default(),
+            (None, Some(task)) => command_executor_name(&task.info),
+            (None, None) => String::new(),
+        }
+    }
+
+    /// The task of an executor that is made up for one command.
+    pub fn command_task(&self) -> Option<&Arc<Task>> {
+        self.all_tasks()
+            .next()
+            .filter(|_| self.kind == ExecutorKind::Command)
+    }
+
+    /// What `source` says: Mesos gives a command's task id there.
+    pub fn source(&self) -> &str {
+        match (&self.info, self.command_task()) {
+            (Some(info), _) => info.source.as_deref().unwrap_or_default(),
+            (None, Some(task)) => task.key.task.as_str(),
+            (None, None) => "",
+        }
+    }
+
+    /// As the framework sent it, or as Mesos describes the one that it makes up for a command.
+    pub fn describe(&self) -> pb::ExecutorInfo {
+        let framework_id = Some(pb::FrameworkId {
+            value: self.key.framework.to_string(),
+        });
+        if let Some(info) = &self.info {
+            return pb::ExecutorInfo {
+                framework_id,
+                ..(**info).clone()
+            };
+        }
+        let task = self.command_task().map(|task| &*task.info);
+        pb::ExecutorInfo {
+            executor_id: pb::ExecutorId {
+                value: self.key.executor.to_string(),
+            },
+            framework_id,
+            command: task.and_then(|task| task.command.clone()),
+            name: Some(self.name()),
+            source: Some(self.source().to_owned()),
+            discovery: task.and_then(|task| task.discovery.clone()),
+            labels: task.and_then(|task| task.labels.clone()),
+            ..pb::ExecutorInfo::default()
+        }
     }
 
     /// Whether it holds resources.
     pub fn is_live(&self) -> bool {
-        self.phase != Phase::Ended
+        self.container.phase != Phase::Ended
+    }
+
+    /// Whether it was launched and has not been heard of.
+    pub fn is_registering(&self) -> bool {
+        self.kind == ExecutorKind::Custom && !self.link.has_subscribed
+    }
+
+    /// Its tasks, also those that are over.
+    pub fn all_tasks(&self) -> impl Iterator<Item = &Arc<Task>> {
+        self.tasks.values().chain(&self.completed)
+    }
+
+    /// What it and its live tasks were allocated.
+    pub fn allocated(&self) -> Resources {
+        let mut sum = Resources::default();
+        if self.is_live() {
+            let live = self.tasks.values().filter(|task| !task.is_terminal());
+            let of_tasks = live.flat_map(|task| task.resources.iter());
+            for resource in self.resources.iter().chain(of_tasks) {
+                sum.insert(resource.clone());
+            }
+        }
+        sum
+    }
+}
+
+/// A task and the executor that it belongs to, at one moment.
+#[derive(Clone, Debug)]
+pub struct Unit {
+    /// Whose it is.
+    pub executor: Arc<Executor>,
+    /// Itself.
+    pub task: Arc<Task>,
+}
+
+impl Unit {
+    /// The container that the task's process is in.
+    pub fn container(&self) -> &Container {
+        self.task
+            .nested
+            .as_ref()
+            .unwrap_or(&self.executor.container)
     }
 }
 
@@ -111,6 +280,8 @@ impl Executor {
 pub struct Task {
     /// Its place in the checkpoints.
     pub key: Arc<TaskKey>,
+    /// Its place among the tasks that this agent took.
+    pub order: u64,
     /// As the framework sent it.
     pub info: Arc<pb::TaskInfo>,
     /// Whom it runs as.
@@ -125,8 +296,22 @@ pub struct Task {
     pub statuses: Vec<pb::TaskStatus>,
     /// State and uuid of the update that was sent last.
     pub sent: Option<(i32, Vec<u8>)>,
-    /// Its framework is gone: nobody will acknowledge its updates.
-    pub orphaned: bool,
+    /// Its container inside its executor's, for a task of the default executor.
+    pub nested: Option<Container>,
+    /// Its own requests and limits.
+    pub demand: Demand,
+    /// The group that it was launched with.
+    pub group: Option<Arc<str>>,
+    /// Whether its executor was given it.
+    pub delivered: bool,
+    /// How its checks stand.
+    pub watch: Watch,
+    /// What its health check said last.
+    pub healthy: Option<bool>,
+    /// What its check saw last.
+    pub check_status: Option<pb::CheckStatusInfo>,
+    /// A kill that was asked for, of a task whose executor carries it out.
+    pub kill_asked: Option<Option<pb::KillPolicy>>,
 }
 
 impl Task {
@@ -148,8 +333,20 @@ impl Task {
         if let Ok(state) = pb::TaskState::try_from(status.state) {
             self.state = state;
         }
+        self.healthy = status.healthy.or(self.healthy);
+        if status.check_status.is_some() {
+            self.check_status.clone_from(&status.check_status);
+        }
         self.statuses.retain(|old| old.state != status.state);
         self.statuses.push(status.clone());
+    }
+
+    /// The executor that it names to others; none for a command, whose executor is ours.
+    pub fn executor_id(&self) -> Option<pb::ExecutorId> {
+        let of_framework = self.info.executor.is_some() || self.group.is_some();
+        of_framework.then(|| pb::ExecutorId {
+            value: self.key.run.executor.to_string(),
+        })
     }
 
     /// The user that its command names; without one it runs as its framework's.
@@ -170,8 +367,7 @@ impl Task {
             framework_id: pb::FrameworkId {
                 value: self.key.run.framework.to_string(),
             },
-            // Empty for command tasks: the executor is ours, not the framework's.
-            executor_id: None,
+            executor_id: self.executor_id(),
             agent_id: pb::AgentId {
                 value: self.key.run.agent.to_string(),
             },

@@ -5,21 +5,25 @@
 //! becomes exactly one terminal update, never a success that nobody saw; recovering twice gives the
 //! same.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use meseta_isolators::ProcessIdentity;
+use meseta_isolators::{Demand, ProcessIdentity};
 use meseta_proto::convert;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::task_status::{Reason, Source};
 use meseta_resources::{ContainerId, Now, Resources};
 use tracing::{info, warn};
 
-use super::demand::demand;
-use super::model::{Executor, Framework, Kill, Phase, Task};
-use super::{Action, AgentCore, Destination, State};
-use crate::checkpoint::{Image, KillCause, LogEntry, RunImage, TaskImage, Write};
+use super::demand::{combined, demand};
+use super::launch::{role_of, user_of};
+use super::model::{
+    Container, Doom, Executor, ExecutorKind, ExecutorLink, Framework, Kill, Phase, Task, Unit,
+};
+use super::states::is_terminal;
+use super::{AgentCore, Ending, Exit, Place, State, Timer};
+use crate::checkpoint::{Image, KillCause, LogEntry, RunImage, RunKey, TaskImage, TaskKey};
 
 /// What the shell found after a start.
 #[derive(Debug, Default)]
@@ -41,6 +45,15 @@ pub enum Found {
     Ending,
 }
 
+/// What the machine says of the containers of before.
+type Fates = BTreeMap<ContainerId, Found>;
+
+const REBOOTED: &str =
+    "The machine was booted anew while the task was running; how it ended is unknown";
+const NOT_LAUNCHED: &str = "The agent was restarted before the task could be launched";
+const GONE: &str = "The task was gone when the agent came back; how it ended is unknown";
+const HALF_A_GROUP: &str = "The agent was restarted before the whole group had reached it";
+
 impl AgentCore {
     pub(super) fn recovered(&mut self, now: Now, recovery: Recovery) {
         self.counters.recovery_errors += recovery.image.damages.len();
@@ -51,12 +64,13 @@ impl AgentCore {
         if let Some(record) = recovery.image.holdings {
             self.recover_holdings(now, record);
         }
+        let mut half_groups = Vec::new();
         for image in recovery.image.frameworks {
             let info = Arc::new(image.info);
             let mut framework = Framework::new(image.id.clone(), info);
             for run in image.runs {
-                let found = recovery.containers.get(&run.key.container);
-                let executor = self.recover_run(now, &framework, run, found);
+                half_groups.extend(half_of_a_group(&run));
+                let executor = self.recover_run(now, &framework, run, &recovery.containers);
                 if let Some(executor) = executor {
                     framework
                         .executors
@@ -66,9 +80,14 @@ impl AgentCore {
             self.frameworks
                 .insert(image.id.clone(), Arc::new(framework));
         }
+        for key in half_groups {
+            if let Some(unit) = self.unit_at(&key) {
+                self.end_unseen(now, &unit, HALF_A_GROUP);
+            }
+        }
         self.settle_recovered(now, recovery.rebooted, &recovery.containers);
         self.state = State::Disconnected;
-        self.connect_now(now);
+        self.await_executors(now);
     }
 
     fn recover_run(
@@ -76,82 +95,163 @@ impl AgentCore {
         now: Now,
         framework: &Framework,
         run: RunImage,
-        found: Option<&Found>,
+        fates: &Fates,
     ) -> Option<Executor> {
         let key = Arc::new(run.key);
-        // A command task is alone in its run.
-        let image = run.tasks.into_iter().next()?;
-        let started = image.log.iter().rev().find_map(|entry| match entry {
-            LogEntry::Started(started) => Some(started.clone()),
-            _ => None,
-        });
-        let supervisor = match found {
-            Some(Found::Alive(identity)) => Some(identity.clone()),
-            _ => None,
+        let mut images = run.tasks;
+        images.sort_by_key(|image| image.record.accepted_unix_ns);
+        let info = run.executor.as_ref();
+        let info = info.map(|executor| Arc::new(executor.record.info.clone()));
+        let kind = match &info {
+            None => ExecutorKind::Command,
+            Some(info) if info.r#type() == pb::executor_info::Type::Default => {
+                ExecutorKind::Default
+            }
+            Some(_) => ExecutorKind::Custom,
         };
-        let kill = image.log.iter().rev().find_map(|entry| match entry {
-            LogEntry::KillRequested(request) => Some(remaining_kill(now, request)),
-            _ => None,
-        });
-        let task = self.recover_task(now, framework, &key, &image)?;
-        let demand = demand(
-            &task.resources,
-            &image.record.info.limits,
-            self.options.enforceable,
-        )
-        .unwrap_or_default();
-        self.containers.insert(
-            key.container.clone(),
-            (key.framework.clone(), key.executor.clone()),
-        );
-        let phase = if task.is_terminal() {
-            Phase::Ended
-        } else if started.is_some() || supervisor.is_some() || !task.statuses.is_empty() {
-            Phase::Running
-        } else {
-            Phase::Launching
+        let tasks: Vec<Task> = images
+            .iter()
+            .map(|image| self.recover_task(now, framework, kind, &key, image, fates))
+            .collect();
+        let first = tasks.first();
+        if kind == ExecutorKind::Command && first.is_none() {
+            return None;
+        }
+        let log = match (&run.executor, images.first()) {
+            (Some(executor), _) => executor.log.as_slice(),
+            (None, Some(image)) => image.log.as_slice(),
+            (None, None) => &[],
         };
-        Some(Executor {
+        let was_told = first.is_some_and(|task| !task.statuses.is_empty());
+        let mut container = recover_container(now, &key.container, log, fates);
+        if kind == ExecutorKind::Command {
+            if first.is_some_and(Task::is_terminal) {
+                container.phase = Phase::Ended;
+            } else if was_told {
+                container.phase = Phase::Running;
+            }
+        }
+        let resources = match &info {
+            Some(info) => self.recover_resources(key.executor.as_str(), &info.resources),
+            None => Resources::default(),
+        };
+        let own = demand(&resources, &BTreeMap::new(), self.options.enforceable);
+        let own = info.as_ref().map(|_| own.unwrap_or_default());
+        let live = tasks.iter().filter(|task| !task.is_terminal());
+        container.demand = combined(own.into_iter().chain(live.map(|task| task.demand)));
+        self.remember_places(kind, &key, &tasks);
+        let mut executor = Executor {
+            kind,
+            user: match (&info, first) {
+                (None, Some(task)) => task.user.clone(),
+                (info, _) => user_of(
+                    info.as_ref().and_then(|info| info.command.as_ref()),
+                    &framework.info,
+                ),
+            },
+            role: role_of(&resources).or_else(|| first.and_then(|task| task.role.clone())),
+            resources,
+            info,
+            container,
+            tasks: BTreeMap::new(),
+            completed: VecDeque::new(),
+            orphaned: false,
+            link: ExecutorLink {
+                was_given: tasks.iter().any(|task| task.delivered),
+                ..ExecutorLink::default()
+            },
             key,
-            phase,
-            supervisor,
-            task_pid: started
-                .map(|started| started.task_pid)
-                .filter(|pid| *pid > 0),
-            kill,
-            demand,
-            task,
+        };
+        for task in tasks {
+            let over = task.is_terminal() && !self.updates.has_unacknowledged(&task.stream());
+            if over && kind != ExecutorKind::Command {
+                executor.completed.push_back(Arc::new(task));
+            } else {
+                executor.tasks.insert(task.key.task.clone(), Arc::new(task));
+            }
+        }
+        Some(executor)
+    }
+
+    fn remember_places(&mut self, kind: ExecutorKind, key: &Arc<RunKey>, tasks: &[Task]) {
+        let place = |task: Option<&Task>| Place {
+            framework: key.framework.clone(),
+            executor: key.executor.clone(),
+            task: task.map(|task| task.key.task.clone()),
+        };
+        let alone = tasks.first().filter(|_| kind == ExecutorKind::Command);
+        self.containers.insert(key.container.clone(), place(alone));
+        for task in tasks {
+            if let Some(nested) = &task.nested {
+                self.containers.insert(nested.id.clone(), place(Some(task)));
+            }
+        }
+    }
+
+    fn recover_resources(&self, whose: &str, messages: &[pb::Resource]) -> Resources {
+        convert::resources(messages).unwrap_or_else(|error| {
+            warn!(whose, %error, "recovered resources cannot be read");
+            Resources::default()
         })
     }
 
-    /// Rebuilds a task and its update stream; `None` if all of it is over and acknowledged.
+    /// Rebuilds a task and its update stream.
     fn recover_task(
         &mut self,
         now: Now,
         framework: &Framework,
-        run: &Arc<crate::checkpoint::RunKey>,
+        kind: ExecutorKind,
+        run: &Arc<RunKey>,
         image: &TaskImage,
-    ) -> Option<Task> {
-        let resources = convert::resources(&image.record.info.resources).unwrap_or_else(|error| {
-            warn!(task_id = %image.id, %error, "a recovered task's resources cannot be read");
-            Resources::default()
-        });
+        fates: &Fates,
+    ) -> Task {
+        let record = &image.record;
+        let resources = self.recover_resources(image.id.as_str(), &record.info.resources);
+        let demand = demand(&resources, &record.info.limits, self.options.enforceable);
+        let demand = demand.unwrap_or_default();
+        let nested = record.nested_container.as_deref();
+        let nested = nested.and_then(|id| ContainerId::new(id).ok());
+        self.accepted += 1;
         let mut task = Task {
-            key: Arc::new(crate::checkpoint::TaskKey {
+            key: Arc::new(TaskKey {
                 run: (**run).clone(),
                 task: image.id.clone(),
             }),
-            user: super::launch::user_of(&image.record.info, &framework.info),
-            role: super::launch::role_of(&resources),
+            order: self.accepted,
+            user: user_of(record.info.command.as_ref(), &framework.info),
+            role: role_of(&resources),
             resources,
-            info: Arc::new(image.record.info.clone()),
+            info: Arc::new(record.info.clone()),
             state: pb::TaskState::TaskStaging,
             statuses: Vec::new(),
             sent: None,
-            orphaned: false,
+            nested: nested.map(|id| Container {
+                demand,
+                ..recover_container(now, &id, &image.log, fates)
+            }),
+            demand,
+            group: record.group.as_deref().map(Arc::from),
+            // What the core launches itself is not launched twice.
+            delivered: kind != ExecutorKind::Custom,
+            watch: super::Watch::default(),
+            healthy: None,
+            check_status: None,
+            kill_asked: None,
         };
+        self.replay(now, &mut task, &image.log);
+        if let Some(nested) = &mut task.nested {
+            if is_terminal(task.state.into()) {
+                nested.phase = Phase::Ended;
+            } else if !task.statuses.is_empty() {
+                nested.phase = Phase::Running;
+            }
+        }
+        task
+    }
+
+    fn replay(&mut self, now: Now, task: &mut Task, log: &[LogEntry]) {
         let stream = task.stream();
-        for entry in &image.log {
+        for entry in log {
             match entry {
                 LogEntry::Update(status) => {
                     task.record(status);
@@ -162,7 +262,14 @@ impl AgentCore {
                 LogEntry::Acknowledged(uuid) => {
                     self.updates.acknowledge(now.moment, &stream, uuid);
                 }
-                LogEntry::Started(_) | LogEntry::KillRequested(_) => {}
+                LogEntry::Delivered(_) => task.delivered = true,
+                LogEntry::KillRequested(request) => {
+                    let grace = i64::try_from(request.grace_ns).ok().filter(|ns| *ns > 0);
+                    task.kill_asked = Some(grace.map(|nanoseconds| pb::KillPolicy {
+                        grace_period: Some(pb::DurationInfo { nanoseconds }),
+                    }));
+                }
+                LogEntry::Started(_) => {}
             }
         }
         if let Some(head) = self.updates.head(&stream) {
@@ -170,51 +277,23 @@ impl AgentCore {
         } else if let Some(last) = task.statuses.last() {
             task.sent = Some((last.state, last.uuid.clone().unwrap_or_default()));
         }
-        Some(task)
     }
 
     /// Decides for every recovered run what its container's fate means.
-    fn settle_recovered(
-        &mut self,
-        now: Now,
-        rebooted: bool,
-        containers: &BTreeMap<ContainerId, Found>,
-    ) {
+    fn settle_recovered(&mut self, now: Now, rebooted: bool, fates: &Fates) {
         let all: Vec<_> = self.all_executors().collect();
         for executor in all {
-            let container = executor.key.container.clone();
-            if executor.task.is_terminal() {
-                self.show(
-                    Destination::Container(container.clone()),
-                    Action::Forget { container },
-                );
-                if !self.updates.has_unacknowledged(&executor.task.stream()) {
-                    self.retire(&executor.key);
+            for task in executor.tasks.values().filter(|task| task.is_terminal()) {
+                let nested = task.nested.as_ref();
+                let own = &executor.container.id;
+                let of_task = nested.map_or(own, |nested| &nested.id);
+                if nested.is_some() || executor.kind == ExecutorKind::Command {
+                    self.forget(&of_task.clone());
                 }
-                continue;
             }
-            match containers.get(&container) {
-                _ if rebooted => self.end_unseen(
-                    now,
-                    &executor,
-                    Reason::AgentRestarted,
-                    "The machine was booted anew while the task was running; how it ended is unknown",
-                ),
-                Some(Found::Alive(_)) => self.resume_running(now, &executor),
-                // The shell takes it apart and then says how it ended.
-                Some(Found::Ending) => {}
-                None if executor.phase == Phase::Launching => self.end_unseen(
-                    now,
-                    &executor,
-                    Reason::AgentRestarted,
-                    "The agent was restarted before the task could be launched",
-                ),
-                None => self.end_unseen(
-                    now,
-                    &executor,
-                    Reason::AgentRestarted,
-                    "The task was gone when the agent came back; how it ended is unknown",
-                ),
+            match executor.kind {
+                ExecutorKind::Command => self.settle_command(now, &executor, rebooted, fates),
+                _ => self.settle_executor(now, &executor, rebooted, fates),
             }
         }
         let idle: Vec<_> = self
@@ -228,40 +307,139 @@ impl AgentCore {
         }
     }
 
-    fn end_unseen(&mut self, now: Now, executor: &Executor, reason: Reason, message: &str) {
+    fn settle_command(
+        &mut self,
+        now: Now,
+        executor: &Arc<Executor>,
+        rebooted: bool,
+        fates: &Fates,
+    ) {
+        let Some(task) = executor.tasks.values().next().cloned() else {
+            return;
+        };
+        if task.is_terminal() {
+            if !self.updates.has_unacknowledged(&task.stream()) {
+                self.retire(&executor.key);
+            }
+            return;
+        }
+        let unit = Unit {
+            executor: executor.clone(),
+            task,
+        };
+        self.settle_unit(now, &unit, rebooted, fates);
+    }
+
+    /// A task whose process is a container's.
+    fn settle_unit(&mut self, now: Now, unit: &Unit, rebooted: bool, fates: &Fates) {
+        let container = unit.container();
+        match fates.get(&container.id) {
+            _ if rebooted => self.end_unseen(now, unit, REBOOTED),
+            Some(Found::Alive(_)) => self.resume_running(now, unit),
+            // The shell takes it apart and then says how it ended.
+            Some(Found::Ending) => {}
+            None if container.phase == Phase::Launching => {
+                self.end_unseen(now, unit, NOT_LAUNCHED);
+            }
+            None => self.end_unseen(now, unit, GONE),
+        }
+    }
+
+    fn settle_executor(
+        &mut self,
+        now: Now,
+        executor: &Arc<Executor>,
+        rebooted: bool,
+        fates: &Fates,
+    ) {
+        let fate = fates.get(&executor.container.id).filter(|_| !rebooted);
+        match fate {
+            Some(Found::Alive(_)) => self.resume_executor(now, executor, fates),
+            Some(Found::Ending) => {}
+            None => {
+                let why = if rebooted {
+                    REBOOTED
+                } else if executor.container.phase == Phase::Launching {
+                    NOT_LAUNCHED
+                } else {
+                    GONE
+                };
+                self.change_executor(&executor.key, |executor| {
+                    executor.link.doom = Some(Doom {
+                        state: pb::TaskState::TaskFailed,
+                        reason: Reason::AgentRestarted,
+                        message: why.to_owned(),
+                    });
+                });
+                let ending = Ending {
+                    exit: Exit::Unknown(why.to_owned()),
+                    limitation: None,
+                };
+                self.executor_ended(now, executor, ending);
+            }
+        }
+    }
+
+    fn resume_executor(&mut self, now: Now, executor: &Arc<Executor>, fates: &Fates) {
+        info!(
+            framework_id = %executor.key.framework, executor_id = %executor.key.executor,
+            container_id = %executor.key.container, "the executor goes on"
+        );
+        self.change_executor(&executor.key, |executor| {
+            executor.container.phase = Phase::Running;
+        });
+        if executor.kind == ExecutorKind::Default {
+            for task in executor.tasks.values().filter(|task| !task.is_terminal()) {
+                if let Some(unit) = self.unit_at(&task.key) {
+                    self.settle_unit(now, &unit, false, fates);
+                }
+            }
+        }
+        match (executor.kind, executor.container.kill) {
+            (ExecutorKind::Custom, Some(kill)) => self.set_timer(
+                now.moment + kill.grace,
+                Timer::ExecutorShutdown(executor.container.id.clone()),
+            ),
+            (_, Some(_)) => self.send_kill(now, &executor.container.id, Duration::ZERO),
+            (_, None) => self.attend(now, &executor.key),
+        }
+    }
+
+    fn end_unseen(&mut self, now: Now, unit: &Unit, message: &str) {
         self.finish_task(
             now,
-            &executor.key,
+            unit,
             pb::TaskState::TaskFailed,
             Source::Agent,
-            Some(reason),
+            Some(Reason::AgentRestarted),
             Some(message.to_owned()),
             None,
         );
     }
 
-    fn resume_running(&mut self, now: Now, executor: &Executor) {
+    fn resume_running(&mut self, now: Now, unit: &Unit) {
+        let container = unit.container();
         info!(
-            framework_id = %executor.key.framework,
-            task_id = %executor.task.key.task,
-            container_id = %executor.key.container,
+            framework_id = %unit.executor.key.framework,
+            task_id = %unit.task.key.task,
+            container_id = %container.id,
             "the task goes on"
         );
-        let key = executor.key.clone();
-        if executor.kill.is_none() {
+        if container.kill.is_none() {
             // It was executed, but the agent may have fallen before it could say so.
-            if executor.task.statuses.is_empty()
-                && let Some(supervisor) = &executor.supervisor
+            if unit.task.statuses.is_empty()
+                && let Some(supervisor) = &container.supervisor
             {
-                let pid = executor.task_pid.unwrap_or_default();
-                self.log_start(now, executor, supervisor, pid);
+                let pid = container.pid.unwrap_or_default();
+                self.log_start(now, &unit.task, supervisor, pid);
             }
-            self.tell_running(now, &key);
+            self.tell_running(now, unit);
         }
-        if let Some(kill) = executor.kill {
-            self.send_kill(now, &key, kill.grace);
+        if let Some(kill) = container.kill {
+            self.send_kill(now, &container.id, kill.grace);
         } else {
-            self.arm_completion_time(now, &key);
+            self.arm_completion_time(now, unit);
+            self.arm_checks(now, unit);
         }
     }
 
@@ -273,14 +451,62 @@ impl AgentCore {
             .collect();
         executors.into_iter()
     }
+}
 
-    /// Writes the retirement of a run and forgets it, keeping it among the completed.
-    pub(super) fn retire(&mut self, key: &Arc<crate::checkpoint::RunKey>) {
-        self.persist(Write::Retire {
-            key: (**key).clone(),
-        });
-        self.complete(key);
+/// A container as its log and the machine tell of it.
+fn recover_container(now: Now, id: &ContainerId, log: &[LogEntry], fates: &Fates) -> Container {
+    let started = log.iter().rev().find_map(|entry| match entry {
+        LogEntry::Started(started) => Some(started),
+        _ => None,
+    });
+    let kill = log.iter().rev().find_map(|entry| match entry {
+        LogEntry::KillRequested(request) => Some(remaining_kill(now, request)),
+        _ => None,
+    });
+    let supervisor = match fates.get(id) {
+        Some(Found::Alive(identity)) => Some(identity.clone()),
+        _ => None,
+    };
+    let phase = if started.is_some() || supervisor.is_some() {
+        Phase::Running
+    } else {
+        Phase::Launching
+    };
+    Container {
+        phase,
+        supervisor,
+        pid: started
+            .map(|started| started.task_pid)
+            .filter(|pid| *pid > 0),
+        kill,
+        ..Container::new(id.clone(), Demand::default())
     }
+}
+
+/// Tasks of groups that did not reach the disk whole: nothing of them was begun.
+fn half_of_a_group(run: &RunImage) -> Vec<TaskKey> {
+    let mut sizes: BTreeMap<&str, usize> = BTreeMap::new();
+    for task in &run.tasks {
+        if let Some(group) = &task.record.group {
+            *sizes.entry(group).or_default() += 1;
+        }
+    }
+    let is_half = |task: &&TaskImage| {
+        let held = task
+            .record
+            .group
+            .as_deref()
+            .and_then(|group| sizes.get(group));
+        let wanted = usize::try_from(task.record.group_size).unwrap_or(usize::MAX);
+        held.is_some_and(|held| *held < wanted)
+    };
+    let halves = run.tasks.iter().filter(is_half);
+    halves
+        .map(|task| TaskKey {
+            run: run.key.clone(),
+            task: task.id.clone(),
+        })
+        .collect()
 }
 
 /// What is left of a kill that was asked for before the restart.

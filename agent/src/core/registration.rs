@@ -113,12 +113,18 @@ impl AgentCore {
         if !known {
             return ToMaster::Register(register);
         }
-        let tasks = self.all_executors();
+        let executors: Vec<_> = self.all_executors().collect();
+        let tasks = executors
+            .iter()
+            .flat_map(|executor| executor.tasks.values());
+        let told = executors
+            .iter()
+            .filter(|executor| executor.info.is_some() && executor.is_live());
         let frameworks = self.frameworks.values();
         ToMaster::Reregister(wire::Reregister {
             register,
-            tasks: tasks.map(|executor| executor.task.to_message()).collect(),
-            executors: Vec::new(),
+            tasks: tasks.map(|task| task.to_message()).collect(),
+            executors: told.map(|executor| executor.describe()).collect(),
             frameworks: frameworks
                 .map(|framework| (*framework.info).clone())
                 .collect(),
@@ -259,14 +265,7 @@ impl AgentCore {
             FromMaster::ShutdownExecutor(shutdown) => self.shutdown_executor(now, &shutdown),
             FromMaster::ShutdownFramework(shutdown) => self.shutdown_framework(now, &shutdown),
             FromMaster::UpdateFramework(update) => self.update_framework(now, update.framework),
-            FromMaster::ExecutorMessage(message) => {
-                self.counters.invalid_framework_messages += 1;
-                warn!(
-                    framework_id = message.framework_id.value,
-                    executor_id = message.executor_id.value,
-                    "dropped a message to an executor that does not run here"
-                );
-            }
+            FromMaster::ExecutorMessage(message) => self.message_for_executor(message),
             FromMaster::ApplyOperation(apply) => self.apply_operation(now, apply),
             FromMaster::AcknowledgeOperation(message) => self.operation_acknowledged(&message),
             FromMaster::Drain(_) => warn!("draining is not something this agent can do yet"),
@@ -341,7 +340,7 @@ impl AgentCore {
         let Some(stream) = stream_key(&task.framework_id, &task.task_id) else {
             return;
         };
-        if self.executor_of_task(&stream).is_some() || self.updates.has_unacknowledged(&stream) {
+        if self.unit_of_task(&stream).is_some() || self.updates.has_unacknowledged(&stream) {
             return;
         }
         let status = self.status(

@@ -29,6 +29,8 @@ pub struct Counters {
     pub valid_status_updates: u64,
     /// Status updates dropped.
     pub invalid_status_updates: u64,
+    /// Messages between schedulers and executors that were passed on.
+    pub valid_framework_messages: u64,
     /// Messages between schedulers and executors that found nobody.
     pub invalid_framework_messages: u64,
     /// Damaged checkpoints.
@@ -108,11 +110,17 @@ impl Snapshot {
         frameworks.flat_map(|framework| framework.executors.values())
     }
 
+    /// All tasks of these.
+    pub fn tasks(&self) -> impl Iterator<Item = &Arc<super::Task>> {
+        self.executors()
+            .flat_map(|executor| executor.tasks.values())
+    }
+
     /// What the live executors were allocated.
     pub fn allocated(&self) -> Resources {
         let mut sum = Resources::default();
-        for executor in self.executors().filter(|executor| executor.is_live()) {
-            for resource in executor.task.resources.iter() {
+        for executor in self.executors() {
+            for resource in executor.allocated().iter() {
                 sum.insert(resource.clone());
             }
         }

@@ -42,6 +42,15 @@ pub(super) fn dropped_or_lost(partition_aware: bool) -> pb::TaskState {
     }
 }
 
+/// How a task is told lost that ran: precisely, to frameworks that asked for precision.
+pub(super) fn gone_or_lost(partition_aware: bool) -> pb::TaskState {
+    if partition_aware {
+        pb::TaskState::TaskGone
+    } else {
+        pb::TaskState::TaskLost
+    }
+}
+
 /// The real-time signals that the C library leaves to programs.
 const REALTIME_MIN: i32 = 34;
 const REALTIME_MAX: i32 = 64;

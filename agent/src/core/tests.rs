@@ -1,6 +1,9 @@
 //! The core in virtual time, against a machine and a master made of values.
 
+mod checking;
+mod custom;
 mod endings;
+mod groups;
 mod order;
 mod recovering;
 mod registering;

@@ -136,6 +136,15 @@ impl StatusUpdates {
         Acknowledged::Next
     }
 
+    /// Whether an update of this uuid was taken before, of a task that is not closed.
+    pub fn knows(&self, key: &StreamKey, uuid: &[u8]) -> bool {
+        self.streams.get(key).is_some_and(|stream| {
+            let mut queue = stream.queue.iter();
+            queue.any(|held| held.uuid.as_deref() == Some(uuid))
+                || stream.acknowledged.iter().any(|old| old == uuid)
+        })
+    }
+
     /// The oldest unacknowledged update.
     pub fn head(&self, key: &StreamKey) -> Option<&pb::TaskStatus> {
         self.streams.get(key)?.queue.front()

@@ -13,7 +13,7 @@ use meseta_proto::mesos::v1::agent::response::Type as Answer;
 use super::state::VERSION;
 use super::statistics::{container_status, resource_statistics, sampled, value};
 use super::{Reply, Surface, body, files};
-use crate::core::{Executor, Framework, Snapshot};
+use crate::core::{Executor, ExecutorKind, Framework, Snapshot};
 
 /// Answers one call.
 pub(super) async fn call(surface: &Arc<Surface>, request: Request<Body>) -> Result<Reply, Reply> {
@@ -228,23 +228,32 @@ async fn metrics(surface: &Arc<Surface>) -> api::response::GetMetrics {
 fn tasks(snapshot: &Snapshot) -> api::response::GetTasks {
     let mut tasks = api::response::GetTasks::default();
     for executor in snapshot.executors() {
-        let message = executor.task.to_message();
-        if executor.task.is_terminal() {
-            tasks.terminated_tasks.push(message);
-        } else {
-            tasks.launched_tasks.push(message);
+        for task in executor.tasks.values() {
+            let message = task.to_message();
+            if task.is_terminal() {
+                tasks.terminated_tasks.push(message);
+            } else if executor.kind == ExecutorKind::Custom && !task.delivered {
+                tasks.queued_tasks.push(message);
+            } else {
+                tasks.launched_tasks.push(message);
+            }
         }
+        let over = executor.completed.iter();
+        tasks
+            .completed_tasks
+            .extend(over.map(|task| task.to_message()));
     }
     let completed = all_frameworks(snapshot).flat_map(|framework| &framework.completed);
-    tasks.completed_tasks = completed
-        .map(|executor| executor.task.to_message())
-        .collect();
+    let over = completed.flat_map(|executor| executor.all_tasks());
+    tasks
+        .completed_tasks
+        .extend(over.map(|task| task.to_message()));
     tasks
 }
 
 fn executors(snapshot: &Snapshot) -> api::response::GetExecutors {
     let entry = |executor: &Arc<Executor>| api::response::get_executors::Executor {
-        executor_info: executor_info(executor),
+        executor_info: executor.describe(),
     };
     let completed = all_frameworks(snapshot).flat_map(|framework| &framework.completed);
     api::response::GetExecutors {
@@ -291,23 +300,4 @@ fn containers(surface: &Surface, snapshot: &Snapshot) -> api::response::GetConta
 fn all_frameworks(snapshot: &Snapshot) -> impl Iterator<Item = &Arc<Framework>> {
     let live = snapshot.frameworks.values();
     live.chain(&snapshot.completed_frameworks)
-}
-
-/// The executor that the core plays for a command task.
-fn executor_info(executor: &Executor) -> pb::ExecutorInfo {
-    let task = &*executor.task.info;
-    pb::ExecutorInfo {
-        executor_id: pb::ExecutorId {
-            value: executor.key.executor.to_string(),
-        },
-        framework_id: Some(pb::FrameworkId {
-            value: executor.key.framework.to_string(),
-        }),
-        command: task.command.clone(),
-        name: Some(executor.name()),
-        source: Some(executor.task.key.task.to_string()),
-        discovery: task.discovery.clone(),
-        labels: task.labels.clone(),
-        ..pb::ExecutorInfo::default()
-    }
 }

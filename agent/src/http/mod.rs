@@ -5,6 +5,7 @@
 //! the core and from the last samples; nothing here reads usage from the kernel or holds the core up.
 
 mod api;
+mod executor;
 mod files;
 mod query;
 mod reply;
@@ -25,8 +26,11 @@ use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use crate::checkpoint::Layout;
 use crate::core::{self, Snapshot};
 use crate::metrics::Metrics;
+use crate::run::CancellationToken;
 use crate::shell::CoreHandle;
 use crate::shell::containerizer::Containerizer;
+use crate::shell::executors::ExecutorStreams;
+use crate::shell::gc::Gc;
 use crate::shell::monitor::Samples;
 
 pub(crate) use query::Query;
@@ -49,6 +53,12 @@ pub(crate) struct Surface {
     pub(crate) recovered: AtomicBool,
     /// The last sample of each container.
     pub(crate) samples: Samples,
+    /// The streams to executors.
+    pub(crate) streams: ExecutorStreams,
+    /// Old sandboxes.
+    pub(crate) gc: Gc,
+    /// Cancelled when streams are to end with the agent.
+    pub(crate) shutdown: CancellationToken,
     /// Set when containers can be run.
     pub(crate) containerizer: std::sync::OnceLock<Containerizer>,
     /// Where sandboxes are.
@@ -152,10 +162,7 @@ async fn answer(
         }
         "/api/v1/executor" => {
             expect_post(request.method())?;
-            Err(Reply::text(
-                StatusCode::NOT_IMPLEMENTED,
-                "Executors of frameworks are not supported by this agent yet",
-            ))
+            executor::call(surface, request).await
         }
         path if path.starts_with("/mesos.internal.") => Err(Reply::text(
             StatusCode::NOT_IMPLEMENTED,

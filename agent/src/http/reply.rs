@@ -29,6 +29,7 @@ enum Content {
         length: u64,
         body: Body,
     },
+    Stream(Body),
 }
 
 impl Reply {
@@ -81,6 +82,16 @@ impl Reply {
         }
     }
 
+    /// What goes on until one side ends it.
+    pub(crate) fn stream(content_type: &'static str, body: Body) -> Self {
+        Self {
+            status: StatusCode::OK,
+            content_type: Some(content_type),
+            body: Content::Stream(body),
+            allow: None,
+        }
+    }
+
     /// Tells what would have been allowed.
     pub(crate) fn allow(mut self, methods: &'static str) -> Self {
         self.allow = Some(methods);
@@ -104,6 +115,7 @@ impl Reply {
                     .insert(CONTENT_LENGTH, HeaderValue::from(length));
                 response
             }
+            Content::Stream(body) => Response::new(body),
             Content::File { name, length, body } => {
                 let mut response = Response::new(body);
                 let headers = response.headers_mut();

@@ -1,5 +1,7 @@
 //! `/state`, `/flags` and `/version`, in the shapes of Mesos.
 
+use std::sync::Arc;
+
 use meseta_proto::convert;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::v0::{AttributesView, Full, Reserved, ReservedFull, Summary};
@@ -8,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::Surface;
 use super::statistics::value;
-use crate::core::{Executor, Framework, Snapshot, Task};
+use crate::core::{Executor, ExecutorKind, Framework, Snapshot, Task};
 
 /// Digits and dots only: clients parse it.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -114,31 +116,30 @@ fn framework(surface: &Surface, framework: &Framework) -> Value {
 }
 
 fn executor(surface: &Surface, executor: &Executor) -> Value {
-    let task = &executor.task;
     let directory = surface.layout.sandbox(&executor.key);
-    let shown = task_value(task);
-    let (live, completed) = if executor.is_live() || !task.is_terminal() {
-        (vec![shown], Vec::new())
-    } else {
-        (Vec::new(), vec![shown])
+    let waits = |task: &&Arc<Task>| executor.kind == ExecutorKind::Custom && !task.delivered;
+    let (over, live): (Vec<_>, Vec<_>) = executor.all_tasks().partition(|task| task.is_terminal());
+    let (queued, live): (Vec<_>, Vec<_>) = live.into_iter().partition(waits);
+    let shown = |tasks: Vec<&Arc<Task>>| -> Vec<Value> {
+        tasks.into_iter().map(|task| task_value(task)).collect()
     };
     let mut entry = json!({
         "id": executor.key.executor.as_str(),
         "name": executor.name(),
-        "source": task.key.task.as_str(),
+        "source": executor.source(),
         "container": executor.key.container.as_str(),
         "directory": directory.display().to_string(),
-        "resources": resources(&task.resources),
-        "tasks": live,
-        "queued_tasks": [],
-        "completed_tasks": completed,
+        "resources": resources(&executor.allocated()),
+        "tasks": shown(live),
+        "queued_tasks": shown(queued),
+        "completed_tasks": shown(over),
     });
     if let Some(entry) = entry.as_object_mut() {
-        if let Some(role) = &task.role {
+        if let Some(role) = &executor.role {
             entry.insert("role".to_owned(), json!(role.as_str()));
         }
-        if let Some(labels) = &task.info.labels {
-            entry.insert("labels".to_owned(), labels_value(labels));
+        if let Some(labels) = executor.describe().labels {
+            entry.insert("labels".to_owned(), labels_value(&labels));
         }
     }
     entry
@@ -149,7 +150,7 @@ fn task_value(task: &Task) -> Value {
         "id": task.key.task.as_str(),
         "name": task.info.name,
         "framework_id": task.key.run.framework.as_str(),
-        "executor_id": "",
+        "executor_id": task.executor_id().unwrap_or_default().value,
         "slave_id": task.key.run.agent.as_str(),
         "state": task.state.as_str_name(),
         "resources": resources(&task.resources),

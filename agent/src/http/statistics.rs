@@ -139,7 +139,10 @@ pub(super) fn container_status(executor: &Executor) -> pb::ContainerStatus {
             value: executor.key.container.to_string(),
             parent: None,
         }),
-        executor_pid: executor.task_pid.and_then(|pid| u32::try_from(pid).ok()),
+        executor_pid: executor
+            .container
+            .pid
+            .and_then(|pid| u32::try_from(pid).ok()),
         ..pb::ContainerStatus::default()
     }
 }
@@ -171,7 +174,7 @@ pub(super) fn statistics(surface: &Surface, snapshot: &Snapshot) -> Value {
             "executor_id": executor.key.executor.as_str(),
             "executor_name": executor.name(),
             "framework_id": executor.key.framework.as_str(),
-            "source": executor.task.key.task.as_str(),
+            "source": executor.source(),
             "statistics": value(&statistics),
         }))
     });
@@ -194,7 +197,7 @@ pub(super) fn containers(surface: &Surface, snapshot: &Snapshot, query: &Query) 
             "executor_id": executor.key.executor.as_str(),
             "executor_name": executor.name(),
             "framework_id": executor.key.framework.as_str(),
-            "source": executor.task.key.task.as_str(),
+            "source": executor.source(),
             "status": value(&container_status(executor)),
         });
         if let (Some(sample), Some(entry)) = (sample, entry.as_object_mut()) {

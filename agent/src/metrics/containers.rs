@@ -139,7 +139,7 @@ pub(super) fn write(out: &mut String, surface: &Surface, snapshot: &Snapshot) {
     let sampled: Vec<(String, &Sample)> = live
         .filter_map(|executor| {
             let sample = samples.get(&executor.key.container)?;
-            let role = executor.task.role.as_ref();
+            let role = executor.role.as_ref();
             let labels = labels(&[
                 ("container_id", executor.key.container.as_str()),
                 ("framework_id", executor.key.framework.as_str()),
@@ -227,6 +227,7 @@ mod tests {
                     executor: ExecutorId::new("e").expect("an id"),
                     container: ContainerId::new("c").expect("an id"),
                 }),
+                container: ContainerId::new("c").expect("an id"),
                 supervisor: ProcessIdentity {
                     pid: 1,
                     start_ticks: 1,

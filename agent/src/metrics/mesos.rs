@@ -27,17 +27,25 @@ pub(crate) async fn mesos_keys(surface: &Surface) -> Value {
     for key in [
         "containerizer/fetcher/cache_size_total_bytes",
         "containerizer/fetcher/cache_size_used_bytes",
-        "containerizer/fetcher/task_fetches_failed",
-        "containerizer/fetcher/task_fetches_succeeded",
-        "gc/path_removals_failed",
-        "gc/path_removals_pending",
-        "gc/path_removals_succeeded",
         "slave/executors_preempted",
-        "slave/executors_registering",
-        "slave/valid_framework_messages",
     ] {
         put(key, 0.0);
     }
+    let fetches = surface.containerizer.get().map(|c| c.fetches());
+    let (succeeded, failed) = fetches.unwrap_or_default();
+    put(
+        "containerizer/fetcher/task_fetches_succeeded",
+        number(succeeded),
+    );
+    put("containerizer/fetcher/task_fetches_failed", number(failed));
+    let collected = surface.gc.counts();
+    put("gc/path_removals_pending", count(collected.pending));
+    put("gc/path_removals_succeeded", number(collected.removed));
+    put("gc/path_removals_failed", number(collected.failed));
+    put(
+        "slave/executor_directory_max_allowed_age_secs",
+        surface.gc.age_allowed().as_secs_f64(),
+    );
     host_keys(&mut put, &surface.samples.host());
     if let Ok(snapshot) = surface.snapshot().await {
         core_keys(&mut put, &snapshot);
@@ -70,7 +78,12 @@ fn core_keys(put: &mut impl FnMut(&str, f64), snapshot: &Snapshot) {
         put(&format!("slave/tasks_{state}"), count(tasks));
     }
     let live = snapshot.executors().filter(|executor| executor.is_live());
-    let (ending, running): (Vec<_>, Vec<_>) = live.partition(|executor| executor.kill.is_some());
+    let (ending, others): (Vec<_>, Vec<_>) =
+        live.partition(|executor| executor.container.kill.is_some());
+    let (registering, running): (Vec<_>, Vec<_>) = others
+        .into_iter()
+        .partition(|executor| executor.is_registering());
+    put("slave/executors_registering", count(registering.len()));
     put("slave/executors_running", count(running.len()));
     put("slave/executors_terminating", count(ending.len()));
     for (key, value) in [
@@ -92,6 +105,10 @@ fn core_keys(put: &mut impl FnMut(&str, f64), snapshot: &Snapshot) {
         (
             "slave/invalid_framework_messages",
             counters.invalid_framework_messages,
+        ),
+        (
+            "slave/valid_framework_messages",
+            counters.valid_framework_messages,
         ),
     ] {
         put(key, number(value));

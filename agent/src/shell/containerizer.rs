@@ -5,28 +5,30 @@
 //! kernel's counters are asked for limits, and its groups are taken apart for as long as that takes,
 //! before the core hears of it. Launches wait for one of a few places.
 
+mod side;
+mod work;
+
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use meseta_isolators::{
-    ContainerName, Containers, Demand, DestroyOptions, ExitCause, KillRequest, Launched,
-    ProcessIdentity,
+    ContainerName, Containers, Demand, DestroyOptions, KillRequest, Launched, ProcessIdentity,
 };
-use meseta_proto::mesos::v1::task_status::Reason;
 use meseta_resources::ContainerId;
 use tokio::sync::{Semaphore, mpsc};
 use tracing::{debug, error, warn};
 
 use super::environment::AgentEnvironment;
 use super::events::{any_event, readable, register};
-use super::inspection::{Claims, Measured, megabytes};
-use super::spec::container_spec;
-use super::wishes::task_isolation;
+use super::inspection::{Claims, Measured};
 use super::writer::chain;
 use crate::checkpoint::{Layout, RunKey};
 use crate::core::{Action, Ending, Exit, Input, LaunchPlan, Limitation};
 use crate::isolation::TaskRights;
+
+use work::{ending_of, launch_now, memory_limitation};
 
 /// First pause before a destroy that left something is tried again; doubles up to the second.
 const DESTROY_RETRY_MIN: Duration = Duration::from_millis(200);
@@ -41,6 +43,10 @@ const LIMIT_LOOK_PAUSE: Duration = Duration::from_millis(25);
 const ENDINGS_AT_ONCE: usize = 16;
 /// How long one of these places may be held; what takes longer goes on without one.
 const ENDING_QUICK: Duration = Duration::from_secs(1);
+/// Containers fetched for at once: each holds a thread, and the network gains nothing by more.
+const FETCHES_AT_ONCE: usize = 16;
+/// Looks at tasks taken at once, each of which holds a thread for up to its timeout; others wait.
+const PROBES_AT_ONCE: usize = 128;
 const SIGTERM: i32 = 15;
 
 /// How containers are run here.
@@ -63,8 +69,10 @@ pub(crate) struct Options {
 /// A container as the monitor and the operators see it.
 #[derive(Clone, Debug)]
 pub(crate) struct LiveContainer {
-    /// Which.
+    /// The run that it belongs to.
     pub(crate) run: Arc<RunKey>,
+    /// Which: the run's own, or one nested in that.
+    pub(crate) container: ContainerId,
     /// Who keeps it.
     pub(crate) supervisor: ProcessIdentity,
     /// Requests and limits.
@@ -73,13 +81,25 @@ pub(crate) struct LiveContainer {
     pub(crate) claims: Claims,
 }
 
+/// A container that is being launched.
+#[derive(Debug)]
+struct Begun {
+    run: Arc<RunKey>,
+    container: ContainerId,
+    demand: Demand,
+    claims: Claims,
+}
+
 #[derive(Debug)]
 enum Entry {
     /// Waits for a place to be launched; `false` once it is not wanted any more.
     Queued {
         wanted: bool,
     },
-    Launching,
+    /// Is being fetched for or launched; the flag stops the fetching.
+    Launching {
+        cancelled: Arc<AtomicBool>,
+    },
     Running(LiveContainer),
     /// It is being ended for this.
     Limited(LiveContainer, Limitation),
@@ -100,8 +120,14 @@ struct Inner {
     places: Semaphore,
     endings: Semaphore,
     table: Mutex<BTreeMap<ContainerId, Entry>>,
-    destroy_errors: std::sync::atomic::AtomicU64,
     measured: Measured,
+    /// Fetches under way at once, each a thread.
+    fetch_places: Semaphore,
+    /// Looks at tasks under way at once, each a thread.
+    probe_places: Semaphore,
+    fetches_succeeded: AtomicU64,
+    fetches_failed: AtomicU64,
+    destroy_errors: AtomicU64,
 }
 
 impl Inner {
@@ -131,8 +157,12 @@ impl Containerizer {
                 places,
                 endings: Semaphore::new(ENDINGS_AT_ONCE),
                 table: Mutex::new(BTreeMap::new()),
-                destroy_errors: std::sync::atomic::AtomicU64::new(0),
                 measured: Measured::default(),
+                fetch_places: Semaphore::new(FETCHES_AT_ONCE),
+                probe_places: Semaphore::new(PROBES_AT_ONCE),
+                fetches_succeeded: AtomicU64::new(0),
+                fetches_failed: AtomicU64::new(0),
+                destroy_errors: AtomicU64::new(0),
             }),
         }
     }
@@ -155,7 +185,7 @@ impl Containerizer {
     /// Destroys that left something, counted per attempt.
     pub(crate) fn destroy_errors(&self) -> u64 {
         let errors = &self.inner.destroy_errors;
-        errors.load(std::sync::atomic::Ordering::Relaxed)
+        errors.load(Ordering::Relaxed)
     }
 
     /// Whether nothing runs, begins or ends.
@@ -179,7 +209,16 @@ impl Containerizer {
             Action::Kill { container, grace } => self.kill(&container, grace),
             Action::Destroy { container } => self.destroy(&container),
             Action::Forget { container } => self.forget(container),
-            Action::Connect { .. }
+            Action::Resize {
+                container,
+                demand,
+                resources,
+            } => self.resize(container, demand, &resources),
+            Action::Probe(probe) => self.probe(*probe),
+            Action::Tell { .. }
+            | Action::HangUp { .. }
+            | Action::Discard { .. }
+            | Action::Connect { .. }
             | Action::Disconnect { .. }
             | Action::Send { .. }
             | Action::Exit(_) => {}
@@ -196,56 +235,73 @@ impl Containerizer {
 
     async fn launch_in_turn(self, plan: LaunchPlan) {
         let container = plan.container().clone();
-        let place = self.inner.places.acquire().await;
-        if !self.begin_launch(&container) {
-            self.inner.table().remove(&container);
+        let fetches = plan
+            .command()
+            .is_some_and(|command| !command.uris.is_empty());
+        let places = if fetches {
+            &self.inner.fetch_places
+        } else {
+            &self.inner.places
+        };
+        let mut place = places.acquire().await;
+        let Some(cancelled) = self.begin_launch(&container) else {
             let cause = "it was killed before its launch".to_owned();
-            return self
-                .inner
-                .tell(Input::LaunchFailed { container, cause })
-                .await;
+            return self.not_launched(container, cause).await;
+        };
+        let mut prepared = None;
+        if fetches {
+            match self.fetch(plan.clone(), cancelled).await {
+                Ok(spec) => prepared = Some(spec),
+                Err(cause) => return self.not_launched(container, cause).await,
+            }
+            place = self.inner.places.acquire().await;
         }
-        let run = plan.run.clone();
-        let demand = plan.demand;
-        let claims = Claims::of_task(&plan.task, &self.inner.options.layout);
+        let begun = Begun {
+            run: plan.run.clone(),
+            container: container.clone(),
+            demand: plan.demand,
+            claims: Claims::of_plan(&plan, &self.inner.options.layout),
+        };
         let inner = self.inner.clone();
-        let launched = blocking(move || launch_now(&inner, &plan)).await;
+        let launched = blocking(move || launch_now(&inner, &plan, prepared)).await;
         drop(place);
         match launched.unwrap_or_else(|panic| Err(panic.to_string())) {
-            Ok(launched) => self.running((run, demand, claims), launched).await,
-            Err(cause) => {
-                self.inner.table().remove(&container);
-                warn!(container_id = %container, cause, "launch failed");
-                self.inner
-                    .tell(Input::LaunchFailed { container, cause })
-                    .await;
-            }
+            Ok(launched) => self.running(begun, launched).await,
+            Err(cause) => self.not_launched(container, cause).await,
         }
     }
 
-    fn begin_launch(&self, container: &ContainerId) -> bool {
+    async fn not_launched(&self, container: ContainerId, cause: String) {
+        self.inner.table().remove(&container);
+        warn!(container_id = %container, cause, "launch failed");
+        self.inner
+            .tell(Input::LaunchFailed { container, cause })
+            .await;
+    }
+
+    fn begin_launch(&self, container: &ContainerId) -> Option<Arc<AtomicBool>> {
         let mut table = self.inner.table();
         match table.get_mut(container) {
             Some(entry @ Entry::Queued { wanted: true }) => {
-                *entry = Entry::Launching;
-                true
+                let cancelled = Arc::new(AtomicBool::new(false));
+                *entry = Entry::Launching {
+                    cancelled: cancelled.clone(),
+                };
+                Some(cancelled)
             }
-            _ => false,
+            _ => None,
         }
     }
 
-    async fn running(
-        self,
-        (run, demand, claims): (Arc<RunKey>, Demand, Claims),
-        launched: Launched,
-    ) {
-        let container = run.container.clone();
+    async fn running(self, begun: Begun, launched: Launched) {
+        let container = begun.container.clone();
         let supervisor = launched.supervisor.clone();
         let live = LiveContainer {
-            run,
+            run: begun.run,
+            container: begun.container,
             supervisor: supervisor.clone(),
-            demand,
-            claims,
+            demand: begun.demand,
+            claims: begun.claims,
         };
         self.inner
             .table()
@@ -261,7 +317,7 @@ impl Containerizer {
 
     /// Takes a container of an earlier agent up.
     pub(crate) fn adopt(&self, live: LiveContainer) {
-        let container = live.run.container.clone();
+        let container = live.container.clone();
         let running = Entry::Running(live.clone());
         self.inner.table().insert(container, running);
         let this = self.clone();
@@ -276,7 +332,7 @@ impl Containerizer {
 
     /// Waits for the supervisor's end.
     async fn watch(self, live: LiveContainer) {
-        let container = live.run.container.clone();
+        let container = live.container.clone();
         let inner = self.inner.clone();
         let supervisor = live.supervisor.clone();
         let pidfd = blocking(move || inner.containers.watch(&supervisor)).await;
@@ -306,8 +362,10 @@ impl Containerizer {
     /// Completes when the container ran into a limit although its first process goes on: the kernel
     /// killed a child of it, say, now or while no agent watched. The whole container ends then.
     async fn over_a_limit(&self, live: &LiveContainer) -> Limitation {
-        let container = &live.run.container;
-        let Ok(name) = ContainerName::new(container.as_str()) else {
+        let container = &live.container;
+        let name = ContainerName::new(container.as_str());
+        // What is nested shares the limits of what is around it, which watches them.
+        let Some(name) = name.ok().filter(|name| name.nesting().is_none()) else {
             return std::future::pending().await;
         };
         let (inner, watched) = (self.inner.clone(), name.clone());
@@ -395,7 +453,7 @@ impl Containerizer {
         let mut pause = DESTROY_RETRY_MIN;
         while let Err(cause) = self.destroy_once(name, &supervisor, patient).await {
             let errors = &self.inner.destroy_errors;
-            errors.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            errors.fetch_add(1, Ordering::Relaxed);
             error!(cause, "a container is not gone yet; trying again");
             tokio::time::sleep(pause).await;
             pause = pause.saturating_mul(2).min(DESTROY_RETRY_MAX);
@@ -428,8 +486,13 @@ impl Containerizer {
                 return;
             }
             Some(Entry::Running(live) | Entry::Limited(live, _)) => live.supervisor.clone(),
-            // The core kills again what it hears to have started; what ends needs no kill.
-            Some(Entry::Launching | Entry::Ending) | None => return,
+            Some(Entry::Launching { cancelled }) => {
+                // The core kills again what it hears to have started.
+                cancelled.store(true, Ordering::Relaxed);
+                return;
+            }
+            // What ends needs no kill.
+            Some(Entry::Ending) | None => return,
         };
         let (inner, container) = (self.inner.clone(), container.clone());
         tokio::task::spawn_blocking(move || {
@@ -462,7 +525,7 @@ impl Containerizer {
         };
         let supervisor = match self.inner.table().get(container) {
             Some(Entry::Running(live) | Entry::Limited(live, _)) => Some(live.supervisor.clone()),
-            Some(Entry::Queued { .. } | Entry::Launching | Entry::Ending) => return,
+            Some(Entry::Queued { .. } | Entry::Launching { .. } | Entry::Ending) => return,
             None => None,
         };
         let this = self.clone();
@@ -522,50 +585,4 @@ async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, tokio::task::JoinError> {
     tokio::task::spawn_blocking(work).await
-}
-
-fn launch_now(inner: &Inner, plan: &LaunchPlan) -> Result<Launched, String> {
-    let wishes = task_isolation(&inner.options.rights, plan.task.container.as_deref())?;
-    let spec = container_spec(&inner.options, plan)?;
-    inner
-        .containers
-        .launch_with(&spec, &wishes)
-        .map_err(|error| chain(&error))
-}
-
-/// What the supervisor and the kernel recorded of a container whose supervisor has ended.
-fn ending_of(containers: &Containers, name: &ContainerName, demand: &Demand) -> Ending {
-    let exit = match containers.exit_record(name) {
-        Ok(Some(record)) => match record.cause {
-            ExitCause::Exited(code) => Exit::Code(code),
-            ExitCause::Signaled(number) => Exit::Signal(number),
-            ExitCause::LaunchFailed { step, errno } => {
-                let cause = std::io::Error::from_raw_os_error(errno);
-                Exit::LaunchFailed(format!("{step:?}: {cause}"))
-            }
-        },
-        Ok(None) => Exit::Unknown("its supervisor left no exit record".to_owned()),
-        Err(error) => Exit::Unknown(chain(&error)),
-    };
-    let limitation = containers.limitation(name, demand).map(memory_limitation);
-    Ending { exit, limitation }
-}
-
-fn memory_limitation(limitation: meseta_isolators::Limitation) -> Limitation {
-    let meseta_isolators::Limitation::Memory {
-        limit_bytes,
-        max_usage_bytes,
-        message,
-        ..
-    } = limitation;
-    // The most that was ever used, or else the limit.
-    let bytes = max_usage_bytes.or(limit_bytes);
-    Limitation {
-        reason: Reason::ContainerLimitationMemory,
-        message,
-        resources: bytes
-            .map(|bytes| megabytes("mem", bytes))
-            .into_iter()
-            .collect(),
-    }
 }

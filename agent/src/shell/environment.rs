@@ -1,4 +1,4 @@
-//! The environment of a command task: Mesos's, and nothing of the agent's own.
+//! The environment of a task or an executor: Mesos's, and nothing of the agent's own.
 //!
 //! Pure. Later entries win: the operator's variables, then `MESOS_*`, then the task's own.
 
@@ -11,7 +11,7 @@ use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::environment::variable::Type as VariableType;
 use meseta_resources::format_duration;
 
-use crate::core::LaunchPlan;
+use crate::core::{LaunchPlan, Subject};
 
 /// What a task without a `PATH` of its own gets.
 const PATH_DEFAULT: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -67,7 +67,12 @@ pub(crate) fn task_environment(
     set("MESOS_AGENT_ENDPOINT", &agent.endpoint);
     set("MESOS_CHECKPOINT", if plan.checkpoint { "1" } else { "0" });
     set("MESOS_HTTP_COMMAND_EXECUTOR", "0");
-    let grace = format_duration(agent.shutdown_grace);
+    let own_grace = plan
+        .executor()
+        .and_then(|executor| executor.shutdown_grace_period.as_ref())
+        .and_then(|grace| u64::try_from(grace.nanoseconds).ok())
+        .map(Duration::from_nanos);
+    let grace = format_duration(own_grace.unwrap_or(agent.shutdown_grace));
     set("MESOS_EXECUTOR_SHUTDOWN_GRACE_PERIOD", &grace);
     if plan.checkpoint {
         let recovery = format_duration(agent.recovery_timeout);
@@ -75,14 +80,19 @@ pub(crate) fn task_environment(
         let backoff = format_duration(agent.reregistration_timeout);
         set("MESOS_SUBSCRIPTION_BACKOFF_MAX", &backoff);
     }
-    if let Some(role) = &plan.role {
+    if let Some(role) = plan.role.as_ref().filter(|_| plan.executor().is_none()) {
         set("MESOS_ALLOCATION_ROLE", role.as_str());
     }
     for name in ["MESOS_DIRECTORY", "MESOS_SANDBOX"] {
         variables.insert(name.to_owned(), sandbox.as_os_str().to_owned());
     }
-    let command = plan.task.command.as_ref();
-    let own = command.and_then(|command| command.environment.as_ref());
+    if matches!(plan.subject, Subject::Nested(_)) {
+        let address = OsString::from(&agent.ip);
+        variables.insert("MESOS_CONTAINER_IP".to_owned(), address);
+    }
+    let own = plan
+        .command()
+        .and_then(|command| command.environment.as_ref());
     for variable in own.iter().flat_map(|environment| &environment.variables) {
         let (name, value) = own_variable(variable)?;
         variables.insert(name, value);

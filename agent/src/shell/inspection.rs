@@ -17,7 +17,7 @@ use tracing::{debug, info};
 
 use super::containerizer::{Containerizer, LiveContainer};
 use crate::checkpoint::Layout;
-use crate::core::Limitation;
+use crate::core::{LaunchPlan, Limitation, Subject};
 use crate::isolation::{Watch, port_ranges};
 
 const BYTES_PER_MEGABYTE: u64 = 1 << 20;
@@ -68,9 +68,17 @@ impl Claims {
         claims
     }
 
-    /// Of a task, which was checked when it was taken.
-    pub(crate) fn of_task(task: &pb::TaskInfo, layout: &Layout) -> Self {
-        let resources = convert::resources(&task.resources).unwrap_or_default();
+    /// Of what is launched. What is nested has no claim but to what is around it.
+    pub(crate) fn of_plan(plan: &LaunchPlan, layout: &Layout) -> Self {
+        match plan.subject {
+            Subject::Nested(_) => Self::default(),
+            _ => Self::of(&plan.resources, layout),
+        }
+    }
+
+    /// Of resources that were checked when they were taken.
+    pub(crate) fn of_messages(messages: &[pb::Resource], layout: &Layout) -> Self {
+        let resources = convert::resources(messages).unwrap_or_default();
         Self::of(&resources, layout)
     }
 }
@@ -124,17 +132,23 @@ where
 
 fn measure(containerizer: &Containerizer, enforce: bool) {
     let mut disks = BTreeMap::new();
-    for live in containerizer.live() {
+    for live in outer(containerizer) {
         let areas = areas(&live, containerizer.layout());
         let Some(found) = inspect(containerizer, &live, &areas, None) else {
             continue;
         };
-        disks.insert(live.run.container.clone(), found.disk.into());
+        disks.insert(live.container.clone(), found.disk.into());
         if enforce {
             judge(containerizer, &live, found.breaches);
         }
     }
     containerizer.measured().replace(disks);
+}
+
+/// Those that are in no other; what is nested is looked at with what is around it.
+fn outer(containerizer: &Containerizer) -> impl Iterator<Item = LiveContainer> {
+    let live = containerizer.live().into_iter();
+    live.filter(|live| live.container == live.run.container)
 }
 
 fn areas(live: &LiveContainer, layout: &Layout) -> Vec<DiskArea> {
@@ -157,13 +171,13 @@ fn areas(live: &LiveContainer, layout: &Layout) -> Vec<DiskArea> {
 }
 
 fn look_at_ports(containerizer: &Containerizer, enforce: bool) {
-    for live in containerizer.live() {
+    for live in outer(containerizer) {
         let found = inspect(containerizer, &live, &[], Some(&live.claims.ports));
         let breaches = found.map(|found| found.breaches).unwrap_or_default();
         if enforce {
             judge(containerizer, &live, breaches);
         } else if let Some(Breach::Ports { message, .. }) = breaches.first() {
-            debug!(container_id = %live.run.container, message, "not enforced");
+            debug!(container_id = %live.container, message, "not enforced");
         }
     }
 }
@@ -174,13 +188,13 @@ fn inspect(
     disk: &[DiskArea],
     ports: Option<&[PortRange]>,
 ) -> Option<meseta_isolators::Inspected> {
-    let name = ContainerName::new(live.run.container.as_str()).ok()?;
+    let name = ContainerName::new(live.container.as_str()).ok()?;
     let containers = containerizer.containers();
     match containers.inspect(&name, Some(&live.supervisor), disk, ports) {
         Ok(found) => Some(found),
         // It ended under our hands, most likely; the next look knows.
         Err(error) => {
-            debug!(container_id = %live.run.container, %error, "could not look at a container");
+            debug!(container_id = %live.container, %error, "could not look at a container");
             None
         }
     }
@@ -191,10 +205,10 @@ fn judge(containerizer: &Containerizer, live: &LiveContainer, breaches: Vec<Brea
         return;
     };
     info!(
-        container_id = %live.run.container, message = limitation.message,
+        container_id = %live.container, message = limitation.message,
         "ending a container that is beyond its limits"
     );
-    containerizer.limit(&live.run.container, limitation);
+    containerizer.limit(&live.container, limitation);
 }
 
 /// What is told of a broken limit.

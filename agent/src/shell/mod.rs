@@ -7,9 +7,12 @@
 pub(crate) mod containerizer;
 pub(crate) mod environment;
 mod events;
+pub(crate) mod executors;
+pub(crate) mod gc;
 pub(crate) mod inspection;
 pub(crate) mod link;
 pub(crate) mod monitor;
+mod probe;
 pub(crate) mod recover;
 mod sandbox;
 mod spec;
@@ -24,8 +27,11 @@ use meseta_proto::outbox::Outbox;
 use meseta_resources::{Moment, Now};
 use tokio::sync::{mpsc, oneshot};
 
+use crate::checkpoint::Layout;
 use crate::core::{Action, AgentCore, Destination, Effect, ExitReason, Input, Snapshot};
 use containerizer::Containerizer;
+use executors::ExecutorStreams;
+use gc::Gc;
 use link::Links;
 use writer::Writer;
 
@@ -89,6 +95,9 @@ pub(crate) struct Driver {
     writer: Writer,
     links: Links,
     containerizer: Containerizer,
+    streams: ExecutorStreams,
+    gc: Gc,
+    layout: Layout,
     /// What waits for its write.
     outbox: Outbox<Destination, Action>,
     clock: Clock,
@@ -102,6 +111,9 @@ impl Driver {
         writer: Writer,
         links: Links,
         containerizer: Containerizer,
+        streams: ExecutorStreams,
+        gc: Gc,
+        layout: Layout,
     ) -> Self {
         Self {
             core,
@@ -109,6 +121,9 @@ impl Driver {
             writer,
             links,
             containerizer,
+            streams,
+            gc,
+            layout,
             outbox: Outbox::default(),
             clock: Clock::new(),
             cached: None,
@@ -201,6 +216,9 @@ impl Driver {
             Action::Connect { link } => self.links.connect(link),
             Action::Disconnect { link } => self.links.disconnect(link),
             Action::Send { link, message } => self.links.send(link, *message),
+            Action::Tell { connection, event } => self.streams.tell(connection, *event),
+            Action::HangUp { connection } => self.streams.close(connection),
+            Action::Discard { run } => self.gc.discard(self.layout.sandbox(&run)),
             Action::Exit(reason) => return Some(reason),
             action => {
                 debug_assert!(matches!(to, Destination::Container(_)), "{to:?}");

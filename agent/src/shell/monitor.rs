@@ -128,7 +128,7 @@ pub(crate) async fn run(containerizer: Containerizer, samples: Samples, interval
 fn sweep(containerizer: &Containerizer) -> BTreeMap<ContainerId, Sample> {
     let mut samples = BTreeMap::new();
     for live in containerizer.live() {
-        let container = live.run.container.clone();
+        let container = live.container.clone();
         let Ok(name) = ContainerName::new(container.as_str()) else {
             continue;
         };

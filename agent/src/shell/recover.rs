@@ -16,7 +16,7 @@ use super::containerizer::{Containerizer, LiveContainer};
 use super::inspection::Claims;
 use super::writer::chain;
 use crate::checkpoint::{Image, LogEntry, RunImage};
-use crate::core::{Found, Recovery, is_terminal};
+use crate::core::{Found, Recovery, demand_of_run, demand_of_task, is_terminal};
 
 /// What is to be done with a container of before, once the core knows of it.
 #[derive(Debug)]
@@ -69,9 +69,12 @@ pub(crate) fn recover(
         .iter()
         .flat_map(|framework| &framework.runs)
     {
-        let found = on_machine.remove(run.key.container.as_str());
-        if let Some(found) = settle(run, found, rebooted, containerizer, &mut adoptions) {
-            containers.insert(run.key.container.clone(), found);
+        for sought in sought(run) {
+            let found = on_machine.remove(sought.container.as_str());
+            let settled = settle(run, &sought, found, rebooted, containerizer, &mut adoptions);
+            if let Some(found) = settled {
+                containers.insert(sought.container, found);
+            }
         }
     }
     for (name, orphan) in on_machine {
@@ -101,33 +104,35 @@ fn machine_state(containerizer: &Containerizer) -> BTreeMap<String, Recovered> {
 
 fn settle(
     run: &RunImage,
+    sought: &Sought,
     found: Option<Recovered>,
     rebooted: bool,
     containerizer: &Containerizer,
     adoptions: &mut Vec<Adoption>,
 ) -> Option<Found> {
-    let over = run.tasks.iter().all(|task| is_over(&task.log));
-    let container: ContainerId = run.key.container.clone();
+    let over = sought.over;
+    let container = sought.container.clone();
     if over || rebooted {
         if let Some(found) = found {
             adoptions.push(Adoption::Orphan(found.name, found.supervisor));
         }
         return None;
     }
-    let recorded = run.tasks.iter().find_map(|task| started(&task.log));
+    let recorded = sought.recorded.clone();
     if found.is_none() && recorded.is_none() {
         return None;
     }
     let on_record = found.and_then(|found| found.supervisor);
-    let demand = demand_of(run);
+    let demand = sought.demand;
     match alive(&container, on_record, recorded, containerizer) {
         Some(supervisor) => {
             mend(&container, &demand, containerizer);
             adoptions.push(Adoption::Alive(LiveContainer {
                 run: Arc::new(run.key.clone()),
+                container: container.clone(),
                 supervisor: supervisor.clone(),
                 demand,
-                claims: claims_of(run, containerizer),
+                claims: claims_of(run, sought, containerizer),
             }));
             Some(Found::Alive(supervisor))
         }
@@ -160,22 +165,64 @@ fn alive(
     }
 }
 
-fn demand_of(run: &RunImage) -> Demand {
-    let task = run.tasks.first();
-    task.map(|task| crate::core::demand_of(&task.record.info))
-        .unwrap_or_default()
+/// A container that may be on the machine.
+#[derive(Debug)]
+struct Sought {
+    container: ContainerId,
+    /// The supervisor that was checkpointed.
+    recorded: Option<ProcessIdentity>,
+    /// Whether the last word about what was in it was said.
+    over: bool,
+    demand: Demand,
 }
 
-fn claims_of(run: &RunImage, containerizer: &Containerizer) -> Claims {
-    let task = run.tasks.first();
-    task.map(|task| Claims::of_task(&task.record.info, containerizer.layout()))
-        .unwrap_or_default()
+/// The containers of a run: its own, and those nested in it, which come first.
+fn sought(run: &RunImage) -> Vec<Sought> {
+    let mut all = Vec::new();
+    for task in &run.tasks {
+        let nested = task.record.nested_container.as_deref();
+        if let Some(container) = nested.and_then(|id| ContainerId::new(id).ok()) {
+            all.push(Sought {
+                container,
+                recorded: started(&task.log),
+                over: is_over(&task.log),
+                demand: demand_of_task(&task.record.info),
+            });
+        }
+    }
+    let recorded = match &run.executor {
+        Some(executor) => started(&executor.log),
+        None => run.tasks.iter().find_map(|task| started(&task.log)),
+    };
+    all.push(Sought {
+        container: run.key.container.clone(),
+        recorded,
+        // An executor may live on when its tasks are over.
+        over: run.executor.is_none() && run.tasks.iter().all(|task| is_over(&task.log)),
+        demand: demand_of_run(run),
+    });
+    all
+}
+
+/// The claims of a run's own container; what is nested in it has none.
+fn claims_of(run: &RunImage, sought: &Sought, containerizer: &Containerizer) -> Claims {
+    if sought.container != run.key.container {
+        return Claims::default();
+    }
+    let own = run.executor.iter();
+    let own = own.flat_map(|executor| &executor.record.info.resources);
+    let live = run.tasks.iter().filter(|task| !is_over(&task.log));
+    let of_tasks = live.flat_map(|task| &task.record.info.resources);
+    let messages: Vec<_> = own.chain(of_tasks).cloned().collect();
+    Claims::of_messages(&messages, containerizer.layout())
 }
 
 /// Limits are a function of the checkpoint: what differs in the kernel is told and set right.
 fn mend(container: &ContainerId, demand: &Demand, containerizer: &Containerizer) {
     let containers = containerizer.containers();
-    let Ok(name) = ContainerName::new(container.as_str()) else {
+    let name = ContainerName::new(container.as_str());
+    // What is nested has no limits of its own.
+    let Some(name) = name.ok().filter(|name| name.nesting().is_none()) else {
         return;
     };
     match containers.verify(&name, demand) {

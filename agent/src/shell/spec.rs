@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 
 use meseta_isolators::{Command, ContainerName, ContainerSpec, Credentials, Rlimit};
-use meseta_proto::convert;
+use meseta_resources::ContainerId;
 
 use super::containerizer::Options;
 use super::environment::task_environment;
@@ -20,17 +20,44 @@ pub(super) fn container_spec(
     options: &Options,
     plan: &LaunchPlan,
 ) -> Result<ContainerSpec, String> {
+    let credentials = credentials(options, plan)?;
+    let sandbox = sandbox::create(&options.layout, plan, credentials.as_ref())
+        .map_err(|error| chain(&error))?;
+    volumes::provide(
+        &options.layout,
+        &sandbox,
+        &plan.resources,
+        credentials.as_ref(),
+    )
+    .map_err(|error| chain(&error))?;
+    spec_in(options, plan, credentials, sandbox)
+}
+
+/// What is launched beside a task that runs, in its sandbox; what it prints is the task's to show.
+pub(super) fn spec_inside(
+    options: &Options,
+    plan: &LaunchPlan,
+    task: &ContainerId,
+) -> Result<ContainerSpec, String> {
+    let credentials = credentials(options, plan)?;
+    let sandbox = options.layout.sandbox_of(&plan.run, task);
+    let mut spec = spec_in(options, plan, credentials, sandbox)?;
+    spec.stdout.clone_from(&spec.stderr);
+    Ok(spec)
+}
+
+fn credentials(options: &Options, plan: &LaunchPlan) -> Result<Option<Credentials>, String> {
+    let wanted = options.switch_user.then(|| Credentials::lookup(&plan.user));
+    wanted.transpose().map_err(|error| chain(&error))
+}
+
+fn spec_in(
+    options: &Options,
+    plan: &LaunchPlan,
+    credentials: Option<Credentials>,
+    sandbox: PathBuf,
+) -> Result<ContainerSpec, String> {
     let name = ContainerName::new(plan.container().as_str()).map_err(|error| chain(&error))?;
-    let credentials = if options.switch_user {
-        Some(Credentials::lookup(&plan.user).map_err(|error| chain(&error))?)
-    } else {
-        None
-    };
-    let sandbox = sandbox::create(&options.layout, &plan.run, credentials.as_ref())
-        .map_err(|error| chain(&error))?;
-    let resources = convert::resources(&plan.task.resources).map_err(|error| chain(&error))?;
-    volumes::provide(&options.layout, &sandbox, &resources, credentials.as_ref())
-        .map_err(|error| chain(&error))?;
     let env =
         task_environment(&options.environment, plan, &sandbox).map_err(|error| chain(&error))?;
     let output = |stream: &str| -> PathBuf { sandbox.join(stream) };
@@ -48,8 +75,13 @@ pub(super) fn container_spec(
     })
 }
 
+/// What keeps the place of a group of tasks: nothing, for as long as it takes.
+const PAUSE: &str = "exec sleep infinity";
+
 fn command_of(plan: &LaunchPlan) -> Command {
-    let command = plan.task.command.clone().unwrap_or_default();
+    let Some(command) = plan.command().cloned() else {
+        return Command::Shell(PAUSE.to_owned());
+    };
     let value = command.value.unwrap_or_default();
     if command.shell.unwrap_or(true) {
         Command::Shell(value)
@@ -66,13 +98,12 @@ fn command_of(plan: &LaunchPlan) -> Command {
 }
 
 fn hostname_of(plan: &LaunchPlan) -> Option<String> {
-    let container = plan.task.container.as_ref()?;
-    container.hostname.clone()
+    plan.container_info()?.hostname.clone()
 }
 
 fn rlimits_of(plan: &LaunchPlan) -> Result<Vec<Rlimit>, String> {
     use meseta_proto::mesos::v1::r_limit_info::r_limit::Type;
-    let container = plan.task.container.as_ref();
+    let container = plan.container_info();
     let Some(info) = container.and_then(|container| container.rlimit_info.as_ref()) else {
         return Ok(Vec::new());
     };

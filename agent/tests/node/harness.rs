@@ -167,7 +167,6 @@ impl World {
         let mut command = Command::new(exe);
         command
             .arg("agent")
-            .arg("--port=0")
             .arg(format!("--master={}", self.master))
             .arg(format!("--work_dir={}", self.work_dir().display()))
             .arg(format!(
@@ -177,6 +176,9 @@ impl World {
             .arg("--cgroups_root=meseta-test")
             .arg("--registration_backoff_factor=100ms")
             .args(&self.flags);
+        if !self.flags.iter().any(|flag| flag.starts_with("--port=")) {
+            command.arg("--port=0");
+        }
         command
     }
 
@@ -412,8 +414,8 @@ fn registered() -> ToAgent {
         agent_id: agent_id(),
         total_ping_timeout_seconds: 75.0,
         unknown_tasks: Vec::new(),
-        master_info: None,
         unknown_operations: Vec::new(),
+        master_info: None,
     })
 }
 

@@ -17,6 +17,10 @@ const SUPERVISORS: &str = ".supervisors";
 /// Parent of the containers with revocable CPUs.
 const REVOCABLE: &str = ".revocable";
 
+/// Begins the folder of a nested container, inside that of the one around it: no knob of the kernel
+/// begins so.
+const NESTED: char = '+';
+
 /// Folder of a container's processes on v2.
 const LEAF: &str = "leaf";
 
@@ -244,6 +248,17 @@ impl Groups {
     /// The v2 folder that a task is cloned into.
     pub fn leaf(&self) -> Option<PathBuf> {
         self.unified().map(|group| group.dir.join(LEAF))
+    }
+
+    /// The folders of a container nested in this one. They have no limits of their own.
+    pub fn nested(&self, name: &str) -> Self {
+        let inside = |group: &GroupDir| GroupDir {
+            dir: group.dir.join(format!("{NESTED}{name}")),
+            ..group.clone()
+        };
+        Self {
+            dirs: self.dirs.iter().map(inside).collect(),
+        }
     }
 
     /// Every folder that processes of the container can be in.

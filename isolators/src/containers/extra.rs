@@ -191,3 +191,16 @@ impl Containers {
         flat_value(&read_text(&group.dir, file)?, "oom_kill")
     }
 }
+
+/// Bytes in the largest unit that divides them, as Mesos prints them: `64MB`.
+pub(super) fn bytes_text(bytes: Option<u64>) -> String {
+    let Some(bytes) = bytes else {
+        return "unknown".to_owned();
+    };
+    for (shift, unit) in [(40, "TB"), (30, "GB"), (20, "MB"), (10, "KB")] {
+        if bytes > 0 && bytes.trailing_zeros() >= shift {
+            return format!("{}{unit}", bytes >> shift);
+        }
+    }
+    format!("{bytes}B")
+}

@@ -7,6 +7,7 @@
 //! could not read back from the runtime folder and the kernel.
 
 mod extra;
+mod nested;
 mod revocable;
 mod types;
 
@@ -33,6 +34,8 @@ use crate::sys::{KillPayload, send_kill_request};
 use crate::usage::ContainerUsage;
 
 pub use extra::Shrink;
+use extra::bytes_text;
+pub use nested::Inside;
 pub use types::{
     ContainerError, ContainerSpec, DestroyError, DestroyOptions, KillOutcome, KillRequest,
     Limitation, OpenError, Options, Recovered,
@@ -139,6 +142,9 @@ impl Containers {
 
     /// The container's groups, whether or not they exist. Where a container is, the kernel remembers.
     pub fn groups(&self, name: &ContainerName) -> Groups {
+        if let Some((outer, inner)) = name.nesting() {
+            return self.groups(&outer).nested(inner);
+        }
         let revocable = self.layout.revocable_container(name);
         if revocable.exist() {
             revocable
@@ -164,8 +170,20 @@ impl Containers {
         spec: &ContainerSpec,
         task: &TaskIsolation,
     ) -> Result<Launched, LaunchError> {
+        self.launch_amended(spec, task, |_| {})
+    }
+
+    /// The same with a last word on what the isolators added.
+    fn launch_amended(
+        &self,
+        spec: &ContainerSpec,
+        task: &TaskIsolation,
+        amend: impl FnOnce(&mut LaunchIsolation),
+    ) -> Result<Launched, LaunchError> {
         self.refuse_leftovers(spec, &self.groups(&spec.name))?;
-        let groups = if spec.demand.cpus_revocable {
+        let groups = if spec.name.nesting().is_some() {
+            self.groups_to_nest_in(spec)?
+        } else if spec.demand.cpus_revocable {
             self.layout.revocable_container(&spec.name)
         } else {
             self.layout.container(&spec.name)
@@ -176,7 +194,8 @@ impl Containers {
             path: status_dir.clone(),
             source,
         })?;
-        let launched = self.prepare(spec, task, &groups).and_then(|isolation| {
+        let launched = self.prepare(spec, task, &groups).and_then(|mut isolation| {
+            amend(&mut isolation);
             self.launcher
                 .launch(&launch_spec(spec, status_dir, isolation))
         });
@@ -226,8 +245,10 @@ impl Containers {
             ..LaunchIsolation::default()
         };
         for isolator in &self.isolators {
-            let plan = isolator.plan(&spec.demand, groups, &observed);
-            isolator.apply(groups, &plan).map_err(failed)?;
+            if spec.name.nesting().is_none() {
+                let plan = isolator.plan(&spec.demand, groups, &observed);
+                isolator.apply(groups, &plan).map_err(failed)?;
+            }
             let launched = isolator.launch_task(spec, task, &mut launch);
             launched.map_err(|reason| LaunchError::Invalid {
                 name: spec.name.clone(),
@@ -343,6 +364,8 @@ impl Containers {
     /// Whether the container ran into a limit, from the kernel's own counters; ask before destroy.
     /// The limit is told from the demand where the kernel no longer tells it.
     pub fn limitation(&self, name: &ContainerName, demand: &Demand) -> Option<Limitation> {
+        // A nested container shares the limit of the one around it, and what becomes of it.
+        let name = &name.outermost();
         let groups = self.groups(name);
         let memory = groups.of(Controller::Memory)?;
         let usage = self.usage(name, None, Duration::ZERO).ok()?.memory;
@@ -565,19 +588,6 @@ fn launch_spec(
         status_dir,
         isolation,
     }
-}
-
-/// Bytes in the largest unit that divides them, as Mesos prints them: `64MB`.
-fn bytes_text(bytes: Option<u64>) -> String {
-    let Some(bytes) = bytes else {
-        return "unknown".to_owned();
-    };
-    for (shift, unit) in [(40, "TB"), (30, "GB"), (20, "MB"), (10, "KB")] {
-        if bytes > 0 && bytes.trailing_zeros() >= shift {
-            return format!("{}{unit}", bytes >> shift);
-        }
-    }
-    format!("{bytes}B")
 }
 
 #[cfg(test)]

@@ -178,6 +178,12 @@ pub struct LaunchIsolation {
     pub capabilities: Option<CapabilitySets>,
     /// System call filters, each installed on top of the one before; they need `no_new_privs`.
     pub seccomp: Vec<SeccompProgram>,
+    /// A process whose namespaces are entered; then none may be new.
+    pub join: Option<ProcessIdentity>,
+    /// Where standard input is read from, instead of nowhere.
+    pub stdin: Option<PathBuf>,
+    /// Whether standard input is a terminal, to become the one that rules the task.
+    pub terminal: bool,
 }
 
 /// One change to the mount table of a container's own mount namespace.
@@ -288,6 +294,10 @@ pub enum LaunchStep {
     Capabilities,
     /// Installing the system call filter.
     Seccomp,
+    /// Entering the namespaces of a container that runs.
+    JoinNamespaces,
+    /// Taking the terminal.
+    Terminal,
 }
 
 /// Why a launch failed. After any of these no process of it is left, unless the variant says so.
@@ -355,7 +365,7 @@ pub enum LaunchError {
 
 impl LaunchStep {
     /// All steps; the place of a step is its code, which is stored: append only.
-    const ALL: [Self; 20] = [
+    const ALL: [Self; 22] = [
         Self::CloneSupervisor,
         Self::MountPropagation,
         Self::MountProc,
@@ -376,6 +386,8 @@ impl LaunchStep {
         Self::Mount,
         Self::Capabilities,
         Self::Seccomp,
+        Self::JoinNamespaces,
+        Self::Terminal,
     ];
 
     /// A number from 1 on. Async-signal-safe.
@@ -417,6 +429,8 @@ impl LaunchStep {
             Self::Mount => "changing its mounts",
             Self::Capabilities => "giving up capabilities",
             Self::Seccomp => "installing its system call filter",
+            Self::JoinNamespaces => "entering its container's namespaces",
+            Self::Terminal => "taking its terminal",
         }
     }
 }
@@ -431,7 +445,7 @@ mod tests {
             assert_eq!(LaunchStep::from_code(step.code()), Some(step));
         }
         assert_eq!(LaunchStep::from_code(0), None);
-        assert_eq!(LaunchStep::from_code(21), None);
+        assert_eq!(LaunchStep::from_code(23), None);
     }
 
     #[test]

@@ -50,6 +50,10 @@ pub(super) struct TaskPlan {
     pub(super) programs: Vec<CString>,
     pub(super) args: Vec<CString>,
     pub(super) env: Vec<CString>,
+    /// Pid and start time of a process whose namespaces are entered; zeros for none.
+    pub(super) join: [u64; 2],
+    pub(super) stdin: Option<CString>,
+    pub(super) terminal: bool,
 }
 
 /// A mount step with its strings.
@@ -138,6 +142,9 @@ impl TaskPlan {
             programs,
             args,
             env: resolve_env(spec)?,
+            join: resolve_join(isolation)?,
+            stdin: isolation.stdin.as_deref().map(c_path).transpose()?,
+            terminal: isolation.terminal,
         };
         Ok(plan)
     }
@@ -166,6 +173,8 @@ impl TaskPlan {
             LaunchStep::Mount => text(self.mounts.get(index).map(|mount| &mount.path)),
             LaunchStep::Capabilities => format!("{:x?}", self.capabilities),
             LaunchStep::Seccomp => format!("filter {index}"),
+            LaunchStep::JoinNamespaces => format!("process {}", self.join[0]),
+            LaunchStep::Terminal => text(self.stdin.as_ref()),
             LaunchStep::CloneSupervisor
             | LaunchStep::MountPropagation
             | LaunchStep::MountProc
@@ -223,6 +232,11 @@ impl TaskPlan {
         out.texts(&self.programs);
         out.texts(&self.args);
         out.texts(&self.env);
+        for number in self.join {
+            out.number(number);
+        }
+        out.optional(self.stdin.as_ref().map(|path| path.as_bytes()));
+        out.number(u64::from(self.terminal));
         out.0
     }
 
@@ -280,6 +294,9 @@ impl TaskPlan {
         plan.programs = from.texts()?;
         plan.args = from.texts()?;
         plan.env = from.texts()?;
+        plan.join = [from.number()?, from.number()?];
+        plan.stdin = from.optional()?.map(CString::new).transpose().ok()?;
+        plan.terminal = from.number()? != 0;
         from.0.is_empty().then_some(plan)
     }
 }
@@ -289,6 +306,15 @@ impl TaskPlan {
 fn is_already(user: &Credentials) -> bool {
     let uid = nix::unistd::geteuid();
     !uid.is_root() && uid.as_raw() == user.uid && nix::unistd::getegid().as_raw() == user.gid
+}
+
+/// Whose namespaces are entered.
+fn resolve_join(isolation: &LaunchIsolation) -> Result<[u64; 2], String> {
+    let Some(who) = &isolation.join else {
+        return Ok([0, 0]);
+    };
+    let pid = u64::try_from(who.pid).map_err(|_| "a pid is not negative".to_owned())?;
+    Ok([pid, who.start_ticks])
 }
 
 /// Refuses what would change the host's own mounts, and a filter that the kernel would refuse.
@@ -523,6 +549,8 @@ mod tests {
                     effective: 1,
                 }),
                 seccomp: vec![SeccompProgram(vec![u64::MAX, 0])],
+                stdin: Some("/sandbox/in".into()),
+                terminal: true,
                 ..LaunchIsolation::default()
             },
         }

@@ -25,7 +25,7 @@ use super::plan::TaskPlan;
 use super::privileges::{self, Capabilities};
 use super::report::{Outcome, Report};
 use super::task::{Prepared, become_task};
-use crate::identity::start_ticks_of_stat;
+use crate::identity::{BootId, ProcessIdentity, start_ticks_of_stat};
 use crate::status::{ExitCause, ExitRecord, STATUS_FILE, SUPERVISOR_FILE};
 use crate::sys::{
     self, Cloned, ExecArray, KillPayload, Reaped, SharedPair, SignalEvent, SignalQueue,
@@ -100,6 +100,7 @@ fn set_up(plan: &TaskPlan, who: &mut Report, report: BorrowedFd<'_>) -> Result<R
     who.supervisor_pid = pid_of_stat(&stat).at(LaunchStep::RecordIdentity)?;
     who.supervisor_start = start_ticks_of_stat(&stat).unwrap_or(0);
     record_identity(plan, who, status_dir.as_fd()).at(LaunchStep::RecordIdentity)?;
+    join_namespaces(plan).at(LaunchStep::JoinNamespaces)?;
     enter_namespaces(plan)?;
     let signals = SignalQueue::new().at(LaunchStep::CloneTask)?;
     let failure = SharedPair::new().at(LaunchStep::CloneTask)?;
@@ -156,6 +157,30 @@ fn write_in(dir: BorrowedFd<'_>, name: &str, bytes: &[u8], durable: bool) -> io:
     Ok(())
 }
 
+/// Enters the namespaces of a container that runs; its processes are numbered so from our child on.
+fn join_namespaces(plan: &TaskPlan) -> io::Result<()> {
+    use nix::sched::CloneFlags;
+    let [pid, start_ticks] = plan.join;
+    if pid == 0 {
+        return Ok(());
+    }
+    let boot_id = String::from_utf8_lossy(&plan.boot_id);
+    let target = ProcessIdentity {
+        pid: i32::try_from(pid).map_err(io::Error::other)?,
+        start_ticks,
+        boot_id: BootId::from_text(&boot_id),
+    };
+    let Some(pidfd) = target.open()? else {
+        return Err(io::Error::from_raw_os_error(libc::ESRCH));
+    };
+    let all = CloneFlags::CLONE_NEWNS
+        | CloneFlags::CLONE_NEWPID
+        | CloneFlags::CLONE_NEWIPC
+        | CloneFlags::CLONE_NEWUTS
+        | CloneFlags::CLONE_NEWNET;
+    Ok(nix::sched::setns(pidfd, all)?)
+}
+
 fn enter_namespaces(plan: &TaskPlan) -> Result<(), Failure> {
     let has = |flag| plan.namespaces & flag != 0;
     let none = None::<&str>;
@@ -195,7 +220,12 @@ fn clone_task(
     failure: &SharedPair,
     own_pid_namespace: bool,
 ) -> Result<i32, Failure> {
-    let stdin = open(c"/dev/null", OFlag::O_RDONLY).at(LaunchStep::OpenStdio)?;
+    let stdin = match &plan.stdin {
+        Some(path) if plan.terminal => open(path, OFlag::O_RDWR),
+        Some(path) => open(path, OFlag::O_RDONLY),
+        None => open(c"/dev/null", OFlag::O_RDONLY),
+    };
+    let stdin = stdin.at(LaunchStep::OpenStdio)?;
     let stdout = open_output(&plan.stdout, plan).at(LaunchStep::OpenStdio)?;
     let separate = if plan.stderr == plan.stdout {
         None

@@ -94,6 +94,10 @@ fn enter(prepared: &Prepared<'_>) -> Result<(), Failure> {
         let duplicated = sys::duplicate_stdio(from, number);
         duplicated.map_err(|error| failed(LaunchStep::OpenStdio, error, 0))?;
     }
+    if plan.terminal {
+        let taken = sys::take_terminal();
+        taken.map_err(|error| failed(LaunchStep::Terminal, error, 0))?;
+    }
     for (index, [resource, soft, hard]) in plan.rlimits.iter().enumerate() {
         let resource = u32::try_from(*resource).unwrap_or(u32::MAX);
         let limited = sys::set_rlimit(resource, *soft, *hard);
@@ -118,7 +122,10 @@ fn enter(prepared: &Prepared<'_>) -> Result<(), Failure> {
     if let Some(parent) = prepared.die_with {
         // After the change of user, which clears it. If the parent died before, nobody tells us.
         let _ = nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL);
-        if nix::unistd::getppid().as_raw() != parent {
+        let seen = nix::unistd::getppid().as_raw();
+        // From inside another pid namespace a parent outside has no number.
+        let is_outside = seen == 0 && plan.join != [0, 0];
+        if seen != parent && !is_outside {
             sys::exit_now(NOT_EXECUTED);
         }
     }

@@ -244,6 +244,17 @@ pub(crate) fn exit_now(code: i32) -> ! {
     unsafe { libc::_exit(code) }
 }
 
+/// Makes the terminal on standard input the one that rules this session. Async-signal-safe.
+pub(crate) fn take_terminal() -> io::Result<()> {
+    // SAFETY: the request takes a number, and touches no memory of ours.
+    let result = unsafe { libc::ioctl(0, libc::TIOCSCTTY, 0) };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
 /// Sets a resource limit. Async-signal-safe.
 pub(crate) fn set_rlimit(resource: u32, soft: u64, hard: u64) -> io::Result<()> {
     let limit = libc::rlimit64 {

@@ -311,10 +311,7 @@ fn what_cannot_be_run_is_refused_with_the_reason() {
             Box::new(|t| t.command = None),
             "neither a command nor an executor",
         ),
-        (
-            Box::new(|t| t.executor = Some(Box::default())),
-            "executor of their own",
-        ),
+        (Box::new(|t| t.executor = Some(Box::default())), "not both"),
         (
             Box::new(|t| t.resources = vec![scalar("cpus", -1.0)]),
             "resources are invalid",
@@ -337,15 +334,7 @@ fn what_cannot_be_run_is_refused_with_the_reason() {
         ),
         (
             Box::new(|t| t.health_check = Some(Box::default())),
-            "health checks are not supported",
-        ),
-        (
-            Box::new(|t| {
-                if let Some(command) = &mut t.command {
-                    command.uris.push(pb::command_info::Uri::default());
-                }
-            }),
-            "fetching URIs is not supported",
+            "HealthCheck must specify 'type'",
         ),
     ];
     for (change, complaint) in cases {
@@ -373,7 +362,12 @@ fn requests_and_limits_reach_the_kernel_side_in_its_units() {
         .insert("cpus".to_owned(), pb::value::Scalar { value: 1.25 });
     simulation.running(info);
     let snapshot = simulation.core.snapshot();
-    let demand = snapshot.executors().next().expect("an executor").demand;
+    let demand = snapshot
+        .executors()
+        .next()
+        .expect("an executor")
+        .container
+        .demand;
     assert_eq!(demand.cpus_millis, 500);
     assert_eq!(demand.cpus_limit, Some(Limit::At(1250)));
     assert_eq!(demand.mem_bytes, Some(32 * 1024 * 1024 + 512 * 1024));
@@ -381,7 +375,7 @@ fn requests_and_limits_reach_the_kernel_side_in_its_units() {
 }
 
 #[test]
-fn task_groups_are_refused_task_by_task() {
+fn groups_of_an_executor_without_an_id_are_refused_task_by_task() {
     let mut simulation = Simulation::registered();
     let framework = simulation.framework();
     simulation.tell(ToAgent::RunTaskGroup(wire::RunTaskGroup {

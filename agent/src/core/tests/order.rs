@@ -253,7 +253,10 @@ impl World {
             .core
             .snapshot()
             .executors()
-            .map(|executor| format!("{:?} {:?}", executor.phase, executor.task.state))
+            .map(|executor| {
+                let states: Vec<_> = executor.tasks.values().map(|task| task.state).collect();
+                format!("{:?} {states:?}", executor.container.phase)
+            })
             .collect();
         panic!("not everything was told in the end: {left:?}");
     }

@@ -168,7 +168,10 @@ fn recovering_twice_gives_the_same() {
         let snapshot = simulation.core.snapshot();
         let tasks = snapshot.executors();
         tasks
-            .map(|executor| (executor.key.clone(), executor.task.state, executor.phase))
+            .map(|executor| {
+                let task = executor.command_task().expect("a command");
+                (executor.key.clone(), task.state, executor.container.phase)
+            })
             .collect::<Vec<_>>()
     };
     let first = told(&mut simulation);

@@ -3,19 +3,20 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use meseta_isolators::{BootId, ProcessIdentity};
+use meseta_isolators::{BootId, Demand, ProcessIdentity};
 use meseta_proto::meseta::v1 as wire;
 use meseta_proto::meseta::v1::agent_frame::Message as FromAgent;
 use meseta_proto::meseta::v1::master_frame::Message as ToAgent;
 use meseta_proto::mesos::v1 as pb;
+use meseta_proto::mesos::v1::executor;
 use meseta_proto::mesos::v1::framework_info::capability::Type as FrameworkCapability;
 use meseta_proto::outbox::Outbox;
 use meseta_resources::{ContainerId, Moment, Now, Resources};
 
 use crate::checkpoint::{Layout, LogEntry, Store, Write, read};
 use crate::core::{
-    Action, AgentCore, Destination, Effect, Ending, Enforceable, Exit, ExitReason, Found, Input,
-    LinkId, Options, Recovery, State,
+    Action, AgentCore, ConnectionId, Destination, Effect, Ending, Enforceable, Exit, ExitReason,
+    Found, Input, LinkId, Options, Probe, Recovery, State,
 };
 
 pub(super) const AGENT: &str = "S0";
@@ -32,6 +33,10 @@ pub(super) enum Seen {
     Kill(Duration),
     Destroy(ContainerId),
     Exit(ExitReason),
+    Told(ConnectionId, executor::Event),
+    HungUp(ConnectionId),
+    Probe(Box<Probe>),
+    Resize(ContainerId, Demand),
 }
 
 /// The world of one agent.
@@ -74,6 +79,9 @@ fn options() -> Options {
         },
         max_completed_executors_per_framework: 3,
         container_ip: "127.0.0.1".to_owned(),
+        executor_registration_timeout: Duration::from_secs(60),
+        executor_reregistration_timeout: Duration::from_secs(2),
+        executor_shutdown_grace: Duration::from_secs(5),
     }
 }
 
@@ -211,6 +219,17 @@ impl Simulation {
                 self.machine.remove(&container);
             }
             Action::Exit(reason) => self.seen.push(Seen::Exit(reason)),
+            Action::Tell { connection, event } => {
+                self.seen.push(Seen::Told(connection, *event));
+            }
+            Action::HangUp { connection } => self.seen.push(Seen::HungUp(connection)),
+            Action::Probe(probe) => self.seen.push(Seen::Probe(probe)),
+            Action::Resize {
+                container, demand, ..
+            } => {
+                self.seen.push(Seen::Resize(container, demand));
+            }
+            Action::Discard { .. } => {}
         }
     }
 
@@ -259,9 +278,13 @@ impl Simulation {
             .iter()
             .flat_map(|framework| &framework.runs)
         {
-            let container = run.key.container.clone();
-            if let Some(identity) = self.machine.get(&container) {
-                containers.insert(container, Found::Alive(identity.clone()));
+            let nested = run.tasks.iter();
+            let nested = nested.filter_map(|task| task.record.nested_container.as_deref());
+            let nested = nested.map(|id| ContainerId::new(id).expect("an id"));
+            for container in nested.chain([run.key.container.clone()]) {
+                if let Some(identity) = self.machine.get(&container) {
+                    containers.insert(container, Found::Alive(identity.clone()));
+                }
             }
         }
         let recovery = Recovery {
@@ -411,8 +434,8 @@ pub(super) fn registered() -> ToAgent {
         },
         total_ping_timeout_seconds: PING_TIMEOUT.as_secs_f64(),
         unknown_tasks: Vec::new(),
-        master_info: None,
         unknown_operations: Vec::new(),
+        master_info: None,
     })
 }
 

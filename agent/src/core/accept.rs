@@ -1,0 +1,545 @@
+//! The order to run a task or a group of them: checked, made durable, on its way.
+//!
+//! What cannot be run is answered with a terminal update that says why; nothing is dropped in silence
+//! but a repetition of what runs already. Invariant: of a group all tasks are taken, or none.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use meseta_isolators::Demand;
+use meseta_proto::convert;
+use meseta_proto::meseta::v1 as wire;
+use meseta_proto::mesos::v1 as pb;
+use meseta_proto::mesos::v1::task_status::{Reason, Source};
+use meseta_resources::{ContainerId, ExecutorId, Now, Resources};
+use tracing::{info, warn};
+
+use super::demand::{combined, demand};
+use super::launch::{role_of, unix_ns, user_of};
+use super::model::{Container, Executor, ExecutorKind, ExecutorLink, Task};
+use super::registration::stream_key;
+use super::states::dropped_or_lost;
+use super::{AgentCore, Place, StreamKey};
+use crate::checkpoint::{ExecutorRecord, RunKey, TaskKey, TaskRecord, Write, nested_id};
+
+/// Why a task will not be run.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct Refusal {
+    state: pb::TaskState,
+    reason: Reason,
+    message: String,
+}
+
+impl Refusal {
+    pub(super) fn invalid(message: impl Into<String>) -> Self {
+        Self {
+            state: pb::TaskState::TaskError,
+            reason: Reason::TaskInvalid,
+            message: message.into(),
+        }
+    }
+
+    fn invalid_group(self) -> Self {
+        let reason = match self.reason {
+            Reason::TaskInvalid => Reason::TaskGroupInvalid,
+            other => other,
+        };
+        Self { reason, ..self }
+    }
+}
+
+/// A task that may be run.
+struct Checked {
+    stream: StreamKey,
+    info: pb::TaskInfo,
+    resources: Resources,
+    demand: Demand,
+}
+
+impl AgentCore {
+    pub(super) fn run_task(&mut self, now: Now, run: wire::RunTask) {
+        let Some(framework) = run.framework.id.clone() else {
+            return;
+        };
+        let Some(stream) = stream_key(&framework, &run.task.task_id) else {
+            return;
+        };
+        if self.is_here(&stream) {
+            return;
+        }
+        let taken = match run.task.executor.as_deref().cloned() {
+            None => self
+                .check(&run.task, true, &run.framework)
+                .map(|checked| self.take_command(now, &stream, &run, checked)),
+            Some(info) => self.take_for_executor(now, &run, info),
+        };
+        if let Err(refusal) = taken {
+            self.refuse(now, &stream, run.task.task_id, &refusal);
+        }
+    }
+
+    fn is_here(&self, stream: &StreamKey) -> bool {
+        let here = self.unit_of_task(stream).is_some();
+        if here {
+            // Answering would end the one that runs.
+            warn!(
+                framework_id = %stream.framework, task_id = %stream.task,
+                "dropped the order to run a task that is here already"
+            );
+        }
+        here
+    }
+
+    fn refuse(&mut self, now: Now, stream: &StreamKey, task: pb::TaskId, refusal: &Refusal) {
+        let status = self.status(
+            now,
+            task,
+            refusal.state,
+            Source::Agent,
+            Some(refusal.reason),
+            Some(refusal.message.clone()),
+        );
+        self.answer_for_absent(now, stream, status);
+    }
+
+    /// Everything that can be told of a task without touching the machine.
+    fn check(
+        &self,
+        task: &pb::TaskInfo,
+        has_command: bool,
+        framework: &pb::FrameworkInfo,
+    ) -> Result<(Resources, Demand), Refusal> {
+        let ours = self.agent_id.as_ref().map(|id| id.as_str());
+        if ours != Some(task.agent_id.value.as_str()) {
+            return Err(Refusal::invalid(format!(
+                "the task is for agent '{}', and this is agent '{}'",
+                task.agent_id.value,
+                ours.unwrap_or_default()
+            )));
+        }
+        if has_command {
+            check_command(task.command.as_ref())?;
+        }
+        super::checks::validate(task)?;
+        if let Some(container) = &task.container {
+            check_container(container)?;
+        }
+        let resources = self.read_resources(&task.resources, "task", framework)?;
+        let demand =
+            demand(&resources, &task.limits, self.options.enforceable).map_err(Refusal::invalid)?;
+        Ok((resources, demand))
+    }
+
+    /// Resources that the agent has.
+    fn read_resources(
+        &self,
+        messages: &[pb::Resource],
+        whose: &str,
+        framework: &pb::FrameworkInfo,
+    ) -> Result<Resources, Refusal> {
+        let resources = convert::resources(messages).map_err(|error| {
+            Refusal::invalid(format!("the {whose}'s resources are invalid: {error}"))
+        })?;
+        match self.unknown_resource(&resources) {
+            Some(unknown) => Err(Refusal {
+                state: dropped_or_lost(is_partition_aware(framework)),
+                reason: Reason::ResourcesUnknown,
+                message: format!("the {whose}'s {unknown} is not on this agent"),
+            }),
+            None => Ok(resources),
+        }
+    }
+
+    /// A task without an executor: one is made up for it, and named after it.
+    fn take_command(
+        &mut self,
+        now: Now,
+        stream: &StreamKey,
+        run: &wire::RunTask,
+        (resources, demand): (Resources, Demand),
+    ) {
+        let Ok(id) = ExecutorId::new(stream.task.as_str()) else {
+            return;
+        };
+        let Some(key) = self.new_run(&run.framework, id) else {
+            return;
+        };
+        self.hold_framework(&stream.framework, run.framework.clone());
+        let executor = Executor {
+            kind: ExecutorKind::Command,
+            info: None,
+            user: user_of(run.task.command.as_ref(), &run.framework),
+            resources: Resources::default(),
+            role: role_of(&resources),
+            container: Container::new(key.container.clone(), demand),
+            tasks: std::collections::BTreeMap::new(),
+            completed: VecDeque::new(),
+            orphaned: false,
+            link: ExecutorLink::default(),
+            key: key.clone(),
+        };
+        self.insert_executor(executor, Some(stream));
+        let checked = Checked {
+            stream: stream.clone(),
+            info: run.task.clone(),
+            resources,
+            demand,
+        };
+        self.take_task(now, &key, &run.framework, checked, None);
+        self.launch(&key, None);
+    }
+
+    /// A task of an executor of the framework's own.
+    fn take_for_executor(
+        &mut self,
+        now: Now,
+        run: &wire::RunTask,
+        info: pb::ExecutorInfo,
+    ) -> Result<(), Refusal> {
+        if run.task.command.is_some() {
+            return Err(Refusal::invalid(
+                "Task should have at least one (but not both) of CommandInfo or ExecutorInfo present",
+            ));
+        }
+        if info.r#type() == pb::executor_info::Type::Default {
+            return Err(Refusal::invalid(
+                "the default executor runs groups of tasks (LAUNCH_GROUP) only",
+            ));
+        }
+        let tasks = std::slice::from_ref(&run.task);
+        let key = self.take_all(now, &run.framework, info, tasks, run.launch_executor)?;
+        self.attend(now, &key);
+        Ok(())
+    }
+
+    pub(super) fn run_task_group(&mut self, now: Now, run: wire::RunTaskGroup) {
+        let Some(framework) = run.framework.id.clone() else {
+            return;
+        };
+        let streams: Option<Vec<StreamKey>> = run
+            .task_group
+            .tasks
+            .iter()
+            .map(|task| stream_key(&framework, &task.task_id))
+            .collect();
+        let Some(streams) = streams else {
+            return;
+        };
+        if streams.iter().any(|stream| self.is_here(stream)) {
+            return;
+        }
+        let tasks = &run.task_group.tasks;
+        let taken = self.take_all(
+            now,
+            &run.framework,
+            run.executor,
+            tasks,
+            run.launch_executor,
+        );
+        match taken {
+            Ok(key) => self.attend(now, &key),
+            Err(refusal) => {
+                let refusal = refusal.invalid_group();
+                for (stream, task) in streams.iter().zip(tasks) {
+                    self.refuse(now, stream, task.task_id.clone(), &refusal);
+                }
+            }
+        }
+    }
+
+    /// Takes tasks for one executor, which is launched if it is new.
+    fn take_all(
+        &mut self,
+        now: Now,
+        framework: &pb::FrameworkInfo,
+        info: pb::ExecutorInfo,
+        tasks: &[pb::TaskInfo],
+        launch_executor: bool,
+    ) -> Result<Arc<RunKey>, Refusal> {
+        let invalid = |error: &dyn std::fmt::Display| Refusal::invalid(error.to_string());
+        let id = ExecutorId::new(&info.executor_id.value).map_err(|error| invalid(&error))?;
+        let kind = match info.r#type() {
+            pb::executor_info::Type::Default => ExecutorKind::Default,
+            _ => ExecutorKind::Custom,
+        };
+        let mut checked = Vec::with_capacity(tasks.len());
+        for task in tasks {
+            let id = framework.id.clone().unwrap_or_default();
+            let stream = stream_key(&id, &task.task_id)
+                .ok_or_else(|| Refusal::invalid("the task's id is invalid"))?;
+            let (resources, demand) = self.check(task, kind == ExecutorKind::Default, framework)?;
+            checked.push(Checked {
+                stream,
+                info: task.clone(),
+                resources,
+                demand,
+            });
+        }
+        let known = checked
+            .first()
+            .and_then(|first| self.frameworks.get(&first.stream.framework))
+            .and_then(|framework| framework.executors.get(&id))
+            .cloned();
+        let key = match (known, launch_executor) {
+            (Some(executor), false) if executor.takes_tasks(kind) => executor.key.clone(),
+            (None, true) => self.take_executor(framework, kind, id, info, &checked)?,
+            (known, _) => {
+                return Err(self.no_executor(framework, &id, known.is_some()));
+            }
+        };
+        let group = (kind == ExecutorKind::Default || tasks.len() > 1)
+            .then(|| (Arc::<str>::from(self.uuid().to_string()), checked.len()));
+        let is_new = self.executor_at(&key).is_some_and(|executor| {
+            executor.tasks.is_empty() && executor.completed.is_empty() && launch_executor
+        });
+        for one in checked {
+            self.take_task(now, &key, framework, one, group.clone());
+        }
+        if is_new {
+            if kind == ExecutorKind::Custom {
+                self.await_registration(now, &key);
+            }
+            self.launch(&key, None);
+        }
+        Ok(key)
+    }
+
+    /// The master's idea of the executor is not ours.
+    fn no_executor(
+        &mut self,
+        framework: &pb::FrameworkInfo,
+        id: &ExecutorId,
+        is_here: bool,
+    ) -> Refusal {
+        let message = if is_here {
+            "the executor is there already, or on its way out"
+        } else {
+            self.tell_exited(framework.id.clone().unwrap_or_default(), id, None);
+            "the executor is not there any more"
+        };
+        Refusal {
+            state: dropped_or_lost(is_partition_aware(framework)),
+            reason: Reason::ExecutorTerminated,
+            message: message.to_owned(),
+        }
+    }
+
+    fn take_executor(
+        &mut self,
+        framework: &pb::FrameworkInfo,
+        kind: ExecutorKind,
+        id: ExecutorId,
+        info: pb::ExecutorInfo,
+        tasks: &[Checked],
+    ) -> Result<Arc<RunKey>, Refusal> {
+        if kind == ExecutorKind::Custom {
+            check_command(info.command.as_ref())?;
+        }
+        if let Some(container) = &info.container {
+            check_container(container)?;
+        }
+        let resources = self.read_resources(&info.resources, "executor", framework)?;
+        let own = demand(&resources, &Default::default(), self.options.enforceable)
+            .map_err(Refusal::invalid)?;
+        let demands = std::iter::once(own).chain(tasks.iter().map(|task| task.demand));
+        let demand = combined(demands);
+        let unknown = || Refusal::invalid("the framework's id is invalid");
+        let framework_id = tasks
+            .first()
+            .map(|task| task.stream.framework.clone())
+            .ok_or_else(|| Refusal::invalid("a group without tasks"))?;
+        let key = self.new_run(framework, id).ok_or_else(unknown)?;
+        self.hold_framework(&framework_id, framework.clone());
+        self.persist(Write::Executor {
+            key: key.clone(),
+            record: Box::new(ExecutorRecord {
+                info: info.clone(),
+                framework: framework.clone(),
+            }),
+        });
+        let role = role_of(&resources).or_else(|| {
+            let mut roles = tasks.iter().map(|task| role_of(&task.resources));
+            roles.next().flatten()
+        });
+        let executor = Executor {
+            kind,
+            user: user_of(info.command.as_ref(), framework),
+            info: Some(Arc::new(info)),
+            resources,
+            role,
+            container: Container::new(key.container.clone(), demand),
+            tasks: std::collections::BTreeMap::new(),
+            completed: VecDeque::new(),
+            orphaned: false,
+            link: ExecutorLink::default(),
+            key: key.clone(),
+        };
+        self.insert_executor(executor, None);
+        Ok(key)
+    }
+
+    fn new_run(
+        &mut self,
+        framework: &pb::FrameworkInfo,
+        executor: ExecutorId,
+    ) -> Option<Arc<RunKey>> {
+        let framework = framework.id.clone().unwrap_or_default().value;
+        Some(Arc::new(RunKey {
+            agent: self.agent_id.clone()?,
+            framework: meseta_resources::FrameworkId::new(&framework).ok()?,
+            executor,
+            container: ContainerId::new(&self.uuid().to_string()).ok()?,
+        }))
+    }
+
+    fn insert_executor(&mut self, executor: Executor, task: Option<&StreamKey>) {
+        let key = executor.key.clone();
+        let Some(framework) = self.frameworks.get_mut(&key.framework) else {
+            return;
+        };
+        let place = Place {
+            framework: key.framework.clone(),
+            executor: key.executor.clone(),
+            task: task.map(|stream| stream.task.clone()),
+        };
+        Arc::make_mut(framework)
+            .executors
+            .insert(key.executor.clone(), Arc::new(executor));
+        self.containers.insert(key.container.clone(), place);
+    }
+
+    /// Writes the intent and puts the task with its executor.
+    fn take_task(
+        &mut self,
+        now: Now,
+        key: &Arc<RunKey>,
+        framework: &pb::FrameworkInfo,
+        checked: Checked,
+        group: Option<(Arc<str>, usize)>,
+    ) {
+        let Some(executor) = self.executor_at(key) else {
+            return;
+        };
+        let Checked {
+            stream,
+            info,
+            resources,
+            demand,
+        } = checked;
+        let nested = (executor.kind == ExecutorKind::Default)
+            .then(|| nested_id(&key.container, &self.uuid().to_string()))
+            .flatten();
+        info!(
+            framework_id = %stream.framework, task_id = %stream.task, executor_id = %key.executor,
+            container_id = %nested.as_ref().unwrap_or(&key.container), resources = %resources,
+            "task accepted"
+        );
+        let task_key = Arc::new(TaskKey {
+            run: (**key).clone(),
+            task: stream.task.clone(),
+        });
+        let record = TaskRecord {
+            info,
+            framework: framework.clone(),
+            accepted_unix_ns: unix_ns(now),
+            nested_container: nested.as_ref().map(ToString::to_string),
+            group: group.as_ref().map(|(name, _)| name.to_string()),
+            group_size: group
+                .as_ref()
+                .map_or(0, |(_, size)| u32::try_from(*size).unwrap_or(u32::MAX)),
+        };
+        self.accepted += 1;
+        let task = Task {
+            key: task_key.clone(),
+            order: self.accepted,
+            user: match executor.kind {
+                ExecutorKind::Custom => executor.user.clone(),
+                _ => user_of(record.info.command.as_ref(), framework),
+            },
+            role: role_of(&resources),
+            resources,
+            info: Arc::new(record.info.clone()),
+            state: pb::TaskState::TaskStaging,
+            statuses: Vec::new(),
+            sent: None,
+            nested: nested.clone().map(|id| Container::new(id, demand)),
+            demand,
+            group: group.map(|(name, _)| name),
+            delivered: false,
+            watch: super::Watch::default(),
+            healthy: None,
+            check_status: None,
+            kill_asked: None,
+        };
+        self.persist(Write::Task {
+            key: task_key,
+            record: Box::new(record),
+        });
+        if let Some(id) = nested {
+            let place = Place {
+                framework: key.framework.clone(),
+                executor: key.executor.clone(),
+                task: Some(stream.task.clone()),
+            };
+            self.containers.insert(id, place);
+        }
+        self.change_executor(key, |executor| {
+            executor.tasks.insert(stream.task, Arc::new(task));
+        });
+    }
+}
+
+fn is_partition_aware(framework: &pb::FrameworkInfo) -> bool {
+    let capability = pb::framework_info::capability::Type::PartitionAware;
+    super::states::has_capability(framework, capability)
+}
+
+impl Executor {
+    /// Whether it can be given tasks.
+    fn takes_tasks(&self, kind: ExecutorKind) -> bool {
+        self.kind == kind
+            && self.is_live()
+            && self.container.kill.is_none()
+            && self.link.doom.is_none()
+    }
+}
+
+fn check_command(command: Option<&pb::CommandInfo>) -> Result<(), Refusal> {
+    let Some(command) = command else {
+        return Err(Refusal::invalid(
+            "the task has neither a command nor an executor",
+        ));
+    };
+    if command.value.as_deref().unwrap_or_default().is_empty() {
+        return Err(Refusal::invalid("the task's command has no value"));
+    }
+    Ok(())
+}
+
+fn check_container(container: &pb::ContainerInfo) -> Result<(), Refusal> {
+    let refuse = |what: &str| {
+        Err(Refusal::invalid(format!(
+            "{what} not supported by this agent yet"
+        )))
+    };
+    if container.r#type == i32::from(pb::container_info::Type::Docker) {
+        return refuse("containers of type DOCKER are");
+    }
+    if container
+        .mesos
+        .as_ref()
+        .is_some_and(|mesos| mesos.image.is_some())
+    {
+        return refuse("container images are");
+    }
+    if !container.volumes.is_empty() {
+        return refuse("volumes are");
+    }
+    if !container.network_infos.is_empty() {
+        return refuse("container networks are");
+    }
+    if container.tty_info.is_some() {
+        return refuse("terminals are");
+    }
+    Ok(())
+}

@@ -1,0 +1,407 @@
+//! Executors of the frameworks' own: how they subscribe, and what they tell and are told.
+//!
+//! Events go to one stream per executor, the last that it opened. What an executor tells is durable
+//! before it is acknowledged. Invariant: an executor hears of a task or a kill at least once, and of
+//! nothing before it is durable.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use meseta_proto::meseta::v1 as wire;
+use meseta_proto::meseta::v1::agent_frame::Message as ToMaster;
+use meseta_proto::mesos::v1 as pb;
+use meseta_proto::mesos::v1::executor::{Event, call, event};
+use meseta_proto::mesos::v1::task_status::{Reason, Source};
+use meseta_resources::{ExecutorId, FrameworkId, Now, TaskId};
+use tracing::{info, warn};
+
+use super::launch::{container_message, duration};
+use super::model::{Executor, ExecutorKind, Phase, Unit};
+use super::states::{gone_or_lost, is_terminal};
+use super::updates::{Pushed, StreamKey};
+use super::{Action, AgentCore, ConnectionId, Destination};
+use crate::checkpoint::{KillCause, LogEntry, RunKey, Write};
+
+impl AgentCore {
+    fn custom(&self, framework: &FrameworkId, executor: &ExecutorId) -> Option<Arc<Executor>> {
+        let framework = self.frameworks.get(framework)?;
+        let executor = framework.executors.get(executor)?;
+        (executor.kind == ExecutorKind::Custom && executor.is_live()).then(|| executor.clone())
+    }
+
+    pub(super) fn executor_subscribed(
+        &mut self,
+        now: Now,
+        connection: ConnectionId,
+        framework: &FrameworkId,
+        executor: &ExecutorId,
+        subscribe: call::Subscribe,
+    ) {
+        let Some(executor) = self.custom(framework, executor) else {
+            return self.show_now(Destination::Agent, Action::HangUp { connection });
+        };
+        info!(
+            framework_id = %executor.key.framework, executor_id = %executor.key.executor,
+            "executor subscribed"
+        );
+        if let Some(earlier) = executor.link.connection.filter(|old| *old != connection) {
+            let hang_up = Action::HangUp {
+                connection: earlier,
+            };
+            self.show_now(
+                Destination::Executor(executor.key.container.clone()),
+                hang_up,
+            );
+        }
+        self.change_executor(&executor.key, |executor| {
+            executor.link.connection = Some(connection);
+            executor.link.has_subscribed = true;
+        });
+        if executor.container.kill.is_some() || executor.link.doom.is_some() {
+            self.tell_executor(&executor, connection, plain(event::Type::Shutdown));
+            return self.registered_if_all_back(now);
+        }
+        let subscribed = self.subscribed_event(&executor);
+        self.tell_executor(&executor, connection, subscribed);
+        for update in subscribe.unacknowledged_updates {
+            self.executor_update(
+                now,
+                &executor.key.framework,
+                &executor.key.executor,
+                update.status,
+            );
+        }
+        self.drop_never_arrived(now, &executor.key, &subscribe.unacknowledged_tasks);
+        self.repeat_kills(&executor.key, connection);
+        self.attend(now, &executor.key);
+        self.registered_if_all_back(now);
+    }
+
+    fn subscribed_event(&self, executor: &Executor) -> Event {
+        let framework = self.frameworks.get(&executor.key.framework);
+        let mut agent_info = self.options.info.clone();
+        agent_info.id = self.agent_id.as_ref().map(|id| pb::AgentId {
+            value: id.to_string(),
+        });
+        Event {
+            r#type: Some(event::Type::Subscribed.into()),
+            subscribed: Some(event::Subscribed {
+                executor_info: executor.describe(),
+                framework_info: framework
+                    .map(|framework| (*framework.info).clone())
+                    .unwrap_or_default(),
+                agent_info,
+                container_id: Some(container_message(&executor.key.container)),
+            }),
+            ..Event::default()
+        }
+    }
+
+    /// Tasks that were sent and that the executor does not have got lost on the way.
+    fn drop_never_arrived(&mut self, now: Now, key: &RunKey, known: &[pb::TaskInfo]) {
+        let Some(executor) = self.executor_at(key) else {
+            return;
+        };
+        for task in executor.tasks.values() {
+            let is_staging = task.delivered && task.statuses.is_empty();
+            let id = task.key.task.as_str();
+            if !is_staging || known.iter().any(|known| known.task_id.value == id) {
+                continue;
+            }
+            let unit = Unit {
+                executor: executor.clone(),
+                task: task.clone(),
+            };
+            let state = self.dropped_or_lost_of(key);
+            self.finish_unlaunched(
+                now,
+                &unit,
+                state,
+                Reason::AgentRestarted,
+                "Task launched during agent restart".to_owned(),
+            );
+        }
+    }
+
+    fn repeat_kills(&mut self, key: &RunKey, connection: ConnectionId) {
+        let Some(executor) = self.executor_at(key) else {
+            return;
+        };
+        for task in executor.tasks.values() {
+            if let Some(policy) = task.kill_asked
+                && !task.is_terminal()
+            {
+                let event = kill_event(&task.key.task, policy);
+                self.tell_executor(&executor, connection, event);
+            }
+        }
+    }
+
+    /// Passes a kill on to the executor that runs the task.
+    pub(super) fn ask_for_kill(&mut self, now: Now, unit: &Unit, policy: Option<pb::KillPolicy>) {
+        if unit.task.is_terminal() {
+            return;
+        }
+        self.change_task(&unit.task.key, |task| task.kill_asked = Some(policy));
+        match unit.executor.link.connection {
+            Some(connection) => {
+                let event = kill_event(&unit.task.key.task, policy);
+                self.tell_executor(&unit.executor, connection, event);
+            }
+            // It is told when it is back, also to another life of the agent.
+            None => {
+                let grace = policy.and_then(|policy| policy.grace_period);
+                let grace = grace.map_or(Duration::ZERO, |grace| duration(&grace));
+                self.log_kill(now, unit, KillCause::Framework, grace);
+            }
+        }
+    }
+
+    /// Says something to an executor, after everything that was written before.
+    pub(super) fn tell_executor(
+        &mut self,
+        executor: &Executor,
+        connection: ConnectionId,
+        event: Event,
+    ) {
+        self.show(
+            Destination::Executor(executor.key.container.clone()),
+            Action::Tell {
+                connection,
+                event: Box::new(event),
+            },
+        );
+    }
+
+    pub(super) fn executor_gone(&mut self, connection: ConnectionId) {
+        let mut executors = self.all_executors();
+        let executor = executors.find(|one| one.link.connection == Some(connection));
+        if let Some(executor) = executor {
+            info!(executor_id = %executor.key.executor, "an executor's stream ended");
+            self.change_executor(&executor.key, |executor| executor.link.connection = None);
+        }
+    }
+
+    pub(super) fn executor_update(
+        &mut self,
+        now: Now,
+        framework: &FrameworkId,
+        executor: &ExecutorId,
+        mut status: pb::TaskStatus,
+    ) {
+        let Some(executor) = self.custom(framework, executor) else {
+            self.counters.invalid_status_updates += 1;
+            return;
+        };
+        let Ok(task) = TaskId::new(&status.task_id.value) else {
+            self.counters.invalid_status_updates += 1;
+            return;
+        };
+        if status.state() == pb::TaskState::TaskStaging {
+            warn!(task_id = %task, "an executor told TASK_STAGING; shutting it down");
+            return self.shut_custom_down(now, &executor);
+        }
+        self.complete_status(now, &executor, &mut status);
+        let uuid = status.uuid.clone().unwrap_or_default();
+        let Some(task) = executor.tasks.get(&task).cloned() else {
+            return self.update_of_absent(now, &executor, task, status);
+        };
+        let unit = Unit { executor, task };
+        let waits = |held: &pb::TaskStatus| held.uuid.as_deref() == Some(&uuid);
+        if unit.executor.link.held.iter().any(waits) {
+            return;
+        }
+        let known = self.updates.knows(&unit.task.stream(), &uuid);
+        if is_terminal(status.state) && !unit.task.is_terminal() && !known {
+            return self.tell_when_resized(now, &unit, status);
+        }
+        let told = self.update_task(now, &unit.task.key, status);
+        self.acknowledge_to_executor(&unit, uuid, told);
+    }
+
+    /// What the agent adds to an executor's status.
+    fn complete_status(&self, now: Now, executor: &Executor, status: &mut pb::TaskStatus) {
+        status.source = Some(Source::Executor.into());
+        status.executor_id = Some(pb::ExecutorId {
+            value: executor.key.executor.to_string(),
+        });
+        status.agent_id = self.agent_id.as_ref().map(|id| pb::AgentId {
+            value: id.to_string(),
+        });
+        status.timestamp.get_or_insert(now.unix.as_secs_f64());
+        let ours = self.container_status(&executor.container.id, executor.container.pid);
+        let told = status.container_status.get_or_insert_default();
+        if told.network_infos.is_empty() {
+            told.network_infos = ours.network_infos;
+        }
+        told.container_id = ours.container_id;
+        told.executor_pid = ours.executor_pid;
+    }
+
+    /// A word about a task that is over is passed on, as Mesos does; one about a task that never was
+    /// here is not.
+    fn update_of_absent(
+        &mut self,
+        now: Now,
+        executor: &Arc<Executor>,
+        task: TaskId,
+        status: pb::TaskStatus,
+    ) {
+        let known = executor.completed.iter().find(|old| old.key.task == task);
+        let Some(known) = known.cloned() else {
+            self.counters.invalid_status_updates += 1;
+            warn!(
+                task_id = %task, executor_id = %executor.key.executor,
+                "dropped a status update of a task that the executor was not given"
+            );
+            return;
+        };
+        let uuid = status.uuid.clone().unwrap_or_default();
+        let stream = StreamKey {
+            framework: executor.key.framework.clone(),
+            task,
+        };
+        let was_told = known
+            .statuses
+            .iter()
+            .any(|old| old.uuid.as_deref() == Some(&uuid));
+        if !was_told {
+            self.persist(Write::Log {
+                key: known.key.clone(),
+                entry: Box::new(LogEntry::Update(status.clone())),
+            });
+            self.answer_for_absent(now, &stream, status);
+        }
+        let unit = Unit {
+            executor: executor.clone(),
+            task: known,
+        };
+        self.acknowledge_to_executor(&unit, uuid, Some(Pushed::Send));
+    }
+
+    /// Tells the executor that its update is safe here, unless there was no room for it.
+    pub(super) fn acknowledge_to_executor(
+        &mut self,
+        unit: &Unit,
+        uuid: Vec<u8>,
+        told: Option<Pushed>,
+    ) {
+        let Some(executor) = self.executor_at(&unit.executor.key) else {
+            return;
+        };
+        let Some(connection) = executor.link.connection else {
+            return;
+        };
+        if told == Some(Pushed::Full) {
+            return;
+        }
+        let event = Event {
+            r#type: Some(event::Type::Acknowledged.into()),
+            acknowledged: Some(event::Acknowledged {
+                task_id: unit.task.info.task_id.clone(),
+                uuid,
+            }),
+            ..Event::default()
+        };
+        self.tell_executor(&executor, connection, event);
+    }
+
+    /// From an executor to its scheduler.
+    pub(super) fn executor_message(
+        &mut self,
+        framework: &FrameworkId,
+        executor: &ExecutorId,
+        data: Vec<u8>,
+    ) {
+        self.counters.valid_framework_messages += 1;
+        self.send(ToMaster::ExecutorMessage(wire::ExecutorMessage {
+            framework_id: pb::FrameworkId {
+                value: framework.to_string(),
+            },
+            executor_id: pb::ExecutorId {
+                value: executor.to_string(),
+            },
+            data,
+        }));
+    }
+
+    /// From a scheduler to its executor.
+    pub(super) fn message_for_executor(&mut self, message: wire::ExecutorMessage) {
+        let ids = FrameworkId::new(&message.framework_id.value)
+            .ok()
+            .zip(ExecutorId::new(&message.executor_id.value).ok());
+        let executor = ids.and_then(|(framework, executor)| self.custom(&framework, &executor));
+        let to = executor.and_then(|executor| {
+            let connection = executor.link.connection?;
+            Some((executor, connection))
+        });
+        let Some((executor, connection)) = to else {
+            self.counters.invalid_framework_messages += 1;
+            return warn!(
+                framework_id = message.framework_id.value,
+                executor_id = message.executor_id.value,
+                "dropped a message to an executor that is not connected here"
+            );
+        };
+        self.counters.valid_framework_messages += 1;
+        let event = Event {
+            r#type: Some(event::Type::Message.into()),
+            message: Some(event::Message { data: message.data }),
+            ..Event::default()
+        };
+        self.tell_executor(&executor, connection, event);
+    }
+
+    /// The last word about a task that its executor never had.
+    pub(super) fn finish_unlaunched(
+        &mut self,
+        now: Now,
+        unit: &Unit,
+        state: pb::TaskState,
+        reason: Reason,
+        message: String,
+    ) {
+        let mut status = self.executor_status(now, unit, state, None);
+        status.source = Some(Source::Agent.into());
+        status.reason = Some(reason.into());
+        status.message = Some(message);
+        status.container_status = None;
+        if let Some(nested) = &unit.task.nested {
+            let id = nested.id.clone();
+            self.change_container(&id, |nested| nested.phase = Phase::Ended);
+        }
+        self.update_task(now, &unit.task.key, status);
+    }
+
+    pub(super) fn gone_or_lost(&self, key: &RunKey) -> pb::TaskState {
+        let framework = self.frameworks.get(&key.framework);
+        gone_or_lost(framework.is_some_and(|framework| framework.is_partition_aware()))
+    }
+
+    fn dropped_or_lost_of(&self, key: &RunKey) -> pb::TaskState {
+        let framework = self.frameworks.get(&key.framework);
+        super::states::dropped_or_lost(
+            framework.is_some_and(|framework| framework.is_partition_aware()),
+        )
+    }
+}
+
+pub(super) fn plain(kind: event::Type) -> Event {
+    Event {
+        r#type: Some(kind.into()),
+        ..Event::default()
+    }
+}
+
+fn kill_event(task: &TaskId, kill_policy: Option<pb::KillPolicy>) -> Event {
+    Event {
+        r#type: Some(event::Type::Kill.into()),
+        kill: Some(event::Kill {
+            task_id: pb::TaskId {
+                value: task.to_string(),
+            },
+            kill_policy,
+        }),
+        ..Event::default()
+    }
+}

@@ -1,0 +1,238 @@
+//! The lives of executors: when they must come, be back, and be gone, and what their end means.
+//!
+//! Invariant: an executor that is told to end, or never came, is gone after its grace, and every task of
+//! it gets a last word.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use meseta_proto::meseta::v1 as wire;
+use meseta_proto::meseta::v1::agent_frame::Message as ToMaster;
+use meseta_proto::mesos::v1 as pb;
+use meseta_proto::mesos::v1::executor::event;
+use meseta_proto::mesos::v1::task_status::{Reason, Source};
+use meseta_resources::{ContainerId, ExecutorId, Now, format_duration};
+use tracing::{info, warn};
+
+use super::ending::{exit_message, limited};
+use super::executors::plain;
+use super::launch::duration;
+use super::model::{Executor, ExecutorKind, Phase, Unit};
+use super::{AgentCore, Ending, Exit, State, Timer};
+use crate::checkpoint::{KillCause, RunKey};
+
+impl AgentCore {
+    pub(super) fn await_registration(&mut self, now: Now, key: &RunKey) {
+        self.set_timer(
+            now.moment + self.options.executor_registration_timeout,
+            Timer::ExecutorRegistration(key.container.clone()),
+        );
+    }
+
+    pub(super) fn registration_timed_out(&mut self, now: Now, container: &ContainerId) {
+        let Some(executor) = self.executor_of(container) else {
+            return;
+        };
+        if executor.link.has_subscribed || !executor.is_live() {
+            return;
+        }
+        self.counters.container_launch_errors += 1;
+        let timeout = format_duration(self.options.executor_registration_timeout);
+        self.doom(
+            now,
+            &executor,
+            pb::TaskState::TaskFailed,
+            Reason::ExecutorRegistrationTimeout,
+            format!("Executor did not register within {timeout}"),
+        );
+    }
+
+    /// Asks an executor to end, and ends it after its grace.
+    pub(super) fn shut_custom_down(&mut self, now: Now, executor: &Executor) {
+        if !executor.is_live() || executor.container.kill.is_some() {
+            return;
+        }
+        info!(
+            framework_id = %executor.key.framework, executor_id = %executor.key.executor,
+            "shutting an executor down"
+        );
+        let info = executor.info.as_ref();
+        let grace = info
+            .and_then(|info| info.shutdown_grace_period.as_ref())
+            .map_or(self.options.executor_shutdown_grace, duration);
+        self.mark_ending(now, executor, KillCause::Shutdown, grace);
+        if executor.container.phase == Phase::Launching {
+            return self.send_kill(now, &executor.container.id, Duration::ZERO);
+        }
+        if let Some(connection) = executor.link.connection {
+            self.tell_executor(executor, connection, plain(event::Type::Shutdown));
+        }
+        self.set_timer(
+            now.moment + grace,
+            Timer::ExecutorShutdown(executor.key.container.clone()),
+        );
+    }
+
+    pub(super) fn shutdown_overdue(&mut self, now: Now, container: &ContainerId) {
+        let Some(executor) = self.executor_of(container) else {
+            return;
+        };
+        if executor.is_live() {
+            warn!(executor_id = %executor.key.executor, "an executor outlived its shutdown");
+            self.send_kill(now, container, Duration::ZERO);
+        }
+    }
+
+    pub(super) fn executor_not_launched(&mut self, now: Now, executor: &Executor, message: String) {
+        if executor.container.kill.is_none() {
+            self.counters.container_launch_errors += 1;
+            self.change_executor(&executor.key, |executor| {
+                executor.link.doom.get_or_insert(super::Doom {
+                    state: pb::TaskState::TaskFailed,
+                    reason: Reason::ContainerLaunchFailed,
+                    message: message.clone(),
+                });
+            });
+        }
+        let Some(executor) = self.executor_at(&executor.key) else {
+            return;
+        };
+        let ending = Ending {
+            exit: Exit::LaunchFailed(message),
+            limitation: None,
+        };
+        self.executor_ended(now, &executor, ending);
+    }
+
+    /// An executor's own container is gone, and everything in it.
+    pub(super) fn executor_ended(&mut self, now: Now, executor: &Arc<Executor>, ending: Ending) {
+        if executor.container.phase == Phase::Ended {
+            return;
+        }
+        let key = executor.key.clone();
+        self.change_executor(&key, |executor| {
+            executor.container.phase = Phase::Ended;
+            executor.link.connection = None;
+        });
+        self.counters.executors_terminated += 1;
+        info!(executor_id = %key.executor, container_id = %key.container, ?ending, "executor ended");
+        // What it had told before is told first.
+        self.attend(now, &key);
+        self.end_tasks_of(now, &key, &ending);
+        if !executor.orphaned {
+            let framework = pb::FrameworkId {
+                value: key.framework.to_string(),
+            };
+            self.tell_exited(framework, &key.executor, wait_status(&ending.exit));
+        }
+        self.forget(&key.container);
+        self.retire_if_over(&key);
+    }
+
+    pub(super) fn tell_exited(
+        &mut self,
+        framework_id: pb::FrameworkId,
+        executor: &ExecutorId,
+        status: Option<i32>,
+    ) {
+        if self.state != State::Running {
+            // The master learns from our registration which executors there are.
+            return;
+        }
+        self.send(ToMaster::ExecutorExited(wire::ExecutorExited {
+            framework_id,
+            executor_id: pb::ExecutorId {
+                value: executor.to_string(),
+            },
+            status,
+        }));
+    }
+
+    fn end_tasks_of(&mut self, now: Now, key: &RunKey, ending: &Ending) {
+        let Some(executor) = self.executor_at(key) else {
+            return;
+        };
+        let doom = executor.link.doom.clone();
+        let (state, reason, message) = match (&ending.limitation, doom) {
+            (Some(limitation), _) => (
+                pb::TaskState::TaskFailed,
+                limitation.reason,
+                limitation.message.clone(),
+            ),
+            (None, Some(doom)) => (doom.state, doom.reason, doom.message),
+            (None, None) => (
+                pb::TaskState::TaskFailed,
+                Reason::ExecutorTerminated,
+                format!("Executor terminated: {}", exit_message(&ending.exit)),
+            ),
+        };
+        for task in executor.tasks.values().filter(|task| !task.is_terminal()) {
+            let unit = Unit {
+                executor: executor.clone(),
+                task: task.clone(),
+            };
+            if let Some(nested) = &task.nested {
+                let id = nested.id.clone();
+                self.change_container(&id, |nested| nested.phase = Phase::Ended);
+                self.forget(&id);
+            }
+            let mut status = self.executor_status(now, &unit, state, None);
+            status.source = Some(Source::Agent.into());
+            status.reason = Some(reason.into());
+            status.message = Some(message.clone());
+            status.limitation = ending.limitation.as_ref().and_then(limited);
+            self.update_task(now, &task.key, status);
+        }
+    }
+
+    /// After a restart: waits for the executors of before, or registers at once if there are none.
+    pub(super) fn await_executors(&mut self, now: Now) {
+        self.awaits_executors = true;
+        let at = now.moment + self.options.executor_reregistration_timeout;
+        self.set_timer(at, Timer::ExecutorsBack);
+        self.registered_if_all_back(now);
+    }
+
+    fn missing(&self) -> Vec<Arc<Executor>> {
+        let missing = self.all_executors().filter(|executor| {
+            let is_custom = executor.kind == ExecutorKind::Custom;
+            is_custom && executor.container.phase == Phase::Running && !executor.link.has_subscribed
+        });
+        missing.collect()
+    }
+
+    pub(super) fn registered_if_all_back(&mut self, now: Now) {
+        if self.awaits_executors && self.missing().is_empty() {
+            self.awaits_executors = false;
+            self.connect_now(now);
+        }
+    }
+
+    pub(super) fn executors_overdue(&mut self, now: Now) {
+        if !self.awaits_executors {
+            return;
+        }
+        let timeout = format_duration(self.options.executor_reregistration_timeout);
+        for executor in self.missing() {
+            let state = self.gone_or_lost(&executor.key);
+            self.doom(
+                now,
+                &executor,
+                state,
+                Reason::ExecutorReregistrationTimeout,
+                format!("Executor did not reregister within {timeout}"),
+            );
+        }
+        self.awaits_executors = false;
+        self.connect_now(now);
+    }
+}
+
+/// As wait(2) gives it.
+fn wait_status(exit: &Exit) -> Option<i32> {
+    match exit {
+        Exit::Code(code) => Some((code & 0xff) << 8),
+        Exit::Signal(number) => Some(*number),
+        Exit::LaunchFailed(_) | Exit::Unknown(_) => None,
+    }
+}

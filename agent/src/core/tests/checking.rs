@@ -1,0 +1,311 @@
+//! Health checks and checks: when a task is looked at, and what follows from what is seen.
+
+use std::time::Duration;
+
+use meseta_proto::mesos::v1 as pb;
+use meseta_proto::mesos::v1::TaskState::{TaskError, TaskKilled, TaskRunning};
+use meseta_proto::mesos::v1::task_status::Reason;
+use meseta_resources::ContainerId;
+
+use super::simulation::{Seen, Simulation, task};
+use crate::core::{Exit, Input, Look, Probe, Sight};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn command() -> pb::CommandInfo {
+    pb::CommandInfo {
+        value: Some("check".to_owned()),
+        ..pb::CommandInfo::default()
+    }
+}
+
+fn health(consecutive_failures: u32, grace: f64) -> pb::HealthCheck {
+    pb::HealthCheck {
+        r#type: Some(pb::health_check::Type::Command.into()),
+        command: Some(command()),
+        delay_seconds: Some(3.0),
+        interval_seconds: Some(10.0),
+        timeout_seconds: Some(5.0),
+        consecutive_failures: Some(consecutive_failures),
+        grace_period_seconds: Some(grace),
+        ..pb::HealthCheck::default()
+    }
+}
+
+fn checked(change: impl FnOnce(&mut pb::TaskInfo)) -> (Simulation, ContainerId) {
+    let mut simulation = Simulation::registered();
+    let mut info = task("t");
+    change(&mut info);
+    let container = simulation.running(info);
+    (simulation, container)
+}
+
+impl Simulation {
+    fn probe(&mut self) -> Option<Probe> {
+        let at = self
+            .seen
+            .iter()
+            .position(|seen| matches!(seen, Seen::Probe(_)))?;
+        match self.seen.remove(at) {
+            Seen::Probe(probe) => Some(*probe),
+            _ => None,
+        }
+    }
+
+    fn sees(&mut self, probe: &Probe, sight: Sight) -> Vec<pb::TaskStatus> {
+        self.step(Input::Probed {
+            container: probe.container.clone(),
+            id: probe.id,
+            sight,
+        });
+        self.acknowledge_all()
+    }
+
+    /// Lets time pass to the next look and answers it.
+    fn next(&mut self, after: Duration, sight: Sight) -> Vec<pb::TaskStatus> {
+        self.advance(after);
+        let probe = self.probe().expect("a look is due");
+        assert!(self.probe().is_none(), "one look at a time");
+        self.sees(&probe, sight)
+    }
+}
+
+#[test]
+fn the_first_look_comes_after_the_delay_and_the_next_after_the_interval() {
+    let (mut simulation, _) = checked(|info| info.health_check = Some(health(3, 0.0).into()));
+    simulation.advance(3 * SECOND - Duration::from_millis(1));
+    assert!(simulation.probe().is_none());
+    simulation.advance(Duration::from_millis(1));
+    let probe = simulation.probe().expect("due");
+    assert_eq!(probe.timeout, 5 * SECOND);
+    let Look::Command(plan) = &probe.look else {
+        panic!("{probe:?}");
+    };
+    assert!(
+        plan.container
+            .as_str()
+            .starts_with(probe.container.as_str())
+    );
+    assert_eq!(
+        plan.command().and_then(|one| one.value.clone()),
+        command().value
+    );
+    // While it is under way there is no other.
+    simulation.advance(30 * SECOND);
+    assert!(simulation.probe().is_none());
+    simulation.sees(&probe, Sight::ExitCode(0));
+    simulation.advance(10 * SECOND - Duration::from_millis(1));
+    assert!(simulation.probe().is_none());
+    simulation.advance(Duration::from_millis(1));
+    assert!(simulation.probe().is_some());
+}
+
+#[test]
+fn health_is_told_when_it_changes_and_every_failure_that_counts() {
+    let (mut simulation, _) = checked(|info| info.health_check = Some(health(9, 0.0).into()));
+    let told = simulation.next(3 * SECOND, Sight::ExitCode(0));
+    assert_eq!(told.len(), 1);
+    assert_eq!(told[0].state(), TaskRunning);
+    assert_eq!(told[0].reason(), Reason::TaskHealthCheckStatusUpdated);
+    assert_eq!(told[0].healthy, Some(true));
+    assert!(simulation.next(10 * SECOND, Sight::ExitCode(0)).is_empty());
+    for _ in 0..2 {
+        let told = simulation.next(10 * SECOND, Sight::ExitCode(1));
+        assert_eq!(told[0].healthy, Some(false));
+    }
+    let told = simulation.next(10 * SECOND, Sight::ExitCode(0));
+    assert_eq!(told[0].healthy, Some(true));
+}
+
+#[test]
+fn too_many_failures_in_a_row_kill_the_task() {
+    let (mut simulation, container) =
+        checked(|info| info.health_check = Some(health(2, 0.0).into()));
+    simulation.next(3 * SECOND, Sight::ExitCode(1));
+    simulation.next(10 * SECOND, Sight::ExitCode(0));
+    simulation.next(10 * SECOND, Sight::Nothing("it took too long".to_owned()));
+    assert!(simulation.kills().is_empty());
+    simulation.next(10 * SECOND, Sight::ExitCode(7));
+    assert_eq!(simulation.kills(), [3 * SECOND]);
+    // Not longer than the master may be silent.
+    simulation.advance(20 * SECOND);
+    assert!(simulation.probe().is_none());
+    simulation.end(&container, Exit::Signal(15));
+    let told = simulation.acknowledge_all();
+    assert_eq!(told[0].state(), TaskKilled);
+    assert_eq!(told[0].healthy, Some(false));
+}
+
+#[test]
+fn failures_in_the_grace_period_do_not_count_until_the_first_success() {
+    let (mut simulation, _) = checked(|info| info.health_check = Some(health(1, 20.0).into()));
+    assert!(simulation.next(3 * SECOND, Sight::ExitCode(1)).is_empty());
+    assert!(simulation.next(10 * SECOND, Sight::ExitCode(1)).is_empty());
+    assert!(simulation.kills().is_empty());
+    // 23 s: the grace is over.
+    simulation.next(10 * SECOND, Sight::ExitCode(1));
+    assert_eq!(simulation.kills().len(), 1);
+
+    let (mut simulation, _) = checked(|info| info.health_check = Some(health(1, 60.0).into()));
+    simulation.next(3 * SECOND, Sight::ExitCode(0));
+    simulation.next(10 * SECOND, Sight::ExitCode(1));
+    assert_eq!(simulation.kills().len(), 1);
+}
+
+#[test]
+fn http_is_healthy_from_200_to_399_and_tcp_when_it_connects() {
+    for (sight, healthy) in [
+        (Sight::Status(200), true),
+        (Sight::Status(399), true),
+        (Sight::Status(400), false),
+        (Sight::Status(199), false),
+        (Sight::Connected(true), true),
+        (Sight::Connected(false), false),
+    ] {
+        let (mut simulation, _) = checked(|info| {
+            info.health_check = Some(
+                pb::HealthCheck {
+                    r#type: Some(pb::health_check::Type::Http.into()),
+                    http: Some(pb::health_check::HttpCheckInfo {
+                        port: 80,
+                        path: Some("/health".to_owned()),
+                        ..Default::default()
+                    }),
+                    grace_period_seconds: Some(0.0),
+                    ..pb::HealthCheck::default()
+                }
+                .into(),
+            );
+        });
+        // The default delay.
+        simulation.advance(15 * SECOND);
+        let probe = simulation.probe().expect("due");
+        assert_eq!(probe.timeout, 20 * SECOND);
+        let Look::Http { url } = &probe.look else {
+            panic!("{probe:?}");
+        };
+        assert_eq!(url, "http://127.0.0.1:80/health");
+        let told = simulation.sees(&probe, sight.clone());
+        assert_eq!(told[0].healthy, Some(healthy), "{sight:?}");
+    }
+}
+
+#[test]
+fn a_check_is_told_when_it_changes_and_never_kills() {
+    let (mut simulation, container) = checked(|info| {
+        info.check = Some(
+            pb::CheckInfo {
+                r#type: Some(pb::check_info::Type::Command.into()),
+                command: Some(pb::check_info::Command { command: command() }),
+                delay_seconds: Some(0.0),
+                interval_seconds: Some(1.0),
+                ..pb::CheckInfo::default()
+            }
+            .into(),
+        );
+    });
+    let code = |told: &[pb::TaskStatus]| {
+        let status = told[0].check_status.as_ref().expect("a check status");
+        status.command.as_ref().expect("of a command").exit_code
+    };
+    // RUNNING told the type, and nothing seen.
+    let snapshot = simulation.core.snapshot();
+    let running = snapshot.tasks().next().expect("a task").statuses.clone();
+    assert_eq!(code(&running[1..]), None);
+    let told = simulation.next(Duration::ZERO, Sight::ExitCode(0));
+    assert_eq!(told[0].reason(), Reason::TaskCheckStatusUpdated);
+    assert_eq!(told[0].healthy, None);
+    assert_eq!(code(&told), Some(0));
+    assert!(simulation.next(SECOND, Sight::ExitCode(0)).is_empty());
+    assert_eq!(code(&simulation.next(SECOND, Sight::ExitCode(1))), Some(1));
+    let told = simulation.next(SECOND, Sight::Nothing("it took too long".to_owned()));
+    assert_eq!(code(&told), None);
+    assert!(simulation.kills().is_empty());
+    // The last word carries what was seen last.
+    simulation.next(SECOND, Sight::ExitCode(5));
+    simulation.end(&container, Exit::Code(0));
+    assert_eq!(code(&simulation.acknowledge_all()), Some(5));
+}
+
+#[test]
+fn a_task_can_have_both_and_reconciliation_sees_both() {
+    let (mut simulation, _) = checked(|info| {
+        info.health_check = Some(health(3, 0.0).into());
+        info.check = Some(
+            pb::CheckInfo {
+                r#type: Some(pb::check_info::Type::Tcp.into()),
+                tcp: Some(pb::check_info::Tcp { port: 80 }),
+                delay_seconds: Some(1.0),
+                interval_seconds: Some(100.0),
+                ..pb::CheckInfo::default()
+            }
+            .into(),
+        );
+    });
+    let told = simulation.next(SECOND, Sight::Connected(true));
+    assert_eq!(told[0].healthy, None);
+    let told = simulation.next(2 * SECOND, Sight::ExitCode(0));
+    assert_eq!(told[0].healthy, Some(true));
+    let tcp = told[0].check_status.clone().and_then(|status| status.tcp);
+    assert_eq!(tcp.and_then(|tcp| tcp.succeeded), Some(true));
+    // Also in another life of the agent.
+    simulation.crash(false);
+    simulation.register();
+    let snapshot = simulation.core.snapshot();
+    let task = snapshot.tasks().next().expect("the task");
+    assert_eq!(task.healthy, Some(true));
+    assert!(task.check_status.is_some());
+    simulation.advance(3 * SECOND);
+    assert!(simulation.probe().is_some());
+}
+
+#[test]
+fn nothing_is_looked_at_once_a_task_is_to_end() {
+    let (mut simulation, _) = checked(|info| info.health_check = Some(health(1, 0.0).into()));
+    simulation.advance(3 * SECOND);
+    let probe = simulation.probe().expect("due");
+    simulation.kill("t", None);
+    assert!(simulation.sees(&probe, Sight::ExitCode(1)).is_empty());
+    simulation.advance(60 * SECOND);
+    assert!(simulation.probe().is_none());
+}
+
+#[test]
+fn checks_that_cannot_be_carried_out_are_refused_in_mesoss_words() {
+    type Change = Box<dyn FnOnce(&mut pb::HealthCheck)>;
+    let cases: Vec<(Change, &str)> = vec![
+        (Box::new(|one| one.r#type = None), "must specify 'type'"),
+        (
+            Box::new(|one| one.command = None),
+            "Expecting 'command' to be set for COMMAND health check",
+        ),
+        (
+            Box::new(|one| one.command = Some(pb::CommandInfo::default())),
+            "Command health check must contain 'shell command'",
+        ),
+        (
+            Box::new(|one| one.r#type = Some(pb::health_check::Type::Http.into())),
+            "Expecting 'http' to be set",
+        ),
+        (
+            Box::new(|one| one.r#type = Some(pb::health_check::Type::Tcp.into())),
+            "Expecting 'tcp' to be set",
+        ),
+        (
+            Box::new(|one| one.timeout_seconds = Some(-1.0)),
+            "Expecting 'timeout_seconds' to be non-negative",
+        ),
+    ];
+    for (spoil, message) in cases {
+        let mut simulation = Simulation::registered();
+        let mut info = task("t");
+        let mut check = health(1, 0.0);
+        spoil(&mut check);
+        info.health_check = Some(check.into());
+        simulation.run(info);
+        let told = simulation.acknowledge_all();
+        assert_eq!(told[0].state(), TaskError);
+        let text = told[0].message.clone().unwrap_or_default();
+        assert!(text.contains(message), "{text} lacks {message}");
+    }
+}

@@ -1,0 +1,556 @@
+//! Executors of frameworks: the conversation with them, and every way in which they end.
+
+use std::time::Duration;
+
+use meseta_proto::meseta::v1 as wire;
+use meseta_proto::meseta::v1::agent_frame::Message as FromAgent;
+use meseta_proto::meseta::v1::master_frame::Message as ToAgent;
+use meseta_proto::mesos::v1 as pb;
+use meseta_proto::mesos::v1::TaskState::{
+    TaskDropped, TaskFailed, TaskFinished, TaskGone, TaskKilled, TaskLost, TaskRunning,
+};
+use meseta_proto::mesos::v1::executor::event::Type;
+use meseta_proto::mesos::v1::executor::{Event, call};
+use meseta_proto::mesos::v1::framework_info::capability::Type as FrameworkCapability;
+use meseta_proto::mesos::v1::task_status::{Reason, Source};
+use meseta_resources::{ContainerId, ExecutorId, FrameworkId};
+
+use super::simulation::{FRAMEWORK, Seen, Simulation, framework_id, scalar, task, task_id};
+use crate::core::{ConnectionId, Ending, Exit, Input, Limitation, State};
+
+const SECOND: Duration = Duration::from_secs(1);
+const EXECUTOR: &str = "e";
+
+pub(super) fn executor_info(kind: pb::executor_info::Type) -> pb::ExecutorInfo {
+    pb::ExecutorInfo {
+        r#type: Some(kind.into()),
+        executor_id: pb::ExecutorId {
+            value: EXECUTOR.to_owned(),
+        },
+        framework_id: Some(framework_id()),
+        command: (kind == pb::executor_info::Type::Custom).then(|| pb::CommandInfo {
+            value: Some("./executor".to_owned()),
+            ..pb::CommandInfo::default()
+        }),
+        resources: vec![scalar("cpus", 0.1), scalar("mem", 32.0)],
+        ..pb::ExecutorInfo::default()
+    }
+}
+
+fn custom(id: &str) -> pb::TaskInfo {
+    let info = executor_info(pb::executor_info::Type::Custom);
+    pb::TaskInfo {
+        command: None,
+        executor: Some(Box::new(info)),
+        ..task(id)
+    }
+}
+
+fn status(task: &str, state: pb::TaskState, uuid: u8) -> pb::TaskStatus {
+    pb::TaskStatus {
+        task_id: task_id(task),
+        state: state.into(),
+        source: Some(Source::Executor.into()),
+        uuid: Some(vec![uuid; 16]),
+        ..pb::TaskStatus::default()
+    }
+}
+
+fn ids() -> (FrameworkId, ExecutorId) {
+    (
+        FrameworkId::new(FRAMEWORK).expect("an id"),
+        ExecutorId::new(EXECUTOR).expect("an id"),
+    )
+}
+
+impl Simulation {
+    fn run_custom(&mut self, id: &str, launch_executor: bool) {
+        let framework = self.framework();
+        self.tell(ToAgent::RunTask(wire::RunTask {
+            framework,
+            task: custom(id),
+            launch_executor,
+            resource_version_uuid: None,
+            accepted_time: None,
+        }));
+    }
+
+    fn subscribe(&mut self, connection: u64, subscribe: call::Subscribe) {
+        let (framework, executor) = ids();
+        self.step(Input::ExecutorSubscribed {
+            connection: ConnectionId(connection),
+            framework,
+            executor,
+            subscribe: Box::new(subscribe),
+        });
+    }
+
+    fn tells(&mut self, status: pb::TaskStatus) {
+        let (framework, executor) = ids();
+        self.step(Input::ExecutorUpdate {
+            framework,
+            executor,
+            status: Box::new(status),
+        });
+    }
+
+    /// Takes what the executor was told on a stream.
+    fn told(&mut self, connection: u64) -> Vec<Event> {
+        let seen = std::mem::take(&mut self.seen);
+        let mut told = Vec::new();
+        for one in seen {
+            match one {
+                Seen::Told(ConnectionId(to), event) if to == connection => told.push(event),
+                other => self.seen.push(other),
+            }
+        }
+        told
+    }
+
+    /// Answers the resizes that were asked for; with their memory in MB.
+    pub(super) fn resize(&mut self, failed: Option<&str>) -> Vec<u64> {
+        let mut sizes = Vec::new();
+        while let Some(at) = self
+            .seen
+            .iter()
+            .position(|seen| matches!(seen, Seen::Resize(..)))
+        {
+            let Seen::Resize(container, demand) = self.seen.remove(at) else {
+                unreachable!("just found");
+            };
+            sizes.push(demand.mem_bytes.unwrap_or_default() >> 20);
+            self.step(Input::Resized {
+                container,
+                failed: failed.map(str::to_owned),
+            });
+        }
+        sizes
+    }
+
+    /// An executor that is subscribed on stream 1 and was given task `a`.
+    fn with_executor() -> (Self, ContainerId) {
+        let mut simulation = Self::registered();
+        simulation.run_custom("a", true);
+        let container = simulation.launched();
+        simulation.start(&container);
+        simulation.subscribe(1, call::Subscribe::default());
+        assert_eq!(kinds(&simulation.told(1)), [Type::Subscribed, Type::Launch]);
+        (simulation, container)
+    }
+}
+
+fn kinds(events: &[Event]) -> Vec<Type> {
+    events.iter().map(Event::r#type).collect()
+}
+
+fn exits(frames: &[FromAgent]) -> usize {
+    let exited = |frame: &&FromAgent| matches!(frame, FromAgent::ExecutorExited(_));
+    frames.iter().filter(exited).count()
+}
+
+#[test]
+fn an_executor_is_told_who_it_is_and_then_its_task() {
+    let mut simulation = Simulation::registered();
+    simulation.run_custom("a", true);
+    let container = simulation.launched();
+    // It may be quicker than the word that it started.
+    simulation.subscribe(1, call::Subscribe::default());
+    assert_eq!(kinds(&simulation.told(1)), [Type::Subscribed]);
+    simulation.start(&container);
+    let events = simulation.told(1);
+    assert_eq!(kinds(&events), [Type::Launch]);
+    let launch = events[0].launch.as_ref().expect("a launch");
+    assert_eq!(launch.task.task_id.value, "a");
+    assert!(launch.task.executor.is_some());
+}
+
+#[test]
+fn updates_are_durable_then_acknowledged_to_the_executor() {
+    let (mut simulation, _) = Simulation::with_executor();
+    simulation.quick_disk = false;
+    simulation.tells(status("a", TaskRunning, 1));
+    assert!(simulation.told(1).is_empty());
+    assert!(simulation.take_updates().is_empty());
+    simulation.flush(usize::MAX);
+    simulation.quick_disk = true;
+    assert_eq!(kinds(&simulation.told(1)), [Type::Acknowledged]);
+    let update = simulation.take_updates().remove(0).status;
+    assert_eq!(update.uuid.as_deref(), Some(&[1; 16][..]));
+    assert_eq!(update.source(), Source::Executor);
+    assert_eq!(update.executor_id.clone().expect("an id").value, EXECUTOR);
+    assert!(update.container_status.is_some());
+    // The same again: no second update, but another acknowledgement.
+    simulation.acknowledge(&update);
+    simulation.tells(status("a", TaskRunning, 1));
+    assert_eq!(kinds(&simulation.told(1)), [Type::Acknowledged]);
+    assert!(simulation.take_updates().is_empty());
+}
+
+#[test]
+fn a_container_grows_before_a_task_comes_and_shrinks_before_its_end_is_told() {
+    let (mut simulation, _) = Simulation::with_executor();
+    assert_eq!(simulation.resize(None), [0_u64; 0]);
+    simulation.run_custom("b", false);
+    assert!(simulation.told(1).is_empty());
+    // 32 of its own, 64 for each task.
+    assert_eq!(simulation.resize(None), [160]);
+    assert_eq!(kinds(&simulation.told(1)), [Type::Launch]);
+    simulation.tells(status("b", TaskFinished, 2));
+    assert!(simulation.take_updates().is_empty());
+    assert!(simulation.told(1).is_empty());
+    assert_eq!(simulation.resize(None), [96]);
+    assert_eq!(simulation.take_updates()[0].status.state(), TaskFinished);
+    assert_eq!(kinds(&simulation.told(1)), [Type::Acknowledged]);
+}
+
+#[test]
+fn a_container_that_cannot_grow_is_taken_down_and_its_tasks_told_gone() {
+    for (aware, state) in [(false, TaskLost), (true, TaskGone)] {
+        let mut simulation = Simulation::registered();
+        if aware {
+            simulation.capabilities = vec![FrameworkCapability::PartitionAware];
+        }
+        simulation.run_custom("a", true);
+        let container = simulation.launched();
+        simulation.start(&container);
+        simulation.subscribe(1, call::Subscribe::default());
+        simulation.run_custom("b", false);
+        simulation.resize(Some("no memory"));
+        assert_eq!(simulation.kills(), [Duration::ZERO]);
+        simulation.end(&container, Exit::Signal(9));
+        let told = simulation.acknowledge_all();
+        assert_eq!(told.len(), 2);
+        for status in told {
+            assert_eq!(status.state(), state);
+            assert_eq!(status.reason(), Reason::ContainerUpdateFailed);
+        }
+    }
+}
+
+#[test]
+fn an_executor_that_ends_ends_its_tasks_and_the_master_hears_of_it() {
+    let (mut simulation, container) = Simulation::with_executor();
+    simulation.tells(status("a", TaskRunning, 1));
+    simulation.acknowledge_all();
+    simulation.frames.clear();
+    simulation.end(&container, Exit::Code(3));
+    assert_eq!(exits(&simulation.frames), 1);
+    let FromAgent::ExecutorExited(exited) = simulation
+        .frames
+        .iter()
+        .find(|frame| matches!(frame, FromAgent::ExecutorExited(_)))
+        .expect("an exit")
+    else {
+        unreachable!("just found");
+    };
+    assert_eq!(exited.status, Some(3 << 8));
+    let told = simulation.acknowledge_all();
+    assert_eq!(told.len(), 1);
+    assert_eq!(told[0].state(), TaskFailed);
+    assert_eq!(told[0].reason(), Reason::ExecutorTerminated);
+    assert_eq!(told[0].source(), Source::Agent);
+    assert!(simulation.core.snapshot().frameworks.is_empty());
+    assert!(simulation.image().frameworks.is_empty());
+}
+
+#[test]
+fn want_of_memory_is_told_of_every_task_of_the_executor() {
+    let (mut simulation, container) = Simulation::with_executor();
+    simulation.step(Input::ContainerEnded {
+        container,
+        ending: Ending {
+            exit: Exit::Signal(9),
+            limitation: Some(Limitation {
+                reason: Reason::ContainerLimitationMemory,
+                message: "Memory limit exceeded".to_owned(),
+                resources: vec![scalar("mem", 160.0)],
+            }),
+        },
+    });
+    let told = simulation.acknowledge_all();
+    assert_eq!(told[0].reason(), Reason::ContainerLimitationMemory);
+    assert!(told[0].limitation.is_some());
+}
+
+#[test]
+fn kills_of_delivered_tasks_go_to_the_executor_and_wait_for_it() {
+    let (mut simulation, _) = Simulation::with_executor();
+    simulation.kill("a", Some(7 * SECOND));
+    let events = simulation.told(1);
+    assert_eq!(kinds(&events), [Type::Kill]);
+    let policy = events[0].kill.as_ref().and_then(|kill| kill.kill_policy);
+    assert!(policy.is_some_and(|policy| policy.grace_period.is_some()));
+    simulation.step(Input::ExecutorGone {
+        connection: ConnectionId(1),
+    });
+    simulation.kill("a", None);
+    simulation.subscribe(
+        2,
+        call::Subscribe {
+            unacknowledged_tasks: vec![custom("a")],
+            ..call::Subscribe::default()
+        },
+    );
+    assert_eq!(kinds(&simulation.told(2)), [Type::Subscribed, Type::Kill]);
+}
+
+#[test]
+fn a_task_killed_before_it_was_delivered_never_arrives_and_ends_an_idle_executor() {
+    let mut simulation = Simulation::registered();
+    simulation.run_custom("a", true);
+    let container = simulation.launched();
+    simulation.start(&container);
+    simulation.kill("a", None);
+    let told = simulation.acknowledge_all();
+    assert_eq!(told[0].state(), TaskKilled);
+    assert_eq!(told[0].reason(), Reason::TaskKilledDuringLaunch);
+    simulation.resize(None);
+    simulation.subscribe(1, call::Subscribe::default());
+    assert_eq!(kinds(&simulation.told(1)), [Type::Shutdown]);
+    simulation.advance(6 * SECOND);
+    assert_eq!(simulation.kills(), [Duration::ZERO]);
+    simulation.end(&container, Exit::Signal(9));
+    assert!(simulation.core.snapshot().frameworks.is_empty());
+}
+
+#[test]
+fn a_shutdown_is_told_and_enforced_after_the_grace() {
+    let (mut simulation, container) = Simulation::with_executor();
+    simulation.tell(ToAgent::ShutdownExecutor(wire::ShutdownExecutor {
+        framework_id: framework_id(),
+        executor_id: pb::ExecutorId {
+            value: EXECUTOR.to_owned(),
+        },
+    }));
+    assert_eq!(kinds(&simulation.told(1)), [Type::Shutdown]);
+    simulation.advance(4 * SECOND);
+    assert!(simulation.kills().is_empty());
+    simulation.advance(SECOND);
+    assert_eq!(simulation.kills(), [Duration::ZERO]);
+    simulation.end(&container, Exit::Signal(9));
+    let told = simulation.acknowledge_all();
+    assert_eq!(told[0].state(), TaskFailed);
+    assert_eq!(told[0].reason(), Reason::ExecutorTerminated);
+}
+
+#[test]
+fn an_executor_that_never_comes_is_taken_down() {
+    let mut simulation = Simulation::registered();
+    simulation.run_custom("a", true);
+    let container = simulation.launched();
+    simulation.start(&container);
+    simulation.advance(60 * SECOND);
+    assert_eq!(simulation.kills(), [Duration::ZERO]);
+    simulation.end(&container, Exit::Signal(9));
+    let told = simulation.acknowledge_all();
+    assert_eq!(told[0].state(), TaskFailed);
+    assert_eq!(told[0].reason(), Reason::ExecutorRegistrationTimeout);
+}
+
+#[test]
+fn what_cannot_be_launched_fails_the_task_and_frees_the_executor() {
+    let mut simulation = Simulation::registered();
+    simulation.run_custom("a", true);
+    let container = simulation.launched();
+    simulation.step(Input::LaunchFailed {
+        container,
+        cause: "no such user".to_owned(),
+    });
+    assert_eq!(exits(&simulation.frames), 1);
+    let told = simulation.acknowledge_all();
+    assert_eq!(told[0].state(), TaskFailed);
+    assert_eq!(told[0].reason(), Reason::ContainerLaunchFailed);
+    assert!(simulation.core.snapshot().frameworks.is_empty());
+}
+
+#[test]
+fn a_task_for_an_executor_that_is_gone_is_dropped_and_the_master_told() {
+    let mut simulation = Simulation::registered();
+    simulation.capabilities = vec![FrameworkCapability::PartitionAware];
+    simulation.run_custom("a", false);
+    assert_eq!(exits(&simulation.frames), 1);
+    let told = simulation.acknowledge_all();
+    assert_eq!(told[0].state(), TaskDropped);
+    assert_eq!(told[0].reason(), Reason::ExecutorTerminated);
+}
+
+#[test]
+fn messages_go_both_ways() {
+    let (mut simulation, _) = Simulation::with_executor();
+    let message = wire::ExecutorMessage {
+        framework_id: framework_id(),
+        executor_id: pb::ExecutorId {
+            value: EXECUTOR.to_owned(),
+        },
+        data: vec![0, 1, 2],
+    };
+    simulation.tell(ToAgent::ExecutorMessage(message.clone()));
+    let events = simulation.told(1);
+    assert_eq!(kinds(&events), [Type::Message]);
+    assert_eq!(events[0].message.as_ref().expect("one").data, [0, 1, 2]);
+    let (framework, executor) = ids();
+    simulation.step(Input::ExecutorMessage {
+        framework,
+        executor,
+        data: vec![9],
+    });
+    let sent = simulation.frames.last().cloned();
+    let expected = wire::ExecutorMessage {
+        data: vec![9],
+        ..message.clone()
+    };
+    assert_eq!(sent, Some(FromAgent::ExecutorMessage(expected)));
+    // To somebody who is not connected: counted, not kept.
+    simulation.step(Input::ExecutorGone {
+        connection: ConnectionId(1),
+    });
+    simulation.tell(ToAgent::ExecutorMessage(message));
+    let counters = simulation.core.snapshot().counters;
+    assert_eq!(counters.valid_framework_messages, 2);
+    assert_eq!(counters.invalid_framework_messages, 1);
+}
+
+#[test]
+fn after_a_restart_the_executor_comes_back_with_what_was_not_acknowledged() {
+    let (mut simulation, _) = Simulation::with_executor();
+    simulation.tells(status("a", TaskRunning, 1));
+    simulation.told(1);
+    simulation.take_updates();
+    simulation.crash(false);
+    // Registration waits for the executor.
+    assert_eq!(simulation.link, None);
+    assert_eq!(simulation.core.state(), State::Disconnected);
+    let finished = status("a", TaskFinished, 2);
+    simulation.subscribe(
+        1,
+        call::Subscribe {
+            unacknowledged_tasks: Vec::new(),
+            unacknowledged_updates: vec![
+                call::Update {
+                    status: status("a", TaskRunning, 1),
+                },
+                call::Update { status: finished },
+            ],
+        },
+    );
+    assert_eq!(simulation.resize(None), [32]);
+    let events = kinds(&simulation.told(1));
+    assert_eq!(events[0], Type::Subscribed);
+    assert_eq!(
+        events
+            .iter()
+            .filter(|kind| **kind == Type::Acknowledged)
+            .count(),
+        2
+    );
+    simulation.register();
+    let told: Vec<_> = simulation
+        .acknowledge_all()
+        .iter()
+        .map(pb::TaskStatus::state)
+        .collect();
+    assert_eq!(told, [TaskRunning, TaskFinished]);
+}
+
+#[test]
+fn an_executor_that_does_not_come_back_is_taken_down() {
+    let (mut simulation, container) = Simulation::with_executor();
+    simulation.tells(status("a", TaskRunning, 1));
+    simulation.acknowledge_all();
+    simulation.crash(false);
+    simulation.advance(SECOND);
+    assert_eq!(simulation.link, None);
+    simulation.advance(2 * SECOND);
+    assert!(simulation.link.is_some());
+    assert_eq!(simulation.kills().last(), Some(&Duration::ZERO));
+    simulation.register();
+    simulation.end(&container, Exit::Signal(9));
+    let told = simulation.acknowledge_all();
+    assert_eq!(told[0].state(), TaskLost);
+    assert_eq!(told[0].reason(), Reason::ExecutorReregistrationTimeout);
+}
+
+#[test]
+fn a_task_that_got_lost_on_its_way_is_dropped_and_one_that_waited_is_delivered() {
+    let (mut simulation, _) = Simulation::with_executor();
+    simulation.run_custom("b", false);
+    simulation.crash(false);
+    // It never saw `a`, and `b` was not sent yet.
+    simulation.subscribe(1, call::Subscribe::default());
+    simulation.resize(None);
+    simulation.register();
+    let told = simulation.acknowledge_all();
+    assert_eq!(told.len(), 1);
+    assert_eq!(told[0].task_id.value, "a");
+    assert_eq!(told[0].state(), TaskLost);
+    assert_eq!(told[0].reason(), Reason::AgentRestarted);
+    let launched: Vec<_> = simulation
+        .told(1)
+        .into_iter()
+        .filter_map(|event| event.launch)
+        .map(|launch| launch.task.task_id.value)
+        .collect();
+    assert_eq!(launched, ["b"]);
+}
+
+#[test]
+fn an_executor_gone_while_the_agent_was_down_ends_its_tasks() {
+    let (mut simulation, container) = Simulation::with_executor();
+    simulation.tells(status("a", TaskRunning, 1));
+    simulation.acknowledge_all();
+    simulation.machine.remove(&container);
+    simulation.crash(false);
+    simulation.register();
+    let told = simulation.acknowledge_all();
+    assert_eq!(told[0].state(), TaskFailed);
+    assert_eq!(told[0].reason(), Reason::AgentRestarted);
+    assert!(simulation.image().frameworks.is_empty());
+}
+
+#[test]
+fn a_second_stream_takes_the_place_of_the_first() {
+    let (mut simulation, _) = Simulation::with_executor();
+    let known = call::Subscribe {
+        unacknowledged_tasks: vec![custom("a")],
+        ..call::Subscribe::default()
+    };
+    simulation.subscribe(2, known);
+    assert!(
+        simulation
+            .seen
+            .iter()
+            .any(|seen| matches!(seen, Seen::HungUp(ConnectionId(1))))
+    );
+    // The end of the first means nothing any more.
+    simulation.step(Input::ExecutorGone {
+        connection: ConnectionId(1),
+    });
+    simulation.kill("a", None);
+    assert_eq!(kinds(&simulation.told(2)), [Type::Subscribed, Type::Kill]);
+}
+
+/// Mesos: a second terminal update after the first was acknowledged is passed on and acknowledged.
+#[test]
+fn duplicate_terminal_update_after_ack_of_an_executor() {
+    let (mut simulation, _) = Simulation::with_executor();
+    simulation.tells(status("a", TaskFinished, 1));
+    simulation.resize(None);
+    assert_eq!(simulation.acknowledge_all().len(), 1);
+    simulation.told(1);
+    simulation.tells(status("a", TaskKilled, 2));
+    let told = simulation.acknowledge_all();
+    assert_eq!(told.len(), 1);
+    assert_eq!(told[0].state(), TaskKilled);
+    assert_eq!(kinds(&simulation.told(1)), [Type::Acknowledged]);
+}
+
+#[test]
+fn a_word_about_somebody_elses_task_is_dropped() {
+    let (mut simulation, _) = Simulation::with_executor();
+    simulation.tells(status("unknown", TaskRunning, 1));
+    assert!(simulation.take_updates().is_empty());
+    assert_eq!(
+        simulation.core.snapshot().counters.invalid_status_updates,
+        1
+    );
+}

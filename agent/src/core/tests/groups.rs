@@ -1,0 +1,270 @@
+//! Groups of tasks: all of them or none, and what the end of one means for the others.
+
+use std::time::Duration;
+
+use meseta_proto::meseta::v1 as wire;
+use meseta_proto::meseta::v1::agent_frame::Message as FromAgent;
+use meseta_proto::meseta::v1::master_frame::Message as ToAgent;
+use meseta_proto::mesos::v1 as pb;
+use meseta_proto::mesos::v1::TaskState::{
+    TaskError, TaskFailed, TaskFinished, TaskKilled, TaskRunning, TaskStarting,
+};
+use meseta_proto::mesos::v1::task_status::Reason;
+use meseta_resources::ContainerId;
+
+use super::custom::executor_info;
+use super::simulation::{FRAMEWORK, Seen, Simulation, scalar, task};
+use crate::core::{Ending, Exit, Input, Limitation};
+
+impl Simulation {
+    fn run_group(&mut self, ids: &[&str], launch_executor: bool) {
+        let framework = self.framework();
+        self.tell(ToAgent::RunTaskGroup(wire::RunTaskGroup {
+            framework,
+            executor: executor_info(pb::executor_info::Type::Default),
+            task_group: pb::TaskGroupInfo {
+                tasks: ids.iter().map(|id| task(id)).collect(),
+            },
+            launch_executor,
+            resource_version_uuid: None,
+            accepted_time: None,
+        }));
+    }
+
+    fn launches(&mut self) -> Vec<ContainerId> {
+        let seen = std::mem::take(&mut self.seen);
+        let mut launches = Vec::new();
+        for one in seen {
+            match one {
+                Seen::Launch(container) => launches.push(container),
+                other => self.seen.push(other),
+            }
+        }
+        launches
+    }
+
+    /// A group of `a` and `b` that runs: the outer container, and those of the tasks.
+    fn with_group() -> (Self, ContainerId, [ContainerId; 2]) {
+        let mut simulation = Self::registered();
+        simulation.run_group(&["a", "b"], true);
+        let outer = simulation.launches().remove(0);
+        simulation.start(&outer);
+        let nested = simulation.launches();
+        for container in &nested {
+            simulation.start(container);
+        }
+        let told = simulation.acknowledge_all();
+        let states: Vec<_> = told.iter().map(pb::TaskStatus::state).collect();
+        assert_eq!(
+            states
+                .iter()
+                .filter(|state| **state == TaskStarting)
+                .count(),
+            2
+        );
+        assert_eq!(
+            states.iter().filter(|state| **state == TaskRunning).count(),
+            2
+        );
+        let [a, b] = nested.try_into().expect("two tasks");
+        (simulation, outer, [a, b])
+    }
+
+    fn told_ends(&mut self) -> Vec<(String, pb::TaskState)> {
+        self.resize(None);
+        let mut told: Vec<_> = self
+            .acknowledge_all()
+            .into_iter()
+            .map(|status| (status.task_id.value.clone(), status.state()))
+            .collect();
+        told.sort_by(|one, other| one.0.cmp(&other.0));
+        told
+    }
+}
+
+#[test]
+fn tasks_of_a_group_have_containers_inside_the_executors() {
+    let (simulation, outer, [a, b]) = Simulation::with_group();
+    for nested in [&a, &b] {
+        assert!(
+            nested.as_str().starts_with(&format!("{outer}+")),
+            "{nested}"
+        );
+    }
+    let snapshot = simulation.core.snapshot();
+    let executor = snapshot.executors().next().expect("an executor");
+    let message = crate::core::container_message(&a);
+    assert_eq!(message.parent.expect("a parent").value, outer.as_str());
+    // 32 of its own and 64 for each.
+    assert_eq!(executor.container.demand.mem_bytes, Some(160 << 20));
+    let tasks: Vec<_> = snapshot.tasks().map(|task| task.to_message()).collect();
+    assert!(tasks.iter().all(|task| task.executor_id.is_some()));
+}
+
+#[test]
+fn a_group_that_finishes_well_ends_its_executor() {
+    let (mut simulation, outer, [a, b]) = Simulation::with_group();
+    simulation.end(&a, Exit::Code(0));
+    assert_eq!(simulation.told_ends(), [("a".to_owned(), TaskFinished)]);
+    assert!(simulation.kills().is_empty());
+    simulation.end(&b, Exit::Code(0));
+    assert_eq!(simulation.told_ends(), [("b".to_owned(), TaskFinished)]);
+    // Nothing is left to do in it.
+    assert_eq!(simulation.kills(), [Duration::ZERO]);
+    simulation.end(&outer, Exit::Signal(9));
+    let exited = |frame: &FromAgent| matches!(frame, FromAgent::ExecutorExited(_));
+    assert!(simulation.frames.iter().any(exited));
+    assert!(simulation.image().frameworks.is_empty());
+}
+
+#[test]
+fn a_task_that_fails_or_is_killed_takes_its_group_along() {
+    for killed in [false, true] {
+        let (mut simulation, _, [a, b]) = Simulation::with_group();
+        if killed {
+            simulation.kill("a", None);
+        }
+        let before = simulation.kills().len();
+        simulation.end(&a, Exit::Code(7));
+        assert_eq!(simulation.kills().len(), before + 1);
+        let state = if killed { TaskKilled } else { TaskFailed };
+        assert_eq!(simulation.told_ends(), [("a".to_owned(), state)]);
+        simulation.end(&b, Exit::Signal(15));
+        assert_eq!(simulation.told_ends(), [("b".to_owned(), TaskKilled)]);
+    }
+}
+
+#[test]
+fn another_group_of_the_executor_is_not_touched() {
+    let (mut simulation, outer, [a, b]) = Simulation::with_group();
+    simulation.run_group(&["c"], false);
+    assert_eq!(simulation.resize(None), [224]);
+    let c = simulation.launches().remove(0);
+    assert!(c.as_str().starts_with(outer.as_str()));
+    simulation.start(&c);
+    simulation.acknowledge_all();
+    simulation.end(&a, Exit::Code(1));
+    simulation.end(&b, Exit::Signal(15));
+    assert_eq!(simulation.told_ends().len(), 2);
+    // One kill: of `b`.
+    assert_eq!(simulation.kills().len(), 1);
+    simulation.end(&c, Exit::Code(0));
+    assert_eq!(simulation.told_ends(), [("c".to_owned(), TaskFinished)]);
+}
+
+#[test]
+fn a_kill_before_the_launch_kills_the_whole_group() {
+    let mut simulation = Simulation::registered();
+    simulation.run_group(&["a", "b"], true);
+    let outer = simulation.launches().remove(0);
+    simulation.kill("b", None);
+    simulation.start(&outer);
+    assert!(simulation.launches().is_empty());
+    let told = simulation.acknowledge_all();
+    assert_eq!(told.len(), 2);
+    for status in told {
+        assert_eq!(status.state(), TaskKilled);
+        assert_eq!(status.reason(), Reason::TaskKilledDuringLaunch);
+    }
+    simulation.resize(None);
+    assert_eq!(simulation.kills(), [Duration::ZERO]);
+}
+
+#[test]
+fn of_a_group_with_an_invalid_task_nothing_runs() {
+    let mut simulation = Simulation::registered();
+    let framework = simulation.framework();
+    let mut bad = task("bad");
+    bad.command = None;
+    simulation.tell(ToAgent::RunTaskGroup(wire::RunTaskGroup {
+        framework,
+        executor: executor_info(pb::executor_info::Type::Default),
+        task_group: pb::TaskGroupInfo {
+            tasks: vec![task("good"), bad],
+        },
+        launch_executor: true,
+        resource_version_uuid: None,
+        accepted_time: None,
+    }));
+    assert!(simulation.launches().is_empty());
+    let told = simulation.acknowledge_all();
+    assert_eq!(told.len(), 2);
+    for status in told {
+        assert_eq!(status.state(), TaskError);
+        assert_eq!(status.reason(), Reason::TaskGroupInvalid);
+    }
+    assert!(simulation.image().frameworks.is_empty());
+}
+
+#[test]
+fn want_of_memory_ends_the_group_and_says_so() {
+    let (mut simulation, outer, _) = Simulation::with_group();
+    simulation.step(Input::ContainerEnded {
+        container: outer,
+        ending: Ending {
+            exit: Exit::Signal(9),
+            limitation: Some(Limitation {
+                reason: Reason::ContainerLimitationMemory,
+                message: "Memory limit exceeded".to_owned(),
+                resources: vec![scalar("mem", 160.0)],
+            }),
+        },
+    });
+    let told = simulation.acknowledge_all();
+    assert_eq!(told.len(), 2);
+    for status in told {
+        assert_eq!(status.state(), TaskFailed);
+        assert_eq!(status.reason(), Reason::ContainerLimitationMemory);
+    }
+    assert!(simulation.image().frameworks.is_empty());
+}
+
+#[test]
+fn a_group_goes_on_after_a_restart() {
+    let (mut simulation, outer, [a, b]) = Simulation::with_group();
+    simulation.crash(false);
+    simulation.register();
+    assert!(simulation.acknowledge_all().is_empty());
+    assert!(simulation.launches().is_empty());
+    simulation.end(&a, Exit::Code(0));
+    simulation.end(&b, Exit::Code(0));
+    assert_eq!(simulation.told_ends().len(), 2);
+    simulation.end(&outer, Exit::Signal(9));
+    assert!(simulation.image().frameworks.is_empty());
+}
+
+#[test]
+fn a_group_that_reached_the_disk_in_part_is_not_begun() {
+    let mut simulation = Simulation::registered();
+    simulation.quick_disk = false;
+    simulation.run_group(&["a", "b"], true);
+    // The framework, the executor, and one of the two tasks.
+    simulation.flush(3);
+    simulation.crash(false);
+    simulation.flush(usize::MAX);
+    simulation.quick_disk = true;
+    simulation.advance(Duration::from_secs(3));
+    simulation.register();
+    assert!(simulation.launches().is_empty());
+    let told = simulation.acknowledge_all();
+    assert_eq!(told.len(), 1);
+    assert_eq!(told[0].state(), TaskFailed);
+    assert!(simulation.image().frameworks.is_empty());
+}
+
+#[test]
+fn the_end_of_a_framework_ends_its_groups() {
+    let (mut simulation, outer, [a, b]) = Simulation::with_group();
+    simulation.tell(ToAgent::ShutdownFramework(wire::ShutdownFramework {
+        framework_id: pb::FrameworkId {
+            value: FRAMEWORK.to_owned(),
+        },
+    }));
+    assert_eq!(simulation.kills().len(), 2);
+    simulation.end(&a, Exit::Signal(15));
+    simulation.end(&b, Exit::Signal(15));
+    simulation.resize(None);
+    simulation.end(&outer, Exit::Signal(9));
+    assert!(simulation.core.snapshot().frameworks.is_empty());
+    assert!(simulation.image().frameworks.is_empty());
+}

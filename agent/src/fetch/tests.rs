@@ -1,0 +1,339 @@
+//! Archives of every kind, and everything that a hostile one tries.
+
+use std::io::Write as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use meseta_proto::mesos::v1::command_info::Uri;
+
+use super::{Limits, fetch};
+
+struct Site {
+    dir: tempfile::TempDir,
+}
+
+impl Site {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        std::fs::create_dir(dir.path().join("sandbox")).expect("made");
+        Self { dir }
+    }
+
+    fn sandbox(&self) -> std::path::PathBuf {
+        self.dir.path().join("sandbox")
+    }
+
+    fn give(&self, name: &str, bytes: &[u8]) -> Uri {
+        let path = self.dir.path().join(name);
+        std::fs::write(&path, bytes).expect("written");
+        Uri {
+            value: path.display().to_string(),
+            ..Uri::default()
+        }
+    }
+
+    fn fetch(&self, uri: Uri) -> Result<(), String> {
+        self.fetch_within(uri, Limits::default())
+    }
+
+    fn fetch_within(&self, uri: Uri, limits: Limits) -> Result<(), String> {
+        let wanted = Arc::new(AtomicBool::new(false));
+        fetch(&[uri], &self.sandbox(), None, limits, &wanted).map_err(|error| error.to_string())
+    }
+
+    fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.sandbox().join(name)).unwrap_or_default()
+    }
+
+    /// Whether nothing but what was given is beside the sandbox.
+    fn outside(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.dir.path()).expect("a folder");
+        let mut names: Vec<_> = entries
+            .flatten()
+            .map(|entry| entry.file_name().to_string_lossy().into_owned())
+            .collect();
+        names.sort();
+        names
+    }
+}
+
+fn header(kind: tar::EntryType, name: &str, size: usize) -> tar::Header {
+    let mut header = tar::Header::new_gnu();
+    let bytes = header.as_mut_bytes();
+    // Set by hand: the library refuses to write what the tests are about.
+    bytes[..name.len()].copy_from_slice(name.as_bytes());
+    header.set_entry_type(kind);
+    header.set_size(u64::try_from(size).expect("small"));
+    header.set_mode(0o4755);
+    header.set_cksum();
+    header
+}
+
+fn tar_of(entries: &[(tar::EntryType, &str, &str)]) -> Vec<u8> {
+    let mut builder = tar::Builder::new(Vec::new());
+    for (kind, name, content) in entries {
+        let is_link = matches!(kind, tar::EntryType::Symlink | tar::EntryType::Link);
+        let mut header = header(*kind, name, if is_link { 0 } else { content.len() });
+        if is_link {
+            let bytes = header.as_mut_bytes();
+            bytes[157..157 + content.len()].copy_from_slice(content.as_bytes());
+            header.set_cksum();
+            builder.append(&header, std::io::empty()).expect("written");
+        } else {
+            builder
+                .append(&header, content.as_bytes())
+                .expect("written");
+        }
+    }
+    builder.into_inner().expect("an archive")
+}
+
+fn gz(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    encoder.write_all(bytes).expect("written");
+    encoder.finish().expect("an archive")
+}
+
+use tar::EntryType::{Directory, Link, Regular, Symlink};
+
+#[test]
+fn a_tar_is_unpacked_with_its_folders_links_and_permissions() {
+    let site = Site::new();
+    let long = format!("{}/file", "d".repeat(90));
+    let archive = tar_of(&[
+        (Directory, "bin/", ""),
+        (Regular, "./bin/tool", "#!/bin/sh"),
+        (Symlink, "bin/alias", "tool"),
+        (Link, "bin/same", "bin/tool"),
+        (Regular, &long, "deep"),
+    ]);
+    let uri = site.give("a.tgz", &gz(&archive));
+    site.fetch(uri).expect("fetched");
+    assert_eq!(site.read("bin/alias"), "#!/bin/sh");
+    assert_eq!(site.read("bin/same"), "#!/bin/sh");
+    assert_eq!(site.read(&long), "deep");
+    let mode = std::fs::metadata(site.sandbox().join("bin/tool")).expect("there");
+    // Set-id bits are not kept.
+    let mode = std::os::unix::fs::PermissionsExt::mode(&mode.permissions());
+    assert_eq!(mode & 0o7777, 0o755);
+    // Mesos leaves the archive there too.
+    assert!(site.sandbox().join("a.tgz").exists());
+}
+
+#[test]
+fn names_longer_than_a_header_are_read_in_both_dialects() {
+    for pax in [false, true] {
+        let site = Site::new();
+        let name = format!("{}/{}", "a".repeat(120), "b".repeat(120));
+        let mut builder = tar::Builder::new(Vec::new());
+        if pax {
+            let record = format!(" path={name}\n");
+            let length = (record.len()..).find(|n| record.len() + n.to_string().len() == *n);
+            let record = format!("{}{record}", length.expect("a length"));
+            let header = header(tar::EntryType::XHeader, "pax", record.len());
+            builder.append(&header, record.as_bytes()).expect("written");
+        } else {
+            let header = header(tar::EntryType::GNULongName, "././@LongLink", name.len());
+            builder.append(&header, name.as_bytes()).expect("written");
+        }
+        builder
+            .append(&header(Regular, "short", 4), "text".as_bytes())
+            .expect("written");
+        let uri = site.give("a.tar", &builder.into_inner().expect("an archive"));
+        site.fetch(uri).expect("fetched");
+        assert_eq!(site.read(&name), "text");
+        assert!(!site.sandbox().join("short").exists());
+    }
+}
+
+#[test]
+fn a_zip_and_a_plain_gz_are_unpacked() {
+    let site = Site::new();
+    let mut zip = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
+    let options = zip::write::SimpleFileOptions::default().unix_permissions(0o700);
+    zip.start_file("dir/run.sh", options).expect("begun");
+    zip.write_all(b"run").expect("written");
+    zip.add_symlink("link", "dir/run.sh", options)
+        .expect("linked");
+    let bytes = zip.finish().expect("an archive").into_inner();
+    site.fetch(site.give("a.zip", &bytes)).expect("fetched");
+    assert_eq!(site.read("dir/run.sh"), "run");
+    assert_eq!(site.read("link"), "run");
+    site.fetch(site.give("text.gz", &gz(b"plain")))
+        .expect("fetched");
+    assert_eq!(site.read("text"), "plain");
+}
+
+#[test]
+fn what_leads_out_of_the_sandbox_is_refused_and_nothing_is_written_there() {
+    let outside = "/tmp/meseta-fetch-test-escape";
+    for entries in [
+        vec![(Regular, "../escaped", "x")],
+        vec![(Regular, "a/../../escaped", "x")],
+        vec![(Regular, outside, "x")],
+        vec![(Directory, "../escaped", "")],
+        vec![(Symlink, "out", ".."), (Regular, "out/escaped", "x")],
+        vec![
+            (Symlink, "out", "/tmp"),
+            (Regular, "out/meseta-fetch-test-escape", "x"),
+        ],
+        vec![(Symlink, "../escaped", "x")],
+        vec![(Link, "in", "../a.tar")],
+        vec![(Symlink, "out", ".."), (Link, "in", "out/a.tar")],
+    ] {
+        let site = Site::new();
+        let uri = site.give("a.tar", &tar_of(&entries));
+        let refused = site.fetch(uri);
+        assert!(refused.is_err(), "{entries:?}");
+        assert_eq!(site.outside(), ["a.tar", "sandbox"], "{entries:?}");
+        assert!(!Path::new(outside).exists(), "{entries:?}");
+    }
+    // A link that leads out is only a link: nothing is written through it, its last part included.
+    let site = Site::new();
+    let entries = [
+        (Symlink, "stdout", "../precious"),
+        (Regular, "stdout", "mine"),
+    ];
+    std::fs::write(site.dir.path().join("precious"), "precious").expect("written");
+    site.fetch(site.give("a.tar", &tar_of(&entries)))
+        .expect("fetched");
+    let precious = std::fs::read_to_string(site.dir.path().join("precious"));
+    assert_eq!(precious.expect("there"), "precious");
+    assert_eq!(site.read("stdout"), "mine");
+}
+
+#[test]
+fn a_zip_that_leads_out_is_refused() {
+    for name in [
+        "../escaped",
+        "/tmp/meseta-fetch-test-escape",
+        "a/../../escaped",
+    ] {
+        let site = Site::new();
+        let mut zip = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
+        let options = zip::write::SimpleFileOptions::default();
+        // The writer tidies names, so one of the same length is put in its place afterwards.
+        let stand_in = "x".repeat(name.len());
+        zip.start_file(stand_in.as_str(), options).expect("begun");
+        zip.write_all(b"text").expect("written");
+        let mut bytes = zip.finish().expect("an archive").into_inner();
+        for at in 0..bytes.len() - name.len() {
+            if bytes[at..].starts_with(stand_in.as_bytes()) {
+                bytes[at..at + name.len()].copy_from_slice(name.as_bytes());
+            }
+        }
+        assert!(site.fetch(site.give("a.zip", &bytes)).is_err(), "{name}");
+        assert_eq!(site.outside(), ["a.zip", "sandbox"], "{name}");
+    }
+}
+
+#[test]
+fn bombs_end_at_their_limits() {
+    let bytes = Limits {
+        bytes: 1 << 20,
+        entries: 1000,
+    };
+    let site = Site::new();
+    let bomb = gz(&vec![0; 64 << 20]);
+    assert!(bomb.len() < 1 << 19);
+    let error = site.fetch_within(site.give("bomb.gz", &bomb), bytes);
+    assert!(error.expect_err("refused").contains("larger than"));
+    let written = std::fs::metadata(site.sandbox().join("bomb"))
+        .expect("begun")
+        .len();
+    assert!(written <= 1 << 20, "{written}");
+
+    let site = Site::new();
+    let names: Vec<_> = (0..2000).map(|number| format!("f{number}")).collect();
+    let entries: Vec<_> = names
+        .iter()
+        .map(|name| (Regular, name.as_str(), ""))
+        .collect();
+    let error = site.fetch_within(site.give("many.tgz", &gz(&tar_of(&entries))), bytes);
+    assert!(error.expect_err("refused").contains("more entries"));
+
+    // A name as long as a disk must not be read into memory.
+    let site = Site::new();
+    let name = "n".repeat(1 << 20);
+    let mut builder = tar::Builder::new(Vec::new());
+    let header = header(tar::EntryType::GNULongName, "././@LongLink", name.len());
+    builder.append(&header, name.as_bytes()).expect("written");
+    let archive = builder.into_inner().expect("an archive");
+    let error = site.fetch(site.give("name.tgz", &gz(&archive)));
+    assert!(error.expect_err("refused").contains("too long"));
+}
+
+#[test]
+fn damaged_archives_are_refused_without_a_panic() {
+    let archive = gz(&tar_of(&[(Regular, "file", "text")]));
+    for end in [0, 5, archive.len() / 2, archive.len() - 1] {
+        for name in ["a.tgz", "a.zip", "a.txz", "a.tbz2"] {
+            let site = Site::new();
+            let _ = site.fetch(site.give(name, &archive[..end]));
+            assert_eq!(site.outside(), [name, "sandbox"]);
+        }
+    }
+}
+
+#[test]
+fn executables_are_not_unpacked_and_names_can_be_chosen() {
+    let site = Site::new();
+    let archive = gz(&tar_of(&[(Regular, "file", "text")]));
+    let executable = Uri {
+        executable: Some(true),
+        output_file: Some("sub/run.tgz".to_owned()),
+        ..site.give("a.tgz", &archive)
+    };
+    site.fetch(executable).expect("fetched");
+    assert!(!site.sandbox().join("file").exists());
+    let mode = std::fs::metadata(site.sandbox().join("sub/run.tgz")).expect("there");
+    let mode = std::os::unix::fs::PermissionsExt::mode(&mode.permissions());
+    assert_eq!(mode & 0o777, 0o755);
+    let plain = Uri {
+        extract: Some(false),
+        ..site.give("a.tgz", &archive)
+    };
+    site.fetch(plain).expect("fetched");
+    assert!(!site.sandbox().join("file").exists());
+}
+
+#[test]
+fn sources_that_are_none_are_refused_with_the_reason() {
+    let site = Site::new();
+    let folder = site.dir.path().display().to_string();
+    for (value, why) in [
+        ("relative/path".to_owned(), "a relative path"),
+        ("hdfs://host/file".to_owned(), "'hdfs' is not supported"),
+        ("http://host".to_owned(), "names no file"),
+        ("/no/such/file".to_owned(), "failed to read /no/such/file"),
+        (
+            "file:///no/such/file".to_owned(),
+            "failed to read /no/such/file",
+        ),
+        (folder, "is not a regular file"),
+        ("http://127.0.0.1:1/file".to_owned(), "127.0.0.1"),
+    ] {
+        let uri = Uri {
+            value: value.clone(),
+            ..Uri::default()
+        };
+        let error = site.fetch(uri).expect_err("refused");
+        assert!(error.starts_with("Failed to fetch"), "{error}");
+        assert!(error.contains(why), "{value}: {error} lacks {why}");
+    }
+    let out = Uri {
+        output_file: Some("../out".to_owned()),
+        ..site.give("a", b"text")
+    };
+    assert!(site.fetch(out).is_err());
+}
+
+#[test]
+fn a_fetch_that_nobody_wants_any_more_stops() {
+    let site = Site::new();
+    let uri = site.give("a", b"text");
+    let unwanted = Arc::new(AtomicBool::new(true));
+    let stopped = fetch(&[uri], &site.sandbox(), None, Limits::default(), &unwanted);
+    assert!(stopped.is_err());
+}

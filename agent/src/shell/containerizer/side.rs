@@ -1,0 +1,121 @@
+//! What is done for containers beside their launch and their end: fetching, resizing, looking at tasks.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use meseta_isolators::{ContainerName, ContainerSpec, Demand};
+use meseta_resources::{ContainerId, Resources};
+
+use super::super::inspection::Claims;
+use super::super::spec::container_spec;
+use super::super::writer::chain;
+use super::{Containerizer, Entry, blocking};
+use crate::core::{Input, LaunchPlan, Probe, Sight};
+use crate::fetch;
+
+impl Containerizer {
+    /// Makes the sandbox and fetches into it what the command names.
+    pub(super) async fn fetch(
+        &self,
+        plan: LaunchPlan,
+        cancelled: Arc<AtomicBool>,
+    ) -> Result<ContainerSpec, String> {
+        let inner = self.inner.clone();
+        let fetched = blocking(move || {
+            let spec = container_spec(&inner.options, &plan)?;
+            let uris = plan.command().map(|command| command.uris.as_slice());
+            fetch::fetch(
+                uris.unwrap_or_default(),
+                &spec.working_dir,
+                spec.credentials.as_ref(),
+                fetch::Limits::default(),
+                &cancelled,
+            )
+            .map_err(|error| error.to_string())?;
+            Ok(spec)
+        });
+        let fetched = fetched.await.unwrap_or_else(|panic| Err(panic.to_string()));
+        let counter = match &fetched {
+            Ok(_) => &self.inner.fetches_succeeded,
+            Err(_) => &self.inner.fetches_failed,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+        fetched
+    }
+
+    /// Containers whose fetches succeeded, and failed.
+    pub(crate) fn fetches(&self) -> (u64, u64) {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        (
+            read(&self.inner.fetches_succeeded),
+            read(&self.inner.fetches_failed),
+        )
+    }
+
+    pub(super) fn resize(&self, container: ContainerId, demand: Demand, resources: &Resources) {
+        let running = match self.inner.table().get_mut(&container) {
+            Some(Entry::Running(live)) => {
+                live.demand = demand;
+                live.claims = Claims::of(resources, &self.inner.options.layout);
+                true
+            }
+            _ => false,
+        };
+        let this = self.clone();
+        tokio::spawn(async move {
+            let failed = if running {
+                this.resize_now(&container, demand).await.err()
+            } else {
+                // What ends has no use for limits.
+                None
+            };
+            let resized = Input::Resized { container, failed };
+            this.inner.tell(resized).await;
+        });
+    }
+
+    pub(super) fn probe(&self, probe: Probe) {
+        let supervisor = match self.inner.table().get(&probe.container) {
+            Some(Entry::Running(live)) => Some(live.supervisor.clone()),
+            _ => None,
+        };
+        let this = self.clone();
+        tokio::spawn(async move {
+            let (id, container) = (probe.id, probe.container.clone());
+            let sight = match supervisor {
+                Some(supervisor) => {
+                    let place = this.inner.probe_places.acquire().await;
+                    let inner = this.inner.clone();
+                    let looked = blocking(move || {
+                        super::super::probe::look(
+                            &inner.containers,
+                            &inner.options,
+                            &probe,
+                            &supervisor,
+                        )
+                    });
+                    let looked = looked.await;
+                    drop(place);
+                    looked.unwrap_or_else(|panic| Sight::Nothing(panic.to_string()))
+                }
+                None => Sight::Nothing("its container does not run".to_owned()),
+            };
+            let probed = Input::Probed {
+                container,
+                id,
+                sight,
+            };
+            this.inner.tell(probed).await;
+        });
+    }
+
+    async fn resize_now(&self, container: &ContainerId, demand: Demand) -> Result<(), String> {
+        let name = ContainerName::new(container.as_str()).map_err(|error| chain(&error))?;
+        let inner = self.inner.clone();
+        let updated = blocking(move || inner.containers.update(&name, &demand)).await;
+        match updated {
+            Ok(updated) => updated.map_err(|error| chain(&error)),
+            Err(panic) => Err(panic.to_string()),
+        }
+    }
+}

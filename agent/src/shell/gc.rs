@@ -1,0 +1,308 @@
+//! Old sandboxes go: after `--gc_delay`, or sooner as the disk fills.
+//!
+//! A run's sandbox waits from its end; it goes once it is older than
+//! `gc_delay * max(0, 1 - gc_disk_headroom - used)`, where `used` is how full the disk is. Nothing is
+//! kept over a restart: what lies on the disk and belongs to no run is found again, its age being that
+//! of its last change. Invariant: the sandbox of a run that is not over is never touched, and nothing
+//! mounted in one is followed.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tracing::{info, warn};
+
+use super::monitor::unix_now;
+use crate::checkpoint::{Image, Layout};
+
+/// What the operator wants.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Options {
+    /// `--gc_delay`.
+    pub(crate) delay: Duration,
+    /// `--gc_disk_headroom`, from 0 to 1.
+    pub(crate) headroom: f64,
+    /// `--disk_watch_interval`.
+    pub(crate) interval: Duration,
+}
+
+/// The queue of what is to go.
+#[derive(Clone, Debug)]
+pub(crate) struct Gc {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    options: Options,
+    layout: Layout,
+    /// Sandboxes by path, with the time since which they wait, counted from 1970.
+    waiting: Mutex<BTreeMap<PathBuf, Duration>>,
+    removed: AtomicU64,
+    failed: AtomicU64,
+}
+
+/// How much there is to do, and was done.
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Counts {
+    pub(crate) pending: usize,
+    pub(crate) removed: u64,
+    pub(crate) failed: u64,
+}
+
+impl Gc {
+    pub(crate) fn new(options: Options, layout: Layout) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                options,
+                layout,
+                waiting: Mutex::default(),
+                removed: AtomicU64::new(0),
+                failed: AtomicU64::new(0),
+            }),
+        }
+    }
+
+    /// A run is over: its sandbox waits from now.
+    pub(crate) fn discard(&self, sandbox: PathBuf) {
+        self.waiting().insert(sandbox, unix_now());
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        Counts {
+            pending: self.waiting().len(),
+            removed: self.inner.removed.load(Ordering::Relaxed),
+            failed: self.inner.failed.load(Ordering::Relaxed),
+        }
+    }
+
+    /// How old a sandbox may become now.
+    pub(crate) fn age_allowed(&self) -> Duration {
+        let used = disk_used(self.inner.layout.work_dir()).unwrap_or_default();
+        age_allowed(&self.inner.options, used)
+    }
+
+    /// Finds what earlier lives of the agent left, then looks again and again.
+    pub(crate) async fn run(self, live: Vec<PathBuf>) {
+        let this = self.clone();
+        let _ = tokio::task::spawn_blocking(move || this.find(&live)).await;
+        let mut ticks = tokio::time::interval(self.inner.options.interval);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let this = self.clone();
+            let _ = tokio::task::spawn_blocking(move || this.prune(unix_now())).await;
+        }
+    }
+
+    fn waiting(&self) -> std::sync::MutexGuard<'_, BTreeMap<PathBuf, Duration>> {
+        let waiting = self.inner.waiting.lock();
+        waiting.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn find(&self, live: &[PathBuf]) {
+        let agents = self.inner.layout.work_dir().join("slaves");
+        // slaves/<agent>/frameworks/<framework>/executors/<executor>/runs/<container>
+        let levels = [None, Some("frameworks"), Some("executors"), Some("runs")];
+        let mut folders = vec![agents];
+        for level in levels {
+            let inside = folders.iter().map(|folder| match level {
+                Some(name) => folder.join(name),
+                None => folder.clone(),
+            });
+            folders = inside.flat_map(|folder| folders_in(&folder)).collect();
+        }
+        let mut waiting = self.waiting();
+        for sandbox in folders {
+            let changed = std::fs::symlink_metadata(&sandbox).and_then(|stat| stat.modified());
+            let since = changed.ok().and_then(|changed| {
+                let since = changed.duration_since(std::time::SystemTime::UNIX_EPOCH);
+                since.ok()
+            });
+            if let Some(since) = since.filter(|_| !live.contains(&sandbox)) {
+                waiting.entry(sandbox).or_insert(since);
+            }
+        }
+    }
+
+    /// Removes what is too old.
+    fn prune(&self, now: Duration) {
+        let allowed = self.age_allowed();
+        let due: Vec<PathBuf> = self
+            .waiting()
+            .iter()
+            .filter(|(_, since)| now.saturating_sub(**since) >= allowed)
+            .map(|(path, _)| path.clone())
+            .collect();
+        for path in due {
+            match self.remove(&path) {
+                Ok(()) => {
+                    info!(path = %path.display(), "removed an old sandbox");
+                    self.inner.removed.fetch_add(1, Ordering::Relaxed);
+                }
+                Err(error) => {
+                    warn!(path = %path.display(), %error, "an old sandbox cannot be removed");
+                    self.inner.failed.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+            self.waiting().remove(&path);
+        }
+    }
+
+    fn remove(&self, sandbox: &Path) -> std::io::Result<()> {
+        detach_mounts(sandbox)?;
+        match std::fs::remove_dir_all(sandbox) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        // What held nothing else goes with it; each of these fails on a folder that does.
+        let top = self.inner.layout.work_dir().join("slaves");
+        if let Some(runs) = sandbox.parent() {
+            let latest = runs.join("latest");
+            if !latest.exists() {
+                let _ = std::fs::remove_file(latest);
+            }
+        }
+        for folder in sandbox.ancestors().skip(1) {
+            if folder == top || std::fs::remove_dir(folder).is_err() {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The folders in a folder, links left out.
+fn folders_in(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    folders.map(|entry| entry.path()).collect()
+}
+
+/// Mesos's formula.
+fn age_allowed(options: &Options, used: f64) -> Duration {
+    let share = (1.0 - options.headroom - used).clamp(0.0, 1.0);
+    options.delay.mul_f64(share)
+}
+
+/// The used share of the file system that holds a path.
+fn disk_used(path: &Path) -> Option<f64> {
+    let stat = rustix::fs::statvfs(path).ok()?;
+    if stat.f_blocks == 0 {
+        return None;
+    }
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "a share of a disk, for a rule of thumb"
+    )]
+    let free = stat.f_bfree as f64 / stat.f_blocks as f64;
+    Some(1.0 - free)
+}
+
+/// Whatever was left mounted in a sandbox is not the sandbox's to lose.
+fn detach_mounts(sandbox: &Path) -> std::io::Result<()> {
+    let mounts = procfs::process::Process::myself()
+        .and_then(|own| own.mountinfo())
+        .map_err(std::io::Error::other)?;
+    let mut inside: Vec<_> = mounts
+        .into_iter()
+        .map(|mount| mount.mount_point)
+        .filter(|point| point.starts_with(sandbox))
+        .collect();
+    // Deepest first.
+    inside.sort_by_key(|point| std::cmp::Reverse(point.components().count()));
+    for point in inside {
+        warn!(path = %point.display(), "detaching what was left mounted in an old sandbox");
+        let flags = rustix::mount::UnmountFlags::DETACH | rustix::mount::UnmountFlags::NOFOLLOW;
+        rustix::mount::unmount(&point, flags)?;
+    }
+    Ok(())
+}
+
+/// The sandboxes of runs that are not over.
+pub(crate) fn sandboxes_of(image: &Image, layout: &Layout) -> Vec<PathBuf> {
+    let runs = image
+        .frameworks
+        .iter()
+        .flat_map(|framework| &framework.runs);
+    runs.map(|run| layout.sandbox(&run.key)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WEEK: Duration = Duration::from_secs(7 * 24 * 3600);
+
+    fn options() -> Options {
+        Options {
+            delay: WEEK,
+            headroom: 0.1,
+            interval: Duration::from_secs(60),
+        }
+    }
+
+    #[test]
+    fn the_age_falls_as_the_disk_fills() {
+        for (used, days) in [(0.0, 6.3), (0.5, 2.8), (0.9, 0.0), (1.0, 0.0)] {
+            let allowed = age_allowed(&options(), used).as_secs_f64() / 86_400.0;
+            assert!((allowed - days).abs() < 1e-6, "{used}: {allowed}");
+        }
+    }
+
+    fn site() -> (tempfile::TempDir, Gc, PathBuf) {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = std::fs::canonicalize(dir.path()).expect("a path");
+        let gc = Gc::new(options(), Layout::new(&path));
+        let runs = path.join("slaves/S0/frameworks/F/executors/e/runs");
+        for run in ["old", "new"] {
+            std::fs::create_dir_all(runs.join(run)).expect("made");
+            std::fs::write(runs.join(run).join("stdout"), "text").expect("written");
+        }
+        std::os::unix::fs::symlink("new", runs.join("latest")).expect("linked");
+        (dir, gc, runs)
+    }
+
+    #[test]
+    fn what_is_over_goes_after_the_delay_and_what_lives_stays() {
+        let (_dir, gc, runs) = site();
+        gc.find(&[runs.join("new")]);
+        assert_eq!(gc.counts().pending, 1);
+        gc.prune(unix_now());
+        assert!(runs.join("old").exists());
+        gc.prune(unix_now() + WEEK + WEEK);
+        assert!(!runs.join("old").exists());
+        assert!(runs.join("new/stdout").exists());
+        let done = Counts {
+            pending: 0,
+            removed: 1,
+            failed: 0,
+        };
+        assert_eq!(gc.counts(), done);
+    }
+
+    #[test]
+    fn with_the_last_run_its_executor_framework_and_agent_go() {
+        let (dir, gc, runs) = site();
+        gc.discard(runs.join("old"));
+        gc.discard(runs.join("new"));
+        gc.prune(unix_now() + WEEK + WEEK);
+        assert!(!dir.path().join("slaves/S0").exists());
+        assert!(dir.path().join("slaves").exists());
+    }
+
+    #[test]
+    fn links_in_a_sandbox_are_not_followed() {
+        let (dir, gc, runs) = site();
+        let precious = dir.path().join("precious");
+        std::fs::create_dir(&precious).expect("made");
+        std::fs::write(precious.join("file"), "text").expect("written");
+        std::os::unix::fs::symlink(&precious, runs.join("old/link")).expect("linked");
+        gc.discard(runs.join("old"));
+        gc.prune(unix_now() + WEEK + WEEK);
+        assert!(!runs.join("old").exists());
+        assert!(precious.join("file").exists());
+    }
+}

@@ -1,0 +1,174 @@
+//! One look at a task: by a command in its container, by HTTP, by TCP. Blocking.
+//!
+//! Everything is looked at from where the task is: a command runs in its namespaces and groups, and the
+//! network is its own. A look that takes too long is given up and leaves nothing.
+
+use std::os::fd::AsFd as _;
+use std::time::{Duration, Instant};
+
+use meseta_isolators::{
+    Containers, DestroyOptions, ExitCause, Inside, ProcessIdentity, TaskIsolation,
+};
+use tracing::warn;
+
+use super::containerizer::Options;
+use super::spec::spec_inside;
+use super::writer::chain;
+use crate::core::{LaunchPlan, Look, Probe, Sight};
+
+/// How much of an answer is read; only its status counts.
+const REDIRECTS_MAX: u32 = 10;
+
+/// Takes the look.
+pub(super) fn look(
+    containers: &Containers,
+    options: &Options,
+    probe: &Probe,
+    supervisor: &ProcessIdentity,
+) -> Sight {
+    let timeout = probe.timeout;
+    match &probe.look {
+        Look::Command(plan) => {
+            let seen = by_command(containers, options, probe, plan, supervisor);
+            seen.unwrap_or_else(Sight::Nothing)
+        }
+        Look::Http { url } => {
+            let url = url.clone();
+            in_its_network(supervisor, move || by_http(&url, timeout))
+        }
+        Look::Tcp { address } => {
+            let address = *address;
+            in_its_network(supervisor, move || {
+                let connected = std::net::TcpStream::connect_timeout(&address, timeout);
+                Sight::Connected(connected.is_ok())
+            })
+        }
+    }
+}
+
+fn by_command(
+    containers: &Containers,
+    options: &Options,
+    probe: &Probe,
+    plan: &LaunchPlan,
+    supervisor: &ProcessIdentity,
+) -> Result<Sight, String> {
+    let spec = spec_inside(options, plan, &probe.container)?;
+    let inside = Inside {
+        supervisor: supervisor.clone(),
+        stdin: None,
+        terminal: false,
+    };
+    let began = Instant::now();
+    let launched = containers
+        .launch_inside(&spec, &TaskIsolation::default(), &inside)
+        .map_err(|error| chain(&error))?;
+    let ended = containers.watch(&launched.supervisor);
+    let left = probe.timeout.saturating_sub(began.elapsed());
+    let in_time = match ended {
+        Ok(Some(pidfd)) => wait(&pidfd, left),
+        Ok(None) => true,
+        Err(_) => false,
+    };
+    let record = containers.exit_record(&spec.name);
+    let destroyed = containers.destroy(
+        &spec.name,
+        Some(&launched.supervisor),
+        DestroyOptions::default(),
+    );
+    if let Err(error) = destroyed {
+        warn!(error = %chain(&error), "a check's processes are not gone");
+    }
+    let _ = containers.forget(&spec.name);
+    if !in_time {
+        return Err("it took too long".to_owned());
+    }
+    match record {
+        Ok(Some(record)) => Ok(match record.cause {
+            ExitCause::Exited(code) => Sight::ExitCode(code),
+            // As a shell tells it.
+            ExitCause::Signaled(signal) => Sight::ExitCode(signal.saturating_add(128)),
+            ExitCause::LaunchFailed { step, .. } => {
+                Sight::Nothing(format!("its command could not be run: {step:?}"))
+            }
+        }),
+        Ok(None) => Err("its command left no exit record".to_owned()),
+        Err(error) => Err(chain(&error)),
+    }
+}
+
+fn wait(pidfd: &std::os::fd::OwnedFd, at_most: Duration) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let deadline = Instant::now() + at_most;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let Ok(timeout) = Timespec::try_from(left) else {
+            return false;
+        };
+        let mut ends = [PollFd::from_borrowed_fd(pidfd.as_fd(), PollFlags::IN)];
+        match poll(&mut ends, Some(&timeout)) {
+            Err(rustix::io::Errno::INTR) => {}
+            Ok(count) => return count > 0,
+            Err(_) => return false,
+        }
+    }
+}
+
+/// Looks from a thread of its own, which goes where the container's network is if that is elsewhere.
+fn in_its_network(
+    supervisor: &ProcessIdentity,
+    look: impl FnOnce() -> Sight + Send + 'static,
+) -> Sight {
+    let supervisor = supervisor.clone();
+    let looking = std::thread::Builder::new()
+        .name("check".to_owned())
+        .spawn(move || match enter_network(&supervisor) {
+            Ok(()) => look(),
+            Err(error) => Sight::Nothing(format!("failed to enter its network: {error}")),
+        });
+    match looking.map(std::thread::JoinHandle::join) {
+        Ok(Ok(sight)) => sight,
+        Ok(Err(_)) => Sight::Nothing("the check's thread panicked".to_owned()),
+        Err(error) => Sight::Nothing(error.to_string()),
+    }
+}
+
+fn enter_network(supervisor: &ProcessIdentity) -> std::io::Result<()> {
+    let theirs = format!("/proc/{}/ns/net", supervisor.pid);
+    let elsewhere = match (
+        std::fs::read_link(&theirs),
+        std::fs::read_link("/proc/thread-self/ns/net"),
+    ) {
+        (Ok(theirs), Ok(ours)) => theirs != ours,
+        // What may not be looked at is not entered either.
+        _ => false,
+    };
+    if !elsewhere {
+        return Ok(());
+    }
+    let gone = || std::io::Error::from_raw_os_error(nix::libc::ESRCH);
+    let pidfd = supervisor.open()?.ok_or_else(gone)?;
+    Ok(nix::sched::setns(
+        pidfd,
+        nix::sched::CloneFlags::CLONE_NEWNET,
+    )?)
+}
+
+fn by_http(url: &str, timeout: Duration) -> Sight {
+    // As Mesos, which asks curl not to look at certificates: the task is on this machine.
+    let tls = ureq::tls::TlsConfig::builder()
+        .disable_verification(true)
+        .build();
+    let agent: ureq::Agent = ureq::Agent::config_builder()
+        .timeout_global(Some(timeout))
+        .max_redirects(REDIRECTS_MAX)
+        .http_status_as_error(false)
+        .tls_config(tls)
+        .proxy(None)
+        .build()
+        .into();
+    match agent.get(url).call() {
+        Ok(answer) => Sight::Status(answer.status().as_u16().into()),
+        Err(error) => Sight::Nothing(error.to_string()),
+    }
+}

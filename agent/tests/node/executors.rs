@@ -1,0 +1,392 @@
+//! Executors of frameworks and groups of tasks on the real kernel.
+
+use std::path::PathBuf;
+
+use meseta_proto::meseta::v1 as wire;
+use meseta_proto::meseta::v1::agent_frame::Message as FromAgent;
+use meseta_proto::meseta::v1::master_frame::Message as ToAgent;
+use meseta_proto::mesos::v1 as pb;
+use meseta_proto::mesos::v1::TaskState::{
+    TaskFailed, TaskFinished, TaskKilled, TaskRunning, TaskStarting,
+};
+use meseta_proto::mesos::v1::task_status::{Reason, Source};
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::harness::{
+    FRAMEWORK, Link, World, framework, framework_id, groups_named, scalar, shell, wait_for,
+};
+
+pub(crate) const TESTS: &[(&str, bool, fn())] = &[
+    ("an_executor_speaks_json", false, || converse("json")),
+    ("an_executor_speaks_protobuf", false, || {
+        converse("protobuf")
+    }),
+    (
+        "an_executor_lives_through_the_agents_restart",
+        false,
+        restart,
+    ),
+    (
+        "calls_of_executors_are_checked_in_mesoss_order",
+        false,
+        codes,
+    ),
+    (
+        "a_group_shares_its_executors_sandbox_and_ends_with_it",
+        true,
+        group,
+    ),
+    ("a_failed_task_takes_its_group_along", true, group_fails),
+    (
+        "a_group_lives_through_the_agents_restart",
+        true,
+        group_restart,
+    ),
+];
+
+const EXECUTOR: &str = "executor-1";
+
+fn executor_id() -> pb::ExecutorId {
+    pb::ExecutorId {
+        value: EXECUTOR.to_owned(),
+    }
+}
+
+fn custom(id: &str, media: &str) -> pb::TaskInfo {
+    let program = std::env::current_exe().expect("our path");
+    let variable = pb::environment::Variable {
+        name: "MEDIA".to_owned(),
+        value: Some(media.to_owned()),
+        ..pb::environment::Variable::default()
+    };
+    pb::TaskInfo {
+        command: None,
+        executor: Some(Box::new(pb::ExecutorInfo {
+            executor_id: executor_id(),
+            framework_id: Some(framework_id()),
+            command: Some(pb::CommandInfo {
+                value: Some(format!("exec {} executor", program.display())),
+                environment: Some(pb::Environment {
+                    variables: vec![variable],
+                }),
+                ..pb::CommandInfo::default()
+            }),
+            resources: vec![scalar("cpus", 0.1), scalar("mem", 64.0)],
+            ..pb::ExecutorInfo::default()
+        })),
+        ..shell(id, "")
+    }
+}
+
+impl World {
+    fn run_in_executor(&self, link: &Link, task: pb::TaskInfo, launch_executor: bool) {
+        self.send(
+            link,
+            ToAgent::RunTask(wire::RunTask {
+                framework: framework(),
+                task,
+                launch_executor,
+                resource_version_uuid: None,
+                accepted_time: None,
+            }),
+        );
+    }
+
+    fn run_group(&self, link: &Link, tasks: Vec<pb::TaskInfo>) {
+        self.send(
+            link,
+            ToAgent::RunTaskGroup(wire::RunTaskGroup {
+                framework: framework(),
+                executor: pb::ExecutorInfo {
+                    r#type: Some(pb::executor_info::Type::Default.into()),
+                    executor_id: executor_id(),
+                    framework_id: Some(framework_id()),
+                    resources: vec![scalar("cpus", 0.1), scalar("mem", 32.0)],
+                    ..pb::ExecutorInfo::default()
+                },
+                task_group: pb::TaskGroupInfo { tasks },
+                launch_executor: true,
+                resource_version_uuid: None,
+                accepted_time: None,
+            }),
+        );
+    }
+
+    fn frame(&self, link: &mut Link) -> FromAgent {
+        loop {
+            match self.next(link) {
+                FromAgent::Pong(_) => {}
+                other => return other,
+            }
+        }
+    }
+
+    fn sandbox(&self) -> PathBuf {
+        let runs = self.work_dir().join(format!(
+            "slaves/agent-S0/frameworks/{FRAMEWORK}/executors/{EXECUTOR}/runs/latest"
+        ));
+        std::fs::canonicalize(runs).expect("a sandbox")
+    }
+}
+
+fn converse(media: &str) {
+    let (world, mut link) = World::registered(&[]);
+    world.run_in_executor(&link, custom("a", media), true);
+    let running = world.update(&mut link);
+    assert_eq!(running.state(), TaskRunning, "{}", world.log());
+    assert_eq!(running.source(), Source::Executor);
+    // Another task of the same executor, in the same container.
+    world.run_in_executor(&link, custom("b", media), false);
+    let second = world.update(&mut link);
+    assert_eq!(
+        (second.task_id.value.as_str(), second.state()),
+        ("b", TaskRunning)
+    );
+    let container = |status: &pb::TaskStatus| {
+        let status = status.container_status.clone().expect("a container");
+        status.container_id.expect("an id").value
+    };
+    assert_eq!(container(&running), container(&second));
+
+    let message = wire::ExecutorMessage {
+        framework_id: framework_id(),
+        executor_id: executor_id(),
+        data: vec![0, 159, 146, 150],
+    };
+    world.send(&link, ToAgent::ExecutorMessage(message.clone()));
+    assert_eq!(world.frame(&mut link), FromAgent::ExecutorMessage(message));
+
+    world.kill(&link, "a", None);
+    assert_eq!(world.update(&mut link).state(), TaskKilled);
+    world.send(
+        &link,
+        ToAgent::ShutdownExecutor(wire::ShutdownExecutor {
+            framework_id: framework_id(),
+            executor_id: executor_id(),
+        }),
+    );
+    let (mut exited, mut ended) = (None, None);
+    while exited.is_none() || ended.is_none() {
+        match world.frame(&mut link) {
+            FromAgent::ExecutorExited(told) => exited = Some(told),
+            FromAgent::StatusUpdate(update) => {
+                world.acknowledge(&link, &update.status);
+                ended = Some(update.status);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    // The executor ended well, and its other task with it.
+    assert_eq!(exited.expect("told").status, Some(0));
+    let ended = ended.expect("told");
+    assert_eq!(
+        (ended.task_id.value.as_str(), ended.state()),
+        ("b", TaskFailed)
+    );
+    assert_eq!(ended.reason(), Reason::ExecutorTerminated);
+    let stdout = std::fs::read_to_string(world.sandbox().join("stdout")).expect("its output");
+    assert!(stdout.contains("shut down"), "{stdout}");
+    wait_for("the executor to be retired", || {
+        let state = world.get_json("/state");
+        state["frameworks"].as_array()?.is_empty().then_some(())
+    });
+}
+
+fn restart() {
+    // The executor looks for the agent where it was.
+    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = free.local_addr().expect("an address").port();
+    drop(free);
+    let port = format!("--port={port}");
+    let (mut world, mut link) =
+        World::registered(&["--executor_reregistration_timeout=15secs", &port]);
+    world.run_in_executor(&link, custom("a", "json"), true);
+    assert_eq!(world.update(&mut link).state(), TaskRunning);
+    world.signal_agent(Signal::KILL);
+    world.start_agent();
+    let (mut link, told) = world.admit_told();
+    let FromAgent::Reregister(told) = told else {
+        panic!("{told:?}");
+    };
+    assert_eq!(told.executors.len(), 1);
+    assert_eq!(told.executors[0].executor_id, executor_id());
+    assert_eq!(told.tasks.len(), 1);
+    assert_eq!(told.tasks[0].executor_id, Some(executor_id()));
+    world.kill(&link, "a", None);
+    assert_eq!(world.update(&mut link).state(), TaskKilled);
+}
+
+fn codes() {
+    let (world, _link) = World::registered(&[]);
+    let url = world.url("/api/v1/executor");
+    let post = |content_type: Option<&'static str>, body: &str| {
+        let mut call = meseta_proto::transport::client::Call::post(&url).body(body.to_owned());
+        if let Some(content_type) = content_type {
+            let value = http::HeaderValue::from_static(content_type);
+            call = call.header(http::header::CONTENT_TYPE, value);
+        }
+        let client = meseta_proto::transport::client::Client::default();
+        let reply = world
+            .runtime
+            .block_on(client.request(call))
+            .expect("an answer");
+        (reply.status.as_u16(), reply.text())
+    };
+    let json = Some("application/json");
+    let ids = json!({"executor_id": {"value": "e"}, "framework_id": {"value": "f"}});
+    let call = |kind: &str, extra: serde_json::Value| {
+        let mut call = ids.clone();
+        call["type"] = kind.into();
+        for (key, value) in extra.as_object().expect("an object") {
+            call[key] = value.clone();
+        }
+        call.to_string()
+    };
+    assert_eq!(world.get("/api/v1/executor").status, 405);
+    assert_eq!(post(None, "{}").0, 400);
+    assert_eq!(post(Some("text/plain"), "{}").0, 415);
+    assert_eq!(post(json, "{").0, 400);
+    for (body, message) in [
+        (ids.to_string(), "Expecting 'type' to be present"),
+        (
+            call("SUBSCRIBE", json!({})),
+            "Expecting 'subscribe' to be present",
+        ),
+        (
+            call("UPDATE", json!({})),
+            "Expecting 'update' to be present",
+        ),
+        (
+            call("MESSAGE", json!({})),
+            "Expecting 'message' to be present",
+        ),
+    ] {
+        let expected = format!("Failed to validate Executor::Call: {message}");
+        assert_eq!(post(json, &body), (400, expected));
+    }
+    let status = |changes: serde_json::Value| {
+        let mut status = json!({
+            "task_id": {"value": "t"}, "state": "TASK_RUNNING", "source": "SOURCE_EXECUTOR",
+            "uuid": "AAAAAAAAAAAAAAAAAAAAAA==",
+        });
+        for (key, value) in changes.as_object().expect("an object") {
+            status[key] = value.clone();
+        }
+        call("UPDATE", json!({"update": {"status": status}}))
+    };
+    for (body, message) in [
+        (
+            status(json!({"uuid": null})),
+            "Expecting 'uuid' to be present",
+        ),
+        (status(json!({"uuid": "AAAA"})), "Not a valid UUID"),
+        (status(json!({"source": "SOURCE_MASTER"})), "invalid source"),
+        (
+            status(json!({"state": "TASK_STAGING"})),
+            "Received TASK_STAGING",
+        ),
+        (
+            status(json!({"executor_id": {"value": "x"}})),
+            "does not match",
+        ),
+    ] {
+        let (code, text) = post(json, &body);
+        assert_eq!(code, 400, "{text}");
+        assert!(text.contains(message), "{text} lacks {message}");
+    }
+    let (code, text) = post(json, &call("SUBSCRIBE", json!({"subscribe": {}})));
+    assert_eq!((code, text.as_str()), (400, "Framework cannot be found"));
+    assert_eq!(post(json, &call("HEARTBEAT", json!({}))).0, 202);
+}
+
+fn group() {
+    let (world, mut link) = World::registered(&[]);
+    let first = shell("a", "echo one > made; sleep 0.1; pwd");
+    let second = shell("b", "until cat ../../tasks/a/made; do sleep 0.02; done");
+    world.run_group(&link, vec![first, second]);
+    let mut states = std::collections::BTreeMap::<String, Vec<pb::TaskState>>::new();
+    let mut containers = Vec::new();
+    let mut exited = false;
+    while !exited || states.values().map(Vec::len).sum::<usize>() < 6 {
+        match world.frame(&mut link) {
+            FromAgent::StatusUpdate(update) => {
+                world.acknowledge(&link, &update.status);
+                let status = update.status;
+                let told = states.entry(status.task_id.value.clone()).or_default();
+                told.push(status.state());
+                let container = status.container_status.and_then(|one| one.container_id);
+                containers.extend(container);
+            }
+            FromAgent::ExecutorExited(_) => exited = true,
+            other => panic!("{other:?}"),
+        }
+    }
+    for (task, told) in &states {
+        assert_eq!(*told, [TaskStarting, TaskRunning, TaskFinished], "{task}");
+    }
+    let outer = containers[0].parent.clone().expect("a parent").value;
+    for container in &containers {
+        assert_eq!(container.parent.as_ref().expect("a parent").value, outer);
+    }
+    let sandbox = world.sandbox();
+    let read = |path: &str| std::fs::read_to_string(sandbox.join(path)).unwrap_or_default();
+    assert_eq!(read("tasks/b/stdout"), "one\n");
+    let own = std::fs::canonicalize(sandbox.join("tasks/a")).expect("a folder");
+    assert_eq!(read("tasks/a/stdout").trim(), own.display().to_string());
+    wait_for("the groups to be gone", || {
+        groups_named(&outer).is_empty().then_some(())
+    });
+}
+
+fn group_fails() {
+    let (world, mut link) = World::registered(&[]);
+    world.run_group(
+        &link,
+        vec![
+            shell("a", "sleep 0.1; exit 3"),
+            shell("b", "exec sleep 1000"),
+        ],
+    );
+    let mut ends = std::collections::BTreeMap::new();
+    while ends.len() < 2 {
+        if let FromAgent::StatusUpdate(update) = world.frame(&mut link) {
+            world.acknowledge(&link, &update.status);
+            if meseta_agent::core::is_terminal(update.status.state) {
+                ends.insert(update.status.task_id.value.clone(), update.status.state());
+            }
+        }
+    }
+    assert_eq!(ends["a"], TaskFailed);
+    assert_eq!(ends["b"], TaskKilled);
+}
+
+fn group_restart() {
+    let (mut world, mut link) = World::registered(&[]);
+    world.run_group(
+        &link,
+        vec![
+            shell("a", "until test -e go; do sleep 0.02; done; exit 0"),
+            shell("b", "exec sleep 1000"),
+        ],
+    );
+    for _ in 0..4 {
+        world.update(&mut link);
+    }
+    world.signal_agent(Signal::KILL);
+    // One of them ends while nobody looks.
+    std::fs::write(world.sandbox().join("tasks/a/go"), "").expect("written");
+    world.start_agent();
+    let mut link = world.admit();
+    let ended = world.update(&mut link);
+    assert_eq!(
+        (ended.task_id.value.as_str(), ended.state()),
+        ("a", TaskFinished)
+    );
+    world.kill(&link, "b", None);
+    let killed = world.update(&mut link);
+    assert_eq!(
+        (killed.task_id.value.as_str(), killed.state()),
+        ("b", TaskKilled)
+    );
+}

@@ -1,0 +1,137 @@
+//! Containers inside containers: their groups, their end, and processes put into one that runs.
+
+use std::time::{Duration, Instant};
+
+use libtest_mimic::Failed;
+use meseta_isolators::{ContainerName, DestroyOptions, ExitCause, Inside, Launched, TaskIsolation};
+
+use crate::Test;
+use crate::site::{Site, chain, check};
+
+pub(crate) const TESTS: &[(&str, Test)] = &[
+    ("nested_ends_alone", nested_ends_alone),
+    (
+        "nested_ends_with_the_outer_one",
+        nested_ends_with_the_outer_one,
+    ),
+    ("nested_shares_the_limit", nested_shares_the_limit),
+    (
+        "inside_sees_what_the_container_sees",
+        inside_sees_what_the_container_sees,
+    ),
+    ("nothing_nests_in_nothing", nothing_nests_in_nothing),
+];
+
+const OUTER: &str = "exec sleep 1000";
+
+fn name(text: &str) -> Result<ContainerName, Failed> {
+    Ok(ContainerName::new(text)?)
+}
+
+fn destroy(site: &Site, container: &str, launched: &Launched) -> Result<(), Failed> {
+    let name = name(container)?;
+    let options = DestroyOptions::default();
+    let destroyed =
+        site.with(|containers| containers.destroy(&name, Some(&launched.supervisor), options));
+    destroyed.map_err(|error| chain(&error))?;
+    site.with(|containers| containers.forget(&name))?;
+    Ok(())
+}
+
+fn lives(site: &Site, launched: &Launched) -> Result<bool, Failed> {
+    Ok(site
+        .with(|containers| containers.watch(&launched.supervisor))?
+        .is_some())
+}
+
+fn nested_ends_alone(site: &Site) -> Result<(), Failed> {
+    let outer = site.launch(&site.spec("outer", OUTER))?;
+    let one = site.launch(&site.spec("outer+one", OUTER))?;
+    let two = site.launch(&site.spec("outer+two", OUTER))?;
+    let of_outer = site.with(|c| c.groups(&ContainerName::new("outer").expect("valid")));
+    let of_one = site.with(|c| c.groups(&ContainerName::new("outer+one").expect("valid")));
+    for (outer, inner) in of_outer.dirs.iter().zip(&of_one.dirs) {
+        check(inner.dir.starts_with(&outer.dir), || format!("{inner:?}"))?;
+        check(inner.dir.exists(), || format!("{inner:?} is not there"))?;
+    }
+    destroy(site, "outer+one", &one)?;
+    check(!of_one.exist(), || "its groups are left over".to_owned())?;
+    check(lives(site, &outer)?, || {
+        "the outer one ended too".to_owned()
+    })?;
+    check(lives(site, &two)?, || "its sibling ended too".to_owned())?;
+    destroy(site, "outer+two", &two)?;
+    destroy(site, "outer", &outer)
+}
+
+fn nested_ends_with_the_outer_one(site: &Site) -> Result<(), Failed> {
+    let outer = site.launch(&site.spec("outer", OUTER))?;
+    let spec = site.spec("outer+in", OUTER);
+    let inner = site.launch(&spec)?;
+    destroy(site, "outer", &outer)?;
+    let record = site.wait_end(&spec, &inner)?;
+    check(record.cause == ExitCause::Signaled(9), || {
+        format!("{record:?}")
+    })?;
+    destroy(site, "outer+in", &inner)
+}
+
+fn nested_shares_the_limit(site: &Site) -> Result<(), Failed> {
+    let outer = site.launch(&site.spec("outer", OUTER))?;
+    // Three times the 64 MB that the outer one has.
+    let hog = "head -c 209715200 /dev/zero | tail >/dev/null; exit $?";
+    let spec = site.spec("outer+hog", hog);
+    let inner = site.launch(&spec)?;
+    let record = site.wait_end(&spec, &inner)?;
+    check(record.cause != ExitCause::Exited(0), || {
+        format!("{record:?}")
+    })?;
+    let hog = name("outer+hog")?;
+    let limited = site.with(|containers| containers.limitation(&hog, &spec.demand));
+    check(limited.is_some(), || "nobody knows why it ended".to_owned())?;
+    destroy(site, "outer+hog", &inner)?;
+    destroy(site, "outer", &outer)
+}
+
+fn inside_sees_what_the_container_sees(site: &Site) -> Result<(), Failed> {
+    let outer_spec = site.spec("outer", "readlink /proc/self/ns/mnt; exec sleep 1000");
+    let outer = site.launch(&outer_spec)?;
+    let inside = Inside {
+        supervisor: outer.supervisor.clone(),
+        stdin: None,
+        terminal: false,
+    };
+    let spec = site.spec(
+        "outer+debug",
+        "readlink /proc/self/ns/mnt; cat /proc/1/comm",
+    );
+    let launched = site
+        .with(|c| c.launch_inside(&spec, &TaskIsolation::default(), &inside))
+        .map_err(|error| Failed::from(chain(&error)))?;
+    let record = site.wait_end(&spec, &launched)?;
+    check(record.cause == ExitCause::Exited(0), || {
+        format!("{record:?}")
+    })?;
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let mut seen = site.output(&outer_spec);
+    while seen.is_empty() && Instant::now() < deadline {
+        std::thread::yield_now();
+        seen = site.output(&outer_spec);
+    }
+    let printed = site.output(&spec);
+    check(printed == format!("{seen}meseta-init\n"), || {
+        format!("{printed:?} is not what the container sees: {seen:?}")
+    })?;
+    destroy(site, "outer+debug", &launched)?;
+    destroy(site, "outer", &outer)
+}
+
+fn nothing_nests_in_nothing(site: &Site) -> Result<(), Failed> {
+    let spec = site.spec("gone+in", OUTER);
+    let refused = site.with(|containers| containers.launch(&spec));
+    let Err(error) = refused else {
+        return Err("it was launched".into());
+    };
+    let text = chain(&error);
+    check(text.contains("around it is not there"), || text.clone())
+}
