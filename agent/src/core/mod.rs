@@ -169,6 +169,7 @@ pub struct AgentCore {
     /// All that the agent has, reservations and volumes included.
     total: Resources,
     operations: OperationUpdates,
+    shown: operations::Shown,
     timers: BTreeSet<(Moment, Timer)>,
     counters: Counters,
     exit: Option<ExitReason>,
@@ -197,6 +198,7 @@ impl AgentCore {
             updates: StatusUpdates::default(),
             total: options.resources.clone(),
             operations: OperationUpdates::default(),
+            shown: operations::Shown::new(options.resources.clone()),
             timers: BTreeSet::new(),
             counters: Counters::default(),
             exit: None,

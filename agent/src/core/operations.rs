@@ -4,6 +4,7 @@
 //! agent's own total, which counts. Invariants: what is told as FINISHED is in the checkpoints, with
 //! its volumes' directories; an operation is done once, however often it arrives.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use meseta_proto::convert::{self, Format};
@@ -14,9 +15,28 @@ use meseta_proto::mesos::v1::OperationState;
 use meseta_resources::{Now, Operation, Resource, Resources};
 use tracing::{error, info, warn};
 
-use super::AgentCore;
 use super::operation_updates::OperationUuid;
+use super::{AgentCore, Lsn};
 use crate::checkpoint::{Holdings, ResourcesRecord, Write};
+
+/// What readers are shown of holdings: only what would survive a crash, since operators judge by it
+/// whether an operation was done.
+#[derive(Debug, Default)]
+pub(super) struct Shown {
+    pub(super) resources: Resources,
+    pub(super) operations: Vec<Arc<pb::Operation>>,
+    /// What follows once its write is durable, in order.
+    next: VecDeque<(Lsn, Resources, Vec<Arc<pb::Operation>>)>,
+}
+
+impl Shown {
+    pub(super) fn new(resources: Resources) -> Self {
+        Self {
+            resources,
+            ..Self::default()
+        }
+    }
+}
 
 /// Ended operations whose end is not acknowledged; more are dropped. The master's bound is the same.
 const UNACKNOWLEDGED_OPERATIONS_MAX: usize = 20_000;
@@ -102,11 +122,25 @@ impl AgentCore {
             resources: self.total.to_checkpoint(),
             operations: self.operations.kept(),
         });
+        let operations = holdings.operations.clone();
         self.persist(Write::Resources {
             holdings,
             created,
             destroyed,
         });
+        let next = (self.lsn, self.total.clone(), operations);
+        self.shown.next.push_back(next);
+    }
+
+    /// Everything up to `lsn` is durable: readers may see it.
+    pub fn durable(&mut self, lsn: Lsn) {
+        while self.shown.next.front().is_some_and(|(at, ..)| *at <= lsn) {
+            if let Some((_, resources, operations)) = self.shown.next.pop_front() {
+                self.shown.resources = resources;
+                self.shown.operations = operations;
+                self.sequence += 1;
+            }
+        }
     }
 
     fn operation_status(&mut self, state: OperationState) -> pb::OperationStatus {
@@ -192,7 +226,10 @@ impl AgentCore {
             }
         };
         match self.options.resources.with_checkpointed(&checkpointed) {
-            Ok(total) => self.total = total,
+            Ok(total) => {
+                self.shown.resources.clone_from(&total);
+                self.total = total;
+            }
             Err(error) => {
                 // The start is refused before it comes to this.
                 error!(%error, "the checkpointed reservations do not fit --resources");
@@ -205,6 +242,7 @@ impl AgentCore {
                     .push(now.moment, uuid, Arc::new(operation), true);
             }
         }
+        self.shown.operations = self.operations.kept();
         if !checkpointed.is_empty() {
             info!(resources = %checkpointed, "recovered reservations and volumes");
         }

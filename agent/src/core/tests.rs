@@ -4,6 +4,7 @@ mod checking;
 mod custom;
 mod endings;
 mod groups;
+mod operations;
 mod order;
 mod recovering;
 mod registering;

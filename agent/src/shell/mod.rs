@@ -203,6 +203,7 @@ impl Driver {
     /// Carries out what waits no longer.
     fn release(&mut self) -> Option<ExitReason> {
         let durable = self.writer.durable();
+        self.core.durable(durable);
         for (to, action) in self.outbox.durable(durable.0) {
             if let Some(reason) = self.carry_out(&to, action) {
                 return Some(reason);

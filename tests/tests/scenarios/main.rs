@@ -20,6 +20,7 @@ mod metrics;
 #[path = "../../../isolators/tests/kernel/probe.rs"]
 mod probe;
 mod quota;
+mod reservations;
 mod restart;
 mod shares;
 mod wire;
@@ -39,7 +40,7 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // One at a time: what a limit does can only be judged when nothing else wants the machine.
     arguments.test_threads = arguments.test_threads.or(Some(1));
-    let groups: [(&str, &[Scenario]); 16] = [
+    let groups: [(&str, &[Scenario]); 17] = [
         ("execute", execute::ALL),
         ("limits", limits::ALL),
         ("enforcement", enforcement::ALL),
@@ -56,6 +57,7 @@ fn main() -> ExitCode {
         ("golden", golden::ALL),
         ("launching", launching::ALL),
         ("wire", wire::ALL),
+        ("reservations", reservations::ALL),
     ];
     let trials = groups
         .into_iter()

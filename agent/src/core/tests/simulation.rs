@@ -11,7 +11,7 @@ use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::executor;
 use meseta_proto::mesos::v1::framework_info::capability::Type as FrameworkCapability;
 use meseta_proto::outbox::Outbox;
-use meseta_resources::{ContainerId, Moment, Now, Resources};
+use meseta_resources::{ContainerId, Moment, Now, Resources, Role};
 
 use crate::checkpoint::{Layout, LogEntry, Store, Write, read};
 use crate::core::{
@@ -68,7 +68,7 @@ fn options() -> Options {
             hostname: "host".to_owned(),
             ..pb::AgentInfo::default()
         },
-        resources: Resources::default(),
+        resources: Resources::parse("cpus:4;mem:1024;disk:100", &Role::star()).expect("resources"),
         address: pb::Address::default(),
         version: "1.0.0".to_owned(),
         capabilities: Vec::new(),
@@ -194,6 +194,8 @@ impl Simulation {
     }
 
     fn release(&mut self, lsn: u64) {
+        let own = lsn.saturating_sub(self.written_before);
+        self.core.durable(crate::core::Lsn(own));
         for (_, action) in self.outbox.durable(lsn) {
             self.carry_out(action);
         }
@@ -420,6 +422,10 @@ impl Simulation {
         connects
             .filter(|seen| matches!(seen, Seen::Connect))
             .count()
+    }
+
+    pub(super) fn work_dir(&self) -> &std::path::Path {
+        self.dir.path()
     }
 
     pub(super) fn image(&self) -> crate::checkpoint::Image {

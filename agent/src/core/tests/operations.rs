@@ -1,0 +1,298 @@
+//! Operations: durable before they are told, told until acknowledged, done once.
+
+use std::time::Duration;
+
+use meseta_proto::convert::{self, Format};
+use meseta_proto::meseta::v1 as wire;
+use meseta_proto::meseta::v1::agent_frame::Message as FromAgent;
+use meseta_proto::meseta::v1::master_frame::Message as ToAgent;
+use meseta_proto::mesos::v1 as pb;
+use meseta_proto::mesos::v1::OperationState;
+use meseta_resources::{
+    Disk, Operation, Persistence, Reservation, Resource, ResourceParts, Resources, Role, Volume,
+    VolumeMode,
+};
+
+use super::simulation::{Simulation, registered, task};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn reserved(text: &str) -> Resources {
+    let role = Role::new("dev").unwrap();
+    let plain = Resources::parse(text, &Role::star()).unwrap();
+    plain
+        .push_reservation(&Reservation::dynamic(role, None))
+        .unwrap()
+}
+
+fn volume(text: &str, id: &str) -> Resource {
+    let disk = reserved(text).iter().next().unwrap().clone();
+    Resource::new(ResourceParts {
+        name: disk.name().clone(),
+        value: disk.value().clone(),
+        allocation_role: None,
+        reservations: disk.reservations().to_vec(),
+        disk: Some(Disk {
+            persistence: Some(Persistence {
+                id: id.into(),
+                principal: None,
+            }),
+            volume: Some(Volume {
+                container_path: "data".to_owned(),
+                host_path: None,
+                mode: VolumeMode::ReadWrite,
+            }),
+            source: None,
+        }),
+        revocable: false,
+        shared: false,
+        provider_id: None,
+    })
+    .unwrap()
+}
+
+fn reserve(text: &str) -> Operation {
+    Operation::Reserve {
+        source: Vec::new(),
+        resources: reserved(text).iter().cloned().collect(),
+    }
+}
+
+fn apply(operation: &Operation, number: u8) -> ToAgent {
+    ToAgent::ApplyOperation(wire::ApplyOperation {
+        framework_id: None,
+        operation: convert::to_operation(operation),
+        operation_uuid: uuid(number),
+        resource_version_uuid: None,
+    })
+}
+
+fn uuid(number: u8) -> pb::Uuid {
+    pb::Uuid {
+        value: vec![number; 16],
+    }
+}
+
+fn acknowledge(update: &wire::OperationUpdate) -> ToAgent {
+    ToAgent::AcknowledgeOperation(wire::AcknowledgeOperation {
+        operation_uuid: update.operation_uuid.clone(),
+        status_uuid: update.status.uuid.clone().unwrap().value,
+    })
+}
+
+impl Simulation {
+    fn told(&mut self) -> Vec<wire::OperationUpdate> {
+        std::mem::take(&mut self.frames)
+            .into_iter()
+            .filter_map(|frame| match frame {
+                FromAgent::OperationUpdate(update) => Some(update),
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// Lets time pass under a master that pings.
+    fn live(&mut self, time: Duration) {
+        let end = self.now.moment + time;
+        while self.now.moment < end {
+            let left = end.saturating_since(self.now.moment);
+            self.advance(left.min(30 * SECOND));
+            self.tell(ToAgent::Ping(wire::Ping {
+                sequence: 1,
+                connected: true,
+            }));
+        }
+    }
+
+    fn total(&self) -> Resources {
+        self.core.snapshot().resources
+    }
+
+    /// The agent comes back and says what it holds.
+    fn back(&mut self, unknown: Vec<pb::Uuid>) -> wire::Reregister {
+        self.link_up();
+        let report = std::mem::take(&mut self.frames)
+            .into_iter()
+            .find_map(|frame| match frame {
+                FromAgent::Reregister(report) => Some(report),
+                _ => None,
+            })
+            .expect("it introduces itself");
+        let ToAgent::Registered(mut message) = registered() else {
+            panic!("another message");
+        };
+        message.unknown_operations = unknown;
+        self.tell(ToAgent::Registered(message));
+        report
+    }
+}
+
+fn state(update: &wire::OperationUpdate) -> OperationState {
+    update.status.state()
+}
+
+#[test]
+fn what_is_told_as_finished_is_durable() {
+    let mut simulation = Simulation::registered();
+    let before = simulation.total();
+    simulation.quick_disk = false;
+    simulation.tell(apply(&reserve("cpus:1"), 1));
+    assert!(simulation.told().is_empty(), "the disk has not answered");
+    assert_eq!(simulation.total(), before, "nor is it shown");
+    simulation.flush(1);
+    let told = simulation.told();
+    assert_eq!(state(&told[0]), OperationState::OperationFinished);
+    let converted = convert::resources(&told[0].status.converted_resources).unwrap();
+    assert_eq!(converted, reserved("cpus:1"));
+    assert!(simulation.total().contains(&reserved("cpus:1")));
+}
+
+#[test]
+fn a_crash_before_the_disk_answers_undoes_it() {
+    let mut simulation = Simulation::registered();
+    let before = simulation.total();
+    simulation.quick_disk = false;
+    simulation.tell(apply(&reserve("cpus:1"), 1));
+    simulation.crash(false);
+    simulation.quick_disk = true;
+    let report = simulation.back(vec![uuid(1)]);
+    assert!(report.operations.is_empty());
+    assert!(report.register.checkpointed_resources.is_empty());
+    assert_eq!(simulation.total(), before);
+    let told = simulation.told();
+    assert_eq!(state(&told[0]), OperationState::OperationDropped);
+    assert_eq!(told[0].operation_uuid, uuid(1));
+}
+
+#[test]
+fn an_update_is_repeated_until_acknowledged() {
+    let mut simulation = Simulation::registered();
+    simulation.tell(apply(&reserve("cpus:1"), 1));
+    let first = simulation.told().pop().unwrap();
+    for pause in [10, 20, 40] {
+        simulation.live((pause - 1) * SECOND);
+        assert!(simulation.told().is_empty(), "not before {pause} s");
+        simulation.live(SECOND);
+        let again = simulation.told().pop().unwrap();
+        assert_eq!(again.status.uuid, first.status.uuid);
+    }
+    // Neither of these is its acknowledgement.
+    let mut wrong = first.clone();
+    wrong.status.uuid = Some(uuid(9));
+    simulation.tell(acknowledge(&wrong));
+    let mut other = first.clone();
+    other.operation_uuid = uuid(8);
+    simulation.tell(acknowledge(&other));
+    simulation.live(80 * SECOND);
+    assert_eq!(simulation.told().len(), 1);
+    simulation.tell(acknowledge(&first));
+    simulation.live(1000 * SECOND);
+    assert!(simulation.told().is_empty());
+    // The acknowledgement is durable too.
+    simulation.crash(false);
+    assert!(simulation.back(Vec::new()).operations.is_empty());
+    assert!(simulation.told().is_empty());
+    assert!(simulation.total().contains(&reserved("cpus:1")));
+}
+
+#[test]
+fn what_was_not_acknowledged_is_told_after_a_restart() {
+    let mut simulation = Simulation::registered();
+    simulation.tell(apply(&reserve("cpus:1"), 1));
+    let first = simulation.told().pop().unwrap();
+    simulation.crash(false);
+    let report = simulation.back(Vec::new());
+    let held = convert::resources(&report.register.checkpointed_resources).unwrap();
+    assert_eq!(held, reserved("cpus:1"));
+    assert_eq!(report.operations.len(), 1);
+    let again = simulation.told().pop().unwrap();
+    assert_eq!(again.status.uuid, first.status.uuid);
+    assert_eq!(state(&again), OperationState::OperationFinished);
+}
+
+#[test]
+fn an_operation_is_done_once() {
+    let mut simulation = Simulation::registered();
+    simulation.tell(apply(&reserve("cpus:1"), 1));
+    let after = simulation.total();
+    simulation.tell(apply(&reserve("cpus:1"), 1));
+    assert_eq!(simulation.total(), after);
+    let told = simulation.told();
+    assert_eq!(told.len(), 2, "and told again");
+    assert_eq!(told[0], told[1]);
+}
+
+#[test]
+fn what_cannot_be_done_is_dropped_and_changes_nothing() {
+    let mut simulation = Simulation::registered();
+    let before = simulation.total();
+    simulation.tell(apply(&reserve("cpus:1000"), 1));
+    simulation.tell(apply(&Operation::Destroy(vec![volume("disk:1", "no")]), 2));
+    simulation.tell(ToAgent::ApplyOperation(wire::ApplyOperation {
+        operation_uuid: uuid(3),
+        ..wire::ApplyOperation::default()
+    }));
+    let told = simulation.told();
+    let states: Vec<_> = told.iter().map(state).collect();
+    assert_eq!(states, [OperationState::OperationDropped; 3]);
+    assert!(
+        told[0]
+            .status
+            .message()
+            .contains("does not contain cpus:1000")
+    );
+    assert_eq!(simulation.total(), before);
+}
+
+#[test]
+fn volumes_are_directories_that_come_and_go_with_their_records() {
+    let mut simulation = Simulation::registered();
+    let dir = simulation.work_dir().join("volumes/roles/dev/v");
+    let data = volume("disk:1", "v");
+    simulation.tell(apply(&reserve("disk:1"), 1));
+    simulation.tell(apply(&Operation::Create(vec![data.clone()]), 2));
+    assert!(dir.is_dir());
+    std::fs::write(dir.join("file"), "data").unwrap();
+    simulation.crash(false);
+    simulation.back(Vec::new());
+    assert!(dir.join("file").is_file());
+    assert!(simulation.total().contains_resource(&data));
+    simulation.tell(apply(&Operation::Destroy(vec![data.clone()]), 3));
+    assert!(!dir.exists());
+    simulation.tell(apply(&Operation::Create(vec![data]), 4));
+    assert!(dir.is_dir() && !dir.join("file").exists(), "a new one");
+}
+
+#[test]
+fn a_task_is_not_launched_on_what_is_not_here() {
+    let mut simulation = Simulation::registered();
+    let mut task = task("t");
+    let missing = reserved("cpus:1").allocate(&Role::new("dev").unwrap());
+    task.resources = convert::to_resources(&missing, Format::PostRefinement).unwrap();
+    simulation.run(task);
+    let update = simulation.take_updates().pop().unwrap();
+    assert_eq!(
+        update.status.reason(),
+        pb::task_status::Reason::ResourcesUnknown
+    );
+}
+
+#[test]
+fn a_damaged_record_costs_no_start_and_no_data() {
+    let mut simulation = Simulation::registered();
+    let data = volume("disk:1", "v");
+    simulation.tell(apply(&reserve("disk:1"), 1));
+    simulation.tell(apply(&Operation::Create(vec![data]), 2));
+    let meta = simulation.work_dir().join("meta");
+    let record = meta.join("resources/resources_and_operations.state");
+    std::fs::write(&record, b"MSTR nonsense").unwrap();
+    simulation.crash(false);
+    simulation.back(Vec::new());
+    assert!(simulation.total().to_checkpoint().is_empty());
+    assert!(
+        meta.join("quarantine/resources_and_operations.state")
+            .is_file()
+    );
+    let dir = simulation.work_dir().join("volumes/roles/dev/v");
+    assert!(dir.is_dir(), "the data waits for an operator");
+}
