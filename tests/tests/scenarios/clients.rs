@@ -1,4 +1,5 @@
-//! Frameworks that are not ours: pymesos as it comes from PyPI, and the examples in `docs/examples`.
+//! Frameworks that are not ours: clients as they come from PyPI and npm, and the examples in
+//! `docs/examples`.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -11,6 +12,12 @@ use crate::Scenario;
 
 pub(crate) const ALL: &[Scenario] = &[
     ("pymesos_runs_unmodified", unless_pymesos, pymesos),
+    ("mesoshttp_runs_unmodified", unless_mesoshttp, mesoshttp),
+    (
+        "mesos_framework_runs_unmodified",
+        unless_mesos_framework,
+        mesos_framework,
+    ),
     ("the_example_in_curl", unless_curl, curl),
     ("the_example_in_python", unless_python, python),
     ("the_example_over_grpc", unless_example, grpc),
@@ -23,21 +30,38 @@ fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// The Python that has pymesos: the one in `MESETA_PYMESOS_PYTHON`, or `python3`.
-fn pymesos_python() -> String {
-    std::env::var("MESETA_PYMESOS_PYTHON").unwrap_or_else(|_| "python3".to_owned())
+/// Where `.ci/clients` has installed clients that are not ours.
+fn installed() -> PathBuf {
+    std::env::var_os("MESETA_CLIENTS").map_or_else(|| PathBuf::from("/nonexistent"), PathBuf::from)
 }
 
-fn unless_pymesos() -> Missing {
-    let found = Command::new(pymesos_python())
-        .args(["-c", "import pymesos, addict"])
+fn installed_python() -> PathBuf {
+    installed().join("bin/python")
+}
+
+fn unless_imports(module: &str) -> Missing {
+    let found = Command::new(installed_python())
+        .args(["-c", &format!("import {module}")])
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .status()
         .is_ok_and(|status| status.success());
-    (!found).then(|| {
-        "needs a Python with pymesos 0.3.15 (`.ci/pymesos DIR` makes one) in MESETA_PYMESOS_PYTHON"
-            .to_owned()
+    (!found).then(|| format!("needs {module}: `.ci/clients DIR`, then MESETA_CLIENTS=DIR"))
+}
+
+fn unless_pymesos() -> Missing {
+    unless_imports("pymesos")
+}
+
+fn unless_mesoshttp() -> Missing {
+    unless_imports("mesoshttp")
+}
+
+fn unless_mesos_framework() -> Missing {
+    let found = installed().join("node_modules/mesos-framework").is_dir();
+    unless_installed("node").or_else(|| {
+        (!found)
+            .then(|| "needs mesos-framework: `.ci/clients DIR`, then MESETA_CLIENTS=DIR".to_owned())
     })
 }
 
@@ -112,7 +136,7 @@ fn grpc() {
 
 fn pymesos() {
     let cluster = Cluster::default();
-    let mut command = Command::new(pymesos_python());
+    let mut command = Command::new(installed_python());
     command
         .arg(repository().join("tests/clients/pymesos_scheduler.py"))
         .arg(cluster.master.address());
@@ -144,4 +168,39 @@ fn pymesos() {
         state["completed_frameworks"][0]["id"],
         saw["framework_ids"][0]
     );
+}
+
+/// What a client printed at its end: the states of its five tasks.
+fn five_finished(what: &str, output: &Output) {
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{what}: {text}\n{errors}");
+    let last = text.lines().last().unwrap_or_default();
+    let states: Value = serde_json::from_str(last).expect("states by task");
+    let states: Vec<_> = states.as_object().expect("an object").values().collect();
+    assert_eq!(states.len(), 5, "{what}: {text}");
+    assert!(
+        states.iter().all(|state| *state == "TASK_FINISHED"),
+        "{what}: {text}"
+    );
+}
+
+fn mesoshttp() {
+    let cluster = Cluster::default();
+    let mut command = Command::new(installed_python());
+    command
+        .arg(repository().join("tests/clients/mesoshttp_scheduler.py"))
+        .arg(cluster.master.address());
+    five_finished("mesoshttp", &output("mesoshttp", &mut command));
+}
+
+fn mesos_framework() {
+    let cluster = Cluster::default();
+    let mut command = Command::new("node");
+    command
+        .arg(repository().join("tests/clients/mesos_framework_scheduler.js"))
+        .arg(cluster.master.address())
+        .arg(cluster.dir.path().join("client-logs"))
+        .env("NODE_PATH", installed().join("node_modules"));
+    five_finished("mesos-framework", &output("mesos-framework", &mut command));
 }

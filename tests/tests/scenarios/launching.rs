@@ -1,7 +1,7 @@
 //! The three ways in which a launch is lost, with kill -9; reconciliation tells what is true.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead as _, BufReader};
+use std::io::Read as _;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -68,6 +68,7 @@ fn truth(framework: &mut Framework, task: &str, agent: Option<&str>) -> String {
             let status: TaskStatus =
                 serde_json::from_value(event["update"]["status"].clone()).expect("a status");
             reconciler.observe(now(), &status);
+            framework.acknowledge(&event["update"]["status"]);
         }
     }
     let state = reconciler.state(task).expect("heard of");
@@ -108,18 +109,25 @@ fn framework_process(cluster: &Cluster) -> (Child, String, String) {
         .stdout(Stdio::piped())
         .spawn()
         .expect("curl runs");
-    let mut lines = BufReader::new(child.stdout.take().expect("its output")).lines();
-    let (mut id, mut agent) = (None, None);
-    while agent.is_none() {
-        let line = lines.next().expect("a line").expect("text");
-        let after = |mark: &str| {
-            let rest = line.split(mark).nth(1)?;
-            rest.split('"').next().map(str::to_owned)
-        };
-        id = id.or_else(|| after("\"framework_id\":{\"value\":\""));
-        agent = after("\"agent_id\":{\"value\":\"");
+    let mut output = child.stdout.take().expect("its output");
+    // The last record has no line feed after it.
+    let mut seen = String::new();
+    let after = |seen: &str, mark: &str| {
+        let (text, _) = seen.split(mark).nth(1)?.split_once('"')?;
+        Some(text.to_owned())
+    };
+    loop {
+        let mut bytes = [0; 4096];
+        let count = output.read(&mut bytes).expect("read");
+        assert!(count > 0, "no offer in {seen}");
+        seen += &String::from_utf8_lossy(&bytes[..count]);
+        if let (Some(id), Some(agent)) = (
+            after(&seen, "\"framework_id\":{\"value\":\""),
+            after(&seen, "\"agent_id\":{\"value\":\""),
+        ) {
+            return (child, id, agent);
+        }
     }
-    (child, id.expect("an id"), agent.expect("an agent"))
 }
 
 fn framework_dies() {

@@ -39,6 +39,11 @@ pub(crate) const ALL: &[Scenario] = &[
     ("offers_have_what_clients_read", anywhere, offers),
     ("updates_have_what_clients_read", anywhere, updates),
     (
+        "a_framework_is_updated_at_once_or_told_why_not",
+        anywhere,
+        update_framework,
+    ),
+    (
         "unknown_is_a_call_that_is_not_served",
         anywhere,
         unknown_call,
@@ -423,4 +428,68 @@ fn unknown_call() {
             .status,
         400
     );
+}
+
+fn update_framework() {
+    let cluster = Cluster::default();
+    let framework = cluster.framework();
+    let mut info = framework_info("dev");
+    info["id"] = json!({"value": framework.id});
+    let update = |change: &dyn Fn(&mut Value)| {
+        let mut call = json!({"type": "UPDATE_FRAMEWORK", "framework_id": info["id"],
+            "update_framework": {"framework_info": info}});
+        change(&mut call["update_framework"]);
+        answer(
+            &cluster,
+            API,
+            &[JSON, &named(&framework)],
+            &call.to_string(),
+        )
+    };
+    let (head, text) = update(&|call| call["framework_info"]["name"] = json!("renamed"));
+    assert_eq!((head.status, text.as_str()), (200, ""));
+    let constraints = |predicate: Value| {
+        json!({"role_constraints": {"dev": {"groups": [{"attribute_constraints": [
+            {"selector": {"attribute_name": "rack"}, "predicate": predicate}]}]}}})
+    };
+    let exists = constraints(json!({"exists": {}}));
+    let (head, text) = update(&|call| {
+        call["framework_info"]["name"] = json!("renamed");
+        call["offer_constraints"] = exists.clone();
+    });
+    assert_eq!(head.status, 200, "{text}");
+    let bad = constraints(json!({"text_matches": {"regex": "("}}));
+    for (what, change) in [
+        (
+            "user",
+            &(|call: &mut Value| call["framework_info"]["user"] = json!("nobody"))
+                as &dyn Fn(&mut Value),
+        ),
+        ("principal", &|call| {
+            call["framework_info"]["principal"] = json!("else")
+        }),
+        ("checkpoint", &|call| {
+            call["framework_info"]["checkpoint"] = json!(false)
+        }),
+        ("id", &|call| {
+            call["framework_info"]["id"]["value"] = json!("other")
+        }),
+        ("suppressed roles", &|call| {
+            call["suppressed_roles"] = json!(["none"])
+        }),
+        ("a role", &|call| {
+            call["framework_info"]["roles"] = json!(["../x"])
+        }),
+        ("a regex", &|call| call["offer_constraints"] = bad.clone()),
+        ("no constraints", &|call| {
+            call["offer_constraints"] = json!({"role_constraints": {"dev": {"groups": []}}});
+        }),
+    ] {
+        let (head, text) = update(change);
+        assert_eq!(head.status, 400, "{what}: {text}");
+        assert!(!text.is_empty(), "{what}");
+    }
+    // None of the refused changed anything: no agent here has a rack.
+    let frameworks = cluster.master.page("/frameworks").json();
+    assert_eq!(frameworks["frameworks"][0]["name"], "renamed");
 }

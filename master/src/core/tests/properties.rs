@@ -15,6 +15,9 @@ enum Step {
     Resubscribe(u8),
     SchedulerGone(u8),
     Accept(u8, u8, u8),
+    Group(u8, u8, u8),
+    ExecutorExited(u8, u8, u8),
+    UpdateFramework(u8, u8),
     Decline(u8, f64),
     Revive(u8),
     Suppress(u8),
@@ -152,6 +155,9 @@ fn step() -> impl Strategy<Value = Step> {
         1 => n().prop_map(Step::Resubscribe),
         1 => n().prop_map(Step::SchedulerGone),
         8 => (n(), n(), n()).prop_map(|(a, b, c)| Step::Accept(a, b, c)),
+        4 => (n(), n(), n()).prop_map(|(a, b, c)| Step::Group(a, b, c)),
+        2 => (n(), n(), n()).prop_map(|(a, b, c)| Step::ExecutorExited(a, b, c)),
+        1 => (n(), n()).prop_map(|(a, b)| Step::UpdateFramework(a, b)),
         2 => (n(), prop_oneof![Just(0.0), Just(5.0), Just(-1.0), Just(f64::NAN), Just(1e300)])
             .prop_map(|(a, b)| Step::Decline(a, b)),
         1 => n().prop_map(Step::Revive),
@@ -182,6 +188,53 @@ fn pick<T: Clone>(all: &[T], number: u8) -> Option<T> {
     all.get(usize::from(number) % all.len()).cloned()
 }
 
+/// A group of two under one of three executors, by the offer's owner or somebody else.
+fn launch_group(world: &mut World, cast: &Cast, (f, o): (u8, u8), name: u8) {
+    let (Some(scheduler), Some(offer)) = (pick(&cast.schedulers, f), pick(&cast.offers, o)) else {
+        return;
+    };
+    let is_owner = |scheduler: &&Scheduler| scheduler.id == offer.framework_id.value;
+    let owner = cast.schedulers.iter().find(is_owner).cloned();
+    let caller = if f % 8 == 0 {
+        scheduler
+    } else {
+        owner.unwrap_or(scheduler)
+    };
+    let is_here = |node: &&Node| node.id == offer.agent_id.value;
+    let Some(node) = cast.nodes.iter().find(is_here) else {
+        return;
+    };
+    let operation = v1::offer::Operation {
+        r#type: Some(v1::offer::operation::Type::LaunchGroup.into()),
+        launch_group: Some(v1::offer::operation::LaunchGroup {
+            executor: v1::ExecutorInfo {
+                executor_id: v1::ExecutorId {
+                    value: format!("e{}", name % 3),
+                },
+                framework_id: Some(v1::FrameworkId {
+                    value: caller.id.clone(),
+                }),
+                r#type: Some(v1::executor_info::Type::Default.into()),
+                resources: wire("cpus:0.1;mem:32;disk:1"),
+                ..v1::ExecutorInfo::default()
+            },
+            task_group: v1::TaskGroupInfo {
+                tasks: vec![
+                    task(node, &format!("g{}", name % 16), "cpus:0.5;mem:32"),
+                    task(node, &format!("g{}", name % 5), "cpus:0.2;mem:16"),
+                ],
+            },
+        }),
+        ..v1::offer::Operation::default()
+    };
+    let accept = Action::Accept(call::Accept {
+        offer_ids: vec![offer.id.clone()],
+        operations: vec![operation],
+        filters: None,
+    });
+    world.call(&caller, accept);
+}
+
 fn play(world: &mut World, cast: &mut Cast, step: Step) {
     let states = [
         TaskState::TaskStarting,
@@ -194,7 +247,7 @@ fn play(world: &mut World, cast: &mut Cast, step: Step) {
             let port = i32::from(port % 4);
             let connection = world.introduce(agent_frame::Message::Register(register(
                 port,
-                "cpus:4;mem:512;ports:[1-9]",
+                "cpus:4;mem:512;disk:64;ports:[1-9]",
             )));
             let frames = world.take_frames(connection);
             let id = frames.iter().find_map(|frame| match frame {
@@ -204,7 +257,7 @@ fn play(world: &mut World, cast: &mut Cast, step: Step) {
                 _ => None,
             });
             if let Some(id) = id {
-                let register = register(port, "cpus:4;mem:512;ports:[1-9]");
+                let register = register(port, "cpus:4;mem:512;disk:64;ports:[1-9]");
                 cast.nodes.push(Node {
                     connection,
                     id,
@@ -313,6 +366,34 @@ fn play(world: &mut World, cast: &mut Cast, step: Step) {
                     ];
                     world.call(&caller, accept(&[&offer], tasks));
                 }
+            }
+        }
+        Step::Group(f, o, name) => launch_group(world, cast, (f, o), name),
+        Step::ExecutorExited(a, f, name) => {
+            let nodes = (pick(&cast.nodes, a), pick(&cast.schedulers, f));
+            if let (Some(node), Some(scheduler)) = nodes {
+                let exited = meseta::ExecutorExited {
+                    framework_id: v1::FrameworkId {
+                        value: scheduler.id,
+                    },
+                    executor_id: v1::ExecutorId {
+                        value: format!("e{}", name % 3),
+                    },
+                    status: Some(0),
+                };
+                world.say(&node, agent_frame::Message::ExecutorExited(exited));
+            }
+        }
+        Step::UpdateFramework(f, role) => {
+            if let Some(scheduler) = pick(&cast.schedulers, f) {
+                let role = ["a", "b", "../c", ""][usize::from(role % 4)];
+                let info = World::with_id(framework("g", &[role]), &scheduler.id);
+                let call = Subscribe {
+                    info,
+                    suppressed_roles: vec![role.to_owned()],
+                    offer_constraints: None,
+                };
+                world.call(&scheduler, Action::UpdateFramework(Box::new(call)));
             }
         }
         Step::Decline(o, seconds) => {
