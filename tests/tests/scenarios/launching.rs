@@ -99,17 +99,28 @@ fn tasks_on_agent(cluster: &Cluster) -> BTreeMap<String, String> {
     tasks
 }
 
+/// A process that is killed with SIGKILL when it is dropped.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.0.kill().expect("killed");
+        self.0.wait().expect("waited for");
+    }
+}
+
 /// A framework in a process of its own, with an offer in its hands.
-fn framework_process(cluster: &Cluster) -> (Child, String, String) {
+fn framework_process(cluster: &Cluster) -> (Process, String, String) {
     let call = json!({"type": "SUBSCRIBE", "subscribe": {"framework_info": framework_info("dev")}});
-    let mut child = Command::new("curl")
+    let child = Command::new("curl")
         .args(["-sN", "-H", "Content-Type: application/json", "-d"])
         .arg(call.to_string())
         .arg(cluster.scheduler_url())
         .stdout(Stdio::piped())
         .spawn()
         .expect("curl runs");
-    let mut output = child.stdout.take().expect("its output");
+    let mut process = Process(child);
+    let mut output = process.0.stdout.take().expect("its output");
     // The last record has no line feed after it.
     let mut seen = String::new();
     let after = |seen: &str, mark: &str| {
@@ -125,17 +136,16 @@ fn framework_process(cluster: &Cluster) -> (Child, String, String) {
             after(&seen, "\"framework_id\":{\"value\":\""),
             after(&seen, "\"agent_id\":{\"value\":\""),
         ) {
-            return (child, id, agent);
+            return (process, id, agent);
         }
     }
 }
 
 fn framework_dies() {
     let cluster = Cluster::default();
-    let (mut process, id, agent) = framework_process(&cluster);
+    let (process, id, agent) = framework_process(&cluster);
     // It has written down that it launches "t", and dies.
-    process.kill().expect("killed");
-    process.wait().expect("waited for");
+    drop(process);
     let mut framework = again(&cluster, &id);
     assert_eq!(truth(&mut framework, "t", None), "TASK_UNKNOWN");
     assert_eq!(truth(&mut framework, "t", Some(&agent)), "TASK_GONE");
