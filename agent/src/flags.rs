@@ -15,8 +15,19 @@ use meseta_resources::parse_duration;
 #[command(rename_all = "snake_case")]
 pub struct Flags {
     /// The master: `host:port`, or `file:///path` of a file that holds it.
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(
+        long,
+        value_name = "HOST:PORT",
+        required = false,
+        required_unless_present = "check",
+        default_value_if("check", "true", "127.0.0.1:5050")
+    )]
     pub master: String,
+
+    /// Look at this machine with these flags, say what is missing and how to mend it, and end: with
+    /// 0 if an agent can run here, else with 1.
+    #[arg(long, default_value_t = false, action = ArgAction::SetTrue)]
+    pub check: bool,
 
     /// Address to listen on. Anything but loopback needs `--insecure`.
     #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS")]
@@ -86,6 +97,13 @@ pub struct Flags {
     /// The folder below each cgroup hierarchy that holds everything of ours.
     #[arg(long, default_value = "meseta", value_name = "PATH")]
     pub cgroups_root: PathBuf,
+
+    /// On a machine of systemd with cgroup v2 alone, keep containers in a scope that systemd hands over
+    /// (`<cgroups_root>-tasks.scope`), so that no restart of the agent's unit touches them. Needs a
+    /// `--cgroups_root` of letters, digits and underscores.
+    #[arg(long, default_value_t = true, action = ArgAction::Set, num_args = 0..=1,
+          require_equals = true, default_missing_value = "true")]
+    pub systemd_enable_support: bool,
 
     /// Cap a container at the CPUs it requested, even when it has no limit.
     #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1,

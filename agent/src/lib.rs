@@ -5,6 +5,7 @@
 //! network is a thin shell around the two. Invariant: nothing is visible outside before what it says
 //! is durable, and the agent's own end touches no task unless it was told so.
 
+mod check;
 pub mod checkpoint;
 mod configuration;
 pub mod core;
@@ -12,6 +13,7 @@ mod detect;
 mod directories;
 mod fetch;
 mod flags;
+mod health;
 mod http;
 mod isolation;
 mod isolation_flags;
@@ -21,8 +23,10 @@ mod sandbox_files;
 mod seccomp_profile;
 mod shell;
 
+pub use check::{Finding, Severity, check};
 pub use configuration::ConfigurationError;
 pub use flags::Flags;
+pub use health::Health;
 pub use isolation_flags::IsolationFlags;
 pub use metrics::{FAMILIES, Family};
 pub use run::{CancellationToken, RunEnv, RunError, run};

@@ -1,11 +1,12 @@
 //! Every metric of the agent, defined once.
 //!
-//! [`FAMILIES`] is the list, with type and help; [`Metrics::text`] fills it from the core's snapshot
+//! [`FAMILIES`] is the list, with type and help ([`families`]); [`Metrics::text`] fills it from the core's snapshot
 //! and the monitor's last samples: the agent's own through a collector in a registry of its own, those
 //! of containers straight as text ([`containers`]). Nothing is read from the kernel for a scrape, and
 //! a container's series end with it. The keys of Mesos's `/metrics/snapshot` are in [`mesos`].
 
 mod containers;
+mod families;
 mod mesos;
 
 use std::collections::{BTreeMap, HashMap};
@@ -20,175 +21,8 @@ use crate::core::{Snapshot, State};
 use crate::http::Surface;
 use crate::shell::monitor::HostSample;
 
+pub use families::{FAMILIES, Family};
 pub(crate) use mesos::mesos_keys;
-
-/// A family of series.
-#[derive(Copy, Clone, Debug)]
-pub struct Family {
-    /// Its name.
-    pub name: &'static str,
-    /// What it says.
-    pub help: &'static str,
-    /// Whether it only grows.
-    pub is_counter: bool,
-}
-
-const fn counter(name: &'static str, help: &'static str) -> Family {
-    Family {
-        name,
-        help,
-        is_counter: true,
-    }
-}
-
-const fn gauge(name: &'static str, help: &'static str) -> Family {
-    Family {
-        name,
-        help,
-        is_counter: false,
-    }
-}
-
-/// All families. Those of containers have the labels `container_id`, `framework_id`, `executor_id`
-/// and `role`.
-pub const FAMILIES: &[Family] = &[
-    gauge(
-        "meseta_agent_build_info",
-        "Always 1, with the version as a label.",
-    ),
-    gauge(
-        "meseta_agent_registered",
-        "Whether the agent is registered with a master.",
-    ),
-    gauge(
-        "meseta_agent_uptime_seconds",
-        "Time since the agent was started.",
-    ),
-    gauge(
-        "meseta_agent_recovery_duration_seconds",
-        "How long recovery took after the start.",
-    ),
-    counter(
-        "meseta_agent_recovery_errors_total",
-        "Checkpoints that could not be read.",
-    ),
-    gauge(
-        "meseta_agent_frameworks",
-        "Frameworks with work on this agent.",
-    ),
-    gauge("meseta_agent_tasks", "Tasks on this agent, by state."),
-    counter(
-        "meseta_agent_tasks_ended_total",
-        "Tasks that ended, by their last state.",
-    ),
-    counter(
-        "meseta_agent_status_updates_total",
-        "Status updates, by whether they were taken.",
-    ),
-    counter(
-        "meseta_agent_container_launch_errors_total",
-        "Containers that could not be launched.",
-    ),
-    counter(
-        "meseta_agent_container_destroy_errors_total",
-        "Attempts to take a container apart that left something.",
-    ),
-    gauge(
-        "meseta_agent_resources",
-        "The agent's resources, by name (MB for mem and disk).",
-    ),
-    gauge(
-        "meseta_agent_resources_allocated",
-        "What live tasks hold of them.",
-    ),
-    counter(
-        "meseta_agent_container_cpu_user_seconds_total",
-        "CPU time in user mode.",
-    ),
-    counter(
-        "meseta_agent_container_cpu_system_seconds_total",
-        "CPU time in the kernel.",
-    ),
-    gauge(
-        "meseta_agent_container_cpus_requested",
-        "CPUs that were requested.",
-    ),
-    gauge(
-        "meseta_agent_container_cpus_limit",
-        "CPUs that may be used, where that is limited.",
-    ),
-    counter(
-        "meseta_agent_container_cpu_periods_total",
-        "Enforcement periods with work to do.",
-    ),
-    counter(
-        "meseta_agent_container_cpu_throttled_periods_total",
-        "Periods that were cut short.",
-    ),
-    counter(
-        "meseta_agent_container_cpu_throttled_seconds_total",
-        "Time spent throttled.",
-    ),
-    gauge(
-        "meseta_agent_container_memory_bytes",
-        "Memory charged, by kind; total is all of it.",
-    ),
-    gauge(
-        "meseta_agent_container_memory_max_bytes",
-        "The most memory that was ever charged.",
-    ),
-    gauge(
-        "meseta_agent_container_memory_requested_bytes",
-        "Memory that was requested.",
-    ),
-    gauge(
-        "meseta_agent_container_memory_limit_bytes",
-        "Memory that may be used, if limited.",
-    ),
-    counter(
-        "meseta_agent_container_oom_kills_total",
-        "Processes killed for want of memory.",
-    ),
-    gauge(
-        "meseta_agent_container_processes",
-        "Processes in the container.",
-    ),
-    gauge(
-        "meseta_agent_container_threads",
-        "Threads in the container.",
-    ),
-    gauge(
-        "meseta_agent_container_threads_limit",
-        "Threads that may be in the container.",
-    ),
-    counter(
-        "meseta_agent_container_forks_refused_total",
-        "Forks refused by the limit on threads.",
-    ),
-    counter(
-        "meseta_agent_container_pressure_seconds_total",
-        "Time stalled for want of a resource: some tasks, or all.",
-    ),
-    gauge("meseta_agent_host_cpus", "Processors online."),
-    gauge("meseta_agent_host_load", "Load average, by minutes."),
-    gauge(
-        "meseta_agent_host_memory_bytes",
-        "The machine's memory, by kind.",
-    ),
-    counter("process_cpu_seconds_total", "CPU time of the agent itself."),
-    gauge(
-        "process_resident_memory_bytes",
-        "Resident memory of the agent itself.",
-    ),
-    gauge(
-        "process_open_fds",
-        "Open file descriptors of the agent itself.",
-    ),
-    gauge(
-        "process_start_time_seconds",
-        "Start of the agent since the Unix epoch.",
-    ),
-];
 
 /// Answers scrapes.
 #[derive(Debug)]
@@ -375,6 +209,28 @@ fn host_metrics(book: &mut Book, host: &HostSample) {
             );
         }
     }
+    let busy = "meseta_agent_host_cpu_busy_seconds_total";
+    book.add(busy, &[], host.cpu_busy_secs);
+    for (resource, pressure) in [
+        ("cpu", host.cpu_pressure),
+        ("memory", host.memory_pressure),
+        ("io", host.io_pressure),
+    ] {
+        for (share, stall) in [("some", pressure.some), ("full", pressure.full)] {
+            book.add(
+                "meseta_agent_host_pressure_seconds_total",
+                &[("resource", resource), ("share", share)],
+                stall.map(|stall| stall.total_secs),
+            );
+            book.add(
+                "meseta_agent_host_pressure_ratio",
+                &[("resource", resource), ("share", share)],
+                stall.map(|stall| stall.avg10 / 100.0),
+            );
+        }
+    }
+    let sweep = host.sweep.map(|sweep| sweep.as_secs_f64());
+    book.add("meseta_agent_monitor_sweep_seconds", &[], sweep);
     for (kind, bytes) in [
         ("total", host.mem_total_bytes),
         ("free", host.mem_free_bytes),

@@ -27,10 +27,12 @@ use crate::directories::{
     endpoint_path, instance_of, lock, prepare_work_dir, remove_empty, runtime_dir, write_endpoint,
 };
 use crate::flags::Flags;
+use crate::health::Health;
 use crate::http::{self, Surface};
 use crate::isolation::{IsolationSettings, TaskRights, Watch};
 use crate::metrics::Metrics;
 use crate::shell::containerizer::{self, Containerizer};
+use crate::shell::descriptors;
 use crate::shell::environment::AgentEnvironment;
 use crate::shell::executors::ExecutorStreams;
 use crate::shell::gc::{self, Gc};
@@ -48,6 +50,8 @@ pub struct RunEnv {
     pub flags_view: BTreeMap<String, String>,
     /// Told once where the agent listens.
     pub ready: Option<oneshot::Sender<SocketAddr>>,
+    /// Told once recovery is over, registered or not.
+    pub started: Option<oneshot::Sender<Health>>,
     /// Cancelled when the agent is to end.
     pub shutdown: CancellationToken,
 }
@@ -148,6 +152,7 @@ pub async fn run(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         let _ = ready.send(address);
     }
     let node = Node {
+        started: env.started,
         flags,
         configuration,
         layout,
@@ -229,6 +234,7 @@ struct Ended {
 
 /// An agent that listens, between its start and its end.
 struct Node {
+    started: Option<oneshot::Sender<Health>>,
     flags: Flags,
     configuration: Configuration,
     layout: Layout,
@@ -242,7 +248,7 @@ struct Node {
 impl Node {
     /// Recovers, registers, runs; returns when the core says that it is over.
     async fn live(
-        self,
+        mut self,
         mailbox: Mailbox,
         master: MasterAddress,
         shutdown: CancellationToken,
@@ -273,6 +279,13 @@ impl Node {
         self.recover(opened.image, opened.boot, &containerizer)
             .await?;
 
+        if let Some(started) = self.started.take() {
+            // Whoever wanted to know may have left.
+            let _unsent = started.send(Health {
+                surface: self.surface.clone(),
+                master: self.flags.master.clone(),
+            });
+        }
         let monitoring = tokio::spawn(monitor::run(
             containerizer.clone(),
             self.surface.samples.clone(),
@@ -497,12 +510,14 @@ fn open_blocking(
     layout: &Layout,
     settings: &IsolationSettings,
 ) -> Result<Opened, RunError> {
+    descriptors::take_all();
     let store = Store::open(layout.clone()).map_err(RunError::Store)?;
     let image = checkpoint::read(layout).map_err(RunError::Checkpoints)?;
     let unusable = |error: &dyn std::error::Error| RunError::Containers(chain(error));
     let boot = BootId::current().map_err(|error| unusable(&error))?;
     let mut host = Host::detect().map_err(|error| unusable(&error))?;
     narrow(&mut host, &flags.cgroups_hierarchy)?;
+    let cgroups_root = cgroups_root(&mut host, flags)?;
     let instance = match &image.instance {
         Some(instance) => instance.clone(),
         None => {
@@ -535,7 +550,7 @@ fn open_blocking(
         host,
         meseta_isolators::Options {
             runtime_dir: runtime_dir.clone(),
-            cgroups_root: flags.cgroups_root.clone(),
+            cgroups_root,
             instance: name,
             isolation,
             enable_cfs: flags.cgroups_enable_cfs,
@@ -568,8 +583,18 @@ fn open_blocking(
     })
 }
 
+/// Where containers are in each tree: in a scope of systemd if there is one to be had.
+fn cgroups_root(host: &mut Host, flags: &Flags) -> Result<PathBuf, RunError> {
+    if !flags.systemd_enable_support {
+        return Ok(flags.cgroups_root.clone());
+    }
+    let scope = meseta_isolators::task_scope(host, &flags.cgroups_root);
+    let scope = scope.map_err(|error| RunError::Containers(chain(&error)))?;
+    Ok(scope.unwrap_or_else(|| flags.cgroups_root.clone()))
+}
+
 /// Leaves the cgroup trees that are mounted at or below `--cgroups_hierarchy`.
-fn narrow(host: &mut Host, hierarchy: &Path) -> Result<(), RunError> {
+pub(crate) fn narrow(host: &mut Host, hierarchy: &Path) -> Result<(), RunError> {
     use meseta_isolators::Mode;
     let had_any = host.mode != Mode::None;
     host.v1.retain(|tree| tree.mount.starts_with(hierarchy));

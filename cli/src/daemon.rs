@@ -1,12 +1,15 @@
 //! Runs a daemon in this process: logging, runtime, signals; the daemon itself is a library.
 
 use std::collections::BTreeMap;
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
+
+use crate::service_manager;
 
 /// Runs the master until it is told to stop.
 pub(crate) fn master(
@@ -19,6 +22,7 @@ pub(crate) fn master(
         let env = meseta_master::RunEnv {
             flags_view,
             ready: None,
+            started: service_manager::attend(),
             shutdown: Box::pin(shutdown.cancelled_owned()),
         };
         meseta_master::run(flags, env).await?;
@@ -31,17 +35,34 @@ pub(crate) fn agent(
     flags: meseta_agent::Flags,
     flags_view: BTreeMap<String, String>,
 ) -> anyhow::Result<ExitCode> {
+    if flags.check {
+        return Ok(check(&flags));
+    }
     prepare()?;
     runtime()?.block_on(async {
         let shutdown = stop_requested()?;
         let env = meseta_agent::RunEnv {
             flags_view,
             ready: None,
+            started: service_manager::attend(),
             shutdown,
         };
         meseta_agent::run(flags, env).await?;
         Ok(ExitCode::SUCCESS)
     })
+}
+
+/// `--check`: prints what was found.
+fn check(flags: &meseta_agent::Flags) -> ExitCode {
+    let findings = meseta_agent::check(flags);
+    let lines: Vec<_> = findings.iter().map(|one| format!("{one}\n")).collect();
+    // Whoever closed the pipe does not want to know.
+    let _ = std::io::stdout().write_all(lines.concat().as_bytes());
+    let is_problem = |one: &meseta_agent::Finding| one.severity == meseta_agent::Severity::Problem;
+    if findings.iter().any(is_problem) {
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
 }
 
 fn prepare() -> anyhow::Result<()> {
@@ -106,6 +127,7 @@ fn stop_requested() -> anyhow::Result<CancellationToken> {
             _ = interrupt.recv() => {}
         }
         told.cancel();
+        service_manager::stopping();
     });
     Ok(token)
 }

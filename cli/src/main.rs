@@ -6,6 +6,7 @@
 mod daemon;
 mod flags;
 mod local;
+mod service_manager;
 mod verbs;
 
 use std::process::ExitCode;

@@ -15,7 +15,7 @@
 //!
 //! Invariants: nothing outside `<hierarchy>/<cgroups root>/<instance>` is ever changed, except that
 //! missing parents of that folder are created and, on cgroup v2, controllers are enabled on the way
-//! to it; the agent's own process never forks with work in the child; an exit that nobody saw is
+//! to it, or a scope is asked of systemd; the agent's own process never forks with work in the child; an exit that nobody saw is
 //! reported as unknown, never as success.
 
 pub mod cgroup;
@@ -31,10 +31,11 @@ mod usage;
 
 pub use cgroup::{
     Controller, DetectError, Drift, DriftKind, Host, KnobError, KnobWrite, LayoutError, Mode,
+    ScopeError, task_scope,
 };
 pub use containers::{
     ContainerError, ContainerSpec, Containers, DestroyError, DestroyOptions, Inside, KillOutcome,
-    KillRequest, Limitation, OpenError, Options, Recovered, Shrink,
+    KillRequest, Limitation, OpenError, Options, Recovered, SLOW_EVERY, Sampler, Shrink,
 };
 pub use demand::{Demand, Limit};
 pub use identity::{

@@ -62,10 +62,18 @@ pub struct MemoryUsage {
     pub unevictable_bytes: Option<u64>,
     /// Kernel memory.
     pub kernel_bytes: Option<u64>,
+    /// Of it, buffers of sockets.
+    pub kernel_tcp_bytes: Option<u64>,
     /// The most that was ever charged.
     pub max_usage_bytes: Option<u64>,
     /// Processes killed by the kernel for want of memory in this container.
     pub oom_kills: Option<u64>,
+    /// How often the kernel told of little, medium and critical pressure since the agent watches (v1).
+    pub low_pressure: Option<u64>,
+    /// See `low_pressure`; each level is counted in those below it too.
+    pub medium_pressure: Option<u64>,
+    /// See `low_pressure`.
+    pub critical_pressure: Option<u64>,
 }
 
 /// Processes and threads.
@@ -99,6 +107,8 @@ pub struct IoUsage {
 pub struct PressureUsage {
     /// Waiting for a processor.
     pub cpu_some_secs: Option<f64>,
+    /// All of them waiting for a processor, held by a quota or by others.
+    pub cpu_full_secs: Option<f64>,
     /// Waiting for memory.
     pub memory_some_secs: Option<f64>,
     /// All of them waiting for memory.
@@ -107,4 +117,65 @@ pub struct PressureUsage {
     pub io_some_secs: Option<f64>,
     /// All of them waiting for a disk.
     pub io_full_secs: Option<f64>,
+}
+
+impl ContainerUsage {
+    /// Makes counters absent that are behind an earlier reading: nobody can tell what was used between
+    /// the two. The next reading is compared with this one as it was read.
+    pub(crate) fn without_setbacks(&self, earlier: &Self) -> Self {
+        fn check<T: PartialOrd + Copy>(now: &mut Option<T>, before: Option<T>) {
+            if let (Some(value), Some(before)) = (*now, before)
+                && value < before
+            {
+                *now = None;
+            }
+        }
+        let mut checked = self.clone();
+        let (cpu, was) = (&mut checked.cpu, &earlier.cpu);
+        check(&mut cpu.user_secs, was.user_secs);
+        check(&mut cpu.system_secs, was.system_secs);
+        check(&mut cpu.nr_periods, was.nr_periods);
+        check(&mut cpu.nr_throttled, was.nr_throttled);
+        check(&mut cpu.throttled_secs, was.throttled_secs);
+        check(&mut checked.memory.oom_kills, earlier.memory.oom_kills);
+        check(&mut checked.pids.refused, earlier.pids.refused);
+        let (io, was) = (&mut checked.io, &earlier.io);
+        check(&mut io.read_bytes, was.read_bytes);
+        check(&mut io.write_bytes, was.write_bytes);
+        check(&mut io.reads, was.reads);
+        check(&mut io.writes, was.writes);
+        let (pressure, was) = (&mut checked.pressure, &earlier.pressure);
+        check(&mut pressure.cpu_some_secs, was.cpu_some_secs);
+        check(&mut pressure.cpu_full_secs, was.cpu_full_secs);
+        check(&mut pressure.memory_some_secs, was.memory_some_secs);
+        check(&mut pressure.memory_full_secs, was.memory_full_secs);
+        check(&mut pressure.io_some_secs, was.io_some_secs);
+        check(&mut pressure.io_full_secs, was.io_full_secs);
+        checked
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_counter_that_goes_backwards_is_absent_once() {
+        let reading = |user_secs, memory| ContainerUsage {
+            cpu: CpuUsage {
+                user_secs: Some(user_secs),
+                ..CpuUsage::default()
+            },
+            memory: MemoryUsage {
+                total_bytes: Some(memory),
+                ..MemoryUsage::default()
+            },
+            ..ContainerUsage::default()
+        };
+        let back = reading(1.0, 10).without_setbacks(&reading(2.0, 20));
+        assert_eq!(back.cpu.user_secs, None);
+        assert_eq!(back.memory.total_bytes, Some(10), "a gauge may fall");
+        let on = reading(1.5, 10).without_setbacks(&reading(1.0, 10));
+        assert_eq!(on.cpu.user_secs, Some(1.5));
+    }
 }

@@ -22,6 +22,8 @@ mod probe;
 mod resources;
 #[path = "kernel/revocable.rs"]
 mod revocable;
+#[path = "kernel/sampling.rs"]
+mod sampling;
 #[path = "kernel/site.rs"]
 mod site;
 
@@ -46,7 +48,7 @@ enum Trees {
 }
 
 /// Run with every kind of trees.
-const ALL: [&[(&str, Test)]; 7] = [
+const ALL: &[&[(&str, Test)]] = &[
     nested::TESTS,
     revocable::TESTS,
     launching::TESTS,
@@ -54,6 +56,7 @@ const ALL: [&[(&str, Test)]; 7] = [
     ending::TESTS,
     hardening::TESTS,
     resources::TESTS,
+    sampling::TESTS,
 ];
 
 type Test = fn(&Site) -> Result<(), Failed>;

@@ -8,6 +8,7 @@ pub mod core;
 mod events;
 mod flags;
 mod grpc;
+mod health;
 mod http;
 mod metrics;
 mod operator;
@@ -16,4 +17,5 @@ mod run;
 mod shell;
 
 pub use flags::{FlagError, Flags};
+pub use health::Health;
 pub use run::{RunEnv, RunError, run};

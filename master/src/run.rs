@@ -15,6 +15,7 @@ use tokio::sync::{oneshot, watch};
 
 use crate::core::{Config, Identity, Lsn, MasterCore};
 use crate::flags::{FlagError, Flags, Options};
+use crate::health::Health;
 use crate::http::Site;
 use crate::metrics::Metrics;
 use crate::registry::{self, Kind, OpenError};
@@ -27,6 +28,8 @@ pub struct RunEnv {
     pub flags_view: BTreeMap<String, String>,
     /// Told the address once the master listens.
     pub ready: Option<oneshot::Sender<SocketAddr>>,
+    /// Told once the registry is read and the master serves.
+    pub started: Option<oneshot::Sender<Health>>,
     /// Ends the master when it completes.
     pub shutdown: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
@@ -129,6 +132,9 @@ pub async fn run(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     if let Some(ready) = env.ready {
         // Whoever wanted to know may have left.
         let _unsent = ready.send(address);
+    }
+    if let Some(started) = env.started {
+        let _unsent = started.send(Health { handle });
     }
     wait_for_end(env.shutdown, core_task, core_shutdown, serving, shutdown).await
 }

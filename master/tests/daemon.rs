@@ -59,6 +59,7 @@ impl Master {
         let env = RunEnv {
             flags_view: BTreeMap::new(),
             ready: Some(ready),
+            started: None,
             shutdown: Box::pin(async move {
                 stopped.await.unwrap_or_default();
             }),
@@ -543,6 +544,7 @@ async fn what_keeps_a_master_from_starting_is_said_clearly() {
         let env = RunEnv {
             flags_view: BTreeMap::new(),
             ready: None,
+            started: None,
             shutdown: Box::pin(std::future::pending()),
         };
         let running = tokio::time::timeout(PATIENCE, run(flags, env));

@@ -11,8 +11,15 @@ use serde_json::{Value, json};
 
 use crate::http::{self, Answer};
 
-/// Longest wait for an event that must come.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Longest wait for an event that must come, in seconds; more where `MESETA_TEST_PATIENCE` says so, as in
+/// an emulated machine.
+const PATIENCE_SECS: u64 = 20;
+
+fn patience() -> Duration {
+    let given = std::env::var("MESETA_TEST_PATIENCE");
+    let given = given.ok().and_then(|text| text.parse().ok());
+    Duration::from_secs(given.unwrap_or(PATIENCE_SECS))
+}
 
 /// How calls and events are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,7 +132,7 @@ impl Framework {
 
     /// The next event that `wanted` accepts, in the order of arrival; others are kept.
     pub fn wait_until(&mut self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-        self.within(PATIENCE, &wanted)
+        self.within(patience(), &wanted)
             .unwrap_or_else(|why| panic!("{what} did not come: {why}; held: {:#?}", self.held))
     }
 

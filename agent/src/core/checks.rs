@@ -504,7 +504,9 @@ fn validate_port(port: u32) -> Result<(), String> {
 }
 
 fn validate_seconds(given: &[(&str, f64)]) -> Result<(), String> {
-    let negative = given.iter().find(|(_, value)| !(*value >= 0.0));
+    let negative = given
+        .iter()
+        .find(|(_, value)| value.is_nan() || *value < 0.0);
     match negative {
         Some((name, _)) => Err(format!("Expecting '{name}' to be non-negative")),
         None => Ok(()),

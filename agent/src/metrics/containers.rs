@@ -42,6 +42,9 @@ fn count(value: Option<u64>) -> Option<f64> {
 
 const PRESSURE: &str = "meseta_agent_container_pressure_seconds_total";
 const MEMORY: &str = "meseta_agent_container_memory_bytes";
+const MEMORY_PRESSURE: &str = "meseta_agent_container_memory_pressure_events_total";
+const IO_BYTES: &str = "meseta_agent_container_io_bytes_total";
+const IO_OPERATIONS: &str = "meseta_agent_container_io_operations_total";
 
 /// All of them; those of one family stand together.
 const SERIES: &[Series] = &[
@@ -51,6 +54,7 @@ const SERIES: &[Series] = &[
     series("meseta_agent_container_cpu_system_seconds_total", |s| {
         s.usage.cpu.system_secs
     }),
+    series("meseta_agent_container_cpus_used", |s| s.cpus_used),
     series("meseta_agent_container_cpus_requested", |s| {
         Some(number(s.container.demand.cpus_millis) / 1000.0)
     }),
@@ -87,6 +91,9 @@ const SERIES: &[Series] = &[
     labelled(MEMORY, ",kind=\"kernel\"", |s| {
         count(s.usage.memory.kernel_bytes)
     }),
+    labelled(MEMORY, ",kind=\"socket\"", |s| {
+        count(s.usage.memory.kernel_tcp_bytes)
+    }),
     series("meseta_agent_container_memory_max_bytes", |s| {
         count(s.usage.memory.max_usage_bytes)
     }),
@@ -103,6 +110,27 @@ const SERIES: &[Series] = &[
     series("meseta_agent_container_oom_kills_total", |s| {
         count(s.usage.memory.oom_kills)
     }),
+    labelled(MEMORY_PRESSURE, ",level=\"low\"", |s| {
+        count(s.usage.memory.low_pressure)
+    }),
+    labelled(MEMORY_PRESSURE, ",level=\"medium\"", |s| {
+        count(s.usage.memory.medium_pressure)
+    }),
+    labelled(MEMORY_PRESSURE, ",level=\"critical\"", |s| {
+        count(s.usage.memory.critical_pressure)
+    }),
+    labelled(IO_BYTES, ",direction=\"read\"", |s| {
+        count(s.usage.io.read_bytes)
+    }),
+    labelled(IO_BYTES, ",direction=\"write\"", |s| {
+        count(s.usage.io.write_bytes)
+    }),
+    labelled(IO_OPERATIONS, ",direction=\"read\"", |s| {
+        count(s.usage.io.reads)
+    }),
+    labelled(IO_OPERATIONS, ",direction=\"write\"", |s| {
+        count(s.usage.io.writes)
+    }),
     series("meseta_agent_container_processes", |s| {
         count(s.usage.pids.processes)
     }),
@@ -117,6 +145,9 @@ const SERIES: &[Series] = &[
     }),
     labelled(PRESSURE, ",resource=\"cpu\",share=\"some\"", |s| {
         s.usage.pressure.cpu_some_secs
+    }),
+    labelled(PRESSURE, ",resource=\"cpu\",share=\"full\"", |s| {
+        s.usage.pressure.cpu_full_secs
     }),
     labelled(PRESSURE, ",resource=\"memory\",share=\"some\"", |s| {
         s.usage.pressure.memory_some_secs
@@ -248,6 +279,7 @@ mod tests {
                 },
                 ..ContainerUsage::default()
             },
+            cpus_used: None,
         }
     }
 

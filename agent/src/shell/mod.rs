@@ -5,6 +5,7 @@
 //! the core through [`CoreHandle`] only.
 
 pub(crate) mod containerizer;
+pub(crate) mod descriptors;
 pub(crate) mod environment;
 mod events;
 pub(crate) mod executors;
@@ -105,6 +106,10 @@ pub(crate) struct Driver {
 }
 
 impl Driver {
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "its parts, each made elsewhere and named once"
+    )]
     pub(crate) fn new(
         core: AgentCore,
         mailbox: Mailbox,

@@ -9,6 +9,7 @@ use meseta_isolators::{Command, ContainerName, ContainerSpec, Credentials, Rlimi
 use meseta_resources::ContainerId;
 
 use super::containerizer::Options;
+use super::descriptors;
 use super::environment::task_environment;
 use super::sandbox;
 use super::volumes;
@@ -69,7 +70,7 @@ fn spec_in(
         stdout: output("stdout"),
         stderr: output("stderr"),
         hostname: hostname_of(plan),
-        rlimits: rlimits_of(plan)?,
+        rlimits: descriptors::with_task_limit(rlimits_of(plan)?),
         demand: plan.demand,
         working_dir: sandbox,
     })

@@ -52,6 +52,7 @@ pub(crate) fn agent_main(args: impl Iterator<Item = OsString>) -> ExitCode {
         let env = meseta_agent::RunEnv {
             flags_view: std::collections::BTreeMap::new(),
             ready: None,
+            started: None,
             shutdown,
         };
         meseta_agent::run(cli.flags, env).await

@@ -175,7 +175,8 @@ fn unescaped(point: &Path) -> PathBuf {
     PathBuf::from(OsStr::from_bytes(&plain))
 }
 
-fn available_controllers(group: &Path) -> Vec<Controller> {
+/// What a v2 group may hand to those inside it.
+pub(super) fn available_controllers(group: &Path) -> Vec<Controller> {
     let text = read_text(group, "cgroup.controllers").unwrap_or_default();
     let has = |controller: &Controller| {
         text.split_ascii_whitespace()

@@ -114,6 +114,22 @@ pub(crate) fn flat_value(text: &str, key: &str) -> Option<u64> {
     })
 }
 
+/// The same for several keys in one pass.
+pub(crate) fn flat_values<const N: usize>(text: &str, keys: [&str; N]) -> [Option<u64>; N] {
+    let mut values = [None; N];
+    for line in text.lines() {
+        let Some((name, value)) = line.split_once(' ') else {
+            continue;
+        };
+        if let Some(at) = keys.iter().position(|key| *key == name)
+            && let Some(slot) = values.get_mut(at)
+        {
+            *slot = value.trim_ascii().parse().ok();
+        }
+    }
+    values
+}
+
 /// The processes in a group itself, without its children. A group that is gone has none.
 pub(crate) fn list_pids(dir: &Path) -> io::Result<Vec<i32>> {
     match fs::read_to_string(dir.join("cgroup.procs")) {
@@ -142,6 +158,10 @@ mod tests {
         assert_eq!(flat_value(text, "oom_kill"), Some(1));
         assert_eq!(flat_value(text, "oom_k"), None);
         assert_eq!(flat_value(text, "bad"), None);
+        assert_eq!(
+            flat_values(text, ["oom_kill", "bad", "oom", "none"]),
+            [Some(1), None, Some(3), None]
+        );
     }
 
     #[test]

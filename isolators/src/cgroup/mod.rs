@@ -2,14 +2,16 @@
 //!
 //! [`Host`] is detected from the mount table (or a fixture's); a [`Layout`] places one instance's
 //! groups in it; [`Groups`] are one container's folders. Version 1 is created and written through
-//! cgroups-rs in `v1.rs` and nowhere else; version 2 and hybrid are in `v2.rs`; reading is in
-//! `knob.rs` and `destroy.rs` for all of them.
+//! cgroups-rs in `v1.rs`, a scope of systemd in `scope.rs`, and nowhere else; version 2 and hybrid are in `v2.rs`; reading is in
+//! `knob.rs`, `kept.rs` and `destroy.rs` for all of them.
 
 mod destroy;
 mod drift;
 mod host;
+mod kept;
 mod knob;
 mod layout;
+mod scope;
 mod v1;
 mod v2;
 
@@ -17,9 +19,12 @@ pub(crate) use destroy::{Destroy, Progress, remove_if_empty};
 pub(crate) use drift::drifts;
 pub use drift::{Drift, DriftKind};
 pub use host::{DetectError, Host, Mode, Unified, V1Hierarchy};
+pub(crate) use kept::Budget;
+pub use kept::Files;
 pub use knob::{KnobError, KnobWrite};
-pub(crate) use knob::{flat_value, list_pids, number, read_text};
+pub(crate) use knob::{flat_value, flat_values, list_pids, number, read_text};
 pub use layout::{GroupDir, Groups, Layout, LayoutError};
+pub use scope::{ScopeError, task_scope};
 
 /// The version of a hierarchy.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]

@@ -9,6 +9,7 @@
 mod extra;
 mod nested;
 mod revocable;
+mod sampler;
 mod types;
 
 use std::collections::BTreeMap;
@@ -25,17 +26,17 @@ use crate::cgroup::{
 };
 use crate::demand::{Demand, Limit};
 use crate::identity::{ContainerName, ProcessIdentity};
-use crate::isolator::{Isolator, IsolatorOptions, NodeOptions, Observed, Sight, TaskIsolation};
+use crate::isolator::{Isolator, IsolatorOptions, NodeOptions, Observed, TaskIsolation};
 use crate::launcher::{
     LaunchError, LaunchIsolation, LaunchSpec, Launched, Launcher, LauncherOptions,
 };
 use crate::status::{self, ExitRecord, SUPERVISOR_FILE, StatusError};
 use crate::sys::{KillPayload, send_kill_request};
-use crate::usage::ContainerUsage;
 
 pub use extra::Shrink;
 use extra::bytes_text;
 pub use nested::Inside;
+pub use sampler::{SLOW_EVERY, Sampler};
 pub use types::{
     ContainerError, ContainerSpec, DestroyError, DestroyOptions, KillOutcome, KillRequest,
     Limitation, OpenError, Options, Recovered,
@@ -284,32 +285,6 @@ impl Containers {
                 })?;
         }
         Ok(())
-    }
-
-    /// Reads what the container has used; `timestamp` is the caller's Unix time.
-    pub fn usage(
-        &self,
-        name: &ContainerName,
-        supervisor: Option<&ProcessIdentity>,
-        timestamp: Duration,
-    ) -> Result<ContainerUsage, ContainerError> {
-        let groups = self.groups(name);
-        if !groups.exist() && supervisor.is_none_or(|who| !matches!(who.open(), Ok(Some(_)))) {
-            return Err(ContainerError::Unknown(name.clone()));
-        }
-        let sight = Sight {
-            groups: &groups,
-            supervisor,
-            proc: &self.host.proc,
-        };
-        let mut usage = ContainerUsage {
-            timestamp,
-            ..ContainerUsage::default()
-        };
-        for isolator in &self.isolators {
-            isolator.usage(&sight, &mut usage);
-        }
-        Ok(usage)
     }
 
     /// Asks the supervisor to end the container. Works for supervisors of earlier agents too.

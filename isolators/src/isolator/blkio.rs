@@ -5,7 +5,7 @@
 //! figure. v2 always counts, in `io.stat`. The sums over all devices are the same figures.
 
 use super::{Isolator, Sight};
-use crate::cgroup::{Controller, Version, read_text};
+use crate::cgroup::{Controller, Version};
 use crate::usage::{ContainerUsage, IoUsage};
 
 pub(super) const CONTROLLERS: [Controller; 2] = [Controller::Blkio, Controller::Freezer];
@@ -23,36 +23,43 @@ impl Isolator for Blkio {
     }
 
     fn usage(&self, sight: &Sight<'_>, usage: &mut ContainerUsage) {
-        let Some(group) = sight.groups.of(Controller::Blkio) else {
+        let Some(group) = sight.groups.of(Controller::Blkio).filter(|_| sight.all) else {
             return;
         };
-        let read = |file: &str| read_text(&group.dir, file);
         usage.io = match group.version {
             Version::V1 => {
-                let counted = |kind: &str| {
-                    let files = ["blkio.throttle.", "blkio.bfq."].map(|who| format!("{who}{kind}"));
-                    let texts = files.iter().filter_map(|file| read(file));
-                    texts
-                        .into_iter()
-                        .find(|text| sum_v1(text, "Read").is_some())
+                let sums = |text: &str| match (sum_v1(text, "Read"), sum_v1(text, "Write")) {
+                    (None, _) => None,
+                    both => Some(both),
                 };
-                let bytes = counted("io_service_bytes");
-                let operations = counted("io_serviced");
+                let counted = |throttle, bfq| {
+                    let counted = sight.read(group, throttle, sums);
+                    let counted = counted.or_else(|| sight.read(group, bfq, sums));
+                    counted.unwrap_or((None, None))
+                };
+                let bytes = counted(
+                    "blkio.throttle.io_service_bytes",
+                    "blkio.bfq.io_service_bytes",
+                );
+                let operations = counted("blkio.throttle.io_serviced", "blkio.bfq.io_serviced");
                 IoUsage {
-                    read_bytes: bytes.as_deref().and_then(|text| sum_v1(text, "Read")),
-                    write_bytes: bytes.as_deref().and_then(|text| sum_v1(text, "Write")),
-                    reads: operations.as_deref().and_then(|text| sum_v1(text, "Read")),
-                    writes: operations.as_deref().and_then(|text| sum_v1(text, "Write")),
+                    read_bytes: bytes.0,
+                    write_bytes: bytes.1,
+                    reads: operations.0,
+                    writes: operations.1,
                 }
             }
             Version::V2 => {
-                let text = read("io.stat");
-                let sum = |key| text.as_deref().and_then(|text| sum_v2(text, key));
+                let keys = ["rbytes", "wbytes", "rios", "wios"];
+                let sums = sight.read(group, "io.stat", |text| {
+                    Some(keys.map(|key| sum_v2(text, key)))
+                });
+                let [read_bytes, write_bytes, reads, writes] = sums.unwrap_or([None; 4]);
                 IoUsage {
-                    read_bytes: sum("rbytes"),
-                    write_bytes: sum("wbytes"),
-                    reads: sum("rios"),
-                    writes: sum("wios"),
+                    read_bytes,
+                    write_bytes,
+                    reads,
+                    writes,
                 }
             }
         };

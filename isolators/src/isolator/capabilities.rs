@@ -59,6 +59,16 @@ impl CapabilitySet {
         Ok(Self(set))
     }
 
+    /// Without those that this process has lost for good, as a unit's `CapabilityBoundingSet=` takes
+    /// them: a task could not be given them.
+    pub(super) fn within_reach(self) -> Self {
+        let Ok(held) = caps::read(None, caps::CapSet::Bounding) else {
+            return self;
+        };
+        let held = held.iter().fold(0, |bits, one| bits | one.bitmask());
+        Self(self.0 & held)
+    }
+
     pub(super) fn from_bits(bits: u64) -> Self {
         Self(bits)
     }
@@ -109,7 +119,7 @@ pub(super) struct Capabilities {
 impl Capabilities {
     pub(super) fn new(node: &NodeOptions) -> Self {
         Self {
-            allowed: node.capabilities,
+            allowed: node.capabilities.within_reach(),
             granted: node.granted_capabilities,
         }
     }

@@ -7,7 +7,7 @@
 
 use super::{Isolator, IsolatorOptions, Observed, Sight};
 use crate::cgroup::{
-    Controller, GroupDir, Groups, KnobWrite, Version, flat_value, number, read_text,
+    Controller, GroupDir, Groups, KnobWrite, Version, flat_values, number, read_text,
 };
 use crate::demand::{Demand, Limit};
 use crate::usage::{ContainerUsage, PressureUsage};
@@ -113,7 +113,9 @@ impl Isolator for Cpu {
 
     fn observe(&self, groups: &Groups, observed: &mut Observed) {
         let group = groups.of(Controller::Cpu);
-        observed.cpu_quota = group.and_then(limit_cpus).is_some();
+        let limit =
+            |group: &GroupDir| limit_cpus(group.version, |file| read_text(&group.dir, file));
+        observed.cpu_quota = group.and_then(limit).is_some();
         observed.cpu_idle = group.and_then(|group| number(&group.dir, "cpu.idle")) == Some(1);
     }
 
@@ -148,54 +150,62 @@ impl Isolator for Cpu {
     }
 
     fn usage(&self, sight: &Sight<'_>, usage: &mut ContainerUsage) {
-        if let Some(group) = sight.groups.of(Controller::Cpuacct) {
-            times(group, usage);
-        }
-        if let Some(group) = sight.groups.of(Controller::Cpu) {
-            throttling(group, usage);
-            usage.cpu.limit_cpus = limit_cpus(group);
-        }
-        if let Some(group) = sight.groups.unified() {
-            usage.pressure = pressure(group);
+        let groups = sight.groups;
+        times(sight, groups.of(Controller::Cpuacct), usage);
+        throttling(sight, groups.of(Controller::Cpu), usage);
+        if sight.all {
+            usage.cpu.limit_cpus = groups.of(Controller::Cpu).and_then(|group| {
+                let text = |file| sight.read(group, file, |text| Some(text.to_owned()));
+                limit_cpus(group.version, text)
+            });
+            usage.pressure = groups
+                .unified()
+                .map_or_else(PressureUsage::default, |group| pressure(sight, group));
         }
     }
 }
 
 /// User and system time.
-fn times(group: &GroupDir, usage: &mut ContainerUsage) {
-    let (file, user, system, per_sec) = match group.version {
-        Version::V1 => ("cpuacct.stat", "user", "system", USER_HZ),
-        Version::V2 => ("cpu.stat", "user_usec", "system_usec", MICROS_PER_SEC),
+fn times(sight: &Sight<'_>, group: Option<&GroupDir>, usage: &mut ContainerUsage) {
+    let read = |group: &GroupDir| match group.version {
+        Version::V1 => sight.read(group, "cpuacct.stat", |text| {
+            Some((flat_values(text, ["user", "system"]), USER_HZ))
+        }),
+        Version::V2 => sight.read(group, "cpu.stat", |text| {
+            Some((
+                flat_values(text, ["user_usec", "system_usec"]),
+                MICROS_PER_SEC,
+            ))
+        }),
     };
-    let Some(text) = read_text(&group.dir, file) else {
-        return;
-    };
-    usage.cpu.user_secs = flat_value(&text, user).map(|count| seconds(count, per_sec));
-    usage.cpu.system_secs = flat_value(&text, system).map(|count| seconds(count, per_sec));
+    let (counts, per_sec) = group.and_then(read).unwrap_or(([None; 2], 1.0));
+    let [user, system] = counts.map(|count| count.map(|count| seconds(count, per_sec)));
+    (usage.cpu.user_secs, usage.cpu.system_secs) = (user, system);
 }
 
-fn throttling(group: &GroupDir, usage: &mut ContainerUsage) {
-    let Some(text) = read_text(&group.dir, "cpu.stat") else {
-        return;
+fn throttling(sight: &Sight<'_>, group: Option<&GroupDir>, usage: &mut ContainerUsage) {
+    let read = |group: &GroupDir| {
+        let (time, per_sec) = match group.version {
+            Version::V1 => ("throttled_time", NANOS_PER_SEC),
+            Version::V2 => ("throttled_usec", MICROS_PER_SEC),
+        };
+        sight.read(group, "cpu.stat", |text| {
+            let keys = ["nr_periods", "nr_throttled", time];
+            Some((flat_values(text, keys), per_sec))
+        })
     };
-    let (time, per_sec) = match group.version {
-        Version::V1 => ("throttled_time", NANOS_PER_SEC),
-        Version::V2 => ("throttled_usec", MICROS_PER_SEC),
-    };
-    usage.cpu.nr_periods = flat_value(&text, "nr_periods");
-    usage.cpu.nr_throttled = flat_value(&text, "nr_throttled");
-    usage.cpu.throttled_secs = flat_value(&text, time).map(|count| seconds(count, per_sec));
+    let (counts, per_sec) = group.and_then(read).unwrap_or(([None; 3], 1.0));
+    let [periods, throttled, time] = counts;
+    (usage.cpu.nr_periods, usage.cpu.nr_throttled) = (periods, throttled);
+    usage.cpu.throttled_secs = time.map(|time| seconds(time, per_sec));
 }
 
 /// The quota in force, in CPUs.
-fn limit_cpus(group: &GroupDir) -> Option<f64> {
-    let (quota, period) = match group.version {
-        Version::V1 => (
-            read_text(&group.dir, "cpu.cfs_quota_us")?,
-            read_text(&group.dir, "cpu.cfs_period_us")?,
-        ),
+fn limit_cpus(version: Version, read: impl Fn(&'static str) -> Option<String>) -> Option<f64> {
+    let (quota, period) = match version {
+        Version::V1 => (read("cpu.cfs_quota_us")?, read("cpu.cfs_period_us")?),
         Version::V2 => {
-            let text = read_text(&group.dir, "cpu.max")?;
+            let text = read("cpu.max")?;
             let (quota, period) = text.trim().split_once(' ')?;
             (quota.to_owned(), period.to_owned())
         }
@@ -206,23 +216,35 @@ fn limit_cpus(group: &GroupDir) -> Option<f64> {
     Some(seconds(quota, 1.0) / seconds(period, 1.0))
 }
 
-/// Stall times of the unified tree.
-fn pressure(group: &GroupDir) -> PressureUsage {
-    let total = |file: &str, who: &str| {
-        let text = read_text(&group.dir, file)?;
+/// Stall times of the unified tree: `some` and `full` of each resource.
+fn pressure(sight: &Sight<'_>, group: &GroupDir) -> PressureUsage {
+    let totals = |file| {
+        let totals = sight.read(group, file, |text| Some(pressure_totals(text)));
+        totals.unwrap_or([None; 2])
+    };
+    let [cpu_some_secs, cpu_full_secs] = totals("cpu.pressure");
+    let [memory_some_secs, memory_full_secs] = totals("memory.pressure");
+    let [io_some_secs, io_full_secs] = totals("io.pressure");
+    PressureUsage {
+        cpu_some_secs,
+        cpu_full_secs,
+        memory_some_secs,
+        memory_full_secs,
+        io_some_secs,
+        io_full_secs,
+    }
+}
+
+/// Lines of `some avg10=0.00 avg60=0.00 avg300=0.00 total=1500000`, in microseconds.
+fn pressure_totals(text: &str) -> [Option<f64>; 2] {
+    let total = |who: &str| {
         let line = text
             .lines()
             .find(|line| line.split(' ').next() == Some(who))?;
-        let value = line.rsplit_once("total=")?.1.trim().parse().ok()?;
+        let value = line.rsplit_once("total=")?.1.trim_ascii().parse().ok()?;
         Some(seconds(value, MICROS_PER_SEC))
     };
-    PressureUsage {
-        cpu_some_secs: total("cpu.pressure", "some"),
-        memory_some_secs: total("memory.pressure", "some"),
-        memory_full_secs: total("memory.pressure", "full"),
-        io_some_secs: total("io.pressure", "some"),
-        io_full_secs: total("io.pressure", "full"),
-    }
+    ["some", "full"].map(total)
 }
 
 /// A count in units of which `per_sec` make a second. Exact up to 2^53, 285 years of microseconds.
@@ -361,15 +383,8 @@ mod tests {
         for (file, text) in files {
             fs::write(dir.path().join(file), text).expect("written");
         }
-        let groups = groups(version, dir.path());
-        let sight = Sight {
-            groups: &groups,
-            supervisor: None,
-            proc: Path::new("/proc"),
-        };
-        let mut usage = ContainerUsage::default();
-        Cpu::new(IsolatorOptions::default()).usage(&sight, &mut usage);
-        usage
+        let isolator = Cpu::new(IsolatorOptions::default());
+        super::super::tests::usage_of(&isolator, &groups(version, dir.path()))
     }
 
     #[test]

@@ -14,7 +14,7 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 
 use super::{Isolator, IsolatorOptions, Observed, Sight};
 use crate::cgroup::{
-    Controller, GroupDir, Groups, KnobWrite, Version, flat_value, number, read_text,
+    Controller, GroupDir, Groups, KnobWrite, Version, flat_value, flat_values, read_text,
 };
 use crate::containers::ContainerSpec;
 use crate::demand::{Demand, Limit};
@@ -205,10 +205,10 @@ impl Isolator for Memory {
         let Some(group) = sight.groups.of(Controller::Memory) else {
             return;
         };
-        usage.memory = match group.version {
-            Version::V1 => usage_v1(group),
-            Version::V2 => usage_v2(group),
-        };
+        match group.version {
+            Version::V1 => usage_v1(sight, group, &mut usage.memory),
+            Version::V2 => usage_v2(sight, group, &mut usage.memory),
+        }
     }
 }
 
@@ -250,47 +250,75 @@ fn limit_in_force(group: &GroupDir) -> Option<Limit> {
     }
 }
 
-fn usage_v1(group: &GroupDir) -> MemoryUsage {
-    let stat = read_text(&group.dir, "memory.stat").unwrap_or_default();
-    let finite = |bytes: &u64| *bytes < UNLIMITED_MIN_BYTES;
-    MemoryUsage {
-        total_bytes: number(&group.dir, "memory.usage_in_bytes"),
-        total_memsw_bytes: number(&group.dir, "memory.memsw.usage_in_bytes"),
-        limit_bytes: number(&group.dir, "memory.limit_in_bytes").filter(finite),
-        soft_limit_bytes: number(&group.dir, "memory.soft_limit_in_bytes").filter(finite),
-        rss_bytes: flat_value(&stat, "total_rss"),
-        cache_bytes: flat_value(&stat, "total_cache"),
-        mapped_file_bytes: flat_value(&stat, "total_mapped_file"),
-        swap_bytes: flat_value(&stat, "total_swap"),
-        unevictable_bytes: flat_value(&stat, "total_unevictable"),
-        kernel_bytes: number(&group.dir, "memory.kmem.usage_in_bytes"),
-        max_usage_bytes: number(&group.dir, "memory.max_usage_in_bytes"),
-        oom_kills: read_text(&group.dir, "memory.oom_control")
-            .and_then(|text| flat_value(&text, "oom_kill")),
+fn usage_v1(sight: &Sight<'_>, group: &GroupDir, memory: &mut MemoryUsage) {
+    memory.total_bytes = sight.number(group, "memory.usage_in_bytes");
+    memory.oom_kills = sight.read(group, "memory.oom_control", |text| {
+        flat_value(text, "oom_kill")
+    });
+    if !sight.all {
+        return;
     }
+    let finite = |bytes: &u64| *bytes < UNLIMITED_MIN_BYTES;
+    memory.total_memsw_bytes = sight.number(group, "memory.memsw.usage_in_bytes");
+    memory.limit_bytes = sight.number(group, "memory.limit_in_bytes").filter(finite);
+    memory.soft_limit_bytes = sight
+        .number(group, "memory.soft_limit_in_bytes")
+        .filter(finite);
+    memory.kernel_bytes = sight.number(group, "memory.kmem.usage_in_bytes");
+    memory.kernel_tcp_bytes = sight.number(group, "memory.kmem.tcp.usage_in_bytes");
+    memory.max_usage_bytes = sight.number(group, "memory.max_usage_in_bytes");
+    let keys = [
+        "total_rss",
+        "total_cache",
+        "total_mapped_file",
+        "total_swap",
+        "total_unevictable",
+    ];
+    let stat = sight.read(group, "memory.stat", |text| Some(flat_values(text, keys)));
+    [
+        memory.rss_bytes,
+        memory.cache_bytes,
+        memory.mapped_file_bytes,
+        memory.swap_bytes,
+        memory.unevictable_bytes,
+    ] = stat.unwrap_or([None; 5]);
+    let events = |level| sight.files.pressure_events(&group.dir, level);
+    memory.low_pressure = events("low");
+    memory.medium_pressure = events("medium");
+    memory.critical_pressure = events("critical");
 }
 
-fn usage_v2(group: &GroupDir) -> MemoryUsage {
-    let stat = read_text(&group.dir, "memory.stat").unwrap_or_default();
-    let total_bytes = number(&group.dir, "memory.current");
-    let swap_bytes = number(&group.dir, "memory.swap.current");
-    MemoryUsage {
-        total_bytes,
-        total_memsw_bytes: total_bytes
-            .zip(swap_bytes)
-            .map(|(total, swap)| total + swap),
-        limit_bytes: number(&group.dir, "memory.max"),
-        soft_limit_bytes: number(&group.dir, "memory.low").filter(|low| *low > 0),
-        rss_bytes: flat_value(&stat, "anon"),
-        cache_bytes: flat_value(&stat, "file"),
-        mapped_file_bytes: flat_value(&stat, "file_mapped"),
-        swap_bytes,
-        unevictable_bytes: flat_value(&stat, "unevictable"),
-        kernel_bytes: flat_value(&stat, "kernel"),
-        max_usage_bytes: number(&group.dir, "memory.peak"),
-        oom_kills: read_text(&group.dir, "memory.events")
-            .and_then(|text| flat_value(&text, "oom_kill")),
+fn usage_v2(sight: &Sight<'_>, group: &GroupDir, memory: &mut MemoryUsage) {
+    memory.total_bytes = sight.number(group, "memory.current");
+    memory.oom_kills = sight.read(group, "memory.events", |text| flat_value(text, "oom_kill"));
+    if !sight.all {
+        return;
     }
+    memory.swap_bytes = sight.number(group, "memory.swap.current");
+    memory.total_memsw_bytes = memory
+        .total_bytes
+        .zip(memory.swap_bytes)
+        .map(|(total, swap)| total.saturating_add(swap));
+    memory.limit_bytes = sight.number(group, "memory.max");
+    memory.soft_limit_bytes = sight.number(group, "memory.low").filter(|low| *low > 0);
+    memory.max_usage_bytes = sight.number(group, "memory.peak");
+    let keys = [
+        "anon",
+        "file",
+        "file_mapped",
+        "unevictable",
+        "kernel",
+        "sock",
+    ];
+    let stat = sight.read(group, "memory.stat", |text| Some(flat_values(text, keys)));
+    [
+        memory.rss_bytes,
+        memory.cache_bytes,
+        memory.mapped_file_bytes,
+        memory.unevictable_bytes,
+        memory.kernel_bytes,
+        memory.kernel_tcp_bytes,
+    ] = stat.unwrap_or([None; 6]);
 }
 
 #[cfg(test)]
@@ -466,15 +494,9 @@ mod tests {
             fs::write(dir.path().join(file), text).expect("written");
         }
         let groups = groups(version, dir.path());
-        let sight = Sight {
-            groups: &groups,
-            supervisor: None,
-            proc: Path::new("/proc"),
-        };
-        let mut usage = ContainerUsage::default();
         let mut observed = Observed::default();
         let isolator = Memory::new(IsolatorOptions::default());
-        isolator.usage(&sight, &mut usage);
+        let usage = super::super::tests::usage_of(&isolator, &groups);
         isolator.observe(&groups, &mut observed);
         (usage.memory, observed)
     }
@@ -489,6 +511,7 @@ mod tests {
                     "cache 1\nrss 2\ntotal_cache 10\ntotal_rss 20\ntotal_mapped_file 5\ntotal_swap 3\ntotal_unevictable 0\n",
                 ),
                 ("memory.usage_in_bytes", "33\n"),
+                ("memory.kmem.tcp.usage_in_bytes", "7\n"),
                 ("memory.memsw.usage_in_bytes", "36\n"),
                 ("memory.limit_in_bytes", "67108864\n"),
                 ("memory.soft_limit_in_bytes", "9223372036854771712\n"),
@@ -510,8 +533,10 @@ mod tests {
             swap_bytes: Some(3),
             unevictable_bytes: Some(0),
             kernel_bytes: None,
+            kernel_tcp_bytes: Some(7),
             max_usage_bytes: Some(64 * MB),
             oom_kills: Some(2),
+            ..MemoryUsage::default()
         };
         assert_eq!(usage, expected);
         assert_eq!(observed.memory_limit, Some(Limit::At(64 * MB)));

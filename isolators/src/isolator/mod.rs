@@ -30,7 +30,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use crate::cgroup::{Controller, Groups, Host, KnobError, KnobWrite, Mode};
+use crate::cgroup::{Controller, Files, GroupDir, Groups, Host, KnobError, KnobWrite, Mode};
 use crate::containers::ContainerSpec;
 use crate::demand::{Demand, Limit};
 use crate::identity::ProcessIdentity;
@@ -70,6 +70,28 @@ pub struct Sight<'a> {
     pub supervisor: Option<&'a ProcessIdentity>,
     /// Where procfs is.
     pub proc: &'a Path,
+    /// How control files are read, so that they stay open between samples.
+    pub files: &'a Files,
+    /// Whether all is asked for. If not, only what changes all the time and is quick to read is to be
+    /// filled in; the usage holds the other figures as of the last time that all was asked for.
+    pub all: bool,
+}
+
+impl Sight<'_> {
+    /// What `parse` makes of a control file of a group; `None` if it is not there or makes no sense.
+    pub fn read<T>(
+        &self,
+        group: &GroupDir,
+        file: &'static str,
+        parse: impl FnOnce(&str) -> Option<T>,
+    ) -> Option<T> {
+        self.files.read(&group.dir, file, parse)
+    }
+
+    /// A control file that holds one number; `max` and what is no number are `None`.
+    pub fn number(&self, group: &GroupDir, file: &'static str) -> Option<u64> {
+        self.files.number(&group.dir, file)
+    }
 }
 
 /// One kind of isolation.
@@ -118,7 +140,7 @@ pub trait Isolator: fmt::Debug + Send + Sync {
         Ok(())
     }
 
-    /// Fills in what it measures; a missing figure stays `None`.
+    /// Fills in what it measures; a missing figure becomes `None`.
     fn usage(&self, _sight: &Sight<'_>, _usage: &mut ContainerUsage) {}
 
     /// A descriptor that becomes readable (or reports an error) when the container may have run into
@@ -512,6 +534,20 @@ fn controllers_of(name: &str) -> &'static [Controller] {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What one reading of all files gives.
+    pub(super) fn usage_of(isolator: &dyn Isolator, groups: &Groups) -> ContainerUsage {
+        let mut usage = ContainerUsage::default();
+        let sight = Sight {
+            groups,
+            supervisor: None,
+            proc: Path::new("/proc"),
+            files: &Files::passing(),
+            all: true,
+        };
+        isolator.usage(&sight, &mut usage);
+        usage
+    }
 
     /// One group of one controller, nowhere.
     pub(super) fn group_of(version: crate::cgroup::Version, controller: Controller) -> Groups {

@@ -2,8 +2,10 @@
 //!
 //! Mesos only counts here; the ceiling is ours, from the demand or the agent's default.
 
+use std::path::Path;
+
 use super::{Isolator, IsolatorOptions, Observed, Sight};
-use crate::cgroup::{Controller, Groups, KnobWrite, flat_value, list_pids, number, read_text};
+use crate::cgroup::{Controller, Groups, KnobWrite, Version, flat_value};
 use crate::demand::{Demand, Limit};
 use crate::usage::ContainerUsage;
 
@@ -50,24 +52,30 @@ impl Isolator for Pids {
         let Some(group) = sight.groups.of(Controller::Pids) else {
             return;
         };
-        usage.pids.threads = number(&group.dir, "pids.current");
-        usage.pids.limit = number(&group.dir, "pids.max");
-        usage.pids.refused =
-            read_text(&group.dir, "pids.events").and_then(|text| flat_value(&text, "max"));
-        let mut processes = 0;
-        for dir in [group.dir.clone(), group.dir.join("leaf")] {
-            processes += list_pids(&dir).map_or(0, |pids| pids.len());
+        usage.pids.threads = sight.number(group, "pids.current");
+        usage.pids.refused = sight.read(group, "pids.events", |text| flat_value(text, "max"));
+        if sight.all {
+            usage.pids.limit = sight.number(group, "pids.max");
+            usage.pids.processes = match group.version {
+                Version::V1 => processes(sight, &group.dir),
+                // The tasks' own folder; a group that divides its controllers holds nobody.
+                Version::V2 => processes(sight, &group.dir.join("leaf")),
+            };
         }
-        usage.pids.processes = u64::try_from(processes).ok();
     }
+}
+
+fn processes(sight: &Sight<'_>, dir: &Path) -> Option<u64> {
+    sight.files.read(dir, "cgroup.procs", |text| {
+        u64::try_from(text.lines().count()).ok()
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cgroup::{GroupDir, Version};
+    use crate::cgroup::GroupDir;
     use std::fs;
-    use std::path::Path;
 
     fn groups(dir: &Path) -> Groups {
         let controllers = CONTROLLERS.to_vec();
@@ -119,13 +127,8 @@ mod tests {
         fs::write(dir.path().join("pids.max"), "64\n").expect("written");
         fs::write(dir.path().join("pids.events"), "max 3\n").expect("written");
         let groups = groups(dir.path());
-        let sight = Sight {
-            groups: &groups,
-            supervisor: None,
-            proc: Path::new("/proc"),
-        };
-        let mut usage = ContainerUsage::default();
-        Pids::new(IsolatorOptions::default()).usage(&sight, &mut usage);
+        let isolator = Pids::new(IsolatorOptions::default());
+        let usage = super::super::tests::usage_of(&isolator, &groups);
         assert_eq!(usage.pids.processes, Some(2));
         assert_eq!(usage.pids.threads, Some(7));
         assert_eq!(usage.pids.limit, Some(64));

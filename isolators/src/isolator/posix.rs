@@ -26,6 +26,7 @@ impl Isolator for PosixCpu {
 
     fn usage(&self, sight: &Sight<'_>, usage: &mut ContainerUsage) {
         let Some(processes) = processes(sight) else {
+            (usage.cpu, usage.pids) = Default::default();
             return;
         };
         let mut user = 0;
@@ -52,6 +53,7 @@ impl Isolator for PosixMem {
 
     fn usage(&self, sight: &Sight<'_>, usage: &mut ContainerUsage) {
         let Some(processes) = processes(sight) else {
+            usage.memory = Default::default();
             return;
         };
         let statuses = processes.iter().filter_map(|process| process.status().ok());
@@ -61,9 +63,12 @@ impl Isolator for PosixMem {
     }
 }
 
-/// The container's processes; `None` without a living supervisor.
+/// The container's processes; `None` without a living supervisor, also where procfs hides it
+/// (`hidepid`), since then nobody can tell how many there are.
 fn processes(sight: &Sight<'_>) -> Option<Vec<Process>> {
     let supervisor = sight.supervisor?;
+    let own = sight.proc.join(supervisor.pid.to_string()).join("stat");
+    std::fs::read(own).ok()?;
     let pids = descendants_of(sight.proc, supervisor.pid);
     let open = |pid: &i32| Process::new_with_root(sight.proc.join(pid.to_string())).ok();
     Some(pids.iter().filter_map(open).collect())
@@ -75,4 +80,34 @@ fn processes(sight: &Sight<'_>) -> Option<Vec<Process>> {
 )]
 fn seconds(ticks: u64) -> f64 {
     ticks as f64 / USER_HZ
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cgroup::{Files, Groups};
+    use crate::identity::{BootId, ProcessIdentity};
+
+    #[test]
+    fn a_procfs_that_hides_its_processes_gives_no_figure() {
+        let proc = tempfile::tempdir().expect("a temporary folder");
+        let supervisor = ProcessIdentity {
+            pid: 10,
+            start_ticks: 1,
+            boot_id: BootId::from_text("b"),
+        };
+        let sight = Sight {
+            groups: &Groups::default(),
+            supervisor: Some(&supervisor),
+            proc: proc.path(),
+            files: &Files::passing(),
+            all: true,
+        };
+        let mut usage = ContainerUsage::default();
+        usage.cpu.user_secs = Some(1.0);
+        usage.memory.rss_bytes = Some(1);
+        PosixCpu.usage(&sight, &mut usage);
+        PosixMem.usage(&sight, &mut usage);
+        assert_eq!(usage, ContainerUsage::default());
+    }
 }

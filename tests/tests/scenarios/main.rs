@@ -23,6 +23,7 @@ mod quota;
 mod reservations;
 mod restart;
 mod shares;
+mod units;
 mod wire;
 
 use std::process::ExitCode;
@@ -40,7 +41,7 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // One at a time: what a limit does can only be judged when nothing else wants the machine.
     arguments.test_threads = arguments.test_threads.or(Some(1));
-    let groups: [(&str, &[Scenario]); 17] = [
+    let groups: &[(&str, &[Scenario])] = &[
         ("execute", execute::ALL),
         ("limits", limits::ALL),
         ("enforcement", enforcement::ALL),
@@ -58,9 +59,10 @@ fn main() -> ExitCode {
         ("launching", launching::ALL),
         ("wire", wire::ALL),
         ("reservations", reservations::ALL),
+        ("units", units::ALL),
     ];
     let trials = groups
-        .into_iter()
+        .iter()
         .flat_map(|(group, all)| all.iter().map(move |scenario| trial(group, *scenario)))
         .collect();
     libtest_mimic::run(&arguments, trials).exit_code()

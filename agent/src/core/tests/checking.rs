@@ -246,7 +246,7 @@ fn a_task_can_have_both_and_reconciliation_sees_both() {
     assert_eq!(told[0].healthy, None);
     let told = simulation.next(2 * SECOND, Sight::ExitCode(0));
     assert_eq!(told[0].healthy, Some(true));
-    let tcp = told[0].check_status.clone().and_then(|status| status.tcp);
+    let tcp = told[0].check_status.and_then(|status| status.tcp);
     assert_eq!(tcp.and_then(|tcp| tcp.succeeded), Some(true));
     // Also in another life of the agent.
     simulation.crash(false);

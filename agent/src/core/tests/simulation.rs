@@ -25,6 +25,10 @@ pub(super) const PING_TIMEOUT: Duration = Duration::from_secs(75);
 const UNIX_AT_START: Duration = Duration::from_secs(1_800_000_000);
 
 /// What the core did that others can see.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a few in a test, matched by pattern"
+)]
 #[derive(Debug)]
 pub(super) enum Seen {
     Connect,

@@ -1,0 +1,29 @@
+//! Whether the agent is well, for the process around it: a service manager's status and watchdog.
+
+use std::sync::Arc;
+
+use crate::core::State;
+use crate::http::Surface;
+
+/// Asks the running agent how it is. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Health {
+    pub(crate) surface: Arc<Surface>,
+    pub(crate) master: String,
+}
+
+impl Health {
+    /// One line for people; `None` when the core does not answer within a few seconds.
+    pub async fn status(&self) -> Option<String> {
+        let snapshot = self.surface.snapshot().await.ok()?;
+        let tasks = snapshot.executors().filter(|one| one.is_live()).count();
+        let registration = match (&snapshot.state, &snapshot.agent_id) {
+            (State::Running, Some(id)) => format!("Registered with {} as {id}", self.master),
+            (State::Running, None) => format!("Registered with {}", self.master),
+            (State::Terminating, _) => "Ending".to_owned(),
+            (_, Some(id)) => format!("Not registered; {id} is looking for {}", self.master),
+            (_, None) => format!("Not registered; looking for {}", self.master),
+        };
+        Some(format!("{registration}; containers: {tasks}"))
+    }
+}

@@ -1,0 +1,224 @@
+//! The list of the agent's metrics: name, type and help of every family.
+//!
+//! `docs/metrics.md` is checked against what a scrape gives; a counter's name ends in `_total`.
+
+/// A family of series.
+#[derive(Copy, Clone, Debug)]
+pub struct Family {
+    /// Its name.
+    pub name: &'static str,
+    /// What it says.
+    pub help: &'static str,
+    /// Whether it only grows.
+    pub is_counter: bool,
+}
+
+const fn counter(name: &'static str, help: &'static str) -> Family {
+    Family {
+        name,
+        help,
+        is_counter: true,
+    }
+}
+
+const fn gauge(name: &'static str, help: &'static str) -> Family {
+    Family {
+        name,
+        help,
+        is_counter: false,
+    }
+}
+
+/// All families. Those of containers have the labels `container_id`, `framework_id`, `executor_id`
+/// and `role`.
+pub const FAMILIES: &[Family] = &[
+    gauge(
+        "meseta_agent_build_info",
+        "Always 1, with the version as a label.",
+    ),
+    gauge(
+        "meseta_agent_registered",
+        "Whether the agent is registered with a master.",
+    ),
+    gauge(
+        "meseta_agent_uptime_seconds",
+        "Time since the agent was started.",
+    ),
+    gauge(
+        "meseta_agent_recovery_duration_seconds",
+        "How long recovery took after the start.",
+    ),
+    counter(
+        "meseta_agent_recovery_errors_total",
+        "Checkpoints that could not be read.",
+    ),
+    gauge(
+        "meseta_agent_frameworks",
+        "Frameworks with work on this agent.",
+    ),
+    gauge("meseta_agent_tasks", "Tasks on this agent, by state."),
+    counter(
+        "meseta_agent_tasks_ended_total",
+        "Tasks that ended, by their last state.",
+    ),
+    counter(
+        "meseta_agent_status_updates_total",
+        "Status updates, by whether they were taken.",
+    ),
+    counter(
+        "meseta_agent_container_launch_errors_total",
+        "Containers that could not be launched.",
+    ),
+    counter(
+        "meseta_agent_container_destroy_errors_total",
+        "Attempts to take a container apart that left something.",
+    ),
+    gauge(
+        "meseta_agent_resources",
+        "The agent's resources, by name (MB for mem and disk).",
+    ),
+    gauge(
+        "meseta_agent_resources_allocated",
+        "What live tasks hold of them.",
+    ),
+    counter(
+        "meseta_agent_container_cpu_user_seconds_total",
+        "CPU time in user mode.",
+    ),
+    counter(
+        "meseta_agent_container_cpu_system_seconds_total",
+        "CPU time in the kernel.",
+    ),
+    gauge(
+        "meseta_agent_container_cpus_requested",
+        "CPUs that were requested.",
+    ),
+    gauge(
+        "meseta_agent_container_cpus_limit",
+        "CPUs that may be used, where that is limited.",
+    ),
+    counter(
+        "meseta_agent_container_cpu_periods_total",
+        "Enforcement periods with work to do.",
+    ),
+    counter(
+        "meseta_agent_container_cpu_throttled_periods_total",
+        "Periods that were cut short.",
+    ),
+    counter(
+        "meseta_agent_container_cpu_throttled_seconds_total",
+        "Time spent throttled.",
+    ),
+    gauge(
+        "meseta_agent_container_memory_bytes",
+        "Memory charged, by kind; total is all of it.",
+    ),
+    gauge(
+        "meseta_agent_container_memory_max_bytes",
+        "The most memory that was ever charged.",
+    ),
+    gauge(
+        "meseta_agent_container_memory_requested_bytes",
+        "Memory that was requested.",
+    ),
+    gauge(
+        "meseta_agent_container_memory_limit_bytes",
+        "Memory that may be used, if limited.",
+    ),
+    counter(
+        "meseta_agent_container_oom_kills_total",
+        "Processes killed for want of memory.",
+    ),
+    gauge(
+        "meseta_agent_container_processes",
+        "Processes in the container.",
+    ),
+    gauge(
+        "meseta_agent_container_threads",
+        "Threads in the container.",
+    ),
+    gauge(
+        "meseta_agent_container_threads_limit",
+        "Threads that may be in the container.",
+    ),
+    counter(
+        "meseta_agent_container_forks_refused_total",
+        "Forks refused by the limit on threads.",
+    ),
+    counter(
+        "meseta_agent_container_pressure_seconds_total",
+        "Time stalled for want of a resource: some tasks, or all.",
+    ),
+    gauge(
+        "meseta_agent_container_cpus_used",
+        "CPUs used on average over the last ten seconds.",
+    ),
+    counter(
+        "meseta_agent_container_memory_pressure_events_total",
+        "Times the kernel told of memory pressure of a level, since the agent watches (cgroup v1).",
+    ),
+    counter(
+        "meseta_agent_container_io_bytes_total",
+        "Bytes moved from and to block devices.",
+    ),
+    counter(
+        "meseta_agent_container_io_operations_total",
+        "Operations on block devices.",
+    ),
+    gauge(
+        "meseta_agent_monitor_sweep_seconds",
+        "How long the last sweep over all containers took.",
+    ),
+    counter(
+        "meseta_agent_host_cpu_busy_seconds_total",
+        "Time of all processors not spent idling, since boot.",
+    ),
+    counter(
+        "meseta_agent_host_pressure_seconds_total",
+        "Time the machine was stalled for want of a resource, since boot: some tasks, or all.",
+    ),
+    gauge(
+        "meseta_agent_host_pressure_ratio",
+        "Share of the last ten seconds that the machine was stalled.",
+    ),
+    gauge("meseta_agent_host_cpus", "Processors online."),
+    gauge("meseta_agent_host_load", "Load average, by minutes."),
+    gauge(
+        "meseta_agent_host_memory_bytes",
+        "The machine's memory, by kind.",
+    ),
+    counter("process_cpu_seconds_total", "CPU time of the agent itself."),
+    gauge(
+        "process_resident_memory_bytes",
+        "Resident memory of the agent itself.",
+    ),
+    gauge(
+        "process_open_fds",
+        "Open file descriptors of the agent itself.",
+    ),
+    gauge(
+        "process_start_time_seconds",
+        "Start of the agent since the Unix epoch.",
+    ),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_dashboard_shows_what_there_is() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/grafana/nodes.json");
+        let text = std::fs::read_to_string(path).expect("the dashboard");
+        let _: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        let is_name = |c: char| c.is_ascii_lowercase() || c == '_';
+        let mut shown = 0;
+        for (at, _) in text.match_indices("meseta_agent_") {
+            let rest = text.get(at..).unwrap_or_default();
+            let name = rest.split(|c: char| !is_name(c)).next().unwrap_or_default();
+            assert!(FAMILIES.iter().any(|family| family.name == name), "{name}");
+            shown += 1;
+        }
+        assert!(shown > 20, "{shown}");
+    }
+}

@@ -1,0 +1,168 @@
+//! Samples what every container uses, once per interval, and keeps the last sample of each.
+//!
+//! The only place that reads usage from the kernel: scrapes, operators, estimators and controllers
+//! are answered from [`Samples`]. A sample, and a container's history, goes with its container.
+
+mod history;
+mod host;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant, SystemTime};
+
+use meseta_isolators::{ContainerName, ContainerUsage, DiskUsage, Sampler};
+use meseta_resources::ContainerId;
+use tracing::debug;
+
+use super::containerizer::{Containerizer, LiveContainer};
+use super::writer::chain;
+pub(crate) use history::History;
+use host::HostReader;
+pub(crate) use host::HostSample;
+
+/// The last sample of one container.
+#[derive(Clone, Debug)]
+pub(crate) struct Sample {
+    /// Whose.
+    pub(crate) container: LiveContainer,
+    /// What it used.
+    pub(crate) usage: ContainerUsage,
+    /// What its folders held when they were last measured, the sandbox first.
+    pub(crate) disks: Option<Arc<[DiskUsage]>>,
+    /// CPUs used on average over [`USED_WINDOW`].
+    pub(crate) cpus_used: Option<f64>,
+}
+
+/// Over how long [`Sample::cpus_used`] is taken.
+const USED_WINDOW: Duration = Duration::from_secs(10);
+
+/// The last sample of every container that runs, and of the machine.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Samples {
+    last: Arc<RwLock<Arc<BTreeMap<ContainerId, Sample>>>>,
+    host: Arc<RwLock<Arc<HostSample>>>,
+    history: Arc<RwLock<BTreeMap<ContainerId, History>>>,
+}
+
+impl Samples {
+    /// All of them, as of the last sweep.
+    pub(crate) fn last(&self) -> Arc<BTreeMap<ContainerId, Sample>> {
+        self.last
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// The machine, as of the last sweep.
+    pub(crate) fn host(&self) -> Arc<HostSample> {
+        self.host
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// What a container used over the last minute; `None` for one that has not been sampled yet.
+    #[allow(dead_code, reason = "for estimators, which read it when they are on")]
+    pub(crate) fn history(&self, container: &ContainerId) -> Option<History> {
+        let histories = self.history.read().unwrap_or_else(PoisonError::into_inner);
+        histories.get(container).cloned()
+    }
+
+    fn replace(&self, host: HostSample, mut samples: BTreeMap<ContainerId, Sample>) {
+        {
+            let mut histories = self.history.write().unwrap_or_else(PoisonError::into_inner);
+            histories.retain(|container, _| samples.contains_key(container));
+            for (container, sample) in &mut samples {
+                if !histories.contains_key(container) {
+                    histories.insert(container.clone(), History::default());
+                }
+                if let Some(history) = histories.get_mut(container) {
+                    history.push(&sample.usage);
+                    sample.cpus_used = history.cpus_over(USED_WINDOW);
+                }
+            }
+        }
+        *self.host.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(host);
+        *self.last.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(samples);
+    }
+}
+
+/// Of the descriptors that this process may have, the part that may stay open on control files.
+const KEPT_DESCRIPTORS_DIVISOR: u64 = 2;
+
+/// Sweeps for ever.
+pub(crate) async fn run(containerizer: Containerizer, samples: Samples, interval: Duration) {
+    let mut ticks = tokio::time::interval(interval);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut readers = Readers::new();
+    loop {
+        ticks.tick().await;
+        let containerizer = containerizer.clone();
+        let sweep = move || {
+            let began = Instant::now();
+            let mut host = readers.host.read();
+            let swept = sweep(&containerizer, &mut readers.sampler);
+            host.sweep = Some(began.elapsed());
+            (readers, host, swept)
+        };
+        match tokio::task::spawn_blocking(sweep).await {
+            Ok((back, host, swept)) => {
+                readers = back;
+                samples.replace(host, swept);
+            }
+            Err(_) => readers = Readers::new(),
+        }
+    }
+}
+
+/// What stays open from one sweep to the next.
+#[derive(Debug)]
+struct Readers {
+    host: HostReader,
+    sampler: Sampler,
+}
+
+impl Readers {
+    fn new() -> Self {
+        use rustix::process::{Resource, getrlimit};
+        let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let kept = usize::try_from(limit / KEPT_DESCRIPTORS_DIVISOR).unwrap_or(usize::MAX);
+        Self {
+            host: HostReader::at(Path::new("/proc")),
+            sampler: Sampler::new(kept),
+        }
+    }
+}
+
+fn sweep(containerizer: &Containerizer, sampler: &mut Sampler) -> BTreeMap<ContainerId, Sample> {
+    let mut samples = BTreeMap::new();
+    sampler.begin_sweep();
+    for live in containerizer.live() {
+        let container = live.container.clone();
+        let Ok(name) = ContainerName::new(container.as_str()) else {
+            continue;
+        };
+        let containers = containerizer.containers();
+        match sampler.sample(containers, &name, Some(&live.supervisor), unix_now()) {
+            Ok(usage) => {
+                let sample = Sample {
+                    container: live,
+                    usage,
+                    disks: containerizer.measured().of(&container),
+                    cpus_used: None,
+                };
+                samples.insert(container, sample);
+            }
+            // It ended under our hands, most likely; the next sweep knows.
+            Err(error) => debug!(container_id = %container, error = %chain(&error), "no sample"),
+        }
+    }
+    samples
+}
+
+pub(crate) fn unix_now() -> Duration {
+    SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default()
+}

@@ -1,0 +1,216 @@
+//! What a sample costs, beside a floor that reads the same files and makes nothing of them.
+//!
+//! `cargo run --release -p meseta-isolators --example sampling [containers] [sweeps]` as root. Starts
+//! so many containers that sleep, then sweeps over them, the sampler and the floor by turns, and prints
+//! CPU time (of this thread, so that other work on the machine counts little): for one container and
+//! sweep, and as a share of a core at one sweep a second. The floor has descriptors of its own of the
+//! very files that the sampler keeps open, and reads each as often.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use meseta_isolators::{
+    Command, ContainerName, ContainerSpec, Containers, Demand, DestroyOptions, Host, Isolation,
+    Options, SLOW_EVERY, Sampler,
+};
+
+/// Read in every sweep; the others in every fifth.
+const HOT: [&str; 9] = [
+    "cpuacct.stat",
+    "cpu.stat",
+    "memory.usage_in_bytes",
+    "memory.oom_control",
+    "memory.current",
+    "memory.events",
+    "pids.current",
+    "pids.events",
+    "memory.swap.current",
+];
+
+fn main() -> ExitCode {
+    if let Some(code) = meseta_isolators::launcher::run_if_requested() {
+        return code;
+    }
+    match measure() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+type AnyError = Box<dyn std::error::Error>;
+
+fn measure() -> Result<(), AnyError> {
+    let mut args = std::env::args().skip(1).map(|arg| arg.parse::<u32>());
+    let count = args.next().transpose()?.unwrap_or(1000);
+    let sweeps = args.next().transpose()?.unwrap_or(60);
+    let folder = tempfile::tempdir()?;
+    let root = PathBuf::from(format!("meseta-bench-{}", std::process::id()));
+    let host = Host::detect()?;
+    let containers = Containers::open(
+        host.clone(),
+        Options {
+            runtime_dir: folder.path().join("run"),
+            cgroups_root: root.clone(),
+            instance: ContainerName::new("bench")?,
+            isolation: Isolation::default_for(&host),
+            enable_cfs: true,
+            revocable_cpu_low_priority: true,
+            limit_swap: false,
+            pids_limit: Some(64),
+            launch_timeout: Duration::from_secs(10),
+        },
+    )?;
+    let mut launched = Vec::new();
+    for number in 0..count {
+        let spec = sleeper(number, folder.path())?;
+        let supervisor = containers.launch(&spec)?.supervisor;
+        launched.push((spec.name, supervisor));
+    }
+    let result = compare(&containers, &launched, &root, sweeps);
+    for (name, supervisor) in &launched {
+        containers.destroy(name, Some(supervisor), DestroyOptions::default())?;
+        containers.forget(name)?;
+    }
+    containers.close();
+    result
+}
+
+fn sleeper(number: u32, folder: &Path) -> Result<ContainerSpec, AnyError> {
+    Ok(ContainerSpec {
+        name: ContainerName::new(&format!("c{number}"))?,
+        command: Command::Argv {
+            program: "/bin/sleep".into(),
+            args: vec!["sleep".into(), "100000".into()],
+        },
+        env: Vec::new(),
+        working_dir: folder.to_owned(),
+        credentials: None,
+        stdout: "/dev/null".into(),
+        stderr: "/dev/null".into(),
+        hostname: None,
+        rlimits: Vec::new(),
+        demand: Demand {
+            cpus_millis: 100,
+            mem_bytes: Some(64 << 20),
+            ..Demand::default()
+        },
+    })
+}
+
+type Launched = [(ContainerName, meseta_isolators::ProcessIdentity)];
+
+fn compare(
+    containers: &Containers,
+    launched: &Launched,
+    root: &Path,
+    sweeps: u32,
+) -> Result<(), AnyError> {
+    let mut sampler = Sampler::new(usize::MAX);
+    let mut sweep = || -> Result<f64, AnyError> {
+        let began = thread_secs()?;
+        sampler.begin_sweep();
+        for (name, supervisor) in launched {
+            sampler.sample(containers, name, Some(supervisor), Duration::ZERO)?;
+        }
+        Ok(thread_secs()? - began)
+    };
+    // Once around, so that every container has its descriptors.
+    for _ in 0..SLOW_EVERY {
+        sweep()?;
+    }
+    let files = kept_files(root)?;
+    let floor = Floor::open(&files)?;
+    let (mut sampled, mut read) = (Vec::new(), Vec::new());
+    for number in 0..sweeps {
+        sampled.push(sweep()?);
+        let began = thread_secs()?;
+        floor.sweep(number)?;
+        read.push(thread_secs()? - began);
+    }
+    let total = |times: &[f64]| times.iter().sum::<f64>() / f64::from(sweeps);
+    let count = f64::from(u32::try_from(launched.len())?);
+    let per_container = |secs: f64| secs * 1e6 / count;
+    let (sampled, read) = (total(&sampled), total(&read));
+    eprintln!(
+        "{} containers, {} files each, {sweeps} sweeps",
+        launched.len(),
+        files.len() / launched.len().max(1)
+    );
+    eprintln!(
+        "sampler {:.2} us a container, {:.2} % of a core",
+        per_container(sampled),
+        sampled * 100.0
+    );
+    eprintln!(
+        "floor   {:.2} us a container, {:.2} % of a core",
+        per_container(read),
+        read * 100.0
+    );
+    eprintln!("ratio   {:.2}", sampled / read);
+    Ok(())
+}
+
+/// The control files that this process holds open of its own containers.
+fn kept_files(root: &Path) -> Result<Vec<PathBuf>, AnyError> {
+    let mut roots: BTreeMap<PathBuf, Vec<PathBuf>> = BTreeMap::new();
+    let needle = format!("/{}/", root.display());
+    for entry in fs::read_dir("/proc/self/fd")? {
+        let Ok(path) = fs::read_link(entry?.path()) else {
+            continue;
+        };
+        let parent = path.parent().unwrap_or(Path::new("/")).to_owned();
+        if path.to_string_lossy().contains(&needle) {
+            roots.entry(parent).or_default().push(path);
+        }
+    }
+    Ok(roots.into_values().flatten().collect())
+}
+
+struct Floor {
+    hot: Vec<File>,
+    slow: Vec<File>,
+}
+
+impl Floor {
+    fn open(files: &[PathBuf]) -> Result<Self, AnyError> {
+        let mut floor = Self {
+            hot: Vec::new(),
+            slow: Vec::new(),
+        };
+        for path in files {
+            let name = path.file_name().and_then(|name| name.to_str());
+            let file = File::open(path)?;
+            if name.is_some_and(|name| HOT.contains(&name)) {
+                floor.hot.push(file);
+            } else {
+                floor.slow.push(file);
+            }
+        }
+        Ok(floor)
+    }
+
+    fn sweep(&self, number: u32) -> Result<(), AnyError> {
+        let mut buffer = vec![0; 16 << 10];
+        for file in &self.hot {
+            file.read_at(&mut buffer, 0)?;
+        }
+        let share = self.slow.len().div_ceil(usize::try_from(SLOW_EVERY)?);
+        let begin = share * usize::try_from(number % SLOW_EVERY)?;
+        for file in self.slow.iter().skip(begin).take(share) {
+            file.read_at(&mut buffer, 0)?;
+        }
+        Ok(())
+    }
+}
+
+fn thread_secs() -> Result<f64, AnyError> {
+    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID)?;
+    Ok(Duration::from(now).as_secs_f64())
+}

@@ -1,0 +1,232 @@
+//! Where tasks live on a machine of systemd with cgroup v2: a transient scope with delegation.
+//!
+//! systemd owns the tree and hands subtrees out. A service whose own group had enabled controllers and
+//! living children could not be started again (219/CGROUP), so containers are not below the agent's
+//! service but in `<root>-tasks.scope` of `<root>.slice`, which is asked for over D-Bus through
+//! cgroups-rs. A process in a leaf of its own keeps the scope when no task runs; scope and process
+//! outlive the agent. Invariant: a scope that is there is used as it is.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use cgroups_rs::systemd::dbus::SystemdClient;
+use cgroups_rs::systemd::props::PropertiesBuilder;
+
+use super::host::{Host, Mode, available_controllers};
+use super::knob::list_pids;
+
+/// systemd is the first process of this machine if this is there (sd_booted(3)).
+const BOOTED: &str = "/run/systemd/system";
+/// Leaf of the process that keeps the scope. No container's and no instance's name begins with a dot.
+const PAUSE: &str = ".pause";
+/// systemd moves the process in a few milliseconds; a machine that boots is slower.
+const SCOPE_TIMEOUT: Duration = Duration::from_secs(30);
+const SCOPE_LOOK: Duration = Duration::from_millis(5);
+
+/// The scope could not be had.
+#[derive(Debug, thiserror::Error)]
+pub enum ScopeError {
+    /// The process that keeps it could not be started.
+    #[error("failed to start `sleep infinity`, which keeps {scope}")]
+    Pause {
+        /// The scope.
+        scope: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// systemd refused.
+    #[error(
+        "systemd did not start {scope}: {reason} (--systemd_enable_support=false goes without)"
+    )]
+    Refused {
+        /// The scope.
+        scope: String,
+        /// In its own words.
+        reason: String,
+    },
+    /// systemd took it and nothing happened.
+    #[error("systemd did not make {path} within {SCOPE_TIMEOUT:?}")]
+    Late {
+        /// The scope's folder.
+        path: PathBuf,
+    },
+    /// The folder of the process that keeps the scope.
+    #[error("failed to keep {path}")]
+    Leaf {
+        /// The leaf.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// The scope for a cgroups root, as `slice` and `scope`; `None` for a root that cannot be a unit's name:
+/// dashes would nest slices.
+fn units(root: &Path) -> Option<(String, String)> {
+    let name = root.to_str()?;
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let is_name = !name.is_empty() && name.chars().all(plain);
+    is_name.then(|| (format!("{name}.slice"), format!("{name}-tasks.scope")))
+}
+
+/// Sees to it that there is a scope for tasks, and returns the cgroups root that is inside it, relative to
+/// the mount; `None` where the machine is not systemd's with cgroup v2 alone, or the root cannot be a
+/// unit's name. What the scope was not given is no longer offered by the host.
+pub fn task_scope(host: &mut Host, root: &Path) -> Result<Option<PathBuf>, ScopeError> {
+    let systemd = host.mode == Mode::Unified && host.privileged && Path::new(BOOTED).is_dir();
+    let (Some((slice, scope)), true) = (units(root), systemd) else {
+        return Ok(None);
+    };
+    let Some(unified) = &mut host.unified else {
+        return Ok(None);
+    };
+    let relative = Path::new(&slice).join(&scope);
+    let dir = unified.mount.join(&relative);
+    if !is_kept(&dir) {
+        make(&slice, &scope, &dir)?;
+    }
+    unified.controllers = available_controllers(&dir);
+    Ok(Some(relative))
+}
+
+fn is_kept(scope: &Path) -> bool {
+    scope.is_dir() && list_pids(&scope.join(PAUSE)).is_ok_and(|pids| !pids.is_empty())
+}
+
+fn make(slice: &str, scope: &str, dir: &Path) -> Result<(), ScopeError> {
+    let pid = start_pause(scope)?;
+    let made = if dir.is_dir() {
+        // Its keeper was killed while tasks ran.
+        Ok(())
+    } else {
+        ask(slice, scope, pid).and_then(|()| arrival(dir, pid))
+    };
+    let kept = made.and_then(|()| keep(dir, pid));
+    if kept.is_err() {
+        let _ = nix::sys::signal::kill(
+            nix::unistd::Pid::from_raw(pid),
+            nix::sys::signal::Signal::SIGKILL,
+        );
+        // Another agent may have made it at the same time.
+        if is_kept(dir) {
+            return Ok(());
+        }
+    }
+    kept
+}
+
+/// A process that does nothing, of a program that no upgrade of ours replaces.
+fn start_pause(scope: &str) -> Result<i32, ScopeError> {
+    use std::os::unix::process::CommandExt;
+    let failed = |source| ScopeError::Pause {
+        scope: scope.to_owned(),
+        source,
+    };
+    let child = Command::new("sleep")
+        .arg("infinity")
+        .env_clear()
+        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .process_group(0)
+        .spawn()
+        .map_err(failed)?;
+    i32::try_from(child.id()).map_err(|_| failed(io::ErrorKind::InvalidData.into()))
+}
+
+fn ask(slice: &str, scope: &str, pid: i32) -> Result<(), ScopeError> {
+    let refused = |reason: String| ScopeError::Refused {
+        scope: scope.to_owned(),
+        reason,
+    };
+    let pids = u32::try_from(pid).map_err(|error| refused(error.to_string()))?;
+    let mut properties = PropertiesBuilder::default()
+        .description("Tasks of Meseta's agents".to_owned())
+        .slice(slice.to_owned())
+        .delegate(true)
+        .cpu_accounting(true)
+        .memory_accounting(true)
+        .io_accounting(true)
+        .task_accounting(true)
+        // Ended in order when the machine goes down.
+        .default_dependencies(true)
+        .pids(vec![pids])
+        .build();
+    // Without, all tasks together would share the share of one service.
+    properties.push(("TasksMax", u64::MAX.into()));
+    let client =
+        SystemdClient::new(scope, properties).map_err(|error| refused(error.to_string()))?;
+    client.start().map_err(|error| refused(error.to_string()))
+}
+
+/// Waits until the process is where systemd was asked to put it.
+fn arrival(dir: &Path, pid: i32) -> Result<(), ScopeError> {
+    let began = Instant::now();
+    loop {
+        if list_pids(dir).is_ok_and(|pids| pids.contains(&pid)) {
+            return Ok(());
+        }
+        if began.elapsed() > SCOPE_TIMEOUT {
+            return Err(ScopeError::Late {
+                path: dir.to_owned(),
+            });
+        }
+        sleep(SCOPE_LOOK);
+    }
+}
+
+/// Moves the process out of the scope's own folder, which is to divide its controllers.
+fn keep(dir: &Path, pid: i32) -> Result<(), ScopeError> {
+    let leaf = dir.join(PAUSE);
+    let made = match fs::create_dir(&leaf) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        other => other,
+    };
+    made.and_then(|()| fs::write(leaf.join("cgroup.procs"), pid.to_string()))
+        .map_err(|source| ScopeError::Leaf { path: leaf, source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Controller;
+    use super::super::host::tests::fixture;
+    use super::*;
+
+    #[test]
+    fn only_a_plain_name_is_a_unit() {
+        let both = Some(("meseta.slice".to_owned(), "meseta-tasks.scope".to_owned()));
+        assert_eq!(units(Path::new("meseta")), both);
+        for root in ["", "meseta-test-1", "a/b", "../x", "a.b"] {
+            assert_eq!(units(Path::new(root)), None, "{root}");
+        }
+    }
+
+    #[test]
+    fn machines_without_v2_alone_have_no_scope() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let mut host = fixture(dir.path(), &["cpu", "memory"], Some("pids"));
+        let before = host.clone();
+        let scope = task_scope(&mut host, Path::new("meseta")).expect("no error");
+        assert_eq!(scope, None);
+        assert_eq!(host, before);
+        assert!(host.offers(Controller::Pids));
+    }
+
+    #[test]
+    fn a_scope_is_kept_by_its_leaf() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        assert!(!is_kept(dir.path()));
+        fs::create_dir(dir.path().join(PAUSE)).expect("made");
+        assert!(!is_kept(dir.path()));
+        keep(dir.path(), 17).expect("kept");
+        assert!(is_kept(dir.path()));
+    }
+}

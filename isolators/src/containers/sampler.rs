@@ -1,0 +1,150 @@
+//! Sampling many containers again and again, cheaply.
+//!
+//! A [`Sampler`] belongs to the one thread that sweeps over the containers. It keeps their control
+//! files open, reads those that are slow or rarely change once in [`SLOW_EVERY`] sweeps, a fifth of the
+//! containers at a time, and compares counters with the reading before. Invariant: a figure that cannot
+//! be read now is absent now, and one container's trouble is no other's.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use super::Containers;
+use super::types::ContainerError;
+use crate::cgroup::{Budget, Files, Groups};
+use crate::identity::{ContainerName, ProcessIdentity};
+use crate::isolator::Sight;
+use crate::usage::ContainerUsage;
+
+/// Sweeps from one full reading of a container to the next: `memory.stat`, pressure, block devices,
+/// limits and process counts are at most this many sweeps old.
+pub const SLOW_EVERY: u32 = 5;
+
+/// Reads what containers use; see the module.
+#[derive(Debug)]
+pub struct Sampler {
+    budget: Budget,
+    buffer: Vec<u8>,
+    sweep: u32,
+    containers: HashMap<ContainerName, Watched>,
+}
+
+#[derive(Debug)]
+struct Watched {
+    groups: Groups,
+    files: Files,
+    /// The sweep, modulo [`SLOW_EVERY`], in which all is read.
+    turn: u32,
+    /// As it was read; `None` before the first time and after a failure.
+    last: Option<ContainerUsage>,
+    seen: u32,
+}
+
+impl Sampler {
+    /// Keeps at most this many descriptors open; files beyond are opened for each reading.
+    pub fn new(descriptors_max: usize) -> Self {
+        Self {
+            budget: Budget::new(descriptors_max),
+            buffer: Vec::new(),
+            sweep: 0,
+            containers: HashMap::new(),
+        }
+    }
+
+    /// Begins a sweep; what was not sampled in the one before is forgotten, its descriptors closed.
+    pub fn begin_sweep(&mut self) {
+        let before = self.sweep;
+        self.containers.retain(|_, watched| watched.seen == before);
+        self.containers.shrink_to(self.containers.len() * 2);
+        self.sweep = self.sweep.wrapping_add(1);
+    }
+
+    /// Reads one container; `timestamp` is the caller's Unix time.
+    pub fn sample(
+        &mut self,
+        containers: &Containers,
+        name: &ContainerName,
+        supervisor: Option<&ProcessIdentity>,
+        timestamp: Duration,
+    ) -> Result<ContainerUsage, ContainerError> {
+        let turn = u32::try_from(self.containers.len()).unwrap_or(0) % SLOW_EVERY;
+        if !self.containers.contains_key(name) {
+            let watched = Watched {
+                groups: containers.groups(name),
+                files: Files::keeping(self.budget.clone()),
+                turn,
+                last: None,
+                seen: self.sweep,
+            };
+            self.containers.insert(name.clone(), watched);
+        }
+        let unknown = || ContainerError::Unknown(name.clone());
+        let watched = self.containers.get_mut(name).ok_or_else(unknown)?;
+        watched.seen = self.sweep;
+        let before = watched.last.take();
+        let all = before.is_none() || self.sweep % SLOW_EVERY == watched.turn;
+        let mut usage = match &before {
+            Some(before) if !all => before.clone(),
+            Some(_) | None => ContainerUsage::default(),
+        };
+        usage.timestamp = timestamp;
+        let sight = Sight {
+            groups: &watched.groups,
+            supervisor,
+            proc: &containers.host.proc,
+            files: &watched.files,
+            all,
+        };
+        watched.files.begin(std::mem::take(&mut self.buffer));
+        containers.look(&sight, &mut usage);
+        let (buffer, any) = watched.files.end();
+        self.buffer = buffer;
+        let is_there = any
+            || watched.groups.exist()
+            || supervisor.is_some_and(|who| matches!(who.open(), Ok(Some(_))));
+        if !is_there {
+            return Err(unknown());
+        }
+        let checked = match &before {
+            Some(before) => usage.without_setbacks(before),
+            None => usage.clone(),
+        };
+        watched.last = Some(usage);
+        Ok(checked)
+    }
+}
+
+impl Containers {
+    /// Reads what the container has used; `timestamp` is the caller's Unix time.
+    pub fn usage(
+        &self,
+        name: &ContainerName,
+        supervisor: Option<&ProcessIdentity>,
+        timestamp: Duration,
+    ) -> Result<ContainerUsage, ContainerError> {
+        let groups = self.groups(name);
+        if !groups.exist() && supervisor.is_none_or(|who| !matches!(who.open(), Ok(Some(_)))) {
+            return Err(ContainerError::Unknown(name.clone()));
+        }
+        let mut usage = ContainerUsage {
+            timestamp,
+            ..ContainerUsage::default()
+        };
+        self.look(
+            &Sight {
+                groups: &groups,
+                supervisor,
+                proc: &self.host.proc,
+                files: &Files::passing(),
+                all: true,
+            },
+            &mut usage,
+        );
+        Ok(usage)
+    }
+
+    fn look(&self, sight: &Sight<'_>, usage: &mut ContainerUsage) {
+        for isolator in &self.isolators {
+            isolator.usage(sight, usage);
+        }
+    }
+}

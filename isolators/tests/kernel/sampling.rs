@@ -1,0 +1,100 @@
+//! Readings through kept descriptors against the kernel's own files.
+
+use std::fs;
+use std::time::Duration;
+
+use libtest_mimic::Failed;
+use meseta_isolators::{ContainerError, SLOW_EVERY, Sampler};
+
+use crate::Test;
+use crate::site::{Site, check, same};
+
+pub(crate) const TESTS: &[(&str, Test)] = &[
+    ("samples_are_the_kernels_figures", figures),
+    ("a_container_that_ends_disturbs_no_other", ending),
+];
+
+const DESCRIPTORS: usize = 64;
+
+fn figures(site: &Site) -> Result<(), Failed> {
+    let spec = site.spec("c", "for i in 1 2 3; do sleep 1000 & done; wait");
+    let launched = site.launch(&spec)?;
+    site.eventually("all of them run", || {
+        let usage =
+            site.with(|containers| containers.usage(&spec.name, None, Duration::from_secs(1)));
+        usage.is_ok_and(|usage| usage.pids.processes == Some(4))
+    })?;
+    let mut sampler = Sampler::new(DESCRIPTORS);
+    for sweep in 0..=SLOW_EVERY {
+        sampler.begin_sweep();
+        let timestamp = Duration::from_secs(u64::from(sweep));
+        let (sampled, read) = site.with(|containers| {
+            let sampled = sampler.sample(containers, &spec.name, None, timestamp);
+            (sampled, containers.usage(&spec.name, None, timestamp))
+        });
+        let (sampled, read) = (sampled?, read?);
+        same(sampled.timestamp, timestamp)?;
+        same(sampled.pids.clone(), read.pids.clone())?;
+        same(sampled.memory.limit_bytes, read.memory.limit_bytes)?;
+        same(sampled.memory.oom_kills, read.memory.oom_kills)?;
+        check(sampled.cpu.user_secs.is_some(), || "no time".to_owned())?;
+        check(sampled.cpu.user_secs <= read.cpu.user_secs, || {
+            format!("{sampled:?}, then {read:?}")
+        })?;
+        check(sampled.memory.total_bytes > Some(0), || {
+            format!("{:?}", sampled.memory)
+        })?;
+        // Only a sampler watches for it, where the kernel tells.
+        let told = sampled.memory.low_pressure.is_some();
+        let group = site.with(|containers| containers.groups(&spec.name));
+        let offers = group
+            .dirs
+            .iter()
+            .any(|group| group.dir.join("memory.pressure_level").exists());
+        same(told, offers)?;
+    }
+    site.destroy(&spec, &launched)
+}
+
+fn ending(site: &Site) -> Result<(), Failed> {
+    let (one, other) = (
+        site.spec("one", "exec sleep 1000"),
+        site.spec("other", "exec sleep 1000"),
+    );
+    let (first, second) = (site.launch(&one)?, site.launch(&other)?);
+    let mut sampler = Sampler::new(DESCRIPTORS);
+    sampler.begin_sweep();
+    for spec in [&one, &other] {
+        site.with(|containers| sampler.sample(containers, &spec.name, None, Duration::ZERO))?;
+    }
+    check(kept(site)? > 2, || "nothing is kept".to_owned())?;
+    site.destroy(&one, &first)?;
+    for _ in 0..2 {
+        sampler.begin_sweep();
+        let gone =
+            site.with(|containers| sampler.sample(containers, &one.name, None, Duration::ZERO));
+        check(matches!(gone, Err(ContainerError::Unknown(_))), || {
+            format!("{gone:?}")
+        })?;
+        let there =
+            site.with(|containers| sampler.sample(containers, &other.name, None, Duration::ZERO))?;
+        same(there.pids.processes, Some(1))?;
+    }
+    site.destroy(&other, &second)?;
+    sampler.begin_sweep();
+    sampler.begin_sweep();
+    same(kept(site)?, 0)
+}
+
+/// Descriptors of control files of this site's containers; other tests have others.
+fn kept(site: &Site) -> Result<usize, Failed> {
+    let root = format!("/{}/", site.root().display());
+    let is_ours = |entry: std::io::Result<fs::DirEntry>| {
+        let target = entry.and_then(|entry| fs::read_link(entry.path()));
+        target.is_ok_and(|target| target.to_string_lossy().contains(&root))
+    };
+    Ok(fs::read_dir("/proc/self/fd")?
+        .map(is_ours)
+        .filter(|ours| *ours)
+        .count())
+}

@@ -1,0 +1,29 @@
+//! Whether the master is well, for the process around it: a service manager's status and watchdog.
+
+use std::time::Duration;
+
+use crate::shell::Handle;
+
+/// The core answers at once unless the machine is in trouble.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Asks the running master how it is. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Health {
+    pub(crate) handle: Handle,
+}
+
+impl Health {
+    /// One line for people; `None` when the core does not answer within a few seconds.
+    pub async fn status(&self) -> Option<String> {
+        let asked = tokio::time::timeout(ANSWER_TIMEOUT, self.handle.snapshot());
+        let snapshot = asked.await.ok()?.ok()?;
+        let connected = snapshot.agents.iter().filter(|agent| agent.connected);
+        Some(format!(
+            "Leading; agents: {} of {}, frameworks: {}",
+            connected.count(),
+            snapshot.agents.len() + snapshot.recovered_agents.len(),
+            snapshot.frameworks.len()
+        ))
+    }
+}

@@ -1,0 +1,112 @@
+//! The units as systemd's own tools judge them; what they do is shown by `tests/vm/run`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use meseta_tests::{Missing, unless_installed};
+
+use crate::Scenario;
+
+pub(crate) const ALL: &[Scenario] = &[
+    ("verify_has_nothing_to_say", unless_analyze, verify),
+    ("exposure_is_within_its_bounds", unless_analyze, exposure),
+    ("the_examples_are_understood", crate::anywhere, examples),
+];
+
+/// Highest exposure of each unit with a drop-in, in tenths.
+const EXPOSURES: [(&str, Option<&str>, u32); 4] = [
+    ("meseta-master.service", None, 15),
+    ("meseta-agent.service", None, 60),
+    ("meseta-agent.service", Some("kernel"), 56),
+    ("meseta-agent.service", Some("hardened"), 49),
+];
+
+fn unless_analyze() -> Missing {
+    unless_installed("systemd-analyze")
+}
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../systemd")
+}
+
+/// The units in a folder of their own, with a program that is installed everywhere.
+fn staged(drop_in: Option<&str>) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    for unit in [
+        "meseta-agent.service",
+        "meseta-master.service",
+        "meseta.slice",
+    ] {
+        let text = fs::read_to_string(folder().join(unit)).expect("a unit");
+        let mut text = text.replace("/usr/bin/meseta", "/bin/true");
+        if unit == "meseta-agent.service"
+            && let Some(name) = drop_in
+        {
+            let path = format!("meseta-agent.service.d/{name}.conf.example");
+            text += &fs::read_to_string(folder().join(path)).expect("a drop-in");
+        }
+        fs::write(dir.path().join(unit), text).expect("written");
+    }
+    dir
+}
+
+/// It ends well also when it does not know a key: what counts is that it says nothing.
+fn verify() {
+    for drop_in in [
+        None,
+        Some("kernel"),
+        Some("hardened"),
+        Some("setuid"),
+        Some("network"),
+        Some("sessions"),
+    ] {
+        let dir = staged(drop_in);
+        let output = Command::new("systemd-analyze")
+            .arg("verify")
+            .args([
+                "./meseta-agent.service",
+                "./meseta-master.service",
+                "./meseta.slice",
+            ])
+            .current_dir(dir.path())
+            .output()
+            .expect("systemd-analyze runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            output.status.success() && said.is_empty(),
+            "{drop_in:?}: {said}"
+        );
+    }
+}
+
+fn exposure() {
+    for (unit, drop_in, bound) in EXPOSURES {
+        let dir = staged(drop_in);
+        let output = Command::new("systemd-analyze")
+            .args(["security", "--offline=yes", "--no-pager"])
+            .arg(format!("--threshold={bound}"))
+            .arg(format!("./{unit}"))
+            .current_dir(dir.path())
+            .output()
+            .expect("systemd-analyze runs");
+        let said = String::from_utf8_lossy(&output.stdout);
+        let level = said.lines().last().unwrap_or_default();
+        assert!(output.status.success(), "{unit} {drop_in:?}: {level}");
+    }
+}
+
+/// Each daemon takes its example configuration: it fails later, for a port that is none.
+fn examples() {
+    for daemon in ["agent", "master"] {
+        let config = folder().join(format!("{daemon}.toml"));
+        let output = Command::new(meseta_tests::daemon::binary())
+            .arg(daemon)
+            .arg(format!("--config={}", config.display()))
+            .arg("--port=none")
+            .output()
+            .expect("meseta runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("--port") && !said.contains(".toml"), "{said}");
+    }
+}

@@ -1,0 +1,251 @@
+//! The machine: its services, a framework, and two tasks that nothing may touch.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use meseta_tests::framework::{framework_info, task};
+use meseta_tests::{Encoding, Framework, http, kernel, wait};
+use serde_json::Value;
+
+pub(crate) const AGENT: &str = "meseta-agent.service";
+pub(crate) const MASTER: &str = "meseta-master.service";
+pub(crate) const SCOPE: &str = "meseta-tasks.scope";
+const AGENT_URL: &str = "http://127.0.0.1:5051";
+const MASTER_URL: &str = "http://127.0.0.1:5050";
+const TREE: &str = "/sys/fs/cgroup/meseta.slice/meseta-tasks.scope";
+
+/// An emulated machine on a busy host is slow; nothing here is about speed.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
+
+/// One container, as the agent and the kernel know it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Container {
+    pub(crate) id: String,
+    pub(crate) pid: i32,
+    pub(crate) start: u64,
+    pub(crate) group: PathBuf,
+}
+
+/// The machine under test.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) framework: Framework,
+    /// Those that live through the scenario.
+    pub(crate) lasting: Vec<Container>,
+}
+
+impl Node {
+    /// Both services run, and two tasks.
+    pub(crate) fn prepare() -> Self {
+        for unit in [MASTER, AGENT] {
+            systemctl(&["start", unit]);
+        }
+        registered();
+        let framework = Framework::subscribe(
+            &format!("{MASTER_URL}/api/v1/scheduler"),
+            Encoding::Json,
+            &framework_info("vm"),
+        );
+        let mut node = Self {
+            framework,
+            lasting: Vec::new(),
+        };
+        for name in ["lasting-1", "lasting-2"] {
+            let container = node.launch(name, "exec sleep 100000", &[("cpus", 0.1), ("mem", 64.0)]);
+            node.lasting.push(container);
+        }
+        node
+    }
+
+    /// The lasting tasks are what they were; everything ends.
+    pub(crate) fn finish(mut self) {
+        registered();
+        self.undisturbed();
+        for name in ["lasting-1", "lasting-2"] {
+            self.framework.kill(name);
+            self.framework.until_state(name, "TASK_KILLED");
+        }
+        self.framework.teardown();
+        for container in &self.lasting {
+            wait::eventually("the group is gone", PATIENCE, || {
+                (!container.group.exists()).then_some(())
+            });
+        }
+    }
+
+    /// The same processes, in the same groups, inside the scope.
+    pub(crate) fn undisturbed(&self) {
+        for container in &self.lasting {
+            assert_eq!(
+                kernel::start_time(container.pid),
+                Some(container.start),
+                "{container:?}"
+            );
+            assert_eq!(group_of(container.pid), container.group);
+            assert!(container.group.starts_with(TREE), "{container:?}");
+        }
+    }
+
+    /// A task that runs.
+    pub(crate) fn launch(
+        &mut self,
+        name: &str,
+        command: &str,
+        resources: &[(&str, f64)],
+    ) -> Container {
+        self.launch_limited(name, command, resources, Value::Null)
+    }
+
+    /// The same with `TaskInfo.limits`.
+    pub(crate) fn launch_limited(
+        &mut self,
+        name: &str,
+        command: &str,
+        resources: &[(&str, f64)],
+        limits: Value,
+    ) -> Container {
+        let offer = self.offer();
+        let mut task = task(&offer, name, command, resources);
+        if !limits.is_null() {
+            task["limits"] = limits;
+        }
+        self.framework.launch(&offer, &[task]);
+        self.framework.until_state(name, "TASK_RUNNING");
+        container(name)
+    }
+
+    /// An offer that was not taken back when the agent went.
+    fn offer(&mut self) -> Value {
+        loop {
+            let offer = self.framework.offer();
+            let is_of_it = |event: &Value| {
+                event["type"] == "RESCIND" && event["rescind"]["offer_id"] == offer["id"]
+            };
+            if self.framework.within(Duration::ZERO, &is_of_it).is_err() {
+                return offer;
+            }
+        }
+    }
+
+    /// Kills a task of a scenario and waits for its end.
+    pub(crate) fn kill(&mut self, container: &Container, name: &str) {
+        self.framework.kill(name);
+        self.framework.until_state(name, "TASK_KILLED");
+        wait::eventually("the group is gone", PATIENCE, || {
+            (!container.group.exists()).then_some(())
+        });
+    }
+}
+
+/// The container of a task, from `/containers` and the kernel.
+fn container(task: &str) -> Container {
+    let body = http::get(&format!("{AGENT_URL}/containers")).json();
+    let entry = body
+        .as_array()
+        .expect("a list")
+        .iter()
+        .find(|entry| entry["executor_id"] == task)
+        .unwrap_or_else(|| panic!("no container of {task}: {body:#}"))
+        .clone();
+    let pid = entry["status"]["executor_pid"].as_i64().expect("a pid");
+    let pid = i32::try_from(pid).expect("a pid");
+    Container {
+        id: entry["container_id"].as_str().expect("an id").to_owned(),
+        pid,
+        start: kernel::start_time(pid).expect("it runs"),
+        group: group_of(pid),
+    }
+}
+
+/// A container's own folder: that of its process is the leaf below.
+fn group_of(pid: i32) -> PathBuf {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).expect("it runs");
+    let path = text.trim().strip_prefix("0::/").expect("v2 alone");
+    let leaf = PathBuf::from("/sys/fs/cgroup").join(path);
+    leaf.parent().expect("a container's folder").to_owned()
+}
+
+/// Runs `systemctl`, which must succeed.
+pub(crate) fn systemctl(args: &[&str]) -> String {
+    let output = Command::new("systemctl")
+        .args(args)
+        .output()
+        .expect("systemctl runs");
+    assert!(
+        output.status.success(),
+        "systemctl {args:?}: {}",
+        said(&output)
+    );
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn said(output: &Output) -> String {
+    let text = [&output.stdout[..], &output.stderr].concat();
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+/// One property of a unit.
+pub(crate) fn property(unit: &str, name: &str) -> String {
+    let text = systemctl(&["show", "--value", "-p", name, unit]);
+    text.trim().to_owned()
+}
+
+/// Waits until a property of a unit is as wanted.
+pub(crate) fn until_property(unit: &str, name: &str, wanted: impl Fn(&str) -> bool) -> String {
+    wait::eventually(&format!("{name} of {unit}"), PATIENCE, || {
+        let value = property(unit, name);
+        wanted(&value).then_some(value)
+    })
+}
+
+pub(crate) fn main_pid() -> i32 {
+    property(AGENT, "MainPID").parse().expect("a pid")
+}
+
+/// Waits until the agent says that it is registered, to systemd and at the master.
+pub(crate) fn registered() {
+    until_property(AGENT, "StatusText", |text| text.starts_with("Registered"));
+    wait::eventually("the master has its agent", PATIENCE, || {
+        let answer = http::try_get(&format!("{MASTER_URL}/slaves")).ok()?;
+        let agents = answer.json();
+        let agents = agents["slaves"].as_array()?;
+        agents
+            .iter()
+            .any(|agent| agent["active"] == Value::Bool(true))
+            .then_some(())
+    });
+}
+
+/// A page of the agent.
+pub(crate) fn agent_page(path: &str) -> http::Answer {
+    let answer = http::get(&format!("{AGENT_URL}{path}"));
+    assert_eq!(answer.status, 200, "GET {path}: {}", answer.text());
+    answer
+}
+
+/// The value of a key in a control file of `key value` lines.
+pub(crate) fn counted(container: &Container, file: &str, key: &str) -> u64 {
+    let text = knob(container, file);
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix(key)?.strip_prefix(' '));
+    line.and_then(|value| value.parse().ok())
+        .unwrap_or_else(|| panic!("{key} in {text}"))
+}
+
+/// A control file of a container.
+pub(crate) fn knob(container: &Container, file: &str) -> String {
+    let path = container.group.join(file);
+    let text = std::fs::read_to_string(&path);
+    text.unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The series of a container whose line begins so.
+pub(crate) fn metric(container: &Container, name: &str, label: &str) -> Option<f64> {
+    let page = agent_page("/metrics").text();
+    let line = page.lines().find(|line| {
+        line.starts_with(name) && line.contains(&container.id) && line.contains(label)
+    })?;
+    line.rsplit(' ').next()?.parse().ok()
+}

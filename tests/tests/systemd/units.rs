@@ -1,0 +1,188 @@
+//! What the units promise: readiness, and tasks that outlive every way a daemon can end.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::process::Command;
+
+use meseta_tests::{http, kernel, wait};
+use nix::sys::signal::Signal;
+
+use crate::Test;
+use crate::node::{
+    AGENT, MASTER, Node, PATIENCE, SCOPE, agent_page, main_pid, property, registered, systemctl,
+    until_property,
+};
+
+pub(crate) const ALL: &[Test] = &[
+    ("start_is_over_when_the_agent_answers", start),
+    ("the_machine_is_found_fit", check),
+    ("tasks_live_in_a_delegated_scope", scope),
+    ("kill_9", kill_9),
+    ("a_hung_agent_is_killed_by_the_watchdog", watchdog),
+    ("stop_and_start", stop_and_start),
+    ("restart", restart),
+    ("daemon_reload", daemon_reload),
+    ("the_binary_is_replaced", replaced),
+    ("the_agent_is_ready_without_a_master", master_down),
+    ("the_masters_restart_costs_nothing", master_restart),
+];
+
+const BINARY: &str = "/usr/bin/meseta";
+
+/// Recovered, so that no answer says 503, as soon as `systemctl start` returns.
+fn start(node: &mut Node) {
+    systemctl(&["stop", AGENT]);
+    assert!(http::try_get("http://127.0.0.1:5051/health").is_err());
+    systemctl(&["start", AGENT]);
+    agent_page("/health");
+    agent_page("/state");
+    assert_eq!(property(AGENT, "SubState"), "running");
+    node.undisturbed();
+}
+
+fn check(_: &mut Node) {
+    let output = Command::new(BINARY)
+        .args(["agent", "--check", "--port=5999"])
+        .output()
+        .expect("it runs");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}");
+    assert!(
+        said.contains("cgroups: v2") && said.contains("scope of their own"),
+        "{said}"
+    );
+}
+
+fn scope(node: &mut Node) {
+    assert_eq!(property(SCOPE, "ActiveState"), "active");
+    assert_eq!(property(SCOPE, "Delegate"), "yes");
+    assert_eq!(property(SCOPE, "Slice"), "meseta.slice");
+    assert_eq!(property(SCOPE, "TasksMax"), "infinity");
+    // The service holds the daemon and its launcher, and no supervisor or task.
+    let group = property(AGENT, "ControlGroup");
+    let processes = fs::read_to_string(format!("/sys/fs/cgroup{group}/cgroup.procs"));
+    let processes = processes.expect("the service runs");
+    assert_eq!(processes.lines().count(), 2, "{processes}");
+    node.undisturbed();
+}
+
+fn another_life(before: i32) {
+    until_property(AGENT, "MainPID", |pid| {
+        pid != "0" && pid != before.to_string()
+    });
+    until_property(AGENT, "SubState", |state| state == "running");
+    registered();
+}
+
+fn kill_9(node: &mut Node) {
+    let before = main_pid();
+    kernel::kill(before, Signal::SIGKILL);
+    another_life(before);
+    node.undisturbed();
+}
+
+fn watchdog(node: &mut Node) {
+    let before = main_pid();
+    let restarts: u32 = property(AGENT, "NRestarts").parse().expect("a count");
+    kernel::kill(before, Signal::SIGSTOP);
+    another_life(before);
+    let after: u32 = property(AGENT, "NRestarts").parse().expect("a count");
+    assert!(after > restarts);
+    let journal = Command::new("journalctl")
+        .args(["-b", "-u", AGENT, "--no-pager"])
+        .output()
+        .expect("journalctl runs");
+    assert!(String::from_utf8_lossy(&journal.stdout).contains("Watchdog timeout"));
+    node.undisturbed();
+}
+
+fn stop_and_start(node: &mut Node) {
+    systemctl(&["stop", AGENT]);
+    assert_eq!(property(AGENT, "ActiveState"), "inactive");
+    assert_eq!(property(AGENT, "Result"), "success");
+    node.undisturbed();
+    systemctl(&["start", AGENT]);
+    registered();
+    node.undisturbed();
+}
+
+fn restart(node: &mut Node) {
+    let before = main_pid();
+    systemctl(&["restart", AGENT]);
+    assert_ne!(main_pid(), before);
+    registered();
+    node.undisturbed();
+}
+
+/// Nothing of a container's limits changes, and new containers get theirs.
+fn daemon_reload(node: &mut Node) {
+    let limits = |node: &Node| -> Vec<String> {
+        let files = [
+            "memory.max",
+            "memory.low",
+            "cpu.weight",
+            "pids.max",
+            "cgroup.controllers",
+        ];
+        let read = |file: &str| {
+            let texts = node.lasting.iter().map(|one| crate::node::knob(one, file));
+            texts.collect::<String>()
+        };
+        files.iter().map(|file| read(file)).collect()
+    };
+    let before = limits(node);
+    systemctl(&["daemon-reload"]);
+    assert_eq!(limits(node), before);
+    let fresh = node.launch("fresh", "exec sleep 1000", &[("cpus", 0.1), ("mem", 48.0)]);
+    assert_eq!(
+        crate::node::knob(&fresh, "memory.max").trim(),
+        (48 << 20).to_string()
+    );
+    node.kill(&fresh, "fresh");
+    node.undisturbed();
+}
+
+fn replaced(node: &mut Node) {
+    let old = fs::metadata(BINARY).expect("installed").ino();
+    fs::copy(BINARY, "/usr/bin/meseta.new").expect("copied");
+    fs::rename("/usr/bin/meseta.new", BINARY).expect("replaced");
+    let new = fs::metadata(BINARY).expect("installed").ino();
+    assert_ne!(old, new);
+    systemctl(&["restart", AGENT]);
+    registered();
+    let runs = fs::metadata(format!("/proc/{}/exe", main_pid()))
+        .expect("it runs")
+        .ino();
+    assert_eq!(runs, new);
+    node.undisturbed();
+    let fresh = node.launch("fresh", "exec sleep 1000", &[("cpus", 0.1), ("mem", 48.0)]);
+    node.kill(&fresh, "fresh");
+}
+
+fn master_down(node: &mut Node) {
+    systemctl(&["stop", MASTER]);
+    systemctl(&["restart", AGENT]);
+    assert_eq!(property(AGENT, "SubState"), "running");
+    until_property(AGENT, "StatusText", |text| {
+        text.starts_with("Not registered")
+    });
+    agent_page("/state");
+    node.undisturbed();
+    systemctl(&["start", MASTER]);
+    registered();
+    node.undisturbed();
+}
+
+fn master_restart(node: &mut Node) {
+    systemctl(&["restart", MASTER]);
+    let text = until_property(MASTER, "StatusText", |text| text.contains("agents: 1 of 1"));
+    assert!(text.starts_with("Leading"), "{text}");
+    registered();
+    wait::eventually("the master knows the tasks again", PATIENCE, || {
+        let tasks = http::get("http://127.0.0.1:5050/tasks").json();
+        let tasks = tasks["tasks"].as_array()?.clone();
+        let runs = |task: &&serde_json::Value| task["state"] == "TASK_RUNNING";
+        (tasks.iter().filter(runs).count() >= 2).then_some(())
+    });
+    node.undisturbed();
+}
