@@ -81,7 +81,7 @@ fn acknowledge(update: &wire::OperationUpdate) -> ToAgent {
 }
 
 impl Simulation {
-    fn told(&mut self) -> Vec<wire::OperationUpdate> {
+    fn told_updates(&mut self) -> Vec<wire::OperationUpdate> {
         std::mem::take(&mut self.frames)
             .into_iter()
             .filter_map(|frame| match frame {
@@ -137,10 +137,13 @@ fn what_is_told_as_finished_is_durable() {
     let before = simulation.total();
     simulation.quick_disk = false;
     simulation.tell(apply(&reserve("cpus:1"), 1));
-    assert!(simulation.told().is_empty(), "the disk has not answered");
+    assert!(
+        simulation.told_updates().is_empty(),
+        "the disk has not answered"
+    );
     assert_eq!(simulation.total(), before, "nor is it shown");
     simulation.flush(1);
-    let told = simulation.told();
+    let told = simulation.told_updates();
     assert_eq!(state(&told[0]), OperationState::OperationFinished);
     let converted = convert::resources(&told[0].status.converted_resources).unwrap();
     assert_eq!(converted, reserved("cpus:1"));
@@ -159,7 +162,7 @@ fn a_crash_before_the_disk_answers_undoes_it() {
     assert!(report.operations.is_empty());
     assert!(report.register.checkpointed_resources.is_empty());
     assert_eq!(simulation.total(), before);
-    let told = simulation.told();
+    let told = simulation.told_updates();
     assert_eq!(state(&told[0]), OperationState::OperationDropped);
     assert_eq!(told[0].operation_uuid, uuid(1));
 }
@@ -168,12 +171,12 @@ fn a_crash_before_the_disk_answers_undoes_it() {
 fn an_update_is_repeated_until_acknowledged() {
     let mut simulation = Simulation::registered();
     simulation.tell(apply(&reserve("cpus:1"), 1));
-    let first = simulation.told().pop().unwrap();
+    let first = simulation.told_updates().pop().unwrap();
     for pause in [10, 20, 40] {
         simulation.live((pause - 1) * SECOND);
-        assert!(simulation.told().is_empty(), "not before {pause} s");
+        assert!(simulation.told_updates().is_empty(), "not before {pause} s");
         simulation.live(SECOND);
-        let again = simulation.told().pop().unwrap();
+        let again = simulation.told_updates().pop().unwrap();
         assert_eq!(again.status.uuid, first.status.uuid);
     }
     // Neither of these is its acknowledgement.
@@ -184,14 +187,14 @@ fn an_update_is_repeated_until_acknowledged() {
     other.operation_uuid = uuid(8);
     simulation.tell(acknowledge(&other));
     simulation.live(80 * SECOND);
-    assert_eq!(simulation.told().len(), 1);
+    assert_eq!(simulation.told_updates().len(), 1);
     simulation.tell(acknowledge(&first));
     simulation.live(1000 * SECOND);
-    assert!(simulation.told().is_empty());
+    assert!(simulation.told_updates().is_empty());
     // The acknowledgement is durable too.
     simulation.crash(false);
     assert!(simulation.back(Vec::new()).operations.is_empty());
-    assert!(simulation.told().is_empty());
+    assert!(simulation.told_updates().is_empty());
     assert!(simulation.total().contains(&reserved("cpus:1")));
 }
 
@@ -199,13 +202,13 @@ fn an_update_is_repeated_until_acknowledged() {
 fn what_was_not_acknowledged_is_told_after_a_restart() {
     let mut simulation = Simulation::registered();
     simulation.tell(apply(&reserve("cpus:1"), 1));
-    let first = simulation.told().pop().unwrap();
+    let first = simulation.told_updates().pop().unwrap();
     simulation.crash(false);
     let report = simulation.back(Vec::new());
     let held = convert::resources(&report.register.checkpointed_resources).unwrap();
     assert_eq!(held, reserved("cpus:1"));
     assert_eq!(report.operations.len(), 1);
-    let again = simulation.told().pop().unwrap();
+    let again = simulation.told_updates().pop().unwrap();
     assert_eq!(again.status.uuid, first.status.uuid);
     assert_eq!(state(&again), OperationState::OperationFinished);
 }
@@ -217,7 +220,7 @@ fn an_operation_is_done_once() {
     let after = simulation.total();
     simulation.tell(apply(&reserve("cpus:1"), 1));
     assert_eq!(simulation.total(), after);
-    let told = simulation.told();
+    let told = simulation.told_updates();
     assert_eq!(told.len(), 2, "and told again");
     assert_eq!(told[0], told[1]);
 }
@@ -232,7 +235,7 @@ fn what_cannot_be_done_is_dropped_and_changes_nothing() {
         operation_uuid: uuid(3),
         ..wire::ApplyOperation::default()
     }));
-    let told = simulation.told();
+    let told = simulation.told_updates();
     let states: Vec<_> = told.iter().map(state).collect();
     assert_eq!(states, [OperationState::OperationDropped; 3]);
     assert!(

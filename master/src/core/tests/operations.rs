@@ -590,7 +590,7 @@ fn a_volume_lives_and_dies() {
         &mut world,
         &scheduler,
         &offer,
-        vec![reserve(&disk), create(&[data.clone()])],
+        vec![reserve(&disk), create(std::slice::from_ref(&data))],
     );
     assert_eq!(world.finish(&node), 2);
     let offer = world.next_offer(&scheduler);
@@ -601,7 +601,7 @@ fn a_volume_lives_and_dies() {
         named(unreserve(&disk), "u"),
         named(unreserve(&data.clone().into()), "w"),
         reserve(&disk),
-        named(create(&[data.clone()]), "again"),
+        named(create(std::slice::from_ref(&data)), "again"),
     ];
     do_all(&mut world, &scheduler, &offer, operations);
     let errors = world.operation_events(&scheduler);
@@ -625,7 +625,7 @@ fn a_volume_lives_and_dies() {
         &scheduler,
         &offer,
         vec![
-            destroy(&[data.clone()]),
+            destroy(std::slice::from_ref(&data)),
             named(destroy(&[data]), "twice"),
             unreserve(&both),
         ],
@@ -705,7 +705,10 @@ fn a_grown_or_shrunk_volume_is_for_a_later_offer() {
         &mut world,
         &scheduler,
         &offer,
-        vec![reserve(&(&disk + &more)), create(&[data.clone()])],
+        vec![
+            reserve(&(&disk + &more)),
+            create(std::slice::from_ref(&data)),
+        ],
     );
     let offer = world.next_offer(&scheduler);
     world.applies(&node);
@@ -866,7 +869,7 @@ fn an_operation_lost_on_the_way_is_dropped_and_undone() {
     let registered = world.registered(connection);
     assert_eq!(
         registered.unknown_operations,
-        [apply.operation_uuid.clone()]
+        std::slice::from_ref(&apply.operation_uuid)
     );
     assert_eq!(
         world.agent_total(&node),

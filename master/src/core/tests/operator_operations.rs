@@ -182,10 +182,10 @@ fn the_words_are_those_of_mesos() {
     let data = volume(&disk, "vol1", false);
     assert_eq!(world.operate(&node.id, reserve(&disk)), Answer::Accepted);
     assert_eq!(
-        world.operate(&node.id, create(&[data.clone()])),
+        world.operate(&node.id, create(std::slice::from_ref(&data))),
         Answer::Accepted
     );
-    let answer = world.operate(&node.id, create(&[data.clone()]));
+    let answer = world.operate(&node.id, create(std::slice::from_ref(&data)));
     assert_eq!(
         text(&answer),
         format!("Invalid CREATE operation {place}: Persistence ID 'vol1' is not unique")
@@ -276,15 +276,15 @@ fn a_volume_made_in_an_offer_is_destroyed_by_an_operator_and_back() {
     let scheduler = world.subscribe(framework("f", &["dev"]));
     let offer = world.offers(&scheduler).pop().unwrap();
     let data = volume(&parse("disk(dev):100"), "v", false);
-    let action = with_operations(&[&offer], vec![create(&[data.clone()])], 0.0);
+    let action = with_operations(&[&offer], vec![create(std::slice::from_ref(&data))], 0.0);
     world.call(&scheduler, action);
     world.advance(SECOND);
     assert_eq!(
-        world.operate(&node.id, destroy(&[data.clone()])),
+        world.operate(&node.id, destroy(std::slice::from_ref(&data))),
         Answer::Accepted
     );
     assert_eq!(
-        world.operate(&node.id, create(&[data.clone()])),
+        world.operate(&node.id, create(std::slice::from_ref(&data))),
         Answer::Accepted
     );
     world.take_events(scheduler.connection);
