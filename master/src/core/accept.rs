@@ -35,10 +35,25 @@ pub(super) struct Basket {
     pub(super) agent: AgentId,
     pub(super) role: Role,
     /// As it was offered.
-    offered: Resources,
+    pub(super) offered: Resources,
     pub(super) remaining: Resources,
     /// Made by operations, for a later offer only.
     pub(super) aside: Resources,
+    /// Shared volumes that were offered or made in this call: each task may hold a copy.
+    pub(super) shared: Resources,
+}
+
+impl Basket {
+    /// What a task may be launched on: what is left, and a copy of each shared volume.
+    pub(super) fn available(&self) -> Resources {
+        let mut available = self.remaining.clone();
+        for volume in &self.shared {
+            if !available.contains_resource(volume) {
+                available.insert(volume.clone());
+            }
+        }
+        available
+    }
 }
 
 impl MasterCore {
@@ -163,6 +178,7 @@ impl MasterCore {
             offered: Resources::new(),
             remaining: Resources::new(),
             aside: Resources::new(),
+            shared: Resources::new(),
         };
         for offer in offers {
             if let Some(offer) = self.take_offer(&offer.id) {
@@ -170,6 +186,7 @@ impl MasterCore {
             }
         }
         basket.remaining.clone_from(&basket.offered);
+        basket.shared = basket.offered.shared();
         Some(basket)
     }
 

@@ -30,7 +30,7 @@ impl MasterCore {
             agent,
             &mut info,
             &basket.role,
-            &basket.remaining,
+            &basket.available(),
         ) {
             Ok(valid) => valid,
             Err(reason) => {
@@ -43,7 +43,7 @@ impl MasterCore {
             .executor
             .as_ref()
             .is_none_or(|executor| executor.is_new);
-        if !self.take_from(basket, &valid.total()) {
+        if !self.take_from(id, basket, &valid.total()) {
             return;
         }
         self.charge_agent(id, basket, &valid.total());
@@ -89,7 +89,7 @@ impl MasterCore {
             agent,
             &mut group,
             &basket.role,
-            &basket.remaining,
+            &basket.available(),
         ) {
             Ok(valid) => valid,
             Err(reason) => {
@@ -101,7 +101,7 @@ impl MasterCore {
         };
         let framework_info = (*framework.terms.info).clone();
         let launch_executor = valid.executor.is_new;
-        if !self.take_from(basket, &valid.total()) {
+        if !self.take_from(id, basket, &valid.total()) {
             return;
         }
         self.charge_agent(id, basket, &valid.total());
@@ -123,7 +123,14 @@ impl MasterCore {
     }
 
     /// Takes what a launch needs; validation has said that it is there.
-    fn take_from(&mut self, basket: &mut Basket, total: &Resources) -> bool {
+    fn take_from(&mut self, id: &FrameworkId, basket: &mut Basket, total: &Resources) -> bool {
+        let more = &total.shared() - &basket.remaining.shared();
+        if !more.is_empty() {
+            // One more copy of a volume that others hold too.
+            let charged = self.allocator.charge(&basket.agent, id, &more);
+            self.agreed("holding one more copy of a shared volume", charged);
+            basket.remaining += &more;
+        }
         if let Ok(remaining) = basket.remaining.checked_sub(total) {
             basket.remaining = remaining;
             return true;

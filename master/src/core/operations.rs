@@ -65,6 +65,7 @@ impl MasterCore {
             )
         })?;
         self.rescind_destroyed(&basket.agent, &operation);
+        self.return_copies(id, basket, &operation);
         let conversions = operation.conversions().map_err(|error| error.to_string())?;
         let remaining = apply_all(&conversions, &basket.remaining).map_err(|e| e.to_string())?;
         let total = self.total_after(&basket.agent, &conversions)?;
@@ -83,6 +84,12 @@ impl MasterCore {
                 }
             }
             _ => basket.remaining = remaining,
+        }
+        for conversion in &conversions {
+            for volume in &conversion.consumed().shared() {
+                basket.shared.remove(volume);
+            }
+            basket.shared += &conversion.produced().shared();
         }
         self.commit_operation(Some(id), &basket.agent, &operation, message, total);
         Ok(())
@@ -155,6 +162,19 @@ impl MasterCore {
             .collect();
         for offer in void {
             self.rescind(&offer);
+        }
+    }
+
+    /// Offers that are accepted together may each hold a copy of a shared volume that is to go: one is
+    /// destroyed, the others are given back.
+    fn return_copies(&mut self, id: &FrameworkId, basket: &mut Basket, operation: &Operation) {
+        for volume in operation.destroyed().iter().filter(|one| one.is_shared()) {
+            for _ in 1..basket.remaining.count(volume) {
+                basket.remaining.remove(volume);
+                basket.offered.remove(volume);
+                let copy = volume.clone().into();
+                self.recover_resources(id, &basket.agent, &copy, Refusal::None);
+            }
         }
     }
 

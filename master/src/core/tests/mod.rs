@@ -616,8 +616,14 @@ impl World {
                 .map(Resources::unallocate)
                 .fold(Resources::new(), |sum, r| sum + r);
             assert_eq!(
-                core.allocator.available(agent.id()) + all,
-                agent.profile.total
+                core.allocator.available(agent.id()).unshared() + all.unshared(),
+                agent.profile.total.unshared()
+            );
+            let known = agent.profile.total.shared();
+            assert!(
+                all.shared()
+                    .iter()
+                    .all(|volume| known.contains_resource(volume))
             );
             for ((framework, task), record) in agent.tasks.iter() {
                 assert_eq!(

@@ -969,3 +969,158 @@ fn what_is_no_operation_changes_nothing() {
     let offer = world.next_offer(&scheduler);
     assert_eq!(total(&[offer]), parse("cpus:4;mem:1024"));
 }
+
+fn sharing(name: &str) -> v1::FrameworkInfo {
+    let mut info = framework(name, &["dev"]);
+    info.capabilities.push(Capability {
+        r#type: Some(CapabilityType::SharedResources.into()),
+    });
+    info
+}
+
+fn on_volume(node: &Node, id: &str, volume: &Resource) -> v1::TaskInfo {
+    let mut info = task(node, id, "cpus:1");
+    let needs = parse("cpus:1;mem:32") + &Resources::from(volume.clone());
+    info.resources = to_wire(&needs, Format::PostRefinement);
+    info
+}
+
+/// A framework, and a shared volume of 100 MB on an agent of 4 cpus.
+fn begin_shared() -> (World, Node, Scheduler, Resource) {
+    let (mut world, node, scheduler, offer) =
+        begin_with(sharing("f"), "cpus:4;mem:1024;disk(dev):100");
+    let data = volume(&parse("disk(dev):100"), "s", true);
+    do_all(
+        &mut world,
+        &scheduler,
+        &offer,
+        vec![create(&[data.clone()])],
+    );
+    world.finish(&node);
+    (world, node, scheduler, data)
+}
+
+impl World {
+    /// Everything that a framework is offered by now, some of it in several offers.
+    fn all_offers(&mut self, scheduler: &Scheduler) -> Vec<v1::Offer> {
+        self.advance(2 * SECOND);
+        self.take_events(scheduler.connection);
+        let id = FrameworkId::new(&scheduler.id).unwrap();
+        let held = self.core.frameworks[&id].offers.clone();
+        held.iter()
+            .map(|id| {
+                let offer = &self.core.offers[id];
+                let framework = &self.core.frameworks[&offer.framework_id];
+                let agent = &self.core.agents[&offer.agent_id];
+                super::super::offers::to_wire(offer, framework, agent)
+            })
+            .collect()
+    }
+
+    fn accept_all(&mut self, scheduler: &Scheduler, operations: Vec<Message>) {
+        let offers = self.all_offers(scheduler);
+        let offers: Vec<&v1::Offer> = offers.iter().collect();
+        let answer = self.call(scheduler, with_operations(&offers, operations, 0.0));
+        assert_eq!(answer, Answer::Accepted);
+    }
+}
+
+#[test]
+fn several_tasks_share_a_volume() {
+    let (mut world, node, scheduler, data) = begin_shared();
+    let tasks = ["a", "b"].map(|id| on_volume(&node, id, &data)).to_vec();
+    world.accept_all(&scheduler, vec![launch(tasks)]);
+    assert_eq!(world.core.agents[node.id.as_str()].tasks.len(), 2);
+    // It is offered all the same, and goes on to a third.
+    let third = launch(vec![on_volume(&node, "c", &data)]);
+    world.accept_all(&scheduler, vec![third]);
+    assert_eq!(world.core.agents[node.id.as_str()].tasks.len(), 3);
+    // In use: it stays.
+    world.accept_all(&scheduler, vec![named(destroy(&[data.clone()]), "d")]);
+    let status = world.operation_events(&scheduler).pop().unwrap();
+    assert!(
+        status.message().contains("Persistent volumes in use"),
+        "{}",
+        status.message()
+    );
+    for (number, id) in [(1, "a"), (2, "b"), (3, "c")] {
+        world.update(&node, &scheduler, id, TaskState::TaskFinished, number);
+    }
+    world.accept_all(&scheduler, vec![destroy(&[data])]);
+    assert_eq!(
+        world.agent_total(&node),
+        parse("cpus:4;mem:1024;disk(dev):100")
+    );
+}
+
+#[test]
+fn a_destroyed_shared_volume_takes_other_offers_along() {
+    let (mut world, node, scheduler, data) = begin_shared();
+    let task = launch(vec![on_volume(&node, "t", &data)]);
+    world.accept_all(&scheduler, vec![task]);
+    let mine = world.all_offers(&scheduler);
+    let mine: Vec<&v1::Offer> = mine.iter().collect();
+    world.call(&scheduler, decline(&mine, 600.0));
+    let other = world.subscribe(sharing("g"));
+    let theirs = world.all_offers(&other);
+    assert!(total(&theirs).contains_resource(&data), "both may use it");
+    world.update(&node, &scheduler, "t", TaskState::TaskFinished, 1);
+    world.call(&scheduler, Action::Revive { roles: Vec::new() });
+    let mine = world.all_offers(&scheduler);
+    assert!(
+        total(&mine).contains_resource(&data),
+        "offered to both at once"
+    );
+    world.accept_all(&scheduler, vec![destroy(&[data])]);
+    let told = world.take_events(other.connection);
+    assert!(told.iter().any(|event| event.rescind.is_some()));
+    assert_eq!(
+        world.agent_total(&node),
+        parse("cpus:4;mem:1024;disk(dev):100")
+    );
+}
+
+#[test]
+fn frameworks_that_cannot_share_are_not_offered_shared_volumes() {
+    let (mut world, _, scheduler, data) = begin_shared();
+    let offers = world.all_offers(&scheduler);
+    let offers: Vec<&v1::Offer> = offers.iter().collect();
+    world.call(&scheduler, decline(&offers, 600.0));
+    let plain = world.subscribe(framework("g", &["dev"]));
+    let offers = world.all_offers(&plain);
+    assert!(!total(&offers).contains_resource(&data));
+}
+
+#[test]
+fn a_shrunk_volume_is_for_a_later_offer() {
+    let (mut world, node, scheduler, offer) = begin("cpus:4;mem:1024;disk(dev):100");
+    let data = volume(&parse("disk(dev):100"), "v", false);
+    do_all(
+        &mut world,
+        &scheduler,
+        &offer,
+        vec![create(&[data.clone()])],
+    );
+    let small = volume(&parse("disk(dev):60"), "v", false);
+    let shrink = convert::to_operation(&Operation::Shrink {
+        volume: data.clone(),
+        subtract: Scalar::from_units(40),
+    });
+    let tasks = [("old", &data), ("new", &small)].map(|(id, on)| on_volume(&node, id, on));
+    let offers = world.all_offers(&scheduler);
+    let offers: Vec<&v1::Offer> = offers.iter().collect();
+    let operations = vec![shrink, launch(tasks.to_vec())];
+    world.call(&scheduler, with_operations(&offers, operations, 0.0));
+    let told = states(&world.updates(&scheduler));
+    assert_eq!(
+        told,
+        [TaskState::TaskError; 2],
+        "neither as it was nor as it is"
+    );
+    assert!(world.agent_total(&node).contains_resource(&small));
+    world.accept_all(
+        &scheduler,
+        vec![launch(vec![on_volume(&node, "t", &small)])],
+    );
+    assert_eq!(world.core.agents[node.id.as_str()].tasks.len(), 1);
+}

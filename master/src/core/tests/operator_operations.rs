@@ -298,3 +298,38 @@ fn a_volume_made_in_an_offer_is_destroyed_by_an_operator_and_back() {
     let total = parse("cpus:4;mem:1024;disk(dev):100");
     assert_eq!(world.agent_total(&node), total);
 }
+
+#[test]
+fn a_volume_fits_its_reservation() {
+    let mut world = World::new();
+    let node = world.capable_agent(5051, "cpus:4;mem:1024;disk:1000");
+    let mine = reserved(&parse("disk:64"), "dev", None);
+    assert_eq!(world.operate(&node.id, reserve(&mine)), Answer::Accepted);
+    let larger = volume(&reserved(&parse("disk:65"), "dev", None), "v", false);
+    let foreign = volume(&reserved(&parse("disk:64"), "ops", None), "v", false);
+    for wrong in [larger, foreign] {
+        let answer = world.operate(&node.id, create(&[wrong]));
+        assert!(matches!(answer, Answer::Conflict(_)), "{answer:?}");
+    }
+    assert_eq!(
+        world.agent_total(&node),
+        parse("cpus:4;mem:1024;disk:936") + &mine
+    );
+}
+
+#[test]
+fn a_removed_agent_takes_its_reservations_along() {
+    let mut world = World::new();
+    let node = world.capable_agent(5051, "cpus:4;mem:1024");
+    let all = reserved(&parse("cpus:4"), "ads", None);
+    assert_eq!(world.operate(&node.id, reserve(&all)), Answer::Accepted);
+    let leave = meseta::Unregister {
+        reason: "the end".to_owned(),
+    };
+    world.say(&node, agent_frame::Message::Unregister(leave));
+    assert!(world.core.agents.is_empty());
+    let answer = world.operate(&node.id, unreserve(&all));
+    assert_eq!(text(&answer), "No agent found with specified ID");
+    let fresh = world.capable_agent(5052, "cpus:4;mem:1024");
+    assert_eq!(world.agent_total(&fresh), parse("cpus:4;mem:1024"));
+}
