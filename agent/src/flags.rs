@@ -132,6 +132,38 @@ pub struct Flags {
     #[arg(long, default_value = "1secs", value_parser = parse_duration, value_name = "DURATION")]
     pub monitor_interval: Duration,
 
+    /// What says how much of what is promised but unused is lent: `noop`, `fixed`, `threshold`,
+    /// `slack`, `nsigma`, `max(slack,threshold)`, a module name of Mesos's, or the address of a process
+    /// that serves one, `unix:///path.sock` or `http://host:port`.
+    #[arg(long, default_value = "noop", value_name = "NAME")]
+    pub resource_estimator: String,
+
+    /// What takes it back when lending hurts: `noop`, `load`, `pressure`, a module name of Mesos's, or
+    /// the address of a process that serves one.
+    #[arg(long, default_value = "noop", value_name = "NAME")]
+    pub qos_controller: String,
+
+    /// Pause between two estimates told to the master; only another one is told.
+    #[arg(long, default_value = "15secs", value_parser = parse_duration, value_name = "DURATION")]
+    pub oversubscribed_resources_interval: Duration,
+
+    /// Least pause between two rounds of corrections; 0 makes one with each sample.
+    #[arg(long, default_value = "0ns", value_parser = parse_duration, value_name = "DURATION")]
+    pub qos_correction_interval_min: Duration,
+
+    /// Parameters of estimators and controllers as Mesos's JSON, or `file:///path` of it; may be
+    /// repeated. Libraries are not loaded: names select what is built in.
+    #[arg(long, value_name = "JSON")]
+    pub modules: Vec<String>,
+
+    /// Folder of files with such JSON, read in order of name.
+    #[arg(long, value_name = "DIR")]
+    pub modules_dir: Option<PathBuf>,
+
+    /// Where the machine's load, memory and pressure are read for estimators and controllers.
+    #[arg(long, default_value = "/proc", value_name = "DIR", hide = true)]
+    pub host_proc: PathBuf,
+
     /// Variables for all tasks, as a JSON object of strings.
     #[arg(long, value_name = "JSON")]
     pub executor_environment_variables: Option<String>,

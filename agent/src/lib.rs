@@ -18,6 +18,7 @@ mod http;
 mod isolation;
 mod isolation_flags;
 mod metrics;
+mod oversubscription;
 mod run;
 mod sandbox_files;
 mod seccomp_profile;
@@ -29,6 +30,7 @@ pub use flags::Flags;
 pub use health::Health;
 pub use isolation_flags::IsolationFlags;
 pub use metrics::{FAMILIES, Family};
+pub use oversubscription::{ModulesError, OversubscriptionError};
 pub use run::{CancellationToken, RunEnv, RunError, run};
 pub use shell::link::MasterAddressError;
 

@@ -8,6 +8,7 @@
 mod containers;
 mod families;
 mod mesos;
+mod revocable;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,6 +24,11 @@ use crate::shell::monitor::HostSample;
 
 pub use families::{FAMILIES, Family};
 pub(crate) use mesos::mesos_keys;
+
+/// Those of every room.
+fn families() -> impl Iterator<Item = &'static Family> {
+    FAMILIES.iter().chain(revocable::FAMILIES)
+}
 
 /// Answers scrapes.
 #[derive(Debug)]
@@ -61,7 +67,7 @@ impl Metrics {
                 HashMap::new(),
             )
         };
-        let descriptions = FAMILIES.iter().map(describe).collect::<Result<_, _>>()?;
+        let descriptions = families().map(describe).collect::<Result<_, _>>()?;
         let registry = Registry::new();
         registry.register(Box::new(Prepared {
             descriptions,
@@ -81,6 +87,7 @@ impl Metrics {
         let snapshot = surface.snapshot().await.ok();
         if let Some(snapshot) = &snapshot {
             core_metrics(&mut book, snapshot);
+            revocable::write(&mut book, surface, snapshot);
         }
         // One scrape after the other, so that two do not mix.
         let mut text = {
@@ -111,7 +118,7 @@ impl Book {
         let Some(value) = value else {
             return;
         };
-        debug_assert!(FAMILIES.iter().any(|family| family.name == name), "{name}");
+        debug_assert!(families().any(|family| family.name == name), "{name}");
         // As a test holds for every family; looking it up for each series would cost a scan.
         let is_counter = name.ends_with("_total");
         let mut metric = Metric::default();
@@ -134,8 +141,8 @@ impl Book {
     }
 
     fn into_families(mut self) -> Vec<MetricFamily> {
-        let mut families = Vec::new();
-        for family in FAMILIES {
+        let mut filled_families = Vec::new();
+        for family in families() {
             let Some(series) = self.series.remove(family.name) else {
                 continue;
             };
@@ -148,9 +155,9 @@ impl Book {
                 MetricType::GAUGE
             });
             filled.set_metric(series);
-            families.push(filled);
+            filled_families.push(filled);
         }
-        families
+        filled_families
     }
 }
 
@@ -325,7 +332,7 @@ mod tests {
     #[test]
     fn counters_and_nothing_else_end_in_total_and_names_are_unique() {
         let mut names = std::collections::BTreeSet::new();
-        for family in FAMILIES {
+        for family in families() {
             assert!(names.insert(family.name), "{}", family.name);
             assert_eq!(
                 family.is_counter,

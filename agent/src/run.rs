@@ -31,6 +31,7 @@ use crate::health::Health;
 use crate::http::{self, Surface};
 use crate::isolation::{IsolationSettings, TaskRights, Watch};
 use crate::metrics::Metrics;
+use crate::oversubscription::{Configured, Failures, OversubscriptionError, Service, Surroundings};
 use crate::shell::containerizer::{self, Containerizer};
 use crate::shell::descriptors;
 use crate::shell::environment::AgentEnvironment;
@@ -62,6 +63,9 @@ pub enum RunError {
     /// A flag makes no sense.
     #[error(transparent)]
     Configuration(#[from] ConfigurationError),
+    /// What was given for oversubscription makes no sense.
+    #[error(transparent)]
+    Oversubscription(#[from] OversubscriptionError),
     /// `--master` makes no sense.
     #[error(transparent)]
     Master(#[from] MasterAddressError),
@@ -123,6 +127,7 @@ pub async fn run(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         return Err(RunError::Insecure(flags.ip));
     }
     let configuration = configuration::read(&flags)?;
+    let lending = Configured::read(&flags)?;
     let layout = prepare_work_dir(&flags.work_dir)?;
     let _lock = lock(&layout)?;
     let listen = SocketAddr::new(flags.ip, flags.port);
@@ -155,6 +160,7 @@ pub async fn run(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         started: env.started,
         flags,
         configuration,
+        lending,
         layout,
         address,
         told,
@@ -221,6 +227,7 @@ fn surface(
         started: start,
         recovery: std::sync::OnceLock::new(),
         enable_cfs: flags.cgroups_enable_cfs,
+        plugin_failures: Failures::default(),
         metrics: Metrics::new().map_err(|error| RunError::Internal(error.to_string()))?,
     }))
 }
@@ -237,6 +244,7 @@ struct Node {
     started: Option<oneshot::Sender<Health>>,
     flags: Flags,
     configuration: Configuration,
+    lending: Configured,
     layout: Layout,
     address: SocketAddr,
     told: SocketAddr,
@@ -293,6 +301,8 @@ impl Node {
         ));
         let inspecting = tokio::spawn(inspection::run(containerizer.clone(), opened.watch));
         let stopping = self.stop_when(shutdown);
+        let endpoint = endpoint_path(self.layout.work_dir());
+        let lending = self.lend();
         let reason = driving
             .await
             .map_err(|error| RunError::Internal(format!("run the core: {error}")))?;
@@ -301,8 +311,9 @@ impl Node {
         monitoring.abort();
         inspecting.abort();
         collecting.abort();
+        lending.abort();
         let _ = (monitoring.await, inspecting.await);
-        let _ = std::fs::remove_file(endpoint_path(self.layout.work_dir()));
+        let _ = std::fs::remove_file(endpoint);
         Ok(Ended {
             reason,
             containerizer,
@@ -350,6 +361,7 @@ impl Node {
             version: http::VERSION.to_owned(),
             capabilities: CAPABILITIES.to_vec(),
             registration_backoff_factor: self.flags.registration_backoff_factor,
+            oversubscribed_resources_interval: self.flags.oversubscribed_resources_interval,
             enforceable,
             max_completed_executors_per_framework: self.flags.max_completed_executors_per_framework,
             container_ip: self.told.ip().to_string(),
@@ -385,6 +397,23 @@ impl Node {
         let _ = self.surface.recovery.set(took);
         info!(seconds = took.as_secs_f64(), "recovered");
         Ok(())
+    }
+
+    /// Starts the loops of oversubscription.
+    fn lend(self) -> tokio::task::JoinHandle<()> {
+        let around = Surroundings {
+            core: self.handle,
+            samples: self.surface.samples.clone(),
+            layout: self.layout,
+            failures: self.surface.plugin_failures.clone(),
+            enable_cfs: self.flags.cgroups_enable_cfs,
+        };
+        let service = Service::new(self.lending, around);
+        tokio::spawn(async move {
+            if let Some(service) = service {
+                service.run().await;
+            }
+        })
     }
 
     fn stop_when(&self, shutdown: CancellationToken) -> tokio::task::JoinHandle<()> {

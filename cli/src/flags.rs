@@ -12,6 +12,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand};
 
+use crate::estimate;
 use crate::local;
 use crate::verbs;
 
@@ -47,6 +48,10 @@ pub(crate) enum Verb {
     Frameworks(verbs::ListOptions),
     /// List the outstanding offers.
     Offers(verbs::ListOptions),
+    /// Show what each executor was allocated and uses, and what could be lent.
+    Top(verbs::top::Options),
+    /// Judge resource estimators on recorded usage.
+    Estimate(estimate::Options),
 }
 
 // The configuration file, a flag of both daemons; a doc comment here would become their help.

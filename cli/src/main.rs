@@ -4,6 +4,7 @@
 //! `meseta-agent`; verbs speak to them over their public APIs alone.
 
 mod daemon;
+mod estimate;
 mod flags;
 mod local;
 mod service_manager;
@@ -30,6 +31,8 @@ fn main() -> ExitCode {
         flags::Verb::Tasks(options) => verbs::tasks::run(&options),
         flags::Verb::Frameworks(options) => verbs::frameworks::run(&options),
         flags::Verb::Offers(options) => verbs::offers::run(&options),
+        flags::Verb::Top(options) => verbs::top::run(&options),
+        flags::Verb::Estimate(options) => estimate::run(&options),
     };
     outcome.unwrap_or_else(|error| {
         eprintln!("meseta: {error:#}");

@@ -39,7 +39,7 @@ pub enum Gate {
 }
 
 /// Decides how much can be lent beyond what revocable work holds already.
-pub trait ResourceEstimator: fmt::Debug + Send {
+pub trait ResourceEstimator: fmt::Debug + Send + Sync {
     fn name(&self) -> &'static str;
 
     /// To be called once for each sample, in order of time. A sample that is not younger than the

@@ -19,7 +19,7 @@ pub use noop::NoopController;
 pub use pressure::{PressureConfig, PressureController};
 
 /// Protects regular work from the revocable work beside it.
-pub trait QosController: fmt::Debug + Send {
+pub trait QosController: fmt::Debug + Send + Sync {
     fn name(&self) -> &'static str;
 
     /// To be called once for each sample, in order of time.
@@ -157,6 +157,8 @@ pub struct Explanation {
     pub gap: Option<(f64, Unit)>,
     /// What this victim frees, and by which rule it was chosen.
     pub victim: Option<Choice>,
+    /// The words of a controller that is not ours, in the place of all that.
+    pub words: Option<String>,
 }
 
 /// Why this one.
@@ -178,6 +180,7 @@ impl Explanation {
             held,
             gap: None,
             victim: None,
+            words: None,
         }
     }
 }
@@ -192,7 +195,11 @@ impl fmt::Display for Explanation {
             held,
             gap,
             victim,
+            words,
         } = self;
+        if let Some(words) = words {
+            return write!(f, "{detector}: {words}");
+        }
         write!(
             f,
             "{detector} is {value:.3}{}, limit {threshold:.3}",

@@ -12,10 +12,12 @@ use std::time::Duration;
 
 use crate::numbers;
 
+mod course;
 mod machine;
 mod predictors;
 mod trace;
 
+pub use course::{Course, course};
 pub use machine::{Machine, machines};
 pub use predictors::{Predictor, Seen, lineup};
 pub use trace::{Trace, TraceError};

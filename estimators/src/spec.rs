@@ -254,6 +254,12 @@ impl ControllerSpec {
     }
 }
 
+/// Every name that something built in goes by.
+pub fn builtin_names() -> impl Iterator<Item = &'static str> {
+    let estimators = ESTIMATORS.iter().map(|(name, _)| *name);
+    estimators.chain(CONTROLLERS.iter().map(|(name, _)| *name))
+}
+
 /// Whether a module of this name is built in, so that `--modules` may give parameters for it.
 #[must_use]
 pub fn is_builtin(module: &str) -> bool {

@@ -17,6 +17,7 @@ const ROOTS: &[&str] = &[
     "mesos/v1/executor/executor.proto",
     "mesos/v1/agent/agent.proto",
     "mesos/v1/master/master.proto",
+    "meseta/v1/oversubscription.proto",
     "meseta/v1/registry.proto",
     "meseta/v1/scheduler.proto",
 ];

@@ -33,6 +33,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         "meseta",
         &[
             "meseta-agent",
+            "meseta-estimators",
             "meseta-master",
             "meseta-proto",
             "meseta-resources",

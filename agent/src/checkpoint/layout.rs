@@ -1,8 +1,8 @@
 //! Where everything is below `--work_dir`.
 //!
 //! ```text
-//! meta/boot_id, meta/instance
 //! meta/resources/resources_and_operations.state   reservations, volumes, operations
+//! meta/boot_id, meta/instance, meta/estimator
 //! meta/slaves/latest -> <agent>
 //! meta/slaves/<agent>/slave.info
 //! meta/slaves/<agent>/frameworks/<framework>/framework.info
@@ -73,6 +73,10 @@ impl Layout {
 
     pub(super) fn instance(&self) -> PathBuf {
         self.meta().join("instance")
+    }
+
+    pub(super) fn estimator(&self) -> PathBuf {
+        self.meta().join("estimator")
     }
 
     pub(super) fn quarantine(&self) -> PathBuf {

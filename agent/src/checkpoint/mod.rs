@@ -6,6 +6,7 @@
 
 mod durable;
 mod frame;
+mod habits;
 mod holdings;
 mod janitor;
 mod layout;
@@ -17,6 +18,7 @@ mod tests;
 
 pub use durable::StoreError;
 pub use frame::FrameError;
+pub use habits::{HabitsError, read_habits, write_habits};
 pub use holdings::{Holdings, ResourcesRecord, volume_path};
 pub use layout::{Layout, RunKey, TaskKey, nested_id, nested_names, outermost};
 pub use read::{

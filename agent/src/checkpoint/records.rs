@@ -135,6 +135,8 @@ pub enum KillCause {
     Group = 6,
     /// Its health check failed too often in a row.
     Unhealthy = 7,
+    /// It ran on revocable resources and had to make room for regular work.
+    Preempted = 8,
 }
 
 impl LogRecord {

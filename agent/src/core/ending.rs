@@ -46,7 +46,17 @@ impl AgentCore {
             // It ran, but the agent may have fallen before it could say so.
             self.tell_running(now, &unit);
         }
-        let verdict = judge(unit.container().kill, ending);
+        let preempted = self.preemption_of(&unit);
+        let mut verdict = judge(unit.container().kill, ending);
+        if let Some((state, reason, message)) = preempted.filter(|_| verdict.limitation.is_none()) {
+            verdict = Verdict {
+                state,
+                source: Source::Agent,
+                reason: Some(reason),
+                message,
+                limitation: None,
+            };
+        }
         self.finish_task(
             now,
             &unit,
@@ -97,6 +107,7 @@ impl AgentCore {
 
     /// What the machine kept of a container may go: its end is written.
     pub(super) fn forget(&mut self, container: &ContainerId) {
+        self.forget_revocable(container);
         let container = container.clone();
         self.show(
             Destination::Container(container.clone()),

@@ -14,6 +14,7 @@ use meseta_proto::mesos::v1::executor;
 use meseta_resources::{ContainerId, ExecutorId, FrameworkId, Resources, Role};
 
 use super::checks::{Probe, ProbeId, Sight};
+use super::oversubscription::Report;
 use super::recovery::Recovery;
 use crate::checkpoint::{RunKey, TaskKey, Write};
 
@@ -126,6 +127,8 @@ pub enum Input {
         /// What was seen.
         sight: Sight,
     },
+    /// The estimator and the controller looked at a sample.
+    Oversubscription(Box<Report>),
     /// Only time has passed.
     Tick,
     /// The agent is asked to end.
@@ -200,6 +203,8 @@ pub enum Destination {
     Container(ContainerId),
     /// The executor in this container.
     Executor(ContainerId),
+    /// All containers with revocable CPUs together.
+    Revocable,
     /// The agent's process.
     Agent,
 }
@@ -267,6 +272,20 @@ pub enum Action {
     Destroy {
         /// Which.
         container: ContainerId,
+    },
+    /// Stop all processes of a container where they are, or let them go on.
+    Freeze {
+        /// Which.
+        container: ContainerId,
+        /// Whether they are to stand still.
+        frozen: bool,
+    },
+    /// Hold all containers with revocable CPUs back together; what is `None` is lifted.
+    Restrain {
+        /// Thousandths of a processor for all of them.
+        cpus_millis: Option<u64>,
+        /// Memory that they are to be kept below by reclaiming.
+        memory_ceiling_bytes: Option<u64>,
     },
     /// The end of a container is durable: what the machine kept of it may go.
     Forget {

@@ -105,7 +105,7 @@ impl AgentCore {
         }
         let framework = self.frameworks.get(&unit.executor.key.framework);
         let tell = framework.is_some_and(|framework| framework.wants_killing_state());
-        if tell && cause != KillCause::CompletionTime {
+        if tell && !matches!(cause, KillCause::CompletionTime | KillCause::Preempted) {
             let state = pb::TaskState::TaskKilling;
             let status = self.executor_status(now, unit, state, container.pid);
             self.update_task(now, &unit.task.key, status);
@@ -162,6 +162,7 @@ impl AgentCore {
     /// Waits for no disk: a full one must not keep a task alive. Should the agent fall before the
     /// wish is durable, the task is told failed instead of killed.
     fn show_kill(&mut self, container: &ContainerId, grace: Duration) {
+        self.thaw_to_end(container);
         self.show_now(
             Destination::Container(container.clone()),
             Action::Kill {
@@ -195,8 +196,11 @@ impl AgentCore {
     }
 
     pub(super) fn finish_killed_during_launch(&mut self, now: Now, unit: &Unit) {
-        let (state, reason) = (pb::TaskState::TaskKilled, Reason::TaskKilledDuringLaunch);
-        let message = "Task killed during launch".to_owned();
+        let (state, reason, message) = self.preemption_of(unit).unwrap_or((
+            pb::TaskState::TaskKilled,
+            Reason::TaskKilledDuringLaunch,
+            "Task killed during launch".to_owned(),
+        ));
         let is_waiting = unit.executor.kind == ExecutorKind::Default && !unit.task.delivered;
         if unit.executor.kind == ExecutorKind::Custom || is_waiting {
             return self.finish_unlaunched(now, unit, state, reason, message);

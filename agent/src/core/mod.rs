@@ -15,6 +15,7 @@
 //! kill.rs          KILL, completion time, shutdown
 //! ending.rs        a container's end → terminal update
 //! operations.rs    reservations and volumes, and what is told of them
+//! oversubscription.rs  estimates → the master; corrections → revocable containers
 //! tell.rs          status updates made, sent, acknowledged; runs retired
 //! updates.rs       their streams
 //! recovery.rs      the state after a restart
@@ -35,6 +36,7 @@ mod lifetimes;
 mod model;
 mod operation_updates;
 mod operations;
+mod oversubscription;
 mod recovery;
 mod registration;
 mod snapshot;
@@ -66,6 +68,7 @@ pub use model::{
     Container, Doom, Executor, ExecutorKind, ExecutorLink, Framework, Kill, Phase, Task, Unit,
     command_executor_name,
 };
+pub use oversubscription::{Oversubscription, Report};
 pub use recovery::{Found, Recovery};
 pub use snapshot::{Counters, Snapshot};
 pub use states::is_terminal;
@@ -93,6 +96,9 @@ pub struct Options {
     pub capabilities: Vec<pb::agent_info::capability::Type>,
     /// Unit of the pauses between attempts to register (`--registration_backoff_factor`).
     pub registration_backoff_factor: Duration,
+    /// Pause between totals of revocable resources told to the master
+    /// (`--oversubscribed_resources_interval`).
+    pub oversubscribed_resources_interval: Duration,
     /// Which limits can be held.
     pub enforceable: Enforceable,
     /// Completed executors shown per framework.
@@ -172,6 +178,7 @@ pub struct AgentCore {
     shown: operations::Shown,
     timers: BTreeSet<(Moment, Timer)>,
     counters: Counters,
+    oversubscription: Oversubscription,
     exit: Option<ExitReason>,
     lsn: Lsn,
     sequence: u64,
@@ -201,6 +208,7 @@ impl AgentCore {
             shown: operations::Shown::new(options.resources.clone()),
             timers: BTreeSet::new(),
             counters: Counters::default(),
+            oversubscription: Oversubscription::default(),
             exit: None,
             lsn: Lsn::default(),
             sequence: 0,
@@ -247,6 +255,7 @@ impl AgentCore {
                 id,
                 sight,
             } => self.probed(now, &container, id, sight),
+            Input::Oversubscription(report) => self.oversubscribe(now, *report),
             Input::Tick => {}
             Input::Stop { kill_tasks } => self.stop(now, kill_tasks),
         }

@@ -86,6 +86,7 @@ impl AgentCore {
             }
         }
         self.settle_recovered(now, recovery.rebooted, &recovery.containers);
+        self.release_revocable();
         self.state = State::Disconnected;
         self.await_executors(now);
     }

@@ -318,6 +318,7 @@ impl AgentCore {
         for uuid in registered.unknown_operations {
             self.answer_unknown_operation(now, uuid);
         }
+        self.tell_total();
         for task in registered.unknown_tasks {
             self.answer_unknown(now, &task);
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use meseta_proto::mesos::v1 as pb;
 use meseta_resources::{AgentId, FrameworkId, Resources};
 
-use super::{AgentCore, Framework, State};
+use super::{AgentCore, Framework, Oversubscription, State};
 
 /// What happened since the agent's start, counted.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -23,6 +23,8 @@ pub struct Counters {
     pub tasks_gone: u64,
     /// Containers that could not be launched.
     pub container_launch_errors: u64,
+    /// Executors that were evicted for the sake of regular work.
+    pub executors_preempted: u64,
     /// Executors that ended.
     pub executors_terminated: u64,
     /// Status updates taken.
@@ -82,6 +84,8 @@ pub struct Snapshot {
     pub completed_frameworks: Vec<Arc<Framework>>,
     /// What happened.
     pub counters: Counters,
+    /// What is lent, and how those who borrowed are treated.
+    pub oversubscription: Oversubscription,
 }
 
 impl AgentCore {
@@ -99,6 +103,7 @@ impl AgentCore {
             frameworks: self.frameworks.clone(),
             completed_frameworks: self.completed_frameworks.iter().cloned().collect(),
             counters: self.counters.clone(),
+            oversubscription: self.oversubscription.clone(),
         }
     }
 }

@@ -6,6 +6,7 @@ mod endings;
 mod groups;
 mod operations;
 mod order;
+mod oversubscribing;
 mod recovering;
 mod registering;
 mod simulation;

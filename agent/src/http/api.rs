@@ -10,8 +10,9 @@ use meseta_proto::mesos::v1::agent as api;
 use meseta_proto::mesos::v1::agent::call::Type;
 use meseta_proto::mesos::v1::agent::response::Type as Answer;
 
+use super::resource_statistics;
 use super::state::VERSION;
-use super::statistics::{container_status, resource_statistics, sampled, value};
+use super::statistics::{container_status, sampled, value};
 use super::{Reply, Surface, body, files};
 use crate::core::{Executor, ExecutorKind, Framework, Snapshot};
 

@@ -12,6 +12,8 @@ mod reply;
 mod state;
 mod statistics;
 
+pub(crate) use statistics::resource_statistics;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -75,6 +77,8 @@ pub(crate) struct Surface {
     pub(crate) recovery: std::sync::OnceLock<Duration>,
     /// Whether requests cap the CPUs of containers.
     pub(crate) enable_cfs: bool,
+    /// Calls of plug-ins that came to nothing.
+    pub(crate) plugin_failures: crate::oversubscription::Failures,
     /// For `/metrics`.
     pub(crate) metrics: Metrics,
 }

@@ -57,6 +57,8 @@ pub(super) fn state(surface: &Surface, snapshot: &Snapshot) -> Value {
         "reserved_resources_allocated": shown(Reserved(&allocated)),
         "unreserved_resources_allocated": resources(&allocated.unreserved()),
         "resource_providers": [],
+        "oversubscribed_resources": oversubscribed(snapshot),
+        "oversubscription": oversubscription(snapshot),
         "attributes": attributes(&snapshot.info),
         "flags": surface.flags,
         "frameworks": frameworks(surface, snapshot.frameworks.values().map(|f| &**f)),
@@ -68,6 +70,37 @@ pub(super) fn state(surface: &Surface, snapshot: &Snapshot) -> Value {
         state.insert("master_hostname".to_owned(), json!(hostname));
     }
     state
+}
+
+/// What is lent and what more can be.
+fn oversubscribed(snapshot: &Snapshot) -> Value {
+    let total = snapshot.oversubscription.total.as_ref();
+    total.map_or_else(|| json!({}), resources)
+}
+
+/// How that came about, and what is done about those who borrowed; not in Mesos.
+fn oversubscription(snapshot: &Snapshot) -> Value {
+    let state = &snapshot.oversubscription;
+    let forecasts = state.forecasts.iter().map(|forecast| {
+        json!({
+            "name": forecast.resource,
+            "capacity": forecast.capacity,
+            "promised": forecast.promised,
+            "used": forecast.used,
+            "peak": forecast.peak,
+            "total": forecast.total,
+        })
+    });
+    let throttle = state.throttle.as_ref();
+    json!({
+        "forecasts": forecasts.collect::<Vec<_>>(),
+        "held_back": state.held_back,
+        "stopped": state.stopped,
+        "throttle_cpus": throttle.map(|throttle| throttle.cpus),
+        "throttled_because": throttle.map(|throttle| throttle.why.to_string()),
+        "memory_ceiling_bytes": state.memory_ceiling_bytes,
+        "frozen": state.frozen.iter().map(|container| container.as_str()).collect::<Vec<_>>(),
+    })
 }
 
 fn shown<T: serde::Serialize>(view: T) -> Value {

@@ -11,7 +11,7 @@ use crate::shell::monitor::Sample;
 
 /// The last sample of a container as a message. The limits come from what was asked for, as Mesos
 /// tells them, so that they survive restarts.
-pub(super) fn resource_statistics(sample: &Sample, enable_cfs: bool) -> pb::ResourceStatistics {
+pub(crate) fn resource_statistics(sample: &Sample, enable_cfs: bool) -> pb::ResourceStatistics {
     let (usage, demand) = (&sample.usage, &sample.container.demand);
     let cpus = millis(demand.cpus_millis);
     let cpus_limit = match demand.cpus_limit {

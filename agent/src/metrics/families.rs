@@ -13,7 +13,7 @@ pub struct Family {
     pub is_counter: bool,
 }
 
-const fn counter(name: &'static str, help: &'static str) -> Family {
+pub(super) const fn counter(name: &'static str, help: &'static str) -> Family {
     Family {
         name,
         help,
@@ -21,7 +21,7 @@ const fn counter(name: &'static str, help: &'static str) -> Family {
     }
 }
 
-const fn gauge(name: &'static str, help: &'static str) -> Family {
+pub(super) const fn gauge(name: &'static str, help: &'static str) -> Family {
     Family {
         name,
         help,

@@ -27,7 +27,6 @@ pub(crate) async fn mesos_keys(surface: &Surface) -> Value {
     for key in [
         "containerizer/fetcher/cache_size_total_bytes",
         "containerizer/fetcher/cache_size_used_bytes",
-        "slave/executors_preempted",
     ] {
         put(key, 0.0);
     }
@@ -93,6 +92,7 @@ fn core_keys(put: &mut impl FnMut(&str, f64), snapshot: &Snapshot) {
         ("slave/tasks_lost", counters.tasks_lost),
         ("slave/tasks_gone", counters.tasks_gone),
         ("slave/executors_terminated", counters.executors_terminated),
+        ("slave/executors_preempted", counters.executors_preempted),
         (
             "slave/container_launch_errors",
             counters.container_launch_errors,
@@ -123,7 +123,8 @@ fn core_keys(put: &mut impl FnMut(&str, f64), snapshot: &Snapshot) {
             scalar(total, name),
             scalar(used, name),
         );
-        let (total, used) = (&snapshot.resources.revocable(), &allocated.revocable());
+        let lent = snapshot.oversubscription.total.clone();
+        let (total, used) = (&lent.unwrap_or_default(), &allocated.revocable());
         let prefix = format!("slave/{name}_revocable");
         usage_keys(put, &prefix, scalar(total, name), scalar(used, name));
     }

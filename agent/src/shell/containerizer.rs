@@ -128,6 +128,7 @@ struct Inner {
     fetches_succeeded: AtomicU64,
     fetches_failed: AtomicU64,
     destroy_errors: AtomicU64,
+    restraints: super::held::Restraints,
 }
 
 impl Inner {
@@ -163,6 +164,7 @@ impl Containerizer {
                 fetches_succeeded: AtomicU64::new(0),
                 fetches_failed: AtomicU64::new(0),
                 destroy_errors: AtomicU64::new(0),
+                restraints: super::held::Restraints::default(),
             }),
         }
     }
@@ -180,6 +182,10 @@ impl Containerizer {
     /// Where sandboxes are.
     pub(crate) fn layout(&self) -> &Layout {
         &self.inner.options.layout
+    }
+
+    pub(super) fn restraints(&self) -> &super::held::Restraints {
+        &self.inner.restraints
     }
 
     /// Destroys that left something, counted per attempt.
@@ -209,6 +215,11 @@ impl Containerizer {
             Action::Kill { container, grace } => self.kill(&container, grace),
             Action::Destroy { container } => self.destroy(&container),
             Action::Forget { container } => self.forget(container),
+            Action::Freeze { container, frozen } => self.freeze(container, frozen),
+            Action::Restrain {
+                cpus_millis,
+                memory_ceiling_bytes,
+            } => self.restrain(cpus_millis, memory_ceiling_bytes),
             Action::Resize {
                 container,
                 demand,

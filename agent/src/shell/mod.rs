@@ -10,6 +10,7 @@ pub(crate) mod environment;
 mod events;
 pub(crate) mod executors;
 pub(crate) mod gc;
+mod held;
 pub(crate) mod inspection;
 pub(crate) mod link;
 pub(crate) mod monitor;
@@ -227,7 +228,9 @@ impl Driver {
             Action::Discard { run } => self.gc.discard(self.layout.sandbox(&run)),
             Action::Exit(reason) => return Some(reason),
             action => {
-                debug_assert!(matches!(to, Destination::Container(_)), "{to:?}");
+                let of_containers =
+                    matches!(to, Destination::Container(_) | Destination::Revocable);
+                debug_assert!(of_containers, "{to:?}");
                 self.containerizer.carry_out(action);
             }
         }

@@ -9,6 +9,7 @@ mod scheduler;
 mod server;
 mod table;
 pub(crate) mod tasks;
+pub(crate) mod top;
 
 use clap::Args;
 use serde_json::Value;

@@ -16,6 +16,7 @@ mod launching;
 mod limits;
 mod local;
 mod metrics;
+mod oversubscription;
 /// The tries of a hostile task, which this program makes when it is executed in a container.
 #[path = "../../../isolators/tests/kernel/probe.rs"]
 mod probe;
@@ -49,6 +50,7 @@ fn main() -> ExitCode {
         ("conversation", conversation::ALL),
         ("shares", shares::ALL),
         ("metrics", metrics::ALL),
+        ("oversubscription", oversubscription::ALL),
         ("restart", restart::ALL),
         ("bad_flags", bad_flags::ALL),
         ("bad_requests", bad_requests::ALL),

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use meseta_tests::framework::task;
-use meseta_tests::{Cluster, Framework, Missing, unless_installed, unless_root, wait};
+use meseta_tests::{Cluster, Framework, Missing, Setup, unless_installed, unless_root, wait};
 
 use crate::Scenario;
 
@@ -26,7 +26,10 @@ fn unless_promtool() -> Missing {
 
 /// A cluster with one task that runs.
 fn with_task() -> (Cluster, Framework) {
-    let cluster = Cluster::default();
+    with_task_in(Cluster::default())
+}
+
+fn with_task_in(cluster: Cluster) -> (Cluster, Framework) {
     let mut framework = cluster.framework();
     let offer = framework.offer();
     framework.launch(
@@ -110,9 +113,20 @@ fn series() {
 /// Names, types and help as scraped must stand in `docs/metrics.md`; rewritten when `MESETA_BLESS`
 /// is set. The page may name more: not every kernel has every counter.
 fn documented() {
-    let (cluster, _framework) = with_task();
+    // With everything on that has figures of its own.
+    let mut setup = Setup::default();
+    setup.agent_flags.extend([
+        "--resource_estimator=slack".to_owned(),
+        "--qos_controller=pressure".to_owned(),
+    ]);
+    let (cluster, _framework) = with_task_in(Cluster::start(setup));
     wait::eventually("a sample", Duration::from_secs(5), || {
         (!containers(&cluster).is_empty()).then_some(())
+    });
+    wait::eventually("a forecast", Duration::from_secs(10), || {
+        let text = cluster.agent().page("/metrics").text();
+        text.contains("meseta_agent_oversubscribed_slack")
+            .then_some(())
     });
     let mut page = String::from(
         "# Metrics\n\nWhat Prometheus scrapes at `/metrics` of each daemon. Series of a container end with \

@@ -36,6 +36,8 @@ pub(super) enum Seen {
     Launch(ContainerId),
     Kill(Duration),
     Destroy(ContainerId),
+    Freeze(ContainerId, bool),
+    Restrain(Option<u64>),
     Exit(ExitReason),
     Told(ConnectionId, executor::Event),
     HungUp(ConnectionId),
@@ -77,6 +79,7 @@ fn options() -> Options {
         version: "1.0.0".to_owned(),
         capabilities: Vec::new(),
         registration_backoff_factor: Duration::from_secs(1),
+        oversubscribed_resources_interval: Duration::from_secs(15),
         enforceable: Enforceable {
             cpus: true,
             mem: true,
@@ -221,6 +224,10 @@ impl Simulation {
             Action::Launch(plan) => self.seen.push(Seen::Launch(plan.container().clone())),
             Action::Kill { grace, .. } => self.seen.push(Seen::Kill(grace)),
             Action::Destroy { container } => self.seen.push(Seen::Destroy(container)),
+            Action::Freeze { container, frozen } => {
+                self.seen.push(Seen::Freeze(container, frozen));
+            }
+            Action::Restrain { cpus_millis, .. } => self.seen.push(Seen::Restrain(cpus_millis)),
             Action::Forget { container } => {
                 self.machine.remove(&container);
             }

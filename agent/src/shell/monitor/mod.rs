@@ -43,9 +43,15 @@ pub(crate) struct Samples {
     last: Arc<RwLock<Arc<BTreeMap<ContainerId, Sample>>>>,
     host: Arc<RwLock<Arc<HostSample>>>,
     history: Arc<RwLock<BTreeMap<ContainerId, History>>>,
+    sweep: Arc<tokio::sync::Notify>,
 }
 
 impl Samples {
+    /// Waits for the end of a sweep; one that ended since the last wait counts.
+    pub(crate) async fn swept(&self) {
+        self.sweep.notified().await;
+    }
+
     /// All of them, as of the last sweep.
     pub(crate) fn last(&self) -> Arc<BTreeMap<ContainerId, Sample>> {
         self.last
@@ -85,6 +91,7 @@ impl Samples {
         }
         *self.host.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(host);
         *self.last.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(samples);
+        self.sweep.notify_one();
     }
 }
 

@@ -5,6 +5,7 @@ mod frameworks;
 mod groups;
 mod operations;
 mod operator_operations;
+mod oversubscription;
 mod partition;
 mod properties;
 mod quota;

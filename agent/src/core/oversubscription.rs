@@ -1,0 +1,348 @@
+//! What is lent, and what is done to those who borrowed: the core's part.
+//!
+//! The shell asks the estimator and the controller once for each sample and hands their answers in as
+//! a [`Report`]. The core tells the master a new total every `--oversubscribed_resources_interval`, at
+//! once when offering has to stop, and carries corrections out. Invariant: a container without
+//! revocable resources is never touched, whatever a controller says.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use meseta_estimators as estimators;
+use meseta_estimators::{Correction, DetectorReading, Estimate, Forecast, Throttle, Verdict};
+use meseta_proto::convert::{self, Format};
+use meseta_proto::meseta::v1 as wire;
+use meseta_proto::meseta::v1::agent_frame::Message as ToMaster;
+use meseta_proto::mesos::v1 as pb;
+use meseta_proto::mesos::v1::task_status::Reason;
+use meseta_resources::{ContainerId, Moment, Now, Resources};
+use tracing::{info, warn};
+
+use super::model::{Executor, Phase, Unit};
+use super::{Action, AgentCore, Destination, State};
+use crate::checkpoint::KillCause;
+
+const MILLIS_PER_CPU: f64 = 1000.0;
+/// More than any machine has, and exact in a double.
+const THROTTLE_CPUS_MAX: f64 = 1e6;
+
+/// What the estimator and the controller made of one sample.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// What revocable work held in that sample.
+    pub allocated: Resources,
+    /// The estimator's answer, if it was asked.
+    pub estimate: Option<Estimate>,
+    /// The controller's answer, if it was asked.
+    pub verdict: Option<Verdict>,
+}
+
+/// Oversubscription as it stands.
+#[derive(Clone, Debug, Default)]
+pub struct Oversubscription {
+    /// The newest total that was estimated: what is lent, and what more could be.
+    pub estimated: Option<Resources>,
+    /// The total that the master is told, now or at the next registration.
+    pub total: Option<Resources>,
+    /// How the estimate came about, for each resource that was measured.
+    pub forecasts: Vec<Forecast>,
+    /// Why less is lent than could be.
+    pub held_back: Option<String>,
+    /// Why nothing is offered.
+    pub stopped: Option<String>,
+    /// What all revocable work together may use.
+    pub throttle: Option<Throttle>,
+    /// What the kernel is asked to keep its memory below.
+    pub memory_ceiling_bytes: Option<u64>,
+    /// What each detector saw last.
+    pub readings: Vec<DetectorReading>,
+    /// Containers that are frozen.
+    pub frozen: BTreeSet<ContainerId>,
+    /// Why containers that are on their way out were evicted.
+    pub preempted: BTreeMap<ContainerId, String>,
+    /// Corrections carried out, by detector and action.
+    pub corrections: BTreeMap<(&'static str, &'static str), u64>,
+    /// Corrections that named nobody who may be touched.
+    pub corrections_refused: u64,
+    /// Totals told to the master.
+    pub updates: u64,
+    /// What the master was told last on this connection.
+    told: Option<Resources>,
+    /// When the next total may be told.
+    due: Option<Moment>,
+}
+
+impl AgentCore {
+    pub(super) fn oversubscribe(&mut self, now: Now, report: Report) {
+        if matches!(self.state, State::Recovering | State::Terminating) {
+            return;
+        }
+        let was_open = self.oversubscription.stopped.is_none();
+        if let Some(verdict) = report.verdict {
+            self.heed(now, verdict);
+        }
+        if let Some(estimate) = report.estimate {
+            self.estimated(&report.allocated, estimate);
+        }
+        let closes = was_open && self.oversubscription.stopped.is_some();
+        if closes {
+            // What the estimator says of this sample may not know of it yet.
+            self.oversubscription.estimated = Some(report.allocated);
+        }
+        let due = self
+            .oversubscription
+            .due
+            .is_none_or(|due| due <= now.moment);
+        if self.oversubscription.estimated.is_some() && (due || closes) {
+            self.oversubscription.due =
+                Some(now.moment + self.options.oversubscribed_resources_interval);
+            self.publish();
+        }
+    }
+
+    fn estimated(&mut self, allocated: &Resources, estimate: Estimate) {
+        let state = &mut self.oversubscription;
+        state.forecasts = estimate.forecasts;
+        state.held_back = estimate.held_back;
+        let Some(free) = estimate.oversubscribable else {
+            return;
+        };
+        let mut total = allocated.clone();
+        // Whatever the estimator makes of it: nothing more is offered while a controller says stop.
+        let is_stopped = state.stopped.is_some();
+        for resource in free.iter().filter(|_| !is_stopped) {
+            let lent = resource.is_revocable()
+                && !resource.is_reserved()
+                && !resource.is_persistent_volume();
+            if lent {
+                total.insert(resource.clone());
+            } else {
+                warn!(%resource, "an estimator wanted to lend what cannot be lent");
+            }
+        }
+        state.estimated = Some(total);
+    }
+
+    /// Takes the newest estimate for the total and tells the master if that is another one.
+    fn publish(&mut self) {
+        let state = &mut self.oversubscription;
+        if state.total != state.estimated {
+            state.total = state.estimated.clone();
+        }
+        if self.state == State::Running && self.oversubscription.told != self.oversubscription.total
+        {
+            self.tell_total();
+        }
+    }
+
+    /// After every registration: the master may have another total, or none.
+    pub(super) fn tell_total(&mut self) {
+        let Some(total) = self.oversubscription.total.clone() else {
+            return;
+        };
+        let resources = match convert::to_resources(&total, Format::PostRefinement) {
+            Ok(resources) => resources,
+            Err(error) => return warn!(%error, "the estimate cannot be told"),
+        };
+        info!(%total, "telling the master what is revocable");
+        self.oversubscription.told = Some(total);
+        self.oversubscription.updates += 1;
+        self.send(ToMaster::AgentUpdate(wire::AgentUpdate {
+            oversubscribed: Some(wire::OversubscribedTotal { resources }),
+        }));
+    }
+
+    /// Does what the controller wants.
+    fn heed(&mut self, now: Now, verdict: Verdict) {
+        let state = &mut self.oversubscription;
+        let stopped = verdict.stop_offering.as_ref().map(ToString::to_string);
+        match (&state.stopped, &stopped) {
+            (None, Some(why)) => info!(why, "no more revocable resources are offered"),
+            (Some(_), None) => info!("revocable resources may be offered again"),
+            _ => {}
+        }
+        state.stopped = stopped;
+        state.readings = verdict.readings;
+        self.restrain(verdict.throttle, verdict.memory_ceiling_bytes);
+        for correction in verdict.corrections {
+            self.correct(now, &correction);
+        }
+    }
+
+    fn restrain(&mut self, throttle: Option<Throttle>, memory_ceiling_bytes: Option<u64>) {
+        let state = &mut self.oversubscription;
+        let before = state.throttle.as_ref().map(|throttle| throttle.cpus);
+        match (before, &throttle) {
+            (None, Some(throttle)) => {
+                info!(cpus = throttle.cpus, why = %throttle.why, "revocable work is throttled");
+                let key = (throttle.why.detector, "throttle");
+                *state.corrections.entry(key).or_default() += 1;
+            }
+            (Some(_), None) => info!("revocable work is throttled no more"),
+            _ => {}
+        }
+        let after = throttle.as_ref().map(|throttle| throttle.cpus);
+        let same = before == after && state.memory_ceiling_bytes == memory_ceiling_bytes;
+        state.throttle = throttle;
+        state.memory_ceiling_bytes = memory_ceiling_bytes;
+        if !same {
+            let cpus_millis = after.map(millis);
+            self.show_now(
+                Destination::Revocable,
+                Action::Restrain {
+                    cpus_millis,
+                    memory_ceiling_bytes,
+                },
+            );
+        }
+    }
+
+    /// Carries one correction out, if it names a container that may be touched.
+    fn correct(&mut self, now: Now, correction: &Correction) {
+        let executor = self
+            .frameworks
+            .get(&correction.framework)
+            .and_then(|framework| framework.executors.get(&correction.executor))
+            .filter(|executor| executor.is_live())
+            .cloned();
+        let named = |executor: &Executor| match &correction.container {
+            Some(container) => *container == executor.key.container,
+            None => true,
+        };
+        let Some(executor) = executor.filter(|executor| named(executor)) else {
+            // It ended, or is in another container by now.
+            info!(
+                framework_id = %correction.framework, executor_id = %correction.executor,
+                "ignored a correction of an executor that is gone"
+            );
+            return;
+        };
+        if executor.allocated().revocable().is_empty() {
+            self.oversubscription.corrections_refused += 1;
+            warn!(
+                framework_id = %correction.framework, executor_id = %correction.executor,
+                why = %correction.why, "refused a correction of an executor without revocable resources"
+            );
+            return;
+        }
+        info!(
+            framework_id = %correction.framework, executor_id = %correction.executor,
+            container_id = %executor.key.container, action = correction.action.as_str(),
+            why = %correction.why, "correction"
+        );
+        let key = (correction.why.detector, correction.action.as_str());
+        *self.oversubscription.corrections.entry(key).or_default() += 1;
+        match correction.action {
+            estimators::Action::Kill => self.preempt(now, &executor, &correction.why.to_string()),
+            estimators::Action::Freeze if executor.container.phase == Phase::Running => {
+                self.freeze(&executor.key.container, true);
+            }
+            estimators::Action::Freeze => {}
+            estimators::Action::Thaw => self.freeze(&executor.key.container, false),
+        }
+    }
+
+    fn freeze(&mut self, container: &ContainerId, frozen: bool) {
+        if frozen {
+            self.oversubscription.frozen.insert(container.clone());
+        } else {
+            self.oversubscription.frozen.remove(container);
+        }
+        self.show_now(
+            Destination::Container(container.clone()),
+            Action::Freeze {
+                container: container.clone(),
+                frozen,
+            },
+        );
+    }
+
+    /// Nobody can end what stands still, nor what is inside of it.
+    pub(super) fn thaw_to_end(&mut self, container: &ContainerId) {
+        if self.oversubscription.frozen.is_empty() {
+            return;
+        }
+        let outer = self
+            .executor_of(container)
+            .map(|executor| executor.key.container.clone());
+        for container in outer.iter().chain([container]) {
+            if self.oversubscription.frozen.contains(container) {
+                self.freeze(container, false);
+            }
+        }
+    }
+
+    fn preempt(&mut self, now: Now, executor: &std::sync::Arc<Executor>, why: &str) {
+        let container = executor.key.container.clone();
+        let reasons = &mut self.oversubscription.preempted;
+        if reasons.insert(container, why.to_owned()).is_none() {
+            self.counters.executors_preempted += 1;
+        }
+        if let Some(task) = executor.command_task().cloned() {
+            let executor = executor.clone();
+            let unit = Unit { executor, task };
+            return self.kill(now, &unit, KillCause::Preempted, std::time::Duration::ZERO);
+        }
+        self.thaw_to_end(&executor.key.container);
+        let (state, message) = (self.gone_or_lost(&executor.key), preempted(Some(why)));
+        self.doom(now, executor, state, Reason::ContainerPreempted, message);
+    }
+
+    /// How the end of a task is told that was evicted: state, reason and words.
+    pub(super) fn preemption_of(&self, unit: &Unit) -> Option<(pb::TaskState, Reason, String)> {
+        let executor = &unit.executor;
+        let doom = executor.link.doom.as_ref();
+        if let Some(doom) = doom.filter(|doom| doom.reason == Reason::ContainerPreempted) {
+            return Some((doom.state, doom.reason, doom.message.clone()));
+        }
+        let kill = unit.container().kill;
+        kill.filter(|kill| kill.cause == KillCause::Preempted)?;
+        // Only what was done is kept over a restart, not why.
+        let why = self.oversubscription.preempted.get(&executor.key.container);
+        let message = preempted(why.map(String::as_str));
+        Some((
+            self.gone_or_lost(&executor.key),
+            Reason::ContainerPreempted,
+            message,
+        ))
+    }
+
+    /// What was known of a container that is gone.
+    pub(super) fn forget_revocable(&mut self, container: &ContainerId) {
+        self.oversubscription.frozen.remove(container);
+        self.oversubscription.preempted.remove(container);
+    }
+
+    /// After a restart nothing is held back: the controller decides anew.
+    pub(super) fn release_revocable(&mut self) {
+        let restrain = Action::Restrain {
+            cpus_millis: None,
+            memory_ceiling_bytes: None,
+        };
+        self.show_now(Destination::Revocable, restrain);
+        let held: Vec<_> = self
+            .all_executors()
+            .filter(|executor| executor.is_live() && !executor.allocated().revocable().is_empty())
+            .map(|executor| executor.key.container.clone())
+            .collect();
+        for container in held {
+            self.freeze(&container, false);
+        }
+    }
+}
+
+fn preempted(why: Option<&str>) -> String {
+    match why {
+        Some(why) => format!("Container preempted by QoS correction: {why}"),
+        None => "Container preempted by QoS correction".to_owned(),
+    }
+}
+
+fn millis(cpus: f64) -> u64 {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "finite, positive and bounded after the clamp"
+    )]
+    let millis = (cpus.clamp(0.0, THROTTLE_CPUS_MAX) * MILLIS_PER_CPU) as u64;
+    millis
+}

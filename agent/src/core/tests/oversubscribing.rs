@@ -1,0 +1,390 @@
+//! Estimates told to the master, and corrections carried out on those who may be touched.
+
+use std::time::Duration;
+
+use meseta_estimators::{Action, Correction, Estimate, Explanation, Throttle, Unit, Verdict};
+use meseta_proto::convert;
+use meseta_proto::meseta::v1::agent_frame::Message as FromAgent;
+use meseta_proto::mesos::v1 as pb;
+use meseta_proto::mesos::v1::TaskState::{TaskFailed, TaskGone, TaskLost, TaskRunning};
+use meseta_proto::mesos::v1::framework_info::capability::Type as FrameworkCapability;
+use meseta_proto::mesos::v1::task_status::{Reason, Source};
+use meseta_resources::{ContainerId, ExecutorId, FrameworkId, Resources, Role};
+
+use super::simulation::{FRAMEWORK, Seen, Simulation, scalar, task};
+use crate::core::{Exit, Input, Report};
+
+const SECOND: Duration = Duration::from_secs(1);
+const INTERVAL: Duration = Duration::from_secs(15);
+
+fn revocable(text: &str) -> Resources {
+    let star = Role::star();
+    Resources::parse(text, &star)
+        .expect("resources")
+        .with_revocable(true)
+}
+
+fn lent(id: &str, cpus: f64) -> pb::TaskInfo {
+    let mut cpus = scalar("cpus", cpus);
+    cpus.revocable = Some(pb::resource::RevocableInfo {});
+    pb::TaskInfo {
+        resources: vec![cpus, scalar("mem", 64.0)],
+        ..task(id)
+    }
+}
+
+fn why() -> Explanation {
+    Explanation {
+        detector: "load_5min",
+        value: 7.2,
+        threshold: 6.0,
+        unit: Unit::Load,
+        held: Duration::ZERO,
+        gap: None,
+        victim: None,
+        words: None,
+    }
+}
+
+fn correction(action: Action, executor: &str) -> Correction {
+    Correction {
+        action,
+        framework: FrameworkId::new(FRAMEWORK).expect("an id"),
+        executor: ExecutorId::new(executor).expect("an id"),
+        container: None,
+        why: why(),
+    }
+}
+
+impl Simulation {
+    fn report(&mut self, report: Report) {
+        self.step(Input::Oversubscription(Box::new(report)));
+    }
+
+    fn estimate(&mut self, allocated: &str, free: &str) {
+        let of = |text: &str| {
+            if text.is_empty() {
+                Resources::new()
+            } else {
+                revocable(text)
+            }
+        };
+        self.report(Report {
+            allocated: of(allocated),
+            estimate: Some(Estimate {
+                oversubscribable: Some(of(free)),
+                ..Estimate::default()
+            }),
+            verdict: None,
+        });
+    }
+
+    fn verdict(&mut self, verdict: Verdict) {
+        self.report(Report {
+            verdict: Some(verdict),
+            ..Report::default()
+        });
+    }
+
+    fn correct(&mut self, correction: Correction) {
+        self.verdict(Verdict {
+            corrections: vec![correction],
+            ..Verdict::default()
+        });
+    }
+
+    /// Totals of cpus told since the last look.
+    fn told_totals(&mut self) -> Vec<f64> {
+        let told = |frame| match frame {
+            FromAgent::AgentUpdate(update) => update.oversubscribed,
+            _ => None,
+        };
+        let frames = std::mem::take(&mut self.frames);
+        let totals = frames.into_iter().filter_map(told).map(|total| {
+            let resources = convert::resources(&total.resources).expect("resources");
+            assert_eq!(resources, resources.revocable());
+            resources.cpus().map_or(0.0, |cpus| cpus.to_f64())
+        });
+        totals.collect()
+    }
+}
+
+#[test]
+fn an_estimate_is_told_once_an_interval_and_only_if_it_is_another() {
+    let mut simulation = Simulation::registered();
+    simulation.estimate("", "cpus:14");
+    assert_eq!(simulation.told_totals(), [14.0]);
+    for _ in 0..14 {
+        simulation.advance(SECOND);
+        simulation.estimate("", "cpus:13");
+    }
+    assert_eq!(
+        simulation.told_totals(),
+        Vec::<f64>::new(),
+        "the interval is not over"
+    );
+    simulation.advance(SECOND);
+    simulation.estimate("", "cpus:12");
+    assert_eq!(simulation.told_totals(), [12.0]);
+    simulation.advance(INTERVAL);
+    simulation.estimate("", "cpus:12");
+    assert_eq!(simulation.told_totals(), Vec::<f64>::new(), "it is the same");
+}
+
+#[test]
+fn the_total_is_what_is_lent_and_what_more_could_be() {
+    let mut simulation = Simulation::registered();
+    simulation.estimate("", "cpus:2");
+    simulation.advance(INTERVAL);
+    simulation.estimate("cpus:1", "cpus:1");
+    assert_eq!(
+        simulation.told_totals(),
+        [2.0],
+        "constant while part of it is in use"
+    );
+}
+
+#[test]
+fn an_estimate_is_told_again_after_every_registration() {
+    let mut simulation = Simulation::new();
+    simulation.estimate("", "cpus:2");
+    assert_eq!(simulation.told_totals(), Vec::<f64>::new(), "there is no master");
+    simulation.register();
+    assert_eq!(simulation.told_totals(), [2.0]);
+    simulation.link_down();
+    simulation.advance(INTERVAL);
+    // What is estimated while nobody listens is what the next master hears.
+    simulation.estimate("", "cpus:3");
+    simulation.register();
+    assert_eq!(simulation.told_totals(), [3.0]);
+    simulation.link_down();
+    simulation.register();
+    assert_eq!(simulation.told_totals(), [3.0], "though unchanged");
+}
+
+#[test]
+fn stop_is_told_at_once_and_outlasts_an_estimator_that_does_not_heed_it() {
+    let mut simulation = Simulation::registered();
+    simulation.estimate("cpus:1", "cpus:5");
+    assert_eq!(simulation.told_totals(), [6.0]);
+    let stop = Verdict {
+        stop_offering: Some(why()),
+        ..Verdict::default()
+    };
+    simulation.advance(SECOND);
+    simulation.report(Report {
+        allocated: revocable("cpus:1"),
+        estimate: Some(Estimate {
+            oversubscribable: Some(revocable("cpus:5")),
+            ..Estimate::default()
+        }),
+        verdict: Some(stop),
+    });
+    assert_eq!(simulation.told_totals(), [1.0]);
+    for _ in 0..3 {
+        simulation.advance(INTERVAL);
+        simulation.estimate("cpus:1", "cpus:5");
+    }
+    assert_eq!(simulation.told_totals(), Vec::<f64>::new());
+    simulation.verdict(Verdict::default());
+    simulation.advance(INTERVAL);
+    simulation.estimate("cpus:1", "cpus:5");
+    assert_eq!(simulation.told_totals(), [6.0]);
+}
+
+#[test]
+fn what_cannot_be_lent_is_not_told() {
+    let mut simulation = Simulation::registered();
+    let star = Role::star();
+    let plain = Resources::parse("cpus:4", &star).expect("resources");
+    simulation.report(Report {
+        estimate: Some(Estimate {
+            oversubscribable: Some(plain),
+            ..Estimate::default()
+        }),
+        ..Report::default()
+    });
+    assert_eq!(simulation.told_totals(), [0.0]);
+}
+
+fn preempted(partition_aware: bool) -> (pb::TaskStatus, Simulation) {
+    let mut simulation = Simulation::registered();
+    if partition_aware {
+        simulation.capabilities = vec![FrameworkCapability::PartitionAware];
+    }
+    let container = simulation.running(lent("t", 1.0));
+    simulation.correct(correction(Action::Kill, "t"));
+    assert_eq!(simulation.kills(), [Duration::ZERO], "without any grace");
+    simulation.end(&container, Exit::Signal(9));
+    let mut told = simulation.acknowledge_all();
+    assert_eq!(told.len(), 1);
+    (told.remove(0), simulation)
+}
+
+#[test]
+fn a_preempted_task_is_lost_and_says_why() {
+    let (status, simulation) = preempted(false);
+    assert_eq!(status.state(), TaskLost);
+    assert_eq!(status.source(), Source::Agent);
+    assert_eq!(status.reason(), Reason::ContainerPreempted);
+    let message = status.message();
+    assert!(
+        message.starts_with("Container preempted by QoS correction"),
+        "{message}"
+    );
+    assert!(
+        message.contains("load_5min is 7.200, limit 6.000"),
+        "{message}"
+    );
+    let counters = simulation.core.snapshot().counters;
+    assert_eq!(
+        (
+            counters.executors_preempted,
+            counters.tasks_lost,
+            counters.tasks_gone
+        ),
+        (1, 1, 0)
+    );
+}
+
+#[test]
+fn a_preempted_task_of_a_partition_aware_framework_is_gone() {
+    let (status, simulation) = preempted(true);
+    assert_eq!(status.state(), TaskGone);
+    assert_eq!(status.reason(), Reason::ContainerPreempted);
+    assert_eq!(simulation.core.snapshot().counters.tasks_gone, 1);
+}
+
+#[test]
+fn an_eviction_is_told_as_one_over_a_restart_too() {
+    let mut simulation = Simulation::registered();
+    let container = simulation.running(lent("t", 1.0));
+    simulation.correct(correction(Action::Kill, "t"));
+    simulation.crash(false);
+    simulation.register();
+    simulation.end(&container, Exit::Signal(9));
+    let told = simulation.acknowledge_all();
+    assert_eq!(told[0].reason(), Reason::ContainerPreempted);
+    assert_eq!(told[0].message(), "Container preempted by QoS correction");
+}
+
+#[test]
+fn one_that_is_being_launched_can_be_preempted() {
+    let mut simulation = Simulation::registered();
+    simulation.run(lent("t", 1.0));
+    let container = simulation.launched();
+    simulation.correct(correction(Action::Kill, "t"));
+    simulation.step(Input::LaunchFailed {
+        container,
+        cause: "killed".to_owned(),
+    });
+    let told = simulation.acknowledge_all();
+    let last = told.last().expect("an update");
+    assert_eq!(
+        (last.state(), last.reason()),
+        (TaskLost, Reason::ContainerPreempted)
+    );
+}
+
+/// Whatever a controller says: not those without revocable resources, not who is gone, not another
+/// container than the one that was meant.
+#[test]
+fn nobody_else_is_touched() {
+    let mut simulation = Simulation::registered();
+    simulation.running(task("regular"));
+    simulation.running(lent("lent", 1.0));
+    for action in [Action::Kill, Action::Freeze, Action::Thaw] {
+        simulation.correct(correction(action, "regular"));
+        simulation.correct(correction(action, "unknown"));
+        let other = Some(ContainerId::new("another").expect("an id"));
+        simulation.correct(Correction {
+            container: other,
+            ..correction(action, "lent")
+        });
+    }
+    assert_eq!(simulation.kills(), Vec::<Duration>::new());
+    assert!(
+        !simulation
+            .seen
+            .iter()
+            .any(|seen| matches!(seen, Seen::Freeze(..)))
+    );
+    let state = simulation.core.snapshot().oversubscription;
+    assert_eq!((state.corrections_refused, state.corrections.len()), (3, 0));
+}
+
+#[test]
+fn what_is_frozen_is_thawed_to_end() {
+    let mut simulation = Simulation::registered();
+    let container = simulation.running(lent("t", 1.0));
+    let freezes = |simulation: &Simulation| -> Vec<bool> {
+        let freeze = |seen: &Seen| match seen {
+            Seen::Freeze(_, frozen) => Some(*frozen),
+            _ => None,
+        };
+        simulation.seen.iter().filter_map(freeze).collect()
+    };
+    simulation.correct(correction(Action::Freeze, "t"));
+    assert_eq!(freezes(&simulation), [true]);
+    assert!(
+        simulation
+            .core
+            .snapshot()
+            .oversubscription
+            .frozen
+            .contains(&container)
+    );
+    // Its framework wants it gone: its processes must be able to hear of that.
+    simulation.kill("t", Some(SECOND));
+    assert_eq!(freezes(&simulation), [true, false]);
+    simulation.end(&container, Exit::Signal(15));
+    assert!(
+        simulation
+            .core
+            .snapshot()
+            .oversubscription
+            .frozen
+            .is_empty()
+    );
+}
+
+#[test]
+fn a_throttle_is_carried_out_when_it_changes_and_lifted_by_a_restart() {
+    let mut simulation = Simulation::registered();
+    let restrained = |simulation: &Simulation| -> Vec<Option<u64>> {
+        let restrain = |seen: &Seen| match seen {
+            Seen::Restrain(cpus) => Some(*cpus),
+            _ => None,
+        };
+        simulation.seen.iter().filter_map(restrain).collect()
+    };
+    let container = simulation.running(lent("t", 1.0));
+    simulation.seen.clear();
+    let throttle = |cpus| Verdict {
+        throttle: Some(Throttle { cpus, why: why() }),
+        ..Verdict::default()
+    };
+    for cpus in [0.5, 0.5, 0.75] {
+        simulation.verdict(throttle(cpus));
+    }
+    assert_eq!(restrained(&simulation), [Some(500), Some(750)]);
+    simulation.verdict(Verdict::default());
+    assert_eq!(restrained(&simulation), [Some(500), Some(750), None]);
+    simulation.verdict(throttle(0.5));
+    simulation.correct(correction(Action::Freeze, "t"));
+    simulation.seen.clear();
+    simulation.crash(false);
+    assert_eq!(restrained(&simulation), [None]);
+    let thawed = |seen: &Seen| matches!(seen, Seen::Freeze(which, false) if *which == container);
+    assert!(simulation.seen.iter().any(thawed));
+}
+
+#[test]
+fn an_end_of_its_own_is_no_eviction() {
+    let mut simulation = Simulation::registered();
+    let container = simulation.running(lent("t", 1.0));
+    simulation.end(&container, Exit::Code(3));
+    let told = simulation.acknowledge_all();
+    assert_eq!(told.last().expect("an update").state(), TaskFailed);
+    assert!(told.iter().all(|status| status.state() != TaskRunning));
+}

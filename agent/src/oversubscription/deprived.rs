@@ -1,0 +1,234 @@
+//! How much regular containers wait for what they were promised. Pure.
+//!
+//! The kernel counts, for each container, how long some of it waited. A container that gets what it
+//! was allocated is not deprived, whatever it waits for: it wants more than its share. Invariant: a
+//! container whose figures are missing says nothing, and is no reason to act.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use meseta_estimators::{Pressure, UsageSample};
+use meseta_isolators::PressureUsage;
+use meseta_resources::{ContainerId, Moment};
+
+/// Averages are over so much, as those of the kernel.
+const WINDOW: Duration = Duration::from_secs(10);
+/// Less of what it was allocated is less than it was promised: the rest is error of measurement.
+const SATISFIED: f64 = 0.95;
+/// Stalls that did not change for so long have been read again, and are none.
+const READ_ANEW_WITHIN: Duration = Duration::from_secs(6);
+/// Of its memory limit: the kernel reclaims from a container that fills so much of it.
+const FULL_PERCENT: u64 = 95;
+
+/// Counters of one container.
+#[derive(Copy, Clone, Debug)]
+struct Reading {
+    at: Moment,
+    cpu_time: f64,
+    cpu_some: f64,
+    memory_some: f64,
+    memory_full: f64,
+    is_at_memory_limit: bool,
+}
+
+impl Reading {
+    /// Whether stalls were not read anew: they are looked at less often than processor time, and what
+    /// comes then came in all the time since.
+    fn is_unchanged(&self, next: &Self) -> bool {
+        let stalls = |one: &Self| (one.cpu_some, one.memory_some, one.memory_full);
+        stalls(self) == stalls(next) && next.at.saturating_since(self.at) < READ_ANEW_WITHIN
+    }
+}
+
+/// What the kernel counted of one container.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Stalls {
+    /// For how long it waited.
+    pub(crate) pressure: PressureUsage,
+    /// Whether it fills its own limit, which nobody else is to blame for.
+    pub(crate) is_at_memory_limit: bool,
+}
+
+impl Stalls {
+    /// From a reading of the monitor.
+    pub(crate) fn of(usage: &meseta_isolators::ContainerUsage) -> Self {
+        let memory = &usage.memory;
+        let is_at_memory_limit = match (memory.total_bytes, memory.limit_bytes) {
+            (Some(total), Some(limit)) => total >= limit / 100 * FULL_PERCENT,
+            _ => false,
+        };
+        Self {
+            pressure: usage.pressure.clone(),
+            is_at_memory_limit,
+        }
+    }
+}
+
+/// Counters of the last [`WINDOW`], by container.
+#[derive(Debug, Default)]
+pub(crate) struct Deprived {
+    last: BTreeMap<ContainerId, (Reading, Averages)>,
+}
+
+#[derive(Copy, Clone, Debug, Default)]
+struct Averages {
+    cpu_some: f64,
+    memory_some: f64,
+    memory_full: f64,
+}
+
+impl Deprived {
+    /// The worst stalls of regular containers: processor, memory. None where nothing is known.
+    pub(crate) fn see(
+        &mut self,
+        sample: &UsageSample,
+        stalls: &BTreeMap<ContainerId, Stalls>,
+    ) -> (Option<Pressure>, Option<Pressure>) {
+        let before = std::mem::take(&mut self.last);
+        for container in sample.containers.iter().filter(|one| !one.is_revocable()) {
+            let (Some(id), Some(at), Some(cpu_time)) =
+                (&container.container, container.at, container.cpu_time)
+            else {
+                continue;
+            };
+            let Some(reading) = stalls.get(id).and_then(|stalls| {
+                Some(Reading {
+                    at,
+                    cpu_time: cpu_time.as_secs_f64(),
+                    cpu_some: stalls.pressure.cpu_some_secs?,
+                    memory_some: stalls.pressure.memory_some_secs.unwrap_or(0.0),
+                    memory_full: stalls.pressure.memory_full_secs.unwrap_or(0.0),
+                    is_at_memory_limit: stalls.is_at_memory_limit,
+                })
+            }) else {
+                continue;
+            };
+            let promised = container.allocated.cpus().map_or(0.0, |cpus| cpus.to_f64());
+            let earlier = before.get(id);
+            if let Some(earlier) = earlier.filter(|(earlier, _)| earlier.is_unchanged(&reading)) {
+                self.last.insert(id.clone(), *earlier);
+                continue;
+            }
+            let averages = match earlier {
+                Some((earlier, averages)) => averages.moved(earlier, &reading, promised),
+                None => Averages::default(),
+            };
+            self.last.insert(id.clone(), (reading, averages));
+        }
+        if self.last.is_empty() {
+            return (None, None);
+        }
+        let worst = |of: fn(&Averages) -> f64| {
+            let all = self.last.values().map(|(_, averages)| of(averages) * 100.0);
+            all.fold(0.0, f64::max)
+        };
+        let cpu = Pressure {
+            some_avg10: worst(|a| a.cpu_some),
+            full_avg10: 0.0,
+        };
+        let memory = Pressure {
+            some_avg10: worst(|a| a.memory_some),
+            full_avg10: worst(|a| a.memory_full),
+        };
+        (Some(cpu), Some(memory))
+    }
+}
+
+impl Averages {
+    /// As the kernel's running averages move.
+    fn moved(self, from: &Reading, to: &Reading, promised: f64) -> Self {
+        let elapsed = to.at.saturating_since(from.at).as_secs_f64();
+        if elapsed <= 0.0 {
+            return self;
+        }
+        let keep = (-elapsed / WINDOW.as_secs_f64()).exp();
+        let rate = |from: f64, to: f64| ((to - from) / elapsed).clamp(0.0, 1.0);
+        let used = (to.cpu_time - from.cpu_time) / elapsed;
+        let is_full = to.is_at_memory_limit;
+        let is_satisfied = used >= promised * SATISFIED;
+        let cpu = if is_satisfied {
+            0.0
+        } else {
+            rate(from.cpu_some, to.cpu_some)
+        };
+        let memory = |from: f64, to: f64| if is_full { 0.0 } else { rate(from, to) };
+        let mix = |old: f64, new: f64| old * keep + new * (1.0 - keep);
+        Self {
+            cpu_some: mix(self.cpu_some, cpu),
+            memory_some: mix(self.memory_some, memory(from.memory_some, to.memory_some)),
+            memory_full: mix(self.memory_full, memory(from.memory_full, to.memory_full)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use meseta_estimators::ContainerUsage;
+    use meseta_resources::{ExecutorId, FrameworkId, Resources, Role};
+
+    fn sample(second: u64, cpus: &str, used: f64) -> UsageSample {
+        let resources = Resources::parse(cpus, &Role::star()).unwrap();
+        let mut container = ContainerUsage::new(
+            FrameworkId::new("f").unwrap(),
+            ExecutorId::new("e").unwrap(),
+            resources,
+        );
+        let at = Moment::ORIGIN + Duration::from_secs(second);
+        container.container = Some(ContainerId::new("c").unwrap());
+        container.at = Some(at);
+        container.cpu_time = Some(Duration::from_secs_f64(used));
+        UsageSample {
+            at,
+            containers: vec![container],
+            ..UsageSample::default()
+        }
+    }
+
+    fn stalled(secs: f64) -> BTreeMap<ContainerId, Stalls> {
+        let pressure = PressureUsage {
+            cpu_some_secs: Some(secs),
+            ..PressureUsage::default()
+        };
+        let stalls = Stalls {
+            pressure,
+            is_at_memory_limit: false,
+        };
+        [(ContainerId::new("c").unwrap(), stalls)].into()
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "small numbers")]
+    fn after_a_minute(cpus: &str, used_per_second: f64) -> f64 {
+        let mut deprived = Deprived::default();
+        let mut last = None;
+        for second in 0..60 {
+            let now = second as f64;
+            (last, _) = deprived.see(
+                &sample(second, cpus, now * used_per_second),
+                &stalled(now * 0.5),
+            );
+        }
+        last.unwrap().some_avg10
+    }
+
+    #[test]
+    fn who_gets_less_than_promised_and_waits_is_deprived() {
+        let value = after_a_minute("cpus:2", 0.6);
+        assert!((49.0..=51.0).contains(&value), "{value}");
+    }
+
+    #[test]
+    fn who_gets_what_was_promised_is_not() {
+        assert_eq!(after_a_minute("cpus:2", 2.0), 0.0);
+        assert_eq!(after_a_minute("cpus:0.5", 1.5), 0.0);
+    }
+
+    #[test]
+    fn without_figures_nothing_is_said() {
+        let mut deprived = Deprived::default();
+        assert_eq!(
+            deprived.see(&sample(1, "cpus:1", 0.0), &BTreeMap::new()),
+            (None, None)
+        );
+    }
+}

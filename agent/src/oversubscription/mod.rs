@@ -1,0 +1,527 @@
+//! Lending what is promised but unused, and taking it back before it hurts: the agent's loops.
+//!
+//! Entered through [`Configured::read`], which refuses what makes no sense, and [`Service::run`]. After
+//! each sweep of the monitor the controller and the estimator are asked and the core is told what they
+//! said; a plug-in is asked by a task of its own. Invariant: no decision is taken here, and nothing
+//! waits for a plug-in.
+
+mod deprived;
+mod host;
+mod modules;
+mod plugin;
+mod sample;
+mod usage;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use meseta_estimators::{
+    ConfigError, ControllerSpec, Estimate, EstimatorSpec, Gate, QosController, ResourceEstimator,
+    UsageSample, Verdict,
+};
+use meseta_resources::{Moment, Resources};
+use tokio::sync::mpsc;
+use tracing::{info, warn};
+
+use crate::checkpoint::{Layout, read_habits, write_habits};
+use crate::core::{Input, Report, Snapshot};
+use crate::flags::Flags;
+use crate::shell::CoreHandle;
+use crate::shell::monitor::{Samples, unix_now};
+use crate::shell::writer::chain;
+use deprived::{Deprived, Stalls};
+use host::HostReader;
+pub use modules::ModulesError;
+pub(crate) use plugin::Role;
+use plugin::{Answer, Failure, Plugin, Question};
+use sample::Clocks;
+
+/// How often what the estimator learned is written.
+const HABITS_INTERVAL: Duration = Duration::from_secs(300);
+/// Answers of plug-ins that may wait: each has one call under way.
+const ANSWERS_MAX: usize = 4;
+/// An answer of a plug-in stands for so long when no other comes.
+const ANSWER_STANDS: Duration = Duration::from_secs(10);
+
+/// Why oversubscription cannot be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum OversubscriptionError {
+    /// `--modules` or `--modules_dir`.
+    #[error(transparent)]
+    Modules(#[from] ModulesError),
+    /// A name or a parameter.
+    #[error("--{flag}: {wrong}")]
+    Config {
+        /// The flag that names the estimator or the controller.
+        flag: &'static str,
+        /// What is wrong.
+        wrong: ConfigError,
+    },
+    /// The address of a plug-in.
+    #[error("--{flag}={address}: {wrong}")]
+    Address {
+        /// The flag.
+        flag: &'static str,
+        /// What was given.
+        address: String,
+        /// What is wrong with it.
+        wrong: String,
+    },
+}
+
+/// One that runs here, or one that another process serves.
+#[derive(Debug)]
+enum Place<T: ?Sized> {
+    Here(Box<T>),
+    There(String),
+}
+
+/// The flags, understood.
+#[derive(Debug)]
+pub(crate) struct Configured {
+    estimator: Place<dyn ResourceEstimator>,
+    controller: Place<dyn QosController>,
+    qos_interval: Duration,
+    host_proc: PathBuf,
+    is_noop: bool,
+}
+
+impl Configured {
+    pub(crate) fn read(flags: &Flags) -> Result<Self, OversubscriptionError> {
+        let modules = modules::read(&flags.modules, flags.modules_dir.as_deref())?;
+        let of_estimator = |wrong| OversubscriptionError::Config {
+            flag: Role::Estimator.as_str(),
+            wrong,
+        };
+        let of_controller = |wrong| OversubscriptionError::Config {
+            flag: Role::Controller.as_str(),
+            wrong,
+        };
+        let estimator = EstimatorSpec::parse(&flags.resource_estimator).map_err(of_estimator)?;
+        let controller = ControllerSpec::parse(&flags.qos_controller).map_err(of_controller)?;
+        let estimator = match estimator {
+            EstimatorSpec::Remote(address) => Place::There(checked(Role::Estimator, address)?),
+            spec => Place::Here(spec.build(&modules).map_err(of_estimator)?),
+        };
+        let controller = match controller {
+            ControllerSpec::Remote(address) => Place::There(checked(Role::Controller, address)?),
+            spec => Place::Here(spec.build(&modules).map_err(of_controller)?),
+        };
+        let is_noop = matches!(&estimator, Place::Here(one) if one.name() == "noop")
+            && matches!(&controller, Place::Here(one) if one.name() == "noop");
+        Ok(Self {
+            estimator,
+            controller,
+            qos_interval: flags.qos_correction_interval_min,
+            host_proc: flags.host_proc.clone(),
+            is_noop,
+        })
+    }
+}
+
+fn checked(role: Role, address: String) -> Result<String, OversubscriptionError> {
+    match plugin::check_address(&address) {
+        Ok(()) => Ok(address),
+        Err(wrong) => Err(OversubscriptionError::Address {
+            flag: role.as_str(),
+            address,
+            wrong,
+        }),
+    }
+}
+
+/// Calls of plug-ins that came to nothing, by plug-in and kind; shared with the metrics.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Failures(Arc<Mutex<BTreeMap<(Role, &'static str), u64>>>);
+
+impl Failures {
+    fn count(&self, role: Role, kind: &'static str) {
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *counts.entry((role, kind)).or_default() += 1;
+    }
+
+    pub(crate) fn counts(&self) -> BTreeMap<(Role, &'static str), u64> {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+}
+
+/// What the loops work with.
+#[derive(Debug)]
+pub(crate) struct Surroundings {
+    pub(crate) core: CoreHandle,
+    pub(crate) samples: Samples,
+    pub(crate) layout: Layout,
+    pub(crate) failures: Failures,
+    pub(crate) enable_cfs: bool,
+}
+
+/// The loops.
+#[derive(Debug)]
+pub(crate) struct Service {
+    around: Surroundings,
+    estimator: Asked<dyn ResourceEstimator>,
+    controller: Asked<dyn QosController>,
+    qos_interval: Duration,
+    last_assessed: Option<Moment>,
+    gate: Gate,
+    host: HostReader,
+    deprived: Deprived,
+    origin: (Instant, Duration),
+    habits_due: Moment,
+    answers: mpsc::Receiver<Answer>,
+}
+
+#[derive(Debug)]
+enum Asked<T: ?Sized> {
+    Here(Box<T>),
+    There { plugin: Plugin, health: Health },
+}
+
+/// When a plug-in answered last, and whether that has been complained of.
+#[derive(Debug, Default)]
+struct Health {
+    answered: Option<Instant>,
+    is_failing: bool,
+    is_expired: bool,
+}
+
+impl Service {
+    /// None where there is nothing to do.
+    pub(crate) fn new(configured: Configured, around: Surroundings) -> Option<Self> {
+        if configured.is_noop {
+            return None;
+        }
+        let (sender, answers) = mpsc::channel(ANSWERS_MAX);
+        let estimator = asked(configured.estimator, Role::Estimator, &sender)?;
+        let controller = asked(configured.controller, Role::Controller, &sender)?;
+        let mut service = Self {
+            around,
+            estimator,
+            controller,
+            qos_interval: configured.qos_interval,
+            last_assessed: None,
+            gate: Gate::Open,
+            host: HostReader::at(&configured.host_proc),
+            deprived: Deprived::default(),
+            origin: (Instant::now(), since_boot()),
+            habits_due: Moment::ORIGIN,
+            answers,
+        };
+        service.restore();
+        Some(service)
+    }
+
+    /// For ever.
+    pub(crate) async fn run(mut self) {
+        if matches!(self.controller, Asked::There { .. }) {
+            // Until it has answered, nobody watches.
+            self.gate = Gate::Closed;
+            self.report(Resources::new(), None, Some(plugin::unwatched()))
+                .await;
+        }
+        loop {
+            tokio::select! {
+                () = self.around.samples.swept() => self.turn().await,
+                Some(answer) = self.answers.recv() => self.answered(answer).await,
+            }
+        }
+    }
+
+    fn clocks(&self) -> Clocks {
+        let (origin, boot) = self.origin;
+        Clocks {
+            boot: boot + origin.elapsed(),
+            unix: unix_now(),
+        }
+    }
+
+    async fn turn(&mut self) {
+        let Some(snapshot) = self.around.core.snapshot().await else {
+            return;
+        };
+        let readings = self.around.samples.last();
+        let reader = self.host.clone();
+        let Ok(host) = tokio::task::spawn_blocking(move || reader.read()).await else {
+            return;
+        };
+        let clocks = self.clocks();
+        // What regular containers wait for is told of containers, which the sample holds.
+        let mut sample = sample::usage_sample(clocks, host, &snapshot, &readings);
+        sample.host = host_of(&sample, &mut self.deprived, &readings);
+        let question = self.question(&sample, &snapshot, &readings);
+        let verdict = self.assess(&sample, question.as_ref());
+        if let Some(verdict) = &verdict {
+            self.gate = verdict.gate();
+        }
+        let estimate = self.estimate(&sample, question.as_ref());
+        self.keep_habits(sample.at);
+        self.report(sample.allocated_revocable(), estimate, verdict)
+            .await;
+        self.expire().await;
+    }
+
+    fn question(
+        &self,
+        sample: &UsageSample,
+        snapshot: &Snapshot,
+        readings: &BTreeMap<meseta_resources::ContainerId, crate::shell::monitor::Sample>,
+    ) -> Option<Question> {
+        let remote = matches!(self.estimator, Asked::There { .. })
+            || matches!(self.controller, Asked::There { .. });
+        remote.then(|| Question {
+            usage: Arc::new(usage::message(
+                sample,
+                snapshot,
+                readings,
+                self.around.enable_cfs,
+            )),
+            allocated: sample.allocated_revocable(),
+        })
+    }
+
+    fn assess(&mut self, sample: &UsageSample, question: Option<&Question>) -> Option<Verdict> {
+        let since = |last| sample.at.saturating_since(last);
+        if self
+            .last_assessed
+            .is_some_and(|last| since(last) < self.qos_interval)
+        {
+            return None;
+        }
+        self.last_assessed = Some(sample.at);
+        match &mut self.controller {
+            Asked::Here(controller) => Some(controller.assess(sample)),
+            Asked::There { plugin, .. } => {
+                plugin.ask(question?.clone());
+                None
+            }
+        }
+    }
+
+    fn estimate(&mut self, sample: &UsageSample, question: Option<&Question>) -> Option<Estimate> {
+        match &mut self.estimator {
+            Asked::Here(estimator) => Some(estimator.estimate(sample, self.gate)),
+            Asked::There { plugin, .. } => {
+                plugin.ask(question?.clone());
+                None
+            }
+        }
+    }
+
+    async fn report(
+        &self,
+        allocated: Resources,
+        estimate: Option<Estimate>,
+        verdict: Option<Verdict>,
+    ) {
+        let report = Report {
+            allocated,
+            estimate,
+            verdict,
+        };
+        self.around
+            .core
+            .tell(Input::Oversubscription(Box::new(report)))
+            .await;
+    }
+
+    async fn answered(&mut self, answer: Answer) {
+        match answer {
+            Answer::Estimate(outcome) => {
+                note(
+                    &mut self.estimator,
+                    Role::Estimator,
+                    &outcome,
+                    &self.around.failures,
+                );
+                match outcome {
+                    Ok((allocated, mut estimate)) => {
+                        if self.gate == Gate::Closed {
+                            estimate.oversubscribable = Some(Resources::new());
+                        }
+                        self.report(allocated, Some(estimate), None).await;
+                    }
+                    Err(failure) => self.lend_nothing(&failure.why).await,
+                }
+            }
+            Answer::Verdict(outcome) => {
+                note(
+                    &mut self.controller,
+                    Role::Controller,
+                    &outcome,
+                    &self.around.failures,
+                );
+                if let Ok(verdict) = outcome {
+                    self.gate = verdict.gate();
+                    self.report(self.allocated().await, None, Some(verdict))
+                        .await;
+                }
+            }
+        }
+    }
+
+    /// What revocable work holds now.
+    async fn allocated(&self) -> Resources {
+        match self.around.core.snapshot().await {
+            Some(snapshot) => snapshot.allocated().revocable().unallocate(),
+            None => Resources::new(),
+        }
+    }
+
+    async fn lend_nothing(&self, why: &str) {
+        let estimate = Estimate {
+            oversubscribable: Some(Resources::new()),
+            held_back: Some(format!("the resource estimator does not answer: {why}")),
+            ..Estimate::default()
+        };
+        self.report(self.allocated().await, Some(estimate), None)
+            .await;
+    }
+
+    /// A plug-in that never answers gets no say: nothing is lent by it, nothing held back.
+    async fn expire(&mut self) {
+        let is_old = |health: &Health| {
+            let since = health
+                .answered
+                .map_or(self.origin.0.elapsed(), |at| at.elapsed());
+            since > ANSWER_STANDS && !health.is_expired
+        };
+        let controller = match &mut self.controller {
+            Asked::There { health, .. } if is_old(health) => {
+                health.is_expired = true;
+                true
+            }
+            _ => false,
+        };
+        if controller {
+            // Work is let go; lending goes on only with somebody who watches over it.
+            self.gate = Gate::Closed;
+            self.report(self.allocated().await, None, Some(plugin::unwatched()))
+                .await;
+        }
+    }
+
+    fn restore(&mut self) {
+        let Asked::Here(estimator) = &mut self.estimator else {
+            return;
+        };
+        let (origin, boot) = self.origin;
+        let now = Moment::ORIGIN + boot + origin.elapsed();
+        self.habits_due = now + HABITS_INTERVAL;
+        let habits = match read_habits(&self.around.layout) {
+            Ok(Some(habits)) => habits,
+            Ok(None) => return,
+            Err(error) => return warn!(error = %chain(&error), "what was learned of usage is lost"),
+        };
+        match estimator.restore(now, &habits) {
+            Ok(()) => info!(
+                estimator = estimator.name(),
+                "took up what was learned of usage"
+            ),
+            // Another estimator's, most likely.
+            Err(error) => info!(%error, "what was learned of usage is of no use"),
+        }
+    }
+
+    fn keep_habits(&mut self, now: Moment) {
+        let Asked::Here(estimator) = &self.estimator else {
+            return;
+        };
+        if now < self.habits_due {
+            return;
+        }
+        self.habits_due = now + HABITS_INTERVAL;
+        let habits = estimator.checkpoint(now);
+        if habits.is_empty() {
+            return;
+        }
+        let layout = self.around.layout.clone();
+        tokio::task::spawn_blocking(move || {
+            if let Err(error) = write_habits(&layout, &habits) {
+                warn!(error = %chain(&error), "failed to keep what was learned of usage");
+            }
+        });
+    }
+}
+
+fn asked<T: ?Sized>(
+    place: Place<T>,
+    role: Role,
+    answers: &mpsc::Sender<Answer>,
+) -> Option<Asked<T>> {
+    match place {
+        Place::Here(one) => Some(Asked::Here(one)),
+        Place::There(address) => match Plugin::start(role, &address, answers.clone()) {
+            Ok(plugin) => {
+                info!(plugin = role.as_str(), address, "asking a plug-in");
+                let health = Health::default();
+                Some(Asked::There { plugin, health })
+            }
+            Err(error) => {
+                warn!(address, error = %chain(&error), "the plug-in cannot be asked");
+                None
+            }
+        },
+    }
+}
+
+/// Remembers how a call went, and complains once when plug-ins begin to fail.
+fn note<T: ?Sized, A>(
+    asked: &mut Asked<T>,
+    role: Role,
+    outcome: &Result<A, Failure>,
+    failures: &Failures,
+) {
+    let Asked::There { health, .. } = asked else {
+        return;
+    };
+    let plugin = role.as_str();
+    match outcome {
+        Ok(_) => {
+            if std::mem::take(&mut health.is_failing) {
+                info!(plugin, "the plug-in answers again");
+            }
+            health.answered = Some(Instant::now());
+            health.is_expired = false;
+        }
+        Err(failure) => {
+            failures.count(role, failure.kind);
+            if !std::mem::replace(&mut health.is_failing, true) {
+                warn!(
+                    plugin,
+                    kind = failure.kind,
+                    why = failure.why,
+                    "the plug-in gives no answer"
+                );
+            }
+        }
+    }
+}
+
+fn host_of(
+    sample: &UsageSample,
+    deprived: &mut Deprived,
+    readings: &BTreeMap<meseta_resources::ContainerId, crate::shell::monitor::Sample>,
+) -> meseta_estimators::HostUsage {
+    let stalls = readings.iter();
+    let stalls = stalls.map(|(id, reading)| (id.clone(), Stalls::of(&reading.usage)));
+    let (cpu, memory) = deprived.see(sample, &stalls.collect());
+    meseta_estimators::HostUsage {
+        regular_cpu_pressure: cpu,
+        regular_memory_pressure: memory,
+        ..sample.host.clone()
+    }
+}
+
+/// Time since the machine was booted, which process start times count from.
+fn since_boot() -> Duration {
+    use procfs::Current as _;
+    match procfs::Uptime::current() {
+        Ok(uptime) => uptime.uptime_duration(),
+        Err(_) => Duration::ZERO,
+    }
+}

@@ -1,0 +1,399 @@
+//! Estimators and controllers in other processes, over gRPC.
+//!
+//! Each has a task of its own that calls it with the newest sample, one call at a time, each with a
+//! deadline. The answers come back through a channel, checked: what makes no sense is no answer.
+//! Invariant: nothing here waits for a plug-in but its own task.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use meseta_estimators::{Action, Correction, Estimate, Explanation, Throttle, Unit, Verdict};
+use meseta_proto::convert;
+use meseta_proto::meseta::v1 as wire;
+use meseta_proto::meseta::v1::qo_s_controller_client::QoSControllerClient;
+use meseta_proto::meseta::v1::resource_estimator_client::ResourceEstimatorClient;
+use meseta_resources::{ContainerId, ExecutorId, FrameworkId, Resources};
+use tokio::sync::{mpsc, watch};
+use tonic::transport::{Channel, Endpoint};
+
+/// From the sample to the answer.
+const DEADLINE: Duration = Duration::from_secs(2);
+/// Largest answer taken.
+const ANSWER_BYTES_MAX: usize = 1 << 20;
+/// Corrections in one answer; more are garbage.
+const CORRECTIONS_MAX: usize = 4096;
+/// How much of a plug-in's own words is kept.
+const REASON_CHARS_MAX: usize = 512;
+/// The detector that corrections of plug-ins are counted under.
+pub(crate) const DETECTOR: &str = "plugin";
+
+/// Which plug-in.
+#[derive(Copy, Clone, Debug, Eq, PartialEq, Ord, PartialOrd)]
+pub(crate) enum Role {
+    /// `--resource_estimator`.
+    Estimator,
+    /// `--qos_controller`.
+    Controller,
+}
+
+impl Role {
+    /// As in metrics and logs.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Estimator => "resource_estimator",
+            Self::Controller => "qos_controller",
+        }
+    }
+}
+
+/// Why there is no answer.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Failure {
+    /// For metrics.
+    pub(crate) kind: &'static str,
+    /// For people.
+    pub(crate) why: String,
+}
+
+impl Failure {
+    fn garbage(why: impl Into<String>) -> Self {
+        Self {
+            kind: "garbage",
+            why: why.into(),
+        }
+    }
+
+    fn of(status: &tonic::Status) -> Self {
+        let kind = match status.code() {
+            tonic::Code::Unavailable => "unreachable",
+            tonic::Code::DeadlineExceeded | tonic::Code::Cancelled => "deadline",
+            tonic::Code::OutOfRange | tonic::Code::Internal => "garbage",
+            _ => "refused",
+        };
+        Self {
+            kind,
+            why: format!("{}: {}", status.code(), status.message()),
+        }
+    }
+
+    fn late() -> Self {
+        Self {
+            kind: "deadline",
+            why: format!("no answer within {DEADLINE:?}"),
+        }
+    }
+}
+
+/// What a plug-in is asked about.
+#[derive(Clone, Debug)]
+pub(crate) struct Question {
+    pub(crate) usage: Arc<wire::Usage>,
+    /// What revocable work held then.
+    pub(crate) allocated: Resources,
+}
+
+/// What a plug-in answered.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    Estimate(Result<(Resources, Estimate), Failure>),
+    Verdict(Result<Verdict, Failure>),
+}
+
+/// A plug-in that is asked about the newest sample whenever it is idle.
+#[derive(Debug)]
+pub(crate) struct Plugin {
+    question: watch::Sender<Option<Question>>,
+}
+
+impl Plugin {
+    pub(crate) fn start(
+        role: Role,
+        address: &str,
+        answers: mpsc::Sender<Answer>,
+    ) -> Result<Self, tonic::transport::Error> {
+        let endpoint = Endpoint::from_shared(address.to_owned())?.connect_timeout(DEADLINE);
+        let channel = endpoint.connect_lazy();
+        let (question, questions) = watch::channel(None);
+        match role {
+            Role::Estimator => tokio::spawn(ask_estimator(channel, questions, answers)),
+            Role::Controller => tokio::spawn(ask_controller(channel, questions, answers)),
+        };
+        Ok(Self { question })
+    }
+
+    /// Puts a newer question in the place of the one that waits.
+    pub(crate) fn ask(&self, question: Question) {
+        self.question.send_replace(Some(question));
+    }
+}
+
+/// Whether this can be a plug-in's address.
+pub(crate) fn check_address(address: &str) -> Result<(), String> {
+    if address.starts_with("https://") {
+        return Err("plug-ins are reached over unix:///path.sock or http://host:port".to_owned());
+    }
+    if let Some(path) = address.strip_prefix("unix://")
+        && !path.starts_with('/')
+    {
+        return Err(format!(
+            "{path:?} is not an absolute path: give unix:///path.sock"
+        ));
+    }
+    Endpoint::from_shared(address.to_owned())
+        .map(drop)
+        .map_err(|error| format!("it is no address: {error}"))
+}
+
+async fn next(questions: &mut watch::Receiver<Option<Question>>) -> Option<Question> {
+    loop {
+        questions.changed().await.ok()?;
+        let question = questions.borrow_and_update().clone();
+        if question.is_some() {
+            return question;
+        }
+    }
+}
+
+fn request(question: &Question) -> tonic::Request<wire::Usage> {
+    let mut request = tonic::Request::new((*question.usage).clone());
+    request.set_timeout(DEADLINE);
+    request
+}
+
+async fn ask_estimator(
+    channel: Channel,
+    mut questions: watch::Receiver<Option<Question>>,
+    answers: mpsc::Sender<Answer>,
+) {
+    let mut client =
+        ResourceEstimatorClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX);
+    while let Some(question) = next(&mut questions).await {
+        let called = tokio::time::timeout(DEADLINE, client.estimate(request(&question))).await;
+        let answer = match called {
+            Err(_) => Err(Failure::late()),
+            Ok(Err(status)) => Err(Failure::of(&status)),
+            Ok(Ok(response)) => estimate(&response.into_inner()),
+        };
+        let answer = answer.map(|estimate| (question.allocated, estimate));
+        if answers.send(Answer::Estimate(answer)).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn ask_controller(
+    channel: Channel,
+    mut questions: watch::Receiver<Option<Question>>,
+    answers: mpsc::Sender<Answer>,
+) {
+    let mut client = QoSControllerClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX);
+    while let Some(question) = next(&mut questions).await {
+        let called = tokio::time::timeout(DEADLINE, client.correct(request(&question))).await;
+        let answer = match called {
+            Err(_) => Err(Failure::late()),
+            Ok(Err(status)) => Err(Failure::of(&status)),
+            Ok(Ok(response)) => verdict(response.into_inner()),
+        };
+        if answers.send(Answer::Verdict(answer)).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Reads an estimate, or says what is wrong with it.
+fn estimate(answer: &wire::Oversubscribable) -> Result<Estimate, Failure> {
+    let resources = convert::resources(&answer.resources)
+        .map_err(|error| Failure::garbage(error.to_string()))?;
+    for resource in &resources {
+        let wrong = if resource.is_reserved() {
+            "is reserved"
+        } else if resource.is_persistent_volume() {
+            "is a persistent volume"
+        } else if !resource.is_revocable() {
+            "is not marked as revocable"
+        } else {
+            continue;
+        };
+        return Err(Failure::garbage(format!("{resource} {wrong}")));
+    }
+    Ok(Estimate {
+        oversubscribable: Some(resources),
+        ..Estimate::default()
+    })
+}
+
+/// Reads corrections, or says what is wrong with them.
+fn verdict(answer: wire::Corrections) -> Result<Verdict, Failure> {
+    if answer.corrections.len() > CORRECTIONS_MAX {
+        return Err(Failure::garbage(format!(
+            "more than {CORRECTIONS_MAX} corrections"
+        )));
+    }
+    let throttle = match answer.throttle_cpus {
+        None => None,
+        Some(cpus) if cpus.is_finite() && cpus > 0.0 => Some(Throttle {
+            cpus,
+            why: explanation(""),
+        }),
+        Some(cpus) => return Err(Failure::garbage(format!("a throttle of {cpus} cpus"))),
+    };
+    let corrections = answer.corrections.into_iter().map(correction);
+    Ok(Verdict {
+        stop_offering: answer.stop_offering.map(|why| explanation(&why)),
+        throttle,
+        corrections: corrections.collect::<Result<_, _>>()?,
+        ..Verdict::default()
+    })
+}
+
+fn correction(correction: wire::QoSCorrection) -> Result<Correction, Failure> {
+    use wire::qo_s_correction::Type;
+    let action = match Type::try_from(correction.r#type) {
+        Ok(Type::Kill) => Action::Kill,
+        Ok(Type::Freeze) => Action::Freeze,
+        Ok(Type::Thaw) => Action::Thaw,
+        Ok(Type::Unknown) | Err(_) => {
+            return Err(Failure::garbage(format!(
+                "a correction of type {}",
+                correction.r#type
+            )));
+        }
+    };
+    let bad = |error: &dyn std::fmt::Display| Failure::garbage(format!("a correction: {error}"));
+    let named = correction.kill;
+    let container = named.container_id.map(|id| ContainerId::new(&id.value));
+    Ok(Correction {
+        action,
+        framework: FrameworkId::new(&named.framework_id.value).map_err(|error| bad(&error))?,
+        executor: ExecutorId::new(&named.executor_id.value).map_err(|error| bad(&error))?,
+        container: container.transpose().map_err(|error| bad(&error))?,
+        why: explanation(correction.reason.as_deref().unwrap_or_default()),
+    })
+}
+
+/// What stands when the controller has been silent for too long: nobody is held back by what it once
+/// said, and nothing is lent unwatched.
+pub(crate) fn unwatched() -> Verdict {
+    Verdict {
+        stop_offering: Some(explanation("the QoS controller does not answer")),
+        ..Verdict::default()
+    }
+}
+
+/// The plug-in's own words, cut to a length and without what would spoil a log.
+fn explanation(words: &str) -> Explanation {
+    let words: String = words
+        .chars()
+        .map(|one| if one.is_control() { ' ' } else { one })
+        .take(REASON_CHARS_MAX)
+        .collect();
+    Explanation {
+        detector: DETECTOR,
+        value: 0.0,
+        threshold: 0.0,
+        unit: Unit::Share,
+        held: Duration::ZERO,
+        gap: None,
+        victim: None,
+        words: (!words.is_empty()).then_some(words),
+    }
+}
+
+#[cfg(test)]
+mod serving;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use meseta_proto::mesos::v1 as pb;
+
+    fn cpus(value: f64) -> pb::Resource {
+        pb::Resource {
+            name: "cpus".to_owned(),
+            r#type: pb::value::Type::Scalar.into(),
+            scalar: Some(pb::value::Scalar { value }),
+            revocable: Some(pb::resource::RevocableInfo {}),
+            ..pb::Resource::default()
+        }
+    }
+
+    fn read(resource: pb::Resource) -> Result<Estimate, Failure> {
+        estimate(&wire::Oversubscribable {
+            resources: vec![resource],
+        })
+    }
+
+    #[test]
+    fn what_cannot_be_lent_is_garbage() {
+        let lent = read(cpus(2.5)).unwrap().oversubscribable.unwrap();
+        assert_eq!(lent.revocable().cpus().unwrap().to_f64(), 2.5);
+        let regular = pb::Resource {
+            revocable: None,
+            ..cpus(1.0)
+        };
+        let reserved = pb::Resource {
+            reservations: vec![pb::resource::ReservationInfo {
+                r#type: Some(pb::resource::reservation_info::Type::Static.into()),
+                role: Some("ads".to_owned()),
+                ..pb::resource::ReservationInfo::default()
+            }],
+            ..cpus(1.0)
+        };
+        for bad in [
+            cpus(-1.0),
+            cpus(f64::INFINITY),
+            cpus(f64::NAN),
+            regular,
+            reserved,
+        ] {
+            let failure = read(bad.clone()).unwrap_err();
+            assert_eq!(failure.kind, "garbage", "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn corrections_are_checked() {
+        let kill = |framework: &str, kind: i32| wire::QoSCorrection {
+            r#type: kind,
+            kill: wire::qo_s_correction::Kill {
+                framework_id: pb::FrameworkId {
+                    value: framework.to_owned(),
+                },
+                executor_id: pb::ExecutorId {
+                    value: "e".to_owned(),
+                },
+                container_id: None,
+            },
+            reason: Some("too\nloud".to_owned()),
+        };
+        let read = |one| {
+            verdict(wire::Corrections {
+                corrections: vec![one],
+                ..Default::default()
+            })
+        };
+        let good = read(kill("f", 1)).unwrap();
+        assert_eq!(good.corrections[0].action, Action::Kill);
+        assert!(good.corrections[0].why.to_string().contains("too loud"));
+        for bad in [kill("f", 0), kill("f", 77), kill("../f", 1), kill("", 1)] {
+            assert_eq!(read(bad).unwrap_err().kind, "garbage");
+        }
+        for cpus in [-1.0, f64::NAN, f64::INFINITY, 0.0] {
+            let answer = wire::Corrections {
+                throttle_cpus: Some(cpus),
+                ..Default::default()
+            };
+            assert_eq!(verdict(answer).unwrap_err().kind, "garbage");
+        }
+    }
+
+    #[test]
+    fn addresses_are_checked() {
+        for good in ["unix:///run/e.sock", "http://127.0.0.1:9000"] {
+            assert_eq!(check_address(good), Ok(()));
+        }
+        for bad in ["unix://e.sock", "https://host:1", "http://a b"] {
+            assert!(check_address(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Plug-ins that answer, hang, fail, speak nonsense or are not there, over a real socket.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use meseta_proto::meseta::v1 as wire;
+use meseta_proto::meseta::v1::resource_estimator_server::{
+    ResourceEstimator, ResourceEstimatorServer,
+};
+use meseta_proto::mesos::v1 as pb;
+use meseta_resources::Resources;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status};
+
+use super::{Answer, Failure, Plugin, Question, Role};
+
+/// Much longer than any deadline here.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[derive(Copy, Clone, Debug)]
+enum Manner {
+    Lends(f64),
+    Hangs,
+    Refuses,
+}
+
+#[tonic::async_trait]
+impl ResourceEstimator for Manner {
+    async fn estimate(
+        &self,
+        _request: Request<wire::Usage>,
+    ) -> Result<Response<wire::Oversubscribable>, Status> {
+        let value = match *self {
+            Self::Lends(value) => value,
+            Self::Hangs => std::future::pending().await,
+            Self::Refuses => return Err(Status::failed_precondition("not today")),
+        };
+        let cpus = pb::Resource {
+            name: "cpus".to_owned(),
+            r#type: pb::value::Type::Scalar.into(),
+            scalar: Some(pb::value::Scalar { value }),
+            revocable: Some(pb::resource::RevocableInfo {}),
+            ..pb::Resource::default()
+        };
+        let resources = vec![cpus];
+        Ok(Response::new(wire::Oversubscribable { resources }))
+    }
+}
+
+fn serve(socket: &Path, manner: Manner) -> tokio::task::JoinHandle<()> {
+    let _ = std::fs::remove_file(socket);
+    let listener = tokio::net::UnixListener::bind(socket).unwrap();
+    let (connections, queue) = mpsc::channel(1);
+    tokio::spawn(async move {
+        let serving = tonic::transport::Server::builder()
+            .add_service(ResourceEstimatorServer::new(manner))
+            .serve_with_incoming(ReceiverStream::new(queue));
+        tokio::pin!(serving);
+        loop {
+            tokio::select! {
+                _ = &mut serving => return,
+                Ok((connection, _)) = listener.accept() => {
+                    let _ = connections.send(Ok::<_, std::io::Error>(connection)).await;
+                }
+            }
+        }
+    })
+}
+
+fn question() -> Question {
+    let resources = pb::ResourceUsage::default();
+    Question {
+        usage: Arc::new(wire::Usage {
+            timestamp: 1.0,
+            resources,
+            host: None,
+        }),
+        allocated: Resources::new(),
+    }
+}
+
+struct Asked {
+    plugin: Plugin,
+    answers: mpsc::Receiver<Answer>,
+}
+
+impl Asked {
+    fn at(socket: &Path) -> Self {
+        let (sender, answers) = mpsc::channel(4);
+        let address = format!("unix://{}", socket.display());
+        let plugin = Plugin::start(Role::Estimator, &address, sender).unwrap();
+        Self { plugin, answers }
+    }
+
+    async fn lends(&mut self) -> Result<f64, Failure> {
+        self.plugin.ask(question());
+        let answer = tokio::time::timeout(PATIENCE, self.answers.recv()).await;
+        let Answer::Estimate(outcome) = answer.expect("in time").expect("an answer") else {
+            panic!("an estimator gave a verdict");
+        };
+        let (_, estimate) = outcome?;
+        let free = estimate.oversubscribable.expect("something");
+        Ok(free.revocable().cpus().map_or(0.0, |cpus| cpus.to_f64()))
+    }
+}
+
+#[tokio::test]
+async fn a_plug_in_that_comes_goes_and_comes_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("plugin.sock");
+    let mut asked = Asked::at(&socket);
+    assert_eq!(asked.lends().await.unwrap_err().kind, "unreachable");
+    let serving = serve(&socket, Manner::Lends(2.5));
+    assert_eq!(asked.lends().await, Ok(2.5));
+    serving.abort();
+    let _ = serving.await;
+    let failure = asked.lends().await.unwrap_err();
+    assert_ne!(failure.kind, "garbage", "{failure:?}");
+    let _serving = serve(&socket, Manner::Lends(1.5));
+    // The first call may still meet the old connection.
+    let mut lends = asked.lends().await;
+    if lends.is_err() {
+        lends = asked.lends().await;
+    }
+    assert_eq!(lends, Ok(1.5));
+}
+
+#[tokio::test]
+async fn one_that_hangs_is_given_up_and_asked_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("plugin.sock");
+    let _serving = serve(&socket, Manner::Hangs);
+    let mut asked = Asked::at(&socket);
+    assert_eq!(asked.lends().await.unwrap_err().kind, "deadline");
+}
+
+#[tokio::test]
+async fn errors_and_nonsense_are_no_answers() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("plugin.sock");
+    for (manner, kind) in [
+        (Manner::Refuses, "refused"),
+        (Manner::Lends(-1.0), "garbage"),
+        (Manner::Lends(f64::INFINITY), "garbage"),
+        (Manner::Lends(f64::NAN), "garbage"),
+    ] {
+        let serving = serve(&socket, manner);
+        let failure = Asked::at(&socket).lends().await.unwrap_err();
+        assert_eq!(failure.kind, kind, "{manner:?}: {failure:?}");
+        serving.abort();
+        let _ = serving.await;
+    }
+}

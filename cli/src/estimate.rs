@@ -1,0 +1,144 @@
+//! `meseta estimate replay`: what each estimator would have lent on recorded usage, and how often wrongly.
+//!
+//! Speaks to no daemon: the estimators are the agent's own, fed with the samples that it would have made.
+
+mod picture;
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::{Args, Subcommand};
+use meseta_estimators::replay::{Score, Trace, course, judge, lineup, machines, mean, table};
+
+/// Bytes of one file of a trace.
+const FILE_BYTES_MAX: u64 = 1 << 30;
+const MACHINES_MAX: usize = 1000;
+const SEEDS_MAX: usize = 100;
+
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Deal the tasks of traces out to machines and let every estimator watch them.
+    Replay(Replay),
+}
+
+#[derive(Debug, Args)]
+struct Replay {
+    /// CSV files of usage with a line of limits, or folders with `cpu_mhz_5min.csv` and `vms.csv`.
+    #[arg(required = true, value_name = "TRACE")]
+    traces: Vec<PathBuf>,
+    /// Machines that the tasks of a trace are dealt out to.
+    #[arg(long, default_value_t = 12, value_parser = clap::value_parser!(u16).range(1..))]
+    machines: u16,
+    /// Tasks on each machine.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..))]
+    size: u16,
+    /// By which chance they are dealt out, each time anew.
+    #[arg(long, default_value = "1,2,3", value_delimiter = ',')]
+    seeds: Vec<u64>,
+    /// Judge the tasks of even and of odd number apart as well.
+    #[arg(long)]
+    halves: bool,
+    /// Draw the first machine of the first seed into this file, as SVG.
+    #[arg(long, value_name = "FILE")]
+    picture: Option<PathBuf>,
+}
+
+pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
+    let What::Replay(options) = &options.what;
+    anyhow::ensure!(
+        usize::from(options.machines) <= MACHINES_MAX && options.seeds.len() <= SEEDS_MAX,
+        "at most {MACHINES_MAX} machines and {SEEDS_MAX} seeds are judged"
+    );
+    for path in &options.traces {
+        let trace = load(path)?;
+        let (tasks, steps) = (trace.tasks(), trace.len());
+        put(&format!(
+            "# {}: {tasks} tasks, {steps} steps\n",
+            path.display()
+        ));
+        let all: Vec<usize> = (0..trace.tasks()).collect();
+        judge_pool(options, &trace, "all tasks", &all);
+        if options.halves {
+            let half = |rest| {
+                all.iter()
+                    .copied()
+                    .filter(|task| task % 2 == rest)
+                    .collect::<Vec<_>>()
+            };
+            judge_pool(options, &trace, "tasks of even number", &half(0));
+            judge_pool(options, &trace, "tasks of odd number", &half(1));
+        }
+    }
+    if let (Some(file), Some(path)) = (&options.picture, options.traces.first()) {
+        draw(options, &load(path)?, file)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn judge_pool(options: &Replay, trace: &Trace, name: &str, pool: &[usize]) {
+    let (count, size) = (usize::from(options.machines), usize::from(options.size));
+    let scores = |seed: &u64| judge(trace, &machines(pool, count, size, *seed), lineup);
+    let each: Vec<Vec<Score>> = options.seeds.iter().map(scores).collect();
+    put(&format!(
+        "## {name}: {count} machines of {size}, seeds {:?}\n",
+        options.seeds
+    ));
+    put(&table(&mean(&each)));
+    let by_seed = options.seeds.iter().zip(&each).flat_map(|(seed, scores)| {
+        let ours = scores
+            .iter()
+            .filter(|score| score.name.contains("**slack**"));
+        ours.map(move |score| Score {
+            name: format!("{}, seed {seed}", score.name),
+            ..score.clone()
+        })
+    });
+    put(&table(&by_seed.collect::<Vec<_>>()));
+}
+
+fn draw(options: &Replay, trace: &Trace, file: &Path) -> anyhow::Result<()> {
+    let all: Vec<usize> = (0..trace.tasks()).collect();
+    let seed = options.seeds.first().copied().unwrap_or(1);
+    let machines = machines(&all, 1, usize::from(options.size), seed);
+    let tasks = machines.first().context("there is no machine to draw")?;
+    let course = course(trace, tasks, lineup);
+    let picture = picture::svg(&course, trace.step());
+    std::fs::write(file, picture).with_context(|| format!("failed to write {}", file.display()))?;
+    put(&format!("drawn: {}", file.display()));
+    Ok(())
+}
+
+fn load(path: &Path) -> anyhow::Result<Trace> {
+    let parsed = if path.is_dir() {
+        let usage = read(&path.join("cpu_mhz_5min.csv"))?;
+        let limits = read(&path.join("vms.csv"))?;
+        Trace::parse(&usage, Some(&limits))
+    } else {
+        Trace::parse(&read(path)?, None)
+    };
+    parsed.with_context(|| format!("{} is not a trace", path.display()))
+}
+
+fn read(path: &Path) -> anyhow::Result<String> {
+    let failed = || format!("failed to read {}", path.display());
+    let size = std::fs::metadata(path).with_context(failed)?.len();
+    anyhow::ensure!(
+        size <= FILE_BYTES_MAX,
+        "{} is larger than 1 GiB",
+        path.display()
+    );
+    std::fs::read_to_string(path).with_context(failed)
+}
+
+/// A reader that went away (`| head`) is no error.
+fn put(text: &str) {
+    let _ = writeln!(std::io::stdout().lock(), "{text}");
+}

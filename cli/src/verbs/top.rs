@@ -1,0 +1,255 @@
+//! `meseta top`: allocated, used, slack and revocable cpus and memory, by agent and executor.
+//!
+//! The agents are asked themselves, twice within a second: what is used is what came in between.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::Value;
+
+use super::{MasterFlag, items, server, table, text};
+
+/// Agents that are asked; the rest are named.
+const AGENTS_MAX: usize = 100;
+const BYTES_PER_MB: f64 = 1024.0 * 1024.0;
+
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    #[command(flatten)]
+    master: MasterFlag,
+    /// Time between the two looks.
+    #[arg(long, default_value = "2secs", value_parser = meseta_resources::parse_duration)]
+    interval: Duration,
+    /// Print JSON instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+/// One line of the table.
+#[derive(Debug, Default, PartialEq)]
+struct Row {
+    agent: String,
+    executor: String,
+    allocated: f64,
+    used: Option<f64>,
+    revocable: f64,
+    mem_allocated: f64,
+    mem_used: Option<f64>,
+}
+
+impl Row {
+    /// Promised and not used: of regular work only.
+    fn slack(&self) -> Option<f64> {
+        let promised = self.allocated - self.revocable;
+        (promised > 0.0).then_some(())?;
+        self.used.map(|used| (promised - used).max(0.0))
+    }
+}
+
+pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
+    let agents = server::get_json(&options.master.master, "/slaves")?;
+    let agents: Vec<(String, String)> = items(&agents, "slaves")
+        .iter()
+        .take(AGENTS_MAX)
+        .filter_map(|agent| {
+            let (_, address) = agent.get("pid")?.as_str()?.rsplit_once('@')?;
+            Some((text(agent, "id"), address.to_owned()))
+        })
+        .collect();
+    let look = || -> BTreeMap<String, Value> {
+        let all = agents.iter().filter_map(|(id, address)| {
+            let statistics = server::get_json(address, "/monitor/statistics").ok()?;
+            Some((id.clone(), statistics))
+        });
+        all.collect()
+    };
+    let before = look();
+    std::thread::sleep(options.interval);
+    let after = look();
+    let mut rows = Vec::new();
+    for (id, address) in &agents {
+        let Ok(state) = server::get_json(address, "/state") else {
+            eprintln!("meseta: agent {id} at {address} does not answer");
+            continue;
+        };
+        let empty = Value::Null;
+        let readings = (
+            before.get(id).unwrap_or(&empty),
+            after.get(id).unwrap_or(&empty),
+        );
+        rows.extend(rows_of(id, &state, readings));
+    }
+    if options.json {
+        table::print_json(&Value::Array(rows.iter().map(as_json).collect()))?;
+    } else {
+        print(&rows);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The agent itself first, then its executors.
+fn rows_of(id: &str, state: &Value, (before, after): (&Value, &Value)) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for framework in items(state, "frameworks") {
+        for executor in items(framework, "executors") {
+            let name = text(executor, "id");
+            let framework = text(framework, "id");
+            let reading = |all: &Value| find(all, &framework, &name);
+            let (first, last) = (reading(before), reading(after));
+            let revocable = amount(executor, "resources", "cpus_revocable");
+            rows.push(Row {
+                agent: id.to_owned(),
+                executor: name,
+                allocated: amount(executor, "resources", "cpus") + revocable,
+                used: first
+                    .zip(last.as_ref())
+                    .and_then(|(first, last)| rate(&first, last)),
+                revocable,
+                mem_allocated: amount(executor, "resources", "mem")
+                    + amount(executor, "resources", "mem_revocable"),
+                mem_used: last.and_then(|last| {
+                    last.get("mem_rss_bytes")?
+                        .as_f64()
+                        .map(|bytes| bytes / BYTES_PER_MB)
+                }),
+            });
+        }
+    }
+    let sum = |of: fn(&Row) -> f64| rows.iter().map(of).sum::<f64>();
+    let total = Row {
+        agent: id.to_owned(),
+        executor: "(all)".to_owned(),
+        allocated: sum(|row| row.allocated),
+        used: Some(sum(|row| row.used.unwrap_or(0.0))),
+        revocable: amount(state, "oversubscribed_resources", "cpus_revocable"),
+        mem_allocated: sum(|row| row.mem_allocated),
+        mem_used: Some(sum(|row| row.mem_used.unwrap_or(0.0))),
+    };
+    rows.insert(0, total);
+    rows
+}
+
+fn find(all: &Value, framework: &str, executor: &str) -> Option<Value> {
+    let is = |one: &&Value| {
+        one.get("framework_id").and_then(Value::as_str) == Some(framework)
+            && one.get("executor_id").and_then(Value::as_str) == Some(executor)
+    };
+    all.as_array()?.iter().find(is)?.get("statistics").cloned()
+}
+
+/// Processors used between two readings; none if they are one.
+fn rate(first: &Value, last: &Value) -> Option<f64> {
+    let number = |reading: &Value, key: &str| reading.get(key).and_then(Value::as_f64);
+    let spent = |reading: &Value| {
+        Some(number(reading, "cpus_user_time_secs")? + number(reading, "cpus_system_time_secs")?)
+    };
+    let elapsed = number(last, "timestamp")? - number(first, "timestamp")?;
+    let spent = spent(last)? - spent(first)?;
+    (elapsed > 0.0).then(|| (spent / elapsed).max(0.0))
+}
+
+fn amount(body: &Value, group: &str, key: &str) -> f64 {
+    body.get(group)
+        .and_then(|group| group.get(key))
+        .and_then(Value::as_f64)
+        .unwrap_or(0.0)
+}
+
+fn print(rows: &[Row]) {
+    let headings = [
+        "AGENT",
+        "EXECUTOR",
+        "CPUS ALLOCATED",
+        "USED",
+        "SLACK",
+        "REVOCABLE",
+        "MEM MB ALLOCATED",
+        "USED",
+    ];
+    let number = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.2}"));
+    let cells = rows.iter().map(|row| {
+        vec![
+            row.agent.clone(),
+            row.executor.clone(),
+            number(Some(row.allocated)),
+            number(row.used),
+            number(slack(row, rows)),
+            number(Some(row.revocable)),
+            format!("{:.0}", row.mem_allocated),
+            row.mem_used
+                .map_or("-".to_owned(), |used| format!("{used:.0}")),
+        ]
+    });
+    table::print(&headings, cells.collect());
+}
+
+/// That of an agent is that of its executors together.
+fn slack(row: &Row, rows: &[Row]) -> Option<f64> {
+    if row.executor != "(all)" {
+        return row.slack();
+    }
+    let own = rows
+        .iter()
+        .filter(|one| one.agent == row.agent && one.executor != "(all)");
+    Some(own.filter_map(Row::slack).sum())
+}
+
+fn as_json(row: &Row) -> Value {
+    serde_json::json!({
+        "agent": row.agent,
+        "executor": row.executor,
+        "cpus_allocated": row.allocated,
+        "cpus_used": row.used,
+        "cpus_slack": row.slack(),
+        "cpus_revocable": row.revocable,
+        "mem_mb_allocated": row.mem_allocated,
+        "mem_mb_used": row.mem_used,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn slack_is_what_regular_work_was_promised_and_does_not_use() {
+        let executor = |id: &str, cpus: Value| json!({"id": id, "resources": cpus});
+        let state = json!({
+            "oversubscribed_resources": {"cpus_revocable": 1.5},
+            "frameworks": [{"id": "f", "executors": [
+                executor("regular", json!({"cpus": 2.0, "mem": 64.0})),
+                executor("lent", json!({"cpus_revocable": 1.0, "mem": 32.0})),
+            ]}],
+        });
+        let reading = |id: &str, at: f64, spent: f64| {
+            json!({
+                "framework_id": "f", "executor_id": id,
+                "statistics": {"timestamp": at, "cpus_user_time_secs": spent,
+                               "cpus_system_time_secs": 0.0, "mem_rss_bytes": 2_097_152},
+            })
+        };
+        let before = json!([reading("regular", 10.0, 1.0), reading("lent", 10.0, 1.0)]);
+        let after = json!([reading("regular", 12.0, 1.5), reading("lent", 12.0, 3.0)]);
+        let rows = rows_of("S0", &state, (&before, &after));
+        assert_eq!(rows[1].used, Some(0.25));
+        assert_eq!(rows[1].slack(), Some(1.75));
+        assert_eq!((rows[2].used, rows[2].slack()), (Some(1.0), None));
+        assert_eq!((rows[0].allocated, rows[0].revocable), (3.0, 1.5));
+        assert_eq!(slack(&rows[0], &rows), Some(1.75));
+        assert_eq!(rows[1].mem_used, Some(2.0));
+    }
+
+    #[test]
+    fn what_could_not_be_read_is_not_guessed() {
+        let state = json!({"frameworks": [{"id": "f", "executors": [
+            {"id": "e", "resources": {"cpus": 1.0}}]}]});
+        let rows = rows_of("S0", &state, (&Value::Null, &Value::Null));
+        assert_eq!(
+            (rows[1].used, rows[1].slack(), rows[1].mem_used),
+            (None, None, None)
+        );
+    }
+}

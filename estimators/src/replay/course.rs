@@ -1,0 +1,40 @@
+//! What one machine used, and what was foretold of it, step by step: for a picture.
+
+use super::machine::Machine;
+use super::predictors::Predictor;
+use super::trace::Trace;
+
+/// One machine's course.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Course {
+    /// In processors.
+    pub capacity: f64,
+    /// By all tasks, at each step.
+    pub used: Vec<f64>,
+    /// The peak that each predictor foretold there, by its name.
+    pub peaks: Vec<(String, Vec<f64>)>,
+}
+
+/// Runs new predictors over one machine of a trace.
+pub fn course<F>(trace: &Trace, tasks: &[usize], lineup: F) -> Course
+where
+    F: Fn(&Trace) -> Vec<Box<dyn Predictor>>,
+{
+    let mut predictors = lineup(trace);
+    let mut machine = Machine::new(trace, tasks);
+    let capacity = machine.capacity();
+    let mut used = Vec::new();
+    let mut peaks: Vec<Vec<f64>> = vec![Vec::new(); predictors.len()];
+    while let Some(seen) = machine.step() {
+        used.push(seen.used);
+        for (predictor, peaks) in predictors.iter_mut().zip(&mut peaks) {
+            peaks.push(predictor.peak(&seen).clamp(0.0, capacity));
+        }
+    }
+    let names = predictors.iter().map(|predictor| predictor.name());
+    Course {
+        capacity,
+        used,
+        peaks: names.zip(peaks).collect(),
+    }
+}
