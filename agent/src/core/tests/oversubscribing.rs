@@ -128,7 +128,11 @@ fn an_estimate_is_told_once_an_interval_and_only_if_it_is_another() {
     assert_eq!(simulation.told_totals(), [12.0]);
     simulation.advance(INTERVAL);
     simulation.estimate("", "cpus:12");
-    assert_eq!(simulation.told_totals(), Vec::<f64>::new(), "it is the same");
+    assert_eq!(
+        simulation.told_totals(),
+        Vec::<f64>::new(),
+        "it is the same"
+    );
 }
 
 #[test]
@@ -148,7 +152,11 @@ fn the_total_is_what_is_lent_and_what_more_could_be() {
 fn an_estimate_is_told_again_after_every_registration() {
     let mut simulation = Simulation::new();
     simulation.estimate("", "cpus:2");
-    assert_eq!(simulation.told_totals(), Vec::<f64>::new(), "there is no master");
+    assert_eq!(
+        simulation.told_totals(),
+        Vec::<f64>::new(),
+        "there is no master"
+    );
     simulation.register();
     assert_eq!(simulation.told_totals(), [2.0]);
     simulation.link_down();
