@@ -43,6 +43,7 @@ pub(super) fn validate(
     role: &Role,
     available: &Resources,
 ) -> Result<Valid, String> {
+    infer_check_type(task);
     let (task_id, resources) = validate_itself(framework, agent, task, role)?;
     let executor = match (task.command.is_some(), &task.executor) {
         (true, None) => None,
@@ -87,6 +88,22 @@ pub(super) fn validate(
         **info = executor.info.clone();
     }
     Ok(valid)
+}
+
+/// Old frameworks say what a health check does, and not of which type it is.
+fn infer_check_type(task: &mut TaskInfo) {
+    use v1::health_check::Type;
+    let Some(check) = &mut task.health_check else {
+        return;
+    };
+    if check.r#type.is_none() {
+        let kind = match (&check.command, &check.http) {
+            (Some(_), None) => Some(Type::Command),
+            (None, Some(_)) => Some(Type::Http),
+            (Some(_), Some(_)) | (None, None) => None,
+        };
+        check.r#type = kind.map(i32::from);
+    }
 }
 
 /// Whether a container keeps its tasks in its own control groups, as it does unless it says

@@ -584,3 +584,42 @@ fn a_snapshot_is_not_touched_by_what_follows() {
     assert_eq!(state(&before), TaskState::TaskStaging);
     assert_eq!(state(&world.core.snapshot()), TaskState::TaskRunning);
 }
+
+#[test]
+fn a_health_check_without_a_type_has_the_one_of_what_it_does() {
+    let (mut world, node, scheduler, offer) = begin();
+    world.take_frames(node.connection);
+    let with = |id: &str, check: v1::HealthCheck| {
+        let mut task = task(&node, id, "cpus:0.1;mem:16");
+        task.health_check = Some(Box::new(check));
+        task
+    };
+    let http = v1::HealthCheck {
+        http: Some(v1::health_check::HttpCheckInfo::default()),
+        ..v1::HealthCheck::default()
+    };
+    let command = v1::HealthCheck {
+        command: Some(v1::CommandInfo {
+            value: Some("true".to_owned()),
+            ..v1::CommandInfo::default()
+        }),
+        ..v1::HealthCheck::default()
+    };
+    let tasks = vec![
+        with("http", http),
+        with("command", command),
+        with("nothing", v1::HealthCheck::default()),
+    ];
+    world.call(&scheduler, accept(&[&offer], tasks));
+    let kinds: Vec<_> = runs(&world.take_frames(node.connection))
+        .into_iter()
+        .map(|run| run.task.health_check.unwrap().r#type())
+        .collect();
+    use v1::health_check::Type;
+    assert_eq!(kinds, [Type::Http, Type::Command]);
+    let refused = world.updates(&scheduler).pop().unwrap();
+    assert_eq!(
+        refused.message.as_deref(),
+        Some("Task uses invalid health check: HealthCheck must specify 'type'")
+    );
+}
