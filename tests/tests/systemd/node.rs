@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use meseta_tests::framework::{framework_info, task};
 use meseta_tests::{Encoding, Framework, http, kernel, wait};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 pub(crate) const AGENT: &str = "meseta-agent.service";
 pub(crate) const MASTER: &str = "meseta-master.service";
@@ -42,13 +42,8 @@ impl Node {
             systemctl(&["start", unit]);
         }
         registered();
-        let framework = Framework::subscribe(
-            &format!("{MASTER_URL}/api/v1/scheduler"),
-            Encoding::Json,
-            &framework_info("vm"),
-        );
         let mut node = Self {
-            framework,
+            framework: subscribe(&framework_info("vm")),
             lasting: Vec::new(),
         };
         for name in ["lasting-1", "lasting-2"] {
@@ -56,6 +51,13 @@ impl Node {
             node.lasting.push(container);
         }
         node
+    }
+
+    /// The framework again, after its stream ended with the master.
+    pub(crate) fn subscribe_again(&mut self) {
+        let mut info = framework_info("vm");
+        info["id"] = json!({"value": self.framework.id});
+        self.framework = subscribe(&info);
     }
 
     /// The lasting tasks are what they were; everything ends.
@@ -112,7 +114,7 @@ impl Node {
         }
         self.framework.launch(&offer, &[task]);
         self.framework.until_state(name, "TASK_RUNNING");
-        container(name)
+        container(&self.framework.id, name)
     }
 
     /// An offer that was not taken back when the agent went.
@@ -138,14 +140,19 @@ impl Node {
     }
 }
 
+fn subscribe(info: &Value) -> Framework {
+    let url = format!("{MASTER_URL}/api/v1/scheduler");
+    Framework::subscribe(&url, Encoding::Json, info)
+}
+
 /// The container of a task, from `/containers` and the kernel.
-fn container(task: &str) -> Container {
+fn container(framework: &str, task: &str) -> Container {
     let body = http::get(&format!("{AGENT_URL}/containers")).json();
     let entry = body
         .as_array()
         .expect("a list")
         .iter()
-        .find(|entry| entry["executor_id"] == task)
+        .find(|entry| entry["framework_id"] == framework && entry["executor_id"] == task)
         .unwrap_or_else(|| panic!("no container of {task}: {body:#}"))
         .clone();
     let pid = entry["status"]["executor_pid"].as_i64().expect("a pid");

@@ -170,6 +170,7 @@ fn master_down(node: &mut Node) {
     node.undisturbed();
     systemctl(&["start", MASTER]);
     registered();
+    node.subscribe_again();
     node.undisturbed();
 }
 
@@ -184,5 +185,6 @@ fn master_restart(node: &mut Node) {
         let runs = |task: &&serde_json::Value| task["state"] == "TASK_RUNNING";
         (tasks.iter().filter(runs).count() >= 2).then_some(())
     });
+    node.subscribe_again();
     node.undisturbed();
 }
