@@ -40,6 +40,7 @@ use crate::shell::gc::{self, Gc};
 use crate::shell::inspection;
 use crate::shell::link::{Links, MasterAddress, MasterAddressError};
 use crate::shell::monitor::{self, Samples};
+use crate::shell::nested::NestedContainers;
 use crate::shell::recover::Adoption;
 use crate::shell::writer::chain;
 use crate::shell::{CoreHandle, Driver, Mailbox, mailbox, recover, writer};
@@ -217,6 +218,7 @@ fn surface(
         recovered: AtomicBool::new(false),
         samples: Samples::default(),
         streams: ExecutorStreams::default(),
+        nested: NestedContainers::default(),
         gc: Gc::new(gc_options(flags), layout.clone()),
         shutdown: shutdown.clone(),
         containerizer: std::sync::OnceLock::new(),

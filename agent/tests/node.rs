@@ -5,12 +5,16 @@
 
 #[path = "node/api.rs"]
 mod api;
+#[path = "node/checks.rs"]
+mod checks;
 #[path = "node/executor.rs"]
 mod executor;
 #[path = "node/executors.rs"]
 mod executors;
 #[path = "node/harness.rs"]
 mod harness;
+#[path = "node/nested.rs"]
+mod nested;
 #[path = "node/tasks.rs"]
 mod tasks;
 #[path = "node/trouble.rs"]
@@ -36,7 +40,14 @@ fn main() -> ExitCode {
     }
     let is_root = rustix::process::geteuid().is_root();
     let mut trials = Vec::new();
-    let all = [tasks::TESTS, trouble::TESTS, api::TESTS, executors::TESTS];
+    let all = [
+        tasks::TESTS,
+        trouble::TESTS,
+        api::TESTS,
+        executors::TESTS,
+        checks::TESTS,
+        nested::TESTS,
+    ];
     for (name, needs_root, test) in all.into_iter().flatten() {
         let test = *test;
         let trial = Trial::test(*name, move || {

@@ -24,6 +24,8 @@ pub struct Setup {
     pub agents: usize,
     pub master_flags: Vec<String>,
     pub agent_flags: Vec<String>,
+    /// Port of the first agent, also after a restart; a free one if absent.
+    pub agent_port: Option<u16>,
 }
 
 impl Default for Setup {
@@ -32,6 +34,7 @@ impl Default for Setup {
             agents: 1,
             master_flags: Vec::new(),
             agent_flags: vec!["--resources=cpus:4;mem:4096;disk:4096;ports:[31000-31999]".into()],
+            agent_port: None,
         }
     }
 }
@@ -87,7 +90,7 @@ impl Cluster {
     fn start_agent(&self, index: usize) -> Daemon {
         let dir = self.agent_dir(index);
         let mut flags = vec![
-            "--port=0".to_owned(),
+            format!("--port={}", self.setup.agent_port.unwrap_or_default()),
             format!("--master={}", self.master.address()),
             format!("--runtime_dir={}", dir.join("run").display()),
             format!("--cgroups_root={}", self.cgroups_root),

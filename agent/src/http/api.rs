@@ -13,19 +13,33 @@ use meseta_proto::mesos::v1::agent::response::Type as Answer;
 use super::resource_statistics;
 use super::state::VERSION;
 use super::statistics::{container_status, sampled, value};
-use super::{Reply, Surface, body, files};
+use super::{Reply, Surface, body, containers, files};
 use crate::core::{Executor, ExecutorKind, Framework, Snapshot};
 
 /// Answers one call.
 pub(super) async fn call(surface: &Arc<Surface>, request: Request<Body>) -> Result<Reply, Reply> {
     let refuse = |error: media::Error| Reply::text(error.status(), &error.to_string());
+    let streams = request.headers().get(http::header::CONTENT_TYPE);
+    if streams.is_some_and(|kind| kind == MediaType::RecordIo.as_str()) {
+        return containers::attach_input(surface, request).await;
+    }
     let content_type = media::content_type(request.headers(), &MediaType::MESSAGES);
     let content_type = content_type.map_err(refuse)?;
-    let accept = media::accept(request.headers()).map_err(refuse)?;
+    let headers = request.headers().clone();
     let bytes = body(request).await?;
     let call: api::Call = media::decode(content_type, &bytes)
         .map_err(|error| Reply::text(StatusCode::BAD_REQUEST, &error.to_string()))?;
-    let response = answer(surface, call).await?;
+    match call.r#type() {
+        Type::LaunchNestedContainerSession => {
+            return containers::session(surface, &headers, call).await;
+        }
+        Type::AttachContainerOutput => return Err(containers::attach_output()),
+        _ => {}
+    }
+    let accept = media::accept(&headers).map_err(refuse)?;
+    let Some(response) = answer(surface, call).await? else {
+        return Ok(Reply::empty(StatusCode::OK));
+    };
     if accept == MediaType::Json {
         return Ok(Reply::bytes(accept.as_str(), with_empty_lists(&response)));
     }
@@ -79,7 +93,8 @@ fn invalid(what: &str) -> Reply {
     Reply::text(StatusCode::BAD_REQUEST, &text)
 }
 
-async fn answer(surface: &Arc<Surface>, call: api::Call) -> Result<api::Response, Reply> {
+/// The answer to a call, if there is more to say than that it was done.
+async fn answer(surface: &Arc<Surface>, call: api::Call) -> Result<Option<api::Response>, Reply> {
     let kind = call.r#type.and_then(|kind| Type::try_from(kind).ok());
     let Some(kind) = kind.filter(|kind| *kind != Type::Unknown) else {
         return Err(invalid("Expecting 'type' to be present"));
@@ -125,10 +140,23 @@ async fn answer(surface: &Arc<Surface>, call: api::Call) -> Result<api::Response
             let snapshot = surface.snapshot().await?;
             from_snapshot(surface, &snapshot, kind, &mut response)
         }
+        Type::LaunchContainer
+        | Type::LaunchNestedContainer
+        | Type::WaitContainer
+        | Type::WaitNestedContainer
+        | Type::KillContainer
+        | Type::KillNestedContainer
+        | Type::RemoveContainer
+        | Type::RemoveNestedContainer => {
+            match containers::answer(surface, call, &mut response).await? {
+                Some(answer) => answer,
+                None => return Ok(None),
+            }
+        }
         other => return Err(not_implemented(other)),
     };
     response.r#type = Some(answer.into());
-    Ok(response)
+    Ok(Some(response))
 }
 
 fn not_implemented(kind: Type) -> Reply {

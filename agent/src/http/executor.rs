@@ -157,7 +157,7 @@ async fn open_stream(
     let (sender, records) = mpsc::channel(RECORDS_MAX);
     let shared = surface.clone();
     tokio::spawn(async move {
-        forward(events, &sender, media).await;
+        forward(events, &sender, media, HEARTBEAT).await;
         drop(sender);
         leave(&shared, connection).await;
     });
@@ -175,13 +175,14 @@ async fn forward(
     mut events: mpsc::Receiver<Event>,
     records: &mpsc::Sender<Bytes>,
     media: MediaType,
+    silence: Duration,
 ) {
     loop {
         let event = tokio::select! {
             biased;
             () = records.closed() => return,
             event = events.recv() => event,
-            () = tokio::time::sleep(HEARTBEAT) => Some(Event {
+            () = tokio::time::sleep(silence) => Some(Event {
                 r#type: Some(event::Type::Heartbeat.into()),
                 ..Event::default()
             }),
@@ -193,6 +194,25 @@ async fn forward(
             .is_err()
         {
             return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn silence_is_broken_by_heartbeats() {
+        let (_events_in, events) = mpsc::channel(1);
+        let (sender, mut records) = mpsc::channel(1);
+        let silence = Duration::from_millis(1);
+        tokio::spawn(async move {
+            forward(events, &sender, MediaType::Json, silence).await;
+        });
+        for _ in 0..2 {
+            let record = records.recv().await.expect("a record");
+            assert!(record.ends_with(b"{\"type\":\"HEARTBEAT\"}"), "{record:?}");
         }
     }
 }

@@ -5,6 +5,7 @@
 //! the core and from the last samples; nothing here reads usage from the kernel or holds the core up.
 
 mod api;
+mod containers;
 mod executor;
 mod files;
 mod query;
@@ -34,6 +35,7 @@ use crate::shell::containerizer::Containerizer;
 use crate::shell::executors::ExecutorStreams;
 use crate::shell::gc::Gc;
 use crate::shell::monitor::Samples;
+use crate::shell::nested::NestedContainers;
 
 pub(crate) use query::Query;
 pub(crate) use reply::Reply;
@@ -57,6 +59,8 @@ pub(crate) struct Surface {
     pub(crate) samples: Samples,
     /// The streams to executors.
     pub(crate) streams: ExecutorStreams,
+    /// Containers that were asked for over the API.
+    pub(crate) nested: NestedContainers,
     /// Old sandboxes.
     pub(crate) gc: Gc,
     /// Cancelled when streams are to end with the agent.

@@ -14,6 +14,7 @@ mod held;
 pub(crate) mod inspection;
 pub(crate) mod link;
 pub(crate) mod monitor;
+pub(crate) mod nested;
 mod probe;
 pub(crate) mod recover;
 mod sandbox;

@@ -295,7 +295,17 @@ fn codes() {
         assert_eq!(code, 400, "{text}");
         assert!(text.contains(message), "{text} lacks {message}");
     }
-    let (code, text) = post(json, &call("SUBSCRIBE", json!({"subscribe": {}})));
+    assert_eq!(post(json, "{\"a\": 1}").0, 400);
+    let subscribe = call("SUBSCRIBE", json!({"subscribe": {}}));
+    let header = http::HeaderValue::from_static;
+    let picky = meseta_proto::transport::client::Call::post(&url)
+        .header(http::header::CONTENT_TYPE, header("application/json"))
+        .header(http::header::ACCEPT, header("text/plain"))
+        .body(subscribe.clone());
+    let client = meseta_proto::transport::client::Client::default();
+    let refused = world.runtime.block_on(client.request(picky));
+    assert_eq!(refused.expect("an answer").status, 406);
+    let (code, text) = post(json, &subscribe);
     assert_eq!((code, text.as_str()), (400, "Framework cannot be found"));
     assert_eq!(post(json, &call("HEARTBEAT", json!({}))).0, 202);
 }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use super::{ContainerSpec, Containers};
 use crate::cgroup::Groups;
-use crate::identity::ProcessIdentity;
+use crate::identity::{ContainerName, ProcessIdentity};
 use crate::isolator::TaskIsolation;
 use crate::launcher::{LaunchError, LaunchIsolation, Launched};
 
@@ -34,6 +34,11 @@ impl Containers {
         // Without the right to make namespaces there are none to enter.
         let enter = self.host.privileged;
         self.launch_amended(spec, task, |isolation| join(isolation, inside, enter))
+    }
+
+    /// A folder for the pipes of a process that is put into a container; made and removed by the caller.
+    pub fn sessions_dir(&self, name: &ContainerName) -> PathBuf {
+        self.runtime_dir.join("sessions").join(name.as_str())
     }
 
     pub(super) fn groups_to_nest_in(&self, spec: &ContainerSpec) -> Result<Groups, LaunchError> {

@@ -100,11 +100,13 @@ fn set_up(plan: &TaskPlan, who: &mut Report, report: BorrowedFd<'_>) -> Result<R
     who.supervisor_pid = pid_of_stat(&stat).at(LaunchStep::RecordIdentity)?;
     who.supervisor_start = start_ticks_of_stat(&stat).unwrap_or(0);
     record_identity(plan, who, status_dir.as_fd()).at(LaunchStep::RecordIdentity)?;
+    // In there the groups may be read-only.
+    let groups = open_groups(plan).at(LaunchStep::JoinCgroup)?;
     join_namespaces(plan).at(LaunchStep::JoinNamespaces)?;
     enter_namespaces(plan)?;
     let signals = SignalQueue::new().at(LaunchStep::CloneTask)?;
     let failure = SharedPair::new().at(LaunchStep::CloneTask)?;
-    let task = clone_task(plan, *who, report, &failure, own_pid_namespace)?;
+    let task = clone_task(plan, *who, report, &failure, own_pid_namespace, &groups)?;
     Ok(Running {
         task,
         own_pid_namespace,
@@ -155,6 +157,12 @@ fn write_in(dir: BorrowedFd<'_>, name: &str, bytes: &[u8], durable: bool) -> io:
         nix::unistd::fsync(dir)?;
     }
     Ok(())
+}
+
+/// The groups of a task that is put into a container that runs, opened where they can be written to.
+fn open_groups(plan: &TaskPlan) -> nix::Result<Vec<OwnedFd>> {
+    let files = plan.v1_tasks.iter().filter(|_| plan.join != [0, 0]);
+    files.map(|tasks| open(tasks, OFlag::O_WRONLY)).collect()
 }
 
 /// Enters the namespaces of a container that runs; its processes are numbered so from our child on.
@@ -219,6 +227,7 @@ fn clone_task(
     report: BorrowedFd<'_>,
     failure: &SharedPair,
     own_pid_namespace: bool,
+    groups: &[OwnedFd],
 ) -> Result<i32, Failure> {
     let stdin = match &plan.stdin {
         Some(path) if plan.terminal => open(path, OFlag::O_RDWR),
@@ -241,6 +250,7 @@ fn clone_task(
     let capabilities = plan.capabilities.map(Capabilities::new);
     let prepared = Prepared {
         plan,
+        groups,
         filters: &filters,
         capabilities: capabilities.as_ref(),
         args: ExecArray::new(&plan.args),

@@ -4,9 +4,9 @@
 //! the exec only async-signal-safe calls are made; every string and array was prepared before, and a
 //! failure is told by number only.
 
-use std::ffi::{CStr, CString};
+use std::ffi::CStr;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use seccompiler::BpfProgram;
 
@@ -23,6 +23,8 @@ const NOT_EXECUTED: i32 = 127;
 #[derive(Debug)]
 pub(super) struct Prepared<'a> {
     pub(super) plan: &'a TaskPlan,
+    /// The plan's v1 groups, if they had to be opened before.
+    pub(super) groups: &'a [OwnedFd],
     /// The plan's system call filters, ready to install.
     pub(super) filters: &'a [BpfProgram],
     /// The plan's capabilities, looked up.
@@ -73,7 +75,7 @@ pub(super) fn become_task(prepared: &Prepared<'_>) -> ! {
 
 fn enter(prepared: &Prepared<'_>) -> Result<(), Failure> {
     let plan = prepared.plan;
-    join_groups(&plan.v1_tasks)?;
+    join_groups(prepared)?;
     // Fails only for a process that leads a group already, which a new clone does not.
     nix::unistd::setsid().map_err(|errno| failed(LaunchStep::Setsid, errno.into(), 0))?;
     if let Some(score) = &plan.oom_score_adj {
@@ -171,8 +173,15 @@ fn read_only_path(path: &CStr) -> io::Result<()> {
 /// v1: this process has one thread and writes itself into `tasks`. The kernel then needs no lock on
 /// all thread groups, which after an idle gap costs an RCU grace period (8-12 ms, seen on 6.18) when
 /// a pid goes through `cgroup.procs`.
-fn join_groups(tasks_files: &[CString]) -> Result<(), Failure> {
-    for (index, tasks) in tasks_files.iter().enumerate() {
+fn join_groups(prepared: &Prepared<'_>) -> Result<(), Failure> {
+    for (index, group) in prepared.groups.iter().enumerate() {
+        sys::write_once(group.as_fd(), b"0")
+            .map_err(|error| failed(LaunchStep::JoinCgroup, error, index))?;
+    }
+    if !prepared.groups.is_empty() {
+        return Ok(());
+    }
+    for (index, tasks) in prepared.plan.v1_tasks.iter().enumerate() {
         sys::write_file(tasks, b"0")
             .map_err(|error| failed(LaunchStep::JoinCgroup, error, index))?;
     }

@@ -35,7 +35,7 @@ fn installed() -> PathBuf {
     std::env::var_os("MESETA_CLIENTS").map_or_else(|| PathBuf::from("/nonexistent"), PathBuf::from)
 }
 
-fn installed_python() -> PathBuf {
+pub(crate) fn installed_python() -> PathBuf {
     installed().join("bin/python")
 }
 
@@ -49,7 +49,7 @@ fn unless_imports(module: &str) -> Missing {
     (!found).then(|| format!("needs {module}: `.ci/clients DIR`, then MESETA_CLIENTS=DIR"))
 }
 
-fn unless_pymesos() -> Missing {
+pub(crate) fn unless_pymesos() -> Missing {
     unless_imports("pymesos")
 }
 

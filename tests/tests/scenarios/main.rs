@@ -10,6 +10,7 @@ mod clients;
 mod conversation;
 mod enforcement;
 mod execute;
+mod executors;
 mod golden;
 mod hardening;
 mod launching;
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
     arguments.test_threads = arguments.test_threads.or(Some(1));
     let groups: &[(&str, &[Scenario])] = &[
         ("execute", execute::ALL),
+        ("executors", executors::ALL),
         ("limits", limits::ALL),
         ("enforcement", enforcement::ALL),
         ("hardening", hardening::ALL),

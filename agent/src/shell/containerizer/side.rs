@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use meseta_isolators::{ContainerName, ContainerSpec, Demand};
+use meseta_isolators::{ContainerName, ContainerSpec, Demand, ProcessIdentity};
 use meseta_resources::{ContainerId, Resources};
 
 use super::super::inspection::Claims;
 use super::super::spec::container_spec;
 use super::super::writer::chain;
-use super::{Containerizer, Entry, blocking};
+use super::{Containerizer, Entry, Options, blocking};
 use crate::core::{Input, LaunchPlan, Probe, Sight};
 use crate::fetch;
 
@@ -41,6 +41,19 @@ impl Containerizer {
         };
         counter.fetch_add(1, Ordering::Relaxed);
         fetched
+    }
+
+    /// How containers are run here.
+    pub(crate) fn options(&self) -> &Options {
+        &self.inner.options
+    }
+
+    /// Who keeps a container that runs.
+    pub(crate) fn supervisor_of(&self, container: &ContainerId) -> Option<ProcessIdentity> {
+        match self.inner.table().get(container) {
+            Some(Entry::Running(live)) => Some(live.supervisor.clone()),
+            _ => None,
+        }
     }
 
     /// Containers whose fetches succeeded, and failed.

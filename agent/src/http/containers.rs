@@ -1,0 +1,378 @@
+//! The calls on containers: nested ones and sessions, what `mesos task exec` and `attach` need.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use bytes::Bytes;
+use http::header::ACCEPT;
+use http::{HeaderMap, Request, StatusCode};
+use http_body_util::BodyExt as _;
+use meseta_proto::media::{self, Accept, MESSAGE_ACCEPT, MESSAGE_CONTENT_TYPE, MediaType};
+use meseta_proto::mesos::v1 as pb;
+use meseta_proto::mesos::v1::agent as api;
+use meseta_proto::mesos::v1::agent::call::Type;
+use meseta_proto::mesos::v1::agent::process_io;
+use meseta_proto::mesos::v1::agent::response::Type as Answer;
+use meseta_proto::recordio::Decoder;
+use meseta_proto::transport::server::stream_body;
+use meseta_resources::ContainerId;
+use tokio::sync::mpsc;
+
+use super::{Reply, Surface};
+use crate::checkpoint::nested_id;
+use crate::core::{Executor, LaunchPlan, Snapshot, Subject, Task};
+use crate::shell::containerizer::Containerizer;
+use crate::shell::nested::{NestedError, Stream};
+
+const SIGKILL: i32 = 9;
+/// Largest record of a stream of input.
+const RECORD_BYTES_MAX: usize = 1 << 20;
+const RECORDS_MAX: usize = 16;
+/// What Mesos says of a container without a terminal, and its command line looks for.
+const NO_SWITCHBOARD: &str = "I/O switchboard server was disabled for this container";
+
+fn bad(text: &str) -> Reply {
+    Reply::text(StatusCode::BAD_REQUEST, text)
+}
+
+fn refuse(id: &pb::ContainerId, error: &NestedError) -> Reply {
+    let id = &id.value;
+    match error {
+        NestedError::Unknown => {
+            let text = format!("Container {id} cannot be found");
+            Reply::text(StatusCode::NOT_FOUND, &text)
+        }
+        NestedError::Exists => Reply::empty(StatusCode::ACCEPTED),
+        NestedError::Running | NestedError::Failed(_) => {
+            Reply::text(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string())
+        }
+    }
+}
+
+/// The id here of a container that a client names; `None` for one that holds what no id may.
+fn own_id(id: &pb::ContainerId) -> Option<ContainerId> {
+    let plain = |text: &str| !text.is_empty() && !text.contains([meseta_isolators::NESTING, '.']);
+    if !plain(&id.value) {
+        return None;
+    }
+    match &id.parent {
+        None => ContainerId::new(&id.value).ok(),
+        Some(parent) => nested_id(&own_id(parent)?, &id.value),
+    }
+}
+
+fn checked(id: &pb::ContainerId) -> Result<ContainerId, Reply> {
+    own_id(id).ok_or_else(|| bad("'container_id' contains invalid characters"))
+}
+
+fn containerizer(surface: &Surface) -> Result<&Containerizer, Reply> {
+    let ready = surface.containerizer.get();
+    ready.ok_or_else(|| Reply::text(StatusCode::SERVICE_UNAVAILABLE, super::RECOVERING))
+}
+
+/// What a client wants to run.
+struct Wanted {
+    id: pb::ContainerId,
+    command: Option<pb::CommandInfo>,
+    container: Option<pb::ContainerInfo>,
+}
+
+fn wanted(call: api::Call) -> Option<Wanted> {
+    match call.r#type() {
+        Type::LaunchContainer => call.launch_container.map(|launch| Wanted {
+            id: launch.container_id,
+            command: launch.command,
+            container: launch.container,
+        }),
+        Type::LaunchNestedContainer => call.launch_nested_container.map(|launch| Wanted {
+            id: launch.container_id,
+            command: launch.command,
+            container: launch.container,
+        }),
+        _ => call.launch_nested_container_session.map(|launch| Wanted {
+            id: launch.container_id,
+            command: launch.command,
+            container: launch.container,
+        }),
+    }
+}
+
+/// Where a nested container goes, and as what.
+fn plan_of(
+    snapshot: &Snapshot,
+    wanted: &Wanted,
+    is_session: bool,
+) -> Result<(LaunchPlan, ContainerId), Reply> {
+    let id = checked(&wanted.id)?;
+    let Some(parent) = wanted.id.parent.as_deref() else {
+        return Err(Reply::text(
+            StatusCode::NOT_IMPLEMENTED,
+            "Standalone containers are not supported: give a parent",
+        ));
+    };
+    if wanted
+        .container
+        .as_ref()
+        .is_some_and(|one| one.tty_info.is_some())
+    {
+        return Err(Reply::text(
+            StatusCode::NOT_IMPLEMENTED,
+            "Terminals are not supported by this agent",
+        ));
+    }
+    let parent_id = checked(parent)?;
+    let around = find(snapshot, &parent_id);
+    let (executor, task) = around.ok_or_else(|| refuse(parent, &NestedError::Unknown))?;
+    let mut command = wanted.command.clone().unwrap_or_default();
+    if command.value.as_deref().unwrap_or_default().is_empty() {
+        return Err(bad("Expecting 'command' to have a value"));
+    }
+    let user = match (&command.user, task) {
+        (Some(user), _) => user.clone(),
+        (None, Some(task)) => task.user.clone(),
+        (None, None) => executor.user.clone(),
+    };
+    if is_session {
+        let own = task.and_then(|task| task.info.command.clone());
+        let own = own.or_else(|| executor.info.as_ref().and_then(|info| info.command.clone()));
+        let own = own.and_then(|command| command.environment);
+        let mut variables = own.unwrap_or_default().variables;
+        variables.extend(command.environment.unwrap_or_default().variables);
+        command.environment = Some(pb::Environment { variables });
+    }
+    let info = pb::TaskInfo {
+        name: wanted.id.value.clone(),
+        task_id: pb::TaskId {
+            value: wanted.id.value.clone(),
+        },
+        command: Some(command),
+        container: wanted.container.clone().map(Box::new),
+        ..pb::TaskInfo::default()
+    };
+    let info = Arc::new(info);
+    let plan = LaunchPlan {
+        run: executor.key.clone(),
+        container: id,
+        subject: if is_session {
+            Subject::Task(info)
+        } else {
+            Subject::Nested(info)
+        },
+        user,
+        role: executor.role.clone(),
+        checkpoint: false,
+        demand: executor.container.demand,
+        resources: meseta_resources::Resources::default(),
+    };
+    Ok((plan, parent_id))
+}
+
+/// The executor around a container, and the task in it.
+fn find<'a>(
+    snapshot: &'a Snapshot,
+    id: &ContainerId,
+) -> Option<(&'a Arc<Executor>, Option<&'a Arc<Task>>)> {
+    for executor in snapshot.executors().filter(|executor| executor.is_live()) {
+        if executor.container.id == *id {
+            return Some((executor, executor.command_task()));
+        }
+        let mut tasks = executor.tasks.values();
+        let task = tasks.find(|task| task.nested.as_ref().is_some_and(|one| one.id == *id));
+        if task.is_some() {
+            return Some((executor, task));
+        }
+    }
+    None
+}
+
+/// LAUNCH_CONTAINER, WAIT_CONTAINER, KILL_CONTAINER, REMOVE_CONTAINER and their older names.
+pub(super) async fn answer(
+    surface: &Arc<Surface>,
+    call: api::Call,
+    response: &mut api::Response,
+) -> Result<Option<Answer>, Reply> {
+    let missing =
+        || bad("Failed to validate agent::Call: Expecting the call's payload to be present");
+    let containerizer = containerizer(surface)?;
+    let nested = &surface.nested;
+    match call.r#type() {
+        Type::LaunchContainer | Type::LaunchNestedContainer => {
+            let wanted = wanted(call).ok_or_else(missing)?;
+            let snapshot = surface.snapshot().await?;
+            let (plan, _) = plan_of(&snapshot, &wanted, false)?;
+            let launched = nested.launch(containerizer, plan).await;
+            launched.map_err(|error| refuse(&wanted.id, &error))?;
+            Ok(None)
+        }
+        Type::WaitContainer | Type::WaitNestedContainer => {
+            let is_new = call.r#type() == Type::WaitContainer;
+            let id = call.wait_container.map(|wait| wait.container_id);
+            let id = id.or(call.wait_nested_container.map(|wait| wait.container_id));
+            let id = id.ok_or_else(missing)?;
+            let ended = nested.wait(&checked(&id)?).await;
+            let exit_status = ended.map_err(|error| refuse(&id, &error))?;
+            if is_new {
+                response.wait_container = Some(api::response::WaitContainer {
+                    exit_status,
+                    ..api::response::WaitContainer::default()
+                });
+                return Ok(Some(Answer::WaitContainer));
+            }
+            response.wait_nested_container = Some(api::response::WaitNestedContainer {
+                exit_status,
+                ..api::response::WaitNestedContainer::default()
+            });
+            Ok(Some(Answer::WaitNestedContainer))
+        }
+        Type::KillContainer | Type::KillNestedContainer => {
+            let older = call.kill_nested_container;
+            let older = older.map(|kill| (kill.container_id, kill.signal));
+            let kill = call
+                .kill_container
+                .map(|kill| (kill.container_id, kill.signal));
+            let (id, signal) = kill.or(older).ok_or_else(missing)?;
+            let signal = signal.unwrap_or(SIGKILL);
+            let killed = nested.kill(containerizer, &checked(&id)?, signal).await;
+            killed.map_err(|error| refuse(&id, &error))?;
+            Ok(None)
+        }
+        _ => {
+            let older = call.remove_nested_container;
+            let older = older.map(|remove| remove.container_id);
+            let id = call.remove_container.map(|remove| remove.container_id);
+            let id = id.or(older).ok_or_else(missing)?;
+            let removed = nested.remove(&checked(&id)?).await;
+            removed.map_err(|error| refuse(&id, &error))?;
+            Ok(None)
+        }
+    }
+}
+
+/// ATTACH_CONTAINER_OUTPUT: no container here has a switchboard to attach to.
+pub(super) fn attach_output() -> Reply {
+    Reply::text(StatusCode::INTERNAL_SERVER_ERROR, NO_SWITCHBOARD)
+}
+
+/// What a stream is called and what its records are in.
+fn stream_types(headers: &HeaderMap) -> Result<(&'static str, MediaType), Reply> {
+    let all = [MediaType::Json, MediaType::Protobuf, MediaType::RecordIo];
+    let outer = Accept::of(headers, &ACCEPT).choose(&all);
+    let outer = outer.ok_or_else(|| Reply::empty(StatusCode::NOT_ACCEPTABLE))?;
+    if outer != MediaType::RecordIo {
+        return Ok((outer.as_str(), outer));
+    }
+    let message = Accept::of(headers, &MESSAGE_ACCEPT).choose(&MediaType::MESSAGES);
+    let message = message.ok_or_else(|| Reply::empty(StatusCode::NOT_ACCEPTABLE))?;
+    Ok((outer.as_str(), message))
+}
+
+/// LAUNCH_NESTED_CONTAINER_SESSION: a command in a container that lives, as long as somebody reads.
+pub(super) async fn session(
+    surface: &Arc<Surface>,
+    headers: &HeaderMap,
+    call: api::Call,
+) -> Result<Reply, Reply> {
+    let (outer, media) = stream_types(headers)?;
+    let wanted = wanted(call).ok_or_else(|| {
+        bad("Failed to validate agent::Call: Expecting 'launch_nested_container_session' to be present")
+    })?;
+    let snapshot = surface.snapshot().await?;
+    let (plan, parent) = plan_of(&snapshot, &wanted, true)?;
+    let containerizer = containerizer(surface)?.clone();
+    let id = plan.container().clone();
+    let pieces = surface.nested.session(&containerizer, plan, &parent).await;
+    let mut pieces = pieces.map_err(|error| refuse(&wanted.id, &error))?;
+    let (sender, records) = mpsc::channel(RECORDS_MAX);
+    let nested = surface.nested.clone();
+    tokio::spawn(async move {
+        let is_gone = loop {
+            let piece = tokio::select! {
+                biased;
+                () = sender.closed() => break true,
+                piece = pieces.recv() => piece,
+            };
+            let Some((stream, bytes)) = piece else {
+                break false;
+            };
+            let record = media::encode_record(media, &data(stream, &bytes));
+            if sender.send(record).await.is_err() {
+                break true;
+            }
+        };
+        if is_gone {
+            // Nobody is left who would read what it prints.
+            let _ = nested.kill(&containerizer, &id, SIGKILL).await;
+        }
+    });
+    let body = stream_body(records, surface.shutdown.clone());
+    Ok(Reply::stream(outer, body))
+}
+
+fn data(stream: Stream, bytes: &Bytes) -> api::ProcessIo {
+    let kind = match stream {
+        Stream::Output => process_io::data::Type::Stdout,
+        Stream::Error => process_io::data::Type::Stderr,
+    };
+    api::ProcessIo {
+        r#type: Some(process_io::Type::Data.into()),
+        data: Some(process_io::Data {
+            r#type: Some(kind.into()),
+            data: Some(bytes.to_vec()),
+        }),
+        ..api::ProcessIo::default()
+    }
+}
+
+/// ATTACH_CONTAINER_INPUT: a stream of records; the first names the container.
+pub(super) async fn attach_input(
+    surface: &Arc<Surface>,
+    request: Request<Body>,
+) -> Result<Reply, Reply> {
+    let headers = request.headers();
+    let media = headers
+        .get(MESSAGE_CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+        .and_then(MediaType::parse)
+        .filter(|media| MediaType::MESSAGES.contains(media))
+        .ok_or_else(|| bad("Expecting 'Message-Content-Type' to be set for streaming requests"))?;
+    let mut body = request.into_body();
+    let mut decoder = Decoder::new(RECORD_BYTES_MAX);
+    let mut container: Option<(pb::ContainerId, ContainerId)> = None;
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|_| bad("The body could not be read"))?;
+        if let Some(bytes) = frame.data_ref() {
+            decoder.push(bytes);
+        }
+        while let Some(record) = decoder
+            .next_record()
+            .map_err(|error| bad(&error.to_string()))?
+        {
+            let call: api::Call =
+                media::decode(media, &record).map_err(|error| bad(&error.to_string()))?;
+            let input = call.attach_container_input;
+            let input =
+                input.ok_or_else(|| bad("Expecting 'attach_container_input' to be present"))?;
+            match (&container, input.container_id, input.process_io) {
+                (None, Some(id), _) => {
+                    let own = checked(&id)?;
+                    let has = surface.nested.has_input(&own).await;
+                    if !has.map_err(|error| refuse(&id, &error))? {
+                        return Err(attach_output());
+                    }
+                    container = Some((id, own));
+                }
+                (None, None, _) => return Err(bad("Expecting 'container_id' to be present")),
+                (Some((id, own)), _, Some(io)) => {
+                    // Signs of life and sizes of terminals say nothing to a pipe.
+                    if let Some(data) = io.data {
+                        let bytes = data.data.unwrap_or_default();
+                        let written = surface.nested.write(own, &bytes).await;
+                        written.map_err(|error| refuse(id, &error))?;
+                    }
+                }
+                (Some(_), _, None) => return Err(bad("Expecting 'process_io' to be present")),
+            }
+        }
+    }
+    Ok(Reply::empty(StatusCode::OK))
+}

@@ -1,0 +1,82 @@
+//! Executors of frameworks, groups of tasks, fetched files and checks, through master and agent.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use meseta_tests::{Cluster, Setup, wait};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::Scenario;
+use crate::clients::{installed_python, unless_pymesos};
+
+pub(crate) const ALL: &[Scenario] =
+    &[("pymesos_is_executor_and_scheduler", unless_pymesos, pymesos)];
+
+/// For the whole conversation, an agent's restart included.
+const LIMIT: Duration = Duration::from_secs(240);
+
+/// A port that nobody listens on: executors look for their agent where it was.
+fn free_port() -> u16 {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    free.local_addr().expect("an address").port()
+}
+
+fn pymesos() {
+    let mut setup = Setup {
+        agent_port: Some(free_port()),
+        ..Setup::default()
+    };
+    // pymesos waits some seconds before it connects again.
+    setup
+        .agent_flags
+        .push("--executor_reregistration_timeout=30secs".to_owned());
+    let mut cluster = Cluster::start(setup);
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/pymesos_executor.py");
+    let mut client = Command::new(installed_python())
+        .arg(script)
+        .arg("scheduler")
+        .arg(cluster.master.address())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("python starts");
+    let pid = i32::try_from(client.id()).expect("a pid");
+    let mut stdin = client.stdin.take().expect("its input");
+    let stdout = client.stdout.take().expect("its output");
+    let (lines_in, lines) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+            let _ = lines_in.send(line);
+        }
+    });
+    let first = lines.recv_timeout(LIMIT);
+    if first.as_deref() == Ok("restart") {
+        cluster.restart_agent(0);
+        cluster.wait_for_agents(1);
+        stdin.write_all(b"\n").expect("it listens");
+    }
+    let second = lines.recv_timeout(LIMIT);
+    let waiting = std::thread::spawn(move || client.wait_with_output());
+    if !wait::holds(Duration::from_secs(30), || waiting.is_finished()) {
+        meseta_tests::kernel::kill(pid, Signal::SIGKILL);
+    }
+    let output = waiting.join().expect("joined").expect("waited for");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let saw = second
+        .unwrap_or_else(|_| panic!("{first:?} {errors}\nagent: {}", cluster.agent().log_text()));
+    let saw: Value = serde_json::from_str(&saw).expect("what pymesos saw");
+    assert_eq!(saw["errors"], serde_json::json!([]), "{saw}");
+    assert_eq!(saw["reason"], "REASON_EXECUTOR_TERMINATED", "{saw}");
+    assert_eq!(
+        saw["states"]["a"],
+        serde_json::json!(["TASK_RUNNING", "TASK_KILLED"])
+    );
+    let lost = saw["lost"].as_array().expect("executors");
+    assert_eq!(lost[0][0], "first", "{saw}");
+    // As wait(2) tells an exit with code 9.
+    assert_eq!(lost[1], serde_json::json!(["second", 9 << 8]), "{saw}");
+}
