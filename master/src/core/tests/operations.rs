@@ -994,7 +994,7 @@ fn begin_shared() -> (World, Node, Scheduler, Resource) {
         &mut world,
         &scheduler,
         &offer,
-        vec![create(&[data.clone()])],
+        vec![create(std::slice::from_ref(&data))],
     );
     world.finish(&node);
     (world, node, scheduler, data)
@@ -1036,7 +1036,10 @@ fn several_tasks_share_a_volume() {
     world.accept_all(&scheduler, vec![third]);
     assert_eq!(world.core.agents[node.id.as_str()].tasks.len(), 3);
     // In use: it stays.
-    world.accept_all(&scheduler, vec![named(destroy(&[data.clone()]), "d")]);
+    world.accept_all(
+        &scheduler,
+        vec![named(destroy(std::slice::from_ref(&data)), "d")],
+    );
     let status = world.operation_events(&scheduler).pop().unwrap();
     assert!(
         status.message().contains("Persistent volumes in use"),
@@ -1099,7 +1102,7 @@ fn a_shrunk_volume_is_for_a_later_offer() {
         &mut world,
         &scheduler,
         &offer,
-        vec![create(&[data.clone()])],
+        vec![create(std::slice::from_ref(&data))],
     );
     let small = volume(&parse("disk(dev):60"), "v", false);
     let shrink = convert::to_operation(&Operation::Shrink {
