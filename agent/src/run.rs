@@ -3,6 +3,8 @@
 //! [`run`] refuses what cannot work with a message that says what to give, before anything of the
 //! machine is changed. Tasks are touched by no end of the agent but one that was asked to.
 
+mod error;
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -20,8 +22,10 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tracing::{info, warn};
 
-use crate::checkpoint::{self, Image, Layout, ReadError, Store, StoreError};
-use crate::configuration::{self, Configuration, ConfigurationError};
+pub use error::RunError;
+
+use crate::checkpoint::{self, Image, Layout, Store};
+use crate::configuration::{self, Configuration};
 use crate::core::{AgentCore, Enforceable, ExitReason, Input, Options};
 use crate::directories::{
     endpoint_path, instance_of, lock, prepare_work_dir, remove_empty, runtime_dir, write_endpoint,
@@ -31,14 +35,14 @@ use crate::health::Health;
 use crate::http::{self, Surface};
 use crate::isolation::{IsolationSettings, TaskRights, Watch};
 use crate::metrics::Metrics;
-use crate::oversubscription::{Configured, Failures, OversubscriptionError, Service, Surroundings};
+use crate::oversubscription::{Configured, Failures, Service, Surroundings};
 use crate::shell::containerizer::{self, Containerizer};
 use crate::shell::descriptors;
 use crate::shell::environment::AgentEnvironment;
 use crate::shell::executors::ExecutorStreams;
 use crate::shell::gc::{self, Gc};
 use crate::shell::inspection;
-use crate::shell::link::{Links, MasterAddress, MasterAddressError};
+use crate::shell::link::{Links, MasterAddress};
 use crate::shell::monitor::{self, Samples};
 use crate::shell::nested::NestedContainers;
 use crate::shell::recover::Adoption;
@@ -56,68 +60,6 @@ pub struct RunEnv {
     pub started: Option<oneshot::Sender<Health>>,
     /// Cancelled when the agent is to end.
     pub shutdown: CancellationToken,
-}
-
-/// Why the daemon could not start, or had to end.
-#[derive(Debug, thiserror::Error)]
-pub enum RunError {
-    /// A flag makes no sense.
-    #[error(transparent)]
-    Configuration(#[from] ConfigurationError),
-    /// What was given for oversubscription makes no sense.
-    #[error(transparent)]
-    Oversubscription(#[from] OversubscriptionError),
-    /// `--master` makes no sense.
-    #[error(transparent)]
-    Master(#[from] MasterAddressError),
-    /// Listening there would open the node to the network.
-    #[error("--ip={0} is not loopback: give --insecure to listen there without authentication")]
-    Insecure(std::net::IpAddr),
-    /// Nobody may listen there.
-    #[error(
-        "failed to listen on {address}: is another agent running? (--port=0 takes a free port)"
-    )]
-    Listen {
-        /// Where.
-        address: SocketAddr,
-        /// Why.
-        #[source]
-        source: std::io::Error,
-    },
-    /// A directory cannot be used.
-    #[error("failed to {doing} {path}: give a directory that this user can write (--{flag})")]
-    Directory {
-        /// What was tried.
-        doing: &'static str,
-        /// The directory or file.
-        path: PathBuf,
-        /// The flag that names it.
-        flag: &'static str,
-        /// Why.
-        #[source]
-        source: std::io::Error,
-    },
-    /// Two agents, one work directory.
-    #[error("{path} is in use by another agent: give each its own --work_dir")]
-    InUse {
-        /// The lock.
-        path: PathBuf,
-    },
-    /// The checkpoints are there but cannot be used.
-    #[error("failed to read the checkpoints")]
-    Checkpoints(#[source] ReadError),
-    /// The checkpoints cannot be written.
-    #[error("failed to write the checkpoints")]
-    Store(#[source] StoreError),
-    /// The kernel side could not be opened.
-    #[error("failed to prepare for containers: {0}")]
-    Containers(String),
-    /// A thread or a task of ours is gone.
-    #[error("failed to {0}")]
-    Internal(String),
-    /// The master will not have this agent.
-    #[error("refused: {0}")]
-    Refused(String),
 }
 
 /// Runs an agent until it is told to end.

@@ -1,0 +1,71 @@
+//! Why an agent does not start, or ends: each with what to give or to do instead.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use crate::checkpoint::{ReadError, StoreError};
+use crate::configuration::ConfigurationError;
+use crate::oversubscription::OversubscriptionError;
+use crate::shell::link::MasterAddressError;
+
+/// Why the daemon could not start, or had to end.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// A flag makes no sense.
+    #[error(transparent)]
+    Configuration(#[from] ConfigurationError),
+    /// What was given for oversubscription makes no sense.
+    #[error(transparent)]
+    Oversubscription(#[from] OversubscriptionError),
+    /// `--master` makes no sense.
+    #[error(transparent)]
+    Master(#[from] MasterAddressError),
+    /// Listening there would open the node to the network.
+    #[error("--ip={0} is not loopback: give --insecure to listen there without authentication")]
+    Insecure(std::net::IpAddr),
+    /// Nobody may listen there.
+    #[error(
+        "failed to listen on {address}: is another agent running? (--port=0 takes a free port)"
+    )]
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A directory cannot be used.
+    #[error("failed to {doing} {path}: give a directory that this user can write (--{flag})")]
+    Directory {
+        /// What was tried.
+        doing: &'static str,
+        /// The directory or file.
+        path: PathBuf,
+        /// The flag that names it.
+        flag: &'static str,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Two agents, one work directory.
+    #[error("{path} is in use by another agent: give each its own --work_dir")]
+    InUse {
+        /// The lock.
+        path: PathBuf,
+    },
+    /// The checkpoints are there but cannot be used.
+    #[error("failed to read the checkpoints")]
+    Checkpoints(#[source] ReadError),
+    /// The checkpoints cannot be written.
+    #[error("failed to write the checkpoints")]
+    Store(#[source] StoreError),
+    /// The kernel side could not be opened.
+    #[error("failed to prepare for containers: {0}")]
+    Containers(String),
+    /// A thread or a task of ours is gone.
+    #[error("failed to {0}")]
+    Internal(String),
+    /// The master will not have this agent.
+    #[error("refused: {0}")]
+    Refused(String),
+}
