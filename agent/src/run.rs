@@ -386,6 +386,7 @@ const CAPABILITIES: &[Capability] = &[
     Capability::ResourceProvider,
     Capability::ResizeVolume,
     Capability::AgentOperationFeedback,
+    Capability::AgentDraining,
     Capability::TaskResourceLimits,
 ];
 

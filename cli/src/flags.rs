@@ -52,6 +52,39 @@ pub(crate) enum Verb {
     Top(verbs::top::Options),
     /// Judge resource estimators on recorded usage.
     Estimate(estimate::Options),
+    /// List the roles, their weights and what they use.
+    Roles(verbs::ListOptions),
+    /// Show or set what roles are guaranteed and limited to.
+    Quota(verbs::quota::Options),
+    /// Show or set the weights of roles.
+    Weights(verbs::roles::WeightOptions),
+    /// Reserve an agent's resources for a role.
+    Reserve(verbs::reservations::ReserveOptions),
+    /// Take a reservation back.
+    Unreserve(verbs::reservations::ReserveOptions),
+    /// List, create and destroy persistent volumes.
+    Volumes(verbs::reservations::VolumeOptions),
+    /// End an agent's tasks and give it no more.
+    Drain(verbs::nodes::DrainOptions),
+    /// Give an agent no more work; its tasks go on.
+    Deactivate(verbs::nodes::AgentOptions),
+    /// Give an agent work again.
+    Reactivate(verbs::nodes::AgentOptions),
+    /// Say that an agent will never be back.
+    MarkGone(verbs::nodes::AgentOptions),
+    /// Show or change the schedule of maintenance; take machines down and up.
+    Maintenance(verbs::nodes::MaintenanceOptions),
+    /// Say why a framework or role gets no offer.
+    Explain(verbs::explain::Options),
+    /// Show what a task has written.
+    Logs(verbs::logs::Options),
+    /// End a framework and all that it runs.
+    Teardown(verbs::teardown::Options),
+    /// Print a shell's completions of this command line, e.g. `source <(meseta completions bash)`.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
 }
 
 // The configuration file, a flag of both daemons; a doc comment here would become their help.
@@ -60,6 +93,12 @@ struct ConfigFlag {
     /// TOML file with flags as keys, e.g. `port = 5051`; flags and environment win over it.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+}
+
+/// Prints what a shell needs to complete our command lines.
+pub(crate) fn completions(shell: clap_complete::Shell) -> ExitCode {
+    clap_complete::generate(shell, &mut Cli::command(), "meseta", &mut std::io::stdout());
+    ExitCode::SUCCESS
 }
 
 /// A command line that was understood.

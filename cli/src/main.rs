@@ -33,6 +33,21 @@ fn main() -> ExitCode {
         flags::Verb::Offers(options) => verbs::offers::run(&options),
         flags::Verb::Top(options) => verbs::top::run(&options),
         flags::Verb::Estimate(options) => estimate::run(&options),
+        flags::Verb::Roles(options) => verbs::roles::run(&options),
+        flags::Verb::Quota(options) => verbs::quota::run(&options),
+        flags::Verb::Weights(options) => verbs::roles::weights(&options),
+        flags::Verb::Reserve(options) => verbs::reservations::reserve(&options),
+        flags::Verb::Unreserve(options) => verbs::reservations::unreserve(&options),
+        flags::Verb::Volumes(options) => verbs::reservations::volumes(&options),
+        flags::Verb::Drain(options) => verbs::nodes::drain(&options),
+        flags::Verb::Deactivate(options) => verbs::nodes::deactivate(&options),
+        flags::Verb::Reactivate(options) => verbs::nodes::reactivate(&options),
+        flags::Verb::MarkGone(options) => verbs::nodes::mark_gone(&options),
+        flags::Verb::Maintenance(options) => verbs::nodes::maintenance(&options),
+        flags::Verb::Explain(options) => verbs::explain::run(&options),
+        flags::Verb::Logs(options) => verbs::logs::run(&options),
+        flags::Verb::Teardown(options) => verbs::teardown::run(&options),
+        flags::Verb::Completions { shell } => Ok(flags::completions(shell)),
     };
     outcome.unwrap_or_else(|error| {
         eprintln!("meseta: {error:#}");

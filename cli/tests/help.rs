@@ -23,6 +23,18 @@ fn help_names_every_verb_and_what_to_do_first() {
         "tasks",
         "frameworks",
         "offers",
+        "roles",
+        "quota",
+        "weights",
+        "reserve",
+        "unreserve",
+        "volumes",
+        "drain",
+        "maintenance",
+        "explain",
+        "logs",
+        "teardown",
+        "completions",
     ] {
         assert!(text.contains(&format!("\n  {word} ")), "{word}: {text}");
     }

@@ -132,6 +132,10 @@ pub struct Flags {
     #[arg(long, default_value = "10mins", value_name = "DURATION")]
     pub allocator_recovery_timeout: String,
 
+    /// File that the master's log goes to, for operators to read over HTTP as `/master/log`.
+    #[arg(long, value_name = "FILE")]
+    pub external_log_file: Option<PathBuf>,
+
     /// Ended frameworks that are remembered.
     #[arg(long, default_value_t = 50, value_name = "COUNT")]
     pub max_completed_frameworks: usize,

@@ -2,22 +2,27 @@
 //! reflection services.
 
 mod agents;
+mod operators;
 mod schedulers;
+
+use std::sync::Arc;
 
 use axum::Router;
 use meseta_proto::meseta::v1::agent_registry_server::AgentRegistryServer;
+use meseta_proto::meseta::v1::operator_server::OperatorServer;
 use meseta_proto::meseta::v1::scheduler_server::SchedulerServer;
-use tokio_util::sync::CancellationToken;
+use tonic::Status;
 use tonic::service::Routes;
 
-use crate::http::SCHEDULER_BODY_MAX;
-use crate::shell::Handle;
+use crate::core::Answer;
+use crate::http::{BODY_MAX, SCHEDULER_BODY_MAX, Site};
 
 /// One frame of an agent; its return with all its tasks is the largest.
 const FRAME_MAX: usize = 64 * 1024 * 1024;
 
 /// The services, to be merged with the HTTP routes.
-pub(crate) async fn router(handle: &Handle, shutdown: &CancellationToken) -> Router {
+pub(crate) async fn router(site: &Arc<Site>) -> Router {
+    let (handle, shutdown) = (&site.handle, &site.shutdown);
     let agents = AgentRegistryServer::new(agents::Agents::new(handle.clone(), shutdown.clone()))
         .max_decoding_message_size(FRAME_MAX)
         .max_encoding_message_size(FRAME_MAX);
@@ -26,6 +31,8 @@ pub(crate) async fn router(handle: &Handle, shutdown: &CancellationToken) -> Rou
         shutdown.clone(),
     ))
     .max_decoding_message_size(SCHEDULER_BODY_MAX);
+    let operators = OperatorServer::new(operators::Operators::new(site.clone()))
+        .max_decoding_message_size(BODY_MAX);
     let (health, health_service) = tonic_health::server::health_reporter();
     health
         .set_serving::<AgentRegistryServer<agents::Agents>>()
@@ -33,10 +40,14 @@ pub(crate) async fn router(handle: &Handle, shutdown: &CancellationToken) -> Rou
     health
         .set_serving::<SchedulerServer<schedulers::Schedulers>>()
         .await;
+    health
+        .set_serving::<OperatorServer<operators::Operators>>()
+        .await;
     let mut routes = Routes::builder();
     routes
         .add_service(agents)
         .add_service(schedulers)
+        .add_service(operators)
         .add_service(health_service);
     // So that tools can list and call the services without our .proto files.
     let reflection = || {
@@ -53,4 +64,17 @@ pub(crate) async fn router(handle: &Handle, shutdown: &CancellationToken) -> Rou
         }
     }
     routes.routes().into_axum_router().reset_fallback()
+}
+
+/// What the core answered, as a code and a text.
+fn status_of(answer: Answer) -> Result<(), Status> {
+    match answer {
+        Answer::Accepted | Answer::Done => Ok(()),
+        Answer::BadRequest(message) => Err(Status::invalid_argument(message)),
+        Answer::Forbidden(message) => Err(Status::permission_denied(message)),
+        Answer::NotFound(message) => Err(Status::not_found(message)),
+        Answer::Conflict(message) => Err(Status::failed_precondition(message)),
+        Answer::Unavailable(message) => Err(Status::unavailable(message)),
+        Answer::NotImplemented(message) => Err(Status::unimplemented(message)),
+    }
 }

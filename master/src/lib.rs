@@ -6,6 +6,7 @@
 
 pub mod core;
 mod events;
+mod files;
 mod flags;
 mod grpc;
 mod health;
@@ -15,6 +16,7 @@ mod operator;
 pub mod registry;
 mod run;
 mod shell;
+mod watchers;
 
 pub use flags::{FlagError, Flags};
 pub use health::Health;

@@ -14,6 +14,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{oneshot, watch};
 
 use crate::core::{Config, Identity, Lsn, MasterCore};
+use crate::files::Files;
 use crate::flags::{FlagError, Flags, Options};
 use crate::health::Health;
 use crate::http::Site;
@@ -111,9 +112,10 @@ pub async fn run(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         identity,
         flags: env.flags_view,
         metrics: Metrics::new(),
+        files: Files::new(flags.external_log_file.clone()),
         shutdown: shutdown.clone(),
     });
-    let router = http::router(site).merge(grpc::router(&handle, &shutdown).await);
+    let router = http::router(site.clone()).merge(grpc::router(&site).await);
     let core_shutdown = CancellationToken::new();
     let core_task = tokio::spawn(service.run(core_shutdown.clone()));
     let serving = tokio::spawn(server::serve(

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use meseta_allocator::Explanation;
 use meseta_proto::meseta::v1::{MasterFrame, agent_frame};
 use meseta_proto::mesos::v1::offer::Operation;
 use meseta_proto::outbox::Outbox;
@@ -20,10 +21,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::core::call::{Action, Subscribe};
 use crate::core::{
-    Answer, ConnectionId, Effect, Input, Lsn, MasterCore, ReplyId, Request, Snapshot, Visible,
+    Answer, ConnectionId, Effect, Input, Lsn, MasterCore, Question, ReplyId, Request, Snapshot,
+    Visible,
 };
 use crate::events::{Budget, EventSink, Overflow};
+use crate::operator::stream;
 use crate::registry::Registry;
+use crate::watchers::{Numbered, Watchers};
 
 /// Commands that wait for the core; above it callers wait.
 const COMMANDS_MAX: usize = 4_096;
@@ -79,6 +83,24 @@ enum Command {
         frames: mpsc::Sender<MasterFrame>,
     },
     Snapshot(oneshot::Sender<Arc<Snapshot>>),
+    Explain {
+        question: Question,
+        answer: oneshot::Sender<Result<Vec<Explanation>, String>>,
+    },
+    Watch {
+        after: Option<u64>,
+        watching: oneshot::Sender<Watching>,
+    },
+}
+
+/// A view on the cluster that goes on.
+#[derive(Debug)]
+pub(crate) struct Watching {
+    /// What has happened since the event that the watcher knows, or everything as it is.
+    pub(crate) begin: Result<Vec<Numbered>, Arc<Snapshot>>,
+    /// The number of the last event that is part of the beginning.
+    pub(crate) last: u64,
+    pub(crate) events: mpsc::Receiver<Numbered>,
 }
 
 impl Handle {
@@ -187,6 +209,23 @@ impl Handle {
             .await
     }
 
+    /// Why somebody got no offer.
+    pub(crate) async fn explain(
+        &self,
+        question: Question,
+    ) -> Result<Result<Vec<Explanation>, String>, Closed> {
+        let (answer, answered) = oneshot::channel();
+        self.send(Command::Explain { question, answer }).await?;
+        answered.await.map_err(|_| Closed)
+    }
+
+    /// What happens from now on, or from the event numbered `after` if that is still known.
+    pub(crate) async fn watch(&self, after: Option<u64>) -> Result<Watching, Closed> {
+        let (watching, answered) = oneshot::channel();
+        self.send(Command::Watch { after, watching }).await?;
+        answered.await.map_err(|_| Closed)
+    }
+
     pub(crate) async fn snapshot(&self) -> Result<Arc<Snapshot>, Closed> {
         let (sender, receiver) = oneshot::channel();
         self.send(Command::Snapshot(sender)).await?;
@@ -204,6 +243,7 @@ enum Destination {
     Scheduler(ConnectionId),
     Agent(ConnectionId),
     Reply(ReplyId),
+    Watchers,
 }
 
 impl Destination {
@@ -214,6 +254,7 @@ impl Destination {
             Visible::Frame { to, .. } => Self::Agent(*to),
             Visible::CloseAgent { connection, .. } => Self::Agent(*connection),
             Visible::Reply { reply, .. } => Self::Reply(*reply),
+            Visible::Note(_) => Self::Watchers,
         }
     }
 }
@@ -230,6 +271,7 @@ pub(crate) struct Service {
     schedulers: HashMap<ConnectionId, EventSink>,
     agents: HashMap<ConnectionId, mpsc::Sender<MasterFrame>>,
     replies: HashMap<ReplyId, oneshot::Sender<Answer>>,
+    watchers: Watchers,
     next_reply: u64,
     /// Connections given up in the current step, which the core is told of next.
     lost: VecDeque<Input>,
@@ -253,6 +295,7 @@ impl Service {
             schedulers: HashMap::new(),
             agents: HashMap::new(),
             replies: HashMap::new(),
+            watchers: Watchers::default(),
             next_reply: 0,
             lost: VecDeque::new(),
         };
@@ -287,6 +330,7 @@ impl Service {
         self.schedulers.clear();
         self.agents.clear();
         self.replies.clear();
+        self.watchers = Watchers::default();
         let registry = self.registry;
         if tokio::task::spawn_blocking(move || registry.close())
             .await
@@ -372,11 +416,29 @@ impl Service {
             Command::AgentConnected { connection, frames } => {
                 self.agents.insert(connection, frames);
             }
+            Command::Explain { question, answer } => {
+                // The asker may have left.
+                let _unsent = answer.send(self.core.explain(self.clock.now(), &question));
+            }
+            Command::Watch { after, watching } => self.watch(after, watching),
             Command::Snapshot(sender) => {
                 // The asker may have left.
                 let _unsent = sender.send(self.core.snapshot());
             }
         }
+    }
+
+    fn watch(&mut self, after: Option<u64>, watching: oneshot::Sender<Watching>) {
+        self.core.watch();
+        let (events, missed) = self.watchers.add(after);
+        let begin = missed.ok_or_else(|| self.core.snapshot());
+        let last = self.watchers.last();
+        // The asker may have left.
+        let _unsent = watching.send(Watching {
+            begin,
+            last,
+            events,
+        });
     }
 
     fn await_reply(&mut self, answer: oneshot::Sender<Answer>) -> ReplyId {
@@ -451,6 +513,7 @@ impl Service {
                 tracing::debug!(%connection, reason, "agent stream ends");
                 self.agents.remove(&connection);
             }
+            Visible::Note(note) => self.watchers.push(&stream::event(*note)),
             Visible::Reply { reply, answer } => {
                 if let Some(sender) = self.replies.remove(&reply) {
                     // The caller may have left.
@@ -472,6 +535,8 @@ impl Service {
                 self.lost.push_back(Input::AgentGone { connection });
             }
             Destination::Reply(reply) => drop(self.replies.remove(&reply)),
+            // They begin anew.
+            Destination::Watchers => self.watchers = Watchers::default(),
         }
     }
 }

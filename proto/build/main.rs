@@ -18,6 +18,7 @@ const ROOTS: &[&str] = &[
     "mesos/v1/agent/agent.proto",
     "mesos/v1/master/master.proto",
     "meseta/v1/oversubscription.proto",
+    "meseta/v1/operator.proto",
     "meseta/v1/registry.proto",
     "meseta/v1/scheduler.proto",
 ];

@@ -68,6 +68,17 @@ pub fn try_post(url: &str, headers: &[(&str, &str)], body: &[u8]) -> Result<Answ
     answer(request.send(body)?)
 }
 
+/// POST of a JSON value whose answer goes on; it is read as it comes.
+pub fn stream(url: &str, body: &Value) -> impl std::io::Read + use<> {
+    let sent = client(None)
+        .post(url)
+        .header("content-type", "application/json")
+        .send(body.to_string());
+    let response = sent.unwrap_or_else(|e| panic!("POST {url}: {e}"));
+    assert_eq!(response.status().as_u16(), 200, "POST {url}");
+    response.into_body().into_reader()
+}
+
 /// DELETE.
 pub fn delete(url: &str) -> Answer {
     let sent = client(Some(TIMEOUT)).delete(url).call();

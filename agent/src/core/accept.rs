@@ -67,6 +67,15 @@ impl AgentCore {
         if self.is_here(&stream) {
             return;
         }
+        if let Some((state, reason, message)) = self.refused_while_draining(&run.framework) {
+            let refusal = Refusal {
+                state,
+                reason,
+                message,
+            };
+            self.refuse(now, &stream, run.task.task_id, &refusal);
+            return;
+        }
         let taken = match run.task.executor.as_deref().cloned() {
             None => self
                 .check(&run.task, true, &run.framework)
@@ -229,6 +238,17 @@ impl AgentCore {
             return;
         }
         let tasks = &run.task_group.tasks;
+        if let Some((state, reason, message)) = self.refused_while_draining(&run.framework) {
+            let refusal = Refusal {
+                state,
+                reason,
+                message,
+            };
+            for (stream, task) in streams.iter().zip(tasks) {
+                self.refuse(now, stream, task.task_id.clone(), &refusal);
+            }
+            return;
+        }
         let taken = self.take_all(
             now,
             &run.framework,

@@ -21,7 +21,7 @@ use super::{Action, AgentCore, Destination, ExitReason, State, Timer};
 use crate::checkpoint::{KillCause, KillRequested, LogEntry, Write};
 
 /// Time between SIGTERM and SIGKILL when neither the kill nor the task says (Mesos's default).
-const KILL_GRACE_DEFAULT: Duration = Duration::from_secs(3);
+pub(super) const KILL_GRACE_DEFAULT: Duration = Duration::from_secs(3);
 /// How long after the last signal the container is taken apart by force.
 const KILL_OVERDUE: Duration = Duration::from_secs(1);
 
@@ -367,6 +367,6 @@ pub(super) fn grace_of_task(unit: &Unit) -> Duration {
     grace_of(unit.task.info.kill_policy.as_ref()).unwrap_or(KILL_GRACE_DEFAULT)
 }
 
-fn grace_of(policy: Option<&pb::KillPolicy>) -> Option<Duration> {
+pub(super) fn grace_of(policy: Option<&pb::KillPolicy>) -> Option<Duration> {
     policy?.grace_period.as_ref().map(duration)
 }

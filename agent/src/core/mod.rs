@@ -27,6 +27,7 @@ mod accept;
 mod attend;
 mod checks;
 mod demand;
+mod drain;
 mod ending;
 mod executors;
 mod io;
@@ -180,6 +181,8 @@ pub struct AgentCore {
     counters: Counters,
     oversubscription: Oversubscription,
     exit: Option<ExitReason>,
+    /// Set while the master wants the agent empty.
+    draining: Option<drain::Draining>,
     lsn: Lsn,
     sequence: u64,
     effects: Vec<Effect>,
@@ -210,6 +213,7 @@ impl AgentCore {
             counters: Counters::default(),
             oversubscription: Oversubscription::default(),
             exit: None,
+            draining: None,
             lsn: Lsn::default(),
             sequence: 0,
             effects: Vec::new(),
@@ -260,6 +264,7 @@ impl AgentCore {
             Input::Stop { kill_tasks } => self.stop(now, kill_tasks),
         }
         self.fire_timers(now);
+        self.end_draining();
         self.exit_if_idle();
         std::mem::take(&mut self.effects)
     }

@@ -268,7 +268,7 @@ impl AgentCore {
             FromMaster::ExecutorMessage(message) => self.message_for_executor(message),
             FromMaster::ApplyOperation(apply) => self.apply_operation(now, apply),
             FromMaster::AcknowledgeOperation(message) => self.operation_acknowledged(&message),
-            FromMaster::Drain(_) => warn!("draining is not something this agent can do yet"),
+            FromMaster::Drain(drain) => self.drain(now, &drain),
             FromMaster::Registered(_)
             | FromMaster::Acknowledge(_)
             | FromMaster::Ping(_)

@@ -29,8 +29,9 @@ impl AgentCore {
         &mut self,
         now: Now,
         key: &TaskKey,
-        status: pb::TaskStatus,
+        mut status: pb::TaskStatus,
     ) -> Option<Pushed> {
+        self.explain_draining(&key.run.framework, &mut status);
         let unit = self.unit_at(key)?;
         if unit.executor.orphaned {
             // Nobody is left who would acknowledge it.

@@ -2,13 +2,20 @@
 
 pub(crate) mod agents;
 pub(crate) mod execute;
+pub(crate) mod explain;
 pub(crate) mod frameworks;
+pub(crate) mod logs;
+pub(crate) mod nodes;
 pub(crate) mod offers;
+pub(crate) mod quota;
+pub(crate) mod reservations;
+pub(crate) mod roles;
 mod sandbox;
 mod scheduler;
 mod server;
 mod table;
 pub(crate) mod tasks;
+pub(crate) mod teardown;
 pub(crate) mod top;
 
 use clap::Args;

@@ -4,6 +4,7 @@ use anyhow::{Context as _, bail};
 use http::{HeaderName, StatusCode};
 use meseta_proto::WireMessage;
 use meseta_proto::media::MediaType;
+use meseta_proto::mesos::v1::master;
 use meseta_proto::transport::client::{Call, Client, Error, RecordStream, Reply};
 use serde_json::Value;
 
@@ -43,6 +44,21 @@ pub(super) fn get_json(address: &str, path: &str) -> anyhow::Result<Value> {
     let reply = refuse_failure(address, reply)?;
     serde_json::from_slice(&reply.body)
         .with_context(|| format!("{path} of {address} is not JSON; is it a Meseta master?"))
+}
+
+/// A call of the operator API, blocking; the answer is empty for one that asks nothing back.
+pub(super) fn operate(address: &str, message: &master::Call) -> anyhow::Result<master::Response> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("failed to start the runtime")?;
+    let call = Call::message(&url(address, "/api/v1"), MEDIA, message);
+    let reply = runtime
+        .block_on(Client::default().request(call))
+        .map_err(|error| unreachable(address, error))?;
+    let reply = refuse_failure(address, reply)?;
+    meseta_proto::media::decode(MEDIA, &reply.body)
+        .with_context(|| format!("{address} sent an answer that makes no sense"))
 }
 
 fn refuse_failure(address: &str, reply: Reply) -> anyhow::Result<Reply> {

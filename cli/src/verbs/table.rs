@@ -18,6 +18,11 @@ pub(super) fn print(headings: &[&str], rows: Vec<Vec<String>>) {
     }
 }
 
+/// Prints one line for people.
+pub(super) fn say(text: &str) {
+    put(text);
+}
+
 /// Prints a value, indented.
 pub(super) fn print_json(value: &Value) -> anyhow::Result<()> {
     put(&serde_json::to_string_pretty(value)?);

@@ -123,12 +123,13 @@ impl MasterCore {
         }
         Arc::make_mut(&mut framework.unreachable).retain(|lost| lost.task_id != task_id);
         let held = (!is_terminal(record.state)).then(|| record.resources.clone());
-        let key = (framework_id.clone(), task_id);
+        let key = (framework_id.clone(), task_id.clone());
         Arc::make_mut(&mut agent.tasks).insert(key, Arc::new(record));
         if let Some(held) = held {
             agent.charge(&framework_id, &held);
             self.charge_allocator(agent_id, &framework_id, &held);
         }
+        self.note_task(&framework_id, &task_id);
         Ok(())
     }
 

@@ -127,6 +127,12 @@ impl Agent {
         }
     }
 
+    /// Whether nothing runs here and nothing waits for an acknowledgement.
+    #[must_use]
+    pub(super) fn is_idle(&self) -> bool {
+        self.tasks.is_empty() && self.executors.is_empty() && self.operations.is_empty()
+    }
+
     /// The executors of a framework here.
     pub(super) fn executors_of(
         &self,

@@ -95,6 +95,7 @@ impl MasterCore {
         }
         if !repeated {
             self.counters.count_status(&status);
+            self.note_status(&framework, &status, state);
         }
         self.event(&framework, update(status));
     }

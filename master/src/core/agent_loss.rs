@@ -12,6 +12,7 @@ use super::agent::Agent;
 use super::io::{ConnectionId, Visible};
 use super::status::Verdict;
 use super::task::{TaskRecord, is_terminal};
+use super::watch::Note;
 use super::{MasterCore, event_of};
 
 /// Why an agent's tasks are lost.
@@ -19,6 +20,7 @@ use super::{MasterCore, event_of};
 enum Loss {
     Unreachable { since: Duration },
     Removed { why: &'static str },
+    Gone,
 }
 
 impl MasterCore {
@@ -67,7 +69,51 @@ impl MasterCore {
             return;
         };
         tracing::info!(agent_id = %id, why, "agent removed");
+        self.forget_deactivation(id);
         self.lose(agent, Loss::Removed { why });
+    }
+
+    /// An operator says that an agent will never be back, wherever it is now.
+    pub(super) fn agent_marked_gone(&mut self, id: &AgentId) {
+        tracing::warn!(agent_id = %id, "agent marked gone");
+        if self.unreachable_agents.remove(id).is_some() {
+            self.unreachable_tasks_gone(id);
+        }
+        let was_expected = self.recovered_agents.remove(id).is_some();
+        if let Some(agent) = self.take_agent(id) {
+            self.lose(agent, Loss::Gone);
+        } else if was_expected {
+            self.agent_failure(id);
+        }
+    }
+
+    /// Tells frameworks that what was thought unreachable is gone.
+    fn unreachable_tasks_gone(&mut self, id: &AgentId) {
+        let frameworks: Vec<FrameworkId> = self.frameworks.keys().cloned().collect();
+        let max_completed = self.config.max_completed_tasks_per_framework;
+        for framework_id in frameworks {
+            let state = self.state_for(&framework_id, TaskState::TaskGoneByOperator);
+            let Some(framework) = self.frameworks.get_mut(&framework_id) else {
+                continue;
+            };
+            for mut task in framework.take_unreachable_on(id) {
+                let status = self.status(Verdict {
+                    task_id: task.task_id.as_str(),
+                    agent_id: Some(id.as_str()),
+                    state,
+                    reason: Reason::AgentRemovedByOperator,
+                    message: "The task's agent was marked gone by an operator".to_owned(),
+                });
+                let record = Arc::make_mut(&mut task);
+                record.state = state;
+                record.push_status(&status);
+                if let Some(framework) = self.frameworks.get_mut(&framework_id) {
+                    framework.complete(task, max_completed);
+                }
+                self.note_status(&framework_id, &status, state);
+                self.tell_status(&framework_id, status);
+            }
+        }
     }
 
     fn take_agent(&mut self, id: &AgentId) -> Option<Agent> {
@@ -85,6 +131,7 @@ impl MasterCore {
         self.void_offers.extend(rescinded);
         let removed = self.allocator.remove_agent(id);
         self.agreed("removing an agent", removed);
+        self.note(|_| Some(Note::AgentRemoved(id.clone())));
         if let Some(connection) = agent.connection {
             self.agent_connections.remove(&connection);
             self.visible(Visible::CloseAgent {
@@ -123,6 +170,11 @@ impl MasterCore {
                 OperationState::OperationGoneByOperator,
                 why,
             ),
+            Loss::Gone => self.lose_operations(
+                &agent.operations,
+                OperationState::OperationGoneByOperator,
+                "Agent was marked gone by an operator",
+            ),
         }
         self.agent_failure(agent.id());
     }
@@ -135,6 +187,7 @@ impl MasterCore {
         let state = match loss {
             Loss::Unreachable { .. } => self.state_for(&framework_id, TaskState::TaskUnreachable),
             Loss::Removed { .. } => TaskState::TaskLost,
+            Loss::Gone => self.state_for(&framework_id, TaskState::TaskGoneByOperator),
         };
         let Some(framework) = self.frameworks.get_mut(&framework_id) else {
             return;
@@ -152,12 +205,16 @@ impl MasterCore {
                 format!("Agent {hostname} is unreachable: health check timed out")
             }
             Loss::Removed { why } => format!("Agent {hostname} removed: {why}"),
+            Loss::Gone => format!("Agent {hostname} was marked gone by an operator"),
         };
         let mut status = self.status(Verdict {
             task_id: task.task_id.as_str(),
             agent_id: Some(task.agent_id.as_str()),
             state,
-            reason: Reason::AgentRemoved,
+            reason: match loss {
+                Loss::Unreachable { .. } | Loss::Removed { .. } => Reason::AgentRemoved,
+                Loss::Gone => Reason::AgentRemovedByOperator,
+            },
             message,
         });
         if let Loss::Unreachable { since } = loss {
@@ -168,9 +225,10 @@ impl MasterCore {
         if let Some(framework) = self.frameworks.get_mut(&framework_id) {
             match loss {
                 Loss::Unreachable { .. } => framework.keep_unreachable(task, max_unreachable),
-                Loss::Removed { .. } => framework.complete(task, max_completed),
+                Loss::Removed { .. } | Loss::Gone => framework.complete(task, max_completed),
             }
         }
+        self.note_status(&framework_id, &status, state);
         self.tell_status(&framework_id, status);
     }
 

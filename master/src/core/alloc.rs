@@ -7,8 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use meseta_allocator::{
-    AgentCapabilities, AgentFacts, AgentSpec, Allocator, Constraint, Domain, FrameworkCapabilities,
-    FrameworkSpec, OfferConstraints, Options, Outstanding, Pattern, Predicate, Quota, Selector,
+    AgentCapabilities, AgentFacts, AgentSpec, Allocator, Constraint, Domain, Explanation,
+    FrameworkCapabilities, FrameworkSpec, OfferConstraints, Options, Outstanding, Pattern,
+    Predicate, Quota, Selector, Unavailability,
 };
 use meseta_proto::convert;
 use meseta_proto::mesos::v1;
@@ -246,6 +247,42 @@ impl Book {
         offers: &[Outstanding],
     ) -> Vec<OfferId> {
         self.allocator.rescind_for_quota(role, quota, offers)
+    }
+
+    pub(super) fn explain(
+        &self,
+        now: Moment,
+        framework: &FrameworkId,
+        role: &Role,
+        agent: &AgentId,
+    ) -> Result<Explanation, AllocatorError> {
+        self.allocator.explain(now, framework, role, agent)
+    }
+
+    pub(super) fn explain_framework(
+        &self,
+        now: Moment,
+        framework: &FrameworkId,
+        agent: &AgentId,
+    ) -> Result<Vec<Explanation>, AllocatorError> {
+        self.allocator.explain_framework(now, framework, agent)
+    }
+
+    pub(super) fn explain_role(
+        &self,
+        now: Moment,
+        role: &Role,
+        agent: &AgentId,
+    ) -> Result<Vec<Explanation>, AllocatorError> {
+        self.allocator.explain_role(now, role, agent)
+    }
+
+    pub(super) fn update_unavailability(
+        &mut self,
+        agent: &AgentId,
+        unavailability: Option<Unavailability>,
+    ) -> Result<(), AllocatorError> {
+        self.allocator.update_unavailability(agent, unavailability)
     }
 
     pub(super) fn update_weights(&mut self, weights: &[(Role, f64)]) -> Result<(), AllocatorError> {

@@ -108,6 +108,19 @@ impl Framework {
         }
     }
 
+    /// Takes the records of tasks that were lost with an agent.
+    pub(super) fn take_unreachable_on(&mut self, agent: &AgentId) -> Vec<Arc<TaskRecord>> {
+        if !self.unreachable.iter().any(|task| task.agent_id == *agent) {
+            return Vec::new();
+        }
+        let unreachable = Arc::make_mut(&mut self.unreachable);
+        let (taken, left): (Vec<_>, Vec<_>) = std::mem::take(unreachable)
+            .into_iter()
+            .partition(|task| task.agent_id == *agent);
+        *unreachable = left.into();
+        taken
+    }
+
     pub(super) fn keep_unreachable(&mut self, task: Arc<TaskRecord>, max: usize) {
         let unreachable = Arc::make_mut(&mut self.unreachable);
         unreachable.push_back(task);

@@ -12,6 +12,7 @@ use meseta_proto::mesos::v1::scheduler::Event;
 use super::call::{Action, Subscribe};
 use super::operator::Request;
 use super::persisted::Mutation;
+use super::watch::Note;
 
 /// A connection that the shell numbered; never used twice in one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -107,6 +108,8 @@ pub enum Visible {
         reply: ReplyId,
         answer: Answer,
     },
+    /// For all operators who watch.
+    Note(Box<Note>),
 }
 
 /// The answer to a call.

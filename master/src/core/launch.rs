@@ -195,7 +195,9 @@ impl MasterCore {
         framework
             .tasks
             .insert(task_id.clone(), basket.agent.clone());
-        Arc::make_mut(&mut agent.tasks).insert((id.clone(), task_id), Arc::new(record));
+        let key = (id.clone(), task_id.clone());
+        Arc::make_mut(&mut agent.tasks).insert(key, Arc::new(record));
         self.counters.tasks_launched += 1;
+        self.note_task(id, &task_id);
     }
 }

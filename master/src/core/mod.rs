@@ -17,6 +17,7 @@ mod config;
 mod counters;
 mod deadlines;
 mod executor_validation;
+mod explain;
 mod framework;
 mod group_validation;
 mod io;
@@ -39,6 +40,7 @@ mod task_validation;
 mod teardown;
 mod ticks;
 mod timers;
+mod watch;
 mod wire;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -61,14 +63,16 @@ use alloc::AllocatorError;
 pub use config::{AllocatorConfig, Config, HEARTBEAT_INTERVAL, Identity, QuotaSemantics};
 pub use counters::Counters;
 pub(crate) use counters::state_name;
+pub use explain::Question;
 pub use framework::{Capabilities, Link};
 pub use io::{Answer, ConnectionId, Effect, Input, Lsn, ReplyId, Visible};
 pub use offers::Offer;
 pub use operation::{OperationRecord, OperationTable, OperationUuid};
-pub use operator::Request;
+pub use operator::{Deactivation, Drain, Maintenance, Request};
 pub use persisted::{AgentRecord, DeadlineRecord, Mutation, Recovered, UnreachableRecord};
 pub use snapshot::{AgentView, FrameworkView, Snapshot};
 pub use task::{ExecutorRecord, StatusRecord, TaskRecord, TaskTable, is_terminal};
+pub use watch::Note;
 pub use wire::{Format, to_wire};
 
 /// Frameworks known at once; a subscription above it is an ERROR event.
@@ -97,7 +101,8 @@ pub struct MasterCore {
     introducing: BTreeSet<ConnectionId>,
     recovered_agents: BTreeMap<AgentId, RecoveredAgent>,
     unreachable_agents: BTreeMap<AgentId, Duration>,
-    gone_agents: BTreeSet<AgentId>,
+    /// Since when.
+    gone_agents: BTreeMap<AgentId, Duration>,
     /// Agents whose return waits for the registry.
     readmitting: BTreeSet<AgentId>,
     /// Registered agents without a connection.
@@ -134,6 +139,8 @@ pub struct MasterCore {
     effects: Vec<Effect>,
     /// Counts steps that may have changed something.
     sequence: u64,
+    /// Somebody watches, or once did.
+    watched: bool,
     snapshot: Option<Arc<Snapshot>>,
 }
 
@@ -163,7 +170,7 @@ impl MasterCore {
             introducing: BTreeSet::new(),
             recovered_agents: BTreeMap::new(),
             unreachable_agents: BTreeMap::new(),
-            gone_agents: BTreeSet::new(),
+            gone_agents: BTreeMap::new(),
             readmitting: BTreeSet::new(),
             disconnected: BTreeSet::new(),
             next_removal: Moment::ORIGIN,
@@ -186,6 +193,7 @@ impl MasterCore {
             counters: Counters::default(),
             effects: Vec::new(),
             sequence: 0,
+            watched: false,
             snapshot: None,
             config,
         };
@@ -237,6 +245,7 @@ impl MasterCore {
         self.dispatch(input);
         self.answer_questions();
         self.fire_timers();
+        self.check_drains();
         self.allocate_if_due();
         std::mem::take(&mut self.effects)
     }
@@ -316,7 +325,7 @@ impl MasterCore {
         self.gone_agents = recovered
             .gone
             .iter()
-            .filter_map(|id| AgentId::new(id).ok())
+            .filter_map(|(id, since)| Some((AgentId::new(id).ok()?, *since)))
             .collect();
         for (role, quota) in self.operator.quotas.clone().iter() {
             let updated = self.allocator.update_quota(role, quota);

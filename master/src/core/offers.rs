@@ -103,7 +103,8 @@ impl MasterCore {
             resources,
             timer,
         };
-        let message = to_wire(&offer, framework, agent);
+        let mut message = to_wire(&offer, framework, agent);
+        message.unavailability = self.operator.maintenance.of_agent(&agent.profile).copied();
         self.offers.insert(id.clone(), Arc::new(offer));
         self.counters.offers_made += 1;
         Some(message)

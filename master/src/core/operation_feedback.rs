@@ -270,7 +270,7 @@ impl MasterCore {
                 OperationState::OperationUnreachable,
                 "Reconciliation: Agent is unreachable",
             ),
-            Some(agent) if self.gone_agents.contains(agent) => (
+            Some(agent) if self.gone_agents.contains_key(agent) => (
                 OperationState::OperationGoneByOperator,
                 "Reconciliation: Agent marked gone by operator",
             ),

@@ -10,6 +10,8 @@ use bytes::Bytes;
 use meseta_allocator::Quota;
 use meseta_resources::Role;
 
+use super::operator::{Deactivation, Maintenance};
+
 /// One change to the registry, atomic and durable before it takes effect.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Mutation {
@@ -29,6 +31,17 @@ pub enum Mutation {
     PutDeadline(DeadlineRecord),
     /// These frameworks are back, or ended.
     RemoveDeadlines { framework_ids: Vec<String> },
+    /// Replaces the schedule of maintenance and the list of machines that are down.
+    PutMaintenance(Maintenance),
+    /// Notes that an agent gets no work, or, without it, that it does again.
+    PutDeactivation {
+        agent_id: String,
+        deactivation: Option<Deactivation>,
+    },
+    /// The agent will never be back; as time since the Unix epoch.
+    MarkGone { agent_id: String, since: Duration },
+    /// Drops the oldest entries of the list of gone agents.
+    PruneGone { agent_ids: Vec<String> },
 }
 
 /// An admitted agent.
@@ -62,10 +75,13 @@ pub struct Recovered {
     pub epoch: u64,
     pub agents: Vec<AgentRecord>,
     pub unreachable: Vec<UnreachableRecord>,
-    pub gone: Vec<String>,
+    /// With the time since the Unix epoch.
+    pub gone: Vec<(String, Duration)>,
     /// Of frameworks that were away when the last master ended.
     pub deadlines: Vec<DeadlineRecord>,
     /// `None` when no weights were ever written.
     pub weights: Option<Vec<(String, f64)>>,
     pub quotas: Vec<(Role, Quota)>,
+    pub maintenance: Maintenance,
+    pub deactivations: Vec<(String, Deactivation)>,
 }

@@ -147,7 +147,7 @@ impl MasterCore {
             let mut status = self.status(verdict(state, "Reconciliation: Task is unreachable"));
             status.unreachable_time = Some(v1::TimeInfo { nanoseconds });
             self.tell_status(framework, status);
-        } else if self.gone_agents.contains(id) {
+        } else if self.gone_agents.contains_key(id) {
             let state = self.state_for(framework, TaskState::TaskGoneByOperator);
             self.tell(framework, verdict(state, "Reconciliation: Task is gone"));
         } else {

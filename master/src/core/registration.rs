@@ -55,6 +55,9 @@ pub(super) enum Pending {
     Prune {
         agents: Vec<AgentId>,
     },
+    PruneGone {
+        agents: Vec<AgentId>,
+    },
     Operator(operator::Pending),
     /// Nothing: it is only to be known after a restart.
     Nothing,
@@ -87,10 +90,16 @@ impl MasterCore {
                 self.recovered_unreachable(agent, since);
             }
             Pending::Removed { agent, why } => self.agent_removed(&agent, why),
+            Pending::PruneGone { agents } => {
+                for agent in agents {
+                    self.gone_agents.remove(&agent);
+                }
+            }
             Pending::Operator(pending) => self.administered(pending),
             Pending::Prune { agents } => {
                 for agent in agents {
                     self.unreachable_agents.remove(&agent);
+                    self.forget_deactivation(&agent);
                 }
             }
         }
@@ -140,6 +149,7 @@ impl MasterCore {
         let id = format!("{}-S{}", self.config.identity.id, self.next_agent);
         let id = AgentId::new(&id).map_err(|error| (error.to_string(), true))?;
         let profile = profile(id, register).map_err(|reason| (reason, true))?;
+        self.check_machine_is_up(connection, &profile)?;
         self.next_agent += 1;
         self.counters.agent_frame("register");
         self.replace_lost_predecessor(&profile);
@@ -196,7 +206,7 @@ impl MasterCore {
             .as_ref()
             .map_or("", |id| id.value.as_str());
         let id = AgentId::new(id).map_err(|error| (error.to_string(), true))?;
-        if self.gone_agents.contains(&id) {
+        if self.gone_agents.contains_key(&id) {
             let shutdown = meseta::Shutdown {
                 reason: "the agent was marked gone".to_owned(),
             };
@@ -205,6 +215,7 @@ impl MasterCore {
         }
         let profile =
             profile(id.clone(), report.register.clone()).map_err(|reason| (reason, true))?;
+        self.check_machine_is_up(connection, &profile)?;
         let profile = Arc::new(profile);
         self.counters.agent_frame("reregister");
         if self.readmitting.contains(&id) {
@@ -255,6 +266,23 @@ impl MasterCore {
             );
         }
         Ok(())
+    }
+
+    /// Sends an agent away whose machine is down.
+    fn check_machine_is_up(
+        &mut self,
+        connection: ConnectionId,
+        profile: &AgentProfile,
+    ) -> Result<(), (String, bool)> {
+        if !self.operator.maintenance.is_down(profile) {
+            return Ok(());
+        }
+        let reason = "the machine is down for maintenance".to_owned();
+        let shutdown = meseta::Shutdown {
+            reason: reason.clone(),
+        };
+        self.frame_to(connection, master_frame::Message::Shutdown(shutdown));
+        Err((reason, true))
     }
 
     fn admit_agent(&mut self, connection: ConnectionId, profile: Arc<AgentProfile>) {
@@ -319,12 +347,17 @@ impl MasterCore {
         let is_offerable = agent.profile.is_offerable();
         let added = self.allocator.add_agent(agent);
         self.agreed("adding an agent", added);
+        self.schedule_agent(id);
         if !is_offerable {
             tracing::warn!(agent_id = %id, "agent has no cpus or no mem and is never offered");
+        }
+        if !self.may_be_offered(id) {
             let deactivated = self.allocator.deactivate_agent(id);
             self.agreed("deactivating an agent", deactivated);
         }
         self.send_registered(id, unknown, Vec::new());
+        self.send_drain(id);
+        self.note_agent(id);
         self.set_ping(id.clone(), generation, Duration::ZERO);
         self.allocate_due = true;
     }
@@ -427,17 +460,18 @@ impl MasterCore {
         let finished = self.adopt(&id, &report);
         let unknown_operations = self.adopt_operations(&id, &report);
         if let Some(agent) = self.agents.get(&id) {
-            let is_offerable = agent.profile.is_offerable();
             let updated = self.allocator.update_agent(agent);
             self.agreed("updating an agent", updated);
-            let switched = if is_offerable {
+            let switched = if self.may_be_offered(&id) {
                 self.allocator.activate_agent(&id)
             } else {
                 self.allocator.deactivate_agent(&id)
             };
             self.agreed("activating an agent", switched);
         }
+        self.schedule_agent(&id);
         self.send_registered(&id, unknown, unknown_operations);
+        self.send_drain(&id);
         for framework in finished {
             self.shut_down_on(&id, &framework);
         }

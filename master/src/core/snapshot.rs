@@ -18,6 +18,7 @@ use super::counters::Counters;
 use super::framework::{Capabilities, Framework, Link};
 use super::offers::Offer;
 use super::operation::OperationTable;
+use super::operator::{Deactivation, Maintenance};
 use super::task::{ExecutorRecord, TaskRecord, TaskTable};
 use super::{MasterCore, config};
 
@@ -41,6 +42,7 @@ pub struct Snapshot {
     pub offers: Vec<Arc<Offer>>,
     pub weights: BTreeMap<Role, f64>,
     pub quotas: Arc<BTreeMap<Role, Quota>>,
+    pub maintenance: Arc<Maintenance>,
     pub quota_semantics: QuotaSemantics,
     pub whitelisted_roles: Option<BTreeSet<Role>>,
     pub counters: Counters,
@@ -53,6 +55,8 @@ pub struct Snapshot {
 pub struct AgentView {
     pub profile: Arc<AgentProfile>,
     pub connected: bool,
+    /// Set if an operator gives it no more work.
+    pub deactivation: Option<Deactivation>,
     pub registered: Duration,
     pub reregistered: Option<Duration>,
     pub tasks: TaskTable,
@@ -64,6 +68,12 @@ pub struct AgentView {
 }
 
 impl AgentView {
+    /// Whether it is here and may be offered.
+    #[must_use]
+    pub fn is_active(&self) -> bool {
+        self.connected && self.deactivation.is_none()
+    }
+
     #[must_use]
     pub fn id(&self) -> &AgentId {
         &self.profile.id
@@ -155,6 +165,7 @@ impl MasterCore {
             offers: self.offers.values().cloned().collect(),
             weights: self.weights.clone(),
             quotas: self.operator.quotas.clone(),
+            maintenance: self.operator.maintenance.clone(),
             quota_semantics: self.config.quota_semantics,
             whitelisted_roles: self.config.roles.clone(),
             counters: self.counters.clone(),
@@ -162,10 +173,11 @@ impl MasterCore {
         }
     }
 
-    fn view(&self, agent: &Agent) -> AgentView {
+    pub(super) fn view(&self, agent: &Agent) -> AgentView {
         AgentView {
             profile: agent.profile.clone(),
             connected: agent.connection.is_some(),
+            deactivation: self.operator.deactivations.0.get(agent.id()).cloned(),
             registered: agent.registered,
             reregistered: agent.reregistered,
             tasks: agent.tasks.clone(),

@@ -148,7 +148,8 @@ impl MasterCore {
         self.allocator.add_framework(&id, &terms)?;
         tracing::info!(framework_id = %id, name = %terms.info.name.escape_debug(), "framework added");
         let framework = Framework::new(id.clone(), terms, self.now.unix);
-        self.frameworks.insert(id, framework);
+        self.frameworks.insert(id.clone(), framework);
+        self.note_framework(&id, true);
         Ok(())
     }
 
@@ -236,6 +237,7 @@ impl MasterCore {
         );
         // The agents repeat at once what nobody acknowledged while the framework was away.
         self.broadcast_info(id);
+        self.note_framework(id, false);
         tracing::info!(framework_id = %id, %connection, "framework subscribed");
     }
 
@@ -309,6 +311,7 @@ impl MasterCore {
         self.discard_offers(&id);
         let deactivated = self.allocator.deactivate_framework(&id);
         self.agreed("deactivating a framework", deactivated);
+        self.note_framework(&id, false);
         tracing::info!(framework_id = %id, timeout_secs = timeout.as_secs_f64(), "framework disconnected");
         let timer = self.timers.set(
             self.now.moment + timeout,

@@ -10,6 +10,7 @@ use meseta_resources::{AgentId, FrameworkId};
 
 use super::io::{Answer, Visible};
 use super::task::is_terminal;
+use super::watch::Note;
 use super::{FrameworkView, MasterCore};
 
 impl MasterCore {
@@ -37,6 +38,7 @@ impl MasterCore {
             return;
         };
         tracing::info!(framework_id = %id, reason, "framework removed");
+        self.note(|_| Some(Note::FrameworkRemoved(framework.terms.info.clone())));
         if let Some(timer) = framework.failover.take() {
             self.timers.cancel(timer);
         }

@@ -1,5 +1,6 @@
 //! What is due: heartbeats, pings, failovers, allocations, clean-up.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use meseta_proto::meseta::v1::{self as meseta, master_frame};
@@ -186,15 +187,35 @@ impl MasterCore {
         }
     }
 
-    /// Drops the oldest entries of the list of unreachable agents, by number and by age.
+    /// Drops the oldest entries of the lists of lost agents, by number and by age.
     fn collect_registry_garbage(&mut self) {
         self.timers.set(
             self.now.moment + self.config.registry_gc_interval,
             Timer::RegistryGc,
         );
         self.forget_old_deadlines();
-        let mut listed: Vec<_> = self
-            .unreachable_agents
+        let names = |agents: &[AgentId]| agents.iter().map(ToString::to_string).collect();
+        let agents = self.surplus(&self.unreachable_agents);
+        if !agents.is_empty() && self.pending.len() < PENDING_MUTATIONS_MAX {
+            let agent_ids = names(&agents);
+            self.persist(
+                Mutation::PruneUnreachable { agent_ids },
+                Pending::Prune { agents },
+            );
+        }
+        let agents = self.surplus(&self.gone_agents);
+        if !agents.is_empty() && self.pending.len() < PENDING_MUTATIONS_MAX {
+            let agent_ids = names(&agents);
+            self.persist(
+                Mutation::PruneGone { agent_ids },
+                Pending::PruneGone { agents },
+            );
+        }
+    }
+
+    /// What of a list is too much or too old.
+    fn surplus(&self, lost: &BTreeMap<AgentId, Duration>) -> Vec<AgentId> {
+        let mut listed: Vec<_> = lost
             .iter()
             .map(|(id, since)| (*since, id.clone()))
             .collect();
@@ -203,22 +224,13 @@ impl MasterCore {
             .len()
             .saturating_sub(self.config.registry_max_agent_count);
         let now = self.now.unix;
-        let agents: Vec<AgentId> = listed
+        listed
             .into_iter()
             .enumerate()
             .filter(|(index, (since, _))| {
                 *index < surplus || now.saturating_sub(*since) > self.config.registry_max_agent_age
             })
             .map(|(_, (_, id))| id)
-            .collect();
-        if agents.is_empty() || self.pending.len() >= PENDING_MUTATIONS_MAX {
-            return;
-        }
-        self.persist(
-            Mutation::PruneUnreachable {
-                agent_ids: agents.iter().map(ToString::to_string).collect(),
-            },
-            Pending::Prune { agents },
-        );
+            .collect()
     }
 }

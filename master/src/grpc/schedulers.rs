@@ -13,7 +13,6 @@ use tokio_util::sync::CancellationToken;
 use tonic::metadata::MetadataValue;
 use tonic::{Request, Response, Status};
 
-use crate::core::Answer;
 use crate::core::call::{Checked, Subscribe, check};
 use crate::events::{self, STALL_MAX};
 use crate::http::leave;
@@ -116,14 +115,6 @@ impl Scheduler for Schedulers {
             .call(framework_id, stream_id, action)
             .await
             .map_err(|error| Status::unavailable(error.to_string()))?;
-        match answer {
-            Answer::Accepted | Answer::Done => Ok(Response::new(CallAccepted {})),
-            Answer::BadRequest(message) => Err(Status::invalid_argument(message)),
-            Answer::Forbidden(message) => Err(Status::permission_denied(message)),
-            Answer::NotFound(message) => Err(Status::not_found(message)),
-            Answer::Conflict(message) => Err(Status::failed_precondition(message)),
-            Answer::Unavailable(message) => Err(Status::unavailable(message)),
-            Answer::NotImplemented(message) => Err(Status::unimplemented(message)),
-        }
+        super::status_of(answer).map(|()| Response::new(CallAccepted {}))
     }
 }

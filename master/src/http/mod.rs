@@ -5,6 +5,9 @@
 //! holds no state of its own.
 
 mod body;
+mod explain;
+mod files;
+mod maintenance;
 mod operator;
 mod output;
 mod quota;
@@ -24,9 +27,11 @@ use http::{HeaderValue, Method, StatusCode, header};
 use meseta_proto::json;
 use tokio_util::sync::CancellationToken;
 
-use crate::core::{Answer, Identity};
+use crate::core::{self, Answer, Identity};
+use crate::files::Files;
 use crate::metrics::Metrics;
 use crate::shell::{Closed, Handle};
+use files::Wish;
 use reservations::Change;
 
 pub(crate) use scheduler::leave;
@@ -46,6 +51,7 @@ pub(crate) struct Site {
     /// The flags in effect, as texts.
     pub(crate) flags: BTreeMap<String, String>,
     pub(crate) metrics: Metrics,
+    pub(crate) files: Files,
     /// Ends all streams.
     pub(crate) shutdown: CancellationToken,
 }
@@ -68,6 +74,7 @@ enum Endpoint {
     Tasks,
     Roles,
     Flags,
+    Explain,
     Metrics,
     MetricsSnapshot,
     Redirect,
@@ -76,8 +83,11 @@ enum Endpoint {
     Quota,
     Weights,
     Reservation(Change),
-    Maintenance,
-    Files,
+    Schedule,
+    MaintenanceStatus,
+    MachineUp,
+    MachineDown,
+    Files(Wish),
 }
 
 const ENDPOINTS: &[(&str, Endpoint)] = &[
@@ -92,6 +102,7 @@ const ENDPOINTS: &[(&str, Endpoint)] = &[
     ("tasks", Endpoint::Tasks),
     ("roles", Endpoint::Roles),
     ("flags", Endpoint::Flags),
+    ("explain", Endpoint::Explain),
     ("metrics", Endpoint::Metrics),
     ("metrics/snapshot", Endpoint::MetricsSnapshot),
     ("redirect", Endpoint::Redirect),
@@ -102,13 +113,14 @@ const ENDPOINTS: &[(&str, Endpoint)] = &[
     ("unreserve", Endpoint::Reservation(Change::Unreserve)),
     ("create-volumes", Endpoint::Reservation(Change::Create)),
     ("destroy-volumes", Endpoint::Reservation(Change::Destroy)),
-    ("maintenance/schedule", Endpoint::Maintenance),
-    ("maintenance/status", Endpoint::Maintenance),
-    ("machine/up", Endpoint::Maintenance),
-    ("machine/down", Endpoint::Maintenance),
-    ("files/browse", Endpoint::Files),
-    ("files/read", Endpoint::Files),
-    ("files/download", Endpoint::Files),
+    ("maintenance/schedule", Endpoint::Schedule),
+    ("maintenance/status", Endpoint::MaintenanceStatus),
+    ("machine/up", Endpoint::MachineUp),
+    ("machine/down", Endpoint::MachineDown),
+    ("files/browse", Endpoint::Files(Wish::Browse)),
+    ("files/read", Endpoint::Files(Wish::Read)),
+    ("files/download", Endpoint::Files(Wish::Download)),
+    ("files/debug", Endpoint::Files(Wish::Debug)),
 ];
 
 impl Endpoint {
@@ -149,7 +161,9 @@ impl Endpoint {
             Self::Metrics => &[Method::GET, Method::HEAD],
             Self::Quota => &[Method::GET, Method::POST, Method::DELETE],
             Self::Weights => &[Method::GET, Method::PUT],
-            Self::Libprocess | Self::Maintenance | Self::Files => ALL,
+            Self::MachineUp | Self::MachineDown => POST,
+            Self::Schedule => &[Method::GET, Method::POST],
+            Self::Libprocess => ALL,
             Self::Health
             | Self::Version
             | Self::State
@@ -159,7 +173,10 @@ impl Endpoint {
             | Self::Tasks
             | Self::Roles
             | Self::Flags
+            | Self::Explain
+            | Self::MaintenanceStatus
             | Self::MetricsSnapshot
+            | Self::Files(_)
             | Self::Redirect => READ,
         }
     }
@@ -189,6 +206,7 @@ async fn handle(State(site): State<Arc<Site>>, request: Request) -> Response {
         Endpoint::Reservation(change) => reservations::endpoint(&site, change, request).await,
         Endpoint::Health => StatusCode::OK.into_response(),
         Endpoint::Redirect => redirect(&site),
+        Endpoint::Explain => explain::handle(&site, request.uri().query()).await,
         Endpoint::Metrics => v0::prometheus(&site).await,
         Endpoint::Libprocess => text(
             StatusCode::NOT_IMPLEMENTED,
@@ -196,13 +214,14 @@ async fn handle(State(site): State<Arc<Site>>, request: Request) -> Response {
         ),
         Endpoint::Quota => quota::handle(&site, request).await,
         Endpoint::Weights => weights::handle(&site, request).await,
-        Endpoint::Maintenance | Endpoint::Files => text(
-            StatusCode::NOT_IMPLEMENTED,
-            format!(
-                "{} is not supported by this version of the master",
-                request.uri().path()
-            ),
-        ),
+        Endpoint::Schedule => maintenance::schedule(&site, request).await,
+        Endpoint::MachineUp => {
+            maintenance::machines(&site, request, core::Request::StopMaintenance).await
+        }
+        Endpoint::MachineDown => {
+            maintenance::machines(&site, request, core::Request::StartMaintenance).await
+        }
+        Endpoint::Files(wish) => files::handle(&site, wish, request.uri().query()).await,
         Endpoint::Version
         | Endpoint::State
         | Endpoint::StateSummary
@@ -211,6 +230,7 @@ async fn handle(State(site): State<Arc<Site>>, request: Request) -> Response {
         | Endpoint::Tasks
         | Endpoint::Roles
         | Endpoint::Flags
+        | Endpoint::MaintenanceStatus
         | Endpoint::MetricsSnapshot => v0::read(&site, endpoint, request.uri().query()).await,
     }
 }

@@ -4,12 +4,22 @@ use std::sync::Arc;
 
 use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
 use http::{StatusCode, header};
 use meseta_proto::media::{self, MediaType};
 use meseta_proto::mesos::v1::master::Call;
+use meseta_proto::mesos::v1::master::call::Type as CallType;
+use meseta_proto::transport::server::stream_body;
+use tokio::sync::mpsc;
 
 use super::{BODY_MAX, Site, answered, body, text};
-use crate::operator::{self, Outcome};
+use crate::core::HEARTBEAT_INTERVAL;
+use crate::events::STALL_MAX;
+use crate::operator::{self, Outcome, stream};
+use crate::shell::Watching;
+
+/// Records that are encoded and not yet sent.
+const RECORDS_MAX: usize = 16;
 
 pub(super) async fn handle(site: &Arc<Site>, request: Request) -> Response {
     let (parts, request_body) = request.into_parts();
@@ -33,6 +43,9 @@ pub(super) async fn handle(site: &Arc<Site>, request: Request) -> Response {
         Ok(accept) => accept,
         Err(error) => return text(error.status(), error.to_string()),
     };
+    if kind == CallType::Subscribe {
+        return subscribe(site, accept).await;
+    }
     match operator::execute(site, kind, call).await {
         Ok(Outcome::Done(answer)) => answered(Ok(answer)),
         Ok(Outcome::Response(response)) => {
@@ -45,4 +58,57 @@ pub(super) async fn handle(site: &Arc<Site>, request: Request) -> Response {
         }
         Err(closed) => closed.into(),
     }
+}
+
+/// Streams what happens, beginning with everything as it is.
+async fn subscribe(site: &Arc<Site>, media: MediaType) -> Response {
+    let watching = match site.handle.watch(None).await {
+        Ok(watching) => watching,
+        Err(closed) => return closed.into(),
+    };
+    let (sender, records) = mpsc::channel(RECORDS_MAX);
+    tokio::spawn(forward(watching, sender, media));
+    let mut response = Response::new(stream_body(records, site.shutdown.clone()));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, media.header_value());
+    response
+}
+
+/// Encodes events until either end is closed, or the reader stalls.
+async fn forward(mut watching: Watching, records: mpsc::Sender<Bytes>, media: MediaType) {
+    let begun = match watching.begin {
+        Ok(_) => return,
+        Err(snapshot) => {
+            let encode = move || media::encode_record(media, &stream::subscribed(&snapshot));
+            tokio::task::spawn_blocking(encode).await
+        }
+    };
+    let Ok(subscribed) = begun else { return };
+    let heartbeat = media::encode_record(media, &stream::heartbeat());
+    for record in [subscribed, heartbeat.clone()] {
+        if !send(&records, record).await {
+            return;
+        }
+    }
+    let mut beats = tokio::time::interval(HEARTBEAT_INTERVAL);
+    beats.reset();
+    loop {
+        let record = tokio::select! {
+            biased;
+            () = records.closed() => return,
+            event = watching.events.recv() => match event {
+                Some((_, event)) => media::encode_record(media, &*event),
+                None => return,
+            },
+            _ = beats.tick() => heartbeat.clone(),
+        };
+        if !send(&records, record).await {
+            return;
+        }
+    }
+}
+
+async fn send(records: &mpsc::Sender<Bytes>, record: Bytes) -> bool {
+    let sent = tokio::time::timeout(STALL_MAX, records.send(record)).await;
+    matches!(sent, Ok(Ok(())))
 }

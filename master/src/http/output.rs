@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
+use axum::response::{IntoResponse, Response};
 use bytes::{Bytes, BytesMut};
+use http::header;
 use serde::ser::{Serialize, Serializer};
 use tokio::sync::mpsc;
 
@@ -75,6 +77,15 @@ impl Write for ChunkWriter {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
+}
+
+/// A small answer, as a call of the query's `jsonp` if it has one.
+pub(super) fn value(query: &BTreeMap<String, String>, value: &serde_json::Value) -> Response {
+    let (kind, body) = match query.get("jsonp") {
+        Some(callback) => ("text/javascript", format!("{callback}({value})")),
+        None => ("application/json", value.to_string()),
+    };
+    ([(header::CONTENT_TYPE, kind)], body).into_response()
 }
 
 /// The parameters of a query or form; of a repeated one the first.

@@ -52,6 +52,7 @@ fn master_and_handle() -> (Router, Handle) {
         identity,
         flags: BTreeMap::from([("port".to_owned(), "5050".to_owned())]),
         metrics: Metrics::new(),
+        files: Files::default(),
         shutdown: CancellationToken::new(),
     };
     (router(Arc::new(site)), handle)
@@ -425,7 +426,14 @@ async fn paths_are_found_as_mesos_finds_them() {
         ("/redirect/x", 404),
         ("/api/v1/operator", 405),
         ("/master/mesos.internal.RegisterFrameworkMessage", 501),
-        ("/quota", 501),
+        ("/quota", 200),
+        ("/master/weights", 200),
+        ("/maintenance/schedule", 200),
+        ("/maintenance/status", 200),
+        ("/machine/up", 405),
+        ("/explain", 400),
+        ("/files/read?path=/nosuch", 404),
+        ("/files/browse", 400),
     ] {
         assert_eq!(get(&router, path).await.status().as_u16(), status, "{path}");
     }
@@ -567,7 +575,7 @@ async fn pages_of_tasks_are_asked_for_properly() {
 async fn the_operator_api_answers_what_it_knows_and_names_what_it_does_not() {
     let router = master();
     let ask = async |kind: &str, accept: &str| {
-        let body = format!(r#"{{"type":"{kind}"}}"#);
+        let body = format!(r#"{{"type":"{kind}","get_metrics":{{}}}}"#);
         send(
             &router,
             "POST",
@@ -593,6 +601,12 @@ async fn the_operator_api_answers_what_it_knows_and_names_what_it_does_not() {
         "GET_MASTER",
         "GET_EXECUTORS",
         "GET_METRICS",
+        "GET_ROLES",
+        "GET_WEIGHTS",
+        "GET_QUOTA",
+        "GET_OPERATIONS",
+        "GET_MAINTENANCE_STATUS",
+        "GET_MAINTENANCE_SCHEDULE",
     ] {
         for accept in ["application/json", "application/x-protobuf"] {
             let response = ask(kind, accept).await;
@@ -600,9 +614,9 @@ async fn the_operator_api_answers_what_it_knows_and_names_what_it_does_not() {
             assert_eq!(response.headers()[header::CONTENT_TYPE], accept);
         }
     }
-    let unknown = ask("GET_QUOTA", "*/*").await;
+    let unknown = ask("GET_LOGGING_LEVEL", "*/*").await;
     assert_eq!(unknown.status(), StatusCode::NOT_IMPLEMENTED);
-    assert!(text_of(unknown).await.contains("GET_QUOTA"));
+    assert!(text_of(unknown).await.contains("GET_LOGGING_LEVEL"));
     assert_eq!(
         ask("GET_HEALTH", "text/plain").await.status(),
         StatusCode::NOT_ACCEPTABLE
@@ -615,6 +629,10 @@ async fn the_operator_api_answers_what_it_knows_and_names_what_it_does_not() {
         (
             "[]",
             "Failed to convert JSON into Call protobuf: Expecting a JSON object",
+        ),
+        (
+            r#"{"type":"GET_METRICS"}"#,
+            "Failed to validate master::Call: Expecting 'get_metrics' to be present",
         ),
         (
             r#"{"type":"READ_FILE"}"#,
@@ -632,6 +650,57 @@ async fn the_operator_api_answers_what_it_knows_and_names_what_it_does_not() {
         assert_eq!(response.status(), StatusCode::BAD_REQUEST);
         assert_eq!(text_of(response).await, text);
     }
+}
+
+#[tokio::test]
+async fn operators_watch_what_happens() {
+    let router = master();
+    let body = r#"{"type":"SUBSCRIBE"}"#;
+    let mut watching = send(&router, "POST", "/api/v1", &[JSON], body).await;
+    assert_eq!(watching.status(), StatusCode::OK);
+    assert_eq!(watching.headers()[header::CONTENT_TYPE], "application/json");
+    let first = record(&mut watching).await;
+    assert_eq!(first["type"], "SUBSCRIBED");
+    assert_eq!(first["subscribed"]["heartbeat_interval_seconds"], 15.0);
+    let frameworks = &first["subscribed"]["get_state"]["get_frameworks"];
+    assert_eq!(frameworks["frameworks"], serde_json::Value::Null);
+    let beat = record(&mut watching).await;
+    assert_eq!(beat, serde_json::json!({"type": "HEARTBEAT"}));
+    let (_stream, _, id) = subscribe(&router).await;
+    let added = record(&mut watching).await;
+    assert_eq!(added["type"], "FRAMEWORK_ADDED");
+    let info = &added["framework_added"]["framework"]["framework_info"];
+    assert_eq!(info["id"]["value"], id.as_str());
+    let updated = record(&mut watching).await;
+    assert_eq!(updated["type"], "FRAMEWORK_UPDATED");
+    assert_eq!(updated["framework_updated"]["framework"]["connected"], true);
+    let form = format!("frameworkId={id}");
+    let ended = send(&router, "POST", "/teardown", &[], form).await;
+    assert_eq!(ended.status(), StatusCode::OK);
+    let removed = record(&mut watching).await;
+    assert_eq!(removed["type"], "FRAMEWORK_REMOVED");
+    assert_eq!(
+        removed["framework_removed"]["framework_info"]["id"]["value"],
+        id.as_str()
+    );
+}
+
+#[tokio::test]
+async fn an_explanation_names_whom_it_is_about() {
+    let router = master();
+    let (_stream, _, id) = subscribe(&router).await;
+    for (query, status) in [
+        ("", 400),
+        ("?framework_id=nosuch", 400),
+        ("?role=%20", 400),
+        ("?role=dev&slave_id=nosuch", 400),
+        ("?role=dev", 200),
+    ] {
+        let response = get(&router, &format!("/explain{query}")).await;
+        assert_eq!(response.status().as_u16(), status, "{query}");
+    }
+    let none = get(&router, &format!("/explain?framework_id={id}")).await;
+    assert_eq!(text_of(none).await, r#"{"explanations":[]}"#);
 }
 
 #[tokio::test]

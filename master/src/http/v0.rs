@@ -114,6 +114,8 @@ fn render(
         Endpoint::Roles => json(writer, &views::roles(snapshot)),
         Endpoint::Quota => json(writer, &views::quota(snapshot)),
         Endpoint::Weights => json(writer, &views::weights(snapshot)),
+        Endpoint::Schedule => json(writer, &snapshot.maintenance.schedule),
+        Endpoint::MaintenanceStatus => json(writer, &views::maintenance_status(snapshot)),
         Endpoint::Flags => json(writer, &BTreeMap::from([("flags", &site.flags)])),
         Endpoint::MetricsSnapshot => json(writer, &site.metrics.mesos(snapshot)),
         _ => Ok(()),

@@ -4,6 +4,7 @@
 
 mod agent;
 mod framework;
+mod maintenance;
 mod roles;
 mod task;
 
@@ -15,6 +16,7 @@ use serde::Serialize;
 
 pub(super) use agent::slaves;
 pub(super) use framework::frameworks;
+pub(crate) use maintenance::maintenance_status;
 pub(crate) use roles::{Tally, quota, quota_status, roles, tallies, weights};
 pub(super) use task::tasks;
 
@@ -199,7 +201,7 @@ pub(super) fn state<'a>(
     let connected = snapshot
         .agents
         .iter()
-        .filter(|agent| agent.connected)
+        .filter(|agent| agent.is_active())
         .count();
     State {
         version: &identity.version,

@@ -45,8 +45,10 @@ fn master(out: &mut Out, snapshot: &Snapshot) {
     let disconnected = snapshot.agents.len() - connected;
     out.count("master/slaves_connected", connected);
     out.count("master/slaves_disconnected", disconnected);
-    out.count("master/slaves_active", connected);
-    out.count("master/slaves_inactive", disconnected);
+    let active = snapshot.agents.iter().filter(|agent| agent.is_active());
+    let active = active.count();
+    out.count("master/slaves_active", active);
+    out.count("master/slaves_inactive", snapshot.agents.len() - active);
     out.count(
         "master/slaves_unreachable",
         snapshot.unreachable_agents.len(),

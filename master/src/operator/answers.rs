@@ -11,7 +11,7 @@ use meseta_proto::mesos::v1::{self, ExecutorInfo, Flag, TimeInfo, VersionInfo, v
 use meseta_resources::{Resources, Role};
 use prost::Message;
 
-use crate::core::{AgentView, Format, FrameworkView, Offer, Snapshot, TaskRecord, to_wire};
+use crate::core::{AgentView, Drain, Format, FrameworkView, Offer, Snapshot, TaskRecord, to_wire};
 use crate::http::Site;
 use crate::http::views::{self, Index};
 
@@ -124,6 +124,30 @@ fn about_the_cluster(snapshot: &Snapshot, kind: CallType) -> Option<Response> {
                 },
             )
         }
+        CallType::GetMaintenanceStatus => {
+            let get_maintenance_status = Some(response::GetMaintenanceStatus {
+                status: views::maintenance_status(snapshot),
+            });
+            response(
+                Type::GetMaintenanceStatus,
+                Response {
+                    get_maintenance_status,
+                    ..empty
+                },
+            )
+        }
+        CallType::GetMaintenanceSchedule => {
+            let get_maintenance_schedule = Some(response::GetMaintenanceSchedule {
+                schedule: snapshot.maintenance.schedule.clone(),
+            });
+            response(
+                Type::GetMaintenanceSchedule,
+                Response {
+                    get_maintenance_schedule,
+                    ..empty
+                },
+            )
+        }
         CallType::GetRoles => {
             let get_roles = Some(roles(snapshot));
             response(Type::GetRoles, Response { get_roles, ..empty })
@@ -181,12 +205,7 @@ fn about_the_cluster(snapshot: &Snapshot, kind: CallType) -> Option<Response> {
             response(Type::GetTasks, Response { get_tasks, ..empty })
         }
         CallType::GetState => {
-            let get_state = Some(response::GetState {
-                get_tasks: Some(tasks(snapshot)),
-                get_executors: Some(executors(snapshot)),
-                get_frameworks: Some(frameworks(snapshot)),
-                get_agents: Some(agents(snapshot)),
-            });
+            let get_state = Some(state(snapshot));
             response(Type::GetState, Response { get_state, ..empty })
         }
         _ => None,
@@ -227,6 +246,16 @@ fn time(since: std::time::Duration) -> TimeInfo {
     }
 }
 
+/// GET_STATE.
+pub(super) fn state(snapshot: &Snapshot) -> response::GetState {
+    response::GetState {
+        get_tasks: Some(tasks(snapshot)),
+        get_executors: Some(executors(snapshot)),
+        get_frameworks: Some(frameworks(snapshot)),
+        get_agents: Some(agents(snapshot)),
+    }
+}
+
 fn agents(snapshot: &Snapshot) -> response::GetAgents {
     response::GetAgents {
         agents: snapshot.agents.iter().map(agent).collect(),
@@ -238,12 +267,17 @@ fn agents(snapshot: &Snapshot) -> response::GetAgents {
     }
 }
 
-fn agent(agent: &AgentView) -> get_agents::Agent {
+pub(super) fn agent(agent: &AgentView) -> get_agents::Agent {
     let profile = &agent.profile;
+    let draining = agent.deactivation.as_ref().filter(|d| d.drain.is_some());
     get_agents::Agent {
         agent_info: profile.info.clone(),
-        active: agent.connected,
-        deactivated: Some(false),
+        active: agent.is_active(),
+        deactivated: Some(agent.deactivation.is_some()),
+        drain_info: draining.and_then(|d| d.drain.as_ref()).map(Drain::to_wire),
+        // Whole seconds, as Mesos has it.
+        estimated_drain_start_time: draining
+            .map(|d| time(std::time::Duration::from_secs(d.since.as_secs()))),
         version: profile.version.clone(),
         pid: Some(profile.pid()),
         registered_time: Some(time(agent.registered)),
@@ -273,6 +307,20 @@ fn frameworks(snapshot: &Snapshot) -> response::GetFrameworks {
         frameworks: all(&snapshot.frameworks),
         completed_frameworks: all(&snapshot.completed_frameworks),
         ..response::GetFrameworks::default()
+    }
+}
+
+/// A framework without what only a whole snapshot knows of it.
+pub(super) fn lone_framework(framework: &FrameworkView) -> get_frameworks::Framework {
+    get_frameworks::Framework {
+        framework_info: (*framework.info).clone(),
+        active: framework.active,
+        connected: framework.connected,
+        recovered: framework.recovered,
+        registered_time: Some(time(framework.registered)),
+        reregistered_time: Some(time(framework.reregistered.unwrap_or(framework.registered))),
+        unregistered_time: Some(time(framework.unregistered.unwrap_or_default())),
+        ..get_frameworks::Framework::default()
     }
 }
 
@@ -374,7 +422,7 @@ fn tasks(snapshot: &Snapshot) -> response::GetTasks {
     }
 }
 
-fn task(record: &TaskRecord) -> v1::Task {
+pub(super) fn task(record: &TaskRecord) -> v1::Task {
     let mut task = record.to_wire();
     task.resources = to_wire(&record.resources, Format::PostRefinement);
     task

@@ -4,14 +4,18 @@
 //! snapshot, requests by the core. Invariant: nothing is decided here.
 
 mod answers;
+pub(crate) mod stream;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use meseta_proto::mesos::v1::WeightInfo;
-use meseta_proto::mesos::v1::master::call::Type as CallType;
+use meseta_proto::mesos::v1::master::call::{DrainAgent, Type as CallType};
+use meseta_proto::mesos::v1::master::response::{self, Type as ResponseType};
 use meseta_proto::mesos::v1::master::{Call, Response};
 
 use crate::core::{Answer, Request};
+use crate::files::{Files, FilesError};
 use crate::http::{Site, reservations};
 use crate::shell::Closed;
 
@@ -110,7 +114,16 @@ pub(crate) async fn execute(
         };
         return Ok(Outcome::Done(answer));
     }
+    if matches!(kind, CallType::ListFiles | CallType::ReadFile) {
+        let files = site.files.clone();
+        let work = tokio::task::spawn_blocking(move || file_answer(&files, call));
+        return work.await.map_err(|_| Closed);
+    }
     if let Some(request) = request(call) {
+        let request = match request {
+            Ok(request) => request,
+            Err(message) => return Ok(Outcome::Done(Answer::BadRequest(message))),
+        };
         let answer = site.handle.administer(request).await?;
         return Ok(Outcome::Done(explained(kind, answer)));
     }
@@ -127,24 +140,91 @@ pub(crate) async fn execute(
     })
 }
 
-/// What a call asks of the core; `None` if it only asks how things are.
-fn request(call: Call) -> Option<Request> {
+/// What a call asks of the core, or why not; `None` if it only asks how things are.
+fn request(call: Call) -> Option<Result<Request, String>> {
     if let Some(set) = call.set_quota {
-        return Some(Request::SetQuota(Box::new(set.quota_request)));
+        return Some(Ok(Request::SetQuota(Box::new(set.quota_request))));
     }
     if let Some(remove) = call.remove_quota {
-        return Some(Request::RemoveQuota { role: remove.role });
+        return Some(Ok(Request::RemoveQuota { role: remove.role }));
     }
     if let Some(update) = call.update_quota {
-        return Some(Request::UpdateQuota {
+        return Some(Ok(Request::UpdateQuota {
             force: update.force.unwrap_or_default(),
             configs: update.quota_configs,
-        });
+        }));
     }
     if let Some(update) = call.update_weights {
-        return Some(weights(update.weight_infos));
+        return Some(Ok(weights(update.weight_infos)));
+    }
+    if let Some(update) = call.update_maintenance_schedule {
+        return Some(Ok(Request::UpdateSchedule(Box::new(update.schedule))));
+    }
+    if let Some(start) = call.start_maintenance {
+        return Some(Ok(Request::StartMaintenance(start.machines)));
+    }
+    if let Some(stop) = call.stop_maintenance {
+        return Some(Ok(Request::StopMaintenance(stop.machines)));
+    }
+    if let Some(drain) = call.drain_agent {
+        return Some(drain_request(drain));
+    }
+    if let Some(body) = call.deactivate_agent {
+        let agent_id = body.agent_id.value;
+        return Some(Ok(Request::DeactivateAgent { agent_id }));
+    }
+    if let Some(body) = call.reactivate_agent {
+        let agent_id = body.agent_id.value;
+        return Some(Ok(Request::ReactivateAgent { agent_id }));
+    }
+    if let Some(body) = call.mark_agent_gone {
+        let agent_id = body.agent_id.value;
+        return Some(Ok(Request::MarkAgentGone { agent_id }));
     }
     None
+}
+
+fn drain_request(drain: DrainAgent) -> Result<Request, String> {
+    let max_grace = drain.max_grace_period.map(|grace| {
+        let seconds = u64::try_from(grace.seconds);
+        let nanos = u32::try_from(grace.nanos);
+        match (seconds, nanos) {
+            (Ok(seconds), Ok(nanos)) if nanos < 1_000_000_000 => Ok(Duration::new(seconds, nanos)),
+            _ => Err("Failed to drain agent: 'max_grace_period' must not be negative".to_owned()),
+        }
+    });
+    Ok(Request::DrainAgent {
+        agent_id: drain.agent_id.value,
+        max_grace: max_grace.transpose()?,
+        mark_gone: drain.mark_gone.unwrap_or_default(),
+    })
+}
+
+/// LIST_FILES and READ_FILE.
+fn file_answer(files: &Files, call: Call) -> Outcome {
+    let result = if let Some(list) = call.list_files {
+        files.list(&list.path).map(|file_infos| Response {
+            r#type: Some(ResponseType::ListFiles.into()),
+            list_files: Some(response::ListFiles { file_infos }),
+            ..Response::default()
+        })
+    } else {
+        let read = call.read_file.unwrap_or_default();
+        let part = files.read(&read.path, read.offset, read.length);
+        part.map(|part| Response {
+            r#type: Some(ResponseType::ReadFile.into()),
+            read_file: Some(response::ReadFile {
+                size: part.size,
+                data: part.data,
+            }),
+            ..Response::default()
+        })
+    };
+    match result {
+        Ok(response) => Outcome::Response(Box::new(response)),
+        Err(FilesError::NotFound) => Outcome::Done(Answer::NotFound(String::new())),
+        Err(error) => Outcome::Done(Answer::Unavailable(error.to_string())),
+    }
 }
 
 /// The request that sets these weights.

@@ -6,10 +6,15 @@
 use std::time::Duration;
 
 use meseta_allocator::Quota;
+use meseta_proto::mesos::v1::MachineId;
+use meseta_proto::mesos::v1::maintenance::Schedule;
 use meseta_resources::{ResourceName, Role, Scalar};
 use prost::Message;
 
-use crate::core::{AgentRecord, DeadlineRecord, Mutation, Recovered, UnreachableRecord};
+use crate::core::{
+    AgentRecord, Deactivation, DeadlineRecord, Drain, Maintenance, Mutation, Recovered,
+    UnreachableRecord,
+};
 
 /// The version of the layout as a whole.
 pub(super) const FORMAT: u32 = 1;
@@ -21,6 +26,8 @@ const GONE: &str = "gone/";
 const DEADLINE: &str = "framework-deadline/";
 const WEIGHTS_KEY: &str = "weights";
 const QUOTA: &str = "quota/";
+const DEACTIVATION: &str = "deactivation/";
+const MAINTENANCE_KEY: &str = "maintenance";
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Meta {
@@ -110,6 +117,62 @@ impl StoredQuota {
     }
 }
 
+#[derive(Clone, PartialEq, Message)]
+struct StoredMaintenance {
+    #[prost(message, required, tag = "1")]
+    schedule: Schedule,
+    #[prost(message, repeated, tag = "2")]
+    down: Vec<MachineId>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct StoredDeactivation {
+    #[prost(uint64, tag = "1")]
+    since_unix_ms: u64,
+    #[prost(message, optional, tag = "2")]
+    drain: Option<StoredDrain>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct StoredDrain {
+    #[prost(uint64, optional, tag = "1")]
+    max_grace_ns: Option<u64>,
+    #[prost(bool, tag = "2")]
+    mark_gone: bool,
+    #[prost(bool, tag = "3")]
+    drained: bool,
+}
+
+impl StoredDeactivation {
+    fn of(deactivation: &Deactivation) -> Self {
+        Self {
+            since_unix_ms: millis(deactivation.since),
+            drain: deactivation.drain.as_ref().map(|drain| StoredDrain {
+                max_grace_ns: drain
+                    .max_grace
+                    .map(|grace| u64::try_from(grace.as_nanos()).unwrap_or(u64::MAX)),
+                mark_gone: drain.mark_gone,
+                drained: drain.drained,
+            }),
+        }
+    }
+
+    fn deactivation(self) -> Deactivation {
+        Deactivation {
+            since: Duration::from_millis(self.since_unix_ms),
+            drain: self.drain.map(|drain| Drain {
+                max_grace: drain.max_grace_ns.map(Duration::from_nanos),
+                mark_gone: drain.mark_gone,
+                drained: drain.drained,
+            }),
+        }
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
 /// One key to write, or to delete when there is no value.
 pub(super) struct Write {
     pub(super) key: String,
@@ -148,10 +211,12 @@ pub(super) fn writes(mutation: &Mutation) -> Vec<Write> {
         Mutation::RemoveAgent { agent_id } => vec![
             Write::delete(format!("{AGENT}{agent_id}")),
             Write::delete(format!("{UNREACHABLE}{agent_id}")),
+            Write::delete(format!("{DEACTIVATION}{agent_id}")),
         ],
         Mutation::PruneUnreachable { agent_ids } => agent_ids
             .iter()
-            .map(|agent_id| Write::delete(format!("{UNREACHABLE}{agent_id}")))
+            .flat_map(|agent_id| [UNREACHABLE, DEACTIVATION].map(|kind| (kind, agent_id)))
+            .map(|(kind, agent_id)| Write::delete(format!("{kind}{agent_id}")))
             .collect(),
         Mutation::UpdateQuota(changes) => changes
             .iter()
@@ -176,6 +241,38 @@ pub(super) fn writes(mutation: &Mutation) -> Vec<Write> {
         Mutation::RemoveDeadlines { framework_ids } => framework_ids
             .iter()
             .map(|framework_id| Write::delete(format!("{DEADLINE}{framework_id}")))
+            .collect(),
+        Mutation::PutMaintenance(maintenance) => vec![Write::put(
+            MAINTENANCE_KEY.to_owned(),
+            &StoredMaintenance {
+                schedule: maintenance.schedule.clone(),
+                down: maintenance.down.clone(),
+            },
+        )],
+        Mutation::PutDeactivation {
+            agent_id,
+            deactivation,
+        } => {
+            let key = format!("{DEACTIVATION}{agent_id}");
+            vec![match deactivation {
+                Some(deactivation) => Write::put(key, &StoredDeactivation::of(deactivation)),
+                None => Write::delete(key),
+            }]
+        }
+        Mutation::MarkGone { agent_id, since } => vec![
+            Write::delete(format!("{AGENT}{agent_id}")),
+            Write::delete(format!("{UNREACHABLE}{agent_id}")),
+            Write::delete(format!("{DEACTIVATION}{agent_id}")),
+            Write::put(
+                format!("{GONE}{agent_id}"),
+                &Unreachable {
+                    since_unix_ms: millis(*since),
+                },
+            ),
+        ],
+        Mutation::PruneGone { agent_ids } => agent_ids
+            .iter()
+            .map(|agent_id| Write::delete(format!("{GONE}{agent_id}")))
             .collect(),
         Mutation::PutWeights(weights) => vec![Write::put(
             WEIGHTS_KEY.to_owned(),
@@ -211,7 +308,19 @@ pub(super) fn read(
             since: Duration::from_millis(unreachable.since_unix_ms),
         });
     } else if let Some(agent_id) = key.strip_prefix(GONE) {
-        recovered.gone.push(agent_id.to_owned());
+        let gone = Unreachable::decode(value)?;
+        let since = Duration::from_millis(gone.since_unix_ms);
+        recovered.gone.push((agent_id.to_owned(), since));
+    } else if let Some(agent_id) = key.strip_prefix(DEACTIVATION) {
+        let deactivation = StoredDeactivation::decode(value)?.deactivation();
+        let entry = (agent_id.to_owned(), deactivation);
+        recovered.deactivations.push(entry);
+    } else if key == MAINTENANCE_KEY {
+        let stored = StoredMaintenance::decode(value)?;
+        recovered.maintenance = Maintenance {
+            schedule: stored.schedule,
+            down: stored.down,
+        };
     } else if let Some(role) = key.strip_prefix(QUOTA) {
         let quota = StoredQuota::decode(value)?.quota();
         if let Ok(role) = Role::new(role) {

@@ -17,6 +17,7 @@ mod launching;
 mod limits;
 mod local;
 mod metrics;
+mod operators;
 mod oversubscription;
 /// The tries of a hostile task, which this program makes when it is executed in a container.
 #[path = "../../../isolators/tests/kernel/probe.rs"]
@@ -64,6 +65,7 @@ fn main() -> ExitCode {
         ("wire", wire::ALL),
         ("reservations", reservations::ALL),
         ("units", units::ALL),
+        ("operators", operators::ALL),
     ];
     let trials = groups
         .iter()

@@ -1,22 +1,31 @@
-//! What operators ask for: quota, weights.
+//! What operators ask for: quota, weights, maintenance, agents drained or gone.
 //!
 //! Entered through [`MasterCore::administer`]. A request is judged against what is durable and what is on
 //! its way there, stored, and only then put into effect and answered. Invariant: a request that is
 //! refused has changed nothing.
 
+mod drain;
+mod maintenance;
 mod quota;
 mod weights;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use meseta_allocator::Quota;
+use meseta_proto::mesos::v1::MachineId;
+use meseta_proto::mesos::v1::maintenance::Schedule;
 use meseta_proto::mesos::v1::quota::{QuotaConfig, QuotaRequest};
-use meseta_resources::Role;
+use meseta_resources::{AgentId, Role};
 
 use super::io::{Answer, ReplyId};
 use super::persisted::Recovered;
 use super::{MasterCore, PENDING_MUTATIONS_MAX};
+
+use drain::Deactivations;
+pub use drain::{Deactivation, Drain};
+pub use maintenance::Maintenance;
 
 /// Something an operator wants.
 #[derive(Clone, Debug)]
@@ -32,6 +41,24 @@ pub enum Request {
     RemoveQuota { role: String },
     /// Sets the weights of these roles; others keep theirs.
     UpdateWeights(Vec<(String, f64)>),
+    /// Replaces the schedule of maintenance.
+    UpdateSchedule(Box<Schedule>),
+    /// Takes machines of the schedule down.
+    StartMaintenance(Vec<MachineId>),
+    /// Puts machines that are down back to work.
+    StopMaintenance(Vec<MachineId>),
+    /// Ends an agent's tasks and gives it no more.
+    DrainAgent {
+        agent_id: String,
+        max_grace: Option<Duration>,
+        mark_gone: bool,
+    },
+    /// Gives an agent no more work.
+    DeactivateAgent { agent_id: String },
+    /// Gives it work again.
+    ReactivateAgent { agent_id: String },
+    /// The agent will never be back.
+    MarkAgentGone { agent_id: String },
 }
 
 /// What happens once an operator's mutation is durable.
@@ -46,6 +73,21 @@ pub(super) enum Pending {
         reply: ReplyId,
         changes: Vec<(Role, f64)>,
     },
+    Maintenance {
+        reply: ReplyId,
+        maintenance: Arc<Maintenance>,
+    },
+    /// Without a reply when the master itself wanted it.
+    Deactivation {
+        reply: Option<ReplyId>,
+        agent: AgentId,
+        deactivation: Option<Deactivation>,
+    },
+    Gone {
+        reply: Option<ReplyId>,
+        agent: AgentId,
+        since: Duration,
+    },
 }
 
 /// What operators have set.
@@ -56,6 +98,12 @@ pub(super) struct State {
     /// The same once all that is on its way to the registry has arrived.
     quotas_wanted: BTreeMap<Role, Quota>,
     weights_wanted: BTreeMap<Role, f64>,
+    pub(super) maintenance: Arc<Maintenance>,
+    maintenance_wanted: Maintenance,
+    pub(super) deactivations: Deactivations,
+    deactivations_wanted: Deactivations,
+    /// Agents whose being gone is on its way to the registry.
+    going: BTreeSet<AgentId>,
 }
 
 impl State {
@@ -66,10 +114,20 @@ impl State {
             .filter(|(_, quota)| !quota.is_default())
             .cloned()
             .collect();
+        let deactivations: BTreeMap<AgentId, Deactivation> = recovered
+            .deactivations
+            .iter()
+            .filter_map(|(id, deactivation)| Some((AgentId::new(id).ok()?, deactivation.clone())))
+            .collect();
         Self {
             quotas_wanted: quotas.clone(),
             quotas: Arc::new(quotas),
             weights_wanted: weights.clone(),
+            maintenance: Arc::new(recovered.maintenance.clone()),
+            maintenance_wanted: recovered.maintenance.clone(),
+            deactivations: Deactivations(deactivations.clone()),
+            deactivations_wanted: Deactivations(deactivations),
+            going: BTreeSet::new(),
         }
     }
 }
@@ -87,6 +145,17 @@ impl MasterCore {
             Request::UpdateQuota { force, configs } => self.update_quota(reply, force, &configs),
             Request::RemoveQuota { role } => self.remove_quota(reply, &role),
             Request::UpdateWeights(weights) => self.update_weights(reply, &weights),
+            Request::UpdateSchedule(schedule) => self.update_schedule(reply, *schedule),
+            Request::StartMaintenance(machines) => self.start_maintenance(reply, &machines),
+            Request::StopMaintenance(machines) => self.stop_maintenance(reply, &machines),
+            Request::DrainAgent {
+                agent_id,
+                max_grace,
+                mark_gone,
+            } => self.drain_agent(reply, &agent_id, max_grace, mark_gone),
+            Request::DeactivateAgent { agent_id } => self.deactivate_agent(reply, &agent_id),
+            Request::ReactivateAgent { agent_id } => self.reactivate_agent(reply, &agent_id),
+            Request::MarkAgentGone { agent_id } => self.mark_agent_gone(reply, &agent_id),
         };
         if let Err(answer) = result {
             self.reply(reply, answer);
@@ -101,6 +170,19 @@ impl MasterCore {
                 rescind,
             } => self.quota_stored(reply, changes, &rescind),
             Pending::Weights { reply, changes } => self.weights_stored(reply, changes),
+            Pending::Maintenance { reply, maintenance } => {
+                self.maintenance_stored(reply, maintenance);
+            }
+            Pending::Deactivation {
+                reply,
+                agent,
+                deactivation,
+            } => self.deactivation_stored(reply, &agent, deactivation),
+            Pending::Gone {
+                reply,
+                agent,
+                since,
+            } => self.gone_stored(reply, &agent, since),
         }
     }
 

@@ -3,6 +3,7 @@
 mod agents;
 mod frameworks;
 mod groups;
+mod maintenance;
 mod operations;
 mod operator_operations;
 mod oversubscription;
@@ -38,6 +39,7 @@ struct World {
     frames: BTreeMap<ConnectionId, Vec<master_frame::Message>>,
     closed: BTreeSet<ConnectionId>,
     answers: BTreeMap<ReplyId, Answer>,
+    notes: Vec<Note>,
     /// Mutations that are not yet durable.
     unwritten: Vec<(Lsn, Mutation)>,
     writes_at_once: bool,
@@ -226,6 +228,7 @@ impl World {
             frames: BTreeMap::new(),
             closed: BTreeSet::new(),
             answers: BTreeMap::new(),
+            notes: Vec::new(),
             unwritten: Vec::new(),
             writes_at_once: true,
             registry: recovered,
@@ -300,6 +303,7 @@ impl World {
             Visible::CloseScheduler { connection, .. } | Visible::CloseAgent { connection, .. } => {
                 self.closed.insert(connection);
             }
+            Visible::Note(note) => self.notes.push(*note),
             Visible::Reply { reply, answer } => {
                 assert!(
                     self.answers.insert(reply, answer).is_none(),
@@ -352,6 +356,27 @@ impl World {
                     .retain(|agent| !agent_ids.contains(&agent.agent_id));
             }
             Mutation::PutWeights(weights) => registry.weights = Some(weights),
+            Mutation::PutMaintenance(maintenance) => registry.maintenance = maintenance,
+            Mutation::PutDeactivation {
+                agent_id,
+                deactivation,
+            } => {
+                registry.deactivations.retain(|(id, _)| *id != agent_id);
+                registry
+                    .deactivations
+                    .extend(deactivation.map(|deactivation| (agent_id, deactivation)));
+            }
+            Mutation::MarkGone { agent_id, since } => {
+                registry.agents.retain(|agent| agent.agent_id != agent_id);
+                registry
+                    .unreachable
+                    .retain(|agent| agent.agent_id != agent_id);
+                registry.deactivations.retain(|(id, _)| *id != agent_id);
+                registry.gone.push((agent_id, since));
+            }
+            Mutation::PruneGone { agent_ids } => {
+                registry.gone.retain(|(id, _)| !agent_ids.contains(id));
+            }
             Mutation::UpdateQuota(changes) => {
                 for (role, quota) in changes {
                     registry.quotas.retain(|(known, _)| *known != role);

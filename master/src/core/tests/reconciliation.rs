@@ -42,7 +42,7 @@ fn world() -> (World, Node, Scheduler, Scheduler) {
             agent_id: "unreachable".to_owned(),
             since: Duration::from_secs(1_799_000_000),
         }],
-        gone: vec!["gone".to_owned()],
+        gone: vec![("gone".to_owned(), Duration::from_secs(1_799_000_000))],
         ..Recovered::default()
     };
     let mut world = World::with(config(), recovered);

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use meseta_proto::convert;
-use meseta_proto::mesos::v1::{AgentInfo, DomainInfo};
+use meseta_proto::mesos::v1::{AgentInfo, DomainInfo, DrainInfo};
 use meseta_proto::v0::{AttributesView, Full, Reserved, ReservedFull, Summary};
 use meseta_resources::{AgentId, Attributes, Resources};
 use serde::{Serialize, Serializer};
 
 use super::super::output::List;
-use crate::core::{AgentView, Snapshot};
+use crate::core::{AgentView, Drain, Snapshot};
 
 /// The summary of resources that the view itself holds.
 #[derive(Debug)]
@@ -65,11 +65,17 @@ pub(super) struct Agent<'a> {
     deactivated: bool,
     version: &'a str,
     capabilities: Vec<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    drain_info: Option<DrainInfo>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    estimated_drain_start_time_seconds: Option<f64>,
 }
 
 impl<'a> Agent<'a> {
     pub(super) fn of(agent: &'a AgentView) -> Self {
         let profile = &agent.profile;
+        let draining = agent.deactivation.as_ref().filter(|d| d.drain.is_some());
+        let drain = draining.and_then(|deactivation| deactivation.drain.as_ref());
         Self {
             id: profile.id.as_str(),
             hostname: &profile.info.hostname,
@@ -84,14 +90,17 @@ impl<'a> Agent<'a> {
             offered_resources: Summary(&agent.offered),
             reserved_resources: Reserved(&profile.total),
             unreserved_resources: Owned(profile.total.unreserved()),
-            active: agent.connected,
-            deactivated: false,
+            active: agent.is_active(),
+            deactivated: agent.deactivation.is_some(),
             version: &profile.version,
             capabilities: profile
                 .capabilities
                 .iter()
                 .map(|kind| kind.as_str_name())
                 .collect(),
+            drain_info: drain.map(Drain::to_wire),
+            estimated_drain_start_time_seconds: draining
+                .map(|deactivation| deactivation.since.as_secs_f64()),
         }
     }
 }

@@ -1,0 +1,96 @@
+//! Draining: the master wants this agent empty.
+//!
+//! Tasks are killed, with no more grace than the operator allows; what is told of their end says why, and
+//! what comes meanwhile is refused. The agent forgets it when the last executor is gone: the master says it
+//! again at every registration until it has seen that.
+
+use std::time::Duration;
+
+use meseta_proto::meseta::v1 as wire;
+use meseta_proto::mesos::v1 as pb;
+use meseta_proto::mesos::v1::framework_info::capability::Type as FrameworkCapability;
+use meseta_proto::mesos::v1::task_status::Reason;
+use meseta_resources::{FrameworkId, Now};
+use tracing::info;
+
+use super::AgentCore;
+use super::kill::{KILL_GRACE_DEFAULT, grace_of};
+use super::launch::duration;
+use super::states::{dropped_or_lost, has_capability};
+
+/// How this agent is drained.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Draining {
+    max_grace: Option<Duration>,
+    mark_gone: bool,
+}
+
+impl AgentCore {
+    pub(super) fn drain(&mut self, now: Now, drain: &wire::Drain) {
+        let draining = Draining {
+            max_grace: drain.config.max_grace_period.as_ref().map(duration),
+            mark_gone: drain.config.mark_gone.unwrap_or_default(),
+        };
+        let live: Vec<_> = self
+            .all_executors()
+            .flat_map(|executor| executor.tasks.values().cloned().collect::<Vec<_>>())
+            .filter(|task| !task.is_terminal())
+            .collect();
+        info!(?draining, tasks = live.len(), "draining");
+        self.draining = Some(draining);
+        for task in live {
+            let own = grace_of(task.info.kill_policy.as_ref()).unwrap_or(KILL_GRACE_DEFAULT);
+            let grace = draining.max_grace.map_or(own, |max| own.min(max));
+            let kill = wire::KillTask {
+                framework_id: (&task.key.run.framework).into(),
+                task_id: (&task.key.task).into(),
+                kill_policy: Some(pb::KillPolicy {
+                    grace_period: Some(pb::DurationInfo {
+                        nanoseconds: i64::try_from(grace.as_nanos()).unwrap_or(i64::MAX),
+                    }),
+                }),
+            };
+            self.kill_task(now, &kill);
+        }
+    }
+
+    /// Forgets that it was drained once nothing is left of what ran.
+    pub(super) fn end_draining(&mut self) {
+        if self.draining.is_some() && self.all_executors().next().is_none() {
+            info!("drained");
+            self.draining = None;
+        }
+    }
+
+    /// What is told of a task that came too late.
+    pub(super) fn refused_while_draining(
+        &self,
+        framework: &pb::FrameworkInfo,
+    ) -> Option<(pb::TaskState, Reason, String)> {
+        self.draining?;
+        let is_aware = has_capability(framework, FrameworkCapability::PartitionAware);
+        let message = "the agent is being drained".to_owned();
+        Some((dropped_or_lost(is_aware), Reason::AgentDraining, message))
+    }
+
+    /// Says why a task ends, and that it ends for good if its agent does.
+    pub(super) fn explain_draining(&self, framework: &FrameworkId, status: &mut pb::TaskStatus) {
+        let Some(draining) = self.draining else {
+            return;
+        };
+        let state = status.state();
+        if !matches!(
+            state,
+            pb::TaskState::TaskKilling | pb::TaskState::TaskKilled
+        ) {
+            return;
+        }
+        status.reason = Some(Reason::AgentDraining.into());
+        let framework = self.frameworks.get(framework);
+        let is_aware =
+            framework.is_some_and(|f| has_capability(&f.info, FrameworkCapability::PartitionAware));
+        if draining.mark_gone && is_aware && state == pb::TaskState::TaskKilled {
+            status.state = pb::TaskState::TaskGoneByOperator.into();
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! `meseta logs`: what a task has written.
+
+use std::io::Write as _;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+use serde_json::Value;
+
+use super::sandbox::Tail;
+use super::{MasterFlag, items, server, text};
+
+/// How often a file that is followed is looked at.
+const LOOK_INTERVAL: Duration = Duration::from_millis(200);
+
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// The task's id (see `meseta tasks`).
+    task: String,
+    /// The file in the task's sandbox.
+    #[arg(long, default_value = "stdout")]
+    file: String,
+    /// Go on until the task has ended.
+    #[arg(long, short)]
+    follow: bool,
+    #[command(flatten)]
+    master: MasterFlag,
+}
+
+pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
+    let master = &options.master.master;
+    let path = format!("/tasks?task_id={}", options.task);
+    let find = || -> anyhow::Result<Value> {
+        let body = server::get_json(master, &path)?;
+        match items(&body, "tasks") {
+            [] => bail!(
+                "there is no task {:?}; `meseta tasks` lists them",
+                options.task
+            ),
+            [task, ..] => Ok(task.clone()),
+        }
+    };
+    let task = find()?;
+    let agents = server::get_json(master, "/slaves")?;
+    let agent = items(&agents, "slaves")
+        .iter()
+        .find(|agent| text(agent, "id") == text(&task, "slave_id"))
+        .with_context(|| format!("the agent of task {:?} is not registered now", options.task))?;
+    let address = text(agent, "pid");
+    let address = address.rsplit('@').next().unwrap_or_default().to_owned();
+    let executor = match text(&task, "executor_id").as_str() {
+        "-" => options.task.clone(),
+        executor => executor.to_owned(),
+    };
+    let mut tail = Tail::new(
+        &address,
+        &text(&task, "framework_id"),
+        &executor,
+        &options.file,
+    );
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("failed to start the runtime")?;
+    loop {
+        let has_ended = !options.follow || has_ended(&find()?);
+        loop {
+            let data = runtime.block_on(tail.read())?;
+            if data.is_empty() {
+                break;
+            }
+            if std::io::stdout().lock().write_all(&data).is_err() {
+                return Ok(ExitCode::SUCCESS);
+            }
+        }
+        if has_ended {
+            return Ok(ExitCode::SUCCESS);
+        }
+        std::thread::sleep(LOOK_INTERVAL);
+    }
+}
+
+fn has_ended(task: &Value) -> bool {
+    let live = [
+        "TASK_STAGING",
+        "TASK_STARTING",
+        "TASK_RUNNING",
+        "TASK_KILLING",
+    ];
+    !live.contains(&text(task, "state").as_str())
+}

@@ -1,0 +1,173 @@
+//! `meseta quota`: what roles are guaranteed and limited to, and how much of it they use.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, bail};
+use clap::{Args, Subcommand};
+use meseta_proto::convert;
+use meseta_proto::mesos::v1::master::{Call, call};
+use meseta_proto::mesos::v1::quota::QuotaConfig;
+use meseta_proto::mesos::v1::value::Scalar;
+use meseta_resources::Role;
+use serde_json::Value;
+
+use super::{MasterFlag, items, server, table};
+
+/// Without an action: a table of all quotas.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    #[command(subcommand)]
+    action: Option<Action>,
+    #[command(flatten)]
+    master: MasterFlag,
+    /// Print JSON instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Set or replace the quota of a role.
+    Set(Set),
+    /// Remove the quota of a role.
+    Remove {
+        /// The role.
+        role: String,
+    },
+}
+
+#[derive(Debug, Args)]
+struct Set {
+    /// The role, e.g. `eng` or `eng/backend`.
+    role: String,
+    /// What is kept for the role, e.g. `cpus:12;mem:6144`.
+    #[arg(long, default_value = "", value_name = "RESOURCES")]
+    guarantee: String,
+    /// What the role gets at most; what is not named is not limited. Default: the guarantee.
+    #[arg(long, value_name = "RESOURCES")]
+    limit: Option<String>,
+    /// Set it although the cluster has not that much, or the role uses more already.
+    #[arg(long)]
+    force: bool,
+}
+
+pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
+    let master = &options.master.master;
+    match &options.action {
+        None => list(options)?,
+        Some(Action::Set(set)) => {
+            server::operate(master, &set.call()?)?;
+            table::say(&format!("quota of role '{}' set", set.role));
+        }
+        Some(Action::Remove { role }) => {
+            let remove_quota = Some(call::RemoveQuota { role: role.clone() });
+            let kind = call::Type::RemoveQuota;
+            let call = Call {
+                r#type: Some(kind.into()),
+                remove_quota,
+                ..Call::default()
+            };
+            server::operate(master, &call)?;
+            table::say(&format!("quota of role '{role}' removed"));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Set {
+    fn call(&self) -> anyhow::Result<Call> {
+        let guarantees = amounts("--guarantee", &self.guarantee)?;
+        let limits = match &self.limit {
+            Some(limit) => amounts("--limit", limit)?,
+            None => guarantees.clone(),
+        };
+        if guarantees.is_empty() && limits.is_empty() {
+            bail!("give --guarantee, --limit or both, e.g. --guarantee='cpus:4;mem:1024'");
+        }
+        let config = QuotaConfig {
+            role: self.role.clone(),
+            guarantees,
+            limits,
+        };
+        Ok(Call {
+            r#type: Some(call::Type::UpdateQuota.into()),
+            update_quota: Some(call::UpdateQuota {
+                force: Some(self.force),
+                quota_configs: vec![config],
+            }),
+            ..Call::default()
+        })
+    }
+}
+
+fn amounts(flag: &str, text: &str) -> anyhow::Result<BTreeMap<String, Scalar>> {
+    let resources =
+        convert::parse_resources(text, &Role::star()).with_context(|| format!("{flag}={text}"))?;
+    let mut amounts = BTreeMap::new();
+    for resource in &resources {
+        let Some(amount) = resource.scalar() else {
+            bail!(
+                "{flag}={text}: quota is for scalars, and '{}' is not one",
+                resource.name()
+            );
+        };
+        let value = amount.to_f64();
+        amounts.insert(resource.name().to_string(), Scalar { value });
+    }
+    Ok(amounts)
+}
+
+fn list(options: &Options) -> anyhow::Result<()> {
+    let body = server::get_json(&options.master.master, "/roles")?;
+    let has_quota = |role: &&Value| {
+        let quota = role.get("quota");
+        let set = |part: &str| {
+            let amounts = quota.and_then(|quota| quota.get(part));
+            amounts
+                .and_then(Value::as_object)
+                .is_some_and(|amounts| !amounts.is_empty())
+        };
+        set("guarantee") || set("limit")
+    };
+    let roles: Vec<&Value> = items(&body, "roles").iter().filter(has_quota).collect();
+    if options.json {
+        return table::print_json(&Value::Array(roles.into_iter().cloned().collect()));
+    }
+    let rows = roles.iter().flat_map(|role| rows(role)).collect();
+    let headings = ["ROLE", "RESOURCE", "GUARANTEE", "LIMIT", "USED", "OFFERED"];
+    table::print(&headings, rows);
+    Ok(())
+}
+
+/// One row for each resource that is guaranteed or limited.
+fn rows(role: &Value) -> Vec<Vec<String>> {
+    let amount = |path: &str, name: &str| {
+        role.pointer(path)
+            .and_then(|amounts| amounts.get(name))
+            .and_then(Value::as_f64)
+    };
+    let mut names: Vec<&String> = ["/quota/guarantee", "/quota/limit"]
+        .iter()
+        .filter_map(|path| role.pointer(path)?.as_object())
+        .flat_map(|amounts| amounts.keys())
+        .collect();
+    names.sort_unstable();
+    names.dedup();
+    let shown = |value: Option<f64>, none: &str| {
+        value.map_or_else(|| none.to_owned(), |value| format!("{value}"))
+    };
+    names
+        .into_iter()
+        .map(|name| {
+            vec![
+                super::text(role, "name"),
+                name.clone(),
+                shown(amount("/quota/guarantee", name), "-"),
+                shown(amount("/quota/limit", name), "none"),
+                shown(amount("/quota/consumed", name), "0"),
+                shown(amount("/offered", name), "0"),
+            ]
+        })
+        .collect()
+}

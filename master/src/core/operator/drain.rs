@@ -1,0 +1,327 @@
+//! Agents that are to get no more work: deactivated, drained, marked gone.
+//!
+//! A drained agent's tasks are ended by the agent itself; when the last of them is acknowledged, the agent
+//! is drained, or gone if the operator wants that. Invariant: an agent that an operator deactivated is
+//! offered to nobody, across restarts of master and agent, until it is reactivated.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use meseta_proto::meseta::v1::{self as meseta, master_frame};
+use meseta_proto::mesos::v1::agent_info::capability::Type as Capability;
+use meseta_proto::mesos::v1::{self, DrainConfig, DrainInfo, DrainState};
+use meseta_resources::AgentId;
+
+use super::super::io::{Answer, ReplyId};
+use super::super::persisted::Mutation;
+use super::super::registration;
+use super::{MasterCore, Pending, refused};
+
+/// Why an agent gets no offers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Deactivation {
+    /// Since when, as time since the Unix epoch.
+    pub since: Duration,
+    /// Set if its tasks are ended, too.
+    pub drain: Option<Drain>,
+}
+
+/// How an agent is drained.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Drain {
+    /// The longest that a task has between the request to end and its end; its own time if absent.
+    pub max_grace: Option<Duration>,
+    /// Whether the agent is gone for good when it is drained.
+    pub mark_gone: bool,
+    pub drained: bool,
+}
+
+impl Drain {
+    /// As operators and agents are told.
+    #[must_use]
+    pub fn to_wire(&self) -> DrainInfo {
+        let state = if self.drained {
+            DrainState::Drained
+        } else {
+            DrainState::Draining
+        };
+        DrainInfo {
+            state: state.into(),
+            config: DrainConfig {
+                max_grace_period: self.max_grace.map(|grace| v1::DurationInfo {
+                    nanoseconds: i64::try_from(grace.as_nanos()).unwrap_or(i64::MAX),
+                }),
+                mark_gone: Some(self.mark_gone),
+            },
+        }
+    }
+}
+
+/// All of them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(in super::super) struct Deactivations(pub(in super::super) BTreeMap<AgentId, Deactivation>);
+
+impl Deactivations {
+    /// The agents whose tasks are being ended.
+    pub(super) fn draining(&self) -> impl Iterator<Item = &AgentId> {
+        let all = self.0.iter();
+        all.filter(|(_, deactivation)| {
+            let drain = deactivation.drain.as_ref();
+            drain.is_some_and(|drain| !drain.drained)
+        })
+        .map(|(id, _)| id)
+    }
+
+    pub(super) fn set(&mut self, agent: &AgentId, deactivation: Option<Deactivation>) {
+        match deactivation {
+            Some(deactivation) => self.0.insert(agent.clone(), deactivation),
+            None => self.0.remove(agent),
+        };
+    }
+}
+
+impl MasterCore {
+    /// An agent that operators may speak of, if it is known and not gone.
+    fn known_agent(&self, id: &str) -> Result<AgentId, Answer> {
+        let id = AgentId::new(id).map_err(|_| refused("Unknown agent"))?;
+        let is_known = self.agents.contains_key(&id)
+            || self.recovered_agents.contains_key(&id)
+            || self.unreachable_agents.contains_key(&id);
+        if !is_known {
+            return Err(refused("Unknown agent"));
+        }
+        if self.operator.going.contains(&id) {
+            return Err(Answer::Conflict("Agent is being marked gone".to_owned()));
+        }
+        Ok(id)
+    }
+
+    pub(super) fn drain_agent(
+        &mut self,
+        reply: ReplyId,
+        id: &str,
+        max_grace: Option<Duration>,
+        mark_gone: bool,
+    ) -> Result<(), Answer> {
+        let id = self.known_agent(id)?;
+        if let Some(agent) = self.agents.get(&id) {
+            if !agent.profile.has(Capability::AgentDraining) {
+                return Err(refused("Agent is not capable of draining"));
+            }
+            let maintenance = &self.operator.maintenance_wanted;
+            if maintenance.of_agent(&agent.profile).is_some() {
+                return Err(refused(
+                    "Agent is part of a maintenance schedule: remove its machine from the schedule \
+                     to drain it",
+                ));
+            }
+        }
+        let deactivation = Deactivation {
+            since: self.now.unix,
+            drain: Some(Drain {
+                max_grace,
+                mark_gone,
+                drained: false,
+            }),
+        };
+        self.store_deactivation(Some(reply), id, Some(deactivation));
+        Ok(())
+    }
+
+    pub(super) fn deactivate_agent(&mut self, reply: ReplyId, id: &str) -> Result<(), Answer> {
+        let id = self.known_agent(id)?;
+        let before = self.operator.deactivations_wanted.0.get(&id).cloned();
+        let deactivation = before.unwrap_or(Deactivation {
+            since: self.now.unix,
+            drain: None,
+        });
+        self.store_deactivation(Some(reply), id, Some(deactivation));
+        Ok(())
+    }
+
+    pub(super) fn reactivate_agent(&mut self, reply: ReplyId, id: &str) -> Result<(), Answer> {
+        let wanted = &self.operator.deactivations_wanted;
+        let id = AgentId::new(id).map_err(|_| refused("Agent is not deactivated"))?;
+        let Some(deactivation) = wanted.0.get(&id) else {
+            return Err(refused("Agent is not deactivated"));
+        };
+        if deactivation
+            .drain
+            .as_ref()
+            .is_some_and(|drain| !drain.drained)
+        {
+            return Err(refused("Agent is still in the DRAINING state"));
+        }
+        if self.operator.going.contains(&id) {
+            return Err(Answer::Conflict("Agent is being marked gone".to_owned()));
+        }
+        self.store_deactivation(Some(reply), id, None);
+        Ok(())
+    }
+
+    fn store_deactivation(
+        &mut self,
+        reply: Option<ReplyId>,
+        agent: AgentId,
+        deactivation: Option<Deactivation>,
+    ) {
+        let wanted = &mut self.operator.deactivations_wanted;
+        wanted.set(&agent, deactivation.clone());
+        self.persist(
+            Mutation::PutDeactivation {
+                agent_id: agent.to_string(),
+                deactivation: deactivation.clone(),
+            },
+            registration::Pending::Operator(Pending::Deactivation {
+                reply,
+                agent,
+                deactivation,
+            }),
+        );
+    }
+
+    pub(super) fn deactivation_stored(
+        &mut self,
+        reply: Option<ReplyId>,
+        id: &AgentId,
+        deactivation: Option<Deactivation>,
+    ) {
+        let drain = deactivation.as_ref().and_then(|d| d.drain.clone());
+        tracing::info!(agent_id = %id, deactivated = deactivation.is_some(), ?drain, "agent's activity changed");
+        self.operator.deactivations.set(id, deactivation);
+        if self.agents.contains_key(id) {
+            if self.may_be_offered(id) {
+                let activated = self.allocator.activate_agent(id);
+                self.agreed("activating an agent", activated);
+                self.allocate_due = true;
+            } else {
+                let deactivated = self.allocator.deactivate_agent(id);
+                self.agreed("deactivating an agent", deactivated);
+                self.rescind_offers_of_agent(id);
+            }
+            self.send_drain(id);
+        }
+        if let Some(reply) = reply {
+            self.reply(reply, Answer::Done);
+        }
+    }
+
+    /// Whether an agent that is here may be offered: it is connected, has something to offer, and no
+    /// operator minds.
+    pub(in super::super) fn may_be_offered(&self, id: &AgentId) -> bool {
+        let is_here = self
+            .agents
+            .get(id)
+            .is_some_and(|agent| agent.connection.is_some() && agent.profile.is_offerable());
+        is_here && !self.operator.deactivations.0.contains_key(id)
+    }
+
+    /// Tells an agent to end its tasks, if that is wanted.
+    pub(in super::super) fn send_drain(&mut self, id: &AgentId) {
+        let deactivation = self.operator.deactivations.0.get(id);
+        let drain = deactivation.and_then(|deactivation| deactivation.drain.as_ref());
+        if let Some(drain) = drain.filter(|drain| !drain.drained) {
+            let config = drain.to_wire().config;
+            self.frame(id, master_frame::Message::Drain(meseta::Drain { config }));
+        }
+    }
+
+    /// An agent that is no more needs no deactivation.
+    pub(in super::super) fn forget_deactivation(&mut self, id: &AgentId) {
+        self.operator.deactivations.0.remove(id);
+        self.operator.deactivations_wanted.0.remove(id);
+    }
+
+    /// Notes agents that have nothing left to drain.
+    pub(in super::super) fn check_drains(&mut self) {
+        let empty: Vec<AgentId> = self
+            .operator
+            .deactivations
+            .draining()
+            .filter(|id| self.agents.get(*id).is_some_and(|agent| agent.is_idle()))
+            .cloned()
+            .collect();
+        for id in empty {
+            let wanted = self.operator.deactivations_wanted.0.get(&id);
+            let Some(mut deactivation) = wanted.cloned() else {
+                continue;
+            };
+            let Some(drain) = deactivation.drain.as_mut().filter(|drain| !drain.drained) else {
+                continue;
+            };
+            drain.drained = true;
+            let mark_gone = drain.mark_gone;
+            tracing::info!(agent_id = %id, mark_gone, "agent drained");
+            if mark_gone {
+                self.begin_going(None, id);
+            } else {
+                self.store_deactivation(None, id, Some(deactivation));
+            }
+        }
+    }
+
+    pub(super) fn mark_agent_gone(&mut self, reply: ReplyId, id: &str) -> Result<(), Answer> {
+        let not_found = || Answer::NotFound(format!("Agent '{}' not found", id.escape_debug()));
+        let id = AgentId::new(id).map_err(|_| not_found())?;
+        if self.gone_agents.contains_key(&id) {
+            self.reply(reply, Answer::Done);
+            return Ok(());
+        }
+        let is_changing = self.agents.get(&id).is_some_and(|agent| agent.marking)
+            || self.readmitting.contains(&id)
+            || self.operator.going.contains(&id);
+        if is_changing {
+            return Err(Answer::Unavailable(format!(
+                "Agent '{id}' is being marked or admitted: try again"
+            )));
+        }
+        let is_known = self.agents.contains_key(&id)
+            || self.recovered_agents.contains_key(&id)
+            || self.unreachable_agents.contains_key(&id);
+        if !is_known {
+            return Err(not_found());
+        }
+        self.begin_going(Some(reply), id);
+        Ok(())
+    }
+
+    fn begin_going(&mut self, reply: Option<ReplyId>, agent: AgentId) {
+        if let Some(held) = self.agents.get_mut(&agent)
+            && std::mem::replace(&mut held.marking, true)
+        {
+            return;
+        }
+        if !self.operator.going.insert(agent.clone()) {
+            return;
+        }
+        self.operator.deactivations_wanted.0.remove(&agent);
+        let since = self.now.unix;
+        self.persist(
+            Mutation::MarkGone {
+                agent_id: agent.to_string(),
+                since,
+            },
+            registration::Pending::Operator(Pending::Gone {
+                reply,
+                agent,
+                since,
+            }),
+        );
+    }
+
+    pub(super) fn gone_stored(&mut self, reply: Option<ReplyId>, id: &AgentId, since: Duration) {
+        self.operator.going.remove(id);
+        self.operator.deactivations.0.remove(id);
+        self.gone_agents.insert(id.clone(), since);
+        let shutdown = meseta::Shutdown {
+            reason: "the agent was marked gone".to_owned(),
+        };
+        if self.agents.contains_key(id) {
+            self.frame(id, master_frame::Message::Shutdown(shutdown));
+        }
+        self.agent_marked_gone(id);
+        if let Some(reply) = reply {
+            self.reply(reply, Answer::Done);
+        }
+    }
+}

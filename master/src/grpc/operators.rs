@@ -1,0 +1,293 @@
+//! `meseta.v1.Operator`: the operator API with typed errors, and what HTTP has no call for.
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use meseta_proto::meseta::v1::operator_server::Operator;
+use meseta_proto::meseta::v1::{
+    ExplainRequest, ExplainResponse, Explanation, Nothing, QuotaOfRole, QuotaTreeResponse,
+    WatchEvent, WatchRequest,
+};
+use meseta_proto::mesos::v1::master::call::{self, Type};
+use meseta_proto::mesos::v1::master::{Call, response};
+use meseta_proto::mesos::v1::value;
+use meseta_resources::{ResourceName, Scalar};
+use tokio::sync::mpsc;
+use tokio_stream::Stream;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status};
+
+use super::status_of;
+use crate::core::{Format, HEARTBEAT_INTERVAL, Question, to_wire};
+use crate::events::STALL_MAX;
+use crate::http::{Site, views};
+use crate::operator::{self, Outcome, stream};
+use crate::shell::Watching;
+
+/// Events that are taken out of the queue and not yet sent.
+const EVENTS_MAX: usize = 16;
+
+#[derive(Debug)]
+pub(super) struct Operators {
+    site: Arc<Site>,
+}
+
+impl Operators {
+    pub(super) fn new(site: Arc<Site>) -> Self {
+        Self { site }
+    }
+
+    async fn execute(&self, kind: Type, call: Call) -> Result<Outcome, Status> {
+        let call = Call {
+            r#type: Some(kind.into()),
+            ..call
+        };
+        let (kind, call) = operator::check(call).map_err(Status::invalid_argument)?;
+        let outcome = operator::execute(&self.site, kind, call).await;
+        outcome.map_err(|closed| Status::unavailable(closed.to_string()))
+    }
+
+    async fn explained(&self, request: ExplainRequest) -> Result<ExplainResponse, Status> {
+        let question = Question {
+            framework_id: request.framework_id.map(|id| id.value),
+            role: request.role,
+            agent_id: request.agent_id.map(|id| id.value),
+        };
+        let answers = self.site.handle.explain(question).await;
+        let answers = answers.map_err(|closed| Status::unavailable(closed.to_string()))?;
+        let answers = answers.map_err(Status::invalid_argument)?;
+        let explanations = answers.into_iter().map(|answer| Explanation {
+            framework_id: answer.framework.into(),
+            role: answer.role.to_string(),
+            agent_id: answer.agent.into(),
+            blocker: answer.blocker.map(|blocker| blocker.to_string()),
+            offer: to_wire(&answer.offer, Format::PostRefinement),
+            role_share: answer.role_share,
+            framework_share: answer.framework_share,
+        });
+        Ok(ExplainResponse {
+            explanations: explanations.collect(),
+        })
+    }
+
+    async fn quotas(&self) -> Result<QuotaTreeResponse, Status> {
+        fn amounts<'a>(
+            amounts: impl Iterator<Item = (&'a ResourceName, Scalar)>,
+        ) -> BTreeMap<String, value::Scalar> {
+            let scalar = |amount: Scalar| value::Scalar {
+                value: amount.to_f64(),
+            };
+            amounts
+                .map(|(name, amount)| (name.to_string(), scalar(amount)))
+                .collect()
+        }
+        let snapshot = self.site.handle.snapshot().await;
+        let snapshot = snapshot.map_err(|closed| Status::unavailable(closed.to_string()))?;
+        let tallies = views::tallies(&snapshot);
+        let roles = snapshot.quotas.iter().map(|(role, quota)| QuotaOfRole {
+            role: role.to_string(),
+            guarantees: amounts(quota.guarantees.iter()),
+            limits: amounts(quota.limits.iter()),
+            consumed: tallies
+                .get(role)
+                .map(|tally| amounts(tally.consumed.iter()))
+                .unwrap_or_default(),
+        });
+        Ok(QuotaTreeResponse {
+            roles: roles.collect(),
+        })
+    }
+
+    async fn watched(
+        &self,
+        request: WatchRequest,
+    ) -> Result<ReceiverStream<Result<WatchEvent, Status>>, Status> {
+        let master_id = self.site.identity.id.clone();
+        // Another master's numbers mean nothing here.
+        let is_ours = request.master_id.as_ref() == Some(&master_id);
+        let after = request.after.filter(|_| is_ours);
+        let watching = self.site.handle.watch(after).await;
+        let watching = watching.map_err(|closed| Status::unavailable(closed.to_string()))?;
+        let (sender, events) = mpsc::channel(EVENTS_MAX);
+        let shutdown = self.site.shutdown.clone();
+        tokio::spawn(async move {
+            tokio::select! {
+                biased;
+                () = shutdown.cancelled() => {}
+                () = forward(watching, &sender, &master_id) => {}
+            }
+        });
+        Ok(ReceiverStream::new(events))
+    }
+}
+
+/// Sends events until either end is closed, or the reader stalls.
+async fn forward(
+    mut watching: Watching,
+    events: &mpsc::Sender<Result<WatchEvent, Status>>,
+    master_id: &str,
+) {
+    let numbered = |sequence, event| WatchEvent {
+        sequence,
+        master_id: master_id.to_owned(),
+        event,
+    };
+    let mut last = watching.last;
+    let begin = match watching.begin {
+        Ok(missed) => missed
+            .into_iter()
+            .map(|(number, event)| numbered(number, (*event).clone()))
+            .collect(),
+        Err(snapshot) => vec![numbered(last, stream::subscribed(&snapshot))],
+    };
+    for event in begin {
+        if !send(events, event).await {
+            return;
+        }
+    }
+    let mut beats = tokio::time::interval(HEARTBEAT_INTERVAL);
+    beats.reset();
+    loop {
+        let event = tokio::select! {
+            biased;
+            () = events.closed() => return,
+            event = watching.events.recv() => match event {
+                Some((number, event)) => {
+                    last = number;
+                    numbered(number, (*event).clone())
+                }
+                None => {
+                    let status = Status::resource_exhausted("slow consumer");
+                    // Whether this still fits is up to the reader.
+                    let _dropped = events.try_send(Err(status));
+                    return;
+                }
+            },
+            _ = beats.tick() => numbered(last, stream::heartbeat()),
+        };
+        if !send(events, event).await {
+            return;
+        }
+    }
+}
+
+async fn send(events: &mpsc::Sender<Result<WatchEvent, Status>>, event: WatchEvent) -> bool {
+    let sent = tokio::time::timeout(STALL_MAX, events.send(Ok(event))).await;
+    matches!(sent, Ok(Ok(())))
+}
+
+/// What was done, as nothing or the reason why not.
+fn done(outcome: Outcome) -> Result<Response<Nothing>, Status> {
+    match outcome {
+        Outcome::Done(answer) => status_of(answer).map(|()| Response::new(Nothing {})),
+        Outcome::Response(_) => Ok(Response::new(Nothing {})),
+    }
+}
+
+/// Questions by method, body and type of the answer; requests by method and body.
+macro_rules! mirror {
+    (
+        questions: $($question:ident $get:ident $Get:ident),* $(,)?;
+        requests: $($request:ident $Body:ident),* $(,)?;
+    ) => {
+        #[tonic::async_trait]
+        impl Operator for Operators {
+            $(
+                async fn $question(
+                    &self,
+                    _: Request<Nothing>,
+                ) -> Result<Response<response::$Get>, Status> {
+                    let call = Call {
+                        get_metrics: Some(call::GetMetrics::default()),
+                        ..Call::default()
+                    };
+                    match self.execute(Type::$Get, call).await? {
+                        Outcome::Response(response) => {
+                            Ok(Response::new(response.$get.unwrap_or_default()))
+                        }
+                        Outcome::Done(answer) => {
+                            status_of(answer)?;
+                            Err(Status::internal("the question has no answer"))
+                        }
+                    }
+                }
+            )*
+            $(
+                async fn $request(
+                    &self,
+                    request: Request<call::$Body>,
+                ) -> Result<Response<Nothing>, Status> {
+                    let call = Call {
+                        $request: Some(request.into_inner()),
+                        ..Call::default()
+                    };
+                    done(self.execute(Type::$Body, call).await?)
+                }
+            )*
+
+            async fn explain(
+                &self,
+                request: Request<ExplainRequest>,
+            ) -> Result<Response<ExplainResponse>, Status> {
+                self.explained(request.into_inner()).await.map(Response::new)
+            }
+
+            async fn quota_tree(
+                &self,
+                _: Request<Nothing>,
+            ) -> Result<Response<QuotaTreeResponse>, Status> {
+                self.quotas().await.map(Response::new)
+            }
+
+            type WatchStream = Pin<Box<dyn Stream<Item = Result<WatchEvent, Status>> + Send>>;
+
+            async fn watch(
+                &self,
+                request: Request<WatchRequest>,
+            ) -> Result<Response<Self::WatchStream>, Status> {
+                let events = self.watched(request.into_inner()).await?;
+                Ok(Response::new(Box::pin(events)))
+            }
+        }
+    };
+}
+
+mirror! {
+    questions:
+        get_health get_health GetHealth,
+        get_flags get_flags GetFlags,
+        get_version get_version GetVersion,
+        get_metrics get_metrics GetMetrics,
+        get_state get_state GetState,
+        get_agents get_agents GetAgents,
+        get_frameworks get_frameworks GetFrameworks,
+        get_executors get_executors GetExecutors,
+        get_operations get_operations GetOperations,
+        get_tasks get_tasks GetTasks,
+        get_roles get_roles GetRoles,
+        get_weights get_weights GetWeights,
+        get_master get_master GetMaster,
+        get_quota get_quota GetQuota,
+        get_maintenance_status get_maintenance_status GetMaintenanceStatus,
+        get_maintenance_schedule get_maintenance_schedule GetMaintenanceSchedule;
+    requests:
+        set_quota SetQuota,
+        update_quota UpdateQuota,
+        remove_quota RemoveQuota,
+        update_weights UpdateWeights,
+        update_maintenance_schedule UpdateMaintenanceSchedule,
+        start_maintenance StartMaintenance,
+        stop_maintenance StopMaintenance,
+        drain_agent DrainAgent,
+        deactivate_agent DeactivateAgent,
+        reactivate_agent ReactivateAgent,
+        mark_agent_gone MarkAgentGone,
+        teardown Teardown,
+        reserve_resources ReserveResources,
+        unreserve_resources UnreserveResources,
+        create_volumes CreateVolumes,
+        destroy_volumes DestroyVolumes,
+        grow_volume GrowVolume,
+        shrink_volume ShrinkVolume;
+}

@@ -1,0 +1,45 @@
+//! `/explain`: why a framework or role got no offer of an agent. Mesos has no such endpoint.
+
+use std::collections::BTreeMap;
+
+use axum::response::{IntoResponse, Response};
+use http::{StatusCode, header};
+use meseta_allocator::Explanation;
+use serde_json::json;
+
+use super::{Site, output, text};
+use crate::core::Question;
+
+pub(super) async fn handle(site: &Site, query: Option<&str>) -> Response {
+    let mut query: BTreeMap<String, String> = output::collect_query(query.unwrap_or_default());
+    let question = Question {
+        framework_id: query.remove("framework_id"),
+        role: query.remove("role"),
+        agent_id: query.remove("slave_id").or(query.remove("agent_id")),
+    };
+    let explanations = match site.handle.explain(question).await {
+        Ok(Ok(explanations)) => explanations,
+        Ok(Err(message)) => return text(StatusCode::BAD_REQUEST, message),
+        Err(closed) => return closed.into(),
+    };
+    let shown: Vec<_> = explanations.iter().map(view).collect();
+    let body = json!({ "explanations": shown }).to_string();
+    ([(header::CONTENT_TYPE, "application/json")], body).into_response()
+}
+
+fn view(explanation: &Explanation) -> serde_json::Value {
+    let reason = match &explanation.blocker {
+        Some(blocker) => blocker.to_string(),
+        None => "nothing is in the way; others may come first".to_owned(),
+    };
+    json!({
+        "framework_id": explanation.framework.as_str(),
+        "role": explanation.role.as_str(),
+        "slave_id": explanation.agent.as_str(),
+        "blocked": explanation.blocker.is_some(),
+        "reason": reason,
+        "offer": explanation.offer.to_string(),
+        "role_share": explanation.role_share,
+        "framework_share": explanation.framework_share,
+    })
+}

@@ -1,0 +1,117 @@
+//! `/files/browse`, `/files/read`, `/files/download`, `/files/debug`: the master's log.
+
+use std::collections::BTreeMap;
+
+use axum::response::{IntoResponse, Response};
+use http::{StatusCode, header};
+use meseta_proto::mesos::v1::FileInfo;
+use serde_json::{Value, json};
+
+use super::{Site, output, text};
+use crate::files::{Files, FilesError};
+
+/// What is asked of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wish {
+    Browse,
+    Read,
+    Download,
+    Debug,
+}
+
+pub(super) async fn handle(site: &Site, wish: Wish, query: Option<&str>) -> Response {
+    let query = output::collect_query(query.unwrap_or_default());
+    let files = site.files.clone();
+    let work = tokio::task::spawn_blocking(move || show(&files, wish, &query));
+    match work.await {
+        Ok(response) => response,
+        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+    }
+}
+
+fn show(files: &Files, wish: Wish, query: &BTreeMap<String, String>) -> Response {
+    if wish == Wish::Debug {
+        let all = files.all();
+        let places = all
+            .iter()
+            .map(|(name, place)| ((*name).to_owned(), Value::from(place.display().to_string())));
+        return output::value(query, &Value::Object(places.collect()));
+    }
+    let Some(path) = query.get("path").filter(|path| !path.is_empty()) else {
+        return text(
+            StatusCode::BAD_REQUEST,
+            "Expecting 'path=value' in query.\n",
+        );
+    };
+    let shown = match wish {
+        Wish::Browse => files.list(path).map(|infos| {
+            let infos: Vec<Value> = infos.iter().map(view).collect();
+            output::value(query, &Value::Array(infos))
+        }),
+        Wish::Download => files
+            .place(path)
+            .and_then(|place| {
+                std::fs::read(place).map_err(|source| FilesError::Read {
+                    name: path.clone(),
+                    source,
+                })
+            })
+            .map(|data| {
+                let kind = [(header::CONTENT_TYPE, "application/octet-stream")];
+                (kind, data).into_response()
+            }),
+        Wish::Read | Wish::Debug => read(files, path, query),
+    };
+    shown.unwrap_or_else(|error| match error {
+        FilesError::NotFound => text(StatusCode::NOT_FOUND, ""),
+        FilesError::Read { .. } => text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+    })
+}
+
+fn read(
+    files: &Files,
+    path: &str,
+    query: &BTreeMap<String, String>,
+) -> Result<Response, FilesError> {
+    let number = |name: &str| match query.get(name) {
+        None => Ok(None),
+        Some(text) => text
+            .parse::<i64>()
+            .map(Some)
+            .map_err(|error| format!("Failed to parse {name}: {error}.\n")),
+    };
+    let (offset, length) = match (number("offset"), number("length")) {
+        (Ok(offset), Ok(length)) => (offset, length),
+        (Err(message), _) | (_, Err(message)) => {
+            return Ok(text(StatusCode::BAD_REQUEST, message));
+        }
+    };
+    // Without an offset only the size is told, as where to go on from.
+    let Some(offset) = offset.and_then(|offset| u64::try_from(offset).ok()) else {
+        let size = files.read(path, 0, Some(0))?.size;
+        return Ok(output::value(query, &json!({"data": "", "offset": size})));
+    };
+    let length = length.and_then(|length| u64::try_from(length).ok());
+    let data = files.read(path, offset, length)?.data;
+    let data = String::from_utf8_lossy(&data);
+    let body = json!({"data": data, "offset": offset});
+    Ok(output::value(query, &body))
+}
+
+fn view(info: &FileInfo) -> Value {
+    let mode = info.mode.unwrap_or_default();
+    let bits = (0..9).rev().map(|bit| {
+        let set = mode & (1 << bit) != 0;
+        let letter = ['x', 'w', 'r'][bit % 3];
+        if set { letter } else { '-' }
+    });
+    let mode: String = std::iter::once('-').chain(bits).collect();
+    let mtime = info
+        .mtime
+        .as_ref()
+        .map(|time| time.nanoseconds / 1_000_000_000);
+    json!({
+        "path": info.path, "nlink": info.nlink, "size": info.size, "mtime": mtime, "mode": mode,
+        "uid": info.uid, "gid": info.gid,
+    })
+}

@@ -1,0 +1,85 @@
+//! The operators' event stream: what the core noted, as Mesos's events.
+
+use std::sync::Arc;
+
+use meseta_proto::mesos::v1::master::{Event, event};
+
+use super::answers;
+use crate::core::{HEARTBEAT_INTERVAL, Note, Snapshot};
+
+fn typed(kind: event::Type) -> Event {
+    Event {
+        r#type: Some(kind.into()),
+        ..Event::default()
+    }
+}
+
+/// The first event: everything as it is.
+pub(crate) fn subscribed(snapshot: &Snapshot) -> Event {
+    Event {
+        subscribed: Some(event::Subscribed {
+            get_state: Some(answers::state(snapshot)),
+            heartbeat_interval_seconds: Some(HEARTBEAT_INTERVAL.as_secs_f64()),
+        }),
+        ..typed(event::Type::Subscribed)
+    }
+}
+
+pub(crate) fn heartbeat() -> Event {
+    typed(event::Type::Heartbeat)
+}
+
+/// What has happened, as it is told.
+pub(crate) fn event(note: Note) -> Arc<Event> {
+    use event::Type;
+    Arc::new(match note {
+        Note::TaskAdded(record) => Event {
+            task_added: Some(event::TaskAdded {
+                task: answers::task(&record),
+            }),
+            ..typed(Type::TaskAdded)
+        },
+        Note::TaskUpdated {
+            framework_id,
+            status,
+            state,
+        } => Event {
+            task_updated: Some(event::TaskUpdated {
+                framework_id: framework_id.into(),
+                status: *status,
+                state: state.into(),
+            }),
+            ..typed(Type::TaskUpdated)
+        },
+        Note::AgentAdded(view) => Event {
+            agent_added: Some(event::AgentAdded {
+                agent: answers::agent(&view),
+            }),
+            ..typed(Type::AgentAdded)
+        },
+        Note::AgentRemoved(id) => Event {
+            agent_removed: Some(event::AgentRemoved {
+                agent_id: id.into(),
+            }),
+            ..typed(Type::AgentRemoved)
+        },
+        Note::FrameworkAdded(view) => Event {
+            framework_added: Some(event::FrameworkAdded {
+                framework: answers::lone_framework(&view),
+            }),
+            ..typed(Type::FrameworkAdded)
+        },
+        Note::FrameworkUpdated(view) => Event {
+            framework_updated: Some(event::FrameworkUpdated {
+                framework: answers::lone_framework(&view),
+            }),
+            ..typed(Type::FrameworkUpdated)
+        },
+        Note::FrameworkRemoved(info) => Event {
+            framework_removed: Some(event::FrameworkRemoved {
+                framework_info: (*info).clone(),
+            }),
+            ..typed(Type::FrameworkRemoved)
+        },
+    })
+}

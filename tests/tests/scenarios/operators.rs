@@ -1,0 +1,358 @@
+//! What operators do to agents and see of the cluster, over the real binaries: maintenance, draining, the
+//! event stream, and the command line.
+
+use std::io::Read as _;
+use std::process::Output;
+use std::time::Duration;
+
+use meseta_tests::framework::{framework_info, task};
+use meseta_tests::{Cluster, Encoding, Framework, http, wait};
+use serde_json::{Value, json};
+
+use crate::{Scenario, anywhere};
+
+pub(crate) const ALL: &[Scenario] = &[
+    ("maintenance_as_mesos_answers_it", anywhere, maintenance),
+    (
+        "a_drained_agent_ends_its_tasks_and_stays_drained",
+        anywhere,
+        drain,
+    ),
+    ("an_agent_marked_gone_ends", anywhere, gone),
+    ("the_event_stream_tells_a_tasks_life", anywhere, events),
+    ("an_hour_at_the_command_line", anywhere, command_line),
+];
+
+fn get(cluster: &Cluster, path: &str) -> Value {
+    let answer = http::get(&format!("{}{path}", cluster.master.url));
+    assert_eq!(answer.status, 200, "{path}: {}", answer.text());
+    answer.json()
+}
+
+fn call(cluster: &Cluster, body: &Value) -> (u16, String) {
+    let answer = http::post_json(&format!("{}/api/v1", cluster.master.url), body);
+    (answer.status, answer.text())
+}
+
+fn agent_id(cluster: &Cluster) -> String {
+    let id = get(cluster, "/slaves")["slaves"][0]["id"].clone();
+    id.as_str().expect("an agent").to_owned()
+}
+
+fn maintenance() {
+    let mut cluster = Cluster::default();
+    let post = |cluster: &Cluster, path: &str, body: &Value| {
+        let url = format!("{}{path}", cluster.master.url);
+        let answer = http::post(&url, &[], body.to_string().as_bytes());
+        (answer.status, answer.text())
+    };
+    assert_eq!(get(&cluster, "/maintenance/status"), json!({}));
+    let agent = &get(&cluster, "/slaves")["slaves"][0];
+    let ip = agent["pid"]
+        .as_str()
+        .expect("a pid")
+        .split(['@', ':'])
+        .nth(1);
+    let machine = json!({"hostname": agent["hostname"], "ip": ip});
+    let unavailability = json!({
+        "start": {"nanoseconds": 1_900_000_000_000_000_000_i64},
+        "duration": {"nanoseconds": 3_600_000_000_000_i64}});
+    let schedule =
+        json!({"windows": [{"machine_ids": [machine], "unavailability": unavailability}]});
+    let done = (200, String::new());
+    assert_eq!(post(&cluster, "/maintenance/schedule", &schedule), done);
+    assert_eq!(get(&cluster, "/maintenance/schedule"), schedule);
+    assert_eq!(
+        get(&cluster, "/master/maintenance/status"),
+        json!({"draining_machines": [{"id": machine}]})
+    );
+    let mut framework = cluster.framework();
+    assert_eq!(framework.offer()["unavailability"], unavailability);
+    let (status, text) = post(&cluster, "/machine/up", &json!([machine]));
+    assert_eq!(status, 400);
+    assert!(
+        text.ends_with("is not in DOWN mode and cannot be brought up"),
+        "{text}"
+    );
+    for (path, body, text) in [
+        (
+            "/machine/down",
+            json!([{"hostname": "nosuch"}]),
+            "Machine '{\"hostname\":\"nosuch\"}' is not part of a maintenance schedule",
+        ),
+        ("/machine/down", json!([]), "List of machines is empty"),
+        (
+            "/maintenance/schedule",
+            json!({"windows": [{"machine_ids": [], "unavailability": {"start": {"nanoseconds": 1}}}]}),
+            "List of machines in the maintenance window is empty",
+        ),
+    ] {
+        assert_eq!(post(&cluster, path, &body), (400, text.to_owned()));
+    }
+    let (status, text) = post(&cluster, "/maintenance/schedule", &json!([]));
+    assert_eq!(status, 400, "{text}");
+    assert_eq!(post(&cluster, "/machine/down", &json!([machine])), done);
+    wait::eventually("the agent ends", Duration::from_secs(30), || {
+        let slaves = get(&cluster, "/slaves");
+        slaves["slaves"].as_array()?.is_empty().then_some(())
+    });
+    cluster.restart_master();
+    assert_eq!(
+        get(&cluster, "/maintenance/status"),
+        json!({"down_machines": [machine]})
+    );
+    assert_eq!(post(&cluster, "/machine/up", &json!([machine])), done);
+    assert_eq!(get(&cluster, "/maintenance/schedule"), json!({}));
+}
+
+fn drain() {
+    let mut cluster = Cluster::default();
+    let id = agent_id(&cluster);
+    let mut framework = cluster.framework();
+    let offer = framework.offer();
+    let stubborn = "trap '' TERM; echo up; while :; do sleep 0.1; done";
+    let one = task(&offer, "t1", stubborn, &[("cpus", 0.1), ("mem", 32.0)]);
+    framework.launch(&offer, &[one]);
+    framework.until_state("t1", "TASK_RUNNING");
+    let drain = json!({"type": "DRAIN_AGENT",
+        "drain_agent": {"agent_id": {"value": id}, "max_grace_period": {"seconds": 1}}});
+    assert_eq!(call(&cluster, &drain), (200, String::new()));
+    let reactivate =
+        json!({"type": "REACTIVATE_AGENT", "reactivate_agent": {"agent_id": {"value": id}}});
+    assert_eq!(
+        call(&cluster, &reactivate),
+        (400, "Agent is still in the DRAINING state".to_owned())
+    );
+    let killed = framework.until_state("t1", "TASK_KILLED");
+    assert_eq!(killed["reason"], "REASON_AGENT_DRAINING", "{killed}");
+    let state = |cluster: &Cluster| get(cluster, "/slaves")["slaves"][0]["drain_info"].clone();
+    wait::eventually("the agent is drained", Duration::from_secs(30), || {
+        (state(&cluster)["state"] == "DRAINED").then_some(())
+    });
+    let drained = json!({"state": "DRAINED",
+        "config": {"max_grace_period": {"nanoseconds": 1_000_000_000}, "mark_gone": false}});
+    assert_eq!(state(&cluster), drained);
+    cluster.restart_master();
+    wait::eventually("the agent is back", Duration::from_secs(30), || {
+        let agent = &get(&cluster, "/slaves")["slaves"][0];
+        (agent["deactivated"] == true).then_some(())
+    });
+    assert_eq!(state(&cluster), drained);
+    assert_eq!(get(&cluster, "/slaves")["slaves"][0]["active"], false);
+    assert_eq!(call(&cluster, &reactivate), (200, String::new()));
+    let mut again = Framework::subscribe(
+        &cluster.scheduler_url(),
+        Encoding::Json,
+        &framework_info("dev"),
+    );
+    again.offer();
+    for (body, answer) in [
+        (reactivate, (400, "Agent is not deactivated")),
+        (
+            json!({"type": "DRAIN_AGENT", "drain_agent": {"agent_id": {"value": "nosuch"}}}),
+            (400, "Unknown agent"),
+        ),
+        (
+            json!({"type": "DEACTIVATE_AGENT", "deactivate_agent": {"agent_id": {"value": "nosuch"}}}),
+            (400, "Unknown agent"),
+        ),
+        (
+            json!({"type": "MARK_AGENT_GONE", "mark_agent_gone": {"agent_id": {"value": "nosuch"}}}),
+            (404, "Agent 'nosuch' not found"),
+        ),
+        (
+            json!({"type": "DRAIN_AGENT", "drain_agent": {"agent_id": {"value": id}, "max_grace_period": {"seconds": -1}}}),
+            (
+                400,
+                "Failed to drain agent: 'max_grace_period' must not be negative",
+            ),
+        ),
+    ] {
+        assert_eq!(call(&cluster, &body), (answer.0, answer.1.to_owned()));
+    }
+}
+
+fn gone() {
+    let mut cluster = Cluster::default();
+    let id = agent_id(&cluster);
+    let gone = json!({"type": "MARK_AGENT_GONE", "mark_agent_gone": {"agent_id": {"value": id}}});
+    assert_eq!(call(&cluster, &gone), (200, String::new()));
+    assert_eq!(call(&cluster, &gone), (200, String::new()));
+    assert_eq!(get(&cluster, "/slaves")["slaves"], json!([]));
+    cluster.restart_master();
+    assert_eq!(
+        call(&cluster, &gone),
+        (200, String::new()),
+        "it is remembered"
+    );
+}
+
+/// The records of a subscription, as values.
+fn watch(cluster: &Cluster) -> impl Iterator<Item = Value> + use<> {
+    let url = format!("{}/api/v1", cluster.master.url);
+    let mut reader = meseta_tests::http::stream(&url, &json!({"type": "SUBSCRIBE"}));
+    std::iter::from_fn(move || {
+        let mut length = String::new();
+        loop {
+            let mut byte = [0];
+            reader.read_exact(&mut byte).ok()?;
+            if byte == [b'\n'] {
+                break;
+            }
+            length.push(char::from(byte[0]));
+        }
+        let mut record = vec![0; length.parse().expect("a length")];
+        reader.read_exact(&mut record).ok()?;
+        Some(serde_json::from_slice(&record).expect("JSON"))
+    })
+}
+
+fn events() {
+    let cluster = Cluster::default();
+    let mut events = watch(&cluster);
+    let first = events.next().expect("an event");
+    assert_eq!(first["type"], "SUBSCRIBED");
+    let agents = &first["subscribed"]["get_state"]["get_agents"]["agents"];
+    assert_eq!(agents.as_array().map(Vec::len), Some(1));
+    assert_eq!(events.next(), Some(json!({"type": "HEARTBEAT"})));
+    let mut framework = cluster.framework();
+    let offer = framework.offer();
+    let one = task(&offer, "t1", "true", &[("cpus", 0.1), ("mem", 32.0)]);
+    framework.launch(&offer, &[one]);
+    framework.until_state("t1", "TASK_FINISHED");
+    let mut seen: Vec<String> = Vec::new();
+    for event in events.by_ref() {
+        let kind = event["type"].as_str().expect("a type").to_owned();
+        let state = event["task_updated"]["state"].as_str().unwrap_or_default();
+        let is_last = state == "TASK_FINISHED";
+        if kind != "HEARTBEAT" && kind != "FRAMEWORK_UPDATED" {
+            seen.push(format!("{kind} {state}").trim().to_owned());
+        }
+        if is_last {
+            break;
+        }
+    }
+    assert_eq!(
+        seen,
+        [
+            "FRAMEWORK_ADDED",
+            "TASK_ADDED",
+            "TASK_UPDATED TASK_STARTING",
+            "TASK_UPDATED TASK_RUNNING",
+            "TASK_UPDATED TASK_FINISHED"
+        ]
+    );
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// The verb's output; it must have gone well.
+fn verb(cluster: &Cluster, verb: &str, args: &[&str]) -> String {
+    let output = cluster.meseta(verb, args);
+    assert!(
+        output.status.success(),
+        "{verb} {args:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    text(&output)
+}
+
+/// The verb's complaint; it must have failed.
+fn complaint(cluster: &Cluster, verb: &str, args: &[&str]) -> String {
+    let output = cluster.meseta(verb, args);
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn has_line(text: &str, words: &[&str]) -> bool {
+    text.lines().any(|line| {
+        line.split_whitespace()
+            .collect::<Vec<_>>()
+            .starts_with(words)
+    })
+}
+
+fn command_line() {
+    let cluster = Cluster::default();
+    let id = agent_id(&cluster);
+    verb(
+        &cluster,
+        "quota",
+        &["set", "eng", "--guarantee=cpus:2;mem:512"],
+    );
+    let quotas = verb(&cluster, "quota", &[]);
+    assert!(
+        has_line(&quotas, &["eng", "cpus", "2", "2", "0"]),
+        "{quotas}"
+    );
+    let too_much = ["set", "ops", "--guarantee=cpus:100"];
+    let refused = complaint(&cluster, "quota", &too_much);
+    assert!(
+        refused.contains("(use 'force' flag to bypass this check)"),
+        "{refused}"
+    );
+    verb(
+        &cluster,
+        "quota",
+        &["set", "ops", "--guarantee=cpus:100", "--force"],
+    );
+    verb(&cluster, "quota", &["remove", "ops"]);
+    verb(&cluster, "weights", &["set", "eng=2.5", "ops=1"]);
+    assert!(has_line(&verb(&cluster, "weights", &[]), &["eng", "2.5"]));
+    let json: Value = serde_json::from_str(&verb(&cluster, "quota", &["--json"])).expect("JSON");
+    assert_eq!(json[0]["quota"]["guarantee"]["cpus"], 2.0);
+    assert!(has_line(
+        &verb(&cluster, "roles", &[]),
+        &["eng", "2.5", "0"]
+    ));
+    let mut framework = Framework::subscribe(
+        &cluster.scheduler_url(),
+        Encoding::Json,
+        &framework_info("eng"),
+    );
+    let offer = framework.offer();
+    let one = task(
+        &offer,
+        "t1",
+        "echo hello; sleep 1000",
+        &[("cpus", 2.0), ("mem", 512.0)],
+    );
+    framework.launch(&offer, &[one]);
+    framework.until_state("t1", "TASK_RUNNING");
+    let quotas = verb(&cluster, "quota", &[]);
+    assert!(
+        has_line(&quotas, &["eng", "cpus", "2", "2", "2"]),
+        "{quotas}"
+    );
+    let why = verb(&cluster, "explain", &["--framework", &framework.id]);
+    assert!(
+        why.contains("the role has all that its quota guarantees"),
+        "{why}"
+    );
+    wait::eventually("the task has written", Duration::from_secs(20), || {
+        (verb(&cluster, "logs", &["t1"]) == "hello\n").then_some(())
+    });
+    let nobody = complaint(&cluster, "logs", &["nosuch"]);
+    assert!(nobody.contains("there is no task \"nosuch\""), "{nobody}");
+    verb(&cluster, "deactivate", &[&id]);
+    assert!(verb(&cluster, "agents", &[]).contains("deactivated"));
+    verb(&cluster, "reactivate", &[&id]);
+    verb(&cluster, "teardown", &[&framework.id]);
+    verb(
+        &cluster,
+        "drain",
+        &[&id, "--max_grace_period=1secs", "--wait"],
+    );
+    let unknown = complaint(&cluster, "drain", &["nosuch"]);
+    assert!(unknown.contains("Unknown agent"), "{unknown}");
+    verb(
+        &cluster,
+        "maintenance",
+        &["schedule", "other-host", "--duration=1hrs"],
+    );
+    assert!(verb(&cluster, "maintenance", &[]).contains("draining"));
+    verb(&cluster, "maintenance", &["clear"]);
+    verb(&cluster, "mark-gone", &[&id]);
+}
