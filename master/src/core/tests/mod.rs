@@ -12,6 +12,7 @@ mod properties;
 mod quota;
 mod reconciliation;
 mod tasks;
+mod watching;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
