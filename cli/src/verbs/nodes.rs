@@ -29,10 +29,10 @@ pub(crate) struct DrainOptions {
     #[command(flatten)]
     agent: AgentOptions,
     /// The longest that a task has to end. Default: the time that it asked for.
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    #[arg(long = "max_grace_period", value_name = "DURATION", value_parser = duration)]
     max_grace_period: Option<Duration>,
     /// Once it is drained, the agent is gone for good and must not come back.
-    #[arg(long)]
+    #[arg(long = "mark_gone")]
     mark_gone: bool,
     /// Return only when the agent is drained.
     #[arg(long)]
@@ -203,7 +203,7 @@ enum MaintenanceAction {
         #[arg(required = true)]
         machines: Vec<String>,
         /// From now until the window opens.
-        #[arg(long, default_value = "0secs", value_name = "DURATION", value_parser = duration)]
+        #[arg(long = "start_in", default_value = "0secs", value_name = "DURATION", value_parser = duration)]
         start_in: Duration,
         /// How long it lasts. Default: no end is known.
         #[arg(long, value_name = "DURATION", value_parser = duration)]

@@ -123,7 +123,7 @@ struct VolumeFlags {
     #[arg(long)]
     disk: f64,
     /// Where tasks see it, relative to their sandbox.
-    #[arg(long)]
+    #[arg(long = "container_path")]
     container_path: String,
     /// The reserver and creator.
     #[arg(long)]
