@@ -13,6 +13,7 @@ use crate::checkpoint::{AgentImage, ResourcesRecord};
 use crate::detect::{Machine, complete};
 use crate::flags::Flags;
 use crate::isolation::{self, IsolationSettings};
+use crate::log_flags::{self, Logs};
 
 /// A flag makes no sense.
 #[derive(Debug, thiserror::Error)]
@@ -29,7 +30,7 @@ pub enum ConfigurationError {
     /// `--isolation`.
     #[error("--isolation is invalid: {0}")]
     Isolation(#[source] IsolationError),
-    /// Another flag of isolation.
+    /// A flag of isolation, or of what is kept of output.
     #[error("--{flag} is invalid: {why}")]
     IsolationFlag {
         /// The flag.
@@ -106,6 +107,8 @@ pub(crate) struct Configuration {
     pub(crate) attributes: Vec<pb::Attribute>,
     /// How containers are kept apart.
     pub(crate) isolation: IsolationSettings,
+    /// What is kept of tasks' output.
+    pub(crate) logs: Logs,
     /// Variables for all tasks.
     pub(crate) task_variables: BTreeMap<String, String>,
 }
@@ -143,6 +146,7 @@ pub(crate) fn read(flags: &Flags) -> Result<Configuration, ConfigurationError> {
     let (resources, named) = read_resources(flags)?;
     Ok(Configuration {
         isolation: isolation::read(flags, &resources)?,
+        logs: log_flags::read(&flags.logs)?,
         resources,
         named,
         attributes: read_attributes(flags)?,

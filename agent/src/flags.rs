@@ -90,6 +90,10 @@ pub struct Flags {
     #[command(flatten)]
     pub isolation: crate::isolation_flags::IsolationFlags,
 
+    /// What is kept of tasks' output.
+    #[command(flatten)]
+    pub logs: crate::log_flags::LogFlags,
+
     /// Where cgroup hierarchies are mounted.
     #[arg(long, default_value = "/sys/fs/cgroup", value_name = "DIR")]
     pub cgroups_hierarchy: PathBuf,

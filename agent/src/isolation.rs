@@ -363,3 +363,127 @@ impl IsolationSettings {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        flags: Flags,
+    }
+
+    fn settings(args: &[&str], resources: &str) -> Result<IsolationSettings, String> {
+        let usual = ["agent", "--master=127.0.0.1:5050"];
+        let line = Line::try_parse_from(usual.iter().chain(args));
+        let flags = line.map_err(|error| error.to_string())?.flags;
+        let resources = Resources::parse(resources, &Role::default()).expect("sound");
+        read(&flags, &resources).map_err(|error| crate::shell::writer::chain(&error))
+    }
+
+    #[test]
+    fn flags_that_make_no_sense_are_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::write(folder.path().join("bad.json"), "{}").expect("written");
+        let bad = format!("--seccomp_config_dir={}", folder.path().display());
+        for (args, complaint) in [
+            (vec!["--isolation=cgroups/cpus"], "unknown isolator"),
+            (
+                vec!["--seccomp_profile_name=x"],
+                "give --seccomp_config_dir",
+            ),
+            (vec!["--seccomp_config_dir=/nowhere"], "No such file"),
+            (vec![bad.as_str()], "\"bad.json\" cannot be used"),
+            (
+                vec!["--bounding_capabilities={\"capabilities\": [\"FLY\"]}"],
+                "bounding_capabilities",
+            ),
+            (
+                vec!["--effective_capabilities=[1"],
+                "effective_capabilities",
+            ),
+            (
+                vec![
+                    "--bounding_capabilities={\"capabilities\": [\"KILL\"]}",
+                    "--effective_capabilities={\"capabilities\": [\"CHOWN\"]}",
+                ],
+                "not a subset",
+            ),
+            (
+                vec![
+                    "--allowed_devices={\"allowed_devices\": [{\"device\": {\"path\": \"/etc/passwd\"}, \"access\": {}}]}",
+                ],
+                "is no device",
+            ),
+            (
+                vec!["--container_disk_watch_interval=0secs"],
+                "more than nothing",
+            ),
+            (
+                vec!["--container_ports_isolated_range=[5-"],
+                "container_ports_isolated_range",
+            ),
+            (
+                vec![
+                    "--container_ports_isolated_range=[5-6]",
+                    "--check_agent_port_range_only",
+                ],
+                "either",
+            ),
+        ] {
+            let error = settings(&args, "").expect_err(complaint);
+            assert!(error.contains(complaint), "{args:?}: {error}");
+        }
+        let named = settings(
+            &["--isolation=linux/nnp", "--enforce_container_disk_quota"],
+            "",
+        );
+        let host = Host::detect().expect("a host");
+        let error = named
+            .expect("read")
+            .isolation(&host)
+            .expect_err("no disk/du");
+        assert!(error.to_string().contains("needs disk/du"), "{error}");
+        let usual = settings(&["--enforce_container_ports"], "").expect("read");
+        let isolation = usual.isolation(&host).expect("switched on");
+        assert!(isolation.has("network/ports") && usual.watch(&isolation).enforce_ports);
+    }
+
+    #[test]
+    fn ports_are_the_agents_or_the_operators() {
+        let isolated = |args: &[&str], resources| {
+            let settings = settings(args, resources).expect("sound");
+            let ranges = settings.node.isolated_ports?;
+            Some(ranges.iter().map(ToString::to_string).collect::<Vec<_>>())
+        };
+        assert_eq!(isolated(&[], "ports:[1-2]"), None);
+        let only = ["--check_agent_port_range_only"];
+        assert_eq!(isolated(&only, ""), Some(vec!["31000-32000".to_owned()]));
+        let given = isolated(&only, "ports:[1-2,7-9]");
+        assert_eq!(given, Some(vec!["1-2".to_owned(), "7-9".to_owned()]));
+        let range = ["--container_ports_isolated_range=[31000-31100]"];
+        assert_eq!(
+            isolated(&range, "ports:[1-2]"),
+            Some(vec!["31000-31100".to_owned()])
+        );
+    }
+
+    #[test]
+    fn mesoss_spellings_are_understood() {
+        let names = respelled("filesystem/linux, cgroups,filesystem/posix,cgroups/io");
+        let isolation = Isolation::parse(&names).expect("known");
+        let names: Vec<_> = isolation.names().collect();
+        assert_eq!(
+            names,
+            [
+                "cgroups/blkio",
+                "cgroups/cpu",
+                "cgroups/mem",
+                "namespaces/mnt"
+            ]
+        );
+    }
+}

@@ -278,6 +278,7 @@ impl Node {
                 environment: task_environment(flags, &self.configuration, self.told),
                 switch_user: flags.switch_user && privileged,
                 rights,
+                logs: self.configuration.logs,
                 launches_at_once: flags.launches_at_once,
                 destroy_timeout: flags.cgroups_destroy_timeout,
             },

@@ -49,8 +49,8 @@ pub use isolator::{
 };
 pub use launcher::{
     CapabilitySets, Command, Credentials, CredentialsError, LaunchError, LaunchIsolation,
-    LaunchSpec, LaunchStep, Launched, Launcher, LauncherOptions, MountAction, MountStep, Rlimit,
-    SeccompProgram,
+    LaunchSpec, LaunchStep, Launched, Launcher, LauncherOptions, LogFile, MountAction, MountStep,
+    Rlimit, SeccompProgram,
 };
 pub use status::{ExitCause, ExitRecord, StatusError};
 pub use usage::{ContainerUsage, CpuUsage, IoUsage, MemoryUsage, PidsUsage, PressureUsage};

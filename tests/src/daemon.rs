@@ -14,7 +14,7 @@ const START_LIMIT: Duration = Duration::from_secs(20);
 pub fn binary() -> PathBuf {
     let mut dir = std::env::current_exe().expect("this program has a file");
     dir.pop();
-    if dir.ends_with("deps") {
+    if dir.ends_with("deps") || dir.ends_with("examples") {
         dir.pop();
     }
     let path = dir.join("meseta");
@@ -67,6 +67,11 @@ impl Daemon {
 
     pub fn log_text(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Whether the process has ended.
+    pub fn has_ended(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(Some(_)))
     }
 
     /// SIGKILL, and the end of the process.

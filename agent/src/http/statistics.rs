@@ -1,6 +1,6 @@
 //! What containers use, in Mesos's fields and units.
 
-use meseta_isolators::{IoUsage, Limit};
+use meseta_isolators::{DiskUsage, IoUsage, Limit};
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::resource::disk_info::Persistence;
 use serde_json::{Value, json};
@@ -64,13 +64,12 @@ pub(crate) fn resource_statistics(sample: &Sample, enable_cfs: bool) -> pb::Reso
         mem_swap_bytes: usage.memory.swap_bytes,
         mem_unevictable_bytes: usage.memory.unevictable_bytes,
         blkio_statistics: block_devices(&usage.io),
-        ..disks(sample)
+        ..disks(sample.disks.as_deref().unwrap_or_default())
     }
 }
 
 /// What the container's folders hold: the sum, and each persistent volume's share.
-fn disks(sample: &Sample) -> pb::ResourceStatistics {
-    let measured = sample.disks.as_deref().unwrap_or_default();
+fn disks(measured: &[DiskUsage]) -> pb::ResourceStatistics {
     let volumes = measured.iter().skip(1).map(|disk| pb::DiskStatistics {
         limit_bytes: disk.quota_bytes,
         used_bytes: Some(disk.used_bytes),
@@ -211,4 +210,59 @@ pub(super) fn containers(surface: &Surface, snapshot: &Snapshot, query: &Query) 
         entry
     });
     Value::Array(entries.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use meseta_proto::mesos::v1::cgroup_info::blkio::Operation;
+
+    use super::*;
+
+    #[test]
+    fn disks_and_devices_are_told() {
+        let used = |path: &str, used_bytes, quota_bytes| DiskUsage {
+            path: path.into(),
+            used_bytes,
+            entries: 1,
+            truncated: false,
+            quota_bytes,
+        };
+        let measured = [
+            used("/w/box", 5, Some(9)),
+            used("/w/volumes/roles/dev/data", 3, Some(4)),
+        ];
+        let told = disks(&measured);
+        assert_eq!(
+            (told.disk_used_bytes, told.disk_limit_bytes),
+            (Some(5), Some(9))
+        );
+        let volume = &told.disk_statistics[0];
+        assert_eq!((volume.used_bytes, volume.limit_bytes), (Some(3), Some(4)));
+        let id = volume
+            .persistence
+            .as_ref()
+            .map(|persistence| persistence.id.as_str());
+        assert_eq!(id, Some("data"));
+        assert_eq!(disks(&[]).disk_used_bytes, None);
+
+        assert_eq!(block_devices(&IoUsage::default()), None);
+        let io = IoUsage {
+            read_bytes: Some(1),
+            write_bytes: Some(2),
+            ..IoUsage::default()
+        };
+        let told = block_devices(&io).expect("figures").throttling.remove(0);
+        let bytes: Vec<_> = told
+            .io_service_bytes
+            .iter()
+            .map(|value| (value.op(), value.value()))
+            .collect();
+        let expected = [
+            (Operation::Read, 1),
+            (Operation::Write, 2),
+            (Operation::Total, 3),
+        ];
+        assert_eq!(bytes, expected);
+        assert!(told.io_serviced.is_empty() && told.device.is_none());
+    }
 }

@@ -27,6 +27,7 @@ use super::writer::chain;
 use crate::checkpoint::{Layout, RunKey};
 use crate::core::{Action, Ending, Exit, Input, LaunchPlan, Limitation};
 use crate::isolation::TaskRights;
+use crate::log_flags::Logs;
 
 use work::{ending_of, launch_now, memory_limitation};
 
@@ -60,6 +61,8 @@ pub(crate) struct Options {
     pub(crate) switch_user: bool,
     /// What tasks may ask of their isolation.
     pub(crate) rights: TaskRights,
+    /// What is kept of their output.
+    pub(crate) logs: Logs,
     /// Launches under way at once.
     pub(crate) launches_at_once: usize,
     /// `--cgroups_destroy_timeout`.

@@ -276,6 +276,52 @@ mod tests {
     }
 
     #[test]
+    fn a_volume_has_a_quota_of_its_own() {
+        let volume = |source: Option<pb::resource::disk_info::Source>| pb::Resource {
+            name: "disk".to_owned(),
+            r#type: pb::value::Type::Scalar.into(),
+            scalar: Some(pb::value::Scalar { value: 10.0 }),
+            reservations: vec![pb::resource::ReservationInfo {
+                r#type: Some(pb::resource::reservation_info::Type::Static.into()),
+                role: Some("eng/db".to_owned()),
+                ..pb::resource::ReservationInfo::default()
+            }],
+            disk: Some(Box::new(pb::resource::DiskInfo {
+                persistence: Some(pb::resource::disk_info::Persistence {
+                    id: "data".to_owned(),
+                    principal: None,
+                }),
+                volume: Some(pb::Volume {
+                    container_path: "data".to_owned(),
+                    mode: pb::volume::Mode::Rw.into(),
+                    ..pb::Volume::default()
+                }),
+                source,
+            })),
+            ..pb::Resource::default()
+        };
+        let claims = |source| {
+            let resources = meseta_proto::convert::resources(&[volume(source)]).expect("sound");
+            Claims::of(&resources, &Layout::new(Path::new("/w")))
+        };
+        let own = claims(None);
+        assert_eq!(own.sandbox_bytes, None);
+        let path = PathBuf::from("/w/volumes/roles/eng db/data");
+        assert_eq!(own.volumes, [(path, 10 << 20)]);
+        let mount = pb::resource::disk_info::Source {
+            r#type: pb::resource::disk_info::source::Type::Mount.into(),
+            mount: Some(pb::resource::disk_info::source::Mount {
+                root: Some("/mnt".to_owned()),
+            }),
+            ..pb::resource::disk_info::Source::default()
+        };
+        assert!(
+            claims(Some(mount)).volumes.is_empty(),
+            "a disk of its own has its own end"
+        );
+    }
+
+    #[test]
     fn broken_limits_have_mesoss_reasons() {
         let disk = limitation(Breach::Disk {
             usage: DiskUsage {

@@ -227,6 +227,11 @@ fn mend(container: &ContainerId, demand: &Demand, containerizer: &Containerizer)
     };
     match containers.verify(&name, demand) {
         Ok(drifts) if drifts.is_empty() => {}
+        // It began under other isolators, and has no group where these would write.
+        Ok(drifts) if drifts.iter().any(|drift| drift.kind == DriftKind::Missing) => {
+            let files: Vec<_> = drifts.iter().map(|drift| drift.file).collect();
+            info!(container_id = %container, ?files, "limits of a container of other isolators stay as they are");
+        }
         Ok(drifts) => {
             let found = drifts.iter().map(|drift| {
                 let found = drift.found.as_deref().unwrap_or("nothing");

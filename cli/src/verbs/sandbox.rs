@@ -9,13 +9,16 @@ use super::server;
 /// What one call asks for; the agent may give less.
 const CHUNK_BYTES: u64 = 64 * 1024;
 
-/// One file of a sandbox, read from where the last read ended.
+/// One file of a sandbox, read from where the last read ended, also when it was renamed to `<file>.1`
+/// since because it was full.
 #[derive(Debug)]
 pub(super) struct Tail {
     client: Client,
     agent: String,
     path: String,
     offset: u64,
+    /// Whether what was read last has been renamed, and is read to its end first.
+    renamed: bool,
 }
 
 impl Tail {
@@ -28,15 +31,36 @@ impl Tail {
             agent: agent.to_owned(),
             path,
             offset: 0,
+            renamed: false,
         }
     }
 
     /// What has been written since the last read; empty when there is nothing new, or no file yet.
     pub(super) async fn read(&mut self) -> anyhow::Result<Vec<u8>> {
+        if self.renamed {
+            let (data, _) = self.read_at(&format!("{}.1", self.path)).await?;
+            if !data.is_empty() {
+                return Ok(data);
+            }
+            (self.renamed, self.offset) = (false, 0);
+        }
+        let path = self.path.clone();
+        let (data, size) = self.read_at(&path).await?;
+        if data.is_empty() && size < self.offset {
+            // Another file has begun; the rest of the one before comes first.
+            self.renamed = true;
+            let (data, _) = self.read_at(&format!("{path}.1")).await?;
+            return Ok(data);
+        }
+        Ok(data)
+    }
+
+    /// What follows in a file, and how large the file is.
+    async fn read_at(&mut self, path: &str) -> anyhow::Result<(Vec<u8>, u64)> {
         let call = api::Call {
             r#type: Some(api::call::Type::ReadFile.into()),
             read_file: Some(api::call::ReadFile {
-                path: self.path.clone(),
+                path: path.to_owned(),
                 offset: self.offset,
                 length: Some(CHUNK_BYTES),
             }),
@@ -46,11 +70,9 @@ impl Tail {
             server::call(&self.client, &self.agent, "/api/v1", &call)
                 .await?
                 .found()?;
-        let data = response
-            .and_then(|r| r.read_file)
-            .map(|f| f.data)
-            .unwrap_or_default();
+        let read = response.and_then(|response| response.read_file);
+        let (data, size) = read.map_or_else(Default::default, |read| (read.data, read.size));
         self.offset += u64::try_from(data.len())?;
-        Ok(data)
+        Ok((data, size))
     }
 }

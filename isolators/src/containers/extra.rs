@@ -8,7 +8,7 @@ use std::io;
 
 use super::{ContainerError, Containers};
 use crate::cgroup::{
-    Controller, Drift, KnobError, KnobWrite, Version, drifts, flat_value, number, read_text,
+    Controller, Drift, Groups, KnobError, KnobWrite, Version, drifts, flat_value, number, read_text,
 };
 use crate::demand::{Demand, Limit};
 use crate::identity::{ContainerName, ProcessIdentity};
@@ -33,6 +33,19 @@ pub enum Shrink {
 }
 
 impl Containers {
+    /// Makes the groups, and the instance's too if somebody has removed them.
+    pub(super) fn make(&self, groups: &Groups) -> Result<(), KnobError> {
+        match groups.create() {
+            Err(KnobError::Create { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                self.layout.create_instance()?;
+                // The next one has the new group of supervisors open.
+                self.launcher.stop();
+                groups.create()
+            }
+            made => made,
+        }
+    }
+
     /// Measures what the isolators measure themselves: folders (`disk/du`), ports (`network/ports`).
     /// Slow, for a period of 15 s and more. The name is the container's.
     pub fn inspect(
@@ -160,12 +173,7 @@ impl Containers {
     }
 
     /// The hard limit that a new container would get.
-    fn hard_memory_limit(
-        &self,
-        demand: &Demand,
-        groups: &crate::cgroup::Groups,
-        file: &str,
-    ) -> Option<u64> {
+    fn hard_memory_limit(&self, demand: &Demand, groups: &Groups, file: &str) -> Option<u64> {
         let fresh = Observed {
             fresh: true,
             ..Observed::default()

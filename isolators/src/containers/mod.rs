@@ -232,7 +232,7 @@ impl Containers {
             name: spec.name.clone(),
             source,
         };
-        groups.create().map_err(failed)?;
+        self.make(groups).map_err(failed)?;
         let observed = Observed {
             fresh: true,
             cpu_ceiling_us: revocable::ceiling(groups),
@@ -243,6 +243,8 @@ impl Containers {
             v2_group: groups.leaf(),
             // Not the agent's own, which protects it.
             oom_score_adj: Some(0),
+            stdout_log: task.stdout_log,
+            stderr_log: task.stderr_log,
             ..LaunchIsolation::default()
         };
         for isolator in &self.isolators {
@@ -340,11 +342,13 @@ impl Containers {
     /// The limit is told from the demand where the kernel no longer tells it.
     pub fn limitation(&self, name: &ContainerName, demand: &Demand) -> Option<Limitation> {
         // A nested container shares the limit of the one around it, and what becomes of it.
+        // Version 1 counts a kill only in the group of whom it killed, so that one is asked too.
+        let own_kills = self.oom_kills(name).filter(|kills| *kills > 0);
         let name = &name.outermost();
         let groups = self.groups(name);
         let memory = groups.of(Controller::Memory)?;
         let usage = self.usage(name, None, Duration::ZERO).ok()?.memory;
-        let oom_kills = usage.oom_kills.filter(|kills| *kills > 0)?;
+        let oom_kills = own_kills.or(usage.oom_kills.filter(|kills| *kills > 0))?;
         let demanded = match demand.mem_limit {
             Some(Limit::At(bytes)) => Some(bytes),
             Some(Limit::Unlimited) => None,
@@ -493,6 +497,7 @@ fn remove_runtime(dir: &Path) {
     // Fails on a folder in use, which is the point.
     if fs::remove_dir(dir.join(CONTAINERS_DIR)).is_ok() {
         let _ = fs::remove_file(dir.join("launcher.log"));
+        let _ = fs::remove_file(dir.join("launcher.lock"));
         let _ = fs::remove_dir(dir);
     }
 }

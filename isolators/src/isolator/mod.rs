@@ -34,7 +34,7 @@ use crate::cgroup::{Controller, Files, GroupDir, Groups, Host, KnobError, KnobWr
 use crate::containers::ContainerSpec;
 use crate::demand::{Demand, Limit};
 use crate::identity::ProcessIdentity;
-use crate::launcher::LaunchIsolation;
+use crate::launcher::{LaunchIsolation, LogFile};
 use crate::usage::ContainerUsage;
 
 pub use capabilities::{CapabilityRequest, CapabilitySet, UnknownCapability};
@@ -231,6 +231,10 @@ pub struct TaskIsolation {
     pub share_pid_namespace: bool,
     /// Shares System V and POSIX objects and `/dev/shm` with the host; likewise.
     pub share_ipc_namespace: bool,
+    /// Bounds of its standard output; without, it grows without end. Both streams or neither.
+    pub stdout_log: Option<LogFile>,
+    /// Bounds of its standard error.
+    pub stderr_log: Option<LogFile>,
 }
 
 /// Which isolators are on (`--isolation`).

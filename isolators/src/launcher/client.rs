@@ -21,10 +21,13 @@ use nix::sys::socket::{
 use super::plan::{PLAN_BYTES_MAX, TaskPlan};
 use super::report::{Outcome, REPORT_BYTES, Report};
 use super::{
-    INLINE_BYTES_MAX, LaunchError, LaunchSpec, Launched, LauncherOptions, MARK, READY, image,
+    INLINE_BYTES_MAX, LaunchError, LaunchSpec, Launched, LauncherOptions, MARK, READY, image, lock,
 };
 use crate::identity::{BootId, ProcessIdentity, wait_pidfd};
 use crate::sys;
+
+/// How long the launches of an agent before us may take to end. Theirs is the launch timeout too.
+const EARLIER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long a new launcher may take to say that it is there.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
@@ -72,9 +75,19 @@ enum Answer {
 }
 
 impl Launcher {
-    /// Seals a copy of the running executable and starts the launcher process from it.
+    /// Waits for the end of launches that an earlier agent began, then seals a copy of the running
+    /// executable and starts the launcher process from it.
     pub fn start(options: LauncherOptions) -> Result<Self, LaunchError> {
         let boot_id = BootId::current().map_err(starting("reading the boot id"))?;
+        let lock = options.runtime_dir.join(lock::LOCK_FILE);
+        let alone = lock::wait_for_others(&lock, EARLIER_TIMEOUT)
+            .map_err(starting("looking for an earlier launcher"))?;
+        if !alone {
+            return Err(LaunchError::Start {
+                doing: "waiting for an earlier launcher's end",
+                source: io::ErrorKind::TimedOut.into(),
+            });
+        }
         let image = image::seal_own_executable().map_err(starting("sealing its executable"))?;
         let process = Process::start(&options, &image)?;
         Ok(Self {
@@ -265,6 +278,7 @@ impl Process {
         let child = std::process::Command::new(path)
             .arg0("meseta-launcher")
             .arg(MARK)
+            .arg(options.runtime_dir.join(lock::LOCK_FILE))
             .arg(options.supervisor_group.as_deref().unwrap_or(Path::new("")))
             .args(&options.supervisor_tasks)
             .env_clear()

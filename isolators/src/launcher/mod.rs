@@ -7,6 +7,8 @@
 
 mod client;
 mod image;
+mod lock;
+mod output;
 mod plan;
 mod privileges;
 mod report;
@@ -184,6 +186,19 @@ pub struct LaunchIsolation {
     pub stdin: Option<PathBuf>,
     /// Whether standard input is a terminal, to become the one that rules the task.
     pub terminal: bool,
+    /// Bounds of the file for standard output; without, the task writes to it itself. Both or neither.
+    pub stdout_log: Option<LogFile>,
+    /// The same for standard error.
+    pub stderr_log: Option<LogFile>,
+}
+
+/// How much of a task's output is kept: a file, and older ones named `<file>.1`, `<file>.2`, ...
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub struct LogFile {
+    /// A file that has so many bytes is renamed; a page at least.
+    pub bytes: u64,
+    /// Older files that are kept.
+    pub files: u32,
 }
 
 /// One change to the mount table of a container's own mount namespace.

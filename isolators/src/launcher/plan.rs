@@ -11,7 +11,7 @@ use std::path::Path;
 
 use super::{
     CapabilitySets, Command, Credentials, LaunchError, LaunchIsolation, LaunchSpec, LaunchStep,
-    MountAction, MountStep, SeccompProgram,
+    LogFile, MountAction, MountStep, SeccompProgram,
 };
 use crate::identity::BootId;
 use crate::sys::namespaces;
@@ -43,6 +43,8 @@ pub(super) struct TaskPlan {
     pub(super) mounts: Vec<PlannedMount>,
     pub(super) capabilities: Option<CapabilitySets>,
     pub(super) seccomp: Vec<SeccompProgram>,
+    pub(super) stdout_log: Option<LogFile>,
+    pub(super) stderr_log: Option<LogFile>,
     /// Uid, gid, supplementary groups.
     pub(super) credentials: Option<(u32, u32, Vec<u32>)>,
     pub(super) working_dir: CString,
@@ -133,6 +135,8 @@ impl TaskPlan {
             mounts: resolve_mounts(isolation)?,
             capabilities: isolation.capabilities,
             seccomp: isolation.seccomp.clone(),
+            stdout_log: isolation.stdout_log.or(isolation.stderr_log),
+            stderr_log: isolation.stderr_log.or(isolation.stdout_log),
             credentials: spec
                 .credentials
                 .as_ref()
@@ -219,6 +223,10 @@ impl TaskPlan {
                 out.number(*instruction);
             }
         }
+        for log in [self.stdout_log, self.stderr_log] {
+            out.number(log.map_or(0, |log| log.bytes.max(1)));
+            out.number(log.map_or(0, |log| u64::from(log.files)));
+        }
         out.number(u64::from(self.credentials.is_some()));
         if let Some((uid, gid, groups)) = &self.credentials {
             out.number(u64::from(*uid));
@@ -281,6 +289,8 @@ impl TaskPlan {
             plan.seccomp
                 .push(SeccompProgram(instructions.collect::<Option<_>>()?));
         }
+        plan.stdout_log = from.log()?;
+        plan.stderr_log = from.log()?;
         if from.number()? != 0 {
             let uid = u32::try_from(from.number()?).ok()?;
             let gid = u32::try_from(from.number()?).ok()?;
@@ -447,6 +457,12 @@ impl Writer {
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
+    fn log(&mut self) -> Option<Option<LogFile>> {
+        let (bytes, files) = (self.number()?, self.number()?);
+        let files = u32::try_from(files).ok()?;
+        Some((bytes > 0).then_some(LogFile { bytes, files }))
+    }
+
     fn number(&mut self) -> Option<u64> {
         let (head, rest) = self.0.split_first_chunk()?;
         self.0 = rest;

@@ -8,6 +8,7 @@ use std::ffi::{CString, OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::process::ExitCode;
 
 use nix::fcntl::OFlag;
@@ -18,7 +19,7 @@ use nix::sys::stat::Mode;
 
 use super::plan::{PLAN_BYTES_MAX, TaskPlan};
 use super::report::{Outcome, Report};
-use super::{INLINE_BYTES_MAX, LaunchStep, MARK, READY, supervisor};
+use super::{INLINE_BYTES_MAX, LaunchStep, MARK, READY, lock, supervisor};
 use crate::sys::{self, Cloned};
 
 /// Where the socket is: standard input, so that exec needs no other inheritable descriptor.
@@ -27,21 +28,25 @@ const SOCKET: RawFd = 0;
 /// Descriptor on which a supervisor keeps its report socket.
 const REPORT: RawFd = 3;
 
+/// Descriptor on which a supervisor keeps the launchers' lock until it can be found without.
+const LOCK: RawFd = 4;
+
 /// Becomes the launcher if this process was executed as one.
 pub(super) fn run_if_requested() -> Option<ExitCode> {
     let mut args = std::env::args_os().skip(1);
     if args.next()? != MARK {
         return None;
     }
+    let lock = args.next()?;
     let group = args.next()?;
     let tasks: Vec<_> = args.collect();
-    Some(match serve(&group, &tasks) {
+    Some(match serve(&lock, &group, &tasks) {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,
     })
 }
 
-fn serve(group: &OsStr, tasks: &[OsString]) -> io::Result<()> {
+fn serve(lock: &OsStr, group: &OsStr, tasks: &[OsString]) -> io::Result<()> {
     let socket = sys::borrow_number(SOCKET);
     if getsockopt(&socket, TypeOption)? != SockType::SeqPacket {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -54,20 +59,34 @@ fn serve(group: &OsStr, tasks: &[OsString]) -> io::Result<()> {
     sys::ignore_children();
     let _ = nix::sys::prctl::set_name(c"meseta-launcher");
     let joined = tasks.iter().try_for_each(|file| join_group(file));
-    let group = joined.and_then(|()| open_group(group));
-    let errno = group
+    let opened = joined.and_then(|()| Ok((open_group(group)?, lock::share(Path::new(lock))?)));
+    let errno = opened
         .as_ref()
         .err()
         .and_then(io::Error::raw_os_error)
         .unwrap_or(0);
     let [a, b, c, d] = errno.to_le_bytes();
     sys::write_once(socket, &[READY, a, b, c, d])?;
-    let group = group?;
+    let (group, lock) = opened?;
     let mut buffer = vec![0; INLINE_BYTES_MAX];
     while let Some((length, fds)) = receive(socket, &mut buffer)? {
-        handle(&buffer[..length], fds, group.as_ref().map(AsFd::as_fd));
+        // What a dead agent still wanted nobody waits for, and the next one would not know of it.
+        if is_orphaned(socket) {
+            break;
+        }
+        let group = group.as_ref().map(AsFd::as_fd);
+        handle(&buffer[..length], fds, group, lock.as_fd());
     }
     Ok(())
+}
+
+/// Whether the agent's end is closed, although requests may be left in the socket.
+fn is_orphaned(socket: BorrowedFd<'_>) -> bool {
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+    let mut polled = [PollFd::new(socket, PollFlags::empty())];
+    let found = poll(&mut polled, PollTimeout::ZERO).is_ok();
+    let events = polled[0].revents().unwrap_or(PollFlags::empty());
+    found && events.contains(PollFlags::POLLHUP)
 }
 
 /// Moves this process, and with it every supervisor to come, out of the agent's own groups.
@@ -109,7 +128,7 @@ fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Option<(usiz
 }
 
 /// Clones a supervisor for one request: a report socket, and the plan inline or in a second file.
-fn handle(inline: &[u8], fds: Vec<OwnedFd>, group: Option<BorrowedFd<'_>>) {
+fn handle(inline: &[u8], fds: Vec<OwnedFd>, group: Option<BorrowedFd<'_>>, lock: BorrowedFd<'_>) {
     let mut fds = fds.into_iter();
     let Some(report) = fds.next() else { return };
     let stored = fds.next();
@@ -117,7 +136,7 @@ fn handle(inline: &[u8], fds: Vec<OwnedFd>, group: Option<BorrowedFd<'_>>) {
         return;
     };
     match sys::clone_process(namespaces, group) {
-        Ok(Cloned::Child) => become_supervisor(inline, report, stored),
+        Ok(Cloned::Child) => become_supervisor(inline, report, stored, lock),
         Ok(Cloned::Parent(_)) => {}
         Err(error) => {
             let errno = error.raw_os_error().unwrap_or(libc::EIO);
@@ -140,7 +159,12 @@ fn refuse(report: BorrowedFd<'_>, errno: i32) {
     let _ = sys::write_once(report, &report_text.encode());
 }
 
-fn become_supervisor(inline: &[u8], report: OwnedFd, stored: Option<OwnedFd>) -> ! {
+fn become_supervisor(
+    inline: &[u8],
+    report: OwnedFd,
+    stored: Option<OwnedFd>,
+    lock: BorrowedFd<'_>,
+) -> ! {
     let plan = match stored {
         None => TaskPlan::decode(inline),
         Some(file) => read_stored(&file)
@@ -151,8 +175,8 @@ fn become_supervisor(inline: &[u8], report: OwnedFd, stored: Option<OwnedFd>) ->
         refuse(report.as_fd(), libc::EPROTO);
         sys::exit_now(1)
     };
-    match arrange_descriptors(report) {
-        Ok(report) => supervisor::run(&plan, report),
+    match arrange_descriptors(report, lock) {
+        Ok((report, lock)) => supervisor::run(&plan, report, Some(lock)),
         Err(_) => sys::exit_now(1),
     }
 }
@@ -172,13 +196,20 @@ fn read_stored(file: &OwnedFd) -> io::Result<Vec<u8>> {
 }
 
 /// Leaves `/dev/null` on 0 instead of the agent's socket, whose end must be seen when the launcher
-/// dies; the log on 1 and 2; the report on 3; and nothing else.
-fn arrange_descriptors(report: OwnedFd) -> io::Result<OwnedFd> {
+/// dies; the log on 1 and 2; the report on 3, the lock on 4; and nothing else.
+fn arrange_descriptors(report: OwnedFd, lock: BorrowedFd<'_>) -> io::Result<(OwnedFd, OwnedFd)> {
     let null = nix::fcntl::open(c"/dev/null", OFlag::O_RDWR, Mode::empty())?;
+    // Above all numbers that are about to be taken.
+    let high = |fd: BorrowedFd<'_>| {
+        let above = nix::fcntl::FcntlArg::F_DUPFD_CLOEXEC(LOCK + 1);
+        nix::fcntl::fcntl(fd, above).map(sys::own_received)
+    };
+    let (lock, report_above) = (high(lock)?, high(report.as_fd())?);
     sys::duplicate_cloexec(null.as_fd(), SOCKET)?;
-    sys::duplicate_cloexec(report.as_fd(), REPORT)?;
+    sys::duplicate_cloexec(report_above.as_fd(), REPORT)?;
+    sys::duplicate_cloexec(lock.as_fd(), LOCK)?;
     // Their numbers are closed below, or are REPORT itself.
-    std::mem::forget((null, report));
-    sys::close_from(4)?;
-    Ok(sys::own_received(REPORT))
+    std::mem::forget((null, report, report_above, lock));
+    sys::close_from(5)?;
+    Ok((sys::own_received(REPORT), sys::own_received(LOCK)))
 }

@@ -21,6 +21,7 @@ use nix::time::{ClockId, clock_gettime};
 use nix::unistd::Pid;
 
 use super::LaunchStep;
+use super::output::{Ends, Output};
 use super::plan::TaskPlan;
 use super::privileges::{self, Capabilities};
 use super::report::{Outcome, Report};
@@ -59,13 +60,14 @@ impl<T, E: Into<io::Error>> At<T> for Result<T, E> {
 }
 
 /// Runs a container to its end. `report` is the only descriptor above 2 that is open.
-pub(super) fn run(plan: &TaskPlan, report: OwnedFd) -> ! {
+/// `lock` says to the next agent that a launch is under way, until the identity is recorded.
+pub(super) fn run(plan: &TaskPlan, report: OwnedFd, lock: Option<OwnedFd>) -> ! {
     let mut who = Report {
         outcome: Outcome::Running,
         supervisor_pid: 0,
         supervisor_start: 0,
     };
-    match set_up(plan, &mut who, report.as_fd()) {
+    match set_up(plan, &mut who, report.as_fd(), lock) {
         Ok(running) => {
             drop(report);
             running.supervise()
@@ -84,7 +86,12 @@ pub(super) fn run(plan: &TaskPlan, report: OwnedFd) -> ! {
 }
 
 /// Everything up to the task's clone.
-fn set_up(plan: &TaskPlan, who: &mut Report, report: BorrowedFd<'_>) -> Result<Running, Failure> {
+fn set_up(
+    plan: &TaskPlan,
+    who: &mut Report,
+    report: BorrowedFd<'_>,
+    lock: Option<OwnedFd>,
+) -> Result<Running, Failure> {
     let _ = nix::sys::prctl::set_name(c"meseta-init");
     // Its memory and descriptors are nobody's business in the container.
     let _ = nix::sys::prctl::set_dumpable(false);
@@ -100,16 +107,33 @@ fn set_up(plan: &TaskPlan, who: &mut Report, report: BorrowedFd<'_>) -> Result<R
     who.supervisor_pid = pid_of_stat(&stat).at(LaunchStep::RecordIdentity)?;
     who.supervisor_start = start_ticks_of_stat(&stat).unwrap_or(0);
     record_identity(plan, who, status_dir.as_fd()).at(LaunchStep::RecordIdentity)?;
+    drop(lock);
     // In there the groups may be read-only.
     let groups = open_groups(plan).at(LaunchStep::JoinCgroup)?;
     join_namespaces(plan).at(LaunchStep::JoinNamespaces)?;
     enter_namespaces(plan)?;
     let signals = SignalQueue::new().at(LaunchStep::CloneTask)?;
     let failure = SharedPair::new().at(LaunchStep::CloneTask)?;
-    let task = clone_task(plan, *who, report, &failure, own_pid_namespace, &groups)?;
+    let (output, ends) = match plan.stdout_log {
+        Some(_) => Output::new(plan)
+            .map(|(output, ends)| (output, Some(ends)))
+            .at(LaunchStep::OpenStdio)?,
+        None => (Output::default(), None),
+    };
+    let task = clone_task(
+        plan,
+        *who,
+        report,
+        &failure,
+        own_pid_namespace,
+        &groups,
+        ends,
+    )?;
     Ok(Running {
         task,
+        output,
         own_pid_namespace,
+        joined: plan.join[0] != 0,
         status_dir,
         signals,
         failure,
@@ -228,6 +252,7 @@ fn clone_task(
     failure: &SharedPair,
     own_pid_namespace: bool,
     groups: &[OwnedFd],
+    ends: Option<Ends>,
 ) -> Result<i32, Failure> {
     let stdin = match &plan.stdin {
         Some(path) if plan.terminal => open(path, OFlag::O_RDWR),
@@ -235,11 +260,13 @@ fn clone_task(
         None => open(c"/dev/null", OFlag::O_RDONLY),
     };
     let stdin = stdin.at(LaunchStep::OpenStdio)?;
-    let stdout = open_output(&plan.stdout, plan).at(LaunchStep::OpenStdio)?;
-    let separate = if plan.stderr == plan.stdout {
-        None
-    } else {
-        Some(open_output(&plan.stderr, plan).at(LaunchStep::OpenStdio)?)
+    let (stdout, separate) = match ends {
+        Some(ends) => (ends.stdout, ends.stderr),
+        None => {
+            let stdout = open_output(&plan.stdout, plan).at(LaunchStep::OpenStdio)?;
+            let separate = (plan.stderr != plan.stdout).then(|| open_output(&plan.stderr, plan));
+            (stdout, separate.transpose().at(LaunchStep::OpenStdio)?)
+        }
     };
     let group = plan
         .v2_group
@@ -273,7 +300,11 @@ fn clone_task(
 /// A container whose task has been cloned.
 struct Running {
     task: i32,
+    output: Output,
     own_pid_namespace: bool,
+    /// Whether the task is in a container that was there before. Its procfs, which is ours too then, has
+    /// other numbers than those we signal by, so nothing is looked up in it.
+    joined: bool,
     status_dir: OwnedFd,
     signals: SignalQueue,
     failure: SharedPair,
@@ -296,7 +327,7 @@ impl Running {
             }
             // Once SIGKILL is out there is only the child's end to wait for.
             let timeout = timeout.filter(|timeout| !timeout.is_zero());
-            match self.signals.next(timeout) {
+            match self.next(timeout) {
                 Ok(Some(SignalEvent::KillRequest(payload))) => {
                     kill_requested = true;
                     self.begin_kill(payload);
@@ -311,7 +342,24 @@ impl Running {
             at: unix_time(),
         });
         self.end_stragglers();
+        self.output.finish();
         sys::exit_now(0)
+    }
+
+    /// The next signal, emptying the pipes meanwhile; at most so long.
+    fn next(&mut self, timeout: Option<Duration>) -> io::Result<Option<SignalEvent>> {
+        if !self.output.is_open() {
+            return self.signals.next(timeout);
+        }
+        let now = monotonic();
+        let (pipes, again) = self.output.waiting(now);
+        let pace = again.map(|again| again.saturating_sub(now));
+        let timeout = timeout.into_iter().chain(pace).min();
+        let mut waited = vec![self.signals.as_fd()];
+        waited.extend(pipes);
+        sys::wait_readable(&waited, timeout)?;
+        self.output.pump(monotonic());
+        self.signals.next(Some(Duration::ZERO))
     }
 
     /// Reaps everything that has ended; the task's end is the answer.
@@ -344,9 +392,9 @@ impl Running {
                 .map_or(deadline, |earlier| earlier.min(deadline)),
         );
         if !payload.grace.is_zero() {
-            self.forward(i32::from(payload.signal));
+            self.tell_everybody(i32::from(payload.signal));
             // A stopped process would keep the signal pending until its end.
-            self.forward(libc::SIGCONT);
+            self.tell_everybody(libc::SIGCONT);
         }
     }
 
@@ -361,12 +409,46 @@ impl Running {
         }
     }
 
+    /// To every process of the container, those too that left the task's group or session.
+    fn tell_everybody(&self, signal: i32) {
+        let Ok(known) = Signal::try_from(signal) else {
+            return;
+        };
+        if self.own_pid_namespace {
+            // All in the namespace but its first process, which we are.
+            let _ = nix::sys::signal::kill(Pid::from_raw(-1), known);
+            return;
+        }
+        self.forward(signal);
+        if self.joined {
+            return;
+        }
+        let us = nix::unistd::getpid().as_raw();
+        let proc = std::path::Path::new("/proc");
+        let group = Some(Pid::from_raw(self.task));
+        for pid in crate::process_tree::descendants_of(proc, us) {
+            let pid = Pid::from_raw(pid);
+            // Those of the group have it already.
+            if nix::unistd::getpgid(Some(pid)).ok() != group {
+                let _ = nix::sys::signal::kill(pid, known);
+            }
+        }
+    }
+
     fn kill_all(&mut self) {
         // Not again on every turn: at the next second, should a fork have slipped through.
         self.deadline = Some(monotonic().saturating_add(Duration::from_secs(1)));
         self.forward(libc::SIGKILL);
+        self.kill_the_others();
+    }
+
+    /// SIGKILL to what the task left behind, as far as it is ours to find.
+    fn kill_the_others(&self) {
         if self.own_pid_namespace {
             let _ = nix::sys::signal::kill(Pid::from_raw(-1), Signal::SIGKILL);
+        } else if self.joined {
+            // The rest is found by its groups, when the container is taken apart.
+            let _ = nix::sys::signal::killpg(Pid::from_raw(self.task), Signal::SIGKILL);
         } else {
             kill_descendants();
         }
@@ -388,14 +470,16 @@ impl Running {
         }
     }
 
-    /// Ends whatever the task left behind. In a pid namespace the kernel does it when we exit.
-    fn end_stragglers(&self) {
-        if self.own_pid_namespace {
+    /// Ends whatever the task left behind. In a pid namespace the kernel does it when we exit; but what
+    /// writes to our pipes must have ended before they are emptied for the last time.
+    fn end_stragglers(&mut self) {
+        self.output.pump(monotonic());
+        if self.own_pid_namespace && !self.output.is_open() {
             return;
         }
         let deadline = monotonic().saturating_add(STRAGGLERS_WAIT_MAX);
         while monotonic() < deadline {
-            kill_descendants();
+            self.kill_the_others();
             match sys::reap_any() {
                 Reaped::Nobody => return,
                 Reaped::Alive => {

@@ -22,7 +22,7 @@ pub(crate) use mounts::{loopback_up, mount_bind, mount_tmpfs, read_only};
 
 pub(crate) use signals::{
     KillPayload, SignalEvent, SignalQueue, block_all_signals, ignore_children, reset_signals,
-    send_kill_request, send_signal,
+    send_kill_request, send_signal, wait_readable,
 };
 
 /// `CLONE_INTO_CGROUP`. libc's constant of that name overflows to 0 and would silently be ignored.

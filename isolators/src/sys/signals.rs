@@ -176,6 +176,31 @@ pub(crate) fn send_kill_request(pidfd: BorrowedFd<'_>, payload: KillPayload) -> 
     }
 }
 
+/// Waits until one of these can be read or has ended, at most so long (`None`: for ever).
+pub(crate) fn wait_readable(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) -> io::Result<()> {
+    let mut polled: Vec<_> = fds
+        .iter()
+        .map(|fd| libc::pollfd {
+            fd: fd.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        })
+        .collect();
+    let limit = timeout.map(|timeout| libc::timespec {
+        tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(timeout.subsec_nanos()),
+    });
+    let limit = limit.as_ref().map_or(ptr::null(), ptr::from_ref);
+    let count = libc::nfds_t::try_from(polled.len()).unwrap_or(0);
+    // SAFETY: the pollfds are described by pointer and count; the timeout lives over the call or is
+    // null; a null mask leaves the mask alone.
+    let ready = unsafe { libc::ppoll(polled.as_mut_ptr(), count, limit, ptr::null()) };
+    if ready < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
 /// All signals of this process as a descriptor. They must be blocked.
 #[derive(Debug)]
 pub(crate) struct SignalQueue {
@@ -197,27 +222,17 @@ impl SignalQueue {
         Ok(Self { fd })
     }
 
+    /// The descriptor, to be waited for beside others.
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
     /// Waits for a signal, at most so long (`None`: for ever).
     pub(crate) fn next(&self, timeout: Option<Duration>) -> io::Result<Option<SignalEvent>> {
         if let Some(event) = self.read()? {
             return Ok(Some(event));
         }
-        let mut poll = libc::pollfd {
-            fd: self.fd.as_raw_fd(),
-            events: libc::POLLIN,
-            revents: 0,
-        };
-        let limit = timeout.map(|timeout| libc::timespec {
-            tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: i64::from(timeout.subsec_nanos()),
-        });
-        let limit = limit.as_ref().map_or(ptr::null(), ptr::from_ref);
-        // SAFETY: one pollfd is described by pointer and count; the timeout lives over the call or is
-        // null; a null mask leaves the mask alone.
-        let ready = unsafe { libc::ppoll(&raw mut poll, 1, limit, ptr::null()) };
-        if ready < 0 {
-            return Err(io::Error::last_os_error());
-        }
+        wait_readable(&[self.fd.as_fd()], timeout)?;
         self.read()
     }
 

@@ -35,7 +35,39 @@ pub(crate) const TESTS: &[(&str, Test)] = &[
     ("supervisor_runs_from_a_sealed_image", sealed_image),
     ("supervisor_is_small", small_supervisor),
     ("a_hundred_launches_leak_no_descriptor", no_leak),
+    ("groups_that_were_removed_are_made_again", removed_root),
 ];
+
+/// Somebody tidies up underneath us.
+fn removed_root(site: &Site) -> Result<(), Failed> {
+    let spec = site.spec("c", "exec sleep 1000");
+    let groups = site.with(|containers| containers.groups(&spec.name));
+    for group in &groups.dirs {
+        let above: Vec<_> = group.dir.ancestors().skip(1).take(2).collect();
+        for dir in above.first().into_iter().flat_map(fs::read_dir) {
+            for entry in dir.flatten().filter(|entry| entry.path().is_dir()) {
+                // Where the launcher is it stays.
+                let _ = fs::remove_dir(entry.path());
+            }
+        }
+        for dir in above {
+            let _ = fs::remove_dir(dir);
+        }
+    }
+    let unified = groups
+        .dirs
+        .iter()
+        .find(|group| group.version == Version::V2);
+    if let Some(instance) = unified.and_then(|group| group.dir.parent()) {
+        check(!instance.exists(), || {
+            format!("{} is in use", instance.display())
+        })?;
+    }
+    let launched = site.launch(&spec)?;
+    let again = groups.dirs.iter().all(|group| group.dir.is_dir());
+    check(again, || format!("{groups:?}"))?;
+    site.destroy(&spec, &launched)
+}
 
 fn exit_status(site: &Site) -> Result<(), Failed> {
     for code in [0, 3, 255] {

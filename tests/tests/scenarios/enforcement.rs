@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use meseta_tests::framework::task;
-use meseta_tests::{Cluster, Setup, http, kernel, unless_root, wait};
+use meseta_tests::{Cluster, Framework, Setup, http, kernel, unless_root, wait};
 use serde_json::{Value, json};
 
 use crate::{Scenario, probe};
@@ -35,6 +35,21 @@ pub(crate) const ALL: &[Scenario] = &[
         "what_ignores_sigterm_forks_twice_or_stops_itself_is_gone",
         unless_root,
         stubborn,
+    ),
+    (
+        "sigterm_reaches_every_process_of_a_container",
+        unless_root,
+        everybody,
+    ),
+    (
+        "ports_are_judged_anew_after_a_restart",
+        unless_root,
+        ports_after_restart,
+    ),
+    (
+        "isolators_may_change_between_two_runs",
+        unless_root,
+        other_isolators,
     ),
     (
         "two_agents_do_not_touch_each_others_containers",
@@ -290,6 +305,112 @@ fn stubborn() {
 fn is_container(group: &std::path::Path) -> bool {
     let name = group.file_name().unwrap_or_default().to_string_lossy();
     name.len() == 36 && name.matches('-').count() == 4
+}
+
+fn everybody() {
+    let cluster = Cluster::default();
+    let mut framework = cluster.framework();
+    let offer = framework.offer();
+    // One in the task's group, and one that left its session and its parent.
+    let wait = "while :; do sleep 0.05; done";
+    let command = format!(
+        "(setsid sh -c \"trap 'echo away; exit 0' TERM; echo ready; {wait}\" &); \
+         trap 'sleep 0.3; echo here; exit 0' TERM; echo ready; {wait}"
+    );
+    framework.launch(&offer, &[task(&offer, "t", &command, SMALL)]);
+    framework.until_state("t", "TASK_RUNNING");
+    let path = format!(
+        "/frameworks/{}/executors/t/runs/latest/stdout",
+        framework.id
+    );
+    let url = format!("{}/files/read?path={path}&offset=0", cluster.agent().url);
+    wait::eventually("both are ready", PATIENCE, || {
+        let answer = http::get(&url);
+        (answer.text().matches("ready").count() == 2).then_some(())
+    });
+    framework.kill("t");
+    framework.until_state("t", "TASK_KILLED");
+    let text = http::get(&url).text();
+    assert!(text.contains("away") && text.contains("here"), "{text}");
+}
+
+fn ports_after_restart() {
+    let names = "--isolation=cgroups/cpu,cgroups/mem,namespaces/pid,namespaces/mnt,network/ports";
+    let often = "--container_ports_watch_interval=200ms";
+    let mut cluster = Cluster::start(with_flags(&[names, often]));
+    let mut framework = cluster.framework();
+    let offer = framework.offer();
+    let listen = |port: &str| {
+        let program = std::env::current_exe().expect("a program");
+        format!("exec {} {} listen {port}", program.display(), probe::MARK)
+    };
+    let bad = task(&offer, "bad", &listen("0"), SMALL);
+    let mut good = task(&offer, "good", &listen("31009"), SMALL);
+    let range = json!({"name": "ports", "type": "RANGES",
+                       "ranges": {"range": [{"begin": 31009, "end": 31009}]}});
+    good["resources"]
+        .as_array_mut()
+        .expect("resources")
+        .push(range);
+    framework.launch(&offer, &[bad, good]);
+    for id in ["bad", "good"] {
+        framework.until_state(id, "TASK_RUNNING");
+    }
+    // Seen, and let be.
+    wait::eventually("the port is seen", PATIENCE, || {
+        let log = cluster.agent().log_text();
+        log.contains("is listening on unallocated port(s)")
+            .then_some(())
+    });
+    cluster.restart_agent_with(0, &["--enforce_container_ports"]);
+    let status = framework.until_state("bad", "TASK_FAILED");
+    assert_eq!(
+        status["reason"], "REASON_CONTAINER_LIMITATION",
+        "{status:#}"
+    );
+    framework.kill("good");
+    framework.until_state("good", "TASK_KILLED");
+}
+
+/// An offer that outlived the restart of its agent, or was made since.
+fn standing_offer(framework: &mut Framework) -> Value {
+    loop {
+        let offer = framework.offer();
+        let rescinded = |event: &Value| {
+            event["type"] == "RESCIND" && event["rescind"]["offer_id"] == offer["id"]
+        };
+        // What was rescinded by the restart was so before the agent was back.
+        if framework
+            .within(Duration::from_secs(1), &rescinded)
+            .is_err()
+        {
+            return offer;
+        }
+    }
+}
+
+fn other_isolators() {
+    let start = "--isolation=cgroups/cpu,namespaces/pid,namespaces/mnt";
+    let mut cluster = Cluster::start(with_flags(&[start]));
+    let mut framework = cluster.framework();
+    let more = "--isolation=cgroups/cpu,cgroups/mem,cgroups/pids,namespaces/pid,namespaces/mnt";
+    for (id, isolation) in [("forward", more), ("backward", start)] {
+        let offer = standing_offer(&mut framework);
+        framework.launch(&offer, &[task(&offer, id, "sleep 600", SMALL)]);
+        framework.until_state(id, "TASK_RUNNING");
+        cluster.restart_agent_with(0, &[isolation]);
+        cluster.wait_for_agents(1);
+        // What began under other isolators is still measured, and ends.
+        wait::eventually("the task is measured", PATIENCE, || {
+            statistics(&cluster)["cpus_user_time_secs"].as_f64()
+        });
+        let offer = standing_offer(&mut framework);
+        let next = format!("after-{id}");
+        framework.launch(&offer, &[task(&offer, &next, "true", SMALL)]);
+        framework.until_state(&next, "TASK_FINISHED");
+        framework.kill(id);
+        framework.until_state(id, "TASK_KILLED");
+    }
 }
 
 fn two_agents() {

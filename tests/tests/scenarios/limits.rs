@@ -146,11 +146,15 @@ fn kernel_cpu_seconds(cluster: &Cluster) -> f64 {
     }
 }
 
-/// Two loops, so that the container wants its half cpu in every period, whatever else the machine does.
-fn throttled() {
-    let mut setup = Setup::default();
-    setup.agent_flags.push("--cgroups_enable_cfs".to_owned());
-    let cluster = Cluster::start(setup);
+/// Runs two loops, so that the container wants its share in every period, and looks at stretches of fifty
+/// periods until one is `at_its_bar`; it must never have more than `most`.
+fn spin(
+    cluster: &Cluster,
+    cpus: f64,
+    most: f64,
+    stretches: usize,
+    at_its_bar: impl Fn(&Window) -> bool,
+) -> bool {
     let mut framework = cluster.framework();
     let offer = framework.offer();
     framework.launch(
@@ -159,28 +163,41 @@ fn throttled() {
             &offer,
             "spin",
             "spin() { while :; do :; done; }; spin & spin",
-            &[("cpus", 0.5), ("mem", 64.0)],
+            &[("cpus", cpus), ("mem", 64.0)],
         )],
     );
     framework.until_state("spin", "TASK_RUNNING");
     let limit = Duration::from_secs(30);
     wait::eventually("some periods have passed", limit, || {
-        (cpu_stat(&cluster, "nr_periods") > 5 && cpu_seconds(&cluster) > 0.0).then_some(())
+        (cpu_stat(cluster, "nr_periods") > 5 && cpu_seconds(cluster) > 0.0).then_some(())
     });
-    // Never above its half cpu; and at it, and throttled, in the first stretch in which the rest of the
-    // machine lets it have that much.
-    let throttled = (0..WINDOWS_MAX).any(|_| {
-        let seen = window(&cluster);
-        eprintln!("0.5 cpu: {seen:?}");
-        assert!(seen.used <= 0.53, "above its half cpu: {seen:?}");
-        seen.used >= 0.47 && seen.throttled * 10 >= seen.periods * 9
+    let found = (0..stretches).any(|_| {
+        let seen = window(cluster);
+        eprintln!("{cpus} cpu: {seen:?}");
+        assert!(seen.used <= most, "above its share: {seen:?}");
+        at_its_bar(&seen)
     });
-    assert!(
-        throttled,
-        "never at half a cpu with 90 % of the periods throttled; is the machine idle?"
-    );
     framework.kill("spin");
     framework.until_state("spin", "TASK_KILLED");
+    framework.teardown();
+    found
+}
+
+fn throttled() {
+    let mut setup = Setup::default();
+    setup.agent_flags.push("--cgroups_enable_cfs".to_owned());
+    let cluster = Cluster::start(setup);
+    // So little that a busy machine can spare it: throttled in nine periods of ten, come what may.
+    let nine_in_ten = |seen: &Window| seen.throttled * 10 >= seen.periods * 9;
+    assert!(
+        spin(&cluster, 0.05, 0.08, WINDOWS_MAX, nine_in_ten),
+        "never throttled in 90 % of the periods"
+    );
+    // Half a cpu is never exceeded; that it is reached shows only where the rest of the machine lets it.
+    let half = |seen: &Window| seen.used >= 0.47 && nine_in_ten(seen);
+    if !spin(&cluster, 0.5, 0.53, 3, half) {
+        eprintln!("the machine is too busy to give half a cpu away");
+    }
 }
 
 fn fork_bomb() {

@@ -6,6 +6,7 @@
 
 mod bad_flags;
 mod bad_requests;
+mod bursting;
 mod clients;
 mod conversation;
 mod enforcement;
@@ -16,6 +17,7 @@ mod hardening;
 mod launching;
 mod limits;
 mod local;
+mod logs;
 mod metrics;
 mod operators;
 mod oversubscription;
@@ -48,6 +50,8 @@ fn main() -> ExitCode {
         ("execute", execute::ALL),
         ("executors", executors::ALL),
         ("limits", limits::ALL),
+        ("bursting", bursting::ALL),
+        ("logs", logs::ALL),
         ("enforcement", enforcement::ALL),
         ("hardening", hardening::ALL),
         ("conversation", conversation::ALL),
@@ -69,7 +73,7 @@ fn main() -> ExitCode {
     ];
     let trials = groups
         .iter()
-        .flat_map(|(group, all)| all.iter().map(move |scenario| trial(group, *scenario)))
+        .flat_map(|(group, all)| all.iter().map(|scenario| trial(group, *scenario)))
         .collect();
     libtest_mimic::run(&arguments, trials).exit_code()
 }

@@ -1,6 +1,8 @@
 //! What blocks: one launch, and reading what the supervisor and the kernel recorded of an end.
 
-use meseta_isolators::{ContainerName, ContainerSpec, Containers, Demand, ExitCause, Launched};
+use meseta_isolators::{
+    ContainerName, ContainerSpec, Containers, Demand, ExitCause, Launched, TaskIsolation,
+};
 use meseta_proto::mesos::v1::task_status::Reason;
 
 use super::super::inspection::megabytes;
@@ -15,7 +17,13 @@ pub(super) fn launch_now(
     plan: &LaunchPlan,
     prepared: Option<ContainerSpec>,
 ) -> Result<Launched, String> {
-    let wishes = task_isolation(&inner.options.rights, plan.container_info())?;
+    let variable = |name: &str| own_variable(plan, name);
+    let logs = inner.options.logs.with(variable)?;
+    let wishes = TaskIsolation {
+        stdout_log: logs.stdout,
+        stderr_log: logs.stderr,
+        ..task_isolation(&inner.options.rights, plan.container_info())?
+    };
     let spec = match prepared {
         Some(spec) => spec,
         None => container_spec(&inner.options, plan)?,
@@ -24,6 +32,13 @@ pub(super) fn launch_now(
         .containers
         .launch_with(&spec, &wishes)
         .map_err(|error| chain(&error))
+}
+
+/// A variable that the task brings along.
+fn own_variable(plan: &LaunchPlan, name: &str) -> Option<String> {
+    let variables = &plan.command()?.environment.as_ref()?.variables;
+    let found = variables.iter().find(|variable| variable.name == name);
+    found.and_then(|variable| variable.value.clone())
 }
 
 /// What the supervisor and the kernel recorded of a container whose supervisor has ended.

@@ -1,0 +1,174 @@
+//! The flags of what is kept of tasks' output, and what they mean.
+
+use meseta_isolators::LogFile;
+use meseta_resources::ByteSize;
+
+use crate::configuration::ConfigurationError;
+
+/// The smallest file that can be asked for: a page, as in Mesos.
+const FILE_BYTES_MIN: u64 = 4096;
+/// Older files of one stream.
+const FILES_MAX: u32 = 1000;
+
+/// What is kept of tasks' output; part of [`crate::Flags`].
+#[derive(Clone, Debug, clap::Args)]
+#[command(rename_all = "snake_case")]
+pub struct LogFlags {
+    /// What keeps tasks' output: `logrotate` (files of bounded size, older ones beside them) or
+    /// `sandbox` (files that grow as long as the task writes).
+    #[arg(long, default_value = "logrotate", value_name = "NAME",
+          value_parser = ["logrotate", "sandbox", "org_apache_mesos_LogrotateContainerLogger"])]
+    pub container_logger: String,
+
+    /// Size at which a task's stdout file is renamed and a new one begun.
+    #[arg(long, default_value = "10MB", value_name = "SIZE")]
+    pub max_stdout_size: ByteSize,
+
+    /// How many older stdout files are kept, as logrotate writes it.
+    #[arg(long, default_value = "rotate 9", value_name = "OPTIONS")]
+    pub logrotate_stdout_options: String,
+
+    /// Size at which a task's stderr file is renamed and a new one begun.
+    #[arg(long, default_value = "10MB", value_name = "SIZE")]
+    pub max_stderr_size: ByteSize,
+
+    /// How many older stderr files are kept, as logrotate writes it.
+    #[arg(long, default_value = "rotate 9", value_name = "OPTIONS")]
+    pub logrotate_stderr_options: String,
+}
+
+/// Bounds of both streams; none where files may grow.
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Logs {
+    /// Of standard output.
+    pub(crate) stdout: Option<LogFile>,
+    /// Of standard error.
+    pub(crate) stderr: Option<LogFile>,
+}
+
+/// Understands the flags.
+pub(crate) fn read(flags: &LogFlags) -> Result<Logs, ConfigurationError> {
+    if flags.container_logger == "sandbox" {
+        return Ok(Logs::default());
+    }
+    let file = |size_flag, size: ByteSize, options_flag, options: &str| {
+        let refused = |flag, why| ConfigurationError::IsolationFlag { flag, why };
+        Ok(LogFile {
+            bytes: file_bytes(size).map_err(|why| refused(size_flag, why))?,
+            files: files(options).map_err(|why| refused(options_flag, why))?,
+        })
+    };
+    Ok(Logs {
+        stdout: Some(file(
+            "max_stdout_size",
+            flags.max_stdout_size,
+            "logrotate_stdout_options",
+            &flags.logrotate_stdout_options,
+        )?),
+        stderr: Some(file(
+            "max_stderr_size",
+            flags.max_stderr_size,
+            "logrotate_stderr_options",
+            &flags.logrotate_stderr_options,
+        )?),
+    })
+}
+
+impl Logs {
+    /// With what a task's own environment says: `CONTAINER_LOGGER_MAX_STDOUT_SIZE` and the like.
+    pub(crate) fn with(self, variable: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
+        let change = |log: Option<LogFile>, stream: &str| {
+            let Some(mut log) = log else {
+                return Ok(None);
+            };
+            let size = format!("CONTAINER_LOGGER_MAX_{stream}_SIZE");
+            if let Some(text) = variable(&size) {
+                let size_read = text.parse().map_err(|error| format!("{size}: {error}"))?;
+                log.bytes = file_bytes(size_read).map_err(|why| format!("{size}: {why}"))?;
+            }
+            let options = format!("CONTAINER_LOGGER_LOGROTATE_{stream}_OPTIONS");
+            if let Some(text) = variable(&options) {
+                log.files = files(&text).map_err(|why| format!("{options}: {why}"))?;
+            }
+            Ok::<_, String>(Some(log))
+        };
+        Ok(Self {
+            stdout: change(self.stdout, "STDOUT")?,
+            stderr: change(self.stderr, "STDERR")?,
+        })
+    }
+}
+
+fn file_bytes(size: ByteSize) -> Result<u64, String> {
+    let bytes = size.as_bytes();
+    if bytes < FILE_BYTES_MIN {
+        return Err(format!("{size} is too small: at least {FILE_BYTES_MIN}B"));
+    }
+    Ok(bytes)
+}
+
+/// `rotate N`, one option a line; what this agent always or never does may be said.
+fn files(options: &str) -> Result<u32, String> {
+    let mut files = 0;
+    for option in options.split(['\n', ';']).map(str::trim) {
+        match option.split_once(char::is_whitespace) {
+            Some(("rotate", count)) => {
+                let count = count.trim().parse().ok();
+                files = count.filter(|count| *count <= FILES_MAX).ok_or_else(|| {
+                    format!("{option:?}: at most {FILES_MAX} older files can be kept")
+                })?;
+            }
+            None if ["", "nocompress", "missingok", "nomail", "nodateext"].contains(&option) => {}
+            _ => {
+                return Err(format!(
+                    "{option:?} is not supported: give \"rotate N\", the number of older files"
+                ));
+            }
+        }
+    }
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_of_logrotate_are_read() {
+        assert_eq!(files("rotate 9"), Ok(9));
+        assert_eq!(files("nocompress\n rotate 3\n"), Ok(3));
+        assert_eq!(files(""), Ok(0));
+        for bad in ["compress", "rotate many", "rotate 1000000", "rotate -1"] {
+            assert!(files(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_task_may_say_how_much_of_it_is_kept() {
+        let usual = LogFile {
+            bytes: 10 << 20,
+            files: 9,
+        };
+        let logs = Logs {
+            stdout: Some(usual),
+            stderr: Some(usual),
+        };
+        let asked = |name: &str| match name {
+            "CONTAINER_LOGGER_MAX_STDOUT_SIZE" => Some("1MB".to_owned()),
+            "CONTAINER_LOGGER_LOGROTATE_STDOUT_OPTIONS" => Some("rotate 2".to_owned()),
+            _ => None,
+        };
+        let changed = logs.with(asked).expect("sound");
+        assert_eq!(
+            changed.stdout,
+            Some(LogFile {
+                bytes: 1 << 20,
+                files: 2
+            })
+        );
+        assert_eq!(changed.stderr, Some(usual));
+        let small = |name: &str| (name.ends_with("STDERR_SIZE")).then(|| "1B".to_owned());
+        assert!(logs.with(small).is_err_and(|why| why.contains("too small")));
+        assert_eq!(Logs::default().with(small), Ok(Logs::default()));
+    }
+}

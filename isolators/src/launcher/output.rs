@@ -1,0 +1,296 @@
+//! A task's output: a pipe, emptied into files of bounded size that are renamed when they are full.
+//!
+//! Entered through [`Output`] by the supervisor, which polls the pipes beside its signals and goes on
+//! while no agent runs. The kernel moves the bytes; none pass through this process. Invariant: a stream
+//! never holds more than its limit in each of its files, because a writer that is faster than
+//! [`PACE_BYTES`] waits in its pipe, and what cannot be kept is thrown away rather than waited for.
+
+use std::ffi::{CStr, CString};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use nix::fcntl::{FcntlArg, OFlag, SpliceFFlags, splice};
+use nix::sys::stat::{FileStat, Mode, SFlag};
+use nix::unistd::UnlinkatFlags;
+
+use super::LogFile;
+use super::plan::TaskPlan;
+
+/// What one container's output may be per [`PACE`]: 64 MB a second cost a few hundredths of a
+/// processor, which are nobody's share.
+const PACE_BYTES: u64 = 6_400_000;
+pub(super) const PACE: Duration = Duration::from_millis(100);
+
+/// Moved by one call: what a pipe holds.
+const CHUNK_BYTES: usize = 64 << 10;
+
+/// The smallest file: a page.
+const FILE_BYTES_MIN: u64 = 4096;
+
+/// One stream of a task.
+#[derive(Debug)]
+struct Stream {
+    /// Where the supervisor reads; `None` once every writer is gone.
+    pipe: Option<OwnedFd>,
+    dir: OwnedFd,
+    name: CString,
+    limit: LogFile,
+    owner: Option<(u32, u32)>,
+    /// `None` when no file could be opened; the output is lost then.
+    file: Option<OwnedFd>,
+    written: u64,
+}
+
+/// A task's output and error output.
+#[derive(Debug, Default)]
+pub(super) struct Output {
+    streams: Vec<Stream>,
+    /// What may still be moved before `pause_until`, on the caller's clock.
+    left: u64,
+    pause_until: Duration,
+}
+
+/// The ends that the task writes to.
+#[derive(Debug)]
+pub(super) struct Ends {
+    pub(super) stdout: OwnedFd,
+    pub(super) stderr: Option<OwnedFd>,
+}
+
+impl Output {
+    /// Pipes and files for a plan whose output is rotated.
+    pub(super) fn new(plan: &TaskPlan) -> io::Result<(Self, Ends)> {
+        let mut output = Self::default();
+        let stdout = output.add(plan, &plan.stdout, plan.stdout_log)?;
+        let stderr = if plan.stderr == plan.stdout {
+            None
+        } else {
+            Some(output.add(plan, &plan.stderr, plan.stderr_log)?)
+        };
+        Ok((output, Ends { stdout, stderr }))
+    }
+
+    fn add(&mut self, plan: &TaskPlan, path: &CStr, log: Option<LogFile>) -> io::Result<OwnedFd> {
+        let limit = log.ok_or(io::ErrorKind::InvalidInput)?;
+        let owner = plan.credentials.as_ref().map(|(uid, gid, _)| (*uid, *gid));
+        let (ours, theirs) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
+        let flags = nix::fcntl::fcntl(&ours, FcntlArg::F_GETFL)?;
+        let flags = OFlag::from_bits_retain(flags) | OFlag::O_NONBLOCK;
+        nix::fcntl::fcntl(&ours, FcntlArg::F_SETFL(flags))?;
+        if let Some((uid, gid)) = owner {
+            // The task may open /dev/stdout anew.
+            nix::unistd::fchown(&theirs, Some(uid.into()), Some(gid.into()))?;
+        }
+        let bytes = path.to_bytes();
+        let slash = bytes.iter().rposition(|byte| *byte == b'/');
+        let slash = slash.ok_or(io::ErrorKind::InvalidInput)?;
+        let folder = CString::new(&bytes[..slash.max(1)]).map_err(io::Error::other)?;
+        let name = CString::new(&bytes[slash + 1..]).map_err(io::Error::other)?;
+        let flags = OFlag::O_DIRECTORY | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
+        let dir = nix::fcntl::open(folder.as_c_str(), flags, Mode::empty())?;
+        let mut stream = Stream {
+            pipe: Some(ours),
+            dir,
+            name,
+            limit: LogFile {
+                bytes: limit.bytes.max(FILE_BYTES_MIN),
+                ..limit
+            },
+            owner,
+            file: None,
+            written: 0,
+        };
+        // Nobody else writes here yet, and what an earlier run left is gone on with.
+        stream.open(OFlag::empty())?;
+        self.streams.push(stream);
+        Ok(theirs)
+    }
+
+    /// Whether some writer is left.
+    pub(super) fn is_open(&self) -> bool {
+        self.streams.iter().any(|stream| stream.pipe.is_some())
+    }
+
+    /// What to wait for; nothing while the pace is exceeded, with the time when that ends.
+    pub(super) fn waiting(&self, now: Duration) -> (Vec<BorrowedFd<'_>>, Option<Duration>) {
+        if self.left == 0 && now < self.pause_until {
+            return (Vec::new(), Some(self.pause_until));
+        }
+        let pipes = self
+            .streams
+            .iter()
+            .filter_map(|stream| stream.pipe.as_ref());
+        (pipes.map(AsFd::as_fd).collect(), None)
+    }
+
+    /// Moves what is there, as far as the pace allows.
+    pub(super) fn pump(&mut self, now: Duration) {
+        if now >= self.pause_until {
+            self.left = PACE_BYTES;
+            self.pause_until = now.saturating_add(PACE);
+        }
+        for stream in &mut self.streams {
+            self.left = stream.pump(self.left);
+        }
+    }
+
+    /// Moves all that is left in the pipes, after the last writer's end.
+    pub(super) fn finish(&mut self) {
+        for stream in &mut self.streams {
+            // A pipe holds less than that; somebody who still writes is not waited for.
+            stream.pump(PACE_BYTES);
+            stream.pipe = None;
+        }
+    }
+}
+
+impl Stream {
+    /// Moves at most so many bytes; what is left of them.
+    fn pump(&mut self, mut budget: u64) -> u64 {
+        if self.file.is_none() {
+            // There may be room again.
+            let _ = self.open(OFlag::O_EXCL);
+        }
+        while budget > 0 {
+            if self.written >= self.limit.bytes {
+                self.rotate();
+            }
+            let Some(pipe) = self.pipe.as_ref() else {
+                return budget;
+            };
+            let room = self.limit.bytes.saturating_sub(self.written).min(budget);
+            let room = usize::try_from(room)
+                .unwrap_or(CHUNK_BYTES)
+                .min(CHUNK_BYTES);
+            let moved = match move_some(pipe, self.file.as_ref(), self.written, room.max(1)) {
+                Ok(Moved::Kept(0) | Moved::Lost(0)) => {
+                    self.pipe = None;
+                    return budget;
+                }
+                Ok(Moved::Kept(moved)) => {
+                    self.written = self.written.saturating_add(as_u64(moved));
+                    moved
+                }
+                Ok(Moved::Lost(moved)) => moved,
+                Err(nix::Error::EINTR) => 0,
+                Err(_) => return budget,
+            };
+            budget = budget.saturating_sub(as_u64(moved));
+        }
+        budget
+    }
+
+    /// The full file becomes the first of the older ones, the oldest goes, and a new one begins.
+    fn rotate(&mut self) {
+        let older = |number: u32| match number {
+            0 => self.name.clone(),
+            _ => {
+                let mut name = self.name.as_bytes().to_vec();
+                name.extend_from_slice(format!(".{number}").as_bytes());
+                CString::new(name).unwrap_or_default()
+            }
+        };
+        let mut kept = true;
+        for number in (0..self.limit.files).rev() {
+            let (from, to) = (older(number), older(number + 1));
+            let renamed =
+                nix::fcntl::renameat(&self.dir, from.as_c_str(), &self.dir, to.as_c_str());
+            kept = matches!(renamed, Ok(()) | Err(nix::Error::ENOENT));
+        }
+        if !kept || self.limit.files == 0 {
+            // The task put something in the way, or nothing is kept: this file begins anew.
+            let emptied = self
+                .file
+                .as_ref()
+                .map(|file| nix::unistd::ftruncate(file, 0));
+            if matches!(emptied, Some(Ok(()))) {
+                self.written = 0;
+                return;
+            }
+        }
+        self.file = None;
+        // Whatever the task put there meanwhile is not ours to write to.
+        let unlink = UnlinkatFlags::NoRemoveDir;
+        let _ = nix::unistd::unlinkat(&self.dir, self.name.as_c_str(), unlink);
+        self.written = 0;
+        // A failure is tried again when there is more to write.
+        let _ = self.open(OFlag::O_EXCL);
+    }
+
+    fn open(&mut self, more: OFlag) -> io::Result<()> {
+        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
+        let flags = flags | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | more;
+        let mode = Mode::from_bits_truncate(0o644);
+        let file = nix::fcntl::openat(&self.dir, self.name.as_c_str(), flags, mode)?;
+        let found: FileStat = nix::sys::stat::fstat(&file)?;
+        if SFlag::from_bits_truncate(found.st_mode) & SFlag::S_IFMT != SFlag::S_IFREG {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        if let Some((uid, gid)) = self.owner {
+            nix::unistd::fchown(&file, Some(uid.into()), Some(gid.into()))?;
+        }
+        self.written = u64::try_from(found.st_size).unwrap_or(0);
+        self.file = Some(file);
+        Ok(())
+    }
+}
+
+/// What became of some bytes.
+enum Moved {
+    /// They are in the file.
+    Kept(usize),
+    /// The file could not take them.
+    Lost(usize),
+}
+
+/// Moves up to so many bytes from a pipe into a file at an offset. What the file cannot take is thrown
+/// away: the task is not to stop for want of room for its words.
+fn move_some(
+    pipe: &OwnedFd,
+    file: Option<&OwnedFd>,
+    offset: u64,
+    bytes: usize,
+) -> nix::Result<Moved> {
+    let Some(file) = file else {
+        return throw_away(pipe, bytes);
+    };
+    let mut at = i64::try_from(offset).unwrap_or(i64::MAX);
+    let flags = SpliceFFlags::SPLICE_F_NONBLOCK | SpliceFFlags::SPLICE_F_MOVE;
+    match splice(pipe, None, file, Some(&mut at), bytes, flags) {
+        // A filesystem that cannot: by hand.
+        Err(nix::Error::EINVAL) => copy(pipe, file, offset, bytes),
+        Err(error @ (nix::Error::EAGAIN | nix::Error::EINTR)) => Err(error),
+        Err(_) => throw_away(pipe, bytes),
+        Ok(moved) => Ok(Moved::Kept(moved)),
+    }
+}
+
+fn copy(pipe: &OwnedFd, file: &OwnedFd, offset: u64, bytes: usize) -> nix::Result<Moved> {
+    let mut buffer = vec![0; bytes];
+    let read = nix::unistd::read(pipe, &mut buffer)?;
+    let mut rest = buffer.get(..read).unwrap_or_default();
+    let mut at = i64::try_from(offset).unwrap_or(i64::MAX);
+    while !rest.is_empty() {
+        match nix::sys::uio::pwrite(file, rest, at) {
+            Ok(written) if written > 0 => {
+                rest = rest.get(written..).unwrap_or_default();
+                at = at.saturating_add(i64::try_from(written).unwrap_or(0));
+            }
+            Err(nix::Error::EINTR) => {}
+            Ok(_) | Err(_) if rest.len() == read => return Ok(Moved::Lost(read)),
+            // The rest is lost.
+            Ok(_) | Err(_) => break,
+        }
+    }
+    Ok(Moved::Kept(read - rest.len()))
+}
+
+fn throw_away(pipe: &OwnedFd, bytes: usize) -> nix::Result<Moved> {
+    let mut buffer = vec![0; bytes.min(4096)];
+    nix::unistd::read(pipe, &mut buffer).map(Moved::Lost)
+}
+
+fn as_u64(bytes: usize) -> u64 {
+    u64::try_from(bytes).unwrap_or(u64::MAX)
+}

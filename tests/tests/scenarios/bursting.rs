@@ -1,0 +1,170 @@
+//! Requests and limits of tasks, as the kernel holds them.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use meseta_tests::framework::task;
+use meseta_tests::{Cluster, Framework, Setup, kernel, unless_root, wait};
+use serde_json::{Value, json};
+
+use crate::Scenario;
+
+pub(crate) const ALL: &[Scenario] = &[
+    (
+        "without_limits_requests_are_the_limits",
+        unless_root,
+        requests,
+    ),
+    ("limits_stand_beside_requests", unless_root, limits),
+    ("limits_may_be_infinite", unless_root, infinite),
+    (
+        "limits_that_make_no_sense_are_refused",
+        unless_root,
+        refused,
+    ),
+];
+
+const MB: u64 = 1 << 20;
+
+/// Everything about one container that the kernel holds.
+struct Held {
+    groups: Vec<PathBuf>,
+}
+
+impl Held {
+    /// The first of these files that the container's groups have, as a number; `None` is no limit.
+    fn number(&self, files: &[&str]) -> Option<u64> {
+        let text = self.text(files);
+        let number = text
+            .split_whitespace()
+            .next()
+            .expect("a value")
+            .parse::<i64>();
+        // v1 shows -1, or the largest number of whole pages; v2 says "max".
+        let number = number.ok().and_then(|number| u64::try_from(number).ok());
+        number.filter(|number| *number < 1 << 62)
+    }
+
+    fn text(&self, files: &[&str]) -> String {
+        let paths = self
+            .groups
+            .iter()
+            .flat_map(|group| files.iter().map(|file| group.join(file)));
+        let found = paths
+            .into_iter()
+            .find_map(|path| std::fs::read_to_string(path).ok());
+        found.unwrap_or_else(|| panic!("none of {files:?} in {:?}", self.groups))
+    }
+
+    fn cpu_quota_us(&self) -> Option<u64> {
+        self.number(&["cpu.cfs_quota_us", "cpu.max"])
+    }
+
+    /// The weight, in the units of version 1.
+    fn shares(&self) -> u64 {
+        let v1 = self.groups.iter().find_map(|group| {
+            let text = std::fs::read_to_string(group.join("cpu.shares")).ok()?;
+            text.trim().parse().ok()
+        });
+        v1.unwrap_or_else(|| self.number(&["cpu.weight"]).expect("a weight") * 1024 / 100)
+    }
+
+    fn hard_memory(&self) -> Option<u64> {
+        self.number(&["memory.limit_in_bytes", "memory.max"])
+    }
+
+    fn soft_memory(&self) -> Option<u64> {
+        self.number(&["memory.soft_limit_in_bytes", "memory.low"])
+    }
+
+    fn oom_score_adj(&self) -> i32 {
+        let text = self.text(&["cgroup.procs", "leaf/cgroup.procs"]);
+        let pid = text.lines().next().expect("a process");
+        let text =
+            std::fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).expect("a process");
+        text.trim().parse().expect("a number")
+    }
+}
+
+/// Launches a task with these limits on an agent with CFS on.
+fn launch(limits: Option<Value>) -> (Cluster, Framework, Held) {
+    let mut setup = Setup::default();
+    setup.agent_flags.push("--cgroups_enable_cfs".to_owned());
+    let cluster = Cluster::start(setup);
+    let mut framework = cluster.framework();
+    let offer = framework.offer();
+    let mut info = task(&offer, "t", "sleep 600", &[("cpus", 0.5), ("mem", 64.0)]);
+    if let Some(limits) = limits {
+        info["limits"] = limits;
+    }
+    framework.launch(&offer, &[info]);
+    let status = framework.until_state("t", "TASK_RUNNING");
+    let container = status["container_status"]["container_id"]["value"].as_str();
+    let container = container.expect("a container id").to_owned();
+    let held = wait::eventually("the groups are found", Duration::from_secs(10), || {
+        let groups = kernel::groups_below(&cluster.cgroups_root);
+        let groups: Vec<_> = groups
+            .into_iter()
+            .filter(|group| group.ends_with(&container))
+            .collect();
+        (!groups.is_empty()).then_some(Held { groups })
+    });
+    (cluster, framework, held)
+}
+
+fn end(mut framework: Framework) {
+    framework.kill("t");
+    framework.until_state("t", "TASK_KILLED");
+}
+
+fn requests() {
+    let (_cluster, framework, held) = launch(None);
+    assert_eq!(held.shares(), 512);
+    assert_eq!(held.cpu_quota_us(), Some(50_000));
+    assert_eq!(held.hard_memory(), Some(64 * MB));
+    assert_eq!(held.soft_memory(), Some(64 * MB));
+    assert_eq!(held.oom_score_adj(), 0);
+    end(framework);
+}
+
+fn limits() {
+    let wanted = json!({"cpus": {"value": 1.5}, "mem": {"value": 256.0}});
+    let (_cluster, framework, held) = launch(Some(wanted));
+    assert_eq!(held.shares(), 512);
+    assert_eq!(held.cpu_quota_us(), Some(150_000));
+    assert_eq!(held.hard_memory(), Some(256 * MB));
+    assert_eq!(held.soft_memory(), Some(64 * MB));
+    // The smaller the request, the likelier the victim.
+    let score = held.oom_score_adj();
+    assert!((900..1000).contains(&score), "{score}");
+    end(framework);
+}
+
+fn infinite() {
+    let wanted = json!({"cpus": {"value": "Infinity"}, "mem": {"value": "Infinity"}});
+    let (_cluster, framework, held) = launch(Some(wanted));
+    assert_eq!(held.shares(), 512);
+    assert_eq!(held.cpu_quota_us(), None);
+    assert_eq!(held.hard_memory(), None);
+    assert_eq!(held.soft_memory(), Some(64 * MB));
+    assert!(held.oom_score_adj() > 0);
+    end(framework);
+}
+
+fn refused() {
+    let cluster = Cluster::default();
+    let mut framework = cluster.framework();
+    for (id, limits) in [
+        ("lower", json!({"mem": {"value": 32.0}})),
+        ("negative", json!({"cpus": {"value": -1.0}})),
+        ("disk", json!({"disk": {"value": 64.0}})),
+    ] {
+        let offer = framework.offer();
+        let mut info = task(&offer, id, "true", &[("cpus", 0.5), ("mem", 64.0)]);
+        info["limits"] = limits;
+        framework.launch(&offer, &[info]);
+        let status = framework.until_state(id, "TASK_ERROR");
+        let message = status["message"].as_str().expect("a message");
+        assert!(message.contains("limit"), "{id}: {message}");
+    }
+}
