@@ -69,8 +69,10 @@ impl World {
                 Some(master_frame::Message::RunTask(run)) => self.runs.push(run),
                 _ => {}
             },
-            Visible::CloseScheduler { .. } | Visible::CloseAgent { .. } | Visible::Reply { .. } => {
-            }
+            Visible::CloseScheduler { .. }
+            | Visible::CloseAgent { .. }
+            | Visible::Reply { .. }
+            | Visible::Note(_) => {}
         }
     }
 

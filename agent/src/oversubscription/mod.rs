@@ -338,7 +338,7 @@ impl Service {
                     &outcome,
                     &self.around.failures,
                 );
-                match outcome {
+                match *outcome {
                     Ok((allocated, mut estimate)) => {
                         if self.gate == Gate::Closed {
                             estimate.oversubscribable = Some(Resources::new());
@@ -355,7 +355,7 @@ impl Service {
                     &outcome,
                     &self.around.failures,
                 );
-                if let Ok(verdict) = outcome {
+                if let Ok(verdict) = *outcome {
                     self.gate = verdict.gate();
                     self.report(self.allocated().await, None, Some(verdict))
                         .await;

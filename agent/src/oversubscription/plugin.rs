@@ -95,8 +95,8 @@ pub(crate) struct Question {
 /// What a plug-in answered.
 #[derive(Debug)]
 pub(crate) enum Answer {
-    Estimate(Result<(Resources, Estimate), Failure>),
-    Verdict(Result<Verdict, Failure>),
+    Estimate(Box<Result<(Resources, Estimate), Failure>>),
+    Verdict(Box<Result<Verdict, Failure>>),
 }
 
 /// A plug-in that is asked about the newest sample whenever it is idle.
@@ -175,7 +175,7 @@ async fn ask_estimator(
             Ok(Ok(response)) => estimate(&response.into_inner()),
         };
         let answer = answer.map(|estimate| (question.allocated, estimate));
-        if answers.send(Answer::Estimate(answer)).await.is_err() {
+        if answers.send(Answer::Estimate(Box::new(answer))).await.is_err() {
             return;
         }
     }
@@ -194,7 +194,7 @@ async fn ask_controller(
             Ok(Err(status)) => Err(Failure::of(&status)),
             Ok(Ok(response)) => verdict(response.into_inner()),
         };
-        if answers.send(Answer::Verdict(answer)).await.is_err() {
+        if answers.send(Answer::Verdict(Box::new(answer))).await.is_err() {
             return;
         }
     }
