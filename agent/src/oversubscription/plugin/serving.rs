@@ -120,7 +120,7 @@ impl Asked {
         let Answer::Estimate(outcome) = answer.expect("in time").expect("an answer") else {
             panic!("an estimator gave a verdict");
         };
-        let (_, estimate) = outcome?;
+        let (_, estimate) = (*outcome)?;
         let free = estimate.oversubscribable.expect("something");
         Ok(free.revocable().cpus().map_or(0.0, |cpus| cpus.to_f64()))
     }
