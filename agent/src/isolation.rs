@@ -133,11 +133,21 @@ fn respelled(text: &str) -> String {
     names.collect::<Vec<_>>().join(",")
 }
 
+/// The value of the capability flags. On the wire an unknown name is ignored; an operator hears of it.
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NamedCapabilities {
+    capabilities: Vec<String>,
+}
+
 fn with_capabilities(flags: &IsolationFlags) -> Result<NodeOptions, ConfigurationError> {
     let read = |flag: &'static str, text: &Option<String>| match text {
-        Some(text) => meseta_proto::json::from_slice::<pb::CapabilityInfo>(text.as_bytes())
+        Some(text) => serde_json::from_str::<NamedCapabilities>(text)
             .map_err(|error| error.to_string())
-            .and_then(|info| capability_set(&info))
+            .and_then(|named| {
+                let names = named.capabilities.iter().map(String::as_str);
+                CapabilitySet::from_names(names).map_err(|error| error.to_string())
+            })
             .map(Some)
             .map_err(|why| refused(flag, why)),
         None => Ok(None),

@@ -144,7 +144,10 @@ impl Traces {
         let zombies = stats.filter(|stat| {
             // State and parent follow the name.
             let rest = stat.rsplit(')').next().unwrap_or_default();
-            rest.starts_with(" Z") && [&ours, &own].iter().any(|pid| rest[2..].starts_with(pid.as_str()))
+            rest.starts_with(" Z")
+                && [&ours, &own]
+                    .iter()
+                    .any(|pid| rest[2..].starts_with(pid.as_str()))
         });
         Ok(Self {
             descriptors: count("/proc/self/fd".to_owned())?,

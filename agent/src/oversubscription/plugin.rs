@@ -175,7 +175,11 @@ async fn ask_estimator(
             Ok(Ok(response)) => estimate(&response.into_inner()),
         };
         let answer = answer.map(|estimate| (question.allocated, estimate));
-        if answers.send(Answer::Estimate(Box::new(answer))).await.is_err() {
+        if answers
+            .send(Answer::Estimate(Box::new(answer)))
+            .await
+            .is_err()
+        {
             return;
         }
     }
@@ -194,7 +198,11 @@ async fn ask_controller(
             Ok(Err(status)) => Err(Failure::of(&status)),
             Ok(Ok(response)) => verdict(response.into_inner()),
         };
-        if answers.send(Answer::Verdict(Box::new(answer))).await.is_err() {
+        if answers
+            .send(Answer::Verdict(Box::new(answer)))
+            .await
+            .is_err()
+        {
             return;
         }
     }

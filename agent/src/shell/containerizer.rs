@@ -6,6 +6,7 @@
 //! before the core hears of it. Launches wait for one of a few places.
 
 mod side;
+mod taking_apart;
 mod work;
 
 use std::collections::BTreeMap;
@@ -13,9 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use meseta_isolators::{
-    ContainerName, Containers, Demand, DestroyOptions, KillRequest, Launched, ProcessIdentity,
-};
+use meseta_isolators::{ContainerName, Containers, Demand, KillRequest, Launched, ProcessIdentity};
 use meseta_resources::ContainerId;
 use tokio::sync::{Semaphore, mpsc};
 use tracing::{debug, error, warn};
@@ -445,52 +444,6 @@ impl Containerizer {
         debug!(container_id = %container, ?ending, "container ended");
         let input = Input::ContainerEnded { container, ending };
         self.inner.tell(input).await;
-    }
-
-    /// Destroys until nothing is left: a process that cannot die keeps its container alive, and says
-    /// so in the log.
-    async fn take_apart(&self, name: &ContainerName, supervisor: Option<ProcessIdentity>) {
-        let quick = DestroyOptions {
-            freeze: ENDING_QUICK,
-            empty: ENDING_QUICK,
-            remove: ENDING_QUICK,
-        };
-        let place = self.inner.endings.acquire().await;
-        if self.destroy_once(name, &supervisor, quick).await.is_ok() {
-            return;
-        }
-        drop(place);
-        let patient = DestroyOptions {
-            empty: self.inner.options.destroy_timeout,
-            ..DestroyOptions::default()
-        };
-        let mut pause = DESTROY_RETRY_MIN;
-        while let Err(cause) = self.destroy_once(name, &supervisor, patient).await {
-            let errors = &self.inner.destroy_errors;
-            errors.fetch_add(1, Ordering::Relaxed);
-            error!(cause, "a container is not gone yet; trying again");
-            tokio::time::sleep(pause).await;
-            pause = pause.saturating_mul(2).min(DESTROY_RETRY_MAX);
-        }
-    }
-
-    async fn destroy_once(
-        &self,
-        name: &ContainerName,
-        supervisor: &Option<ProcessIdentity>,
-        options: DestroyOptions,
-    ) -> Result<(), String> {
-        let inner = self.inner.clone();
-        let (name, supervisor) = (name.clone(), supervisor.clone());
-        let destroyed = blocking(move || {
-            let destroyed = inner
-                .containers
-                .destroy(&name, supervisor.as_ref(), options);
-            destroyed.map_err(|error| chain(&error))
-        });
-        destroyed
-            .await
-            .unwrap_or_else(|panic| Err(panic.to_string()))
     }
 
     fn kill(&self, container: &ContainerId, grace: Duration) {

@@ -11,6 +11,7 @@ mod adoption;
 mod agent;
 mod agent_frames;
 mod agent_loss;
+mod agent_profile;
 mod alloc;
 pub mod call;
 mod config;
@@ -296,7 +297,7 @@ impl MasterCore {
 
     fn recover(&mut self, recovered: Recovered) {
         for record in recovered.agents {
-            match registration::recovered_agent(&record) {
+            match agent_profile::recovered_agent(&record) {
                 Ok((id, agent)) => {
                     self.recovered_agents.insert(id, agent);
                 }

@@ -8,17 +8,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use meseta_proto::meseta::v1::{self as meseta, agent_frame, master_frame};
-use meseta_proto::mesos::v1::agent_info::capability::Type as Capability;
-use meseta_proto::mesos::v1::{self, AgentInfo};
+use meseta_proto::mesos::v1;
 use meseta_resources::{AgentId, ExecutorId, FrameworkId};
 use prost::Message;
 
 use super::agent::{Agent, AgentProfile, RecoveredAgent};
+use super::agent_profile::{profile, record};
 use super::io::{ConnectionId, Visible};
-use super::persisted::{AgentRecord, Mutation};
+use super::persisted::Mutation;
 use super::task::{TaskRecord, is_terminal};
 use super::timers::Timer;
-use super::{MasterCore, PENDING_MUTATIONS_MAX, operator, wire};
+use super::{MasterCore, PENDING_MUTATIONS_MAX, operator};
 
 /// What happens once a mutation is durable.
 #[derive(Debug)]
@@ -559,62 +559,4 @@ impl MasterCore {
             self.remove_executor(id, &framework, &executor);
         }
     }
-}
-
-/// What an agent says of itself, understood.
-fn profile(id: AgentId, register: meseta::Register) -> Result<AgentProfile, String> {
-    /// The longest name that a host can have.
-    const HOSTNAME_BYTES_MAX: usize = 255;
-    let mut info = register.agent_info;
-    if info.hostname.is_empty() || info.hostname.len() > HOSTNAME_BYTES_MAX {
-        return Err("the agent's hostname is empty or too long".to_owned());
-    }
-    info.id = Some(v1::AgentId {
-        value: id.to_string(),
-    });
-    let mut total = wire::from_wire(&info.resources)
-        .map_err(|error| format!("the agent's resources are invalid: {error}"))?;
-    if !register.checkpointed_resources.is_empty() {
-        let checkpointed = wire::from_wire(&register.checkpointed_resources)
-            .map_err(|error| format!("the agent's checkpointed resources are invalid: {error}"))?;
-        total = total.with_checkpointed(&checkpointed).map_err(|error| {
-            format!("checkpointed resources are not among the agent's: {error}")
-        })?;
-    }
-    let address = register.address.unwrap_or_else(|| v1::Address {
-        hostname: Some(info.hostname.clone()),
-        ip: None,
-        port: info.port.unwrap_or(5051),
-    });
-    let capabilities = register
-        .capabilities
-        .iter()
-        .filter_map(|capability| Capability::try_from(capability.r#type?).ok())
-        .collect();
-    Ok(AgentProfile {
-        id,
-        info,
-        version: register.version,
-        capabilities,
-        address,
-        total,
-    })
-}
-
-fn record(profile: &AgentProfile) -> AgentRecord {
-    AgentRecord {
-        agent_id: profile.id.to_string(),
-        info: profile.info.encode_to_vec().into(),
-    }
-}
-
-/// An agent as the registry has it.
-pub(super) fn recovered_agent(record: &AgentRecord) -> Result<(AgentId, RecoveredAgent), String> {
-    let id = AgentId::new(&record.agent_id).map_err(|error| error.to_string())?;
-    let info = AgentInfo::decode(record.info.clone()).map_err(|error| error.to_string())?;
-    let agent = RecoveredAgent {
-        info: Arc::new(info),
-        encoded: record.info.clone(),
-    };
-    Ok((id, agent))
 }

@@ -17,7 +17,9 @@ use crate::http::views::{self, Index};
 
 /// What is asked for; `None` for a call that asks nothing or is not served.
 pub(super) fn answer(site: &Site, snapshot: &Snapshot, kind: CallType) -> Option<Response> {
-    about_the_master(site, snapshot, kind).or_else(|| about_the_cluster(snapshot, kind))
+    about_the_master(site, snapshot, kind)
+        .or_else(|| about_policies(snapshot, kind))
+        .or_else(|| about_the_cluster(snapshot, kind))
 }
 
 fn response(kind: Type, body: Response) -> Option<Response> {
@@ -105,7 +107,8 @@ fn about_the_master(site: &Site, snapshot: &Snapshot, kind: CallType) -> Option<
     }
 }
 
-fn about_the_cluster(snapshot: &Snapshot, kind: CallType) -> Option<Response> {
+/// What operators have laid down: operations, maintenance, roles, weights, quota.
+fn about_policies(snapshot: &Snapshot, kind: CallType) -> Option<Response> {
     let empty = Response::default();
     match kind {
         CallType::GetOperations => {
@@ -170,6 +173,14 @@ fn about_the_cluster(snapshot: &Snapshot, kind: CallType) -> Option<Response> {
             });
             response(Type::GetQuota, Response { get_quota, ..empty })
         }
+        _ => None,
+    }
+}
+
+/// What is there: agents, frameworks, executors, tasks.
+fn about_the_cluster(snapshot: &Snapshot, kind: CallType) -> Option<Response> {
+    let empty = Response::default();
+    match kind {
         CallType::GetAgents => {
             let get_agents = Some(agents(snapshot));
             response(
