@@ -15,7 +15,7 @@ use meseta_isolators::{
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 /// No test waits longer than this for anything.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
 
 /// Between two looks at something that no descriptor tells of.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);

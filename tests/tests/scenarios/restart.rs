@@ -23,8 +23,16 @@ pub(crate) const ALL: &[Scenario] = &[
     ),
 ];
 
+/// A command that runs until its gate is there.
+struct Waiting {
+    gate: std::path::PathBuf,
+    shell: i32,
+    /// Of the update that said it runs.
+    running: Vec<u8>,
+}
+
 /// Launches a command that waits for a file and then exits with `code`.
-fn launch(cluster: &Cluster, framework: &mut Framework, code: i32) -> (std::path::PathBuf, i32) {
+fn launch(cluster: &Cluster, framework: &mut Framework, code: i32) -> Waiting {
     let gate = cluster.dir.path().join("gate");
     let offer = framework.offer();
     let marker = format!("0.05{}", std::process::id());
@@ -41,7 +49,7 @@ fn launch(cluster: &Cluster, framework: &mut Framework, code: i32) -> (std::path
             &[("cpus", 0.1), ("mem", 32.0)],
         )],
     );
-    framework.until_state("t1", "TASK_RUNNING");
+    let running = uuid_bytes(&framework.until_state("t1", "TASK_RUNNING"));
     let needle = format!("while [ ! -e {} ]", gate.display());
     let shell = wait::eventually("the command runs", Duration::from_secs(5), || {
         // The supervisor is a clone of the launcher; the shell is the process that is `sh`.
@@ -49,11 +57,16 @@ fn launch(cluster: &Cluster, framework: &mut Framework, code: i32) -> (std::path
             std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|c| c.contains("sh"))
         })
     });
-    (gate, shell)
+    Waiting {
+        gate,
+        shell,
+        running,
+    }
 }
 
-/// All updates of the task until its end, acknowledged, without repeats.
-fn updates_to_the_end(framework: &mut Framework) -> Vec<String> {
+/// All updates of the task until its end, acknowledged, without repeats. That it runs may be told once
+/// more: the acknowledgement may have died with the daemon.
+fn updates_to_the_end(framework: &mut Framework, running: &[u8]) -> Vec<String> {
     let (mut states, mut seen) = (Vec::new(), Vec::new());
     loop {
         let status = framework.update("t1");
@@ -65,9 +78,13 @@ fn updates_to_the_end(framework: &mut Framework) -> Vec<String> {
             !seen.contains(&uuid),
             "the same update twice although acknowledged: {status}"
         );
-        seen.push(uuid);
-        let state = status["state"].as_str().expect("a state").to_owned();
         framework.acknowledge(&status);
+        let repeated = uuid == running;
+        seen.push(uuid);
+        if repeated {
+            continue;
+        }
+        let state = status["state"].as_str().expect("a state").to_owned();
         let ended = state == "TASK_FINISHED" || state == "TASK_FAILED";
         states.push(state);
         if ended {
@@ -79,20 +96,31 @@ fn updates_to_the_end(framework: &mut Framework) -> Vec<String> {
 fn agent() {
     let mut cluster = Cluster::default();
     let mut framework = cluster.framework();
-    let (gate, shell) = launch(&cluster, &mut framework, 0);
+    let Waiting {
+        gate,
+        shell,
+        running,
+    } = launch(&cluster, &mut framework, 0);
     let born = kernel::start_time(shell);
     cluster.restart_agent(0);
     cluster.wait_for_agents(1);
     assert_eq!(kernel::start_time(shell), born, "another process");
     std::fs::write(&gate, "").expect("written");
-    assert_eq!(updates_to_the_end(&mut framework), ["TASK_FINISHED"]);
+    assert_eq!(
+        updates_to_the_end(&mut framework, &running),
+        ["TASK_FINISHED"]
+    );
 }
 
 fn master() {
     let mut cluster = Cluster::default();
     let info = framework_info("dev");
     let mut framework = Framework::subscribe(&cluster.scheduler_url(), Encoding::Json, &info);
-    let (gate, shell) = launch(&cluster, &mut framework, 0);
+    let Waiting {
+        gate,
+        shell,
+        running,
+    } = launch(&cluster, &mut framework, 0);
     let born = kernel::start_time(shell);
     let agent_id = agent_id(&cluster);
     cluster.restart_master();
@@ -114,7 +142,10 @@ fn master() {
         "the task's share is charged: {offer}"
     );
     std::fs::write(&gate, "").expect("written");
-    assert_eq!(updates_to_the_end(&mut framework), ["TASK_FINISHED"]);
+    assert_eq!(
+        updates_to_the_end(&mut framework, &running),
+        ["TASK_FINISHED"]
+    );
 }
 
 /// `meseta execute` is a framework too: a restart of the master does not cost it its task.
@@ -156,7 +187,7 @@ fn agent_id(cluster: &Cluster) -> Value {
 fn ends_meanwhile() {
     let mut cluster = Cluster::default();
     let mut framework = cluster.framework();
-    let (gate, shell) = launch(&cluster, &mut framework, 7);
+    let Waiting { gate, shell, .. } = launch(&cluster, &mut framework, 7);
     cluster.agents[0].kill();
     std::fs::write(&gate, "").expect("written");
     wait::eventually("the task ended", Duration::from_secs(10), || {
