@@ -206,10 +206,16 @@ fn fork_bomb() {
     let cluster = Cluster::start(setup);
     let mut framework = cluster.framework();
     let offer = framework.offer();
-    let bomb = "bomb() { bomb | bomb & }; bomb; sleep 600";
+    // `exec`: at the limit the shell itself could not fork for `sleep`, and the task would end.
+    let bomb = "bomb() { bomb | bomb & }; bomb; exec sleep 600";
     framework.launch(
         &offer,
-        &[task(&offer, "bomb", bomb, &[("cpus", 0.5), ("mem", 128.0)])],
+        &[task(
+            &offer,
+            "bomb",
+            bomb,
+            &[("cpus", 0.5), ("mem", 1024.0)],
+        )],
     );
     framework.until_state("bomb", "TASK_RUNNING");
     let denied = || {
