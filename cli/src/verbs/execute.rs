@@ -290,7 +290,10 @@ impl Job {
         }
         self.reconciler.start(self.now());
         match &self.launched {
-            Some(_) => self.scheduler.suppress().await,
+            Some(_) => {
+                self.scheduler.suppress().await.ok();
+                Ok(())
+            }
             None => Ok(()),
         }
     }
@@ -307,7 +310,8 @@ impl Job {
     /// Asks what is to be asked now.
     async fn reconcile(&mut self) -> anyhow::Result<()> {
         while let Some(request) = self.reconciler.poll(self.now()) {
-            self.scheduler.reconcile(request).await?;
+            // What does not arrive is asked again, later.
+            self.scheduler.reconcile(request).await.ok();
         }
         Ok(())
     }
@@ -385,13 +389,15 @@ impl Job {
         let task = self.request.task(id.clone(), offer.agent_id);
         self.scheduler.accept(offer.id, task).await?;
         self.launched = Some(LaunchedTask { id, stdout, stderr });
-        self.scheduler.suppress().await
+        // The task is on its way, whether or not more offers come.
+        self.scheduler.suppress().await.ok();
+        Ok(())
     }
 
     async fn updated(&mut self, status: mesos::TaskStatus) -> anyhow::Result<Option<u8>> {
         if self.reconciler.observe(self.now(), &status) == Seen::Stranger {
             self.scheduler.kill(&status.task_id).await?;
-            self.scheduler.acknowledge(&status).await?;
+            self.scheduler.acknowledge(&status).await;
             return Ok(None);
         }
         let state = status.state();
@@ -411,7 +417,7 @@ impl Job {
         if code.is_some() {
             self.show_output().await;
         }
-        self.scheduler.acknowledge(&status).await?;
+        self.scheduler.acknowledge(&status).await;
         Ok(code)
     }
 

@@ -144,22 +144,25 @@ impl Scheduler {
         self.send(request.into_call()).await
     }
 
-    /// Acknowledges an update, if it is one that wants it.
-    pub(super) async fn acknowledge(&self, status: &mesos::TaskStatus) -> anyhow::Result<()> {
+    /// Acknowledges an update, if it is one that wants it. A call that does not arrive, because the
+    /// master restarts, costs nothing: the update comes again and is acknowledged then.
+    pub(super) async fn acknowledge(&self, status: &mesos::TaskStatus) {
         let (Some(uuid), Some(agent_id)) = (&status.uuid, &status.agent_id) else {
-            return Ok(());
+            return;
         };
         let acknowledge = call::Acknowledge {
             agent_id: agent_id.clone(),
             task_id: status.task_id.clone(),
             uuid: uuid.clone(),
         };
-        self.send(Call {
-            r#type: Some(call::Type::Acknowledge.into()),
-            acknowledge: Some(acknowledge),
-            ..Call::default()
-        })
-        .await
+        let sent = self
+            .send(Call {
+                r#type: Some(call::Type::Acknowledge.into()),
+                acknowledge: Some(acknowledge),
+                ..Call::default()
+            })
+            .await;
+        drop(sent);
     }
 
     pub(super) async fn teardown(&self) -> anyhow::Result<()> {
