@@ -244,7 +244,7 @@ impl Job {
                     }
                 }
                 _ = poll.tick(), if self.launched.is_some() => self.show_output().await,
-                () = until(reconcile_at) => self.reconcile().await?,
+                () = until(reconcile_at) => self.reconcile().await,
                 () = &mut impatient, if self.launched.is_none() => {
                     self.explain_waiting();
                     impatient.as_mut().reset(Instant::now() + PATIENCE * 10);
@@ -289,13 +289,10 @@ impl Job {
             }
         }
         self.reconciler.start(self.now());
-        match &self.launched {
-            Some(_) => {
-                self.scheduler.suppress().await.ok();
-                Ok(())
-            }
-            None => Ok(()),
+        if self.launched.is_some() {
+            self.scheduler.suppress().await;
         }
+        Ok(())
     }
 
     fn now(&self) -> Moment {
@@ -308,12 +305,10 @@ impl Job {
     }
 
     /// Asks what is to be asked now.
-    async fn reconcile(&mut self) -> anyhow::Result<()> {
+    async fn reconcile(&mut self) {
         while let Some(request) = self.reconciler.poll(self.now()) {
-            // What does not arrive is asked again, later.
-            self.scheduler.reconcile(request).await.ok();
+            self.scheduler.reconcile(request).await;
         }
-        Ok(())
     }
 
     /// Asks for the task's end; false when there is no task yet.
@@ -389,8 +384,7 @@ impl Job {
         let task = self.request.task(id.clone(), offer.agent_id);
         self.scheduler.accept(offer.id, task).await?;
         self.launched = Some(LaunchedTask { id, stdout, stderr });
-        // The task is on its way, whether or not more offers come.
-        self.scheduler.suppress().await.ok();
+        self.scheduler.suppress().await;
         Ok(())
     }
 

@@ -118,12 +118,12 @@ impl Scheduler {
         .await
     }
 
-    pub(super) async fn suppress(&self) -> anyhow::Result<()> {
-        self.send(Call {
+    pub(super) async fn suppress(&self) {
+        self.attempt(Call {
             r#type: Some(call::Type::Suppress.into()),
             ..Call::default()
         })
-        .await
+        .await;
     }
 
     pub(super) async fn kill(&self, task_id: &mesos::TaskId) -> anyhow::Result<()> {
@@ -140,12 +140,11 @@ impl Scheduler {
     }
 
     /// Asks what became of tasks.
-    pub(super) async fn reconcile(&self, request: reconciler::Request) -> anyhow::Result<()> {
-        self.send(request.into_call()).await
+    pub(super) async fn reconcile(&self, request: reconciler::Request) {
+        self.attempt(request.into_call()).await;
     }
 
-    /// Acknowledges an update, if it is one that wants it. A call that does not arrive, because the
-    /// master restarts, costs nothing: the update comes again and is acknowledged then.
+    /// Acknowledges an update, if it is one that wants it.
     pub(super) async fn acknowledge(&self, status: &mesos::TaskStatus) {
         let (Some(uuid), Some(agent_id)) = (&status.uuid, &status.agent_id) else {
             return;
@@ -155,14 +154,12 @@ impl Scheduler {
             task_id: status.task_id.clone(),
             uuid: uuid.clone(),
         };
-        let sent = self
-            .send(Call {
-                r#type: Some(call::Type::Acknowledge.into()),
-                acknowledge: Some(acknowledge),
-                ..Call::default()
-            })
-            .await;
-        drop(sent);
+        self.attempt(Call {
+            r#type: Some(call::Type::Acknowledge.into()),
+            acknowledge: Some(acknowledge),
+            ..Call::default()
+        })
+        .await;
     }
 
     pub(super) async fn teardown(&self) -> anyhow::Result<()> {
@@ -171,6 +168,14 @@ impl Scheduler {
             ..Call::default()
         })
         .await
+    }
+
+    /// Makes a call that can fail without loss, because what it answers or asks comes up again: the
+    /// master may die in the middle of it. Why it failed is said.
+    async fn attempt(&self, call: Call) {
+        if let Err(error) = self.send(call).await {
+            eprintln!("meseta: {error:#}; going on");
+        }
     }
 
     async fn send(&self, mut call: Call) -> anyhow::Result<()> {

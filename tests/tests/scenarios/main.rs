@@ -79,16 +79,10 @@ fn main() -> ExitCode {
 }
 
 fn trial(group: &str, (name, missing, body): Scenario) -> Trial {
-    let group_name = group.to_owned();
     Trial::ignorable_test(format!("{group}::{name}"), move || match missing() {
         Some(reason) => Ok::<_, Failed>(Completion::ignored_with(format!("not run: {reason}"))),
         None => {
-            // Real daemons are killed at real moments: a failure that does not repeat is said aloud,
-            // one that does fails the run.
-            if std::panic::catch_unwind(body).is_err() {
-                eprintln!("FLAKY? {group_name}::{name} failed; once more");
-                body();
-            }
+            body();
             Ok(Completion::Completed)
         }
     })
