@@ -73,6 +73,41 @@ impl Maintenance {
     fn down_machines(&self) -> BTreeSet<Machine> {
         self.down.iter().map(Machine::of).collect()
     }
+
+    /// Whether these machines are scheduled and in the mode that a change starts from.
+    fn check_change(&self, machines: &[MachineId], from: Mode) -> Result<(), String> {
+        let (listed, down) = (self.machines(), self.down_machines());
+        for id in machines {
+            let machine = Machine::of(id);
+            let shown = json::to_string(id);
+            if !listed.contains(&machine) {
+                return Err(format!(
+                    "Machine '{shown}' is not part of a maintenance schedule"
+                ));
+            }
+            match (from, down.contains(&machine)) {
+                (Mode::Draining, true) => {
+                    return Err(format!(
+                        "Machine '{shown}' is not in DRAINING mode and cannot be brought down"
+                    ));
+                }
+                (Mode::Down, false) => {
+                    return Err(format!(
+                        "Machine '{shown}' is not in DOWN mode and cannot be brought up"
+                    ));
+                }
+                (Mode::Draining, false) | (Mode::Down, true) => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a scheduled machine is doing.
+#[derive(Clone, Copy)]
+enum Mode {
+    Draining,
+    Down,
 }
 
 impl MasterCore {
@@ -113,21 +148,9 @@ impl MasterCore {
     ) -> Result<(), Answer> {
         check_machines(machines).map_err(refused)?;
         let mut wanted = self.operator.maintenance_wanted.clone();
-        let (listed, down) = (wanted.machines(), wanted.down_machines());
-        for id in machines {
-            let machine = Machine::of(id);
-            let shown = json::to_string(id);
-            if !listed.contains(&machine) {
-                return Err(refused(format!(
-                    "Machine '{shown}' is not part of a maintenance schedule"
-                )));
-            }
-            if down.contains(&machine) {
-                return Err(refused(format!(
-                    "Machine '{shown}' is not in DRAINING mode and cannot be brought down"
-                )));
-            }
-        }
+        wanted
+            .check_change(machines, Mode::Draining)
+            .map_err(refused)?;
         wanted.down.extend(machines.iter().cloned());
         self.store_maintenance(reply, wanted);
         Ok(())
@@ -140,21 +163,7 @@ impl MasterCore {
     ) -> Result<(), Answer> {
         check_machines(machines).map_err(refused)?;
         let mut wanted = self.operator.maintenance_wanted.clone();
-        let (listed, down) = (wanted.machines(), wanted.down_machines());
-        for id in machines {
-            let machine = Machine::of(id);
-            let shown = json::to_string(id);
-            if !listed.contains(&machine) {
-                return Err(refused(format!(
-                    "Machine '{shown}' is not part of a maintenance schedule"
-                )));
-            }
-            if !down.contains(&machine) {
-                return Err(refused(format!(
-                    "Machine '{shown}' is not in DOWN mode and cannot be brought up"
-                )));
-            }
-        }
+        wanted.check_change(machines, Mode::Down).map_err(refused)?;
         let up: BTreeSet<Machine> = machines.iter().map(Machine::of).collect();
         let stays = |id: &MachineId| !up.contains(&Machine::of(id));
         wanted.down.retain(stays);
