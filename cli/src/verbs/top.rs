@@ -117,8 +117,8 @@ fn rows_of(id: &str, state: &Value, (before, after): (&Value, &Value)) -> Vec<Ro
             });
         }
     }
-    let sum = |of: fn(&Row) -> f64| rows.iter().map(of).sum::<f64>();
-    let total = Row {
+    let sum = |of: fn(&Row) -> f64| total(rows.iter().map(of));
+    let agent = Row {
         agent: id.to_owned(),
         executor: "(all)".to_owned(),
         allocated: sum(|row| row.allocated),
@@ -127,7 +127,7 @@ fn rows_of(id: &str, state: &Value, (before, after): (&Value, &Value)) -> Vec<Ro
         mem_allocated: sum(|row| row.mem_allocated),
         mem_used: Some(sum(|row| row.mem_used.unwrap_or(0.0))),
     };
-    rows.insert(0, total);
+    rows.insert(0, agent);
     rows
 }
 
@@ -193,7 +193,12 @@ fn slack(row: &Row, rows: &[Row]) -> Option<f64> {
     let own = rows
         .iter()
         .filter(|one| one.agent == row.agent && one.executor != "(all)");
-    Some(own.filter_map(Row::slack).sum())
+    Some(total(own.filter_map(Row::slack)))
+}
+
+/// The sum, which is 0 of nothing; the standard library's is -0, and printed so.
+fn total(values: impl Iterator<Item = f64>) -> f64 {
+    values.fold(0.0, |sum, value| sum + value)
 }
 
 fn as_json(row: &Row) -> Value {
@@ -240,6 +245,24 @@ mod tests {
         assert_eq!((rows[0].allocated, rows[0].revocable), (3.0, 1.5));
         assert_eq!(slack(&rows[0], &rows), Some(1.75));
         assert_eq!(rows[1].mem_used, Some(2.0));
+    }
+
+    #[test]
+    fn an_idle_agent_uses_zero_and_not_minus_zero() {
+        let rows = rows_of(
+            "S0",
+            &json!({"frameworks": []}),
+            (&Value::Null, &Value::Null),
+        );
+        let idle = [
+            Some(rows[0].allocated),
+            rows[0].used,
+            slack(&rows[0], &rows),
+            rows[0].mem_used,
+        ];
+        for value in idle {
+            assert_eq!(value.map(f64::to_bits), Some(0.0_f64.to_bits()));
+        }
     }
 
     #[test]
