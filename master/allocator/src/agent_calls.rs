@@ -49,6 +49,9 @@ impl Allocator {
                 .unavailability
                 .map(|when| Box::new(Maintenance::new(when))),
         });
+        if self.agents[key].maintenance.is_some() {
+            self.maintained.insert(key);
+        }
         self.account_total(key, 1);
         self.agents[key].has_gpus = self.has_gpus(key);
         for (framework, used) in &spec.used {
@@ -113,6 +116,8 @@ impl Allocator {
         self.dirty.remove(key);
         self.deferred.remove(key);
         self.held_back.remove(key);
+        self.maintained.remove(key);
+        self.inverse_due.remove(key);
         if let Some(agent) = self.agents.remove(key) {
             self.prune_owners(&agent.total);
         }

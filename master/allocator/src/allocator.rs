@@ -55,6 +55,10 @@ pub struct Allocator {
     pub(crate) deferred: Bits,
     /// Agents of which something was kept back for a quota.
     pub(crate) held_back: Bits,
+    /// Agents that are scheduled for maintenance.
+    pub(crate) maintained: Bits,
+    /// Those of them whose holders are to be asked to leave, if they are not yet.
+    pub(crate) inverse_due: Bits,
     /// Something was given back or quota was changed since the last cycle.
     pub(crate) relaxed: bool,
     /// Shared volumes offered in the running cycle.
@@ -104,6 +108,8 @@ impl Allocator {
             all_dirty: false,
             deferred: Bits::default(),
             held_back: Bits::default(),
+            maintained: Bits::default(),
+            inverse_due: Bits::default(),
             relaxed: false,
             offered_shared: Vec::new(),
             whitelist: None,

@@ -143,6 +143,12 @@ impl Allocator {
 
     /// The agents to visit; nothing is dirty afterwards.
     fn take_dirty(&mut self, with_deferred: bool) -> Vec<AgentKey> {
+        let all = with_deferred || self.all_dirty;
+        for agent in self.maintained.iter() {
+            if all || self.dirty.contains(agent) {
+                self.inverse_due.insert(agent);
+            }
+        }
         if with_deferred {
             for agent in std::mem::take(&mut self.deferred).iter() {
                 self.dirty.insert(agent);

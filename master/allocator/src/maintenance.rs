@@ -9,7 +9,7 @@ use std::time::Duration;
 use meseta_resources::{AgentId, FrameworkId, Moment};
 
 use crate::Allocator;
-use crate::agents::AgentKey;
+use crate::agents::{Agent, AgentKey};
 use crate::error::Error;
 use crate::spec::Unavailability;
 
@@ -71,22 +71,28 @@ impl Allocator {
         unavailability: Option<Unavailability>,
     ) -> Result<(), Error> {
         let key = self.agent_key(agent)?;
+        if unavailability.is_some() {
+            self.maintained.insert(key);
+        } else {
+            self.maintained.remove(key);
+        }
+        self.inverse_due.remove(key);
         self.agents[key].maintenance =
             unavailability.map(|unavailability| Box::new(Maintenance::new(unavailability)));
         self.mark_dirty(key);
         Ok(())
     }
 
-    /// The inverse offers that are due: call it after [`Allocator::allocate`] and the like. Each is
-    /// outstanding until it is answered or withdrawn.
+    /// The inverse offers that are due, of the agents that the last cycles visited: call it after
+    /// [`Allocator::allocate`] and the like. Each is outstanding until it is answered or withdrawn.
     pub fn inverse_offers(&mut self, now: Moment) -> Vec<InverseOffer> {
         if self.is_paused(now) {
             return Vec::new();
         }
         let mut offers = Vec::new();
-        let keys: Vec<AgentKey> = self.agents.iter().map(|(key, _)| key).collect();
-        for key in keys {
-            if self.agents[key].maintenance.is_none() || !self.agents[key].is_offerable() {
+        for key in std::mem::take(&mut self.inverse_due).iter() {
+            let offerable = |agent: &Agent| agent.is_offerable();
+            if !self.agents.try_get(key).is_some_and(offerable) {
                 continue;
             }
             let holders = self.holders(key);

@@ -348,13 +348,17 @@ fn tasks_of(operation: &Operation) -> &[TaskInfo] {
 
 /// What a filter asks for, in the bounds of Mesos: too long is a year, nonsense is the default.
 fn refusal(filters: Option<&v1::Filters>) -> Refusal {
+    Refusal::For(refuse_time(filters))
+}
+
+pub(super) fn refuse_time(filters: Option<&v1::Filters>) -> Duration {
     let Some(seconds) = filters.and_then(|filters| filters.refuse_seconds) else {
-        return Refusal::For(REFUSE_DEFAULT);
+        return REFUSE_DEFAULT;
     };
     if seconds > REFUSE_MAX.as_secs_f64() {
-        return Refusal::For(REFUSE_MAX);
+        return REFUSE_MAX;
     }
-    Refusal::For(Duration::try_from_secs_f64(seconds).unwrap_or(REFUSE_DEFAULT))
+    Duration::try_from_secs_f64(seconds).unwrap_or(REFUSE_DEFAULT)
 }
 
 /// The resources of a task or executor as the framework gave them, allocated to the offer's role.

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 
+use meseta_allocator::InverseAnswer;
 use meseta_proto::meseta::v1::{self as meseta, master_frame};
 use meseta_proto::mesos::v1::scheduler::call;
 use meseta_proto::mesos::v1::{self};
@@ -57,10 +58,13 @@ impl MasterCore {
             }
             Action::Accept(call) => self.accept(id, call),
             Action::Decline(call) => self.decline(id, &call),
-            // Nothing is scheduled for maintenance, so there are no inverse offers to know.
-            Action::AcceptInverseOffers | Action::DeclineInverseOffers | Action::Request => {
-                Answer::Accepted
-            }
+            Action::AnswerInverseOffers {
+                answer,
+                ids,
+                filters,
+            } => self.answer_inverse_offers(id, &ids, filters.as_ref(), answer),
+            // The allocator offers what there is, whatever is asked for.
+            Action::Request => Answer::Accepted,
             Action::AcknowledgeOperationStatus {
                 agent_id,
                 operation_id,
@@ -249,8 +253,10 @@ fn name(action: &Action) -> &'static str {
         Action::Teardown => "teardown",
         Action::Accept(_) => "accept",
         Action::Decline(_) => "decline",
-        Action::AcceptInverseOffers => "accept_inverse_offers",
-        Action::DeclineInverseOffers => "decline_inverse_offers",
+        Action::AnswerInverseOffers { answer, .. } => match answer {
+            InverseAnswer::Accept => "accept_inverse_offers",
+            InverseAnswer::Decline => "decline_inverse_offers",
+        },
         Action::Revive { .. } => "revive",
         Action::Suppress { .. } => "suppress",
         Action::Kill(_) => "kill",

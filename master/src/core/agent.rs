@@ -9,6 +9,7 @@ use meseta_proto::mesos::v1::agent_info::capability::Type as Capability;
 use meseta_proto::mesos::v1::{self};
 use meseta_resources::{AgentId, ExecutorId, FrameworkId, OfferId, Resources, Scalar, TaskId};
 
+use super::inverse_offers;
 use super::io::ConnectionId;
 use super::operation::OperationTable;
 use super::task::{ExecutorRecord, TaskRecord, TaskTable};
@@ -49,6 +50,22 @@ impl AgentProfile {
         some(self.total.cpus()) && some(self.total.mem())
     }
 
+    /// Where its own API is, as offers say it.
+    #[must_use]
+    pub(super) fn url(&self) -> v1::Url {
+        v1::Url {
+            scheme: "http".to_owned(),
+            address: v1::Address {
+                hostname: Some(self.info.hostname.clone()),
+                ip: Some(self.ip().to_owned()),
+                port: self.address.port,
+            },
+            path: Some("/slave(1)".to_owned()),
+            query: Vec::new(),
+            fragment: None,
+        }
+    }
+
     /// The literal address, or what was given in its place.
     #[must_use]
     pub fn ip(&self) -> &str {
@@ -70,6 +87,8 @@ pub(super) struct Agent {
     pub executors: Arc<BTreeMap<(FrameworkId, ExecutorId), Arc<ExecutorRecord>>>,
     pub operations: OperationTable,
     pub offers: BTreeSet<OfferId>,
+    /// What frameworks say to its planned maintenance.
+    pub inverse_replies: BTreeMap<FrameworkId, inverse_offers::Reply>,
     /// What tasks and executors hold, by framework; offers are apart.
     pub used: BTreeMap<FrameworkId, Resources>,
     /// Kills to send when it returns.

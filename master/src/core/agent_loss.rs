@@ -159,6 +159,7 @@ impl MasterCore {
             });
             self.event(&offer.framework_id, event);
         }
+        self.void_inverse_of_agent(agent.id());
         match loss {
             Loss::Unreachable { .. } => self.lose_operations(
                 &agent.operations,

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use meseta_allocator::{
     AgentCapabilities, AgentFacts, AgentSpec, Allocator, Constraint, Domain, Explanation,
-    FrameworkCapabilities, FrameworkSpec, OfferConstraints, Options, Outstanding, Pattern,
-    Predicate, Quota, Selector, Unavailability,
+    FrameworkCapabilities, FrameworkSpec, InverseAnswer, OfferConstraints, Options, Outstanding,
+    Pattern, Predicate, Quota, Selector, Unavailability,
 };
 use meseta_proto::convert;
 use meseta_proto::mesos::v1;
@@ -283,6 +283,24 @@ impl Book {
         unavailability: Option<Unavailability>,
     ) -> Result<(), AllocatorError> {
         self.allocator.update_unavailability(agent, unavailability)
+    }
+
+    /// Who is to be asked to leave which agent now.
+    pub(super) fn inverse_offers(&mut self, now: Moment) -> Vec<(FrameworkId, AgentId)> {
+        let due = self.allocator.inverse_offers(now).into_iter();
+        due.map(|offer| (offer.framework, offer.agent)).collect()
+    }
+
+    pub(super) fn update_inverse_offer(
+        &mut self,
+        now: Moment,
+        agent: &AgentId,
+        framework: &FrameworkId,
+        answer: Option<InverseAnswer>,
+        refuse: Option<Duration>,
+    ) -> Result<(), AllocatorError> {
+        self.allocator
+            .update_inverse_offer(now, agent, framework, answer, refuse)
     }
 
     pub(super) fn update_weights(&mut self, weights: &[(Role, f64)]) -> Result<(), AllocatorError> {

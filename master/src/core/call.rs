@@ -3,6 +3,7 @@
 //! Entered through [`check`]; the texts are Mesos's, clients match on them. Invariant: an
 //! [`Action`] has its body, and its uuids have 16 bytes.
 
+use meseta_allocator::InverseAnswer;
 use meseta_proto::mesos::v1::scheduler::{self, call};
 use meseta_proto::mesos::v1::{self};
 
@@ -20,8 +21,12 @@ pub enum Action {
     Teardown,
     Accept(call::Accept),
     Decline(call::Decline),
-    AcceptInverseOffers,
-    DeclineInverseOffers,
+    /// Accepted or declined.
+    AnswerInverseOffers {
+        answer: InverseAnswer,
+        ids: Vec<v1::OfferId>,
+        filters: Option<v1::Filters>,
+    },
     Revive {
         roles: Vec<String>,
     },
@@ -113,16 +118,24 @@ fn action(
         Type::Accept => Action::Accept(message.accept.ok_or(Missing("accept"))?),
         Type::Decline => Action::Decline(message.decline.ok_or(Missing("decline"))?),
         Type::AcceptInverseOffers => {
-            message
+            let body = message
                 .accept_inverse_offers
                 .ok_or(Missing("accept_inverse_offers"))?;
-            Action::AcceptInverseOffers
+            Action::AnswerInverseOffers {
+                answer: InverseAnswer::Accept,
+                ids: body.inverse_offer_ids,
+                filters: body.filters,
+            }
         }
         Type::DeclineInverseOffers => {
-            message
+            let body = message
                 .decline_inverse_offers
                 .ok_or(Missing("decline_inverse_offers"))?;
-            Action::DeclineInverseOffers
+            Action::AnswerInverseOffers {
+                answer: InverseAnswer::Decline,
+                ids: body.inverse_offer_ids,
+                filters: body.filters,
+            }
         }
         Type::Revive => Action::Revive {
             roles: message

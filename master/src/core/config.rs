@@ -92,6 +92,32 @@ impl Default for AllocatorConfig {
 }
 
 impl Config {
+    /// With everything as the flags have it unless they say otherwise.
+    #[must_use]
+    pub fn new(identity: Identity) -> Self {
+        const DAY: Duration = Duration::from_secs(24 * 3600);
+        Self {
+            identity,
+            allocation_interval: Duration::from_secs(1),
+            agent_ping_timeout: Duration::from_secs(15),
+            max_agent_ping_timeouts: 5,
+            agent_reregister_timeout: Duration::from_secs(600),
+            agent_removal_interval: Duration::ZERO,
+            offer_timeout: None,
+            max_completed_frameworks: 50,
+            max_completed_tasks_per_framework: 1_000,
+            max_unreachable_tasks_per_framework: 1_000,
+            registry_max_agent_age: 14 * DAY,
+            registry_max_agent_count: 102_400,
+            registry_gc_interval: Duration::from_secs(900),
+            root_submissions: true,
+            roles: None,
+            weights: BTreeMap::new(),
+            quota_semantics: QuotaSemantics::default(),
+            allocator: AllocatorConfig::default(),
+        }
+    }
+
     /// For how long an agent may be silent before it is unreachable.
     #[must_use]
     pub fn total_ping_timeout(&self) -> Duration {

@@ -21,6 +21,7 @@ mod executor_validation;
 mod explain;
 mod framework;
 mod group_validation;
+mod inverse_offers;
 mod io;
 mod launch;
 mod offers;
@@ -55,6 +56,7 @@ use meseta_resources::{AgentId, FrameworkId, OfferId, Role, TaskId};
 
 use agent::Agent;
 use framework::Framework;
+use inverse_offers::InverseOffers;
 use reconcile::Inquiry;
 use registration::Pending;
 use timers::{Timer, Timers};
@@ -66,6 +68,7 @@ pub use counters::Counters;
 pub(crate) use counters::state_name;
 pub use explain::Question;
 pub use framework::{Capabilities, Link};
+pub use inverse_offers::Reply as InverseReply;
 pub use io::{Answer, ConnectionId, Effect, Input, Lsn, ReplyId, Visible};
 pub use offers::Offer;
 pub use operation::{OperationRecord, OperationTable, OperationUuid};
@@ -123,6 +126,7 @@ pub struct MasterCore {
     offers: BTreeMap<OfferId, Arc<Offer>>,
     /// Offers of an agent that is being removed, until their frameworks are told.
     void_offers: Vec<Arc<Offer>>,
+    inverse_offers: InverseOffers,
     next_offer: u64,
 
     /// Operations that their frameworks gave a name, and where they are.
@@ -183,6 +187,7 @@ impl MasterCore {
             next_framework: 0,
             offers: BTreeMap::new(),
             void_offers: Vec::new(),
+            inverse_offers: InverseOffers::default(),
             next_offer: 0,
             named_operations: BTreeMap::new(),
             next_operation: 0,

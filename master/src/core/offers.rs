@@ -59,6 +59,15 @@ impl MasterCore {
             event.offers = Some(event::Offers { offers });
             self.event(&framework, event);
         }
+        self.ask_to_leave();
+    }
+
+    /// The next id that no offer and no inverse offer had before.
+    pub(super) fn new_offer_id(&mut self) -> Option<OfferId> {
+        let id = format!("{}-O{}", self.config.identity.id, self.next_offer);
+        let id = OfferId::new(&id).ok()?;
+        self.next_offer += 1;
+        Some(id)
     }
 
     fn make_offer(&mut self, allocation: super::alloc::Allocation) -> Option<v1::Offer> {
@@ -74,18 +83,16 @@ impl MasterCore {
                 .agents
                 .get(&agent_id)
                 .is_some_and(|agent| agent.connection.is_some());
-        let id = OfferId::new(&format!("{}-O{}", self.config.identity.id, self.next_offer));
-        let (true, Ok(id)) = (ready, id) else {
-            self.counters.invariant_violations += 1;
-            self.recover_resources(&framework_id, &agent_id, &resources, Refusal::None);
-            return None;
-        };
         if wanted.is_some_and(|framework| framework.offers.len() >= OFFERS_PER_FRAMEWORK_MAX) {
             let wait = Refusal::For(Duration::ZERO);
             self.recover_resources(&framework_id, &agent_id, &resources, wait);
             return None;
         }
-        self.next_offer += 1;
+        let Some(id) = self.new_offer_id().filter(|_| ready) else {
+            self.counters.invariant_violations += 1;
+            self.recover_resources(&framework_id, &agent_id, &resources, Refusal::None);
+            return None;
+        };
         let framework = self.frameworks.get_mut(&framework_id)?;
         let agent = self.agents.get_mut(&agent_id)?;
         framework.offers.insert(id.clone());
@@ -153,8 +160,9 @@ impl MasterCore {
         self.event(&offer.framework_id, event);
     }
 
-    /// Ends all offers of a framework that is no longer there to be told.
+    /// Ends all offers of a framework that is no longer there to be told, inverse ones too.
     pub(super) fn discard_offers(&mut self, framework: &FrameworkId) {
+        self.discard_inverse_offers(framework);
         let Some(framework) = self.frameworks.get(framework) else {
             return;
         };
@@ -167,9 +175,11 @@ impl MasterCore {
         let Some(agent) = self.agents.get(agent) else {
             return;
         };
-        for id in agent.offers.clone() {
-            self.rescind(&id);
+        let id = agent.id().clone();
+        for offer in agent.offers.clone() {
+            self.rescind(&offer);
         }
+        self.rescind_inverse_of_agent(&id);
     }
 
     pub(super) fn rescind_offers_of_roles(&mut self, framework: &FrameworkId, roles: &[Role]) {
@@ -243,17 +253,7 @@ pub(super) fn to_wire(offer: &Offer, framework: &Framework, agent: &Agent) -> v1
             value: offer.agent_id.to_string(),
         },
         hostname: profile.info.hostname.clone(),
-        url: Some(v1::Url {
-            scheme: "http".to_owned(),
-            address: v1::Address {
-                hostname: Some(profile.info.hostname.clone()),
-                ip: Some(profile.ip().to_owned()),
-                port: profile.address.port,
-            },
-            path: Some("/slave(1)".to_owned()),
-            query: Vec::new(),
-            fragment: None,
-        }),
+        url: Some(profile.url()),
         domain: profile.info.domain.clone(),
         resources,
         attributes: profile.info.attributes.clone(),

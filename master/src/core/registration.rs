@@ -328,6 +328,7 @@ impl MasterCore {
                 executors: Arc::default(),
                 operations: Arc::default(),
                 offers: BTreeSet::new(),
+                inverse_replies: BTreeMap::new(),
                 used: BTreeMap::new(),
                 kills_waiting: BTreeSet::new(),
                 ping_sequence: 0,

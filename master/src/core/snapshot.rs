@@ -20,7 +20,7 @@ use super::offers::Offer;
 use super::operation::OperationTable;
 use super::operator::{Deactivation, Maintenance};
 use super::task::{ExecutorRecord, TaskRecord, TaskTable};
-use super::{MasterCore, config};
+use super::{InverseReply, MasterCore, config};
 
 /// Everything that can be looked at.
 #[derive(Debug)]
@@ -65,6 +65,8 @@ pub struct AgentView {
     /// Allocated to roles.
     pub used: BTreeMap<FrameworkId, Resources>,
     pub offered: Resources,
+    /// What frameworks say to its planned maintenance.
+    pub inverse_replies: BTreeMap<FrameworkId, InverseReply>,
 }
 
 impl AgentView {
@@ -190,6 +192,7 @@ impl MasterCore {
                 .filter_map(|id| self.offers.get(id))
                 .map(|offer| &offer.resources)
                 .sum(),
+            inverse_replies: agent.inverse_replies.clone(),
         }
     }
 }

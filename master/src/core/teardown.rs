@@ -32,6 +32,9 @@ impl MasterCore {
             self.shut_down_on(&agent, id);
             self.forget_on(&agent, id);
         }
+        for agent in self.agents.values_mut() {
+            agent.inverse_replies.remove(id);
+        }
         let removed = self.allocator.remove_framework(id);
         self.agreed("removing a framework", removed);
         let Some(mut framework) = self.frameworks.remove(id) else {

@@ -43,6 +43,7 @@ impl MasterCore {
             Timer::Ping { agent, generation } => self.ping(&agent, generation, due),
             Timer::Reregister => self.reregistration_expired(),
             Timer::Offer { offer } => self.rescind(&offer),
+            Timer::InverseOffer { offer } => self.rescind_inverse(&offer),
             Timer::RegistryGc => self.collect_registry_garbage(),
         }
     }

@@ -31,6 +31,8 @@ pub(super) enum Timer {
     Reregister,
     /// An offer has been out for `--offer_timeout`.
     Offer { offer: OfferId },
+    /// The same of an inverse offer.
+    InverseOffer { offer: OfferId },
     /// Old entries of the lists of lost agents may go.
     RegistryGc,
 }

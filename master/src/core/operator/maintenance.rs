@@ -59,6 +59,11 @@ impl Maintenance {
         found.next().map(|window| &window.unavailability)
     }
 
+    /// Whether this names the machine of an agent.
+    pub(crate) fn is_machine_of(id: &MachineId, agent: &AgentProfile) -> bool {
+        Machine::of(id).has(agent)
+    }
+
     /// Whether the machine of an agent is down.
     pub(in super::super) fn is_down(&self, agent: &AgentProfile) -> bool {
         self.down.iter().any(|id| Machine::of(id).has(agent))
@@ -201,6 +206,9 @@ impl MasterCore {
         }
         for id in changed {
             self.rescind_offers_of_agent(&id);
+            if let Some(agent) = self.agents.get_mut(&id) {
+                agent.inverse_replies.clear();
+            }
             self.schedule_agent(&id);
         }
         for id in sent_away {
@@ -223,6 +231,7 @@ impl MasterCore {
                 .as_ref()
                 .map(|duration| nanoseconds(duration.nanoseconds)),
         });
+        self.rescind_inverse_of_agent(id);
         let updated = self.allocator.update_unavailability(id, window);
         self.agreed("scheduling an agent's maintenance", updated);
     }

@@ -8,7 +8,7 @@ use meseta_proto::mesos::v1::{DurationInfo, MachineId, TimeInfo, Unavailability}
 
 use super::*;
 
-fn machine(hostname: &str, ip: &str) -> MachineId {
+pub(super) fn machine(hostname: &str, ip: &str) -> MachineId {
     let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     MachineId {
         hostname: given(hostname),
@@ -17,11 +17,11 @@ fn machine(hostname: &str, ip: &str) -> MachineId {
 }
 
 /// The machine of every agent in these tests.
-fn node_machine() -> MachineId {
+pub(super) fn node_machine() -> MachineId {
     machine("node.example", "10.0.0.1")
 }
 
-fn window(machines: Vec<MachineId>) -> Window {
+pub(super) fn window(machines: Vec<MachineId>) -> Window {
     Window {
         machine_ids: machines,
         unavailability: Unavailability {
@@ -35,11 +35,11 @@ fn window(machines: Vec<MachineId>) -> Window {
     }
 }
 
-fn schedule(windows: Vec<Window>) -> Request {
+pub(super) fn schedule(windows: Vec<Window>) -> Request {
     Request::UpdateSchedule(Box::new(Schedule { windows }))
 }
 
-fn down(machines: Vec<MachineId>) -> Request {
+pub(super) fn down(machines: Vec<MachineId>) -> Request {
     Request::StartMaintenance(machines)
 }
 
@@ -47,7 +47,7 @@ fn up(machines: Vec<MachineId>) -> Request {
     Request::StopMaintenance(machines)
 }
 
-fn refusal(answer: Answer) -> String {
+pub(super) fn refusal(answer: Answer) -> String {
     match answer {
         Answer::BadRequest(message) => message,
         other => panic!("{other:?}"),

@@ -3,6 +3,7 @@
 mod agents;
 mod frameworks;
 mod groups;
+mod inverse_offers;
 mod maintenance;
 mod operations;
 mod operator_operations;
@@ -46,6 +47,8 @@ struct World {
     writes_at_once: bool,
     registry: Recovered,
     next: u64,
+    /// Each call that is refused is checked to have changed nothing.
+    refusals_change_nothing: bool,
 }
 
 /// A framework as the tests know it.
@@ -65,36 +68,14 @@ struct Node {
 }
 
 fn config() -> Config {
-    Config {
-        identity: Identity {
-            id: "m".to_owned(),
-            hostname: "master.example".to_owned(),
-            ip: Ipv4Addr::LOCALHOST,
-            port: 5050,
-            cluster: None,
-            version: "1.12.0".to_owned(),
-        },
-        allocation_interval: SECOND,
-        agent_ping_timeout: 15 * SECOND,
-        max_agent_ping_timeouts: 5,
-        agent_reregister_timeout: 600 * SECOND,
-        agent_removal_interval: Duration::ZERO,
-        offer_timeout: None,
-        max_completed_frameworks: 50,
-        max_completed_tasks_per_framework: 1000,
-        max_unreachable_tasks_per_framework: 1000,
-        registry_max_agent_age: Duration::from_secs(14 * 24 * 3600),
-        registry_max_agent_count: 102_400,
-        registry_gc_interval: 900 * SECOND,
-        root_submissions: true,
-        roles: None,
-        weights: BTreeMap::new(),
-        quota_semantics: QuotaSemantics::Seed,
-        allocator: AllocatorConfig {
-            filter_gpu_resources: true,
-            ..AllocatorConfig::default()
-        },
-    }
+    Config::new(Identity {
+        id: "m".to_owned(),
+        hostname: "master.example".to_owned(),
+        ip: Ipv4Addr::LOCALHOST,
+        port: 5050,
+        cluster: None,
+        version: "1.12.0".to_owned(),
+    })
 }
 
 fn parse(text: &str) -> Resources {
@@ -234,6 +215,7 @@ impl World {
             writes_at_once: true,
             registry: recovered,
             next: 0,
+            refusals_change_nothing: false,
         }
     }
 
@@ -457,13 +439,43 @@ impl World {
 
     fn call_as(&mut self, id: &str, stream: Option<&str>, action: Action) -> Answer {
         let reply = ReplyId(self.number());
+        let before = self.refusals_change_nothing.then(|| {
+            // What is due anyway.
+            self.input(Input::Tick);
+            self.digest()
+        });
         self.input(Input::Call {
             reply,
             framework_id: id.to_owned(),
             stream_id: stream.map(str::to_owned),
             action: Box::new(action),
         });
-        self.answers.remove(&reply).unwrap()
+        let answer = self.answers.remove(&reply).unwrap();
+        if !matches!(answer, Answer::Accepted | Answer::Done)
+            && let Some(before) = before
+        {
+            assert_eq!(before, self.digest(), "refused: {answer:?}");
+        }
+        answer
+    }
+
+    /// All that can be looked at, counters apart.
+    fn digest(&mut self) -> String {
+        let snapshot = self.core.snapshot();
+        format!(
+            "{:?}",
+            (
+                &snapshot.agents,
+                &snapshot.recovered_agents,
+                &snapshot.unreachable_agents,
+                &snapshot.frameworks,
+                &snapshot.completed_frameworks,
+                &snapshot.offers,
+                &snapshot.weights,
+                &snapshot.quotas,
+                &snapshot.maintenance,
+            )
+        )
     }
 
     /// What an operator is answered, once it is durable.
@@ -664,6 +676,7 @@ impl World {
             assert_eq!(agent.connection.is_none(), is_listed);
         }
         assert!(core.disconnected.len() <= core.agents.len());
+        core.inverse_offers.check(core);
         let offers: usize = core.agents.values().map(|agent| agent.offers.len()).sum();
         assert_eq!(offers, core.offers.len());
         for framework in core.frameworks.values() {

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use meseta_allocator::InverseAnswer;
 
 /// One thing that may happen; numbers choose among what there is at that moment.
 #[derive(Clone, Debug)]
@@ -30,6 +31,9 @@ enum Step {
     Answer(u8),
     CallNonsense(u8, String),
     FrameNonsense(u8, String),
+    /// Schedules the agents' machine, calls that off, takes it down, brings it up.
+    Maintain(u8),
+    AnswerInverse(u8, bool, u8),
 }
 
 /// Names as hostile clients choose them.
@@ -171,6 +175,8 @@ fn step() -> impl Strategy<Value = Step> {
         3 => n().prop_map(Step::Answer),
         2 => (n(), name()).prop_map(|(a, b)| Step::CallNonsense(a, b)),
         2 => (n(), name()).prop_map(|(a, b)| Step::FrameNonsense(a, b)),
+        2 => n().prop_map(Step::Maintain),
+        2 => (n(), any::<bool>(), n()).prop_map(|(a, b, c)| Step::AnswerInverse(a, b, c)),
     ]
 }
 
@@ -179,6 +185,7 @@ struct Cast {
     nodes: Vec<Node>,
     schedulers: Vec<Scheduler>,
     offers: Vec<v1::Offer>,
+    inverse_offers: Vec<v1::InverseOffer>,
 }
 
 fn pick<T: Clone>(all: &[T], number: u8) -> Option<T> {
@@ -480,6 +487,44 @@ fn play(world: &mut World, cast: &mut Cast, step: Step) {
                 }
             }
         }
+        Step::Maintain(how) => {
+            let machines = vec![maintenance::node_machine()];
+            world.administer(match how % 8 {
+                0..=3 => {
+                    let mut window = maintenance::window(machines);
+                    window.unavailability.start.nanoseconds += i64::from(how);
+                    maintenance::schedule(vec![window])
+                }
+                4 | 5 => maintenance::schedule(Vec::new()),
+                6 => maintenance::down(machines),
+                _ => Request::StopMaintenance(machines),
+            });
+        }
+        Step::AnswerInverse(o, accepts, seconds) => {
+            if let Some(offer) = pick(&cast.inverse_offers, o)
+                && let Some(owner) = cast
+                    .schedulers
+                    .iter()
+                    .find(|s| s.id == offer.framework_id.value || o % 8 == 0)
+                    .cloned()
+            {
+                let answer = if accepts {
+                    InverseAnswer::Accept
+                } else {
+                    InverseAnswer::Decline
+                };
+                world.call(
+                    &owner,
+                    Action::AnswerInverseOffers {
+                        answer,
+                        ids: vec![offer.id.clone(); 2],
+                        filters: Some(v1::Filters {
+                            refuse_seconds: Some(f64::from(seconds % 60)),
+                        }),
+                    },
+                );
+            }
+        }
         Step::Answer(a) => {
             if let Some(node) = pick(&cast.nodes, a) {
                 world.pong(&node);
@@ -496,6 +541,12 @@ fn play(world: &mut World, cast: &mut Cast, step: Step) {
         );
     }
     cast.offers.extend(offers);
+    let asked = world.events.values().flatten();
+    let asked = asked.filter_map(|event| event.inverse_offers.as_ref());
+    cast.inverse_offers
+        .extend(asked.flat_map(|asked| asked.inverse_offers.clone()));
+    let surplus = cast.inverse_offers.len().saturating_sub(16);
+    cast.inverse_offers.drain(..surplus);
     world.events.clear();
     let surplus = cast.offers.len().saturating_sub(32);
     cast.offers.drain(..surplus);
@@ -505,6 +556,7 @@ proptest! {
     #[test]
     fn the_books_agree_whatever_happens(steps in prop::collection::vec(step(), 1..80)) {
         let mut world = World::new();
+        world.refusals_change_nothing = true;
         let mut cast = Cast::default();
         for step in steps {
             play(&mut world, &mut cast, step);
