@@ -32,6 +32,9 @@ use crate::watchers::{Numbered, Watchers};
 /// Commands that wait for the core; above it callers wait.
 const COMMANDS_MAX: usize = 4_096;
 
+/// Commands taken in before offers are made again: some hundred microseconds' worth.
+const BURST_MAX: usize = 64;
+
 /// Frames that wait for one agent; an agent that far behind registers again.
 pub(crate) const FRAMES_MAX: usize = 65_536;
 
@@ -273,6 +276,8 @@ pub(crate) struct Service {
     replies: HashMap<ReplyId, oneshot::Sender<Answer>>,
     watchers: Watchers,
     next_reply: u64,
+    /// More commands wait, or the step that ends their burst.
+    is_burst: bool,
     /// Connections given up in the current step, which the core is told of next.
     lost: VecDeque<Input>,
 }
@@ -297,6 +302,7 @@ impl Service {
             replies: HashMap::new(),
             watchers: Watchers::default(),
             next_reply: 0,
+            is_burst: false,
             lost: VecDeque::new(),
         };
         let handle = Handle {
@@ -309,6 +315,7 @@ impl Service {
 
     /// Runs until `shutdown`; what was handed to the registry is durable when it returns.
     pub(crate) async fn run(mut self, shutdown: CancellationToken) {
+        let mut waiting = Vec::with_capacity(BURST_MAX);
         loop {
             let deadline = self.core.next_deadline().map(|at| self.clock.instant(at));
             let sleep = tokio::time::sleep_until(deadline.unwrap_or_else(far_future));
@@ -320,10 +327,10 @@ impl Service {
                     let lsn = *self.persisted.borrow_and_update();
                     self.step(Input::Persisted { lsn });
                 }
-                command = self.commands.recv() => match command {
-                    Some(command) => self.command(command),
-                    None => break,
-                },
+                count = self.commands.recv_many(&mut waiting, BURST_MAX) => {
+                    if count == 0 { break }
+                    self.burst(&mut waiting);
+                }
                 () = sleep => self.step(Input::Tick),
             }
         }
@@ -337,6 +344,17 @@ impl Service {
             .is_err()
         {
             tracing::error!("closing the registry failed");
+        }
+    }
+
+    /// Commands that waited together share one cycle of offers.
+    fn burst(&mut self, waiting: &mut Vec<Command>) {
+        self.is_burst = waiting.len() > 1;
+        for command in waiting.drain(..) {
+            self.command(command);
+        }
+        if std::mem::take(&mut self.is_burst) {
+            self.step(Input::Tick);
         }
     }
 
@@ -459,25 +477,31 @@ impl Service {
 
     fn step_once(&mut self, input: Input) {
         let now = self.clock.now();
-        let mut durable = match &input {
-            Input::Persisted { lsn } => self.outbox.durable(lsn.0),
-            _ => Vec::new(),
+        if let Input::Persisted { lsn } = &input {
+            for (_, visible) in self.outbox.durable(lsn.0) {
+                self.show(visible);
+            }
+        }
+        let effects = if self.is_burst {
+            self.core.step_in_burst(now, input)
+        } else {
+            self.core.step(now, input)
         };
-        for effect in self.core.step(now, input) {
+        for effect in effects {
             match effect {
                 Effect::Persist { lsn, mutation } => self.registry.persist(lsn, mutation),
                 Effect::Visible { after, visible } => {
                     let destination = Destination::of(&visible);
-                    if let Err(error) = self.outbox.push(destination, after.0, visible) {
-                        tracing::warn!(?destination, %error, "destination given up");
-                        self.give_up(destination);
+                    match self.outbox.pass(destination, after.0, visible) {
+                        Ok(Some(visible)) => self.show(visible),
+                        Ok(None) => {}
+                        Err(error) => {
+                            tracing::warn!(?destination, %error, "destination given up");
+                            self.give_up(destination);
+                        }
                     }
                 }
             }
-        }
-        durable.append(&mut self.outbox.release());
-        for (_, visible) in durable {
-            self.show(visible);
         }
     }
 

@@ -14,6 +14,16 @@ use crate::schema::WireMessage;
 /// clients and servers as `max_decoding_message_size`; tonic's own limit is 4 MiB.
 pub const MESSAGE_MAX_BYTES: usize = 64 << 20;
 
+/// A message that takes long enough to read that others on the same thread would notice.
+const LARGE_BYTES: usize = 256 * 1024;
+
+/// Whether this thread's other work can be handed to another.
+fn may_block() -> bool {
+    use tokio::runtime::{Handle, RuntimeFlavor};
+    Handle::try_current()
+        .is_ok_and(|runtime| runtime.runtime_flavor() == RuntimeFlavor::MultiThread)
+}
+
 #[derive(Debug)]
 pub struct Codec<T, U>(PhantomData<(T, U)>);
 
@@ -69,7 +79,13 @@ impl<U: WireMessage> tonic::codec::Decoder for Decoder<U> {
 
     fn decode(&mut self, source: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
         let bytes = source.copy_to_bytes(source.remaining());
-        protobuf::from_slice(&bytes)
+        let read = || protobuf::from_slice(&bytes);
+        let message = if bytes.len() > LARGE_BYTES && may_block() {
+            tokio::task::block_in_place(read)
+        } else {
+            read()
+        };
+        message
             .map(Some)
             .map_err(|error| Status::invalid_argument(error.to_string()))
     }

@@ -96,6 +96,19 @@ impl<Dest: Ord + Clone, Msg> Outbox<Dest, Msg> {
         Ok(())
     }
 
+    /// As [`Outbox::push`], but gives the message back if it may go at once.
+    pub fn pass(
+        &mut self,
+        destination: Dest,
+        after: Lsn,
+        message: Msg,
+    ) -> Result<Option<Msg>, Overflow> {
+        if after <= self.durable && !self.queues.contains_key(&destination) {
+            return Ok(Some(message));
+        }
+        self.push(destination, after, message).map(|()| None)
+    }
+
     /// The log is durable up to and including `lsn`: what may go now. An older `lsn` changes
     /// nothing.
     pub fn durable(&mut self, lsn: Lsn) -> Vec<(Dest, Msg)> {
@@ -181,6 +194,18 @@ mod tests {
         assert_eq!(outbox.durable(5), [("a", "a2")]);
         outbox.push("a", 4, "a4").unwrap();
         assert_eq!(outbox.release(), [("a", "a4")]);
+        assert!(outbox.is_empty());
+    }
+
+    #[test]
+    fn what_waits_for_nothing_passes_unless_something_is_before_it() {
+        let mut outbox = Outbox::default();
+        assert_eq!(outbox.pass("a", 0, "a0"), Ok(Some("a0")));
+        assert_eq!(outbox.pass("a", 2, "a2"), Ok(None));
+        assert_eq!(outbox.pass("a", 0, "a1"), Ok(None));
+        assert_eq!(outbox.pass("b", 0, "b0"), Ok(Some("b0")));
+        assert_eq!(outbox.durable(2), [("a", "a2"), ("a", "a1")]);
+        assert_eq!(outbox.pass("a", 2, "a3"), Ok(Some("a3")));
         assert!(outbox.is_empty());
     }
 

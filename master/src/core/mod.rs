@@ -224,7 +224,7 @@ impl MasterCore {
     /// When to step next if nothing happens before.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Moment> {
-        if !self.inquiries.is_empty() {
+        if self.allocate_due || !self.inquiries.is_empty() {
             return Some(self.now.moment);
         }
         self.timers.next()
@@ -244,16 +244,28 @@ impl MasterCore {
 
     /// Takes one input, and all timers that are due, and tells what to do.
     pub fn step(&mut self, now: Now, input: Input) -> Vec<Effect> {
-        self.now = now;
-        self.sequence += 1;
-        self.snapshot = None;
-        self.fire_timers();
-        self.dispatch(input);
+        self.take_in(now, input);
         self.answer_questions();
         self.fire_timers();
         self.check_drains();
         self.allocate_if_due();
         std::mem::take(&mut self.effects)
+    }
+
+    /// The same for one of several inputs that wait: what one cycle of offers can do for all of them is
+    /// left to the [`MasterCore::step`] that has to follow.
+    pub fn step_in_burst(&mut self, now: Now, input: Input) -> Vec<Effect> {
+        self.take_in(now, input);
+        self.check_drains();
+        std::mem::take(&mut self.effects)
+    }
+
+    fn take_in(&mut self, now: Now, input: Input) {
+        self.now = now;
+        self.sequence += 1;
+        self.snapshot = None;
+        self.fire_timers();
+        self.dispatch(input);
     }
 
     fn dispatch(&mut self, input: Input) {

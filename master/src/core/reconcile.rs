@@ -4,7 +4,7 @@
 //! back could know, there is none, as in Mesos. Invariant: the master never tells of a task in a
 //! state that it cannot vouch for.
 
-use std::collections::VecDeque;
+use std::ops::Bound;
 
 use meseta_proto::mesos::v1::scheduler::call;
 use meseta_proto::mesos::v1::task_status::{Reason, Source};
@@ -16,9 +16,9 @@ use super::io::Answer;
 use super::status::Verdict;
 use super::task::TaskRecord;
 
-/// Questions answered in one step: a few milliseconds' worth, so that offers and calls of others go
-/// on in between.
-const ANSWERS_PER_STEP: usize = 2_000;
+/// Questions answered in one step: well below a millisecond's worth, so that offers and calls of others
+/// go on in between.
+const ANSWERS_PER_STEP: usize = 256;
 
 /// Questions that may wait to be answered: those of some dozens of frameworks with all their tasks.
 const QUESTIONS_MAX: usize = 4_000_000;
@@ -27,43 +27,44 @@ const QUESTIONS_MAX: usize = 4_000_000;
 #[derive(Debug)]
 pub(super) struct Inquiry {
     framework: FrameworkId,
-    questions: VecDeque<Question>,
+    questions: Questions,
 }
 
 #[derive(Debug)]
-enum Question {
-    /// A task as the framework names it, and where it thinks that it is.
-    Named { task: String, agent: Option<String> },
-    /// A task that the master has on its books, if it still has.
-    Listed(TaskId),
+enum Questions {
+    /// Tasks as the framework names them, and where it thinks that they are.
+    Named(std::vec::IntoIter<call::reconcile::Task>),
+    /// All tasks that the master has on its books, after this one; and at most so many.
+    Listed { after: Option<TaskId>, left: usize },
+}
+
+impl Questions {
+    fn len(&self) -> usize {
+        match self {
+            Self::Named(tasks) => tasks.len(),
+            Self::Listed { left, .. } => *left,
+        }
+    }
 }
 
 impl MasterCore {
-    /// Takes questions; the first are answered in this step, the others in those that follow.
+    /// Takes questions; they are answered in this step and in those that follow.
     pub(super) fn reconcile(
         &mut self,
         framework: &FrameworkId,
         request: call::Reconcile,
     ) -> Answer {
-        let questions: VecDeque<Question> = if request.tasks.is_empty() {
+        let questions = if request.tasks.is_empty() {
             let known = self.frameworks.get(framework);
-            known
-                .into_iter()
-                .flat_map(|framework| framework.tasks.keys().cloned())
-                .map(Question::Listed)
-                .collect()
+            Questions::Listed {
+                after: None,
+                left: known.map_or(0, |framework| framework.tasks.len()),
+            }
         } else {
-            let named = |task: call::reconcile::Task| Question::Named {
-                task: task.task_id.value,
-                agent: task.agent_id.map(|id| id.value),
-            };
-            request.tasks.into_iter().map(named).collect()
+            Questions::Named(request.tasks.into_iter())
         };
-        let waiting: usize = self
-            .inquiries
-            .iter()
-            .map(|inquiry| inquiry.questions.len())
-            .sum();
+        let asked = self.inquiries.iter().map(|inquiry| &inquiry.questions);
+        let waiting: usize = asked.map(Questions::len).sum();
         if waiting.saturating_add(questions.len()) > QUESTIONS_MAX {
             return Answer::BadRequest(format!(
                 "{waiting} tasks wait to be reconciled already: ask again later"
@@ -84,23 +85,41 @@ impl MasterCore {
             };
             let known = self.frameworks.get(&inquiry.framework);
             let hears = known.is_some_and(|framework| framework.connection().is_some());
-            let question = inquiry.questions.pop_front().filter(|_| hears);
-            let Some(question) = question else { continue };
-            match question {
-                Question::Named { task, agent } => {
-                    self.reconcile_task(&inquiry.framework, &task, agent.as_deref());
-                }
-                Question::Listed(task) => {
-                    if let Some(record) = self.known_task(&inquiry.framework, task.as_str()) {
-                        let status = self.known_status(record);
-                        self.tell_status(&inquiry.framework, status);
-                    }
-                }
-            }
-            if !inquiry.questions.is_empty() {
+            if hears && self.answer_next(&inquiry.framework, &mut inquiry.questions) {
                 self.inquiries.push_back(inquiry);
             }
         }
+    }
+
+    /// Answers one question, if there is one left.
+    fn answer_next(&mut self, framework: &FrameworkId, questions: &mut Questions) -> bool {
+        match questions {
+            Questions::Named(tasks) => {
+                let Some(task) = tasks.next() else {
+                    return false;
+                };
+                let agent = task.agent_id.as_ref().map(|id| id.value.as_str());
+                self.reconcile_task(framework, &task.task_id.value, agent);
+            }
+            Questions::Listed { after, left } => {
+                let known = self.frameworks.get(framework);
+                let bound = after.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
+                let mut rest = known
+                    .into_iter()
+                    .flat_map(|known| known.tasks.range::<TaskId, _>((bound, Bound::Unbounded)));
+                let Some((task, _)) = rest.next().filter(|_| *left > 0) else {
+                    return false;
+                };
+                let task = task.clone();
+                if let Some(record) = self.known_task(framework, task.as_str()) {
+                    let status = self.known_status(record);
+                    self.tell_status(framework, status);
+                }
+                *left -= 1;
+                *after = Some(task);
+            }
+        }
+        questions.len() > 0
     }
 
     /// One row of the decision table, the first that fits.
