@@ -14,7 +14,8 @@ use super::accept::{allocated, for_agent};
 use super::agent::Agent;
 use super::framework::Framework;
 use super::part_validation::{check_container, check_environment};
-use super::task_validation::{check_resources, id_text, shares_groups};
+use super::resource_validation::check_resources;
+use super::task_validation::{id_text, shares_groups};
 
 /// The least cpus that the executor of a task group asks for.
 const CPUS_MIN: f64 = 0.01;
@@ -152,7 +153,7 @@ fn check(
     }
     let resources = allocated(&info.resources, role)
         .map_err(|text| format!("Executor uses invalid resources: Invalid resources: {text}"))?;
-    check_resources(&resources, "Executor")?;
+    check_resources(&info.resources, &resources, "Executor")?;
     if resources.iter().any(meseta_resources::Resource::is_shared) {
         return Err(format!(
             "Executor resources {resources} should not contain any shared resources"

@@ -13,8 +13,9 @@ use super::accept::for_agent;
 use super::agent::Agent;
 use super::executor_validation::{self, ValidExecutor, is_docker, same};
 use super::framework::Framework;
+use super::resource_validation::check_together;
 use super::task;
-use super::task_validation::{check_revocable, shares_groups, validate_itself};
+use super::task_validation::{shares_groups, validate_itself};
 
 /// What of a task group is understood.
 #[derive(Debug)]
@@ -59,14 +60,18 @@ pub(super) fn validate(
             ));
         }
     }
-    let mut together = executor.resources.clone();
-    for (_, resources) in &tasks {
-        together += resources;
-    }
-    check_revocable(&together).map_err(|name| {
+    let all = group.task_group.tasks.iter();
+    let given: Vec<&[v1::Resource]> = all
+        .map(|task| task.resources.as_slice())
+        .chain([executor.info.resources.as_slice()])
+        .collect();
+    check_together("Task group and executor", &given, || {
+        let of_tasks: Vec<String> = tasks.iter().map(|(_, task)| task.to_string()).collect();
         format!(
-            "Task group and executor mix revocable and non-revocable resources: Cannot use both \
-             revocable and non-revocable '{name}' at the same time"
+            "There are overlapping resources in the task group's task resources {{ {} }} and/or \
+             executor resources {}",
+            of_tasks.join(", "),
+            executor.resources
         )
     })?;
     let valid = ValidGroup { tasks, executor };

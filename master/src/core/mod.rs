@@ -34,6 +34,7 @@ mod part_validation;
 mod persisted;
 mod reconcile;
 mod registration;
+mod resource_validation;
 mod snapshot;
 mod status;
 mod subscribe;

@@ -41,10 +41,44 @@ pub(super) fn check_environment(command: Option<&CommandInfo>) -> Result<(), Str
                     "Environment variable '{name}' of type 'SECRET' must not have a value set"
                 ));
             }
-            (Type::Value | Type::Secret, _, _) => {}
+            (Type::Secret, None, Some(secret)) => {
+                check_secret(secret).map_err(|text| {
+                    format!("Environment variable '{name}' specifies an invalid secret: {text}")
+                })?;
+                let data = secret.value.as_ref().map(|value| value.data.as_slice());
+                if data.unwrap_or_default().contains(&0) {
+                    return Err(format!(
+                        "Environment variable '{name}' specifies a secret containing null bytes, \
+                         which is not allowed in the environment"
+                    ));
+                }
+            }
+            (Type::Value, Some(_), None) => {}
         }
     }
     Ok(())
+}
+
+/// A secret is itself or a name, as its type says.
+fn check_secret(secret: &v1::Secret) -> Result<(), String> {
+    use v1::secret::Type;
+    let kind = secret.r#type.and_then(|kind| Type::try_from(kind).ok());
+    match (kind, &secret.reference, &secret.value) {
+        (Some(Type::Reference), None, _) => {
+            Err("Secret of type REFERENCE must have the 'reference' field set".to_owned())
+        }
+        (Some(Type::Reference), Some(reference), Some(_)) => Err(format!(
+            "Secret '{}' of type REFERENCE must not have the 'value' field set",
+            reference.name.escape_debug()
+        )),
+        (Some(Type::Value), _, None) => {
+            Err("Secret of type VALUE must have the 'value' field set".to_owned())
+        }
+        (Some(Type::Value), Some(_), Some(_)) => {
+            Err("Secret of type VALUE must not have the 'reference' field set".to_owned())
+        }
+        (Some(Type::Reference | Type::Value | Type::Unknown) | None, _, _) => Ok(()),
+    }
 }
 
 /// One command of a check: something to run, and variables that make sense.

@@ -5,13 +5,14 @@
 
 use meseta_proto::mesos::v1::agent_info::capability::Type as Capability;
 use meseta_proto::mesos::v1::{self, TaskInfo};
-use meseta_resources::{IdError, Resource, Resources, Role, TaskId};
+use meseta_resources::{IdError, Resources, Role, TaskId};
 
 use super::accept::{allocated, for_agent};
 use super::agent::Agent;
 use super::executor_validation::{self, ValidExecutor};
 use super::framework::Framework;
 use super::part_validation::{check_check, check_container, check_environment, check_health};
+use super::resource_validation::{check_resources, check_together};
 
 /// Tasks of one framework that are live, or ended and unacknowledged: the latter hold no resources
 /// that would bound them.
@@ -59,12 +60,17 @@ pub(super) fn validate(
         }
     };
     if let Some(executor) = &executor {
-        check_revocable(&(&resources + &executor.resources)).map_err(|name| {
-            format!(
-                "Task and its executor mix revocable and non-revocable resources: Cannot use \
-                 both revocable and non-revocable '{name}' at the same time"
-            )
-        })?;
+        check_together(
+            "Task and its executor",
+            &[task.resources.as_slice(), &executor.info.resources],
+            || {
+                format!(
+                    "There are overlapping resources in the task resources {resources} and \
+                     executor resources {}",
+                    executor.resources
+                )
+            },
+        )?;
     }
     if !shares_groups(task.container.as_deref()) {
         return Err(
@@ -156,7 +162,7 @@ pub(super) fn validate_itself(
     }
     let resources = allocated(&task.resources, role)
         .map_err(|text| format!("Task uses invalid resources: Invalid resources: {text}"))?;
-    check_resources(&resources, "Task")?;
+    check_resources(&task.resources, &resources, "Task")?;
     check_environment(task.command.as_ref())
         .map_err(|text| format!("Task's `CommandInfo` is invalid: {text}"))?;
     if let Some(container) = &task.container {
@@ -188,35 +194,6 @@ fn check_durations(task: &TaskInfo) -> Result<(), String> {
     }
     if negative(task.max_completion_time) {
         return Err("Task's `max_completion_time` must be non-negative".to_owned());
-    }
-    Ok(())
-}
-
-/// Whole gpus, and no name both revocable and not.
-pub(super) fn check_resources(resources: &Resources, what: &str) -> Result<(), String> {
-    for resource in resources {
-        resource.check_gpus().map_err(|error| {
-            format!("{what} uses invalid resources: Invalid 'gpus' resource: {error}")
-        })?;
-    }
-    check_revocable(resources).map_err(|name| {
-        format!(
-            "{what} mixes revocable and non-revocable resources: Cannot use both revocable and \
-             non-revocable '{name}' at the same time"
-        )
-    })
-}
-
-pub(super) fn check_revocable(resources: &Resources) -> Result<(), String> {
-    let named = |wanted: &Resource, revocable: bool| {
-        resources
-            .iter()
-            .any(|other| other.name() == wanted.name() && other.is_revocable() == revocable)
-    };
-    for resource in resources {
-        if resource.is_revocable() && named(resource, false) {
-            return Err(resource.name().to_string());
-        }
     }
     Ok(())
 }

@@ -173,7 +173,16 @@ fn a_group_with_one_bad_part_is_refused_whole_and_told_why() {
         container.linux_info.as_mut().unwrap().share_cgroups = Some(true);
         executor.container = Some(Box::new(container));
     });
+    let same_port = second(&|task| task.resources = wire("cpus:1;ports:[31000-31001]"));
+    let with_port = changed(&|executor| {
+        executor.resources.extend(wire("ports:[31001-31002]"));
+    });
     let cases: Vec<(v1::ExecutorInfo, Make<'_>, &str)> = vec![
+        (
+            with_port,
+            &same_port,
+            "There are overlapping resources in the task group's task resources {",
+        ),
         (
             good.clone(),
             &bad_id,

@@ -321,6 +321,168 @@ fn a_task_that_breaks_a_rule_is_told_which() {
     assert!(world.core.snapshot().agents[0].tasks.is_empty());
 }
 
+/// Resources as a framework writes them.
+fn given(json: &str) -> Vec<v1::Resource> {
+    meseta_proto::json::many_from_slice(json.as_bytes()).unwrap()
+}
+
+fn volume(id: &str, more: &str) -> String {
+    format!(
+        r#"{{"name":"disk","type":"SCALAR","scalar":{{"value":8}},
+            "reservations":[{{"type":"DYNAMIC","role":"dev"}}],
+            "disk":{{"persistence":{{"id":"{id}"}},
+            "volume":{{"container_path":"data","mode":"RW"}}}}{more}}}"#
+    )
+}
+
+#[test]
+fn resources_that_contradict_each_other_are_refused_in_mesos_words() {
+    let (mut world, node, scheduler, offer) = begin();
+    let of = |json: &str| {
+        let mut task = task(&node, "t", "cpus:1");
+        task.resources = given(json);
+        task
+    };
+    let with_executor = |json: &str, executor: &str| {
+        let mut task = of(json);
+        task.command = None;
+        task.executor = Some(Box::new(v1::ExecutorInfo {
+            executor_id: v1::ExecutorId {
+                value: "e".to_owned(),
+            },
+            command: Some(v1::CommandInfo::default()),
+            resources: given(executor),
+            ..v1::ExecutorInfo::default()
+        }));
+        task
+    };
+    let cpu = r#"{"name":"cpus","type":"SCALAR","scalar":{"value":1}}"#;
+    let in_role = |role: &str| {
+        format!(
+            r#"{{"name":"mem","type":"SCALAR","scalar":{{"value":32}},
+                "allocation_info":{{"role":"{role}"}}}}"#
+        )
+    };
+    let ports = |begin: u32, end: u32| {
+        format!(
+            r#"{{"name":"ports","type":"RANGES",
+                "ranges":{{"range":[{{"begin":{begin},"end":{end}}}]}}}}"#
+        )
+    };
+    let revocable = r#"{"name":"cpus","type":"SCALAR","scalar":{"value":1},"revocable":{}}"#;
+    let v = volume("v", "");
+    let list = |items: &[&str]| format!("[{}]", items.join(","));
+    let cases = [
+        (
+            of(&list(&[&v, &v])),
+            "Task uses duplicate persistence ID: Persistence ID 'v' is not unique",
+        ),
+        (
+            of(&list(&[cpu, &in_role("other")])),
+            "Invalid task resources: The resources have multiple allocation roles",
+        ),
+        (
+            of(&list(&[cpu, revocable])),
+            "Task mixes revocable and non-revocable resources: Cannot use both revocable and \
+             non-revocable 'cpus' at the same time",
+        ),
+        (
+            with_executor(&list(&[cpu]), &list(&[&v, &v])),
+            "Executor uses duplicate persistence ID: Persistence ID 'v' is not unique",
+        ),
+        (
+            with_executor(&list(&[cpu]), &list(&[cpu, &in_role("other")])),
+            "Invalid executor resources: The resources have multiple allocation roles",
+        ),
+        (
+            with_executor(&list(&[cpu, &v]), &list(&[&v])),
+            "Task and its executor use duplicate persistence ID: Persistence ID 'v' is not unique",
+        ),
+        (
+            with_executor(
+                &list(&[cpu, &ports(31000, 31004)]),
+                &list(&[&ports(31004, 31005)]),
+            ),
+            "There are overlapping resources in the task resources",
+        ),
+        (
+            with_executor(&list(&[revocable]), &list(&[cpu])),
+            "Task and its executor mix revocable and non-revocable resources",
+        ),
+        (
+            of(&list(&[&ports(31004, 31001)])),
+            "Task uses invalid resources",
+        ),
+    ];
+    let tasks = cases.iter().map(|(task, _)| task.clone()).collect();
+    world.call(&scheduler, accept(&[&offer], tasks));
+    let updates = world.updates(&scheduler);
+    assert_eq!(updates.len(), cases.len());
+    for (status, (_, text)) in updates.iter().zip(&cases) {
+        assert_eq!(status.state(), TaskState::TaskError, "{text}");
+        let message = status.message.as_deref().unwrap();
+        assert!(message.contains(text), "{message:?} should say {text:?}");
+    }
+    // Ports that only touch are fine.
+    world.live(Duration::from_secs(10), &[&node]);
+    let offer = world.offers(&scheduler).pop().unwrap();
+    let good = with_executor(
+        &list(&[cpu, &ports(31000, 31003)]),
+        &list(&[&ports(31004, 31005)]),
+    );
+    world.call(&scheduler, accept(&[&offer], vec![good]));
+    assert!(world.updates(&scheduler).is_empty());
+    assert_eq!(runs(&world.take_frames(node.connection)).len(), 1);
+}
+
+#[test]
+fn secrets_in_the_environment_are_what_their_type_says() {
+    let (mut world, node, scheduler, offer) = begin();
+    let with_secret = |secret: &str| {
+        let mut task = task(&node, "t", "cpus:1");
+        let json = format!(
+            r#"{{"value":"true","environment":{{"variables":[
+                {{"name":"S","type":"SECRET","secret":{secret}}}]}}}}"#
+        );
+        task.command = Some(meseta_proto::json::from_slice(json.as_bytes()).unwrap());
+        task
+    };
+    let cases = [
+        (
+            r#"{"type":"REFERENCE"}"#,
+            "Secret of type REFERENCE must have the 'reference' field set",
+        ),
+        (
+            r#"{"type":"REFERENCE","reference":{"name":"n"},"value":{"data":"YQ=="}}"#,
+            "Secret 'n' of type REFERENCE must not have the 'value' field set",
+        ),
+        (
+            r#"{"type":"VALUE"}"#,
+            "Secret of type VALUE must have the 'value' field set",
+        ),
+        (
+            r#"{"type":"VALUE","reference":{"name":"n"},"value":{"data":"YQ=="}}"#,
+            "Secret of type VALUE must not have the 'reference' field set",
+        ),
+        (
+            r#"{"type":"VALUE","value":{"data":"YQBi"}}"#,
+            "specifies a secret containing null bytes, which is not allowed",
+        ),
+    ];
+    let tasks = cases
+        .iter()
+        .map(|(secret, _)| with_secret(secret))
+        .collect();
+    world.call(&scheduler, accept(&[&offer], tasks));
+    let updates = world.updates(&scheduler);
+    for (status, (_, text)) in updates.iter().zip(cases) {
+        let message = status.message.as_deref().unwrap();
+        assert!(message.contains(text), "{message:?} should say {text:?}");
+        assert!(message.starts_with("Task's `CommandInfo` is invalid: Environment variable 'S'"));
+    }
+    assert_eq!(updates.len(), 5);
+}
+
 #[test]
 fn tasks_of_one_call_share_the_offer_and_fail_alone() {
     let (mut world, node, scheduler, offer) = begin();
