@@ -28,6 +28,14 @@ fn master() -> Router {
 }
 
 fn master_and_handle() -> (Router, Handle) {
+    let recovered = Recovered {
+        epoch: 1,
+        ..Recovered::default()
+    };
+    master_with(recovered)
+}
+
+fn master_with(recovered: Recovered) -> (Router, Handle) {
     let flags = Command::try_parse_from(["master"]).unwrap().flags;
     let address = "127.0.0.1:5050".parse().unwrap();
     let identity = crate::run::identity(&flags, address);
@@ -37,14 +45,7 @@ fn master_and_handle() -> (Router, Handle) {
         sender.send_replace(lsn);
     }));
     let clock = Clock::new();
-    let core = MasterCore::new(
-        config,
-        Recovered {
-            epoch: 1,
-            ..Recovered::default()
-        },
-        clock.now(),
-    );
+    let core = MasterCore::new(config, recovered, clock.now());
     let (service, handle) = Service::new(core, clock, Box::new(registry), persisted);
     tokio::spawn(service.run(CancellationToken::new()));
     let site = Site {
@@ -569,6 +570,29 @@ async fn pages_of_tasks_are_asked_for_properly() {
         let response = get(&router, &format!("/tasks{query}")).await;
         assert_eq!(response.status().as_u16(), status, "{query}");
     }
+}
+
+#[tokio::test]
+async fn agents_that_may_come_back_are_named_beside_the_tasks_that_are_known() {
+    use prost::Message;
+    let info = meseta_proto::mesos::v1::AgentInfo {
+        hostname: "node.example".to_owned(),
+        ..meseta_proto::mesos::v1::AgentInfo::default()
+    };
+    let (router, _) = master_with(Recovered {
+        epoch: 2,
+        agents: vec![crate::core::AgentRecord {
+            agent_id: "old-S0".to_owned(),
+            info: info.encode_to_vec().into(),
+        }],
+        ..Recovered::default()
+    });
+    let page = get(&router, "/tasks?framework_id=f&task_id=t").await;
+    let page: serde_json::Value = serde_json::from_str(&text_of(page).await).unwrap();
+    assert_eq!(
+        page,
+        serde_json::json!({"tasks": [], "recovered_agents": ["old-S0"]})
+    );
 }
 
 #[tokio::test]

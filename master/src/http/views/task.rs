@@ -96,7 +96,8 @@ impl<'a> Task<'a> {
     }
 }
 
-/// `/tasks`: live, lost and ended ones, by the time of their first status.
+/// `/tasks`: live, lost and ended ones, by the time of their first status. Beside them the agents of
+/// the previous master that are not back yet, if there are any: a task that is not listed may be there.
 pub(in super::super) fn tasks<'a>(
     snapshot: &'a Snapshot,
     query: &BTreeMap<String, String>,
@@ -104,8 +105,10 @@ pub(in super::super) fn tasks<'a>(
 ) -> impl Serialize + 'a {
     #[derive(Serialize)]
     #[serde(bound = "")]
-    struct Tasks<T: Serialize> {
+    struct Tasks<'a, T: Serialize> {
         tasks: T,
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        recovered_agents: Vec<&'a str>,
     }
     let framework = query.get("framework_id").map(String::as_str);
     let id = query.get("task_id").map(String::as_str);
@@ -144,6 +147,11 @@ pub(in super::super) fn tasks<'a>(
         .collect();
     Tasks {
         tasks: List(move || page.clone().into_iter().map(Task::of)),
+        recovered_agents: snapshot
+            .recovered_agents
+            .iter()
+            .map(|(id, _)| id.as_str())
+            .collect(),
     }
 }
 
