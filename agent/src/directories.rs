@@ -58,11 +58,15 @@ pub(crate) fn endpoint_path(work_dir: &Path) -> PathBuf {
 }
 
 /// Where others find the port, whole or not at all.
-pub(crate) fn write_endpoint(work_dir: &Path, address: SocketAddr) -> Result<(), RunError> {
+pub(crate) fn write_endpoint(
+    work_dir: &Path,
+    scheme: &str,
+    address: SocketAddr,
+) -> Result<(), RunError> {
     let path = endpoint_path(work_dir);
     let fresh = path.with_extension("new");
     let written = std::fs::File::create(&fresh)
-        .and_then(|mut file| writeln!(file, "http://{address}"))
+        .and_then(|mut file| writeln!(file, "{scheme}://{address}"))
         .and_then(|()| std::fs::rename(&fresh, &path));
     written.map_err(|source| RunError::Directory {
         doing: "write",

@@ -29,7 +29,7 @@ pub struct Flags {
     #[arg(long, default_value_t = false, action = ArgAction::SetTrue)]
     pub check: bool,
 
-    /// Address to listen on. Anything but loopback needs `--insecure`.
+    /// Address to listen on. Anything but loopback needs `--http_credentials` and TLS, or `--insecure`.
     #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS")]
     pub ip: std::net::IpAddr,
 
@@ -53,6 +53,10 @@ pub struct Flags {
     #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1,
           require_equals = true, default_missing_value = "true")]
     pub insecure: bool,
+
+    /// Who may come in, and what he may do then.
+    #[command(flatten)]
+    pub access: crate::access_flags::AccessFlags,
 
     /// Where sandboxes and checkpoints are kept; must survive restarts and reboots.
     #[arg(long, default_value = "/var/lib/meseta/agent", value_name = "DIR")]

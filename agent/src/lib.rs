@@ -5,6 +5,7 @@
 //! network is a thin shell around the two. Invariant: nothing is visible outside before what it says
 //! is durable, and the agent's own end touches no task unless it was told so.
 
+mod access_flags;
 mod check;
 pub mod checkpoint;
 mod configuration;
@@ -20,11 +21,13 @@ mod isolation_flags;
 mod log_flags;
 mod metrics;
 mod oversubscription;
+mod permission;
 mod run;
 mod sandbox_files;
 mod seccomp_profile;
 mod shell;
 
+pub use access_flags::AccessFlags;
 pub use check::{Finding, Severity, check};
 pub use configuration::ConfigurationError;
 pub use flags::Flags;

@@ -16,14 +16,17 @@ use meseta_isolators::{BootId, ContainerName, Containers, Host};
 use meseta_proto::convert::{self, Format};
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::agent_info::capability::Type as Capability;
+use meseta_proto::transport::door::Door;
 use meseta_proto::transport::server;
 pub use meseta_proto::transport::server::CancellationToken;
+use meseta_proto::transport::tls;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tracing::{info, warn};
 
 pub use error::RunError;
 
+use crate::access_flags::Identity;
 use crate::checkpoint::{self, Image, Layout, Store};
 use crate::configuration::{self, Configuration};
 use crate::core::{AgentCore, Enforceable, ExitReason, Input, Options};
@@ -66,9 +69,8 @@ pub struct RunEnv {
 pub async fn run(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     let start = Instant::now();
     let master = MasterAddress::parse(&flags.master)?;
-    if !flags.ip.is_loopback() && !flags.insecure {
-        return Err(RunError::Insecure(flags.ip));
-    }
+    let (door, certificate) = flags.access.settings(flags.ip, flags.insecure).build()?;
+    let identity = flags.access.identity()?;
     let configuration = configuration::read(&flags)?;
     let lending = Configured::read(&flags)?;
     let layout = prepare_work_dir(&flags.work_dir)?;
@@ -89,11 +91,24 @@ pub async fn run(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         told,
         start,
         &http_shutdown,
+        door,
     )?;
-    let serving = tokio::spawn(server::serve(
+    if let Some(certificate) = &certificate {
+        let watch = certificate
+            .clone()
+            .watch(tls::WATCH_INTERVAL, http_shutdown.clone());
+        tokio::spawn(watch);
+    }
+    let scheme = if certificate.is_some() {
+        "https"
+    } else {
+        "http"
+    };
+    let serving = tokio::spawn(server::serve_with(
         listener,
         http::router(surface.clone()),
         server::Options::default(),
+        certificate,
         http_shutdown.clone(),
     ));
     if let Some(ready) = env.ready {
@@ -106,6 +121,8 @@ pub async fn run(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         lending,
         layout,
         address,
+        scheme,
+        identity,
         told,
         handle,
         surface,
@@ -154,6 +171,7 @@ fn surface(
     told: SocketAddr,
     start: Instant,
     shutdown: &CancellationToken,
+    door: Door,
 ) -> Result<Arc<Surface>, RunError> {
     Ok(Arc::new(Surface {
         core,
@@ -173,6 +191,7 @@ fn surface(
         enable_cfs: flags.cgroups_enable_cfs,
         plugin_failures: Failures::default(),
         metrics: Metrics::new().map_err(|error| RunError::Internal(error.to_string()))?,
+        door,
     }))
 }
 
@@ -191,6 +210,8 @@ struct Node {
     lending: Configured,
     layout: Layout,
     address: SocketAddr,
+    scheme: &'static str,
+    identity: Identity,
     told: SocketAddr,
     handle: CoreHandle,
     surface: Arc<Surface>,
@@ -210,10 +231,10 @@ impl Node {
         let containerizer = self.containerizer(opened.containers, opened.rights, opened.privileged);
         let core = self.core(&opened.image, opened.enforceable)?;
         // Whoever finds this file finds an agent whose start can no longer be refused.
-        write_endpoint(self.layout.work_dir(), self.address)?;
+        write_endpoint(self.layout.work_dir(), self.scheme, self.address)?;
         let writer = writer::start(opened.store)
             .map_err(|error| RunError::Internal(format!("start a thread: {error}")))?;
-        let links = Links::new(master, self.handle.inputs());
+        let links = Links::new(master, self.identity.clone(), self.handle.inputs());
         let streams = self.surface.streams.clone();
         let driver = Driver::new(
             core,

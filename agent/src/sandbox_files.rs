@@ -109,6 +109,8 @@ pub(crate) struct Sandboxes {
 /// A path, split into the sandbox and what is beneath it.
 #[derive(Debug, Eq, PartialEq)]
 struct Located {
+    framework: FrameworkId,
+    executor: ExecutorId,
     sandbox: PathBuf,
     beneath: PathBuf,
 }
@@ -116,6 +118,12 @@ struct Located {
 impl Sandboxes {
     pub(crate) fn new(layout: Layout, agent: Option<AgentId>) -> Self {
         Self { layout, agent }
+    }
+
+    /// The framework and the executor that a path's sandbox is of.
+    pub(crate) fn owner(&self, path: &str) -> Option<(FrameworkId, ExecutorId)> {
+        let located = self.locate(path).ok()?;
+        Some((located.framework, located.executor))
     }
 
     /// What a folder holds.
@@ -229,6 +237,8 @@ impl Sandboxes {
         Some(Located {
             sandbox: self.layout.sandbox(&key),
             beneath: parts.collect(),
+            framework: key.framework,
+            executor: key.executor,
         })
     }
 }

@@ -16,6 +16,7 @@ use meseta_proto::convert::{Format, parse_resources, resources as resources_of, 
 use meseta_proto::meseta::v1::{self as meseta, agent_frame, master_frame};
 use meseta_proto::mesos::v1::scheduler::call;
 use meseta_proto::mesos::v1::{self, TaskState};
+use meseta_proto::transport::door::Caller;
 use meseta_resources::Role;
 use meseta_resources::time::{Moment, Now};
 
@@ -83,6 +84,7 @@ impl World {
             framework_id: self.framework.clone(),
             stream_id: Some(STREAM.to_owned()),
             action: Box::new(action),
+            caller: Caller::default(),
         });
     }
 
@@ -237,6 +239,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             suppressed_roles: Vec::new(),
             offer_constraints: None,
         }),
+        caller: Caller::default(),
     });
     world.slowest = Duration::ZERO;
     let (began, steps) = (Instant::now(), world.steps);

@@ -9,17 +9,18 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use meseta_access::rate_limits::RateLimits;
 use meseta_allocator::SorterKind;
 use meseta_resources::{ResourceName, ResourceQuantities, Role, Scalar, parse_duration};
 
+use crate::access_flags::AccessFlags;
 use crate::core::{AllocatorConfig, QuotaSemantics};
 
 /// Flags of `meseta master`.
 #[derive(Args, Clone, Debug)]
 #[command(rename_all = "snake_case")]
 pub struct Flags {
-    /// Address to listen on. Anything but loopback needs --insecure until authentication and TLS are
-    /// set up.
+    /// Address to listen on. Anything but loopback needs --credentials and TLS, or --insecure.
     #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS")]
     pub ip: IpAddr,
 
@@ -56,9 +57,13 @@ pub struct Flags {
     #[arg(long, value_name = "URLS")]
     pub etcd_endpoints: Option<String>,
 
-    /// Let anyone in on an address that is not loopback.
+    /// Let anyone in on an address that is not loopback, and be as permissive there.
     #[arg(long, num_args = 0..=1, default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub insecure: bool,
+
+    /// Who may come in, and what he may do then.
+    #[command(flatten)]
+    pub access: AccessFlags,
 
     /// Time between batch allocations; no filter of a refused offer lives shorter.
     #[arg(long, default_value = "1secs", value_name = "DURATION")]
@@ -175,7 +180,7 @@ pub struct FlagError {
 }
 
 impl FlagError {
-    fn new(flag: &'static str, value: &str, reason: impl ToString) -> Self {
+    pub(crate) fn new(flag: &'static str, value: &str, reason: impl ToString) -> Self {
         Self {
             flag,
             value: value.to_owned(),
@@ -187,6 +192,7 @@ impl FlagError {
 /// The flags that need understanding, understood.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
+    pub(crate) rate_limits: Option<RateLimits>,
     pub(crate) allocation_interval: Duration,
     pub(crate) agent_ping_timeout: Duration,
     pub(crate) agent_reregister_timeout: Duration,
@@ -211,15 +217,12 @@ impl Flags {
             let reason = "must be from 1 to 1000";
             return Err(FlagError::new("max_agent_ping_timeouts", &value, reason));
         }
-        if !self.ip.is_loopback() && !self.insecure {
-            let reason = "anyone on that network could run tasks as root: give --insecure to \
-                          allow that, or keep to 127.0.0.1";
-            return Err(FlagError::new("ip", &self.ip.to_string(), reason));
-        }
         self.check_allocator()?;
+        let rate_limits = self.access.limits()?;
         let second = Duration::from_secs(1);
         let minute = Duration::from_secs(60);
         Ok(Options {
+            rate_limits,
             allocation_interval: interval(
                 "allocation_interval",
                 &self.allocation_interval,
@@ -543,7 +546,7 @@ mod tests {
                 "agent_removal_rate_limit",
             ),
             ("--agent_removal_rate_limit=1/x", "agent_removal_rate_limit"),
-            ("--ip=0.0.0.0", "ip"),
+            ("--rate_limits={}x", "rate_limits"),
         ] {
             let error = flags(&[argument]).options().unwrap_err();
             assert_eq!(error.flag, flag, "{argument}");

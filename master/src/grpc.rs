@@ -11,11 +11,12 @@ use axum::Router;
 use meseta_proto::meseta::v1::agent_registry_server::AgentRegistryServer;
 use meseta_proto::meseta::v1::operator_server::OperatorServer;
 use meseta_proto::meseta::v1::scheduler_server::SchedulerServer;
+use meseta_proto::transport::door::Caller;
 use tonic::Status;
 use tonic::service::Routes;
 
 use crate::core::Answer;
-use crate::http::{BODY_MAX, SCHEDULER_BODY_MAX, Site};
+use crate::http::{BODY_MAX, SCHEDULER_BODY_MAX, Site, door};
 
 /// One frame of an agent; its return with all its tasks is the largest.
 const FRAME_MAX: usize = 64 * 1024 * 1024;
@@ -26,11 +27,8 @@ pub(crate) async fn router(site: &Arc<Site>) -> Router {
     let agents = AgentRegistryServer::new(agents::Agents::new(handle.clone(), shutdown.clone()))
         .max_decoding_message_size(FRAME_MAX)
         .max_encoding_message_size(FRAME_MAX);
-    let schedulers = SchedulerServer::new(schedulers::Schedulers::new(
-        handle.clone(),
-        shutdown.clone(),
-    ))
-    .max_decoding_message_size(SCHEDULER_BODY_MAX);
+    let schedulers = SchedulerServer::new(schedulers::Schedulers::new(site.clone()))
+        .max_decoding_message_size(SCHEDULER_BODY_MAX);
     let operators = OperatorServer::new(operators::Operators::new(site.clone()))
         .max_decoding_message_size(BODY_MAX);
     let (health, health_service) = tonic_health::server::health_reporter();
@@ -63,7 +61,15 @@ pub(crate) async fn router(site: &Arc<Site>) -> Router {
             tracing::error!(%error, "gRPC reflection is not served");
         }
     }
-    routes.routes().into_axum_router().reset_fallback()
+    let routes = routes.routes().into_axum_router().reset_fallback();
+    door::before(routes, site.clone())
+}
+
+/// Who makes a call: the door has said so.
+#[expect(clippy::result_large_err, reason = "what tonic wants to be told")]
+fn caller<T>(request: &tonic::Request<T>) -> Result<Caller, Status> {
+    let caller = request.extensions().get::<Caller>().cloned();
+    caller.ok_or_else(|| Status::internal("this method has no door"))
 }
 
 /// What the core answered, as a code and a text.

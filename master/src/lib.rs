@@ -4,6 +4,7 @@
 //! the doors. Entered through [`run`] with [`Flags`]. Invariant: nothing that a client or agent has
 //! been told about the registry is lost by a crash.
 
+mod access_flags;
 pub mod core;
 mod events;
 mod files;
@@ -13,11 +14,14 @@ mod health;
 mod http;
 mod metrics;
 mod operator;
+mod permission;
 pub mod registry;
 mod run;
 mod shell;
+mod visible;
 mod watchers;
 
+pub use access_flags::AccessFlags;
 pub use flags::{FlagError, Flags};
 pub use health::Health;
 pub use run::{RunEnv, RunError, run};

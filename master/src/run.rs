@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 
+use meseta_proto::transport::door::DoorError;
 use meseta_proto::transport::server::{self, CancellationToken};
+use meseta_proto::transport::tls;
 use tokio::net::TcpListener;
 use tokio::sync::{oneshot, watch};
 
@@ -18,6 +20,7 @@ use crate::files::Files;
 use crate::flags::{FlagError, Flags, Options};
 use crate::health::Health;
 use crate::http::Site;
+use crate::http::door::Pace;
 use crate::metrics::Metrics;
 use crate::registry::{self, Kind, OpenError};
 use crate::shell::{Clock, Service};
@@ -59,6 +62,8 @@ pub enum RunError {
         source: io::Error,
     },
     #[error(transparent)]
+    Door(#[from] DoorError),
+    #[error(transparent)]
     Registry(#[from] OpenError),
     #[error(
         "{address} is in use by another process: stop that one or give another --port (0 takes a \
@@ -78,6 +83,8 @@ pub enum RunError {
 /// Runs a master until `env.shutdown` completes.
 pub async fn run(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     let options = flags.options()?;
+    let (door, certificate) = flags.access.settings(flags.ip, flags.insecure).build()?;
+    let pace = Pace::new(options.rate_limits.as_ref());
     let kind = registry_kind(&flags)?;
     prepare_work_dir(&flags.work_dir)?;
     // The port first: a master that cannot listen must not count as a new epoch.
@@ -113,15 +120,29 @@ pub async fn run(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         flags: env.flags_view,
         metrics: Metrics::new(),
         files: Files::new(flags.external_log_file.clone()),
+        door,
+        pace,
         shutdown: shutdown.clone(),
     });
     let router = http::router(site.clone()).merge(grpc::router(&site).await);
     let core_shutdown = CancellationToken::new();
     let core_task = tokio::spawn(service.run(core_shutdown.clone()));
-    let serving = tokio::spawn(server::serve(
+    let scheme = if certificate.is_some() {
+        "https"
+    } else {
+        "http"
+    };
+    if let Some(certificate) = &certificate {
+        let watch = certificate
+            .clone()
+            .watch(tls::WATCH_INTERVAL, shutdown.clone());
+        tokio::spawn(watch);
+    }
+    let serving = tokio::spawn(server::serve_with(
         listener,
         router,
         server::Options::default(),
+        certificate,
         shutdown.clone(),
     ));
 
@@ -129,7 +150,7 @@ pub async fn run(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         ip if ip.is_unspecified() => SocketAddr::new(Ipv4Addr::LOCALHOST.into(), address.port()),
         _ => address,
     };
-    write_endpoint(&flags.work_dir, endpoint)?;
+    write_endpoint(&flags.work_dir, scheme, endpoint)?;
     tracing::info!(%address, "listening");
     if let Some(ready) = env.ready {
         // Whoever wanted to know may have left.
@@ -253,12 +274,12 @@ async fn listen(address: SocketAddr) -> Result<TcpListener, RunError> {
 }
 
 /// Says in the work directory where the master listens; the file is whole or not there.
-fn write_endpoint(work_dir: &Path, address: SocketAddr) -> Result<(), RunError> {
+fn write_endpoint(work_dir: &Path, scheme: &str, address: SocketAddr) -> Result<(), RunError> {
     let error = |source| RunError::WorkDir {
         path: work_dir.to_owned(),
         source,
     };
     let temporary = work_dir.join(".endpoint.tmp");
-    std::fs::write(&temporary, format!("http://{address}\n")).map_err(error)?;
+    std::fs::write(&temporary, format!("{scheme}://{address}\n")).map_err(error)?;
     std::fs::rename(&temporary, work_dir.join("endpoint")).map_err(error)
 }

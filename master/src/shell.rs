@@ -10,10 +10,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use meseta_access::{Action as Permission, Forbidden};
 use meseta_allocator::Explanation;
 use meseta_proto::meseta::v1::{MasterFrame, agent_frame};
 use meseta_proto::mesos::v1::offer::Operation;
 use meseta_proto::outbox::Outbox;
+use meseta_proto::transport::door::Caller;
 use meseta_resources::time::{Moment, Now};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
@@ -26,7 +28,9 @@ use crate::core::{
 };
 use crate::events::{Budget, EventSink, Overflow};
 use crate::operator::stream;
+use crate::permission;
 use crate::registry::Registry;
+use crate::visible;
 use crate::watchers::{Numbered, Watchers};
 
 /// Commands that wait for the core; above it callers wait.
@@ -60,11 +64,13 @@ enum Command {
         stream_id: String,
         call: Box<Subscribe>,
         events: EventSink,
+        caller: Caller,
     },
     Call {
         framework_id: String,
         stream_id: Option<String>,
         action: Box<Action>,
+        caller: Caller,
         answer: oneshot::Sender<Answer>,
     },
     Teardown {
@@ -84,6 +90,7 @@ enum Command {
     AgentConnected {
         connection: ConnectionId,
         frames: mpsc::Sender<MasterFrame>,
+        caller: Caller,
     },
     Snapshot(oneshot::Sender<Arc<Snapshot>>),
     Explain {
@@ -118,12 +125,14 @@ impl Handle {
         stream_id: String,
         call: Box<Subscribe>,
         events: EventSink,
+        caller: Caller,
     ) -> Result<(), Closed> {
         self.send(Command::Subscribe {
             connection,
             stream_id,
             call,
             events,
+            caller,
         })
         .await
     }
@@ -133,42 +142,81 @@ impl Handle {
         framework_id: String,
         stream_id: Option<String>,
         action: Box<Action>,
+        caller: Caller,
     ) -> Result<Answer, Closed> {
         let (answer, answered) = oneshot::channel();
         self.send(Command::Call {
             framework_id,
             stream_id,
             action,
+            caller,
             answer,
         })
         .await?;
         answered.await.map_err(|_| Closed)
     }
 
-    /// An operator's request; answered when it is durable.
-    pub(crate) async fn administer(&self, request: Request) -> Result<Answer, Closed> {
+    /// An operator's request, if he may make it; answered when it is durable.
+    pub(crate) async fn administer(
+        &self,
+        caller: &Caller,
+        request: Request,
+    ) -> Result<Answer, Closed> {
+        let (name, object) = permission::name(&request);
+        if let Err(forbidden) = permission::request(caller, &request) {
+            return Ok(refused(caller, name, &object, &forbidden));
+        }
         let (answer, answered) = oneshot::channel();
         let request = Box::new(request);
         self.send(Command::Administer { request, answer }).await?;
-        answered.await.map_err(|_| Closed)
+        let answer = answered.await.map_err(|_| Closed)?;
+        caller.audit(name, &object, answer.outcome());
+        Ok(answer)
     }
 
-    pub(crate) async fn teardown(&self, framework_id: String) -> Result<Answer, Closed> {
+    /// Ends a framework, if the caller may end those of its principal.
+    pub(crate) async fn teardown(
+        &self,
+        caller: &Caller,
+        framework_id: String,
+    ) -> Result<Answer, Closed> {
+        if !caller.approver.allows_everything() {
+            let snapshot = self.snapshot().await?;
+            let mut frameworks = snapshot.frameworks.iter();
+            let found = frameworks.find(|framework| framework.id.as_str() == framework_id);
+            let principal = found.and_then(|framework| framework.info.principal.clone());
+            // Who may end nobody's learns nothing of which there are.
+            let principal = Some(principal.unwrap_or_default());
+            if let Err(forbidden) =
+                caller.check(Permission::TeardownFramework, principal.as_deref())
+            {
+                return Ok(refused(caller, "TEARDOWN", &framework_id, &forbidden));
+            }
+        }
         let (answer, answered) = oneshot::channel();
         self.send(Command::Teardown {
-            framework_id,
+            framework_id: framework_id.clone(),
             answer,
         })
         .await?;
-        answered.await.map_err(|_| Closed)
+        let answer = answered.await.map_err(|_| Closed)?;
+        caller.audit("TEARDOWN", &framework_id, answer.outcome());
+        Ok(answer)
     }
 
+    /// Reserves and so on, if the caller may do that to all of the resources.
     pub(crate) async fn operate(
         &self,
+        caller: &Caller,
         agent_id: String,
         operation: Operation,
-        principal: Option<String>,
     ) -> Result<Answer, Closed> {
+        let name = permission::operation_name(&operation);
+        let object = agent_id.clone();
+        if let Err(forbidden) = permission::operation(caller, &operation) {
+            return Ok(refused(caller, name, &object, &forbidden));
+        }
+        let principal = caller.owned_principal();
         let (answer, answered) = oneshot::channel();
         self.send(Command::Operate {
             agent_id,
@@ -177,7 +225,9 @@ impl Handle {
             answer,
         })
         .await?;
-        answered.await.map_err(|_| Closed)
+        let answer = answered.await.map_err(|_| Closed)?;
+        caller.audit(name, &object, answer.outcome());
+        Ok(answer)
     }
 
     pub(crate) async fn scheduler_gone(&self, connection: ConnectionId) -> Result<(), Closed> {
@@ -189,9 +239,14 @@ impl Handle {
         &self,
         connection: ConnectionId,
         frames: mpsc::Sender<MasterFrame>,
+        caller: Caller,
     ) -> Result<(), Closed> {
-        self.send(Command::AgentConnected { connection, frames })
-            .await
+        self.send(Command::AgentConnected {
+            connection,
+            frames,
+            caller,
+        })
+        .await
     }
 
     pub(crate) async fn agent_frame(
@@ -212,14 +267,27 @@ impl Handle {
             .await
     }
 
-    /// Why somebody got no offer.
+    /// Why somebody whom the caller may see got no offer.
     pub(crate) async fn explain(
         &self,
+        caller: &Caller,
         question: Question,
     ) -> Result<Result<Vec<Explanation>, String>, Closed> {
         let (answer, answered) = oneshot::channel();
         self.send(Command::Explain { question, answer }).await?;
-        answered.await.map_err(|_| Closed)
+        let answer = answered.await.map_err(|_| Closed)?;
+        if caller.approver.allows_everything() {
+            return Ok(answer);
+        }
+        let seen = self.view(caller).await?;
+        Ok(answer.map(|mut explanations| {
+            explanations.retain(|one| {
+                let mut frameworks = seen.frameworks.iter();
+                frameworks.any(|framework| framework.id == one.framework)
+                    && seen.shows_role(&one.role)
+            });
+            explanations
+        }))
     }
 
     /// What happens from now on, or from the event numbered `after` if that is still known.
@@ -229,6 +297,13 @@ impl Handle {
         answered.await.map_err(|_| Closed)
     }
 
+    /// The state as far as the caller may see it.
+    pub(crate) async fn view(&self, caller: &Caller) -> Result<Arc<Snapshot>, Closed> {
+        let snapshot = self.snapshot().await?;
+        visible::to(snapshot, &caller.approver).await
+    }
+
+    /// The whole state, for the master's own use.
     pub(crate) async fn snapshot(&self) -> Result<Arc<Snapshot>, Closed> {
         let (sender, receiver) = oneshot::channel();
         self.send(Command::Snapshot(sender)).await?;
@@ -238,6 +313,13 @@ impl Handle {
     async fn send(&self, command: Command) -> Result<(), Closed> {
         self.commands.send(command).await.map_err(|_| Closed)
     }
+}
+
+/// What somebody hears who may not do what he wants.
+fn refused(caller: &Caller, name: &str, object: &str, forbidden: &Forbidden) -> Answer {
+    let text = forbidden.to_string();
+    caller.audit(name, object, &text);
+    Answer::Forbidden(text)
 }
 
 /// Where a visible effect goes.
@@ -381,18 +463,21 @@ impl Service {
                 stream_id,
                 call,
                 events,
+                caller,
             } => {
                 self.schedulers.insert(connection, events);
                 self.step(Input::Subscribe {
                     connection,
                     stream_id,
                     call,
+                    caller,
                 });
             }
             Command::Call {
                 framework_id,
                 stream_id,
                 action,
+                caller,
                 answer,
             } => {
                 let reply = self.await_reply(answer);
@@ -401,6 +486,7 @@ impl Service {
                     framework_id,
                     stream_id,
                     action,
+                    caller,
                 });
             }
             Command::Teardown {
@@ -431,7 +517,12 @@ impl Service {
                 let reply = self.await_reply(answer);
                 self.step(Input::Administer { reply, request });
             }
-            Command::AgentConnected { connection, frames } => {
+            Command::AgentConnected {
+                connection,
+                frames,
+                caller,
+            } => {
+                self.core.agent_connected(connection, caller);
                 self.agents.insert(connection, frames);
             }
             Command::Explain { question, answer } => {

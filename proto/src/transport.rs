@@ -1,9 +1,11 @@
-//! HTTP: one server and one client, for both daemons, the command line and the tests.
+//! HTTP, in the clear or over TLS: one server with its door and one client, for both daemons, the command line and the tests.
 //!
 //! Neither knows what is spoken over it: routes are the daemons', messages are in [`crate::media`].
 
 pub mod client;
+pub mod door;
 pub mod server;
+pub mod tls;
 
 #[cfg(test)]
 mod tests;

@@ -15,14 +15,21 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("meseta-isolators", &["meseta-resources"]),
     ("meseta-estimators", &["meseta-resources"]),
     ("meseta-allocator", &["meseta-resources"]),
-    ("meseta-proto", &["meseta-resources"]),
+    ("meseta-access", &[]),
+    ("meseta-proto", &["meseta-access", "meseta-resources"]),
     (
         "meseta-master",
-        &["meseta-allocator", "meseta-proto", "meseta-resources"],
+        &[
+            "meseta-access",
+            "meseta-allocator",
+            "meseta-proto",
+            "meseta-resources",
+        ],
     ),
     (
         "meseta-agent",
         &[
+            "meseta-access",
             "meseta-estimators",
             "meseta-isolators",
             "meseta-proto",
@@ -32,6 +39,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     (
         "meseta",
         &[
+            "meseta-access",
             "meseta-agent",
             "meseta-estimators",
             "meseta-master",
@@ -42,6 +50,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     (
         "meseta-tests",
         &[
+            "meseta-access",
             "meseta-allocator",
             "meseta-isolators",
             "meseta-proto",
@@ -51,7 +60,12 @@ const LAYERS: &[(&str, &[&str])] = &[
 ];
 
 /// Crates that decide and never act: nothing that speaks to a kernel, a network or a clock.
-const PURE: &[&str] = &["meseta-resources", "meseta-estimators", "meseta-allocator"];
+const PURE: &[&str] = &[
+    "meseta-resources",
+    "meseta-access",
+    "meseta-estimators",
+    "meseta-allocator",
+];
 const IMPURE_DEPENDENCIES: &[&str] = &[
     "tokio",
     "hyper",

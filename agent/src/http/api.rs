@@ -9,19 +9,25 @@ use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::agent as api;
 use meseta_proto::mesos::v1::agent::call::Type;
 use meseta_proto::mesos::v1::agent::response::Type as Answer;
+use meseta_proto::transport::door::Caller;
 
 use super::resource_statistics;
 use super::state::VERSION;
 use super::statistics::{container_status, sampled, value};
 use super::{Reply, Surface, body, containers, files};
 use crate::core::{Executor, ExecutorKind, Framework, Snapshot};
+use crate::permission;
 
 /// Answers one call.
-pub(super) async fn call(surface: &Arc<Surface>, request: Request<Body>) -> Result<Reply, Reply> {
+pub(super) async fn call(
+    surface: &Arc<Surface>,
+    caller: &Caller,
+    request: Request<Body>,
+) -> Result<Reply, Reply> {
     let refuse = |error: media::Error| Reply::text(error.status(), &error.to_string());
     let streams = request.headers().get(http::header::CONTENT_TYPE);
     if streams.is_some_and(|kind| kind == MediaType::RecordIo.as_str()) {
-        return containers::attach_input(surface, request).await;
+        return containers::attach_input(surface, caller, request).await;
     }
     let content_type = media::content_type(request.headers(), &MediaType::MESSAGES);
     let content_type = content_type.map_err(refuse)?;
@@ -29,15 +35,23 @@ pub(super) async fn call(surface: &Arc<Surface>, request: Request<Body>) -> Resu
     let bytes = body(request).await?;
     let call: api::Call = media::decode(content_type, &bytes)
         .map_err(|error| Reply::text(StatusCode::BAD_REQUEST, &error.to_string()))?;
+    permission::check(caller, permission::call(call.r#type()))?;
     match call.r#type() {
         Type::LaunchNestedContainerSession => {
-            return containers::session(surface, &headers, call).await;
+            return containers::session(surface, caller, &headers, call).await;
         }
-        Type::AttachContainerOutput => return Err(containers::attach_output()),
+        Type::AttachContainerOutput => {
+            let id = call
+                .attach_container_output
+                .map(|attach| attach.container_id);
+            containers::authorize(surface, caller, Type::AttachContainerOutput, id.as_ref())
+                .await?;
+            return Err(containers::attach_output());
+        }
         _ => {}
     }
     let accept = media::accept(&headers).map_err(refuse)?;
-    let Some(response) = answer(surface, call).await? else {
+    let Some(response) = answer(surface, caller, call).await? else {
         return Ok(Reply::empty(StatusCode::OK));
     };
     if accept == MediaType::Json {
@@ -94,7 +108,11 @@ fn invalid(what: &str) -> Reply {
 }
 
 /// The answer to a call, if there is more to say than that it was done.
-async fn answer(surface: &Arc<Surface>, call: api::Call) -> Result<Option<api::Response>, Reply> {
+async fn answer(
+    surface: &Arc<Surface>,
+    caller: &Caller,
+    call: api::Call,
+) -> Result<Option<api::Response>, Reply> {
     let kind = call.r#type.and_then(|kind| Type::try_from(kind).ok());
     let Some(kind) = kind.filter(|kind| *kind != Type::Unknown) else {
         return Err(invalid("Expecting 'type' to be present"));
@@ -120,13 +138,13 @@ async fn answer(surface: &Arc<Surface>, call: api::Call) -> Result<Option<api::R
         Type::ListFiles => {
             let path = call.list_files.map(|list| list.path);
             let path = path.ok_or_else(|| invalid("Expecting 'list_files' to be present"))?;
-            response.list_files = Some(files::list_for_api(surface, path).await?);
+            response.list_files = Some(files::list_for_api(surface, caller, path).await?);
             Answer::ListFiles
         }
         Type::ReadFile => {
             let read = call.read_file;
             let read = read.ok_or_else(|| invalid("Expecting 'read_file' to be present"))?;
-            response.read_file = Some(files::read_for_api(surface, read).await?);
+            response.read_file = Some(files::read_for_api(surface, caller, read).await?);
             Answer::ReadFile
         }
         Type::GetState
@@ -137,7 +155,7 @@ async fn answer(surface: &Arc<Surface>, call: api::Call) -> Result<Option<api::R
         | Type::GetAgent
         | Type::GetOperations
         | Type::GetResourceProviders => {
-            let snapshot = surface.snapshot().await?;
+            let snapshot = surface.view(caller).await?;
             from_snapshot(surface, &snapshot, kind, &mut response)
         }
         Type::LaunchContainer
@@ -148,7 +166,7 @@ async fn answer(surface: &Arc<Surface>, call: api::Call) -> Result<Option<api::R
         | Type::KillNestedContainer
         | Type::RemoveContainer
         | Type::RemoveNestedContainer => {
-            match containers::answer(surface, call, &mut response).await? {
+            match containers::answer(surface, caller, call, &mut response).await? {
                 Some(answer) => answer,
                 None => return Ok(None),
             }

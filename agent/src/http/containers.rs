@@ -7,6 +7,7 @@ use bytes::Bytes;
 use http::header::ACCEPT;
 use http::{HeaderMap, Request, StatusCode};
 use http_body_util::BodyExt as _;
+use meseta_access::Action;
 use meseta_proto::media::{self, Accept, MESSAGE_ACCEPT, MESSAGE_CONTENT_TYPE, MediaType};
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::agent as api;
@@ -14,6 +15,7 @@ use meseta_proto::mesos::v1::agent::call::Type;
 use meseta_proto::mesos::v1::agent::process_io;
 use meseta_proto::mesos::v1::agent::response::Type as Answer;
 use meseta_proto::recordio::Decoder;
+use meseta_proto::transport::door::Caller;
 use meseta_proto::transport::server::stream_body;
 use meseta_resources::ContainerId;
 use tokio::sync::mpsc;
@@ -21,6 +23,7 @@ use tokio::sync::mpsc;
 use super::{Reply, Surface};
 use crate::checkpoint::nested_id;
 use crate::core::{Executor, LaunchPlan, Snapshot, Subject, Task};
+use crate::permission;
 use crate::shell::containerizer::Containerizer;
 use crate::shell::nested::{NestedError, Stream};
 
@@ -185,9 +188,73 @@ fn find<'a>(
     None
 }
 
+/// Whether somebody may do this to a container: by the user that what is around it runs as. Changes are
+/// put on record.
+pub(super) async fn authorize(
+    surface: &Surface,
+    caller: &Caller,
+    kind: Type,
+    id: Option<&pb::ContainerId>,
+) -> Result<(), Reply> {
+    let (nested, alone) = permission::container(kind);
+    let verdict = if caller.approver.allows_everything() {
+        Ok(())
+    } else {
+        let snapshot = surface.snapshot().await?;
+        let user = id.and_then(|id| user_around(&snapshot, id));
+        let action = match id {
+            Some(id) if id.parent.is_none() && user.is_none() => alone,
+            _ => nested,
+        };
+        caller.check(action, user.as_deref())
+    };
+    let object = id.map_or("", |id| id.value.as_str());
+    if kind != Type::WaitContainer {
+        let outcome = verdict.as_ref().err().map(ToString::to_string);
+        caller.audit(
+            kind.as_str_name(),
+            object,
+            outcome.as_deref().unwrap_or("allowed"),
+        );
+    }
+    verdict.map_err(|forbidden| permission::refused(&forbidden))
+}
+
+/// The user of the executor around a container, whichever of its containers that is.
+fn user_around(snapshot: &Snapshot, id: &pb::ContainerId) -> Option<String> {
+    let mut id = id;
+    loop {
+        if let Some((executor, task)) = own_id(id).and_then(|own| find(snapshot, &own)) {
+            return Some(task.map_or(&executor.user, |task| &task.user).clone());
+        }
+        id = id.parent.as_deref()?;
+    }
+}
+
+/// Whether somebody may run a command as its user, below an executor of that one.
+fn authorize_launch(
+    caller: &Caller,
+    snapshot: &Snapshot,
+    (as_user, under_parent): (Action, Action),
+    plan: &LaunchPlan,
+    parent: &ContainerId,
+    wanted: &Wanted,
+) -> Result<(), Reply> {
+    let around = find(snapshot, parent);
+    let outer = around.map(|(executor, task)| task.map_or(&executor.user, |task| &task.user));
+    let verdict = caller
+        .check(under_parent, outer.map(String::as_str))
+        .and_then(|()| caller.check(as_user, Some(&plan.user)));
+    let outcome = verdict.as_ref().err().map(ToString::to_string);
+    let outcome = outcome.as_deref().unwrap_or("allowed");
+    caller.audit(under_parent.key(), &wanted.id.value, outcome);
+    verdict.map_err(|forbidden| permission::refused(&forbidden))
+}
+
 /// LAUNCH_CONTAINER, WAIT_CONTAINER, KILL_CONTAINER, REMOVE_CONTAINER and their older names.
 pub(super) async fn answer(
     surface: &Arc<Surface>,
+    caller: &Caller,
     call: api::Call,
     response: &mut api::Response,
 ) -> Result<Option<Answer>, Reply> {
@@ -199,7 +266,12 @@ pub(super) async fn answer(
         Type::LaunchContainer | Type::LaunchNestedContainer => {
             let wanted = wanted(call).ok_or_else(missing)?;
             let snapshot = surface.snapshot().await?;
-            let (plan, _) = plan_of(&snapshot, &wanted, false)?;
+            let (plan, parent) = plan_of(&snapshot, &wanted, false)?;
+            let actions = (
+                Action::LaunchNestedContainerAsUser,
+                Action::LaunchNestedContainerUnderParent,
+            );
+            authorize_launch(caller, &snapshot, actions, &plan, &parent, &wanted)?;
             let launched = nested.launch(containerizer, plan).await;
             launched.map_err(|error| refuse(&wanted.id, &error))?;
             Ok(None)
@@ -209,6 +281,7 @@ pub(super) async fn answer(
             let id = call.wait_container.map(|wait| wait.container_id);
             let id = id.or(call.wait_nested_container.map(|wait| wait.container_id));
             let id = id.ok_or_else(missing)?;
+            authorize(surface, caller, Type::WaitContainer, Some(&id)).await?;
             let ended = nested.wait(&checked(&id)?).await;
             let exit_status = ended.map_err(|error| refuse(&id, &error))?;
             if is_new {
@@ -231,6 +304,7 @@ pub(super) async fn answer(
                 .kill_container
                 .map(|kill| (kill.container_id, kill.signal));
             let (id, signal) = kill.or(older).ok_or_else(missing)?;
+            authorize(surface, caller, Type::KillContainer, Some(&id)).await?;
             let signal = signal.unwrap_or(SIGKILL);
             let killed = nested.kill(containerizer, &checked(&id)?, signal).await;
             killed.map_err(|error| refuse(&id, &error))?;
@@ -241,6 +315,7 @@ pub(super) async fn answer(
             let older = older.map(|remove| remove.container_id);
             let id = call.remove_container.map(|remove| remove.container_id);
             let id = id.or(older).ok_or_else(missing)?;
+            authorize(surface, caller, Type::RemoveContainer, Some(&id)).await?;
             let removed = nested.remove(&checked(&id)?).await;
             removed.map_err(|error| refuse(&id, &error))?;
             Ok(None)
@@ -269,6 +344,7 @@ fn stream_types(headers: &HeaderMap) -> Result<(&'static str, MediaType), Reply>
 /// LAUNCH_NESTED_CONTAINER_SESSION: a command in a container that lives, as long as somebody reads.
 pub(super) async fn session(
     surface: &Arc<Surface>,
+    caller: &Caller,
     headers: &HeaderMap,
     call: api::Call,
 ) -> Result<Reply, Reply> {
@@ -278,6 +354,11 @@ pub(super) async fn session(
     })?;
     let snapshot = surface.snapshot().await?;
     let (plan, parent) = plan_of(&snapshot, &wanted, true)?;
+    let actions = (
+        Action::LaunchNestedContainerSessionAsUser,
+        Action::LaunchNestedContainerSessionUnderParent,
+    );
+    authorize_launch(caller, &snapshot, actions, &plan, &parent, &wanted)?;
     let containerizer = containerizer(surface)?.clone();
     let id = plan.container().clone();
     let pieces = surface.nested.session(&containerizer, plan, &parent).await;
@@ -326,6 +407,7 @@ fn data(stream: Stream, bytes: &Bytes) -> api::ProcessIo {
 /// ATTACH_CONTAINER_INPUT: a stream of records; the first names the container.
 pub(super) async fn attach_input(
     surface: &Arc<Surface>,
+    caller: &Caller,
     request: Request<Body>,
 ) -> Result<Reply, Reply> {
     let headers = request.headers();
@@ -355,6 +437,7 @@ pub(super) async fn attach_input(
             match (&container, input.container_id, input.process_io) {
                 (None, Some(id), _) => {
                     let own = checked(&id)?;
+                    authorize(surface, caller, Type::AttachContainerInput, Some(&id)).await?;
                     let has = surface.nested.has_input(&own).await;
                     if !has.map_err(|error| refuse(&id, &error))? {
                         return Err(attach_output());

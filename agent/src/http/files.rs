@@ -3,13 +3,18 @@
 use std::sync::Arc;
 
 use http::StatusCode;
+use meseta_access::Action;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::agent as api;
+use meseta_proto::transport::door::Caller;
 use meseta_proto::transport::server::{CancellationToken, stream_body};
+use meseta_resources::{ExecutorId, FrameworkId};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::{Query, Reply, Surface};
+use crate::core::Snapshot;
+use crate::permission;
 use crate::sandbox_files::{Entry, FilesError, Sandboxes};
 
 /// A download is read and sent in pieces of this size, a few at a time.
@@ -35,16 +40,43 @@ impl From<FilesError> for Reply {
     }
 }
 
+/// Reads from the sandbox that `path` is in, if the caller may read those of whom it is.
 async fn on_disk<T: Send + 'static>(
     surface: &Arc<Surface>,
+    caller: &Caller,
+    path: &str,
     work: impl FnOnce(Sandboxes) -> Result<T, FilesError> + Send + 'static,
 ) -> Result<T, Reply> {
-    let agent = surface.snapshot().await?.agent_id.clone();
-    let sandboxes = Sandboxes::new(surface.layout.clone(), agent);
+    let snapshot = surface.snapshot().await?;
+    let sandboxes = Sandboxes::new(surface.layout.clone(), snapshot.agent_id.clone());
+    if !caller.approver.allows_everything() {
+        let owner = sandboxes.owner(path);
+        let user =
+            owner.and_then(|(framework, executor)| user_of(&snapshot, &framework, &executor));
+        caller
+            .check(Action::AccessSandbox, user.as_deref())
+            .map_err(|forbidden| permission::refused(&forbidden))?;
+    }
     match tokio::task::spawn_blocking(move || work(sandboxes)).await {
         Ok(done) => done.map_err(Reply::from),
         Err(_) => Err(Reply::text(StatusCode::INTERNAL_SERVER_ERROR, "Failed.\n")),
     }
+}
+
+/// As whom an executor runs or ran, as long as that is remembered.
+fn user_of(snapshot: &Snapshot, framework: &FrameworkId, executor: &ExecutorId) -> Option<String> {
+    let over = snapshot.completed_frameworks.iter();
+    let found = snapshot.frameworks.get(framework);
+    let found = found.or_else(|| over.rev().find(|one| one.id == *framework))?;
+    let live = found.executors.get(executor);
+    let ended = || {
+        found
+            .completed
+            .iter()
+            .rev()
+            .find(|one| one.key.executor == *executor)
+    };
+    Some(live.or_else(ended)?.user.clone())
 }
 
 fn path_of(query: &Query) -> Result<String, Reply> {
@@ -58,9 +90,16 @@ fn bad(text: &str) -> Reply {
 }
 
 /// `/files/browse`.
-pub(super) async fn browse(surface: &Arc<Surface>, query: &Query) -> Result<Reply, Reply> {
+pub(super) async fn browse(
+    surface: &Arc<Surface>,
+    caller: &Caller,
+    query: &Query,
+) -> Result<Reply, Reply> {
     let path = path_of(query)?;
-    let entries = on_disk(surface, move |sandboxes| sandboxes.list(&path)).await?;
+    let entries = on_disk(surface, caller, &path.clone(), move |sandboxes| {
+        sandboxes.list(&path)
+    })
+    .await?;
     Ok(Reply::json(&entries.iter().map(entry_value).collect()))
 }
 
@@ -77,7 +116,11 @@ fn entry_value(entry: &Entry) -> Value {
 }
 
 /// `/files/read`.
-pub(super) async fn read(surface: &Arc<Surface>, query: &Query) -> Result<Reply, Reply> {
+pub(super) async fn read(
+    surface: &Arc<Surface>,
+    caller: &Caller,
+    query: &Query,
+) -> Result<Reply, Reply> {
     let path = path_of(query)?;
     let offset = number(query, "offset")?.unwrap_or(-1);
     let length = number(query, "length")?.filter(|length| *length != -1);
@@ -89,10 +132,15 @@ pub(super) async fn read(surface: &Arc<Surface>, query: &Query) -> Result<Reply,
     }
     let length = length.and_then(|length| u64::try_from(length).ok());
     let from = u64::try_from(offset).ok();
-    let (size, data) = on_disk(surface, move |sandboxes| match from {
-        Some(from) => sandboxes.read(&path, from, length),
-        None => sandboxes.read(&path, 0, Some(0)),
-    })
+    let (size, data) = on_disk(
+        surface,
+        caller,
+        &path.clone(),
+        move |sandboxes| match from {
+            Some(from) => sandboxes.read(&path, from, length),
+            None => sandboxes.read(&path, 0, Some(0)),
+        },
+    )
     .await?;
     let offset = from.unwrap_or(size);
     let data = String::from_utf8_lossy(&data);
@@ -111,11 +159,18 @@ fn number(query: &Query, name: &str) -> Result<Option<i64>, Reply> {
 }
 
 /// `/files/download`.
-pub(super) async fn download(surface: &Arc<Surface>, query: &Query) -> Result<Reply, Reply> {
+pub(super) async fn download(
+    surface: &Arc<Surface>,
+    caller: &Caller,
+    query: &Query,
+) -> Result<Reply, Reply> {
     use std::os::unix::fs::FileExt as _;
     let path = path_of(query)?;
     let name = path.rsplit('/').next().unwrap_or_default().to_owned();
-    let (file, size) = on_disk(surface, move |sandboxes| sandboxes.open(&path)).await?;
+    let (file, size) = on_disk(surface, caller, &path.clone(), move |sandboxes| {
+        sandboxes.open(&path)
+    })
+    .await?;
     let (pieces, body) = mpsc::channel(PIECES_AHEAD);
     tokio::task::spawn_blocking(move || {
         let mut at = 0;
@@ -160,9 +215,13 @@ pub(super) async fn debug(surface: &Arc<Surface>) -> Result<Reply, Reply> {
 /// LIST_FILES.
 pub(super) async fn list_for_api(
     surface: &Arc<Surface>,
+    caller: &Caller,
     path: String,
 ) -> Result<api::response::ListFiles, Reply> {
-    let entries = on_disk(surface, move |sandboxes| sandboxes.list(&path)).await?;
+    let entries = on_disk(surface, caller, &path.clone(), move |sandboxes| {
+        sandboxes.list(&path)
+    })
+    .await?;
     let info = |entry: &Entry| pb::FileInfo {
         path: entry.path.clone(),
         nlink: i32::try_from(entry.links).ok(),
@@ -182,9 +241,10 @@ pub(super) async fn list_for_api(
 /// READ_FILE.
 pub(super) async fn read_for_api(
     surface: &Arc<Surface>,
+    caller: &Caller,
     read: api::call::ReadFile,
 ) -> Result<api::response::ReadFile, Reply> {
-    let (size, data) = on_disk(surface, move |sandboxes| {
+    let (size, data) = on_disk(surface, caller, &read.path.clone(), move |sandboxes| {
         sandboxes.read(&read.path, read.offset, read.length)
     })
     .await?;

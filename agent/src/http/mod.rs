@@ -25,10 +25,14 @@ use axum::body::Body;
 use axum::extract::State;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use meseta_access::Action;
+use meseta_proto::transport::door::{Caller, Door};
+use meseta_proto::transport::server::Peer;
 
 use crate::checkpoint::Layout;
 use crate::core::{self, Snapshot};
 use crate::metrics::Metrics;
+use crate::permission;
 use crate::run::CancellationToken;
 use crate::shell::CoreHandle;
 use crate::shell::containerizer::Containerizer;
@@ -85,9 +89,17 @@ pub(crate) struct Surface {
     pub(crate) plugin_failures: crate::oversubscription::Failures,
     /// For `/metrics`.
     pub(crate) metrics: Metrics,
+    /// Lets in who may come.
+    pub(crate) door: Door,
 }
 
 impl Surface {
+    /// The core as far as somebody may see it; see [`Surface::snapshot`].
+    pub(crate) async fn view(&self, caller: &Caller) -> Result<Arc<Snapshot>, Reply> {
+        let snapshot = self.snapshot().await?;
+        Ok(permission::reduced(snapshot, &caller.approver))
+    }
+
     /// The core as it is, unless the agent is still recovering or already ending.
     pub(crate) async fn snapshot(&self) -> Result<Arc<Snapshot>, Reply> {
         if !self.recovered.load(Ordering::Acquire) {
@@ -113,9 +125,83 @@ pub(crate) fn router(surface: Arc<Surface>) -> Router {
 async fn dispatch(State(surface): State<Arc<Surface>>, request: Request<Body>) -> Response<Body> {
     let query = Query::parse(request.uri().query().unwrap_or_default());
     let path = request.uri().path().to_owned();
-    let reply = answer(&surface, &path, &query, request).await;
+    if is_disabled(&surface, &path) {
+        let text = format!("Endpoint '{path}' is disabled");
+        return Reply::text(StatusCode::FORBIDDEN, &text).into_response(&query);
+    }
+    let Some(route) = Route::find(&path) else {
+        return Reply::not_found().into_response(&query);
+    };
+    let peer = request.extensions().get::<Peer>();
+    let realm = permission::realm(route);
+    let caller = match surface.door.enter(realm, request.headers(), peer).await {
+        Ok(caller) => caller,
+        Err(turned) => return turned.response(),
+    };
+    let reply = match permission::check(&caller, permission::route(route)) {
+        Ok(()) => answer(&surface, &caller, route, &query, request).await,
+        Err(refusal) => Err(refusal),
+    };
     let reply = reply.unwrap_or_else(|refusal| refusal);
     reply.into_response(&query)
+}
+
+/// Firewall rules name a path with the process or without.
+fn is_disabled(surface: &Surface, path: &str) -> bool {
+    let bare = path.strip_prefix("/slave(1)").unwrap_or(path);
+    surface.door.is_disabled(bare) || surface.door.is_disabled(&format!("/slave(1){bare}"))
+}
+
+/// What is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Route {
+    Health,
+    Version,
+    Flags,
+    State,
+    Statistics,
+    Containers,
+    Metrics,
+    MetricsSnapshot,
+    Browse,
+    Read,
+    Download,
+    Debug,
+    Operator,
+    Executor,
+    Libprocess,
+}
+
+/// Where it is.
+pub(crate) const ROUTES: &[(&str, Route)] = &[
+    ("/health", Route::Health),
+    ("/version", Route::Version),
+    ("/flags", Route::Flags),
+    ("/state", Route::State),
+    ("/monitor/statistics", Route::Statistics),
+    ("/containers", Route::Containers),
+    ("/metrics", Route::Metrics),
+    ("/metrics/snapshot", Route::MetricsSnapshot),
+    ("/files/browse", Route::Browse),
+    ("/files/read", Route::Read),
+    ("/files/download", Route::Download),
+    ("/files/debug", Route::Debug),
+    ("/api/v1", Route::Operator),
+    ("/api/v1/executor", Route::Executor),
+];
+
+impl Route {
+    fn find(path: &str) -> Option<Self> {
+        if path.contains("/..") {
+            return None;
+        }
+        let path = route(path);
+        if path.starts_with("/mesos.internal.") {
+            return Some(Self::Libprocess);
+        }
+        let found = ROUTES.iter().find(|(known, _)| *known == path);
+        found.map(|(_, route)| *route)
+    }
 }
 
 /// The path without what names the process, as libprocess routes it.
@@ -133,50 +219,51 @@ fn route(path: &str) -> &str {
 
 async fn answer(
     surface: &Arc<Surface>,
-    path: &str,
+    caller: &Caller,
+    route: Route,
     query: &Query,
     request: Request<Body>,
 ) -> Result<Reply, Reply> {
-    if path.contains("/..") {
-        return Err(Reply::not_found());
-    }
-    match route(path) {
-        "/health" => Ok(Reply::empty(StatusCode::OK)),
-        "/version" => Ok(Reply::json(&state::version())),
-        "/flags" => Ok(Reply::json(&state::flags(surface))),
-        "/state" => {
-            let snapshot = surface.snapshot().await?;
-            Ok(Reply::json(&state::state(surface, &snapshot)))
+    match route {
+        Route::Health => Ok(Reply::empty(StatusCode::OK)),
+        Route::Version => Ok(Reply::json(&state::version())),
+        Route::Flags => Ok(Reply::json(&state::flags(surface))),
+        Route::State => {
+            let snapshot = surface.view(caller).await?;
+            let mut state = state::state(surface, &snapshot);
+            if caller.check(Action::ViewFlags, None).is_err() {
+                state.as_object_mut().map(|state| state.remove("flags"));
+            }
+            Ok(Reply::json(&state))
         }
-        "/monitor/statistics" => {
-            let snapshot = surface.snapshot().await?;
+        Route::Statistics => {
+            let snapshot = surface.view(caller).await?;
             Ok(Reply::json(&statistics::statistics(surface, &snapshot)))
         }
-        "/containers" => {
-            let snapshot = surface.snapshot().await?;
+        Route::Containers => {
+            let snapshot = surface.view(caller).await?;
             Ok(Reply::json(&statistics::containers(
                 surface, &snapshot, query,
             )))
         }
-        "/metrics" => Ok(Reply::prometheus(surface.metrics.text(surface).await)),
-        "/metrics/snapshot" => Ok(Reply::json(&crate::metrics::mesos_keys(surface).await)),
-        "/files/browse" => files::browse(surface, query).await,
-        "/files/read" => files::read(surface, query).await,
-        "/files/download" => files::download(surface, query).await,
-        "/files/debug" => files::debug(surface).await,
-        "/api/v1" => {
+        Route::Metrics => Ok(Reply::prometheus(surface.metrics.text(surface).await)),
+        Route::MetricsSnapshot => Ok(Reply::json(&crate::metrics::mesos_keys(surface).await)),
+        Route::Browse => files::browse(surface, caller, query).await,
+        Route::Read => files::read(surface, caller, query).await,
+        Route::Download => files::download(surface, caller, query).await,
+        Route::Debug => files::debug(surface).await,
+        Route::Operator => {
             expect_post(request.method())?;
-            api::call(surface, request).await
+            api::call(surface, caller, request).await
         }
-        "/api/v1/executor" => {
+        Route::Executor => {
             expect_post(request.method())?;
             executor::call(surface, request).await
         }
-        path if path.starts_with("/mesos.internal.") => Err(Reply::text(
+        Route::Libprocess => Err(Reply::text(
             StatusCode::NOT_IMPLEMENTED,
             "This agent speaks to its master over gRPC; frameworks use /api/v1/scheduler of the master",
         )),
-        _ => Err(Reply::not_found()),
     }
 }
 

@@ -20,9 +20,9 @@ pub enum RunError {
     /// `--master` makes no sense.
     #[error(transparent)]
     Master(#[from] MasterAddressError),
-    /// Listening there would open the node to the network.
-    #[error("--ip={0} is not loopback: give --insecure to listen there without authentication")]
-    Insecure(std::net::IpAddr),
+    /// The node would stand open, or what is to shut it cannot be used.
+    #[error(transparent)]
+    Door(#[from] meseta_proto::transport::door::DoorError),
     /// Nobody may listen there.
     #[error(
         "failed to listen on {address}: is another agent running? (--port=0 takes a free port)"

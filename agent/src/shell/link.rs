@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use meseta_proto::meseta::v1 as protocol;
 use meseta_proto::meseta::v1::agent_registry_client::AgentRegistryClient;
+use meseta_proto::transport::client;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_stream::wrappers::ReceiverStream;
@@ -16,6 +17,7 @@ use tonic::transport::Endpoint;
 use tracing::{debug, info};
 
 use super::writer::chain;
+use crate::access_flags::Identity;
 use crate::core::{Input, LinkId};
 
 /// Frames on their way to the master: at a registration, one for each task with an update to tell.
@@ -76,6 +78,7 @@ impl MasterAddress {
                     .map_err(|error| format!("{}: {error}", path.display()))?;
                 let text = text.trim();
                 let text = text.strip_prefix("http://").unwrap_or(text);
+                let text = text.strip_prefix("https://").unwrap_or(text);
                 check_host_port(text)
                     .then(|| text.to_owned())
                     .ok_or_else(|| format!("{} does not hold host:port", path.display()))
@@ -102,6 +105,7 @@ fn check_host_port(text: &str) -> bool {
 #[derive(Debug)]
 pub(crate) struct Links {
     master: MasterAddress,
+    identity: Identity,
     inputs: mpsc::Sender<Input>,
     current: Option<Current>,
 }
@@ -114,9 +118,14 @@ struct Current {
 }
 
 impl Links {
-    pub(crate) fn new(master: MasterAddress, inputs: mpsc::Sender<Input>) -> Self {
+    pub(crate) fn new(
+        master: MasterAddress,
+        identity: Identity,
+        inputs: mpsc::Sender<Input>,
+    ) -> Self {
         Self {
             master,
+            identity,
             inputs,
             current: None,
         }
@@ -129,6 +138,7 @@ impl Links {
         let attempt = Attempt {
             link,
             master: self.master.clone(),
+            identity: self.identity.clone(),
             inputs: self.inputs.clone(),
         };
         let task = tokio::spawn(attempt.run(queue));
@@ -181,6 +191,7 @@ impl Drop for Links {
 struct Attempt {
     link: LinkId,
     master: MasterAddress,
+    identity: Identity,
     inputs: mpsc::Sender<Input>,
 }
 
@@ -197,17 +208,30 @@ impl Attempt {
     async fn speak(&self, queue: mpsc::Receiver<protocol::AgentFrame>) -> Result<(), String> {
         let address = self.master.resolve()?;
         debug!(master = address, "connecting to the master");
-        let endpoint = Endpoint::from_shared(format!("http://{address}"))
+        let scheme = if self.identity.is_encrypted() {
+            "https"
+        } else {
+            "http"
+        };
+        let endpoint = Endpoint::from_shared(format!("{scheme}://{address}"))
             .map_err(|error| format!("{address}: {}", chain(&error)))?
             .connect_timeout(CONNECT_TIMEOUT)
             .tcp_nodelay(true)
             .http2_keep_alive_interval(KEEP_ALIVE)
             .keep_alive_timeout(KEEP_ALIVE)
             .keep_alive_while_idle(true);
-        let channel = endpoint
-            .connect()
-            .await
-            .map_err(|error| format!("{address}: {}", chain(&error)))?;
+        // Read anew for each attempt, so that new certificates and secrets need no restart.
+        let own = |error: &dyn std::error::Error| format!("{address}: {}", chain(error));
+        let encryption = self.identity.encryption().map_err(|error| own(&error))?;
+        let authorization = self.identity.header().map_err(|error| own(&error))?;
+        let channel = match encryption {
+            None => endpoint.connect().await,
+            Some(config) => {
+                let connector = client::connector(config, CONNECT_TIMEOUT);
+                endpoint.connect_with_connector(connector).await
+            }
+        };
+        let channel = channel.map_err(|error| own(&error))?;
         info!(master = address, "connected to the master");
         let link = self.link;
         if self.inputs.send(Input::LinkUp { link }).await.is_err() {
@@ -217,7 +241,15 @@ impl Attempt {
             .max_decoding_message_size(FRAME_BYTES_MAX)
             .max_encoding_message_size(FRAME_BYTES_MAX);
         let refused = |status: tonic::Status| format!("{address}: {}", status_text(&status));
-        let response = client.connect(ReceiverStream::new(queue)).await;
+        let mut request = tonic::Request::new(ReceiverStream::new(queue));
+        if let Some(authorization) = authorization {
+            let value = authorization.parse();
+            let mut value: tonic::metadata::MetadataValue<_> =
+                value.map_err(|_| "--credential: it cannot be put in a header".to_owned())?;
+            value.set_sensitive(true);
+            request.metadata_mut().insert("authorization", value);
+        }
+        let response = client.connect(request).await;
         let mut frames = response.map_err(refused)?.into_inner();
         while let Some(frame) = frames.message().await.map_err(refused)? {
             let frame = Box::new(frame);

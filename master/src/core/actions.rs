@@ -9,23 +9,37 @@ use meseta_allocator::InverseAnswer;
 use meseta_proto::meseta::v1::{self as meseta, master_frame};
 use meseta_proto::mesos::v1::scheduler::call;
 use meseta_proto::mesos::v1::{self};
+use meseta_proto::transport::door::Caller;
 use meseta_resources::{AgentId, FrameworkId, Role, TaskId};
 
-use super::MasterCore;
 use super::agent::KILLS_WAITING_MAX;
 use super::call::{Action, UUID_BYTES};
 use super::framework::Link;
 use super::io::Answer;
 use super::task::is_terminal;
+use super::{MasterCore, authorization};
 
 impl MasterCore {
-    pub(super) fn call(&mut self, framework: &str, stream: Option<&str>, action: Action) -> Answer {
+    pub(super) fn call(
+        &mut self,
+        framework: &str,
+        stream: Option<&str>,
+        action: Action,
+        caller: &Caller,
+    ) -> Answer {
         let known = FrameworkId::new(framework)
             .ok()
             .filter(|id| self.frameworks.contains_key(id));
         let Some(id) = known else {
             return Answer::BadRequest("Framework cannot be found".to_owned());
         };
+        if let Some(refusal) = self
+            .frameworks
+            .get(&id)
+            .and_then(|framework| authorization::is_not_its_own(&framework.terms.info, caller))
+        {
+            return Answer::BadRequest(refusal);
+        }
         let link = self.frameworks.get(&id).map(|framework| &framework.link);
         let Some(Link::Subscribed { stream_id, .. }) = link else {
             return Answer::Forbidden("Framework is not subscribed".to_owned());
@@ -46,10 +60,13 @@ impl MasterCore {
             }
             Some(_) => {}
         }
-        self.act(&id, action)
+        if matches!(action, Action::Teardown) {
+            caller.audit("TEARDOWN", id.as_str(), "accepted");
+        }
+        self.act(&id, action, caller)
     }
 
-    fn act(&mut self, id: &FrameworkId, action: Action) -> Answer {
+    fn act(&mut self, id: &FrameworkId, action: Action, caller: &Caller) -> Answer {
         self.counters.call(name(&action));
         match action {
             Action::Teardown => {
@@ -82,7 +99,7 @@ impl MasterCore {
             Action::Reconcile(call) => self.reconcile(id, call),
             Action::ReconcileOperations(call) => self.reconcile_operations(id, &call),
             Action::Message(call) => self.message(id, call),
-            Action::UpdateFramework(call) => self.update_framework(id, *call),
+            Action::UpdateFramework(call) => self.update_framework(id, *call, caller),
             Action::Unknown => Answer::NotImplemented(String::new()),
         }
     }

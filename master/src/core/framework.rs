@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use meseta_access::Approver;
 pub use meseta_proto::convert::FrameworkCapabilities as Capabilities;
 use meseta_proto::mesos::v1::scheduler::OfferConstraints;
 use meseta_proto::mesos::v1::{self};
@@ -44,6 +45,8 @@ pub(super) struct Framework {
     pub id: FrameworkId,
     pub terms: Terms,
     pub link: Link,
+    /// What it may do; it is asked for at each subscription.
+    pub approver: Approver,
     /// Counts subscriptions and disconnections, so that an old failover timer is recognised.
     pub generation: u64,
     /// Ends it, while it is away.
@@ -66,6 +69,7 @@ impl Framework {
             id,
             terms,
             link: Link::Disconnected,
+            approver: Approver::default(),
             generation: 0,
             failover: None,
             registered,

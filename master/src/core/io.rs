@@ -8,6 +8,7 @@ use std::fmt;
 use meseta_proto::meseta::v1::{MasterFrame, agent_frame};
 use meseta_proto::mesos::v1::offer::Operation;
 use meseta_proto::mesos::v1::scheduler::Event;
+use meseta_proto::transport::door::Caller;
 
 use super::call::{Action, Subscribe};
 use super::operator::Request;
@@ -38,6 +39,7 @@ pub enum Input {
         connection: ConnectionId,
         stream_id: String,
         call: Box<Subscribe>,
+        caller: Caller,
     },
     /// Any other call of a scheduler, checked in itself ([`super::call`]).
     Call {
@@ -45,6 +47,7 @@ pub enum Input {
         framework_id: String,
         stream_id: Option<String>,
         action: Box<Action>,
+        caller: Caller,
     },
     /// A scheduler's stream has ended, whoever ended it.
     SchedulerGone { connection: ConnectionId },
@@ -131,6 +134,23 @@ pub enum Answer {
     Unavailable(String),
     /// A call that this master does not serve.
     NotImplemented(String),
+}
+
+impl Answer {
+    /// What came of it, for the audit log.
+    #[must_use]
+    pub fn outcome(&self) -> &str {
+        match self {
+            Self::Accepted => "accepted",
+            Self::Done => "done",
+            Self::BadRequest(reason)
+            | Self::Forbidden(reason)
+            | Self::NotFound(reason)
+            | Self::Conflict(reason)
+            | Self::Unavailable(reason)
+            | Self::NotImplemented(reason) => reason,
+        }
+    }
 }
 
 impl fmt::Display for ConnectionId {

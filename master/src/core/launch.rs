@@ -16,7 +16,7 @@ use super::MasterCore;
 use super::accept::Basket;
 use super::executor_validation::ValidExecutor;
 use super::task::{self, ExecutorRecord, TaskRecord};
-use super::{group_validation, task_validation};
+use super::{authorization, group_validation, task_validation};
 
 impl MasterCore {
     pub(super) fn launch(&mut self, id: &FrameworkId, basket: &mut Basket, mut info: TaskInfo) {
@@ -38,6 +38,10 @@ impl MasterCore {
                 return;
             }
         };
+        if let Err(reason) = authorization::launch(framework, &info, None) {
+            self.task_error(id, &info, Reason::TaskUnauthorized, reason);
+            return;
+        }
         let framework_info = (*framework.terms.info).clone();
         let launch_executor = valid
             .executor
@@ -99,6 +103,16 @@ impl MasterCore {
                 return;
             }
         };
+        let executor = Some(&group.executor);
+        let mut tasks = group.task_group.tasks.iter();
+        if let Err(reason) =
+            tasks.try_for_each(|task| authorization::launch(framework, task, executor))
+        {
+            for task in &group.task_group.tasks {
+                self.task_error(id, task, Reason::TaskGroupUnauthorized, reason.clone());
+            }
+            return;
+        }
         let framework_info = (*framework.terms.info).clone();
         let launch_executor = valid.executor.is_new;
         if !self.take_from(id, basket, &valid.total()) {

@@ -13,6 +13,7 @@ mod agent_frames;
 mod agent_loss;
 mod agent_profile;
 mod alloc;
+pub(crate) mod authorization;
 pub mod call;
 mod config;
 mod counters;
@@ -52,6 +53,7 @@ use std::time::Duration;
 
 use meseta_proto::meseta::v1::{MasterFrame, master_frame};
 use meseta_proto::mesos::v1::scheduler::{Event, event};
+use meseta_proto::transport::door::Caller;
 use meseta_resources::time::{Moment, Now};
 use meseta_resources::{AgentId, FrameworkId, OfferId, Role, TaskId};
 
@@ -102,6 +104,8 @@ pub struct MasterCore {
 
     agents: BTreeMap<AgentId, Agent>,
     agent_connections: BTreeMap<ConnectionId, AgentId>,
+    /// Who opened the connections of agents.
+    agent_callers: BTreeMap<ConnectionId, Caller>,
     /// Connections whose first frame waits for the registry.
     introducing: BTreeSet<ConnectionId>,
     recovered_agents: BTreeMap<AgentId, RecoveredAgent>,
@@ -173,6 +177,7 @@ impl MasterCore {
             operator,
             agents: BTreeMap::new(),
             agent_connections: BTreeMap::new(),
+            agent_callers: BTreeMap::new(),
             introducing: BTreeSet::new(),
             recovered_agents: BTreeMap::new(),
             unreachable_agents: BTreeMap::new(),
@@ -277,14 +282,16 @@ impl MasterCore {
                 connection,
                 stream_id,
                 call,
-            } => self.subscribe(connection, stream_id, *call),
+                caller,
+            } => self.subscribe(connection, stream_id, *call, &caller),
             Input::Call {
                 reply,
                 framework_id,
                 stream_id,
                 action,
+                caller,
             } => {
-                let answer = self.call(&framework_id, stream_id.as_deref(), *action);
+                let answer = self.call(&framework_id, stream_id.as_deref(), *action, &caller);
                 self.reply(reply, answer);
             }
             Input::SchedulerGone { connection } => self.scheduler_gone(connection),
@@ -292,7 +299,10 @@ impl MasterCore {
                 connection,
                 message,
             } => self.agent_frame(connection, *message),
-            Input::AgentGone { connection } => self.agent_gone(connection),
+            Input::AgentGone { connection } => {
+                self.agent_callers.remove(&connection);
+                self.agent_gone(connection);
+            }
             Input::Administer { reply, request } => self.administer(reply, *request),
             Input::Teardown {
                 reply,
@@ -311,6 +321,11 @@ impl MasterCore {
                 self.reply(reply, answer);
             }
         }
+    }
+
+    /// Remembers who opened a connection of an agent, until that is gone.
+    pub fn agent_connected(&mut self, connection: ConnectionId, caller: Caller) {
+        self.agent_callers.insert(connection, caller);
     }
 
     fn recover(&mut self, recovered: Recovered) {

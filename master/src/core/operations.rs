@@ -16,12 +16,12 @@ use meseta_resources::{
     AgentId, Conversion, FrameworkId, Operation, Resource, Resources, apply_all,
 };
 
-use super::MasterCore;
 use super::accept::{Basket, REFUSE_DEFAULT};
 use super::io::Answer;
 use super::offers::Refusal;
 use super::operation::{OPERATIONS_PER_AGENT_MAX, OperationRecord, OperationUuid};
 use super::operation_validation::{Asker, validate};
+use super::{MasterCore, authorization};
 
 impl MasterCore {
     /// Does an operation of an ACCEPT, to what is left of its offers.
@@ -52,6 +52,8 @@ impl MasterCore {
         else {
             return Err("The agent is gone".to_owned());
         };
+        authorization::operation(&framework.approver, &operation)
+            .map_err(|forbidden| format!("{}: {forbidden}", authorization::NOT_AUTHORIZED))?;
         let asker = Asker {
             principal: framework.terms.info.principal.as_deref(),
             framework: Some(framework),

@@ -149,6 +149,7 @@ impl MasterCore {
         let id = format!("{}-S{}", self.config.identity.id, self.next_agent);
         let id = AgentId::new(&id).map_err(|error| (error.to_string(), true))?;
         let profile = profile(id, register).map_err(|reason| (reason, true))?;
+        self.check_agent_is_authorized(connection, &profile, None)?;
         self.check_machine_is_up(connection, &profile)?;
         self.next_agent += 1;
         self.counters.agent_frame("register");
@@ -206,6 +207,8 @@ impl MasterCore {
             .as_ref()
             .map_or("", |id| id.value.as_str());
         let id = AgentId::new(id).map_err(|error| (error.to_string(), true))?;
+        // An agent that is somebody else's must not learn what became of it.
+        self.check_agent_is_certified(connection, &report.register.agent_info.hostname, Some(&id))?;
         if self.gone_agents.contains_key(&id) {
             let shutdown = meseta::Shutdown {
                 reason: "the agent was marked gone".to_owned(),
@@ -215,6 +218,7 @@ impl MasterCore {
         }
         let profile =
             profile(id.clone(), report.register.clone()).map_err(|reason| (reason, true))?;
+        self.check_agent_is_authorized(connection, &profile, Some(&id))?;
         self.check_machine_is_up(connection, &profile)?;
         let profile = Arc::new(profile);
         self.counters.agent_frame("reregister");

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use meseta_access::Approver;
 use meseta_allocator::Quota;
 use meseta_proto::mesos::v1::scheduler::OfferConstraints;
 use meseta_proto::mesos::v1::{self, AgentInfo, FrameworkInfo};
@@ -25,6 +26,8 @@ use super::{InverseReply, MasterCore, config};
 /// Everything that can be looked at.
 #[derive(Debug)]
 pub struct Snapshot {
+    /// Whom this was made for: what he may not see is not in it.
+    pub viewer: Approver,
     /// The core's step that this is the result of.
     pub sequence: u64,
     pub epoch: u64,
@@ -142,6 +145,7 @@ impl MasterCore {
 
     fn take_snapshot(&self) -> Snapshot {
         Snapshot {
+            viewer: Approver::default(),
             sequence: self.sequence,
             epoch: self.epoch,
             identity: self.config.identity.clone(),

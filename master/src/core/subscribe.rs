@@ -10,8 +10,10 @@ use meseta_proto::convert;
 use meseta_proto::meseta::v1::{self as meseta, master_frame};
 use meseta_proto::mesos::v1::scheduler::event;
 use meseta_proto::mesos::v1::{self, FrameworkInfo};
+use meseta_proto::transport::door::Caller;
 use meseta_resources::{FrameworkId, Role};
 
+use super::authorization;
 use super::call::{self, Subscribe};
 use super::framework::{self, Capabilities, Framework, Link, Terms};
 use super::io::{Answer, ConnectionId, Visible};
@@ -27,11 +29,19 @@ impl MasterCore {
         connection: ConnectionId,
         stream_id: String,
         call: Subscribe,
+        caller: &Caller,
     ) {
         self.counters.call("subscribe");
-        let result = self.understand(call).and_then(|terms| self.admit(terms));
+        let name = call.info.name.clone();
+        let result = self
+            .understand(call, caller)
+            .and_then(|terms| self.admit(terms));
+        let outcome = result
+            .as_ref()
+            .map_or_else(String::as_str, |id| id.as_str());
+        caller.audit("SUBSCRIBE", &name, outcome);
         match result {
-            Ok(id) => self.connect(&id, connection, stream_id),
+            Ok(id) => self.connect(&id, connection, stream_id, caller),
             Err(text) => {
                 tracing::info!(%connection, reason = %text, "subscription refused");
                 self.end_stream(connection, text, "subscription refused");
@@ -53,7 +63,8 @@ impl MasterCore {
     }
 
     /// Checks everything that does not depend on the framework's past.
-    fn understand(&self, call: Subscribe) -> Result<Terms, String> {
+    fn understand(&self, mut call: Subscribe, caller: &Caller) -> Result<Terms, String> {
+        authorization::take_name(&mut call.info, caller)?;
         let roles = valid_roles(&call.info)?;
         if roles.len() > ROLES_PER_FRAMEWORK_MAX {
             return Err(format!(
@@ -90,6 +101,8 @@ impl MasterCore {
                     .to_owned(),
             );
         }
+        let approver = authorization::of_framework(&call.info, caller);
+        authorization::roles(&approver, &roles)?;
         let suppressed = suppressed_roles(&roles, &call.suppressed_roles)?;
         if let Some(constraints) = &call.offer_constraints {
             for role in constraints.role_constraints.keys() {
@@ -188,10 +201,17 @@ impl MasterCore {
     }
 
     /// Gives the framework this stream, and takes it from whoever had it.
-    fn connect(&mut self, id: &FrameworkId, connection: ConnectionId, stream_id: String) {
+    fn connect(
+        &mut self,
+        id: &FrameworkId,
+        connection: ConnectionId,
+        stream_id: String,
+        caller: &Caller,
+    ) {
         let Some(framework) = self.frameworks.get_mut(id) else {
             return;
         };
+        framework.approver = authorization::of_framework(&framework.terms.info, caller);
         let previous = framework.connection();
         let is_new = framework.generation == 0 && framework.link == Link::Disconnected;
         framework.link = Link::Subscribed {
@@ -242,12 +262,20 @@ impl MasterCore {
     }
 
     /// A framework changes what it said of itself, without a new stream.
-    pub(super) fn update_framework(&mut self, id: &FrameworkId, call: Subscribe) -> Answer {
+    pub(super) fn update_framework(
+        &mut self,
+        id: &FrameworkId,
+        call: Subscribe,
+        caller: &Caller,
+    ) -> Answer {
         let Some(framework) = self.frameworks.get(id) else {
             return Answer::BadRequest("Framework cannot be found".to_owned());
         };
-        let terms = match self.understand(call) {
+        let terms = match self.understand(call, caller) {
             Ok(terms) => terms,
+            Err(text) if text.starts_with(authorization::NOT_AUTHORIZED) => {
+                return Answer::Forbidden(text);
+            }
             Err(text) => return Answer::BadRequest(text),
         };
         for (field, old, new) in [

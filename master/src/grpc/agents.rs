@@ -32,11 +32,12 @@ impl AgentRegistry for Agents {
         &self,
         request: Request<Streaming<AgentFrame>>,
     ) -> Result<Response<Self::ConnectStream>, Status> {
+        let caller = super::caller(&request)?;
         let connection = self.handle.new_connection();
         let (sender, frames) = mpsc::channel(FRAMES_MAX);
         let closed = sender.clone();
         self.handle
-            .agent_connected(connection, sender)
+            .agent_connected(connection, sender, caller)
             .await
             .map_err(|error| Status::unavailable(error.to_string()))?;
         let handle = self.handle.clone();

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use meseta_access::Approver;
 use meseta_proto::meseta::v1::operator_server::Operator;
 use meseta_proto::meseta::v1::{
     ExplainRequest, ExplainResponse, Explanation, Nothing, QuotaOfRole, QuotaTreeResponse,
@@ -12,6 +13,7 @@ use meseta_proto::meseta::v1::{
 use meseta_proto::mesos::v1::master::call::{self, Type};
 use meseta_proto::mesos::v1::master::{Call, response};
 use meseta_proto::mesos::v1::value;
+use meseta_proto::transport::door::Caller;
 use meseta_resources::{ResourceName, Scalar};
 use tokio::sync::mpsc;
 use tokio_stream::Stream;
@@ -24,6 +26,7 @@ use crate::events::STALL_MAX;
 use crate::http::{Site, views};
 use crate::operator::{self, Outcome, stream};
 use crate::shell::Watching;
+use crate::visible::{self, Filter};
 
 /// Events that are taken out of the queue and not yet sent.
 const EVENTS_MAX: usize = 16;
@@ -38,23 +41,27 @@ impl Operators {
         Self { site }
     }
 
-    async fn execute(&self, kind: Type, call: Call) -> Result<Outcome, Status> {
+    async fn execute(&self, caller: &Caller, kind: Type, call: Call) -> Result<Outcome, Status> {
         let call = Call {
             r#type: Some(kind.into()),
             ..call
         };
         let (kind, call) = operator::check(call).map_err(Status::invalid_argument)?;
-        let outcome = operator::execute(&self.site, kind, call).await;
+        let outcome = operator::execute(&self.site, caller, kind, call).await;
         outcome.map_err(|closed| Status::unavailable(closed.to_string()))
     }
 
-    async fn explained(&self, request: ExplainRequest) -> Result<ExplainResponse, Status> {
+    async fn explained(
+        &self,
+        caller: &Caller,
+        request: ExplainRequest,
+    ) -> Result<ExplainResponse, Status> {
         let question = Question {
             framework_id: request.framework_id.map(|id| id.value),
             role: request.role,
             agent_id: request.agent_id.map(|id| id.value),
         };
-        let answers = self.site.handle.explain(question).await;
+        let answers = self.site.handle.explain(caller, question).await;
         let answers = answers.map_err(|closed| Status::unavailable(closed.to_string()))?;
         let answers = answers.map_err(Status::invalid_argument)?;
         let explanations = answers.into_iter().map(|answer| Explanation {
@@ -71,7 +78,7 @@ impl Operators {
         })
     }
 
-    async fn quotas(&self) -> Result<QuotaTreeResponse, Status> {
+    async fn quotas(&self, caller: &Caller) -> Result<QuotaTreeResponse, Status> {
         fn amounts<'a>(
             amounts: impl Iterator<Item = (&'a ResourceName, Scalar)>,
         ) -> BTreeMap<String, value::Scalar> {
@@ -82,7 +89,7 @@ impl Operators {
                 .map(|(name, amount)| (name.to_string(), scalar(amount)))
                 .collect()
         }
-        let snapshot = self.site.handle.snapshot().await;
+        let snapshot = self.site.handle.view(caller).await;
         let snapshot = snapshot.map_err(|closed| Status::unavailable(closed.to_string()))?;
         let tallies = views::tallies(&snapshot);
         let roles = snapshot.quotas.iter().map(|(role, quota)| QuotaOfRole {
@@ -101,12 +108,15 @@ impl Operators {
 
     async fn watched(
         &self,
+        caller: Caller,
         request: WatchRequest,
     ) -> Result<ReceiverStream<Result<WatchEvent, Status>>, Status> {
         let master_id = self.site.identity.id.clone();
         // Another master's numbers mean nothing here.
         let is_ours = request.master_id.as_ref() == Some(&master_id);
-        let after = request.after.filter(|_| is_ours);
+        // What somebody may hear of who may not hear everything begins with what he may see.
+        let is_whole = caller.approver.allows_everything();
+        let after = request.after.filter(|_| is_ours && is_whole);
         let watching = self.site.handle.watch(after).await;
         let watching = watching.map_err(|closed| Status::unavailable(closed.to_string()))?;
         let (sender, events) = mpsc::channel(EVENTS_MAX);
@@ -115,7 +125,7 @@ impl Operators {
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => {}
-                () = forward(watching, &sender, &master_id) => {}
+                () = forward(watching, caller.approver, &sender, &master_id) => {}
             }
         });
         Ok(ReceiverStream::new(events))
@@ -125,6 +135,7 @@ impl Operators {
 /// Sends events until either end is closed, or the reader stalls.
 async fn forward(
     mut watching: Watching,
+    approver: Approver,
     events: &mpsc::Sender<Result<WatchEvent, Status>>,
     master_id: &str,
 ) {
@@ -134,12 +145,19 @@ async fn forward(
         event,
     };
     let mut last = watching.last;
+    let mut filter = Filter::new(approver.clone());
     let begin = match watching.begin {
         Ok(missed) => missed
             .into_iter()
             .map(|(number, event)| numbered(number, (*event).clone()))
             .collect(),
-        Err(snapshot) => vec![numbered(last, stream::subscribed(&snapshot))],
+        Err(snapshot) => {
+            let Ok(snapshot) = visible::to(snapshot, &approver).await else {
+                return;
+            };
+            filter.begin(&snapshot);
+            vec![numbered(last, stream::subscribed(&snapshot))]
+        }
     };
     for event in begin {
         if !send(events, event).await {
@@ -155,6 +173,9 @@ async fn forward(
             event = watching.events.recv() => match event {
                 Some((number, event)) => {
                     last = number;
+                    if !filter.passes(&event) {
+                        continue;
+                    }
                     numbered(number, (*event).clone())
                 }
                 None => {
@@ -196,13 +217,14 @@ macro_rules! mirror {
             $(
                 async fn $question(
                     &self,
-                    _: Request<Nothing>,
+                    request: Request<Nothing>,
                 ) -> Result<Response<response::$Get>, Status> {
+                    let caller = super::caller(&request)?;
                     let call = Call {
                         get_metrics: Some(call::GetMetrics::default()),
                         ..Call::default()
                     };
-                    match self.execute(Type::$Get, call).await? {
+                    match self.execute(&caller, Type::$Get, call).await? {
                         Outcome::Response(response) => {
                             Ok(Response::new(response.$get.unwrap_or_default()))
                         }
@@ -218,11 +240,12 @@ macro_rules! mirror {
                     &self,
                     request: Request<call::$Body>,
                 ) -> Result<Response<Nothing>, Status> {
+                    let caller = super::caller(&request)?;
                     let call = Call {
                         $request: Some(request.into_inner()),
                         ..Call::default()
                     };
-                    done(self.execute(Type::$Body, call).await?)
+                    done(self.execute(&caller, Type::$Body, call).await?)
                 }
             )*
 
@@ -230,14 +253,17 @@ macro_rules! mirror {
                 &self,
                 request: Request<ExplainRequest>,
             ) -> Result<Response<ExplainResponse>, Status> {
-                self.explained(request.into_inner()).await.map(Response::new)
+                let caller = super::caller(&request)?;
+                let explained = self.explained(&caller, request.into_inner()).await;
+                explained.map(Response::new)
             }
 
             async fn quota_tree(
                 &self,
-                _: Request<Nothing>,
+                request: Request<Nothing>,
             ) -> Result<Response<QuotaTreeResponse>, Status> {
-                self.quotas().await.map(Response::new)
+                let caller = super::caller(&request)?;
+                self.quotas(&caller).await.map(Response::new)
             }
 
             type WatchStream = Pin<Box<dyn Stream<Item = Result<WatchEvent, Status>> + Send>>;
@@ -246,7 +272,7 @@ macro_rules! mirror {
                 &self,
                 request: Request<WatchRequest>,
             ) -> Result<Response<Self::WatchStream>, Status> {
-                let events = self.watched(request.into_inner()).await?;
+                let events = self.watched(super::caller(&request)?, request.into_inner()).await?;
                 Ok(Response::new(Box::pin(events)))
             }
         }

@@ -1,6 +1,7 @@
 //! `meseta.v1.Scheduler`: the same calls and events as over HTTP, into the same core.
 
 use std::pin::Pin;
+use std::sync::Arc;
 
 use meseta_proto::meseta::v1::CallAccepted;
 use meseta_proto::meseta::v1::scheduler_server::Scheduler;
@@ -9,14 +10,13 @@ use meseta_proto::mesos::v1::scheduler::{Call, Event};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt};
-use tokio_util::sync::CancellationToken;
 use tonic::metadata::MetadataValue;
 use tonic::{Request, Response, Status};
 
+use crate::core::authorization;
 use crate::core::call::{Checked, Subscribe, check};
 use crate::events::{self, STALL_MAX};
-use crate::http::leave;
-use crate::shell::Handle;
+use crate::http::{Site, leave};
 
 /// Names the stream in the metadata, as `Mesos-Stream-Id` does over HTTP.
 const STREAM_ID: &str = "mesos-stream-id";
@@ -26,13 +26,12 @@ const EVENTS_MAX: usize = 16;
 
 #[derive(Debug)]
 pub(super) struct Schedulers {
-    handle: Handle,
-    shutdown: CancellationToken,
+    site: Arc<Site>,
 }
 
 impl Schedulers {
-    pub(super) fn new(handle: Handle, shutdown: CancellationToken) -> Self {
-        Self { handle, shutdown }
+    pub(super) fn new(site: Arc<Site>) -> Self {
+        Self { site }
     }
 }
 
@@ -44,12 +43,15 @@ impl Scheduler for Schedulers {
         &self,
         request: Request<SubscribeMessage>,
     ) -> Result<Response<Self::SubscribeStream>, Status> {
-        let message = request.into_inner();
+        let caller = super::caller(&request)?;
+        let mut message = request.into_inner();
         if message.framework_info.name.is_empty() && message.framework_info.user.is_empty() {
             return Err(Status::invalid_argument(
                 "Missing required fields: framework_info.user, framework_info.name",
             ));
         }
+        authorization::take_name(&mut message.framework_info, &caller)
+            .map_err(Status::invalid_argument)?;
         let call = Box::new(Subscribe {
             info: message.framework_info,
             suppressed_roles: message.suppressed_roles,
@@ -58,15 +60,15 @@ impl Scheduler for Schedulers {
         let stream_id = uuid::Uuid::new_v4().to_string();
         let metadata = MetadataValue::try_from(&stream_id)
             .map_err(|error| Status::internal(error.to_string()))?;
-        let connection = self.handle.new_connection();
-        let (sink, mut source) = events::queue(&self.handle.unread);
-        self.handle
-            .subscribe(connection, stream_id, call, sink)
+        let handle = self.site.handle.clone();
+        let connection = handle.new_connection();
+        let (sink, mut source) = events::queue(&handle.unread);
+        handle
+            .subscribe(connection, stream_id, call, sink, caller)
             .await
             .map_err(|error| Status::unavailable(error.to_string()))?;
         let (sender, events) = mpsc::channel(EVENTS_MAX);
-        let handle = self.handle.clone();
-        let shutdown = self.shutdown.clone();
+        let shutdown = self.site.shutdown.clone();
         tokio::spawn(async move {
             loop {
                 let event = tokio::select! {
@@ -97,6 +99,7 @@ impl Scheduler for Schedulers {
     }
 
     async fn call(&self, request: Request<Call>) -> Result<Response<CallAccepted>, Status> {
+        let caller = super::caller(&request)?;
         let stream_id = request
             .metadata()
             .get(STREAM_ID)
@@ -110,9 +113,14 @@ impl Scheduler for Schedulers {
         else {
             return Err(Status::invalid_argument("SUBSCRIBE is a method of its own"));
         };
-        let answer = self
+        let site = &self.site;
+        if let Err(wait) = site.pace.take(site, &framework_id, &caller).await {
+            let text = format!("too many calls; the next one may come in {wait:?}");
+            return Err(Status::resource_exhausted(text));
+        }
+        let answer = site
             .handle
-            .call(framework_id, stream_id, action)
+            .call(framework_id, stream_id, action, caller)
             .await
             .map_err(|error| Status::unavailable(error.to_string()))?;
         super::status_of(answer).map(|()| Response::new(CallAccepted {}))

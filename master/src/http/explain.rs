@@ -5,19 +5,20 @@ use std::collections::BTreeMap;
 use axum::response::{IntoResponse, Response};
 use http::{StatusCode, header};
 use meseta_allocator::Explanation;
+use meseta_proto::transport::door::Caller;
 use serde_json::json;
 
 use super::{Site, output, text};
 use crate::core::Question;
 
-pub(super) async fn handle(site: &Site, query: Option<&str>) -> Response {
+pub(super) async fn handle(site: &Site, caller: &Caller, query: Option<&str>) -> Response {
     let mut query: BTreeMap<String, String> = output::collect_query(query.unwrap_or_default());
     let question = Question {
         framework_id: query.remove("framework_id"),
         role: query.remove("role"),
         agent_id: query.remove("slave_id").or(query.remove("agent_id")),
     };
-    let explanations = match site.handle.explain(question).await {
+    let explanations = match site.handle.explain(caller, question).await {
         Ok(Ok(explanations)) => explanations,
         Ok(Err(message)) => return text(StatusCode::BAD_REQUEST, message),
         Err(closed) => return closed.into(),

@@ -12,7 +12,7 @@ use crate::files::{Files, FilesError};
 
 /// What is asked of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wish {
+pub(crate) enum Wish {
     Browse,
     Read,
     Download,

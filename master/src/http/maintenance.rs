@@ -8,14 +8,15 @@ use http::Method;
 use meseta_proto::json;
 use meseta_proto::mesos::v1::MachineId;
 use meseta_proto::mesos::v1::maintenance::Schedule;
+use meseta_proto::transport::door::Caller;
 
 use super::{BODY_MAX, Endpoint, Site, answered, body, not_json, v0};
 use crate::core::Request;
 
 /// `/maintenance/schedule`: shown, or replaced as a whole.
-pub(super) async fn schedule(site: &Arc<Site>, request: HttpRequest) -> Response {
+pub(super) async fn schedule(site: &Arc<Site>, caller: &Caller, request: HttpRequest) -> Response {
     if request.method() != Method::POST {
-        return v0::read(site, Endpoint::Schedule, request.uri().query()).await;
+        return v0::read(site, caller, Endpoint::Schedule, request.uri().query()).await;
     }
     let bytes = match body::read(request.into_body(), BODY_MAX).await {
         Ok(bytes) => bytes,
@@ -26,12 +27,13 @@ pub(super) async fn schedule(site: &Arc<Site>, request: HttpRequest) -> Response
         Err(error) => return not_json("maintenance schedule", &bytes, &error),
     };
     let request = Request::UpdateSchedule(Box::new(schedule));
-    answered(site.handle.administer(request).await)
+    answered(site.handle.administer(caller, request).await)
 }
 
 /// `/machine/down` and `/machine/up`.
 pub(super) async fn machines(
     site: &Site,
+    caller: &Caller,
     request: HttpRequest,
     to_request: fn(Vec<MachineId>) -> Request,
 ) -> Response {
@@ -43,5 +45,5 @@ pub(super) async fn machines(
         Ok(machines) => machines,
         Err(error) => return not_json("machine list", &bytes, &error),
     };
-    answered(site.handle.administer(to_request(machines)).await)
+    answered(site.handle.administer(caller, to_request(machines)).await)
 }

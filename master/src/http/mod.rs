@@ -5,6 +5,7 @@
 //! holds no state of its own.
 
 mod body;
+pub(crate) mod door;
 mod explain;
 mod files;
 mod maintenance;
@@ -25,12 +26,15 @@ use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, Method, StatusCode, header};
 use meseta_proto::json;
+use meseta_proto::transport::door::Door;
 use tokio_util::sync::CancellationToken;
 
 use crate::core::{self, Answer, Identity};
 use crate::files::Files;
 use crate::metrics::Metrics;
+use crate::permission;
 use crate::shell::{Closed, Handle};
+use door::Pace;
 use files::Wish;
 use reservations::Change;
 
@@ -52,17 +56,22 @@ pub(crate) struct Site {
     pub(crate) flags: BTreeMap<String, String>,
     pub(crate) metrics: Metrics,
     pub(crate) files: Files,
+    /// Lets in who may come.
+    pub(crate) door: Door,
+    /// What holds frameworks to their pace.
+    pub(crate) pace: Pace,
     /// Ends all streams.
     pub(crate) shutdown: CancellationToken,
 }
 
 /// Everything but gRPC.
 pub(crate) fn router(site: Arc<Site>) -> Router {
-    Router::new().fallback(handle).with_state(site)
+    let routes = Router::new().fallback(handle).with_state(site.clone());
+    door::before(routes, site)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Endpoint {
+pub(crate) enum Endpoint {
     Scheduler,
     Operator,
     Health,
@@ -90,7 +99,7 @@ enum Endpoint {
     Files(Wish),
 }
 
-const ENDPOINTS: &[(&str, Endpoint)] = &[
+pub(crate) const ENDPOINTS: &[(&str, Endpoint)] = &[
     ("api/v1/scheduler", Endpoint::Scheduler),
     ("api/v1", Endpoint::Operator),
     ("health", Endpoint::Health),
@@ -125,7 +134,7 @@ const ENDPOINTS: &[(&str, Endpoint)] = &[
 
 impl Endpoint {
     /// Cuts segments off the right until something is left that is known.
-    fn find(path: &str) -> Option<Self> {
+    pub(crate) fn find(path: &str) -> Option<Self> {
         if path.split('/').any(|segment| segment == "..") {
             return None;
         }
@@ -145,7 +154,7 @@ impl Endpoint {
         }
     }
 
-    fn methods(self) -> &'static [Method] {
+    pub(crate) fn methods(self) -> &'static [Method] {
         const POST: &[Method] = &[Method::POST];
         // Mesos does not look at the method of its read-only endpoints, and clients do POST to them.
         const READ: &[Method] = &[Method::GET, Method::HEAD, Method::POST];
@@ -198,28 +207,38 @@ async fn handle(State(site): State<Arc<Site>>, request: Request) -> Response {
     if !methods.contains(request.method()) {
         return method_not_allowed(request.method(), methods);
     }
+    let Some(caller) = door::caller(&request) else {
+        return text(StatusCode::INTERNAL_SERVER_ERROR, "This route has no door");
+    };
+    let need = permission::endpoint(endpoint, request.method());
+    if let Err(forbidden) = permission::check(&caller, need) {
+        return text(StatusCode::FORBIDDEN, forbidden.to_string());
+    }
+    let caller = &caller;
     // The body of an answer to HEAD is left out further down.
     match endpoint {
-        Endpoint::Scheduler => scheduler::handle(&site, request).await,
-        Endpoint::Operator => operator::handle(&site, request).await,
-        Endpoint::Teardown => v0::teardown(&site, request).await,
-        Endpoint::Reservation(change) => reservations::endpoint(&site, change, request).await,
+        Endpoint::Scheduler => scheduler::handle(&site, caller, request).await,
+        Endpoint::Operator => operator::handle(&site, caller, request).await,
+        Endpoint::Teardown => v0::teardown(&site, caller, request).await,
+        Endpoint::Reservation(change) => {
+            reservations::endpoint(&site, caller, change, request).await
+        }
         Endpoint::Health => StatusCode::OK.into_response(),
         Endpoint::Redirect => redirect(&site),
-        Endpoint::Explain => explain::handle(&site, request.uri().query()).await,
+        Endpoint::Explain => explain::handle(&site, caller, request.uri().query()).await,
         Endpoint::Metrics => v0::prometheus(&site).await,
         Endpoint::Libprocess => text(
             StatusCode::NOT_IMPLEMENTED,
             "The libprocess protocol is not spoken here: use the HTTP API at /api/v1/scheduler",
         ),
-        Endpoint::Quota => quota::handle(&site, request).await,
-        Endpoint::Weights => weights::handle(&site, request).await,
-        Endpoint::Schedule => maintenance::schedule(&site, request).await,
+        Endpoint::Quota => quota::handle(&site, caller, request).await,
+        Endpoint::Weights => weights::handle(&site, caller, request).await,
+        Endpoint::Schedule => maintenance::schedule(&site, caller, request).await,
         Endpoint::MachineUp => {
-            maintenance::machines(&site, request, core::Request::StopMaintenance).await
+            maintenance::machines(&site, caller, request, core::Request::StopMaintenance).await
         }
         Endpoint::MachineDown => {
-            maintenance::machines(&site, request, core::Request::StartMaintenance).await
+            maintenance::machines(&site, caller, request, core::Request::StartMaintenance).await
         }
         Endpoint::Files(wish) => files::handle(&site, wish, request.uri().query()).await,
         Endpoint::Version
@@ -231,7 +250,9 @@ async fn handle(State(site): State<Arc<Site>>, request: Request) -> Response {
         | Endpoint::Roles
         | Endpoint::Flags
         | Endpoint::MaintenanceStatus
-        | Endpoint::MetricsSnapshot => v0::read(&site, endpoint, request.uri().query()).await,
+        | Endpoint::MetricsSnapshot => {
+            v0::read(&site, caller, endpoint, request.uri().query()).await
+        }
     }
 }
 

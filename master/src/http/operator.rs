@@ -6,9 +6,11 @@ use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http::{StatusCode, header};
+use meseta_access::Approver;
 use meseta_proto::media::{self, MediaType};
 use meseta_proto::mesos::v1::master::Call;
 use meseta_proto::mesos::v1::master::call::Type as CallType;
+use meseta_proto::transport::door::Caller;
 use meseta_proto::transport::server::stream_body;
 use tokio::sync::mpsc;
 
@@ -17,11 +19,12 @@ use crate::core::HEARTBEAT_INTERVAL;
 use crate::events::STALL_MAX;
 use crate::operator::{self, Outcome, stream};
 use crate::shell::Watching;
+use crate::visible::{self, Filter};
 
 /// Records that are encoded and not yet sent.
 const RECORDS_MAX: usize = 16;
 
-pub(super) async fn handle(site: &Arc<Site>, request: Request) -> Response {
+pub(super) async fn handle(site: &Arc<Site>, caller: &Caller, request: Request) -> Response {
     let (parts, request_body) = request.into_parts();
     let media = match media::content_type(&parts.headers, &MediaType::MESSAGES) {
         Ok(media) => media,
@@ -44,9 +47,9 @@ pub(super) async fn handle(site: &Arc<Site>, request: Request) -> Response {
         Err(error) => return text(error.status(), error.to_string()),
     };
     if kind == CallType::Subscribe {
-        return subscribe(site, accept).await;
+        return subscribe(site, caller, accept).await;
     }
-    match operator::execute(site, kind, call).await {
+    match operator::execute(site, caller, kind, call).await {
         Ok(Outcome::Done(answer)) => answered(Ok(answer)),
         Ok(Outcome::Response(response)) => {
             let encoded =
@@ -61,13 +64,13 @@ pub(super) async fn handle(site: &Arc<Site>, request: Request) -> Response {
 }
 
 /// Streams what happens, beginning with everything as it is.
-async fn subscribe(site: &Arc<Site>, media: MediaType) -> Response {
+async fn subscribe(site: &Arc<Site>, caller: &Caller, media: MediaType) -> Response {
     let watching = match site.handle.watch(None).await {
         Ok(watching) => watching,
         Err(closed) => return closed.into(),
     };
     let (sender, records) = mpsc::channel(RECORDS_MAX);
-    tokio::spawn(forward(watching, sender, media));
+    tokio::spawn(forward(watching, caller.approver.clone(), sender, media));
     let mut response = Response::new(stream_body(records, site.shutdown.clone()));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, media.header_value());
@@ -75,10 +78,20 @@ async fn subscribe(site: &Arc<Site>, media: MediaType) -> Response {
 }
 
 /// Encodes events until either end is closed, or the reader stalls.
-async fn forward(mut watching: Watching, records: mpsc::Sender<Bytes>, media: MediaType) {
+async fn forward(
+    mut watching: Watching,
+    approver: Approver,
+    records: mpsc::Sender<Bytes>,
+    media: MediaType,
+) {
+    let mut filter = Filter::new(approver.clone());
     let begun = match watching.begin {
         Ok(_) => return,
         Err(snapshot) => {
+            let Ok(snapshot) = visible::to(snapshot, &approver).await else {
+                return;
+            };
+            filter.begin(&snapshot);
             let encode = move || media::encode_record(media, &stream::subscribed(&snapshot));
             tokio::task::spawn_blocking(encode).await
         }
@@ -97,6 +110,7 @@ async fn forward(mut watching: Watching, records: mpsc::Sender<Bytes>, media: Me
             biased;
             () = records.closed() => return,
             event = watching.events.recv() => match event {
+                Some((_, event)) if !filter.passes(&event) => continue,
                 Some((_, event)) => media::encode_record(media, &*event),
                 None => return,
             },

@@ -7,20 +7,21 @@ use axum::response::Response;
 use http::{Method, StatusCode};
 use meseta_proto::json;
 use meseta_proto::mesos::v1::quota::QuotaRequest;
+use meseta_proto::transport::door::Caller;
 
 use super::output::decode;
 use super::{BODY_MAX, Endpoint, Site, answered, body, not_json, text, v0};
 use crate::core::{Answer, Request};
 
-pub(super) async fn handle(site: &Arc<Site>, request: HttpRequest) -> Response {
+pub(super) async fn handle(site: &Arc<Site>, caller: &Caller, request: HttpRequest) -> Response {
     match *request.method() {
-        Method::POST => set(site, request).await,
-        Method::DELETE => remove(site, request.uri().path()).await,
-        _ => v0::read(site, Endpoint::Quota, request.uri().query()).await,
+        Method::POST => set(site, caller, request).await,
+        Method::DELETE => remove(site, caller, request.uri().path()).await,
+        _ => v0::read(site, caller, Endpoint::Quota, request.uri().query()).await,
     }
 }
 
-async fn set(site: &Site, request: HttpRequest) -> Response {
+async fn set(site: &Site, caller: &Caller, request: HttpRequest) -> Response {
     let bytes = match body::read(request.into_body(), BODY_MAX).await {
         Ok(bytes) => bytes,
         Err(error) => return error.response(),
@@ -31,13 +32,13 @@ async fn set(site: &Site, request: HttpRequest) -> Response {
     };
     answered(
         site.handle
-            .administer(Request::SetQuota(Box::new(request)))
+            .administer(caller, Request::SetQuota(Box::new(request)))
             .await,
     )
 }
 
 /// The role is everything behind `/quota/`: its name may have slashes.
-async fn remove(site: &Site, path: &str) -> Response {
+async fn remove(site: &Site, caller: &Caller, path: &str) -> Response {
     // As Mesos names it, whichever way it was asked for.
     let inner = path.trim_start_matches('/');
     let inner = inner.strip_prefix("master/").unwrap_or(inner);
@@ -53,7 +54,10 @@ async fn remove(site: &Site, path: &str) -> Response {
         return text(StatusCode::BAD_REQUEST, message);
     };
     let role = decode(role);
-    let answer = site.handle.administer(Request::RemoveQuota { role }).await;
+    let answer = site
+        .handle
+        .administer(caller, Request::RemoveQuota { role })
+        .await;
     answered(answer.map(|answer| match answer {
         Answer::BadRequest(reason) => Answer::BadRequest(format!(
             "Failed to remove quota for path '{shown}': {reason}"

@@ -13,6 +13,7 @@ use meseta_proto::mesos::v1;
 use meseta_proto::mesos::v1::master::Call;
 use meseta_proto::mesos::v1::master::call::Type as CallType;
 use meseta_proto::mesos::v1::offer::{Operation, operation};
+use meseta_proto::transport::door::Caller;
 
 use super::output::{collect_query, repeated_parameter};
 use super::{BODY_MAX, Site, answered, body, text};
@@ -61,13 +62,18 @@ impl Change {
 }
 
 /// One of the endpoints, with its form.
-pub(super) async fn endpoint(site: &Arc<Site>, change: Change, request: Request) -> Response {
+pub(super) async fn endpoint(
+    site: &Arc<Site>,
+    caller: &Caller,
+    change: Change,
+    request: Request,
+) -> Response {
     let bytes = match body::read(request.into_body(), BODY_MAX).await {
         Ok(bytes) => bytes,
         Err(error) => return error.response(),
     };
     match form(change, &String::from_utf8_lossy(&bytes)) {
-        Ok((agent, operation)) => answered(site.handle.operate(agent, operation, None).await),
+        Ok((agent, operation)) => answered(site.handle.operate(caller, agent, operation).await),
         Err(message) => text(StatusCode::BAD_REQUEST, message),
     }
 }

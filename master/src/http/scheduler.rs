@@ -11,11 +11,13 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use meseta_proto::media::{self, MESOS_STREAM_ID, MediaType};
 use meseta_proto::mesos::v1::scheduler::Call;
+use meseta_proto::transport::door::Caller;
 use meseta_proto::transport::server::stream_body;
 use tokio::sync::mpsc;
 
-use super::{SCHEDULER_BODY_MAX, Site, answered, body, text};
-use crate::core::call::{Checked, Subscribe, check};
+use super::{SCHEDULER_BODY_MAX, Site, answered, body, door, text};
+use crate::core::authorization;
+use crate::core::call::{Action, Checked, Subscribe, check};
 use crate::events::{self, EventSource, STALL_MAX};
 use crate::shell::Handle;
 
@@ -25,7 +27,7 @@ const RECORDS_MAX: usize = 16;
 /// A body that takes long enough to read that others would notice.
 const LARGE_BODY: usize = 256 * 1024;
 
-pub(super) async fn handle(site: &Arc<Site>, request: Request) -> Response {
+pub(super) async fn handle(site: &Arc<Site>, caller: &Caller, request: Request) -> Response {
     let (parts, request_body) = request.into_parts();
     let headers = parts.headers;
     let media = match media::content_type(&headers, &MediaType::MESSAGES) {
@@ -40,7 +42,10 @@ pub(super) async fn handle(site: &Arc<Site>, request: Request) -> Response {
         Ok(call) => call,
         Err(error) => return text(StatusCode::BAD_REQUEST, error),
     };
-    let checked = match check(call) {
+    let named = check(call)
+        .map_err(|error| error.to_string())
+        .and_then(|checked| name_it(checked, caller));
+    let checked = match named {
         Ok(checked) => checked,
         Err(error) => {
             let message = format!("Failed to validate scheduler::Call: {error}");
@@ -48,15 +53,34 @@ pub(super) async fn handle(site: &Arc<Site>, request: Request) -> Response {
         }
     };
     match checked {
-        Checked::Subscribe(call) => subscribe(site, &headers, call).await,
+        Checked::Subscribe(call) => subscribe(site, caller, &headers, call).await,
         Checked::Other {
             framework_id,
             action,
         } => {
+            if let Err(wait) = site.pace.take(site, &framework_id, caller).await {
+                return door::too_fast(wait);
+            }
             let stream_id = stream_id(&headers);
-            answered(site.handle.call(framework_id, stream_id, action).await)
+            let call = site
+                .handle
+                .call(framework_id, stream_id, action, caller.clone());
+            answered(call.await)
         }
     }
+}
+
+/// Gives the framework of a call the name that its caller has proven to bear.
+fn name_it(mut checked: Checked, caller: &Caller) -> Result<Checked, String> {
+    let info = match &mut checked {
+        Checked::Subscribe(call) => Some(&mut call.info),
+        Checked::Other { action, .. } => match &mut **action {
+            Action::UpdateFramework(call) => Some(&mut call.info),
+            _ => None,
+        },
+    };
+    info.map_or(Ok(()), |info| authorization::take_name(info, caller))?;
+    Ok(checked)
 }
 
 /// Reads a call; a large one where it holds up nobody.
@@ -75,7 +99,12 @@ fn stream_id(headers: &HeaderMap) -> Option<String> {
     Some(String::from_utf8_lossy(value.as_bytes()).into_owned())
 }
 
-async fn subscribe(site: &Arc<Site>, headers: &HeaderMap, call: Box<Subscribe>) -> Response {
+async fn subscribe(
+    site: &Arc<Site>,
+    caller: &Caller,
+    headers: &HeaderMap,
+    call: Box<Subscribe>,
+) -> Response {
     let media = match media::accept(headers) {
         Ok(media) => media,
         Err(error) => return text(error.status(), error.to_string()),
@@ -97,7 +126,7 @@ async fn subscribe(site: &Arc<Site>, headers: &HeaderMap, call: Box<Subscribe>) 
     let (sink, source) = events::queue(&site.handle.unread);
     if let Err(closed) = site
         .handle
-        .subscribe(connection, stream_id, call, sink)
+        .subscribe(connection, stream_id, call, sink, caller.clone())
         .await
     {
         return closed.into();

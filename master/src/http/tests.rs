@@ -6,6 +6,7 @@ use bytes::Bytes;
 use clap::Parser;
 use http::{Method, Request, StatusCode, header};
 use http_body_util::BodyExt;
+use meseta_proto::transport::door::Caller;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
@@ -54,6 +55,8 @@ fn master_with(recovered: Recovered) -> (Router, Handle) {
         flags: BTreeMap::from([("port".to_owned(), "5050".to_owned())]),
         metrics: Metrics::new(),
         files: Files::default(),
+        door: Door::open("master"),
+        pace: Pace::default(),
         shutdown: CancellationToken::new(),
     };
     (router(Arc::new(site)), handle)
@@ -796,7 +799,10 @@ async fn busy() -> (Router, impl Sized) {
     );
     let connection = handle.new_connection();
     let (sender, mut frames) = tokio::sync::mpsc::channel(16);
-    handle.agent_connected(connection, sender).await.unwrap();
+    handle
+        .agent_connected(connection, sender, Caller::default())
+        .await
+        .unwrap();
     let register = meseta::Register {
         agent_info: v1::AgentInfo {
             hostname: "127.0.0.1".to_owned(),

@@ -10,6 +10,8 @@ use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
+use meseta_access::Action;
+use meseta_proto::transport::door::Caller;
 use serde::Serialize;
 use tokio::sync::mpsc;
 
@@ -23,9 +25,14 @@ const CHUNKS_MAX: usize = 4;
 /// The longest name of a JSONP callback.
 const CALLBACK_MAX: usize = 256;
 
-pub(super) async fn read(site: &Arc<Site>, endpoint: Endpoint, query: Option<&str>) -> Response {
+pub(super) async fn read(
+    site: &Arc<Site>,
+    caller: &Caller,
+    endpoint: Endpoint,
+    query: Option<&str>,
+) -> Response {
     let query = collect_query(query.unwrap_or_default());
-    let snapshot = match site.handle.snapshot().await {
+    let snapshot = match site.handle.view(caller).await {
         Ok(snapshot) => snapshot,
         Err(closed) => return closed.into(),
     };
@@ -103,7 +110,10 @@ fn render(
     let filter = |name: &str| query.get(name).map(String::as_str);
     match endpoint {
         Endpoint::Version => json(writer, &views::version(&site.identity)),
-        Endpoint::State => json(writer, &views::state(snapshot, &index, &site.flags)),
+        Endpoint::State => {
+            let flags = flags_for(site, snapshot);
+            json(writer, &views::state(snapshot, &index, flags))
+        }
         Endpoint::StateSummary => json(writer, &views::summary(snapshot, &index)),
         Endpoint::Slaves => json(writer, &views::slaves(snapshot, filter("slave_id"))),
         Endpoint::Frameworks => json(
@@ -114,7 +124,7 @@ fn render(
         Endpoint::Roles => json(writer, &views::roles(snapshot)),
         Endpoint::Quota => json(writer, &views::quota(snapshot)),
         Endpoint::Weights => json(writer, &views::weights(snapshot)),
-        Endpoint::Schedule => json(writer, &snapshot.maintenance.schedule),
+        Endpoint::Schedule => json(writer, &views::maintenance_schedule(snapshot)),
         Endpoint::MaintenanceStatus => json(writer, &views::maintenance_status(snapshot)),
         Endpoint::Flags => json(writer, &BTreeMap::from([("flags", &site.flags)])),
         Endpoint::MetricsSnapshot => json(writer, &site.metrics.mesos(snapshot)),
@@ -122,6 +132,12 @@ fn render(
     }?;
     // Mesos ends a callback without a semicolon.
     writer.text(closing.trim_end_matches(';'))
+}
+
+/// The flags, unless they are not to be seen.
+fn flags_for<'a>(site: &'a Site, snapshot: &Snapshot) -> Option<&'a BTreeMap<String, String>> {
+    let is_shown = snapshot.viewer.allows(Action::ViewFlags, None);
+    is_shown.then_some(&site.flags)
 }
 
 fn json(writer: &mut ChunkWriter, value: &impl Serialize) -> std::io::Result<()> {
@@ -145,7 +161,7 @@ pub(super) async fn prometheus(site: &Arc<Site>) -> Response {
     }
 }
 
-pub(super) async fn teardown(site: &Arc<Site>, request: Request) -> Response {
+pub(super) async fn teardown(site: &Arc<Site>, caller: &Caller, request: Request) -> Response {
     let bytes = match body::read(request.into_body(), BODY_MAX).await {
         Ok(bytes) => bytes,
         Err(error) => return error.response(),
@@ -157,5 +173,5 @@ pub(super) async fn teardown(site: &Arc<Site>, request: Request) -> Response {
             "Missing 'frameworkId' query parameter in the request body",
         );
     };
-    answered(site.handle.teardown(framework_id.clone()).await)
+    answered(site.handle.teardown(caller, framework_id.clone()).await)
 }

@@ -16,7 +16,7 @@ use serde::Serialize;
 
 pub(super) use agent::slaves;
 pub(super) use framework::frameworks;
-pub(crate) use maintenance::maintenance_status;
+pub(crate) use maintenance::{maintenance_schedule, maintenance_status};
 pub(crate) use roles::{Tally, quota, quota_status, roles, tallies, weights};
 pub(super) use task::tasks;
 
@@ -169,7 +169,8 @@ struct State<'a, A: Serialize, R: Serialize, F: Serialize, C: Serialize> {
     unreachable_slaves: f64,
     leader: String,
     leader_info: LeaderInfo<'a>,
-    flags: &'a BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    flags: Option<&'a BTreeMap<String, String>>,
     slaves: A,
     recovered_slaves: R,
     frameworks: F,
@@ -195,7 +196,7 @@ fn count(number: usize) -> f64 {
 pub(super) fn state<'a>(
     snapshot: &'a Snapshot,
     index: &'a Index<'a>,
-    flags: &'a BTreeMap<String, String>,
+    flags: Option<&'a BTreeMap<String, String>>,
 ) -> impl Serialize + 'a {
     let identity = &snapshot.identity;
     let connected = snapshot

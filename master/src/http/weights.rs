@@ -7,13 +7,14 @@ use axum::response::Response;
 use http::{Method, StatusCode};
 use meseta_proto::json;
 use meseta_proto::mesos::v1::WeightInfo;
+use meseta_proto::transport::door::Caller;
 
 use super::{BODY_MAX, Endpoint, Site, answered, body, not_json, text, v0};
 use crate::operator;
 
-pub(super) async fn handle(site: &Arc<Site>, request: HttpRequest) -> Response {
+pub(super) async fn handle(site: &Arc<Site>, caller: &Caller, request: HttpRequest) -> Response {
     if request.method() != Method::PUT {
-        return v0::read(site, Endpoint::Weights, request.uri().query()).await;
+        return v0::read(site, caller, Endpoint::Weights, request.uri().query()).await;
     }
     let bytes = match body::read(request.into_body(), BODY_MAX).await {
         Ok(bytes) => bytes,
@@ -23,7 +24,11 @@ pub(super) async fn handle(site: &Arc<Site>, request: HttpRequest) -> Response {
         Ok(infos) => infos,
         Err(error) => return invalid(&bytes, &error),
     };
-    answered(site.handle.administer(operator::weights(infos)).await)
+    answered(
+        site.handle
+            .administer(caller, operator::weights(infos))
+            .await,
+    )
 }
 
 fn invalid(body: &[u8], error: &json::Error) -> Response {

@@ -141,7 +141,7 @@ fn about_policies(snapshot: &Snapshot, kind: CallType) -> Option<Response> {
         }
         CallType::GetMaintenanceSchedule => {
             let get_maintenance_schedule = Some(response::GetMaintenanceSchedule {
-                schedule: snapshot.maintenance.schedule.clone(),
+                schedule: views::maintenance_schedule(snapshot),
             });
             response(
                 Type::GetMaintenanceSchedule,
@@ -247,7 +247,11 @@ fn roles(snapshot: &Snapshot) -> response::GetRoles {
         }
     };
     response::GetRoles {
-        roles: views::tallies(snapshot).into_iter().map(role).collect(),
+        roles: views::tallies(snapshot)
+            .into_iter()
+            .filter(|(role, _)| snapshot.shows_role(role))
+            .map(role)
+            .collect(),
     }
 }
 

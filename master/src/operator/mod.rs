@@ -13,10 +13,12 @@ use meseta_proto::mesos::v1::WeightInfo;
 use meseta_proto::mesos::v1::master::call::{DrainAgent, Type as CallType};
 use meseta_proto::mesos::v1::master::response::{self, Type as ResponseType};
 use meseta_proto::mesos::v1::master::{Call, Response};
+use meseta_proto::transport::door::Caller;
 
 use crate::core::{Answer, Request};
 use crate::files::{Files, FilesError};
 use crate::http::{Site, reservations};
+use crate::permission;
 use crate::shell::Closed;
 
 /// What came of a call.
@@ -99,17 +101,21 @@ fn missing(kind: CallType, call: &Call) -> Option<&'static str> {
 /// Carries a checked call out.
 pub(crate) async fn execute(
     site: &Arc<Site>,
+    caller: &Caller,
     kind: CallType,
     call: Call,
 ) -> Result<Outcome, Closed> {
+    if let Err(forbidden) = permission::check(caller, permission::question(kind)) {
+        return Ok(Outcome::Done(Answer::Forbidden(forbidden.to_string())));
+    }
     if kind == CallType::Teardown {
         let id = call.teardown.map(|teardown| teardown.framework_id.value);
-        let answer = site.handle.teardown(id.unwrap_or_default()).await?;
+        let answer = site.handle.teardown(caller, id.unwrap_or_default()).await?;
         return Ok(Outcome::Done(answer));
     }
     if reservations::CALLS.contains(&kind) {
         let answer = match reservations::of_call(kind, call) {
-            Some((agent, operation)) => site.handle.operate(agent, operation, None).await?,
+            Some((agent, operation)) => site.handle.operate(caller, agent, operation).await?,
             None => Answer::BadRequest("Failed to validate master::Call".to_owned()),
         };
         return Ok(Outcome::Done(answer));
@@ -124,10 +130,10 @@ pub(crate) async fn execute(
             Ok(request) => request,
             Err(message) => return Ok(Outcome::Done(Answer::BadRequest(message))),
         };
-        let answer = site.handle.administer(request).await?;
+        let answer = site.handle.administer(caller, request).await?;
         return Ok(Outcome::Done(explained(kind, answer)));
     }
-    let snapshot = site.handle.snapshot().await?;
+    let snapshot = site.handle.view(caller).await?;
     let site = site.clone();
     let rendering = tokio::task::spawn_blocking(move || answers::answer(&site, &snapshot, kind));
     let response = rendering.await.map_err(|_| Closed)?;

@@ -1,4 +1,4 @@
-//! A small HTTP client: one request and its answer, or a stream of records.
+//! A small HTTP client, in the clear or over TLS: one request and its answer, or a stream of records.
 
 use std::time::Duration;
 
@@ -7,10 +7,12 @@ use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 
+use super::tls;
 use crate::media::{self, BodyError, MediaType};
 use crate::recordio;
 use crate::schema::WireMessage;
@@ -102,8 +104,10 @@ impl Reply {
 /// Cheap to clone; connections are kept and shared.
 #[derive(Clone, Debug)]
 pub struct Client {
-    http: legacy::Client<HttpConnector, Full<Bytes>>,
+    http: legacy::Client<Connector, Full<Bytes>>,
     options: Options,
+    /// Sent with every request: who this is.
+    authorization: Option<HeaderValue>,
 }
 
 impl Default for Client {
@@ -115,11 +119,27 @@ impl Default for Client {
 impl Client {
     #[must_use]
     pub fn new(options: Options) -> Self {
-        let mut connector = HttpConnector::new();
-        connector.set_connect_timeout(Some(options.connect_timeout));
-        connector.set_nodelay(true);
+        Self::with(options, tls::believing_nobody(), None)
+    }
+
+    /// One that believes the servers that `config` says, and says who it is.
+    #[must_use]
+    pub fn with(
+        options: Options,
+        config: tls::ClientConfig,
+        authorization: Option<HeaderValue>,
+    ) -> Self {
+        let connector = connector_for(config, options.connect_timeout, false);
         let http = legacy::Client::builder(TokioExecutor::new()).build(connector);
-        Self { http, options }
+        let authorization = authorization.map(|mut value| {
+            value.set_sensitive(true);
+            value
+        });
+        Self {
+            http,
+            options,
+            authorization,
+        }
     }
 
     pub async fn get(&self, url: &str) -> Result<Reply, Error> {
@@ -180,10 +200,14 @@ impl Client {
 
     async fn send(&self, call: Call) -> Result<Response<Incoming>, Error> {
         let url = call.url.clone();
-        let request = call.into_request().map_err(|source| Error::Request {
+        let mut request = call.into_request().map_err(|source| Error::Request {
             url: url.clone(),
             source,
         })?;
+        if let Some(authorization) = &self.authorization {
+            let headers = request.headers_mut();
+            headers.insert(http::header::AUTHORIZATION, authorization.clone());
+        }
         self.http
             .request(request)
             .await
@@ -206,6 +230,30 @@ impl Client {
             headers: head.headers,
             body,
         })
+    }
+}
+
+/// Opens connections: in the clear for `http`, over TLS for `https`.
+pub type Connector = HttpsConnector<HttpConnector>;
+
+/// One for gRPC, which is HTTP/2.
+#[must_use]
+pub fn connector(config: tls::ClientConfig, timeout: Duration) -> Connector {
+    connector_for(config, timeout, true)
+}
+
+fn connector_for(config: tls::ClientConfig, timeout: Duration, http2: bool) -> Connector {
+    let mut plain = HttpConnector::new();
+    plain.set_connect_timeout(Some(timeout));
+    plain.set_nodelay(true);
+    plain.enforce_http(false);
+    let builder = HttpsConnectorBuilder::new()
+        .with_tls_config(config)
+        .https_or_http();
+    if http2 {
+        builder.enable_http2().wrap_connector(plain)
+    } else {
+        builder.enable_http1().wrap_connector(plain)
     }
 }
 

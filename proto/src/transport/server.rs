@@ -1,10 +1,11 @@
-//! One port for HTTP/1 and gRPC (HTTP/2 without TLS), told apart by how a connection begins.
+//! One port for HTTP/1 and gRPC (HTTP/2), with TLS or without, told apart by how a connection begins.
 //!
-//! [`serve`] owns the accept loop and all connections. Invariant: when it returns, no connection is
-//! left. Limits of bodies are the routes' affair.
+//! [`serve`] and [`serve_with`] own the accept loop and all connections. Invariant: when they return, no
+//! connection is left. Limits of bodies are the routes' affair; who may come in is the [`super::door`]'s.
+
+mod peer;
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,11 +19,16 @@ use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulShutdown;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tower::ServiceExt as _;
 use tracing::{debug, warn};
+
+use super::tls::{PeerCertificate, Served};
+use peer::Addresses;
+pub use peer::Peer;
 
 pub use tokio_util::sync::CancellationToken;
 
@@ -35,6 +41,8 @@ pub struct Options {
     pub idle_timeout: Duration,
     /// Connections beyond this are closed as soon as they are accepted.
     pub connections_max: usize,
+    /// Connections of one address that has not said who it is; loopback has no such limit.
+    pub connections_per_address_max: usize,
     /// From the beginning of shutdown to the end of the last connection.
     pub drain_timeout: Duration,
 }
@@ -45,6 +53,7 @@ impl Default for Options {
             header_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(600),
             connections_max: 16_384,
+            connections_per_address_max: 512,
             drain_timeout: Duration::from_secs(5),
         }
     }
@@ -67,6 +76,19 @@ pub async fn serve(
     options: Options,
     shutdown: CancellationToken,
 ) {
+    serve_with(listener, router, options, None, shutdown).await;
+}
+
+/// The same, over TLS if there is a certificate. A connection in the clear then still reaches the routes if
+/// it comes from this machine, and these can tell; any other is told that the port speaks TLS, and closed.
+pub async fn serve_with(
+    listener: TcpListener,
+    router: Router,
+    options: Options,
+    certificate: Option<Arc<Served>>,
+    shutdown: CancellationToken,
+) {
+    let addresses = Addresses::new(options.connections_per_address_max);
     let permits = Arc::new(Semaphore::new(options.connections_max));
     let graceful = GracefulShutdown::new();
     let mut connections = JoinSet::new();
@@ -93,13 +115,24 @@ pub async fn serve(
             continue;
         };
         is_full = false;
+        let Some(place) = addresses.take(peer.ip()) else {
+            debug!(%peer, limit = options.connections_per_address_max, "connection refused: too many of this address");
+            continue;
+        };
         let connection = Connection {
+            peer: Peer::new(peer, stream.local_addr().ok(), place),
             stream,
-            peer,
             router: router.clone(),
             permit,
         };
-        connections.spawn(connection.run(options, graceful.watcher()));
+        let watcher = graceful.watcher();
+        match &certificate {
+            None => drop(connections.spawn(connection.run(options, watcher))),
+            Some(certificate) => {
+                let certificate = certificate.clone();
+                connections.spawn(connection.run_encrypted(certificate, options, watcher));
+            }
+        }
     }
     drop(listener);
     if tokio::time::timeout(options.drain_timeout, graceful.shutdown())
@@ -116,49 +149,112 @@ pub async fn serve(
 
 struct Connection {
     stream: TcpStream,
-    peer: SocketAddr,
+    peer: Peer,
     router: Router,
     permit: OwnedSemaphorePermit,
 }
 
+/// The first byte of every TLS connection: the type of a handshake's record.
+const HANDSHAKE: u8 = 0x16;
+/// What somebody who speaks HTTP to a TLS port from elsewhere is told.
+const NOT_ENCRYPTED: &[u8] = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\n\
+    Content-Length: 42\r\nConnection: close\r\n\r\nThis port speaks TLS: use https:// instead";
+
 impl Connection {
     async fn run(self, options: Options, watcher: hyper_util::server::graceful::Watcher) {
+        let address = self.peer.address;
+        if let Err(error) = self.stream.set_nodelay(true) {
+            debug!(peer = %address, %error, "failed to set TCP_NODELAY");
+        }
         let Self {
             stream,
             peer,
             router,
             permit: _permit,
         } = self;
-        if let Err(error) = stream.set_nodelay(true) {
-            debug!(%peer, %error, "failed to set TCP_NODELAY");
-        }
-        let first_request = Arc::new(Notify::new());
-        let notify = Arc::clone(&first_request);
-        let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
-            notify.notify_one();
-            request.extensions_mut().insert(ConnectInfo(peer));
-            call(router.clone(), request)
-        });
-        let builder = builder(options);
-        let connection = builder
-            .serve_connection_with_upgrades(TokioIo::new(stream), service)
-            .into_owned();
-        let connection = watcher.watch(connection);
-        tokio::pin!(connection);
-        // hyper's own timer starts only when the kind of connection is known.
-        let result = tokio::select! {
-            result = &mut connection => result,
-            begun = tokio::time::timeout(options.header_timeout, first_request.notified()) => {
-                if begun.is_err() {
-                    debug!(%peer, "connection closed: no request in time");
-                    return;
-                }
-                connection.await
+        speak(stream, peer, router, options, watcher).await;
+    }
+
+    async fn run_encrypted(
+        mut self,
+        certificate: Arc<Served>,
+        options: Options,
+        watcher: hyper_util::server::graceful::Watcher,
+    ) {
+        let address = self.peer.address;
+        let mut first = [0];
+        let peeked = tokio::time::timeout(options.header_timeout, self.stream.peek(&mut first));
+        match peeked.await {
+            Ok(Ok(1)) if first == [HANDSHAKE] => {}
+            Ok(Ok(1)) if self.peer.is_local() => return self.run(options, watcher).await,
+            Ok(Ok(1)) => {
+                // Whether he reads it is up to him.
+                let _ = self.stream.write_all(NOT_ENCRYPTED).await;
+                let _ = self.stream.shutdown().await;
+                debug!(peer = %address, "connection closed: it does not begin as TLS");
+                return;
             }
-        };
-        if let Err(error) = result {
-            debug!(%peer, error = %error, "connection failed");
+            _ => return debug!(peer = %address, "connection closed: it does not begin in time"),
         }
+        if let Err(error) = self.stream.set_nodelay(true) {
+            debug!(peer = %address, %error, "failed to set TCP_NODELAY");
+        }
+        let Self {
+            stream,
+            mut peer,
+            router,
+            permit: _permit,
+        } = self;
+        let accepted = certificate.acceptor().accept(stream);
+        let stream = match tokio::time::timeout(options.header_timeout, accepted).await {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) => return debug!(peer = %address, %error, "TLS handshake failed"),
+            Err(_) => return debug!(peer = %address, "TLS handshake not done in time"),
+        };
+        peer.encrypted = true;
+        peer.certificate = PeerCertificate::of(stream.get_ref().1).map(Arc::new);
+        speak(stream, peer, router, options, watcher).await;
+    }
+}
+
+/// Serves one connection until its end.
+async fn speak<S>(
+    stream: S,
+    peer: Peer,
+    router: Router,
+    options: Options,
+    watcher: hyper_util::server::graceful::Watcher,
+) where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let address = peer.address;
+    let first_request = Arc::new(Notify::new());
+    let notify = Arc::clone(&first_request);
+    let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
+        notify.notify_one();
+        request.extensions_mut().insert(ConnectInfo(address));
+        request.extensions_mut().insert(peer.clone());
+        call(router.clone(), request)
+    });
+    let builder = builder(options);
+    let connection = builder
+        .serve_connection_with_upgrades(TokioIo::new(stream), service)
+        .into_owned();
+    let connection = watcher.watch(connection);
+    tokio::pin!(connection);
+    // hyper's own timer starts only when the kind of connection is known.
+    let result = tokio::select! {
+        result = &mut connection => result,
+        begun = tokio::time::timeout(options.header_timeout, first_request.notified()) => {
+            if begun.is_err() {
+                debug!(peer = %address, "connection closed: no request in time");
+                return;
+            }
+            connection.await
+        }
+    };
+    if let Err(error) = result {
+        debug!(peer = %address, error = %error, "connection failed");
     }
 }
 

@@ -49,6 +49,8 @@ struct World {
     next: u64,
     /// Each call that is refused is checked to have changed nothing.
     refusals_change_nothing: bool,
+    /// Who speaks for the frameworks and agents that come now.
+    caller: Caller,
 }
 
 /// A framework as the tests know it.
@@ -216,6 +218,7 @@ impl World {
             registry: recovered,
             next: 0,
             refusals_change_nothing: false,
+            caller: Caller::default(),
         }
     }
 
@@ -422,6 +425,7 @@ impl World {
                 suppressed_roles: Vec::new(),
                 offer_constraints: None,
             }),
+            caller: self.caller.clone(),
         });
         connection
     }
@@ -449,6 +453,7 @@ impl World {
             framework_id: id.to_owned(),
             stream_id: stream.map(str::to_owned),
             action: Box::new(action),
+            caller: self.caller.clone(),
         });
         let answer = self.answers.remove(&reply).unwrap();
         if !matches!(answer, Answer::Accepted | Answer::Done)

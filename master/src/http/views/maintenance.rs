@@ -1,15 +1,27 @@
 //! Which machines are on their way out, which are, and what frameworks say to it.
 
+use meseta_access::Action;
 use meseta_proto::mesos::v1::allocator::InverseOfferStatus;
 use meseta_proto::mesos::v1::allocator::inverse_offer_status::Status;
-use meseta_proto::mesos::v1::maintenance::ClusterStatus;
 use meseta_proto::mesos::v1::maintenance::cluster_status::DrainingMachine;
+use meseta_proto::mesos::v1::maintenance::{ClusterStatus, Schedule};
 use meseta_proto::mesos::v1::{FrameworkId, MachineId, TimeInfo};
 
 use crate::core::{AgentView, Maintenance, Snapshot};
 
+/// `/maintenance/schedule`.
+pub(crate) fn maintenance_schedule(snapshot: &Snapshot) -> Schedule {
+    if !snapshot.viewer.allows(Action::GetMaintenanceSchedule, None) {
+        return Schedule::default();
+    }
+    snapshot.maintenance.schedule.clone()
+}
+
 /// `/maintenance/status`.
 pub(crate) fn maintenance_status(snapshot: &Snapshot) -> ClusterStatus {
+    if !snapshot.viewer.allows(Action::GetMaintenanceStatus, None) {
+        return ClusterStatus::default();
+    }
     let maintenance = &snapshot.maintenance;
     let windows = maintenance.schedule.windows.iter();
     let is_up = |id: &&MachineId| !maintenance.down.contains(*id);

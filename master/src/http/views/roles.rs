@@ -86,7 +86,7 @@ pub(crate) fn roles(snapshot: &Snapshot) -> impl Serialize + '_ {
     // With a whitelist, a role that is not on it is shown nowhere.
     let is_shown = |role: &Role| {
         let whitelist = snapshot.whitelisted_roles.as_ref();
-        whitelist.is_none_or(|roles| roles.contains(role))
+        whitelist.is_none_or(|roles| roles.contains(role)) && snapshot.shows_role(role)
     };
     let shown = tallies.iter().filter(|(role, _)| is_shown(role));
     Roles {

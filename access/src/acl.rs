@@ -1,0 +1,334 @@
+//! A file of ACLs: Mesos's JSON, read whole or refused with the place that is wrong.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+
+use crate::action::{Action, Objects, PATHS};
+
+/// Entries of one list; a file that long is a mistake.
+const ENTRIES_MAX: usize = 10_000;
+
+/// Who or what an entry speaks of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Entity {
+    /// These.
+    Some(Vec<String>),
+    /// Whoever or whatever it is.
+    Any,
+    /// Nobody or nothing.
+    None,
+}
+
+/// One entry: these principals, and no others that it matches, may do it to these objects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Acl {
+    pub principals: Entity,
+    pub objects: Entity,
+}
+
+/// What a file says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Acls {
+    /// The verdict where no entry matches; the daemon's own default when the file says nothing.
+    pub permissive: Option<bool>,
+    lists: BTreeMap<Action, Vec<Acl>>,
+}
+
+/// Why a file of ACLs cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AclError {
+    #[error("the ACLs are not JSON: {0}")]
+    Syntax(String),
+    #[error("{place}: expected {expected}")]
+    Shape {
+        place: String,
+        expected: &'static str,
+    },
+    #[error("`{key}` is not a list of ACLs{hint}")]
+    UnknownList { key: String, hint: String },
+    #[error("{place}: `{key}` is not known here; an entry has `principals` and `{object}`")]
+    UnknownKey {
+        place: String,
+        key: String,
+        object: &'static str,
+    },
+    #[error("{place}: the type must be ANY or NONE: single {object} cannot be named")]
+    NotWhole { place: String, object: &'static str },
+    #[error("{place}: '{path}' is not a path that can be authorized; these are: {}", PATHS.join(", "))]
+    Path { place: String, path: String },
+    #[error("{place}: the role '{role}' is neither a role nor, as `a/%`, all roles below one")]
+    Role { place: String, role: String },
+    #[error("`{key}` has more than {ENTRIES_MAX} entries")]
+    TooMany { key: String },
+}
+
+impl Acls {
+    /// Reads a file's text.
+    pub fn parse(text: &str) -> Result<Self, AclError> {
+        let value: Value =
+            serde_json::from_str(text).map_err(|error| AclError::Syntax(error.to_string()))?;
+        let root = object(&value, "the ACLs")?;
+        let mut acls = Self::default();
+        for (key, value) in root {
+            if key == "permissive" {
+                let verdict = value.as_bool().ok_or_else(|| AclError::Shape {
+                    place: "permissive".to_owned(),
+                    expected: "true or false",
+                })?;
+                acls.permissive = Some(verdict);
+                continue;
+            }
+            // Their names until Mesos 1.0 have no meaning that could be guessed.
+            let Some(action) = Action::ALL.iter().find(|action| action.key() == key) else {
+                return Err(unknown_list(key));
+            };
+            let list = entries(*action, value)?;
+            acls.lists.insert(*action, list);
+        }
+        Ok(acls)
+    }
+
+    /// The entries for an action, in the order of the file.
+    #[must_use]
+    pub fn of(&self, action: Action) -> &[Acl] {
+        self.lists.get(&action).map_or(&[], Vec::as_slice)
+    }
+}
+
+fn unknown_list(key: &str) -> AclError {
+    let hint = match key {
+        "set_quotas" | "remove_quotas" => "; Mesos calls it `update_quotas` now".to_owned(),
+        "shutdown_frameworks" => "; Mesos calls it `teardown_frameworks` now".to_owned(),
+        _ => {
+            let shared = |other: &str| {
+                let pairs = key.bytes().zip(other.bytes());
+                pairs.take_while(|(one, two)| one == two).count()
+            };
+            let near = Action::ALL.iter().max_by_key(|action| shared(action.key()));
+            near.filter(|action| shared(action.key()) >= 4)
+                .map(|action| format!("; did you mean `{}`?", action.key()))
+                .unwrap_or_default()
+        }
+    };
+    AclError::UnknownList {
+        key: key.to_owned(),
+        hint,
+    }
+}
+
+fn object<'a>(value: &'a Value, place: &str) -> Result<&'a Map<String, Value>, AclError> {
+    value.as_object().ok_or_else(|| AclError::Shape {
+        place: place.to_owned(),
+        expected: "an object",
+    })
+}
+
+fn entries(action: Action, value: &Value) -> Result<Vec<Acl>, AclError> {
+    let key = action.key();
+    let list = value.as_array().ok_or_else(|| AclError::Shape {
+        place: key.to_owned(),
+        expected: "a list of entries",
+    })?;
+    if list.len() > ENTRIES_MAX {
+        return Err(AclError::TooMany {
+            key: key.to_owned(),
+        });
+    }
+    let mut acls = Vec::with_capacity(list.len());
+    for (index, entry) in list.iter().enumerate() {
+        let acl = one(action, &format!("{key}[{index}]"), entry)?;
+        match acl.objects {
+            // Each role for itself, as Mesos has it, so that `a` and `a/%` may stand side by side.
+            Entity::Some(values) if action.objects() == Objects::Roles => {
+                acls.extend(values.into_iter().map(|role| Acl {
+                    principals: acl.principals.clone(),
+                    objects: Entity::Some(vec![role]),
+                }));
+            }
+            _ => acls.push(acl),
+        }
+    }
+    Ok(acls)
+}
+
+fn one(action: Action, place: &str, value: &Value) -> Result<Acl, AclError> {
+    let entry = object(value, place)?;
+    let object_key = action.object_key();
+    if let Some(key) = entry
+        .keys()
+        .find(|key| *key != "principals" && *key != object_key)
+    {
+        return Err(AclError::UnknownKey {
+            place: place.to_owned(),
+            key: key.clone(),
+            object: object_key,
+        });
+    }
+    let part = |name: &str| {
+        let place = format!("{place}.{name}");
+        let value = entry.get(name).ok_or_else(|| AclError::Shape {
+            place: place.clone(),
+            expected: "an entity: {\"values\": [...]} or {\"type\": \"ANY\"} or {\"type\": \"NONE\"}",
+        })?;
+        entity(&place, value)
+    };
+    let acl = Acl {
+        principals: part("principals")?,
+        objects: part(object_key)?,
+    };
+    check_objects(action, &format!("{place}.{object_key}"), &acl.objects)?;
+    Ok(acl)
+}
+
+fn entity(place: &str, value: &Value) -> Result<Entity, AclError> {
+    let shape = |expected| AclError::Shape {
+        place: place.to_owned(),
+        expected,
+    };
+    let parts = object(value, place)?;
+    if parts.keys().any(|key| key != "type" && key != "values") {
+        return Err(shape("nothing but `type` and `values`"));
+    }
+    match parts.get("type").map(Value::as_str) {
+        Some(Some("ANY")) => return Ok(Entity::Any),
+        Some(Some("NONE")) => return Ok(Entity::None),
+        None | Some(Some("SOME")) => {}
+        Some(_) => return Err(shape("a type of ANY, NONE or SOME")),
+    }
+    let values = match parts.get("values") {
+        None => return Err(shape("`values`, or a type of ANY or NONE")),
+        Some(values) => values.as_array().ok_or_else(|| shape("a list of values"))?,
+    };
+    let texts = values.iter().map(|value| {
+        let text = value.as_str();
+        text.map(str::to_owned)
+            .ok_or_else(|| shape("values that are strings"))
+    });
+    Ok(Entity::Some(texts.collect::<Result<_, _>>()?))
+}
+
+fn check_objects(action: Action, place: &str, entity: &Entity) -> Result<(), AclError> {
+    let Entity::Some(values) = entity else {
+        return Ok(());
+    };
+    let place = || place.to_owned();
+    match action.objects() {
+        Objects::Whole => Err(AclError::NotWhole {
+            place: place(),
+            object: action.object_key(),
+        }),
+        Objects::Paths => match values.iter().find(|path| !PATHS.contains(&path.as_str())) {
+            Some(path) => Err(AclError::Path {
+                place: place(),
+                path: path.clone(),
+            }),
+            None => Ok(()),
+        },
+        Objects::Roles => {
+            let is_bad = |role: &&String| role.contains('%') && !is_recursive(role);
+            match values.iter().find(is_bad) {
+                Some(role) => Err(AclError::Role {
+                    place: place(),
+                    role: role.clone(),
+                }),
+                None => Ok(()),
+            }
+        }
+        Objects::Exact => Ok(()),
+    }
+}
+
+/// `a/%`, and nothing stranger.
+fn is_recursive(role: &str) -> bool {
+    role.strip_suffix("/%")
+        .is_some_and(|parent| !parent.is_empty() && !parent.contains('%'))
+}
+
+impl Entity {
+    /// What all roles that this speaks of begin with, if it is `a/%`.
+    pub(crate) fn subtree(&self) -> Option<&str> {
+        match self {
+            Self::Some(values) => match values.as_slice() {
+                [role] if is_recursive(role) => role.strip_suffix('%'),
+                _ => None,
+            },
+            Self::Any | Self::None => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(text: &str) -> String {
+        Acls::parse(text).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_place() {
+        for (text, part) in [
+            ("", "not JSON"),
+            ("[]", "the ACLs: expected an object"),
+            (
+                r#"{"permissive":"no"}"#,
+                "permissive: expected true or false",
+            ),
+            (r#"{"run_task":[]}"#, "did you mean `run_tasks`?"),
+            (r#"{"set_quotas":[]}"#, "`update_quotas`"),
+            (r#"{"run_tasks":{}}"#, "run_tasks: expected a list"),
+            (r#"{"run_tasks":[1]}"#, "run_tasks[0]: expected an object"),
+            (
+                r#"{"run_tasks":[{"principals":{"type":"ANY"}}]}"#,
+                "run_tasks[0].users: expected an entity",
+            ),
+            (
+                r#"{"run_tasks":[{"principals":{"type":"ANY"},"roles":{"type":"ANY"}}]}"#,
+                "`roles` is not known here",
+            ),
+            (
+                r#"{"run_tasks":[{"principals":{"type":"ALL"},"users":{"type":"ANY"}}]}"#,
+                "ANY, NONE or SOME",
+            ),
+            (
+                r#"{"run_tasks":[{"principals":{"values":"a"},"users":{"type":"ANY"}}]}"#,
+                "a list of values",
+            ),
+            (
+                r#"{"run_tasks":[{"principals":{},"users":{"type":"ANY"}}]}"#,
+                "run_tasks[0].principals: expected `values`",
+            ),
+            (
+                r#"{"view_roles":[{"principals":{"type":"ANY"},"roles":{"values":["b","%"]}}]}"#,
+                "'%'",
+            ),
+            (
+                r#"{"view_roles":[{"principals":{"type":"ANY"},"roles":{"values":["a%"]}}]}"#,
+                "'a%'",
+            ),
+        ] {
+            let error = error(text);
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn every_list_of_mesos_is_known() {
+        for action in Action::ALL {
+            let text = format!(
+                r#"{{"{}":[{{"principals":{{"type":"ANY"}},"{}":{{"type":"NONE"}}}}]}}"#,
+                action.key(),
+                action.object_key()
+            );
+            assert_eq!(Acls::parse(&text).unwrap().of(*action).len(), 1, "{text}");
+        }
+        assert_eq!(Action::ALL.len(), 54);
+    }
+
+    #[test]
+    fn deep_nesting_is_an_error() {
+        let text = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
+        assert!(matches!(Acls::parse(&text), Err(AclError::Syntax(_))));
+    }
+}

@@ -1,0 +1,191 @@
+//! Whether somebody may do something, by Mesos's rules: the first entry that matches decides.
+
+use std::sync::Arc;
+
+use crate::acl::{Acl, Acls, Entity};
+use crate::action::{Action, Objects};
+
+/// The rules of one daemon. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Authorizer {
+    rules: Option<Arc<Rules>>,
+}
+
+#[derive(Debug)]
+struct Rules {
+    acls: Acls,
+    permissive: bool,
+}
+
+impl Default for Authorizer {
+    fn default() -> Self {
+        Self::everything()
+    }
+}
+
+/// What was not allowed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Forbidden {
+    action: Action,
+    principal: Option<String>,
+    object: Option<String>,
+}
+
+impl std::fmt::Display for Forbidden {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let action = self.action.key();
+        f.write_str("403 Forbidden. ")?;
+        match &self.principal {
+            Some(principal) => write!(f, "Principal '{}'", principal.escape_debug())?,
+            None => f.write_str("Nobody in particular")?,
+        }
+        write!(f, " is not authorized for '{action}'")?;
+        match &self.object {
+            Some(object) => {
+                let kind = self.action.object_key();
+                write!(f, " with {kind} '{}'", object.escape_debug())
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+impl Authorizer {
+    /// Allows everything to everybody.
+    #[must_use]
+    pub const fn everything() -> Self {
+        Self { rules: None }
+    }
+
+    /// Follows `acls`; where these are silent, and do not say what then, `permissive` decides.
+    #[must_use]
+    pub fn new(acls: Acls, permissive: bool) -> Self {
+        let permissive = acls.permissive.unwrap_or(permissive);
+        Self {
+            rules: Some(Arc::new(Rules { acls, permissive })),
+        }
+    }
+
+    /// Whether nothing is ever forbidden.
+    #[must_use]
+    pub const fn allows_everything(&self) -> bool {
+        self.rules.is_none()
+    }
+
+    /// The verdict. No `principal` is somebody who did not say who he is; no `object` is all of them.
+    #[must_use]
+    pub fn allows(&self, principal: Option<&str>, action: Action, object: Option<&str>) -> bool {
+        let Some(rules) = &self.rules else {
+            return true;
+        };
+        let object = match action.objects() {
+            Objects::Whole => None,
+            Objects::Exact | Objects::Roles | Objects::Paths => object,
+        };
+        let is_of_roles = action.objects() == Objects::Roles;
+        for acl in rules.acls.of(action) {
+            if let Some(verdict) = judge(acl, principal, object, is_of_roles) {
+                return verdict;
+            }
+        }
+        rules.permissive
+    }
+
+    /// The same, as a result that says what was forbidden.
+    pub fn check(
+        &self,
+        principal: Option<&str>,
+        action: Action,
+        object: Option<&str>,
+    ) -> Result<(), Forbidden> {
+        if self.allows(principal, action, object) {
+            return Ok(());
+        }
+        Err(Forbidden {
+            action,
+            principal: principal.map(str::to_owned),
+            object: object.map(str::to_owned),
+        })
+    }
+
+    /// The rules as they are for one caller.
+    #[must_use]
+    pub fn approver(&self, principal: Option<String>) -> Approver {
+        Approver {
+            authorizer: self.clone(),
+            principal,
+        }
+    }
+}
+
+/// What one caller may do. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Approver {
+    authorizer: Authorizer,
+    principal: Option<String>,
+}
+
+impl Approver {
+    /// The same rules, for somebody that this caller speaks for.
+    #[must_use]
+    pub fn on_behalf_of(&self, principal: Option<String>) -> Self {
+        self.authorizer.approver(principal)
+    }
+
+    #[must_use]
+    pub fn principal(&self) -> Option<&str> {
+        self.principal.as_deref()
+    }
+
+    /// Whether nothing is ever forbidden.
+    #[must_use]
+    pub const fn allows_everything(&self) -> bool {
+        self.authorizer.allows_everything()
+    }
+
+    #[must_use]
+    pub fn allows(&self, action: Action, object: Option<&str>) -> bool {
+        self.authorizer
+            .allows(self.principal.as_deref(), action, object)
+    }
+
+    pub fn check(&self, action: Action, object: Option<&str>) -> Result<(), Forbidden> {
+        self.authorizer
+            .check(self.principal.as_deref(), action, object)
+    }
+}
+
+/// An entry's verdict, if it matches.
+fn judge(
+    acl: &Acl,
+    principal: Option<&str>,
+    object: Option<&str>,
+    is_of_roles: bool,
+) -> Option<bool> {
+    if let Some(subtree) = acl.objects.subtree().filter(|_| is_of_roles) {
+        let is_below = object.is_some_and(|role| role.starts_with(subtree));
+        return (is_below && matches(principal, &acl.principals))
+            .then(|| allowed(principal, &acl.principals));
+    }
+    (matches(principal, &acl.principals) && matches(object, &acl.objects))
+        .then(|| allowed(principal, &acl.principals) && allowed(object, &acl.objects))
+}
+
+fn matches(asked: Option<&str>, entity: &Entity) -> bool {
+    match (asked, entity) {
+        (_, Entity::Any | Entity::None) => true,
+        (Some(asked), Entity::Some(values)) => values.iter().any(|value| value == asked),
+        (None, Entity::Some(_)) => false,
+    }
+}
+
+fn allowed(asked: Option<&str>, entity: &Entity) -> bool {
+    match entity {
+        Entity::Any => true,
+        Entity::None => false,
+        Entity::Some(_) => matches(asked, entity),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,312 @@
+use super::*;
+use crate::action::Action as A;
+
+fn authorizer(acls: &str) -> Authorizer {
+    Authorizer::new(Acls::parse(acls).unwrap(), true)
+}
+
+const ANY: Option<&str> = None;
+
+#[track_caller]
+fn expect(authorizer: &Authorizer, action: Action, rows: &[(Option<&str>, Option<&str>, bool)]) {
+    for (principal, object, allowed) in rows {
+        assert_eq!(
+            authorizer.allows(*principal, action, *object),
+            *allowed,
+            "{action:?}: {principal:?} on {object:?}"
+        );
+    }
+}
+
+#[test]
+fn without_acls_everything_is_allowed() {
+    for action in Action::ALL {
+        assert!(Authorizer::everything().allows(None, *action, Some("x")));
+    }
+}
+
+#[test]
+fn any_principal_runs_as_a_user() {
+    // Nobody may run as root; everybody may run as guest.
+    let rules = authorizer(
+        r#"{"run_tasks":[
+            {"principals":{"type":"ANY"},"users":{"values":["guest"]}},
+            {"principals":{"type":"ANY"},"users":{"type":"NONE"}}]}"#,
+    );
+    expect(
+        &rules,
+        A::RunTask,
+        &[
+            (Some("foo"), Some("guest"), true),
+            (Some("foo"), Some("root"), false),
+            (Some("foo"), ANY, false),
+            (None, Some("guest"), true),
+        ],
+    );
+}
+
+#[test]
+fn no_principal_runs_as_a_user() {
+    let rules =
+        authorizer(r#"{"run_tasks":[{"principals":{"type":"NONE"},"users":{"values":["root"]}}]}"#);
+    expect(
+        &rules,
+        A::RunTask,
+        &[
+            (Some("foo"), Some("root"), false),
+            (None, Some("root"), false),
+            (Some("foo"), Some("guest"), true),
+        ],
+    );
+}
+
+#[test]
+fn a_principal_runs_as_any_user() {
+    let rules =
+        authorizer(r#"{"run_tasks":[{"principals":{"values":["foo"]},"users":{"type":"ANY"}}]}"#);
+    expect(
+        &rules,
+        A::RunTask,
+        &[(Some("foo"), Some("root"), true), (Some("foo"), ANY, true)],
+    );
+}
+
+#[test]
+fn any_principal_runs_as_any_user() {
+    let rules =
+        authorizer(r#"{"run_tasks":[{"principals":{"type":"ANY"},"users":{"type":"ANY"}}]}"#);
+    expect(
+        &rules,
+        A::RunTask,
+        &[(None, ANY, true), (Some("foo"), Some("root"), true)],
+    );
+}
+
+#[test]
+fn only_some_principals_run_as_some_users() {
+    let rules = authorizer(
+        r#"{"run_tasks":[
+            {"principals":{"values":["foo","bar"]},"users":{"values":["root","guest"]}},
+            {"principals":{"type":"NONE"},"users":{"values":["root","guest"]}}]}"#,
+    );
+    expect(
+        &rules,
+        A::RunTask,
+        &[
+            (Some("foo"), Some("root"), true),
+            (Some("bar"), Some("guest"), true),
+            (Some("baz"), Some("root"), false),
+            (Some("baz"), Some("guest"), false),
+            (Some("baz"), Some("www"), true),
+            (Some("foo"), Some("www"), true),
+        ],
+    );
+}
+
+#[test]
+fn some_principal_runs_as_some_user_only() {
+    let rules = authorizer(
+        r#"{"run_tasks":[
+            {"principals":{"values":["foo"]},"users":{"values":["guest"]}},
+            {"principals":{"values":["foo"]},"users":{"type":"NONE"}}]}"#,
+    );
+    expect(
+        &rules,
+        A::RunTask,
+        &[
+            (Some("foo"), Some("guest"), true),
+            (Some("foo"), Some("root"), false),
+            (Some("bar"), Some("root"), true),
+        ],
+    );
+}
+
+#[test]
+fn restrictive_acls_deny_what_they_do_not_name() {
+    let rules = authorizer(
+        r#"{"permissive":false,
+            "run_tasks":[{"principals":{"values":["foo"]},"users":{"values":["user1"]}}],
+            "register_frameworks":[
+                {"principals":{"values":["foo"]},"roles":{"values":["analytics"]}}]}"#,
+    );
+    expect(
+        &rules,
+        A::RunTask,
+        &[
+            (Some("foo"), Some("user1"), true),
+            (Some("foo"), Some("user2"), false),
+            (Some("bar"), Some("user1"), false),
+        ],
+    );
+    expect(
+        &rules,
+        A::RegisterFramework,
+        &[
+            (Some("foo"), Some("analytics"), true),
+            (Some("bar"), Some("analytics"), false),
+            (Some("bar"), Some("ads"), false),
+        ],
+    );
+    for action in Action::ALL {
+        if !matches!(action, A::RunTask | A::RegisterFramework) {
+            assert!(!rules.allows(Some("foo"), *action, Some("x")), "{action:?}");
+        }
+    }
+}
+
+#[test]
+fn what_the_file_says_wins_over_the_daemons_default() {
+    let strict = Authorizer::new(Acls::default(), false);
+    assert!(!strict.allows(Some("foo"), A::ViewFlags, None));
+    let told = Authorizer::new(Acls::parse(r#"{"permissive":true}"#).unwrap(), false);
+    assert!(told.allows(Some("foo"), A::ViewFlags, None));
+}
+
+#[test]
+fn roles_are_offered_to_some_principals() {
+    let rules = authorizer(
+        r#"{"register_frameworks":[
+            {"principals":{"values":["foo","bar"]},"roles":{"values":["ads"]}},
+            {"principals":{"type":"NONE"},"roles":{"values":["ads"]}}]}"#,
+    );
+    expect(
+        &rules,
+        A::RegisterFramework,
+        &[
+            (Some("foo"), Some("ads"), true),
+            (Some("bar"), Some("ads"), true),
+            (Some("baz"), Some("ads"), false),
+            (Some("baz"), Some("*"), true),
+        ],
+    );
+}
+
+/// The three of the royal household, for every action whose objects are roles.
+#[test]
+fn roles_below_a_role_are_named_by_a_percent_sign() {
+    for action in Action::ALL {
+        if action.objects() != crate::action::Objects::Roles {
+            continue;
+        }
+        let key = action.key();
+        let rules = authorizer(&format!(
+            r#"{{"{key}":[
+                {{"principals":{{"values":["elizabeth-ii"]}},"roles":{{"values":["king/%","king"]}}}},
+                {{"principals":{{"values":["charles"]}},"roles":{{"values":["king/%"]}}}},
+                {{"principals":{{"values":["j-welby"]}},"roles":{{"values":["king"]}}}},
+                {{"principals":{{"type":"ANY"}},"roles":{{"type":"NONE"}}}}]}}"#
+        ));
+        expect(
+            &rules,
+            *action,
+            &[
+                (Some("elizabeth-ii"), Some("king"), true),
+                (Some("elizabeth-ii"), Some("king/prince"), true),
+                (Some("elizabeth-ii"), Some("king/prince/duke"), true),
+                (Some("charles"), Some("king"), false),
+                (Some("charles"), Some("king/prince"), true),
+                (Some("charles"), Some("king/prince/duke"), true),
+                (Some("charles"), Some("kingdom/prince"), false),
+                (Some("j-welby"), Some("king"), true),
+                (Some("j-welby"), Some("king/prince"), false),
+                (Some("j-welby"), ANY, false),
+            ],
+        );
+    }
+}
+
+/// Every action whose objects are compared one by one: some, only theirs, the rest nothing.
+#[test]
+fn objects_of_every_kind_are_compared() {
+    use crate::action::Objects::{Exact, Paths, Roles, Whole};
+    for action in Action::ALL {
+        let (mine, other) = match action.objects() {
+            Exact | Roles => ("one", "two"),
+            Paths => ("/containers", "/monitor/statistics"),
+            Whole => continue,
+        };
+        let (key, object) = (action.key(), action.object_key());
+        let rules = authorizer(&format!(
+            r#"{{"{key}":[
+                {{"principals":{{"values":["foo"]}},"{object}":{{"type":"ANY"}}}},
+                {{"principals":{{"values":["bar"]}},"{object}":{{"values":["{mine}"]}}}},
+                {{"principals":{{"values":["baz"]}},"{object}":{{"type":"NONE"}}}},
+                {{"principals":{{"type":"ANY"}},"{object}":{{"type":"NONE"}}}}]}}"#
+        ));
+        expect(
+            &rules,
+            *action,
+            &[
+                (Some("foo"), Some(mine), true),
+                (Some("foo"), Some(other), true),
+                (Some("foo"), ANY, true),
+                (Some("bar"), Some(mine), true),
+                (Some("bar"), Some(other), false),
+                (Some("bar"), ANY, false),
+                (Some("baz"), Some(mine), false),
+                (Some("baz"), ANY, false),
+                (None, Some(mine), false),
+                (Some("else"), Some(mine), false),
+            ],
+        );
+    }
+}
+
+#[test]
+fn actions_on_the_whole_are_all_or_nothing() {
+    for action in Action::ALL {
+        if action.objects() != crate::action::Objects::Whole {
+            continue;
+        }
+        let (key, object) = (action.key(), action.object_key());
+        let rules = authorizer(&format!(
+            r#"{{"{key}":[
+                {{"principals":{{"values":["foo"]}},"{object}":{{"type":"ANY"}}}},
+                {{"principals":{{"values":["bar"]}},"{object}":{{"type":"NONE"}}}},
+                {{"principals":{{"type":"ANY"}},"{object}":{{"type":"NONE"}}}}]}}"#
+        ));
+        expect(
+            &rules,
+            *action,
+            &[
+                (Some("foo"), ANY, true),
+                (Some("foo"), Some("x"), true),
+                (Some("bar"), ANY, false),
+                (Some("baz"), ANY, false),
+                (None, ANY, false),
+            ],
+        );
+        let single = format!(
+            r#"{{"{key}":[{{"principals":{{"type":"ANY"}},"{object}":{{"values":["x"]}}}}]}}"#
+        );
+        let error = Acls::parse(&single).unwrap_err().to_string();
+        assert!(error.contains("ANY or NONE"), "{error}");
+    }
+}
+
+#[test]
+fn only_known_endpoints_can_be_named() {
+    for (path, good) in [("/containers", true), ("/frameworks", false), ("", false)] {
+        let text = format!(
+            r#"{{"get_endpoints":[{{"principals":{{"values":["foo"]}},"paths":{{"values":["{path}"]}}}}]}}"#
+        );
+        assert_eq!(Acls::parse(&text).is_ok(), good, "{path:?}");
+    }
+}
+
+#[test]
+fn what_is_forbidden_is_said_with_its_action_and_object() {
+    let rules = Authorizer::new(Acls::default(), false);
+    let refused = |principal, object| {
+        let verdict = rules.check(principal, A::UpdateQuota, object);
+        verdict.unwrap_err().to_string()
+    };
+    assert_eq!(
+        refused(Some("ada"), Some("ads")),
+        "403 Forbidden. Principal 'ada' is not authorized for 'update_quotas' with roles 'ads'"
+    );
+    assert_eq!(
+        refused(None, None),
+        "403 Forbidden. Nobody in particular is not authorized for 'update_quotas'"
+    );
+}

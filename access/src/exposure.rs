@@ -1,0 +1,138 @@
+//! The rule of starting: on loopback anything goes, elsewhere nothing without authentication and TLS.
+
+use std::net::IpAddr;
+
+/// How a daemon would stand in the network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exposure {
+    pub address: IpAddr,
+    /// Everyone who comes in has to say who he is.
+    pub authentication: bool,
+    pub tls: bool,
+    /// The operator says that it does not matter.
+    pub insecure: bool,
+}
+
+/// How it then behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Posture {
+    /// As Mesos by default: what no ACL speaks of is allowed, and nobody needs to say who he is.
+    Permissive,
+    /// What no ACL allows is forbidden.
+    Strict,
+}
+
+/// Why it must not start.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("anyone on the network of {address} could run tasks as root: {}, or keep to 127.0.0.1, or give --insecure to allow it", remedy(*lacks_authentication, *lacks_tls))]
+pub struct Refusal {
+    pub address: IpAddr,
+    pub lacks_authentication: bool,
+    pub lacks_tls: bool,
+}
+
+fn remedy(lacks_authentication: bool, lacks_tls: bool) -> &'static str {
+    const BOTH: &str = "give --credentials=FILE (made with `meseta credential`) and \
+                        --ssl_cert_file=FILE with --ssl_key_file=FILE";
+    const CREDENTIALS: &str = "give --credentials=FILE (made with `meseta credential`) and switch \
+                               off no --authenticate_* flag";
+    const TLS: &str = "give --ssl_cert_file=FILE with --ssl_key_file=FILE";
+    match (lacks_authentication, lacks_tls) {
+        (true, true) => BOTH,
+        (true, false) => CREDENTIALS,
+        (false, _) => TLS,
+    }
+}
+
+/// Whether a daemon may start so, and how it behaves then.
+pub fn judge(exposure: Exposure) -> Result<Posture, Refusal> {
+    if exposure.address.is_loopback() || exposure.insecure {
+        return Ok(Posture::Permissive);
+    }
+    if exposure.authentication && exposure.tls {
+        return Ok(Posture::Strict);
+    }
+    Err(Refusal {
+        address: exposure.address,
+        lacks_authentication: !exposure.authentication,
+        lacks_tls: !exposure.tls,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_matrix_of_starting() {
+        use Posture::{Permissive, Strict};
+        // Loopback, authentication, TLS, --insecure: what comes of it, or the words that must be said.
+        let rows: [(bool, bool, bool, bool, Result<Posture, &[&str]>); 16] = [
+            (true, false, false, false, Ok(Permissive)),
+            (true, false, false, true, Ok(Permissive)),
+            (true, false, true, false, Ok(Permissive)),
+            (true, false, true, true, Ok(Permissive)),
+            (true, true, false, false, Ok(Permissive)),
+            (true, true, false, true, Ok(Permissive)),
+            (true, true, true, false, Ok(Permissive)),
+            (true, true, true, true, Ok(Permissive)),
+            (
+                false,
+                false,
+                false,
+                false,
+                Err(&[
+                    "--credentials",
+                    "--ssl_cert_file",
+                    "--ssl_key_file",
+                    "--insecure",
+                ]),
+            ),
+            (false, false, false, true, Ok(Permissive)),
+            (
+                false,
+                false,
+                true,
+                false,
+                Err(&["--credentials", "--insecure"]),
+            ),
+            (false, false, true, true, Ok(Permissive)),
+            (
+                false,
+                true,
+                false,
+                false,
+                Err(&["--ssl_cert_file", "--insecure"]),
+            ),
+            (false, true, false, true, Ok(Permissive)),
+            (false, true, true, false, Ok(Strict)),
+            (false, true, true, true, Ok(Permissive)),
+        ];
+        for (loopback, authentication, tls, insecure, expected) in rows {
+            for address in if loopback {
+                ["127.0.0.1", "::1"]
+            } else {
+                ["0.0.0.0", "10.1.2.3"]
+            } {
+                let exposure = Exposure {
+                    address: address.parse().unwrap(),
+                    authentication,
+                    tls,
+                    insecure,
+                };
+                match (judge(exposure), expected) {
+                    (Ok(posture), Ok(expected)) => assert_eq!(posture, expected, "{exposure:?}"),
+                    (Err(refusal), Err(words)) => {
+                        let text = refusal.to_string();
+                        for word in words {
+                            assert!(text.contains(word), "{exposure:?}: {text}");
+                        }
+                        assert_eq!(text.contains("--credentials"), !authentication, "{text}");
+                        assert_eq!(text.contains("--ssl_cert_file"), !tls, "{text}");
+                    }
+                    (got, expected) => panic!("{exposure:?}: {got:?}, not {expected:?}"),
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! The doors' rules: who may come in, and what each may then do.
+//!
+//! Entered through [`Authorizer::allows`], [`Credentials::find`] and [`exposure::judge`]. Values in,
+//! verdicts out: no socket, no file, no clock. Invariant: what is not understood is refused, and no
+//! secret is kept or shown, only its hash.
+
+pub mod acl;
+pub mod action;
+pub mod authorizer;
+pub mod basic;
+pub mod credentials;
+pub mod exposure;
+pub mod rate_limits;
+
+pub use acl::{AclError, Acls};
+pub use action::Action;
+pub use authorizer::{Approver, Authorizer, Forbidden};
+pub use credentials::{Credential, CredentialError, Credentials, SecretHash};

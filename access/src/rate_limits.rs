@@ -1,0 +1,207 @@
+//! How fast frameworks may call: Mesos's `--rate_limits`, and the buckets that hold them to it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+/// Calls per second of a framework's principal, and how many may come at once.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Limit {
+    pub calls_per_second: f64,
+    /// Calls that may be saved up.
+    pub capacity: f64,
+}
+
+/// What a file says.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RateLimits {
+    /// By principal; no limit where there is `None`.
+    principals: BTreeMap<String, Option<Limit>>,
+    /// What all others share.
+    aggregate: Option<Limit>,
+}
+
+/// Why limits cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RateLimitError {
+    #[error(
+        "they are not JSON of the form {{\"limits\": [{{\"principal\": ..., \"qps\": ...}}]}}: {0}"
+    )]
+    Syntax(String),
+    #[error("the principal '{0}' has two limits")]
+    Twice(String),
+    #[error("the qps of {0} must be a number above 0")]
+    Qps(String),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    limits: Vec<Entry>,
+    aggregate_default_qps: Option<f64>,
+    aggregate_default_capacity: Option<u64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    principal: String,
+    qps: Option<f64>,
+    capacity: Option<u64>,
+}
+
+impl RateLimits {
+    /// Reads a file's text.
+    pub fn parse(text: &str) -> Result<Self, RateLimitError> {
+        let file: File = serde_json::from_str(text)
+            .map_err(|error| RateLimitError::Syntax(error.to_string()))?;
+        let mut principals = BTreeMap::new();
+        for entry in file.limits {
+            let limit = limit(&entry.principal, entry.qps, entry.capacity)?;
+            if principals.insert(entry.principal.clone(), limit).is_some() {
+                return Err(RateLimitError::Twice(entry.principal));
+            }
+        }
+        let aggregate = limit(
+            "aggregate_default_qps",
+            file.aggregate_default_qps,
+            file.aggregate_default_capacity,
+        )?;
+        Ok(Self {
+            principals,
+            aggregate,
+        })
+    }
+}
+
+/// A second's worth may be saved up where no capacity is given.
+fn limit(
+    of: &str,
+    qps: Option<f64>,
+    capacity: Option<u64>,
+) -> Result<Option<Limit>, RateLimitError> {
+    let Some(qps) = qps else { return Ok(None) };
+    if !qps.is_finite() || qps <= 0.0 {
+        return Err(RateLimitError::Qps(of.to_owned()));
+    }
+    let capacity = capacity.map_or(qps.ceil(), |capacity| {
+        f64::from(u32::try_from(capacity).unwrap_or(u32::MAX))
+    });
+    Ok(Some(Limit {
+        calls_per_second: qps,
+        capacity: capacity.max(1.0),
+    }))
+}
+
+/// A bucket that fills at a limit's pace.
+#[derive(Clone, Copy, Debug)]
+struct Bucket {
+    limit: Limit,
+    tokens: f64,
+    /// On the caller's clock.
+    filled: Duration,
+}
+
+impl Bucket {
+    fn take(&mut self, now: Duration) -> Result<(), Duration> {
+        let passed = now.saturating_sub(self.filled).as_secs_f64();
+        self.filled = self.filled.max(now);
+        let full = self.limit.capacity;
+        self.tokens = (self.tokens + passed * self.limit.calls_per_second).min(full);
+        if self.tokens >= 1.0 {
+            self.tokens -= 1.0;
+            return Ok(());
+        }
+        let wait = (1.0 - self.tokens) / self.limit.calls_per_second;
+        Err(Duration::try_from_secs_f64(wait).unwrap_or(Duration::MAX))
+    }
+}
+
+/// The buckets of all principals. Their number is that of the file's entries and one.
+#[derive(Debug, Default)]
+pub struct Limiter {
+    principals: BTreeMap<String, Option<Bucket>>,
+    aggregate: Option<Bucket>,
+}
+
+impl Limiter {
+    #[must_use]
+    pub fn new(limits: &RateLimits) -> Self {
+        let full = |limit: &Limit| Bucket {
+            limit: *limit,
+            tokens: limit.capacity,
+            filled: Duration::ZERO,
+        };
+        Self {
+            principals: limits
+                .principals
+                .iter()
+                .map(|(principal, limit)| (principal.clone(), limit.as_ref().map(full)))
+                .collect(),
+            aggregate: limits.aggregate.as_ref().map(full),
+        }
+    }
+
+    /// Takes one call of this principal, or says how long it has to wait for the next.
+    pub fn take(&mut self, principal: Option<&str>, now: Duration) -> Result<(), Duration> {
+        let own = principal.and_then(|principal| self.principals.get_mut(principal));
+        match own {
+            Some(Some(bucket)) => bucket.take(now),
+            Some(None) => Ok(()),
+            None => match &mut self.aggregate {
+                Some(bucket) => bucket.take(now),
+                None => Ok(()),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_mesos_are_read_and_nonsense_is_not() {
+        let limits = r#"{"limits":[{"principal":"foo","qps":55.5,"capacity":100000},
+            {"principal":"bar"}],"aggregate_default_qps":33.3,"aggregate_default_capacity":1000000}"#;
+        assert!(RateLimits::parse(limits).is_ok());
+        for (text, part) in [
+            ("[", "not JSON"),
+            (r#"{"limits":[{"principal":"a","qps":0}]}"#, "above 0"),
+            (r#"{"limits":[{"principal":"a","qps":-1}]}"#, "above 0"),
+            (
+                r#"{"limits":[{"principal":"a"},{"principal":"a"}]}"#,
+                "two limits",
+            ),
+            (r#"{"limit":[]}"#, "unknown field"),
+        ] {
+            let error = RateLimits::parse(text).unwrap_err().to_string();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn buckets_fill_at_their_pace() {
+        let text = r#"{"limits":[{"principal":"slow","qps":2,"capacity":2},{"principal":"free"}],
+            "aggregate_default_qps":1}"#;
+        let mut limiter = Limiter::new(&RateLimits::parse(text).unwrap());
+        let at = Duration::from_millis;
+        assert_eq!(limiter.take(Some("slow"), at(0)), Ok(()));
+        assert_eq!(limiter.take(Some("slow"), at(0)), Ok(()));
+        assert_eq!(limiter.take(Some("slow"), at(0)), Err(at(500)));
+        assert_eq!(limiter.take(Some("slow"), at(500)), Ok(()));
+        assert_eq!(
+            limiter.take(Some("slow"), at(400)),
+            Err(at(500)),
+            "clocks stand"
+        );
+        for _ in 0..1_000 {
+            assert_eq!(limiter.take(Some("free"), at(0)), Ok(()));
+        }
+        assert_eq!(limiter.take(Some("other"), at(0)), Ok(()));
+        assert!(limiter.take(None, at(0)).is_err(), "the others share one");
+        assert_eq!(limiter.take(Some("other"), at(1_000)), Ok(()));
+    }
+}

@@ -1,0 +1,148 @@
+//! The flags of the agent's door, and of how it says to the master who it is.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use clap::{ArgAction, Args, ValueHint};
+use meseta_proto::transport::door::{self, DoorError, Realm, Settings};
+use meseta_proto::transport::tls::{self, TlsError};
+
+/// Authentication, authorization, TLS.
+#[derive(Args, Clone, Debug)]
+#[command(rename_all = "snake_case")]
+pub struct AccessFlags {
+    /// File of who may come in: `{"credentials": [{"principal": ..., "secret": ...}]}`, or lines of
+    /// `principal hash`. Secrets are hashes, made with `meseta credential`; nobody but its owner may read
+    /// the file.
+    #[arg(long, visible_alias = "credentials", value_name = "FILE",
+          value_hint = ValueHint::FilePath)]
+    pub http_credentials: Option<PathBuf>,
+
+    /// File with the principal and the secret, in plain text, by which the agent says to the master who it
+    /// is; nobody but its owner may read it.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub credential: Option<PathBuf>,
+
+    /// Whether those who look must say who they are. Default: only where the network can reach the agent.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", action = ArgAction::Set)]
+    pub authenticate_http_readonly: Option<bool>,
+
+    /// Whether those who change something must say who they are. Default: as above.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", action = ArgAction::Set)]
+    pub authenticate_http_readwrite: Option<bool>,
+
+    /// Who may do what: Mesos's JSON, or `file:///path` of it. What it does not speak of is allowed on
+    /// loopback and with --insecure, and forbidden elsewhere, unless it says `permissive` itself.
+    #[arg(long, value_name = "JSON")]
+    pub acls: Option<String>,
+
+    /// Endpoints that are shut, as `{"disabled_endpoints": {"paths": [...]}}` or `file:///path` of it.
+    #[arg(long, value_name = "JSON")]
+    pub firewall_rules: Option<String>,
+
+    /// Certificate that is served and shown to the master, with those that lead to its authority, in PEM
+    /// form. A new one is taken over while running.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub ssl_cert_file: Option<PathBuf>,
+
+    /// Its private key; nobody but its owner may read the file.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub ssl_key_file: Option<PathBuf>,
+
+    /// Authorities that sign the certificate of the master. With it the connection to the master is
+    /// encrypted.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub ssl_ca_file: Option<PathBuf>,
+}
+
+/// How the master is spoken to.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Identity {
+    files: Option<Files>,
+    credential: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug)]
+struct Files {
+    authorities: Option<PathBuf>,
+    own: Option<(PathBuf, PathBuf)>,
+}
+
+impl AccessFlags {
+    pub(crate) fn settings(&self, address: IpAddr, insecure: bool) -> Settings {
+        let key = [uuid::Uuid::new_v4(), uuid::Uuid::new_v4()];
+        let mut bytes = [0; 32];
+        for (half, id) in bytes.chunks_exact_mut(16).zip(key) {
+            half.copy_from_slice(id.as_bytes());
+        }
+        Settings {
+            daemon: "agent",
+            address,
+            insecure,
+            credentials: self.http_credentials.clone(),
+            credentials_flag: "http_credentials",
+            acls: self.acls.clone(),
+            firewall_rules: self.firewall_rules.clone(),
+            ssl_cert_file: self.ssl_cert_file.clone(),
+            ssl_key_file: self.ssl_key_file.clone(),
+            ssl_ca_file: self.ssl_ca_file.clone(),
+            realms: vec![
+                (
+                    Realm::Readonly,
+                    "authenticate_http_readonly",
+                    self.authenticate_http_readonly,
+                ),
+                (
+                    Realm::Readwrite,
+                    "authenticate_http_readwrite",
+                    self.authenticate_http_readwrite,
+                ),
+            ],
+            key: bytes,
+        }
+    }
+
+    /// How the master is spoken to; refused now if it could not be.
+    pub(crate) fn identity(&self) -> Result<Identity, DoorError> {
+        let own = self.ssl_cert_file.clone().zip(self.ssl_key_file.clone());
+        let is_encrypted = self.ssl_ca_file.is_some() || own.is_some();
+        let identity = Identity {
+            files: is_encrypted.then(|| Files {
+                authorities: self.ssl_ca_file.clone(),
+                own,
+            }),
+            credential: self.credential.clone(),
+        };
+        identity.encryption().map_err(DoorError::Tls)?;
+        identity.header()?;
+        Ok(identity)
+    }
+}
+
+impl Identity {
+    /// Whether the connection is encrypted.
+    pub(crate) fn is_encrypted(&self) -> bool {
+        self.files.is_some()
+    }
+
+    /// The certificates as the files have them now.
+    pub(crate) fn encryption(&self) -> Result<Option<tls::ClientConfig>, TlsError> {
+        let Some(files) = &self.files else {
+            return Ok(None);
+        };
+        let own = files.own.as_ref();
+        let own = own.map(|(certificate, key)| (certificate.as_path(), key.as_path()));
+        tls::client(files.authorities.as_deref(), own).map(Some)
+    }
+
+    /// The value of an `Authorization` header.
+    pub(crate) fn header(&self) -> Result<Option<String>, DoorError> {
+        let Some(path) = &self.credential else {
+            return Ok(None);
+        };
+        let credential = door::client_credential("credential", path)?;
+        Ok(Some(credential.header()))
+    }
+}

@@ -1,0 +1,197 @@
+//! What a permission is needed for on a node: each route and each call; and what a reader may see.
+//!
+//! The compiler holds the tables complete. Lists are not refused but filtered ([`reduced`]). Invariant: a
+//! framework that is hidden hides its executors and tasks.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use http::StatusCode;
+use meseta_access::{Action, Approver, Forbidden};
+use meseta_proto::mesos::v1::agent::call::Type;
+use meseta_proto::transport::door::{Caller, Realm};
+
+use crate::core::{Executor, Framework, Snapshot, Task};
+use crate::http::{Reply, Route};
+
+/// What a route or call needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// Nothing is told that matters.
+    Nothing,
+    /// A permission for the whole, with its object.
+    Permission(Action, Option<&'static str>),
+    /// Everybody may ask; what he may not see is left out.
+    Filtered,
+    /// What it is about says what is needed, and is looked at where it is understood.
+    ByObject,
+}
+
+/// The realm of a route, as Mesos has it.
+pub(crate) fn realm(route: Route) -> Realm {
+    match route {
+        Route::Health | Route::Version | Route::Libprocess => Realm::Open,
+        Route::Executor => Realm::Executor,
+        Route::Operator => Realm::Readwrite,
+        Route::Flags
+        | Route::State
+        | Route::Statistics
+        | Route::Containers
+        | Route::Metrics
+        | Route::MetricsSnapshot
+        | Route::Browse
+        | Route::Read
+        | Route::Download
+        | Route::Debug => Realm::Readonly,
+    }
+}
+
+/// What a route needs.
+pub(crate) fn route(route: Route) -> Need {
+    match route {
+        Route::Health | Route::Version | Route::Libprocess => Need::Nothing,
+        Route::Flags => Need::Permission(Action::ViewFlags, None),
+        Route::State => Need::Filtered,
+        Route::Statistics => Need::Permission(Action::GetEndpoint, Some("/monitor/statistics")),
+        Route::Containers => Need::Permission(Action::GetEndpoint, Some("/containers")),
+        Route::Metrics => Need::Permission(Action::GetEndpoint, Some("/metrics")),
+        Route::MetricsSnapshot => Need::Permission(Action::GetEndpoint, Some("/metrics/snapshot")),
+        Route::Debug => Need::Permission(Action::GetEndpoint, Some("/files/debug")),
+        Route::Browse | Route::Read | Route::Download | Route::Operator | Route::Executor => {
+            Need::ByObject
+        }
+    }
+}
+
+/// What a call of the operator API needs.
+pub(crate) fn call(kind: Type) -> Need {
+    match kind {
+        Type::Unknown
+        | Type::GetHealth
+        | Type::GetVersion
+        | Type::GetLoggingLevel
+        | Type::GetAgent => Need::Nothing,
+        Type::GetFlags => Need::Permission(Action::ViewFlags, None),
+        Type::GetMetrics => Need::Permission(Action::GetEndpoint, Some("/metrics/snapshot")),
+        Type::SetLoggingLevel => Need::Permission(Action::SetLogLevel, None),
+        Type::GetState
+        | Type::GetTasks
+        | Type::GetExecutors
+        | Type::GetFrameworks
+        | Type::GetContainers
+        | Type::GetOperations => Need::Filtered,
+        Type::GetResourceProviders => Need::Permission(Action::ViewResourceProvider, None),
+        Type::AddResourceProviderConfig
+        | Type::UpdateResourceProviderConfig
+        | Type::RemoveResourceProviderConfig => {
+            Need::Permission(Action::ModifyResourceProviderConfig, None)
+        }
+        Type::MarkResourceProviderGone => Need::Permission(Action::MarkResourceProviderGone, None),
+        Type::PruneImages => Need::Permission(Action::PruneImages, None),
+        Type::ListFiles
+        | Type::ReadFile
+        | Type::LaunchContainer
+        | Type::LaunchNestedContainer
+        | Type::LaunchNestedContainerSession
+        | Type::WaitContainer
+        | Type::WaitNestedContainer
+        | Type::KillContainer
+        | Type::KillNestedContainer
+        | Type::RemoveContainer
+        | Type::RemoveNestedContainer
+        | Type::AttachContainerInput
+        | Type::AttachContainerOutput => Need::ByObject,
+    }
+}
+
+/// What the calls on containers do, for a container below an executor and for one of its own.
+pub(crate) fn container(kind: Type) -> (Action, Action) {
+    match kind {
+        Type::KillContainer | Type::KillNestedContainer => {
+            (Action::KillNestedContainer, Action::KillStandaloneContainer)
+        }
+        Type::RemoveContainer | Type::RemoveNestedContainer => (
+            Action::RemoveNestedContainer,
+            Action::RemoveStandaloneContainer,
+        ),
+        Type::AttachContainerInput => (Action::AttachContainerInput, Action::AttachContainerInput),
+        Type::AttachContainerOutput => {
+            (Action::AttachContainerOutput, Action::AttachContainerOutput)
+        }
+        _ => (Action::WaitNestedContainer, Action::WaitStandaloneContainer),
+    }
+}
+
+/// What somebody hears who may not do what he wants.
+pub(crate) fn refused(forbidden: &Forbidden) -> Reply {
+    Reply::text(StatusCode::FORBIDDEN, &forbidden.to_string())
+}
+
+/// Refuses a caller what the whole of something needs, and he has not.
+pub(crate) fn check(caller: &Caller, need: Need) -> Result<(), Reply> {
+    match need {
+        Need::Permission(action, object) => caller
+            .check(action, object)
+            .map_err(|forbidden| refused(&forbidden)),
+        Need::Nothing | Need::Filtered | Need::ByObject => Ok(()),
+    }
+}
+
+/// A snapshot without what somebody may not see; the same one if he may see everything.
+pub(crate) fn reduced(snapshot: Arc<Snapshot>, approver: &Approver) -> Arc<Snapshot> {
+    if approver.allows_everything() {
+        return snapshot;
+    }
+    let sees = |framework: &Arc<Framework>| {
+        approver.allows(Action::ViewFramework, Some(&framework.info.user))
+    };
+    let live = snapshot.frameworks.iter();
+    let live = live.filter(|(_, framework)| sees(framework));
+    let over = snapshot.completed_frameworks.iter();
+    let over = over.filter(|framework| sees(framework));
+    let operations = if approver.allows(Action::ViewRole, None) {
+        snapshot.operations.clone()
+    } else {
+        Vec::new()
+    };
+    Arc::new(Snapshot {
+        frameworks: live
+            .map(|(id, framework)| (id.clone(), reduced_framework(framework, approver)))
+            .collect(),
+        completed_frameworks: over
+            .map(|framework| reduced_framework(framework, approver))
+            .collect(),
+        operations,
+        ..(*snapshot).clone()
+    })
+}
+
+fn reduced_framework(framework: &Framework, approver: &Approver) -> Arc<Framework> {
+    let sees = |executor: &Executor| approver.allows(Action::ViewExecutor, Some(&executor.user));
+    let sees_task = |task: &Task| approver.allows(Action::ViewTask, Some(&task.user));
+    let reduce = |executor: &Executor| {
+        let tasks: BTreeMap<_, _> = executor
+            .tasks
+            .iter()
+            .filter(|(_, task)| sees_task(task))
+            .map(|(id, task)| (id.clone(), task.clone()))
+            .collect();
+        let completed = executor.completed.iter().filter(|task| sees_task(task));
+        Arc::new(Executor {
+            tasks,
+            completed: completed.cloned().collect(),
+            ..executor.clone()
+        })
+    };
+    let live = framework.executors.iter();
+    let live = live.filter(|(_, executor)| sees(executor));
+    let over = framework.completed.iter();
+    let over = over.filter(|executor| sees(executor));
+    Arc::new(Framework {
+        executors: live
+            .map(|(id, executor)| (id.clone(), reduce(executor)))
+            .collect(),
+        completed: over.map(|executor| reduce(executor)).collect(),
+        ..framework.clone()
+    })
+}

@@ -1,0 +1,122 @@
+//! The flags of the master's door: who may come in, and what he may do then.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use clap::{ArgAction, Args, ValueHint};
+use meseta_access::rate_limits::RateLimits;
+use meseta_proto::transport::door::{Realm, Settings};
+
+use crate::flags::FlagError;
+
+/// Authentication, authorization, TLS.
+#[derive(Args, Clone, Debug)]
+#[command(rename_all = "snake_case")]
+pub struct AccessFlags {
+    /// File of who may come in: `{"credentials": [{"principal": ..., "secret": ...}]}`, or lines of
+    /// `principal hash`. Secrets are hashes, made with `meseta credential`; nobody but its owner may read
+    /// the file.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub credentials: Option<PathBuf>,
+
+    /// Whether those who look must say who they are. Default: only where the network can reach the master.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", action = ArgAction::Set)]
+    pub authenticate_http_readonly: Option<bool>,
+
+    /// Whether those who change something must say who they are. Default: as above.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", action = ArgAction::Set)]
+    pub authenticate_http_readwrite: Option<bool>,
+
+    /// Whether frameworks must say who they are. Default: as above.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", action = ArgAction::Set)]
+    pub authenticate_http_frameworks: Option<bool>,
+
+    /// Whether agents must say who they are, by a credential or a certificate. Default: as above.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", action = ArgAction::Set)]
+    pub authenticate_agents: Option<bool>,
+
+    /// Who may do what: Mesos's JSON, or `file:///path` of it. What it does not speak of is allowed on
+    /// loopback and with --insecure, and forbidden elsewhere, unless it says `permissive` itself.
+    #[arg(long, value_name = "JSON")]
+    pub acls: Option<String>,
+
+    /// Calls per second of frameworks, by principal: Mesos's JSON, or `file:///path` of it.
+    #[arg(long, value_name = "JSON")]
+    pub rate_limits: Option<String>,
+
+    /// Endpoints that are shut, as `{"disabled_endpoints": {"paths": [...]}}` or `file:///path` of it.
+    #[arg(long, value_name = "JSON")]
+    pub firewall_rules: Option<String>,
+
+    /// Certificate that is served, with those that lead to its authority, in PEM form. A new one is taken
+    /// over while running.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub ssl_cert_file: Option<PathBuf>,
+
+    /// Its private key; nobody but its owner may read the file.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub ssl_key_file: Option<PathBuf>,
+
+    /// Authorities that sign the certificates of agents. With it every agent must show one for the host
+    /// that it says it is.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub ssl_ca_file: Option<PathBuf>,
+}
+
+impl AccessFlags {
+    pub(crate) fn settings(&self, address: IpAddr, insecure: bool) -> Settings {
+        let key = [uuid::Uuid::new_v4(), uuid::Uuid::new_v4()];
+        let mut bytes = [0; 32];
+        for (half, id) in bytes.chunks_exact_mut(16).zip(key) {
+            half.copy_from_slice(id.as_bytes());
+        }
+        Settings {
+            daemon: "master",
+            address,
+            insecure,
+            credentials: self.credentials.clone(),
+            credentials_flag: "credentials",
+            acls: self.acls.clone(),
+            firewall_rules: self.firewall_rules.clone(),
+            ssl_cert_file: self.ssl_cert_file.clone(),
+            ssl_key_file: self.ssl_key_file.clone(),
+            ssl_ca_file: self.ssl_ca_file.clone(),
+            realms: vec![
+                (
+                    Realm::Readonly,
+                    "authenticate_http_readonly",
+                    self.authenticate_http_readonly,
+                ),
+                (
+                    Realm::Readwrite,
+                    "authenticate_http_readwrite",
+                    self.authenticate_http_readwrite,
+                ),
+                (
+                    Realm::Scheduler,
+                    "authenticate_http_frameworks",
+                    self.authenticate_http_frameworks,
+                ),
+                (
+                    Realm::Agents,
+                    "authenticate_agents",
+                    self.authenticate_agents,
+                ),
+            ],
+            key: bytes,
+        }
+    }
+
+    pub(crate) fn limits(&self) -> Result<Option<RateLimits>, FlagError> {
+        let Some(text) = &self.rate_limits else {
+            return Ok(None);
+        };
+        let limits = RateLimits::parse(text);
+        let limits = limits.map_err(|error| FlagError::new("rate_limits", text, error))?;
+        Ok(Some(limits))
+    }
+}

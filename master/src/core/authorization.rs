@@ -1,0 +1,225 @@
+//! Who may do what to the cluster: frameworks with their roles, users and reservations, and agents.
+//!
+//! Entered where a call has been understood and has changed nothing yet. What operators may do is decided
+//! at the edge, before the core hears of it. Invariant: a framework acts under the principal that it
+//! subscribed with, an agent under the host that its certificate is for.
+
+use std::collections::BTreeSet;
+
+use meseta_access::{Action, Approver, Forbidden};
+use meseta_proto::mesos::v1::{ExecutorInfo, FrameworkInfo, TaskInfo};
+use meseta_proto::transport::door::Caller;
+use meseta_resources::{AgentId, Operation, Resource, Role};
+
+use super::MasterCore;
+use super::agent::AgentProfile;
+use super::framework::Framework;
+use super::io::ConnectionId;
+
+/// How every refusal of this kind begins.
+pub(crate) const NOT_AUTHORIZED: &str = "Not authorized";
+
+/// Gives a framework the name that it has proven to bear, unless it says another.
+pub(crate) fn take_name(info: &mut FrameworkInfo, caller: &Caller) -> Result<(), String> {
+    let Some(principal) = caller.principal() else {
+        return Ok(());
+    };
+    match &info.principal {
+        None => info.principal = Some(principal.to_owned()),
+        Some(own) if own == principal => {}
+        Some(own) => return Err(mismatch(principal, own)),
+    }
+    Ok(())
+}
+
+fn mismatch(authenticated: &str, own: &str) -> String {
+    format!(
+        "Authenticated principal '{}' does not match principal '{}' set in `FrameworkInfo`",
+        authenticated.escape_debug(),
+        own.escape_debug()
+    )
+}
+
+/// Says so if a framework's call comes from somebody else.
+pub(super) fn is_not_its_own(info: &FrameworkInfo, caller: &Caller) -> Option<String> {
+    let principal = caller.principal()?;
+    let own = info.principal.as_deref().unwrap_or_default();
+    (principal != own).then(|| mismatch(principal, own))
+}
+
+/// What a framework may do: what the principal may that it names, proven or not, as in Mesos.
+pub(super) fn of_framework(info: &FrameworkInfo, caller: &Caller) -> Approver {
+    caller.approver.on_behalf_of(info.principal.clone())
+}
+
+/// Whether it may have all of these roles.
+pub(super) fn roles(approver: &Approver, roles: &BTreeSet<Role>) -> Result<(), String> {
+    let is_refused = |role: &&Role| {
+        let role = Some(role.as_str());
+        !approver.allows(Action::RegisterFramework, role)
+    };
+    let refused: Vec<&str> = roles.iter().filter(is_refused).map(Role::as_str).collect();
+    if refused.is_empty() {
+        return Ok(());
+    }
+    Err(format!(
+        "{NOT_AUTHORIZED} to use the roles {{ {} }}",
+        refused.join(", ")
+    ))
+}
+
+/// Whether a task, and the executor it brings, may run as the users that they would.
+pub(super) fn launch(
+    framework: &Framework,
+    task: &TaskInfo,
+    executor: Option<&ExecutorInfo>,
+) -> Result<(), String> {
+    let approver = &framework.approver;
+    if approver.allows_everything() {
+        return Ok(());
+    }
+    let of_framework = framework.terms.info.user.as_str();
+    let own = task.command.as_ref();
+    let executor = task.executor.as_deref().or(executor);
+    let brought = executor.and_then(|executor| executor.command.as_ref());
+    let named = |command: &meseta_proto::mesos::v1::CommandInfo| command.user.clone();
+    // A task in an executor runs as that does, unless it names a user itself.
+    let outer = brought
+        .and_then(named)
+        .unwrap_or_else(|| of_framework.to_owned());
+    let inner = own.and_then(named).unwrap_or_else(|| outer.clone());
+    let mut users = vec![inner];
+    if executor.is_some() {
+        users.push(outer);
+    }
+    for user in users {
+        if !approver.allows(Action::RunTask, Some(&user)) {
+            return Err(format!(
+                "{NOT_AUTHORIZED} to launch as user '{}'",
+                user.escape_debug()
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Whether all parts of an operation may be done.
+pub(crate) fn operation(approver: &Approver, operation: &Operation) -> Result<(), Forbidden> {
+    if approver.allows_everything() {
+        return Ok(());
+    }
+    let each = |action: Action, resources: &[Resource], object: fn(&Resource) -> String| {
+        let mut resources = resources.iter();
+        resources.try_for_each(|resource| approver.check(action, Some(&object(resource))))
+    };
+    match operation {
+        Operation::Reserve { source, resources } => {
+            each(Action::ReserveResources, resources, role_of)?;
+            // What is taken from another reservation is unreserved first.
+            let reserved: Vec<Resource> = source
+                .iter()
+                .filter(|one| one.is_reserved())
+                .cloned()
+                .collect();
+            each(Action::UnreserveResources, &reserved, reserver_of)
+        }
+        Operation::Unreserve(resources) => each(Action::UnreserveResources, resources, reserver_of),
+        Operation::Create(volumes) => each(Action::CreateVolume, volumes, role_of),
+        Operation::Destroy(volumes) => each(Action::DestroyVolume, volumes, creator_of),
+        Operation::Grow { volume, .. } | Operation::Shrink { volume, .. } => {
+            approver.check(Action::ResizeVolume, Some(&role_of(volume)))
+        }
+    }
+}
+
+fn role_of(resource: &Resource) -> String {
+    resource
+        .reservation_role()
+        .map_or_else(|| "*".to_owned(), ToString::to_string)
+}
+
+fn reserver_of(resource: &Resource) -> String {
+    let reservation = resource.reservation();
+    let principal = reservation.and_then(|reservation| reservation.principal.clone());
+    principal.map_or_else(String::new, |principal| principal.to_string())
+}
+
+fn creator_of(resource: &Resource) -> String {
+    let persistence = resource.disk().and_then(|disk| disk.persistence.as_ref());
+    let principal = persistence.and_then(|persistence| persistence.principal.clone());
+    principal.map_or_else(String::new, |principal| principal.to_string())
+}
+
+impl MasterCore {
+    /// Sends an agent away that may not join, or not with these static reservations.
+    pub(super) fn check_agent_is_authorized(
+        &self,
+        connection: ConnectionId,
+        profile: &AgentProfile,
+        id: Option<&AgentId>,
+    ) -> Result<(), (String, bool)> {
+        self.check_agent_is_certified(connection, &profile.info.hostname, id)?;
+        let Some(caller) = self.agent_callers.get(&connection) else {
+            return Ok(());
+        };
+        let approver = &caller.approver;
+        let verdict = approver.check(Action::RegisterAgent, None);
+        let verdict = verdict.and_then(|()| {
+            let fixed = profile
+                .total
+                .iter()
+                .filter(|resource| resource.is_reserved() && !resource.is_dynamically_reserved());
+            let mut roles = fixed.filter_map(|resource| resource.reservation_role());
+            roles.try_for_each(|role| approver.check(Action::ReserveResources, Some(role.as_str())))
+        });
+        let outcome = verdict.as_ref().err().map(ToString::to_string);
+        caller.audit(
+            "REGISTER_AGENT",
+            &profile.info.hostname,
+            outcome.as_deref().unwrap_or("authorized"),
+        );
+        // An operator may mend the ACLs: the agent is to come again.
+        verdict.map_err(|forbidden| {
+            let text = format!(
+                "{NOT_AUTHORIZED} to register an agent that provides {}: {forbidden}",
+                profile.total
+            );
+            (text, false)
+        })
+    }
+
+    /// Sends an agent away whose certificate is another host's, or that says it is an agent which was
+    /// admitted from another host.
+    pub(super) fn check_agent_is_certified(
+        &self,
+        connection: ConnectionId,
+        hostname: &str,
+        id: Option<&AgentId>,
+    ) -> Result<(), (String, bool)> {
+        let caller = self.agent_callers.get(&connection);
+        let Some(certificate) = caller.and_then(|caller| caller.certificate.as_ref()) else {
+            return Ok(());
+        };
+        if !certificate.is_for(hostname) {
+            let text = format!(
+                "the agent's certificate is not one for '{}': give the agent the --hostname that \
+                 its certificate names, or a certificate for that host",
+                hostname.escape_debug()
+            );
+            return Err((text, false));
+        }
+        let known = id.and_then(|id| {
+            let registered = self.agents.get(id).map(|agent| &agent.profile.info);
+            let recovered = self.recovered_agents.get(id).map(|agent| &*agent.info);
+            registered.or(recovered)
+        });
+        match known {
+            Some(info) if !certificate.is_for(&info.hostname) => {
+                let text = "the agent's certificate is not one for the host that this agent was \
+                            admitted from";
+                Err((text.to_owned(), false))
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+}

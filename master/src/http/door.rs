@@ -1,0 +1,130 @@
+//! The door before all routes of the master, HTTP and gRPC: nobody reaches a handler without it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use http::{HeaderValue, StatusCode, header};
+use meseta_access::rate_limits::{Limiter, RateLimits};
+use meseta_proto::transport::door::{Caller, Realm};
+use meseta_proto::transport::server::Peer;
+use tokio::time::Instant;
+
+use super::{Endpoint, Site, text};
+use crate::permission;
+
+/// Puts the door before routes.
+pub(crate) fn before(routes: Router, site: Arc<Site>) -> Router {
+    routes.layer(from_fn_with_state(site, enter))
+}
+
+async fn enter(State(site): State<Arc<Site>>, mut request: Request, next: Next) -> Response {
+    let path = request.uri().path();
+    if is_disabled(&site, path) {
+        let message = format!("Endpoint '{path}' is disabled");
+        return text(StatusCode::FORBIDDEN, message);
+    }
+    let grpc = grpc_realm(path);
+    let realm = grpc.or_else(|| Endpoint::find(path).map(permission::realm));
+    // What is nowhere needs no door.
+    let realm = realm.unwrap_or(Realm::Open);
+    let peer = request.extensions().get::<Peer>();
+    match site.door.enter(realm, request.headers(), peer).await {
+        Ok(caller) => {
+            request.extensions_mut().insert(caller);
+            next.run(request).await
+        }
+        Err(turned) if grpc.is_some() => turned.status_of_grpc().into_http(),
+        Err(turned) => turned.response(),
+    }
+}
+
+/// Firewall rules name a path with the process or without.
+fn is_disabled(site: &Site, path: &str) -> bool {
+    let bare = path
+        .strip_prefix("/master")
+        .filter(|rest| rest.starts_with('/'));
+    let bare = bare.unwrap_or(path);
+    site.door.is_disabled(bare) || site.door.is_disabled(&format!("/master{bare}"))
+}
+
+/// The realm of a method's path; `None` if it is none of gRPC.
+fn grpc_realm(path: &str) -> Option<Realm> {
+    let (service, _method) = path.strip_prefix('/')?.split_once('/')?;
+    match service {
+        "meseta.v1.AgentRegistry" => Some(Realm::Agents),
+        "meseta.v1.Scheduler" => Some(Realm::Scheduler),
+        "meseta.v1.Operator" => Some(Realm::Readwrite),
+        "grpc.health.v1.Health" => Some(Realm::Open),
+        _ if service.contains('.') && service.starts_with("grpc.") => Some(Realm::Readonly),
+        _ if service.starts_with("meseta.") => Some(Realm::Readwrite),
+        _ => None,
+    }
+}
+
+/// Who came in.
+pub(crate) fn caller(request: &Request) -> Option<Caller> {
+    request.extensions().get::<Caller>().cloned()
+}
+
+/// What holds the calls of frameworks to their pace: `--rate_limits`.
+#[derive(Debug, Default)]
+pub(crate) struct Pace(Option<Limits>);
+
+#[derive(Debug)]
+struct Limits {
+    limiter: Mutex<Limiter>,
+    begin: Instant,
+}
+
+impl Pace {
+    pub(crate) fn new(limits: Option<&RateLimits>) -> Self {
+        Self(limits.map(|limits| Limits {
+            limiter: Mutex::new(Limiter::new(limits)),
+            begin: Instant::now(),
+        }))
+    }
+
+    /// Takes one call of a framework, or says how long the next has to wait. A framework is known by the
+    /// principal that it has proven or, without authentication, has given.
+    pub(crate) async fn take(
+        &self,
+        site: &Site,
+        framework_id: &str,
+        caller: &Caller,
+    ) -> Result<(), Duration> {
+        let Some(limits) = &self.0 else {
+            return Ok(());
+        };
+        let principal = match caller.owned_principal() {
+            Some(principal) => Some(principal),
+            None => given_principal(site, framework_id).await,
+        };
+        let now = limits.begin.elapsed();
+        let mut limiter = limits
+            .limiter
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        limiter.take(principal.as_deref(), now)
+    }
+}
+
+async fn given_principal(site: &Site, framework_id: &str) -> Option<String> {
+    let snapshot = site.handle.snapshot().await.ok()?;
+    let mut frameworks = snapshot.frameworks.iter();
+    let found = frameworks.find(|framework| framework.id.as_str() == framework_id);
+    found.and_then(|framework| framework.info.principal.clone())
+}
+
+/// The answer to a call that came too early.
+pub(crate) fn too_fast(wait: Duration) -> Response {
+    let seconds = wait.as_secs().saturating_add(1);
+    let message = format!("Too many calls of this principal: try again in {wait:?}");
+    let mut response = (StatusCode::TOO_MANY_REQUESTS, message).into_response();
+    let headers = response.headers_mut();
+    headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    response
+}

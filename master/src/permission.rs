@@ -1,0 +1,232 @@
+//! What a permission is needed for: each endpoint, each call, each request of an operator.
+//!
+//! One table for what is asked about the master ([`endpoint`], [`question`]), one for what is to be changed
+//! ([`request`], [`operation`]). The compiler holds them complete. Lists are not refused but filtered:
+//! see [`crate::visible`].
+
+use http::Method;
+use meseta_access::{Action, Forbidden};
+use meseta_proto::convert;
+use meseta_proto::mesos::v1::master::call::Type as CallType;
+use meseta_proto::mesos::v1::offer::{Operation, operation};
+use meseta_proto::transport::door::{Caller, Realm};
+
+use crate::core::{Request, authorization};
+use crate::http::Endpoint;
+
+/// Who has to say who he is, and what he then needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// Nothing is told that matters.
+    Nothing,
+    /// A permission for the whole, with its object.
+    Permission(Action, Option<&'static str>),
+    /// Everybody may ask; what he may not see is left out.
+    Filtered,
+    /// What is to be changed says what is needed, and is looked at where it is understood.
+    ByObject,
+}
+
+/// The realm of an endpoint, as Mesos has it.
+pub(crate) fn realm(endpoint: Endpoint) -> Realm {
+    match endpoint {
+        Endpoint::Health | Endpoint::Version | Endpoint::Redirect | Endpoint::Libprocess => {
+            Realm::Open
+        }
+        Endpoint::Scheduler => Realm::Scheduler,
+        Endpoint::Operator
+        | Endpoint::Teardown
+        | Endpoint::Quota
+        | Endpoint::Weights
+        | Endpoint::Reservation(_)
+        | Endpoint::Schedule
+        | Endpoint::MaintenanceStatus
+        | Endpoint::MachineUp
+        | Endpoint::MachineDown => Realm::Readwrite,
+        Endpoint::State
+        | Endpoint::StateSummary
+        | Endpoint::Slaves
+        | Endpoint::Frameworks
+        | Endpoint::Tasks
+        | Endpoint::Roles
+        | Endpoint::Flags
+        | Endpoint::Explain
+        | Endpoint::Metrics
+        | Endpoint::MetricsSnapshot
+        | Endpoint::Files(_) => Realm::Readonly,
+    }
+}
+
+/// What an endpoint needs.
+pub(crate) fn endpoint(endpoint: Endpoint, method: &Method) -> Need {
+    let is_read = matches!(*method, Method::GET | Method::HEAD);
+    match endpoint {
+        Endpoint::Health | Endpoint::Version | Endpoint::Redirect | Endpoint::Libprocess => {
+            Need::Nothing
+        }
+        Endpoint::Flags => Need::Permission(Action::ViewFlags, None),
+        Endpoint::Metrics => Need::Permission(Action::GetEndpoint, Some("/metrics")),
+        Endpoint::MetricsSnapshot => {
+            Need::Permission(Action::GetEndpoint, Some("/metrics/snapshot"))
+        }
+        Endpoint::Files(_) => Need::Permission(Action::AccessMesosLog, None),
+        Endpoint::State
+        | Endpoint::StateSummary
+        | Endpoint::Slaves
+        | Endpoint::Frameworks
+        | Endpoint::Tasks
+        | Endpoint::Roles
+        | Endpoint::Explain
+        | Endpoint::MaintenanceStatus => Need::Filtered,
+        Endpoint::Quota | Endpoint::Weights | Endpoint::Schedule if is_read => Need::Filtered,
+        Endpoint::Quota
+        | Endpoint::Weights
+        | Endpoint::Schedule
+        | Endpoint::Scheduler
+        | Endpoint::Operator
+        | Endpoint::Teardown
+        | Endpoint::Reservation(_)
+        | Endpoint::MachineUp
+        | Endpoint::MachineDown => Need::ByObject,
+    }
+}
+
+/// What a call of the operator API needs.
+pub(crate) fn question(kind: CallType) -> Need {
+    match kind {
+        CallType::Unknown
+        | CallType::GetHealth
+        | CallType::GetVersion
+        | CallType::GetMaster
+        | CallType::GetLoggingLevel => Need::Nothing,
+        CallType::GetFlags => Need::Permission(Action::ViewFlags, None),
+        CallType::GetMetrics => Need::Permission(Action::GetEndpoint, Some("/metrics/snapshot")),
+        CallType::SetLoggingLevel => Need::Permission(Action::SetLogLevel, None),
+        CallType::ListFiles | CallType::ReadFile => Need::Permission(Action::AccessMesosLog, None),
+        CallType::GetState
+        | CallType::GetAgents
+        | CallType::GetFrameworks
+        | CallType::GetExecutors
+        | CallType::GetOperations
+        | CallType::GetTasks
+        | CallType::GetRoles
+        | CallType::GetWeights
+        | CallType::GetQuota
+        | CallType::GetMaintenanceStatus
+        | CallType::GetMaintenanceSchedule
+        | CallType::Subscribe => Need::Filtered,
+        CallType::UpdateWeights
+        | CallType::ReserveResources
+        | CallType::UnreserveResources
+        | CallType::CreateVolumes
+        | CallType::DestroyVolumes
+        | CallType::GrowVolume
+        | CallType::ShrinkVolume
+        | CallType::UpdateMaintenanceSchedule
+        | CallType::StartMaintenance
+        | CallType::StopMaintenance
+        | CallType::DrainAgent
+        | CallType::DeactivateAgent
+        | CallType::ReactivateAgent
+        | CallType::UpdateQuota
+        | CallType::SetQuota
+        | CallType::RemoveQuota
+        | CallType::Teardown
+        | CallType::MarkAgentGone => Need::ByObject,
+    }
+}
+
+/// Refuses a caller what the whole of something needs, and he has not.
+pub(crate) fn check(caller: &Caller, need: Need) -> Result<(), Forbidden> {
+    match need {
+        Need::Permission(action, object) => caller.check(action, object),
+        Need::Nothing | Need::Filtered | Need::ByObject => Ok(()),
+    }
+}
+
+/// Whether somebody may have what he asks for.
+pub(crate) fn request(caller: &Caller, request: &Request) -> Result<(), Forbidden> {
+    if caller.approver.allows_everything() {
+        return Ok(());
+    }
+    let whole = |action| caller.check(action, None);
+    match request {
+        Request::SetQuota(request) => caller.check(
+            Action::UpdateQuota,
+            Some(request.role.as_deref().unwrap_or_default()),
+        ),
+        Request::UpdateQuota { configs, .. } => configs
+            .iter()
+            .try_for_each(|config| caller.check(Action::UpdateQuota, Some(&config.role))),
+        Request::RemoveQuota { role } => caller.check(Action::UpdateQuota, Some(role)),
+        Request::UpdateWeights(weights) => weights
+            .iter()
+            .try_for_each(|(role, _)| caller.check(Action::UpdateWeight, Some(role))),
+        Request::UpdateSchedule(_) => whole(Action::UpdateMaintenanceSchedule),
+        Request::StartMaintenance(_) => whole(Action::StartMaintenance),
+        Request::StopMaintenance(_) => whole(Action::StopMaintenance),
+        Request::DrainAgent { .. } => whole(Action::DrainAgent),
+        Request::DeactivateAgent { .. } => whole(Action::DeactivateAgent),
+        Request::ReactivateAgent { .. } => whole(Action::ReactivateAgent),
+        Request::MarkAgentGone { .. } => whole(Action::MarkAgentGone),
+    }
+}
+
+/// A request's name and object in the audit log.
+pub(crate) fn name(request: &Request) -> (&'static str, String) {
+    let roles = |roles: Vec<&str>| roles.join(",");
+    let machines = |machines: &[meseta_proto::mesos::v1::MachineId]| {
+        let name = |id: &meseta_proto::mesos::v1::MachineId| {
+            let hostname = id.hostname.as_deref().unwrap_or_default();
+            format!("{hostname}/{}", id.ip.as_deref().unwrap_or_default())
+        };
+        machines
+            .iter()
+            .take(8)
+            .map(name)
+            .collect::<Vec<_>>()
+            .join(",")
+    };
+    match request {
+        Request::SetQuota(request) => ("SET_QUOTA", request.role.clone().unwrap_or_default()),
+        Request::UpdateQuota { configs, .. } => {
+            let configs = configs.iter().take(8);
+            let names = configs.map(|config| config.role.as_str()).collect();
+            ("UPDATE_QUOTA", roles(names))
+        }
+        Request::RemoveQuota { role } => ("REMOVE_QUOTA", role.clone()),
+        Request::UpdateWeights(weights) => {
+            let names = weights
+                .iter()
+                .take(8)
+                .map(|(role, _)| role.as_str())
+                .collect();
+            ("UPDATE_WEIGHTS", roles(names))
+        }
+        Request::UpdateSchedule(_) => ("UPDATE_MAINTENANCE_SCHEDULE", String::new()),
+        Request::StartMaintenance(list) => ("START_MAINTENANCE", machines(list)),
+        Request::StopMaintenance(list) => ("STOP_MAINTENANCE", machines(list)),
+        Request::DrainAgent { agent_id, .. } => ("DRAIN_AGENT", agent_id.clone()),
+        Request::DeactivateAgent { agent_id } => ("DEACTIVATE_AGENT", agent_id.clone()),
+        Request::ReactivateAgent { agent_id } => ("REACTIVATE_AGENT", agent_id.clone()),
+        Request::MarkAgentGone { agent_id } => ("MARK_AGENT_GONE", agent_id.clone()),
+    }
+}
+
+/// Whether somebody may do an operation. One that makes no sense is left to the core to refuse.
+pub(crate) fn operation(caller: &Caller, message: &Operation) -> Result<(), Forbidden> {
+    if caller.approver.allows_everything() {
+        return Ok(());
+    }
+    match convert::operation(message) {
+        Ok(operation) => authorization::operation(&caller.approver, &operation),
+        Err(_) => Ok(()),
+    }
+}
+
+/// An operation's name in the audit log.
+pub(crate) fn operation_name(message: &Operation) -> &'static str {
+    let kind = message.r#type;
+    let kind = kind.and_then(|kind| operation::Type::try_from(kind).ok());
+    kind.map_or("UNKNOWN", |kind| kind.as_str_name())
+}

@@ -1,0 +1,289 @@
+//! The door in front of a daemon's routes: who is asking, and may he come in at all.
+//!
+//! [`Door::enter`] finds out who is asking, by certificate or by basic authentication, and gives a [`Caller`]
+//! whose [`Approver`] decides what he may do; routes take it from the request's extensions. Invariant: in a
+//! realm that is authenticated nobody comes in unknown, and a call by somebody known costs no hash.
+
+mod authenticator;
+mod settings;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::body::Body;
+use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
+use meseta_access::{Action, Approver, Authorizer, Forbidden, basic};
+
+use super::server::Peer;
+use super::tls::PeerCertificate;
+use authenticator::{Authenticator, Verdict};
+pub use settings::{DoorError, Settings, client_credential};
+
+/// A part of a daemon that is authenticated, or not, as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Realm {
+    /// Tells nothing that matters: never authenticated.
+    Open,
+    /// Looks at something.
+    Readonly,
+    /// Changes something.
+    Readwrite,
+    /// Schedulers of frameworks.
+    Scheduler,
+    /// Agents that join.
+    Agents,
+    /// Executors, which know nothing to say who they are by: an exposed daemon takes them from its own
+    /// machine only.
+    Executor,
+}
+
+impl Realm {
+    /// As Mesos calls it behind the daemon's name.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::Readonly => "readonly",
+            Self::Readwrite => "readwrite",
+            Self::Scheduler => "scheduler",
+            Self::Agents => "agent",
+            Self::Executor => "executor",
+        }
+    }
+}
+
+/// Somebody who came in.
+#[derive(Clone, Debug, Default)]
+pub struct Caller {
+    pub approver: Approver,
+    /// What he has shown of himself, over TLS.
+    pub certificate: Option<Arc<PeerCertificate>>,
+    pub address: Option<SocketAddr>,
+}
+
+impl Caller {
+    /// Whose name he has proven to bear.
+    #[must_use]
+    pub fn principal(&self) -> Option<&str> {
+        self.approver.principal()
+    }
+
+    /// The same, to be kept.
+    #[must_use]
+    pub fn owned_principal(&self) -> Option<String> {
+        self.principal().map(str::to_owned)
+    }
+
+    pub fn check(&self, action: Action, object: Option<&str>) -> Result<(), Forbidden> {
+        self.approver.check(action, object)
+    }
+
+    /// One line of the audit log: who wanted to change what, and what came of it. `name` is the call's,
+    /// `object` what it was about, `result` an answer's first words.
+    pub fn audit(&self, name: &str, object: &str, result: &str) {
+        const OBJECT_CHARS_MAX: usize = 256;
+        let object: String = object.chars().take(OBJECT_CHARS_MAX).collect();
+        tracing::info!(
+            target: "audit",
+            principal = self.principal().unwrap_or("-"),
+            address = %self.address.map_or_else(|| "-".to_owned(), |address| address.to_string()),
+            call = name,
+            object = %object.escape_debug(),
+            result = %result.escape_debug(),
+            "change"
+        );
+    }
+}
+
+/// Why somebody did not come in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Turned {
+    /// He has not said who he is, or not truthfully.
+    Unauthorized { challenge: String },
+    /// Too many wrong secrets come from there.
+    TooMany,
+    /// Too many are being asked who they are.
+    Busy,
+    /// A door that opens from inside only.
+    Forbidden(&'static str),
+}
+
+impl Turned {
+    #[must_use]
+    pub const fn status(&self) -> StatusCode {
+        match self {
+            Self::Unauthorized { .. } => StatusCode::UNAUTHORIZED,
+            Self::TooMany => StatusCode::TOO_MANY_REQUESTS,
+            Self::Busy => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Forbidden(_) => StatusCode::FORBIDDEN,
+        }
+    }
+
+    #[must_use]
+    pub const fn text(&self) -> &'static str {
+        match self {
+            Self::Unauthorized { .. } => "401 Unauthorized.",
+            Self::TooMany => "Too many wrong credentials came from this address; try again later",
+            Self::Busy => "Too many credentials are being checked; try again",
+            Self::Forbidden(why) => why,
+        }
+    }
+
+    /// The answer to an HTTP request.
+    #[must_use]
+    pub fn response(&self) -> Response<Body> {
+        let mut response = Response::new(Body::from(self.text()));
+        *response.status_mut() = self.status();
+        let headers = response.headers_mut();
+        let plain = HeaderValue::from_static("text/plain; charset=utf-8");
+        headers.insert(header::CONTENT_TYPE, plain);
+        match self {
+            Self::Unauthorized { challenge } => {
+                if let Ok(challenge) = HeaderValue::from_str(challenge) {
+                    headers.insert(header::WWW_AUTHENTICATE, challenge);
+                }
+            }
+            Self::TooMany | Self::Busy => {
+                headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+            }
+            Self::Forbidden(_) => {}
+        }
+        response
+    }
+
+    /// The answer to a gRPC call.
+    #[must_use]
+    pub fn status_of_grpc(&self) -> tonic::Status {
+        let text = self.text();
+        match self {
+            Self::Unauthorized { .. } => tonic::Status::unauthenticated(text),
+            Self::TooMany => tonic::Status::resource_exhausted(text),
+            Self::Busy => tonic::Status::unavailable(text),
+            Self::Forbidden(_) => tonic::Status::permission_denied(text),
+        }
+    }
+}
+
+/// A daemon's door.
+#[derive(Debug)]
+pub struct Door {
+    /// `master` or `agent`, for the names of realms.
+    daemon: &'static str,
+    authenticator: Option<Authenticator>,
+    authenticated: Vec<Realm>,
+    authorizer: Authorizer,
+    /// Everybody on a network can knock.
+    exposed: bool,
+    /// Connections are to be encrypted.
+    encrypted: bool,
+    /// Agents have to show a certificate.
+    certified_agents: bool,
+    /// Paths that are shut, as Mesos's firewall has them.
+    disabled: Vec<String>,
+}
+
+impl Door {
+    /// One that stands open: Mesos's defaults, for loopback and tests.
+    #[must_use]
+    pub fn open(daemon: &'static str) -> Self {
+        Self {
+            daemon,
+            authenticator: None,
+            authenticated: Vec::new(),
+            authorizer: Authorizer::everything(),
+            exposed: false,
+            encrypted: false,
+            certified_agents: false,
+            disabled: Vec::new(),
+        }
+    }
+
+    /// The rules that callers are held to.
+    #[must_use]
+    pub const fn authorizer(&self) -> &Authorizer {
+        &self.authorizer
+    }
+
+    /// Whether a path was shut by `--firewall_rules`.
+    #[must_use]
+    pub fn is_disabled(&self, path: &str) -> bool {
+        let path = path.trim_end_matches('/');
+        self.disabled.iter().any(|shut| shut == path)
+    }
+
+    /// Lets somebody in, or says why not. `peer` is the connection's, where there is one.
+    pub async fn enter(
+        &self,
+        realm: Realm,
+        headers: &HeaderMap,
+        peer: Option<&Peer>,
+    ) -> Result<Caller, Turned> {
+        if realm == Realm::Executor {
+            return self.enter_executor(peer);
+        }
+        if self.encrypted && peer.is_some_and(|peer| !peer.encrypted) {
+            return Err(Turned::Forbidden("This port speaks TLS: use https://"));
+        }
+        let certificate = peer.and_then(|peer| peer.certificate.clone());
+        if realm == Realm::Agents && self.certified_agents && certificate.is_none() {
+            return Err(Turned::Forbidden(
+                "Agents must show a certificate here: give the agent --ssl_cert_file and \
+                 --ssl_key_file",
+            ));
+        }
+        let principal = if self.authenticated.contains(&realm) {
+            Some(self.identify(realm, headers, peer).await?)
+        } else {
+            None
+        };
+        if let (Some(peer), Some(_)) = (peer, &principal) {
+            peer.is_known();
+        }
+        Ok(Caller {
+            approver: self.authorizer.approver(principal),
+            certificate,
+            address: peer.map(|peer| peer.address),
+        })
+    }
+
+    fn enter_executor(&self, peer: Option<&Peer>) -> Result<Caller, Turned> {
+        if self.exposed && peer.is_some_and(|peer| !peer.is_local()) {
+            return Err(Turned::Forbidden(
+                "Executors are taken from this machine only",
+            ));
+        }
+        Ok(Caller {
+            approver: Approver::default(),
+            certificate: None,
+            address: peer.map(|peer| peer.address),
+        })
+    }
+
+    async fn identify(
+        &self,
+        realm: Realm,
+        headers: &HeaderMap,
+        peer: Option<&Peer>,
+    ) -> Result<String, Turned> {
+        let unauthorized = || Turned::Unauthorized {
+            challenge: basic::challenge(&format!("mesos-{}-{}", self.daemon, realm.name())),
+        };
+        let given = headers.get(header::AUTHORIZATION);
+        let Some(given) = given else {
+            let certificate = peer.and_then(|peer| peer.certificate.as_ref());
+            let principal = certificate.and_then(|certificate| certificate.principal());
+            return principal.ok_or_else(unauthorized);
+        };
+        let claim = basic::claim(given.as_bytes()).ok_or_else(unauthorized)?;
+        let authenticator = self.authenticator.as_ref().ok_or_else(unauthorized)?;
+        let address = peer.map(|peer| peer.address.ip());
+        match authenticator.check(&claim, address).await {
+            Verdict::Known => Ok(claim.principal),
+            Verdict::Unknown => Err(unauthorized()),
+            Verdict::TooMany => Err(Turned::TooMany),
+            Verdict::Busy => Err(Turned::Busy),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

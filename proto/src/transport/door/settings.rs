@@ -1,0 +1,230 @@
+//! From a daemon's flags to its door: files read, the rule of starting held.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use meseta_access::exposure::{self, Exposure, Posture};
+use meseta_access::{AclError, Acls, Authorizer, CredentialError, Credentials};
+use serde::Deserialize;
+
+use super::super::tls::{self, FileError, Served, TlsError};
+use super::authenticator::Authenticator;
+use super::{Door, Realm};
+
+/// What a daemon was told.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// `master` or `agent`.
+    pub daemon: &'static str,
+    /// Where it listens.
+    pub address: IpAddr,
+    pub insecure: bool,
+    /// The file of credentials, and the flag that named it.
+    pub credentials: Option<PathBuf>,
+    pub credentials_flag: &'static str,
+    /// The text of the ACLs.
+    pub acls: Option<String>,
+    /// The text of the firewall's rules.
+    pub firewall_rules: Option<String>,
+    pub ssl_cert_file: Option<PathBuf>,
+    pub ssl_key_file: Option<PathBuf>,
+    pub ssl_ca_file: Option<PathBuf>,
+    /// The realms there are, with the flag of each and what it was set to.
+    pub realms: Vec<(Realm, &'static str, Option<bool>)>,
+    /// From the operating system's generator.
+    pub key: [u8; 32],
+}
+
+/// Why a daemon must not start as it was told to.
+#[derive(Debug, thiserror::Error)]
+pub enum DoorError {
+    #[error("--ip: {0}")]
+    Exposed(exposure::Refusal),
+    #[error("--{flag}: {source}")]
+    Credentials {
+        flag: &'static str,
+        source: CredentialError,
+    },
+    #[error("--{flag}: {}", tls::chain(source))]
+    File {
+        flag: &'static str,
+        source: FileError,
+    },
+    #[error(
+        "--{flag}: give the path of a file: secrets on a command line are seen by everybody on the machine"
+    )]
+    Inline { flag: &'static str },
+    #[error("--acls: {0}")]
+    Acls(AclError),
+    #[error(
+        "--firewall_rules: expected {{\"disabled_endpoints\": {{\"paths\": [\"/path\", ...]}}}}: {0}"
+    )]
+    Firewall(String),
+    #[error("--{flag} needs --{credentials}: a file of those who may come in")]
+    NoCredentials {
+        flag: &'static str,
+        credentials: &'static str,
+    },
+    #[error("--ssl_cert_file and --ssl_key_file go together: give both or none")]
+    HalfAPair,
+    #[error("--ssl_ca_file needs --ssl_cert_file and --ssl_key_file")]
+    AuthoritiesAlone,
+    #[error("--ssl_cert_file, --ssl_key_file, --ssl_ca_file: {}", tls::chain(.0))]
+    Tls(TlsError),
+}
+
+/// `file:///path` or `/path`.
+fn plain(path: &Path) -> &Path {
+    let text = path.to_str().and_then(|text| text.strip_prefix("file://"));
+    text.map_or(path, Path::new)
+}
+
+impl Settings {
+    /// Makes the door, and the certificate to be served, if there is one.
+    pub fn build(self) -> Result<(Door, Option<Arc<Served>>), DoorError> {
+        let files = self.certificate_files()?;
+        let off = self.realms.iter().any(|(_, _, set)| *set == Some(false));
+        let posture = exposure::judge(Exposure {
+            address: self.address,
+            authentication: self.credentials.is_some() && !off,
+            tls: files.is_some(),
+            insecure: self.insecure,
+        })
+        .map_err(DoorError::Exposed)?;
+        let is_strict = posture == Posture::Strict;
+        if !self.address.is_loopback() && self.insecure {
+            tracing::warn!(address = %self.address, "--insecure: anyone on this network may run tasks");
+        }
+        let authenticated: Vec<Realm> = self
+            .realms
+            .iter()
+            .filter(|(_, _, set)| set.unwrap_or(is_strict))
+            .map(|(realm, _, _)| *realm)
+            .collect();
+        let authenticator = self.authenticator()?;
+        let certified_agents = files
+            .as_ref()
+            .is_some_and(|files| files.authorities.is_some());
+        if authenticator.is_none() {
+            let lacking = self.realms.iter().find(|(realm, _, _)| {
+                let by_certificate = *realm == Realm::Agents && certified_agents;
+                authenticated.contains(realm) && !by_certificate
+            });
+            if let Some((_, flag, _)) = lacking {
+                return Err(DoorError::NoCredentials {
+                    flag,
+                    credentials: self.credentials_flag,
+                });
+            }
+        }
+        let door = Door {
+            daemon: self.daemon,
+            authenticator,
+            authenticated,
+            authorizer: self.authorizer(is_strict)?,
+            exposed: is_strict,
+            encrypted: files.is_some(),
+            certified_agents,
+            disabled: self.disabled()?,
+        };
+        let served = files
+            .map(Served::load)
+            .transpose()
+            .map_err(DoorError::Tls)?;
+        Ok((door, served))
+    }
+
+    fn certificate_files(&self) -> Result<Option<tls::Files>, DoorError> {
+        match (&self.ssl_cert_file, &self.ssl_key_file) {
+            (Some(certificate), Some(key)) => Ok(Some(tls::Files {
+                certificate: plain(certificate).to_owned(),
+                key: plain(key).to_owned(),
+                authorities: self
+                    .ssl_ca_file
+                    .as_deref()
+                    .map(|path| plain(path).to_owned()),
+            })),
+            (None, None) if self.ssl_ca_file.is_some() && self.daemon == "master" => {
+                Err(DoorError::AuthoritiesAlone)
+            }
+            (None, None) => Ok(None),
+            _ => Err(DoorError::HalfAPair),
+        }
+    }
+
+    fn authenticator(&self) -> Result<Option<Authenticator>, DoorError> {
+        let Some(path) = &self.credentials else {
+            return Ok(None);
+        };
+        let flag = self.credentials_flag;
+        let text = secret_text(flag, path)?;
+        let credentials =
+            Credentials::parse(&text).map_err(|source| DoorError::Credentials { flag, source })?;
+        tracing::info!(principals = credentials.len(), "credentials read");
+        Ok(Some(Authenticator::new(credentials, self.key)))
+    }
+
+    fn authorizer(&self, is_strict: bool) -> Result<Authorizer, DoorError> {
+        let acls = match &self.acls {
+            Some(text) => Acls::parse(text).map_err(DoorError::Acls)?,
+            None if is_strict => {
+                tracing::warn!("no --acls: whatever needs a permission is denied to everybody");
+                Acls::default()
+            }
+            None => return Ok(Authorizer::everything()),
+        };
+        if is_strict && acls.permissive == Some(true) {
+            tracing::warn!("the ACLs say `permissive`: what they do not speak of is allowed");
+        }
+        Ok(Authorizer::new(acls, !is_strict))
+    }
+
+    fn disabled(&self) -> Result<Vec<String>, DoorError> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Rules {
+            disabled_endpoints: Disabled,
+        }
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Disabled {
+            paths: Vec<String>,
+        }
+        let Some(text) = &self.firewall_rules else {
+            return Ok(Vec::new());
+        };
+        let rules: Rules =
+            serde_json::from_str(text).map_err(|error| DoorError::Firewall(error.to_string()))?;
+        let paths = rules.disabled_endpoints.paths;
+        if let Some(path) = paths.iter().find(|path| !path.starts_with('/')) {
+            let text = format!("{path:?} does not begin with a slash");
+            return Err(DoorError::Firewall(text));
+        }
+        Ok(paths)
+    }
+}
+
+/// The text of a file of secrets that a flag names; errors repeat nothing of it.
+pub(crate) fn secret_text(flag: &'static str, path: &Path) -> Result<String, DoorError> {
+    let is_text = |c: char| matches!(c, '{' | '\n' | ' ');
+    if path.to_string_lossy().contains(is_text) && !path.exists() {
+        return Err(DoorError::Inline { flag });
+    }
+    let bytes =
+        tls::read_secret_file(plain(path)).map_err(|source| DoorError::File { flag, source })?;
+    String::from_utf8(bytes).map_err(|_| DoorError::Credentials {
+        flag,
+        source: CredentialError::Syntax(String::new()),
+    })
+}
+
+/// Reads the credential that a client says who it is by.
+pub fn client_credential(
+    flag: &'static str,
+    path: &Path,
+) -> Result<meseta_access::Credential, DoorError> {
+    let text = secret_text(flag, path)?;
+    meseta_access::Credential::parse(&text)
+        .map_err(|source| DoorError::Credentials { flag, source })
+}

@@ -1,0 +1,353 @@
+//! TLS for both ends of a connection: rustls, certificates from PEM files, exchanged while running.
+//!
+//! Invariant: a certificate that cannot be used never replaces one that can; a key that others than its
+//! owner may read is refused.
+
+use std::io::{self, Read as _};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+pub use rustls::ClientConfig;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig};
+use tokio_util::sync::CancellationToken;
+
+/// The longest file of certificates, keys or credentials, in bytes.
+const FILE_BYTES_MAX: u64 = 16 << 20;
+/// How often files are looked at for a change.
+pub const WATCH_INTERVAL: Duration = Duration::from_secs(5);
+/// Where distributions keep the authorities that they trust.
+const SYSTEM_AUTHORITIES: [&str; 3] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+];
+/// HTTP/2 for gRPC, HTTP/1.1 for everybody.
+const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
+
+/// Where a daemon's certificate is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Files {
+    /// The chain, its own certificate first.
+    pub certificate: PathBuf,
+    /// The private key; nobody but its owner may read it.
+    pub key: PathBuf,
+    /// Authorities whose certificates are taken from the other side.
+    pub authorities: Option<PathBuf>,
+}
+
+/// Why certificates cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    #[error(transparent)]
+    File(#[from] FileError),
+    #[error("{path} holds no {what} in PEM form")]
+    Pem { path: PathBuf, what: &'static str },
+    #[error("the certificate in {path} and its key cannot be used together")]
+    Pair {
+        path: PathBuf,
+        #[source]
+        source: rustls::Error,
+    },
+    #[error("the authorities in {path} cannot be used")]
+    Authorities {
+        path: PathBuf,
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    #[error(
+        "no authorities to check the other side's certificate by: give the file of the one that signed it"
+    )]
+    NoAuthorities,
+}
+
+/// Why a file that matters to security was not read.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    #[error("failed to read {path}")]
+    Read {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("{path} may be read by others (mode {mode:04o}): only its owner may; try `chmod 600 {path}`", path = path.display())]
+    Open { path: PathBuf, mode: u32 },
+    #[error("{path} is longer than {FILE_BYTES_MAX} bytes")]
+    TooLong { path: PathBuf },
+}
+
+/// Reads a file of secrets, if nobody but its owner can.
+pub fn read_secret_file(path: &Path) -> Result<Vec<u8>, FileError> {
+    use std::os::unix::fs::MetadataExt as _;
+    let (file, bytes) = read(path)?;
+    let metadata = file.metadata().map_err(|source| FileError::Read {
+        path: path.to_owned(),
+        source,
+    })?;
+    let mode = metadata.mode() & 0o7777;
+    if mode & 0o077 != 0 {
+        return Err(FileError::Open {
+            path: path.to_owned(),
+            mode,
+        });
+    }
+    Ok(bytes)
+}
+
+fn read(path: &Path) -> Result<(std::fs::File, Vec<u8>), FileError> {
+    let failed = |source| FileError::Read {
+        path: path.to_owned(),
+        source,
+    };
+    let file = std::fs::File::open(path).map_err(failed)?;
+    let mut bytes = Vec::new();
+    (&file)
+        .take(FILE_BYTES_MAX + 1)
+        .read_to_end(&mut bytes)
+        .map_err(failed)?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(FileError::TooLong {
+            path: path.to_owned(),
+        });
+    }
+    Ok((file, bytes))
+}
+
+type Chain = Vec<CertificateDer<'static>>;
+
+fn pair(certificate: &Path, key: &Path) -> Result<(Chain, PrivateKeyDer<'static>), TlsError> {
+    let (_, bytes) = read(certificate)?;
+    let chain: Chain = CertificateDer::pem_slice_iter(&bytes)
+        .collect::<Result<_, _>>()
+        .map_err(|_| no_pem(certificate, "certificate"))?;
+    if chain.is_empty() {
+        return Err(no_pem(certificate, "certificate"));
+    }
+    let bytes = read_secret_file(key)?;
+    let private = PrivateKeyDer::from_pem_slice(&bytes).map_err(|_| no_pem(key, "private key"))?;
+    Ok((chain, private))
+}
+
+fn no_pem(path: &Path, what: &'static str) -> TlsError {
+    TlsError::Pem {
+        path: path.to_owned(),
+        what,
+    }
+}
+
+fn authorities(path: &Path) -> Result<RootCertStore, TlsError> {
+    let (_, bytes) = read(path)?;
+    let mut roots = RootCertStore::empty();
+    for one in CertificateDer::pem_slice_iter(&bytes) {
+        let one = one.map_err(|_| no_pem(path, "certificate"))?;
+        roots.add(one).map_err(|error| TlsError::Authorities {
+            path: path.to_owned(),
+            source: error.into(),
+        })?;
+    }
+    if roots.is_empty() {
+        return Err(no_pem(path, "certificate"));
+    }
+    Ok(roots)
+}
+
+fn provider() -> Arc<rustls::crypto::CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+/// What a daemon accepts connections with. With authorities, the other side may show a certificate of
+/// theirs; a bad one ends the connection, none is the routes' affair.
+fn server(files: &Files) -> Result<Arc<ServerConfig>, TlsError> {
+    let (chain, key) = pair(&files.certificate, &files.key)?;
+    let failed = |source| TlsError::Pair {
+        path: files.certificate.clone(),
+        source,
+    };
+    let builder = ServerConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .map_err(failed)?;
+    let builder = match &files.authorities {
+        None => builder.with_no_client_auth(),
+        Some(path) => {
+            let roots = Arc::new(authorities(path)?);
+            let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider());
+            let verifier = verifier.allow_unauthenticated().build();
+            builder.with_client_cert_verifier(verifier.map_err(|error| TlsError::Authorities {
+                path: path.clone(),
+                source: error.into(),
+            })?)
+        }
+    };
+    let mut config = builder.with_single_cert(chain, key).map_err(failed)?;
+    config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).to_vec();
+    Ok(Arc::new(config))
+}
+
+/// What is connected with: whose certificates are believed, and one's own, if there is one.
+pub fn client(
+    trusted: Option<&Path>,
+    identity: Option<(&Path, &Path)>,
+) -> Result<ClientConfig, TlsError> {
+    let roots = match trusted {
+        Some(path) => authorities(path)?,
+        None => SYSTEM_AUTHORITIES
+            .iter()
+            .map(Path::new)
+            .find(|path| path.is_file())
+            .ok_or(TlsError::NoAuthorities)
+            .and_then(|path| authorities(path))?,
+    };
+    let path = identity.map_or_else(PathBuf::new, |(certificate, _)| certificate.to_owned());
+    let failed = |source| TlsError::Pair {
+        path: path.clone(),
+        source,
+    };
+    let builder = ClientConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .map_err(failed)?
+        .with_root_certificates(roots);
+    match identity {
+        None => Ok(builder.with_no_client_auth()),
+        Some((certificate, key)) => {
+            let (chain, key) = pair(certificate, key)?;
+            builder.with_client_auth_cert(chain, key).map_err(failed)
+        }
+    }
+}
+
+/// For clients that speak in the clear: no certificate will do.
+pub(super) fn believing_nobody() -> ClientConfig {
+    #[expect(
+        clippy::expect_used,
+        reason = "the provider's own versions are safe ones"
+    )]
+    ClientConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .expect("ring has protocol versions")
+        .with_root_certificates(RootCertStore::empty())
+        .with_no_client_auth()
+}
+
+/// A daemon's certificate as it is now.
+#[derive(Debug)]
+pub struct Served {
+    files: Files,
+    current: RwLock<Arc<ServerConfig>>,
+}
+
+impl Served {
+    /// Reads the files.
+    pub fn load(files: Files) -> Result<Arc<Self>, TlsError> {
+        let current = RwLock::new(server(&files)?);
+        Ok(Arc::new(Self { files, current }))
+    }
+
+    pub(super) fn acceptor(&self) -> tokio_rustls::TlsAcceptor {
+        let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
+        current.clone().into()
+    }
+
+    /// Reads the files again; connections that stand are not touched.
+    pub fn reload(&self) -> Result<(), TlsError> {
+        let fresh = server(&self.files)?;
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = fresh;
+        Ok(())
+    }
+
+    /// What tells one version of the files from another.
+    fn stamp(&self) -> Vec<Option<(u64, i64, i64, u64)>> {
+        use std::os::unix::fs::MetadataExt as _;
+        let files = &self.files;
+        let all = [
+            Some(&files.certificate),
+            Some(&files.key),
+            files.authorities.as_ref(),
+        ];
+        let all = all.into_iter().flatten();
+        all.map(|path| {
+            let found = std::fs::metadata(path).ok()?;
+            Some((found.ino(), found.mtime(), found.mtime_nsec(), found.len()))
+        })
+        .collect()
+    }
+
+    /// Takes changed files over until `shutdown`.
+    pub async fn watch(self: Arc<Self>, interval: Duration, shutdown: CancellationToken) {
+        let mut seen = self.stamp();
+        loop {
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                () = tokio::time::sleep(interval) => {}
+            }
+            let stamp = self.stamp();
+            if stamp == seen {
+                continue;
+            }
+            match self.reload() {
+                Ok(()) => {
+                    tracing::info!(certificate = %self.files.certificate.display(), "certificate exchanged");
+                    seen = stamp;
+                }
+                // Perhaps only one of the files is new yet: the next look will tell.
+                Err(error) => tracing::warn!(
+                    error = %chain(&error),
+                    "changed certificate cannot be used; the old one stays"
+                ),
+            }
+        }
+    }
+}
+
+/// An error with all its causes, in one line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+/// A certificate that the other side has proven to be its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerCertificate(CertificateDer<'static>);
+
+impl PeerCertificate {
+    /// Of a handshake that is over.
+    pub(super) fn of(connection: &rustls::ServerConnection) -> Option<Self> {
+        let first = connection.peer_certificates()?.first()?;
+        Some(Self(first.clone().into_owned()))
+    }
+
+    /// Whether it is one for this host, by name or by address.
+    #[must_use]
+    pub fn is_for(&self, host: &str) -> bool {
+        let Ok(certificate) = webpki::EndEntityCert::try_from(&self.0) else {
+            return false;
+        };
+        let name = match host.parse::<IpAddr>() {
+            Ok(address) => ServerName::from(address),
+            Err(_) => match ServerName::try_from(host) {
+                Ok(name) => name,
+                Err(_) => return false,
+            },
+        };
+        certificate.verify_is_valid_for_subject_name(&name).is_ok()
+    }
+
+    /// Whom it stands for: its first DNS name that is no pattern.
+    #[must_use]
+    pub fn principal(&self) -> Option<String> {
+        let certificate = webpki::EndEntityCert::try_from(&self.0).ok()?;
+        let mut names = certificate.valid_dns_names();
+        names.find(|name| !name.contains('*')).map(str::to_owned)
+    }
+}
+
+#[cfg(test)]
+mod tests;
