@@ -80,6 +80,8 @@ pub(crate) enum Verb {
     Logs(verbs::logs::Options),
     /// End a framework and all that it runs.
     Teardown(verbs::teardown::Options),
+    /// Make a line for a file of credentials: a principal and the hash of its secret.
+    Credential(verbs::credential::Options),
     /// Print a shell's completions of this command line, e.g. `source <(meseta completions bash)`.
     Completions {
         /// The shell.
@@ -173,6 +175,7 @@ pub(crate) fn parse(args: Vec<OsString>) -> Result<Parsed, Refusal> {
         .and_then(|name| find(&command, name))
     else {
         let matches = command.try_get_matches_from(args)?;
+        verbs::identity::install(&matches);
         return Ok(Parsed {
             verb: Cli::from_arg_matches(&matches)?.verb,
             view: BTreeMap::new(),
@@ -252,6 +255,16 @@ fn rewrite(arg: OsString, daemon: &Command) -> Result<OsString, Refusal> {
         return Ok(arg);
     };
     let path = PathBuf::from(path);
+    let takes_path = |arg: &&clap::Arg| arg.get_value_hint() == clap::ValueHint::FilePath;
+    let mut arguments = daemon.get_arguments().filter(takes_path);
+    let is_named = |arg: &clap::Arg| {
+        let aliases = arg.get_visible_aliases().unwrap_or_default();
+        arg.get_long() == Some(flag) || aliases.contains(&flag)
+    };
+    if arguments.any(is_named) {
+        // What is in such a file is not for the command line, nor for `/flags`.
+        return Ok(format!("--{flag}={}", path.display()).into());
+    }
     let value = std::fs::read_to_string(&path).map_err(|source| Refusal::ValueFile {
         flag: flag.to_owned(),
         path,

@@ -47,6 +47,7 @@ fn main() -> ExitCode {
         flags::Verb::Explain(options) => verbs::explain::run(&options),
         flags::Verb::Logs(options) => verbs::logs::run(&options),
         flags::Verb::Teardown(options) => verbs::teardown::run(&options),
+        flags::Verb::Credential(options) => verbs::credential::run(&options),
         flags::Verb::Completions { shell } => Ok(flags::completions(shell)),
     };
     outcome.unwrap_or_else(|error| {

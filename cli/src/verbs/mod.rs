@@ -1,9 +1,11 @@
 //! What operators and newcomers type: each verb speaks to the daemons over their public APIs.
 
 pub(crate) mod agents;
+pub(crate) mod credential;
 pub(crate) mod execute;
 pub(crate) mod explain;
 pub(crate) mod frameworks;
+pub(crate) mod identity;
 pub(crate) mod logs;
 pub(crate) mod nodes;
 pub(crate) mod offers;
@@ -24,9 +26,12 @@ use serde_json::Value;
 /// Where the master is: a flag of every verb.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct MasterFlag {
-    /// The master, as `host:port`.
+    /// The master, as `host:port` or `https://host:port`.
     #[arg(long, env = "MESETA_MASTER", default_value = "127.0.0.1:5050")]
     pub(crate) master: String,
+    // Read from the command line by `identity::install`, for all that this process asks.
+    #[command(flatten)]
+    identity: identity::IdentityFlags,
 }
 
 /// Flags of a verb that lists things.

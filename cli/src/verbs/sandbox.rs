@@ -13,7 +13,8 @@ const CHUNK_BYTES: u64 = 64 * 1024;
 /// since because it was full.
 #[derive(Debug)]
 pub(super) struct Tail {
-    client: Client,
+    /// Made at the first look.
+    client: Option<Client>,
     agent: String,
     path: String,
     offset: u64,
@@ -27,7 +28,7 @@ impl Tail {
     pub(super) fn new(agent: &str, framework: &str, executor: &str, file: &str) -> Self {
         let path = format!("/frameworks/{framework}/executors/{executor}/runs/latest/{file}");
         Self {
-            client: Client::default(),
+            client: None,
             agent: agent.to_owned(),
             path,
             offset: 0,
@@ -57,6 +58,13 @@ impl Tail {
 
     /// What follows in a file, and how large the file is.
     async fn read_at(&mut self, path: &str) -> anyhow::Result<(Vec<u8>, u64)> {
+        let client = match &self.client {
+            Some(client) => client.clone(),
+            None => {
+                let client = server::client(&self.agent)?;
+                self.client.insert(client).clone()
+            }
+        };
         let call = api::Call {
             r#type: Some(api::call::Type::ReadFile.into()),
             read_file: Some(api::call::ReadFile {
@@ -66,10 +74,9 @@ impl Tail {
             }),
             ..api::Call::default()
         };
-        let response: Option<api::Response> =
-            server::call(&self.client, &self.agent, "/api/v1", &call)
-                .await?
-                .found()?;
+        let response: Option<api::Response> = server::call(&client, &self.agent, "/api/v1", &call)
+            .await?
+            .found()?;
         let read = response.and_then(|response| response.read_file);
         let (data, size) = read.map_or_else(Default::default, |read| (read.data, read.size));
         self.offset += u64::try_from(data.len())?;

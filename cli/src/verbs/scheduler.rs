@@ -25,7 +25,7 @@ impl Scheduler {
         master: &str,
         framework_info: mesos::FrameworkInfo,
     ) -> anyhow::Result<Self> {
-        let client = Client::default();
+        let client = server::client(master)?;
         let subscribe = Call {
             framework_id: framework_info.id.clone(),
             r#type: Some(call::Type::Subscribe.into()),

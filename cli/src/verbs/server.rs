@@ -8,15 +8,23 @@ use meseta_proto::mesos::v1::master;
 use meseta_proto::transport::client::{Call, Client, Error, RecordStream, Reply};
 use serde_json::Value;
 
+use super::identity;
+
 /// Verbs speak protobuf: the same messages, half the bytes.
 const MEDIA: MediaType = MediaType::Protobuf;
 const STREAM_ID: HeaderName = HeaderName::from_static("mesos-stream-id");
 
 fn url(address: &str, path: &str) -> String {
-    format!(
-        "http://{}{path}",
-        address.trim_start_matches("http://").trim_end_matches('/')
-    )
+    let address = address.trim_end_matches('/');
+    if address.starts_with("http://") || address.starts_with("https://") {
+        return format!("{address}{path}");
+    }
+    format!("{}://{address}{path}", identity::scheme())
+}
+
+/// A client for this address.
+pub(super) fn client(address: &str) -> anyhow::Result<Client> {
+    identity::client(url(address, "").starts_with("https://"))
 }
 
 /// A daemon that cannot be reached is the newcomer's most likely trouble.
@@ -34,12 +42,13 @@ fn unreachable(address: &str, error: Error) -> anyhow::Error {
 
 /// GET of a JSON page, blocking.
 pub(super) fn get_json(address: &str, path: &str) -> anyhow::Result<Value> {
+    let client = client(address)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("failed to start the runtime")?;
     let reply = runtime
-        .block_on(Client::default().get(&url(address, path)))
+        .block_on(client.get(&url(address, path)))
         .map_err(|error| unreachable(address, error))?;
     let reply = refuse_failure(address, reply)?;
     serde_json::from_slice(&reply.body)
@@ -48,13 +57,14 @@ pub(super) fn get_json(address: &str, path: &str) -> anyhow::Result<Value> {
 
 /// A call of the operator API, blocking; the answer is empty for one that asks nothing back.
 pub(super) fn operate(address: &str, message: &master::Call) -> anyhow::Result<master::Response> {
+    let client = client(address)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("failed to start the runtime")?;
     let call = Call::message(&url(address, "/api/v1"), MEDIA, message);
     let reply = runtime
-        .block_on(Client::default().request(call))
+        .block_on(client.request(call))
         .map_err(|error| unreachable(address, error))?;
     let reply = refuse_failure(address, reply)?;
     meseta_proto::media::decode(MEDIA, &reply.body)
@@ -79,6 +89,12 @@ fn refuse_failure(address: &str, reply: Reply) -> anyhow::Result<Reply> {
             .next()
             .unwrap_or_default();
         bail!("{address} does not lead; give --master={leader}");
+    }
+    if reply.status == StatusCode::UNAUTHORIZED {
+        bail!(
+            "{address} wants to know who asks: give --principal=NAME and --secret-file=FILE, or \
+             others than these"
+        );
     }
     bail!("{address} answered {}: {text}", reply.status)
 }

@@ -122,6 +122,12 @@ impl Client {
         Self::with(options, tls::believing_nobody(), None)
     }
 
+    /// One that says who it is to servers in the clear.
+    #[must_use]
+    pub fn in_the_clear(options: Options, authorization: Option<HeaderValue>) -> Self {
+        Self::with(options, tls::believing_nobody(), authorization)
+    }
+
     /// One that believes the servers that `config` says, and says who it is.
     #[must_use]
     pub fn with(

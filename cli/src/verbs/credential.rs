@@ -1,0 +1,67 @@
+//! `meseta credential`: a line for a file of credentials, with the hash of a secret.
+
+use std::io::{BufRead as _, Write as _};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, ensure};
+use clap::{Args, ValueHint};
+use meseta_access::SecretHash;
+use meseta_access::credentials::is_principal;
+
+/// The longest secret, in bytes.
+const SECRET_BYTES_MAX: usize = 4_096;
+
+/// Whose secret it is, and where that is.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// Whose.
+    #[arg(long, value_name = "NAME")]
+    principal: String,
+    /// File that holds the secret; without it one line of standard input does.
+    #[arg(long, alias = "secret_file", value_name = "FILE", value_hint = ValueHint::FilePath)]
+    secret_file: Option<PathBuf>,
+    /// Print a whole file of Mesos's JSON instead of one line.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Prints the line.
+pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
+    ensure!(
+        is_principal(&options.principal),
+        "--principal={:?}: a principal is up to 255 bytes without colons, spaces and control \
+         characters",
+        options.principal
+    );
+    let text = match &options.secret_file {
+        Some(path) => std::fs::read_to_string(path)
+            .with_context(|| format!("failed to read {}", path.display()))?,
+        None => {
+            let mut line = String::new();
+            let input = std::io::stdin().lock();
+            std::io::Read::take(input, 2 * SECRET_BYTES_MAX as u64)
+                .read_line(&mut line)
+                .context("failed to read the secret from standard input")?;
+            line
+        }
+    };
+    let secret = text.trim_end_matches(['\r', '\n']);
+    ensure!(!secret.is_empty(), "the secret is empty");
+    ensure!(
+        secret.len() <= SECRET_BYTES_MAX,
+        "the secret is longer than {SECRET_BYTES_MAX} bytes"
+    );
+    let salt = uuid::Uuid::new_v4().into_bytes();
+    let hash = SecretHash::of(secret.as_bytes(), salt)?;
+    let text = if options.json {
+        let pair = serde_json::json!({
+            "principal": options.principal, "secret": hash.to_string(),
+        });
+        serde_json::json!({ "credentials": [pair] }).to_string()
+    } else {
+        format!("{} {hash}", options.principal)
+    };
+    writeln!(std::io::stdout(), "{text}").context("failed to print")?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,108 @@
+//! Who a verb says it is, and whom it believes: the same for all requests of one process.
+
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+use anyhow::Context as _;
+use clap::{ArgMatches, Args, ValueHint};
+use http::HeaderValue;
+use meseta_access::Credential;
+use meseta_proto::transport::client::{Client, Options};
+use meseta_proto::transport::tls;
+
+/// Flags of every verb that speaks to a daemon which wants to know by whom.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct IdentityFlags {
+    /// Who this is, to a cluster that authenticates.
+    #[arg(
+        long,
+        env = "MESETA_PRINCIPAL",
+        value_name = "NAME",
+        requires = "secret_file"
+    )]
+    principal: Option<String>,
+    /// File with the secret, in plain text; nobody but its owner may read it.
+    #[arg(long, env = "MESETA_SECRET_FILE", value_name = "FILE", value_hint = ValueHint::FilePath,
+          alias = "secret_file", requires = "principal", id = "secret_file")]
+    secret_file: Option<PathBuf>,
+    /// Authority that signed the daemons' certificates, in PEM form; makes the verb speak TLS.
+    #[arg(long, env = "MESETA_CA", value_name = "FILE", value_hint = ValueHint::FilePath)]
+    ca: Option<PathBuf>,
+    /// Certificate to show, in PEM form.
+    #[arg(long, env = "MESETA_CERT", value_name = "FILE", value_hint = ValueHint::FilePath,
+          requires = "key")]
+    cert: Option<PathBuf>,
+    /// Its private key.
+    #[arg(long, env = "MESETA_KEY", value_name = "FILE", value_hint = ValueHint::FilePath,
+          requires = "cert")]
+    key: Option<PathBuf>,
+}
+
+static IDENTITY: OnceLock<IdentityFlags> = OnceLock::new();
+
+/// Takes the flags of the verb that was typed, wherever below it they stand.
+pub(crate) fn install(matches: &ArgMatches) {
+    let mut at = matches;
+    while let Some((_, below)) = at.subcommand() {
+        at = below;
+    }
+    // Verbs without these flags have none to be taken.
+    let path = |id: &str| at.try_get_one::<PathBuf>(id).ok().flatten().cloned();
+    let flags = IdentityFlags {
+        principal: at
+            .try_get_one::<String>("principal")
+            .ok()
+            .flatten()
+            .cloned(),
+        secret_file: path("secret_file"),
+        ca: path("ca"),
+        cert: path("cert"),
+        key: path("key"),
+    };
+    let _already = IDENTITY.set(flags);
+}
+
+/// The scheme of an address that names none.
+pub(super) fn scheme() -> &'static str {
+    let encrypted = |flags: &IdentityFlags| flags.ca.is_some() || flags.cert.is_some();
+    if IDENTITY.get().is_some_and(encrypted) {
+        "https"
+    } else {
+        "http"
+    }
+}
+
+/// A client that says who this is. `is_encrypted` if it is for an address of `https`.
+pub(super) fn client(is_encrypted: bool) -> anyhow::Result<Client> {
+    let none = IdentityFlags::default();
+    let flags = IDENTITY.get().unwrap_or(&none);
+    let authorization = authorization(flags)?;
+    if !is_encrypted && authorization.is_none() {
+        return Ok(Client::default());
+    }
+    if !is_encrypted {
+        return Ok(Client::in_the_clear(Options::default(), authorization));
+    }
+    let own = flags.cert.as_deref().zip(flags.key.as_deref());
+    let config = tls::client(flags.ca.as_deref(), own)
+        .context("the certificates of --ca, --cert and --key cannot be used")?;
+    Ok(Client::with(Options::default(), config, authorization))
+}
+
+fn authorization(flags: &IdentityFlags) -> anyhow::Result<Option<HeaderValue>> {
+    let (Some(principal), Some(path)) = (&flags.principal, &flags.secret_file) else {
+        return Ok(None);
+    };
+    let secret = tls::read_secret_file(path).context("--secret-file cannot be used")?;
+    let secret = String::from_utf8(secret)
+        .ok()
+        .with_context(|| format!("{} is not text", path.display()))?;
+    let credential = Credential {
+        principal: principal.clone(),
+        secret: secret.trim_end_matches(['\r', '\n']).to_owned(),
+    };
+    let header = HeaderValue::from_str(&credential.header());
+    Ok(Some(
+        header.context("the principal cannot be put in a header")?,
+    ))
+}

@@ -1,0 +1,224 @@
+//! Who is let in where.
+
+use std::os::unix::fs::PermissionsExt as _;
+
+use meseta_access::{SecretHash, basic};
+use tempfile::TempDir;
+
+use super::*;
+
+const REALMS: [Realm; 3] = [Realm::Readonly, Realm::Readwrite, Realm::Agents];
+
+fn settings(address: &str) -> Settings {
+    Settings {
+        daemon: "master",
+        address: address.parse().unwrap(),
+        insecure: false,
+        credentials: None,
+        credentials_flag: "credentials",
+        acls: None,
+        firewall_rules: None,
+        ssl_cert_file: None,
+        ssl_key_file: None,
+        ssl_ca_file: None,
+        realms: REALMS
+            .map(|realm| (realm, "authenticate_it", None))
+            .to_vec(),
+        key: [3; 32],
+    }
+}
+
+fn write(dir: &TempDir, name: &str, text: &str, mode: u32) -> std::path::PathBuf {
+    let path = dir.path().join(name);
+    std::fs::write(&path, text).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+    path
+}
+
+fn people() -> String {
+    format!("ada {}", SecretHash::of(b"wonder", [1; 16]).unwrap())
+}
+
+fn refusal(settings: Settings) -> String {
+    settings.build().unwrap_err().to_string()
+}
+
+fn named(authorization: Option<&str>) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    if let Some(value) = authorization {
+        headers.insert(header::AUTHORIZATION, value.parse().unwrap());
+    }
+    headers
+}
+
+#[tokio::test]
+async fn on_loopback_nobody_has_to_say_who_he_is() {
+    let (door, served) = settings("127.0.0.1").build().unwrap();
+    assert!(served.is_none());
+    for realm in REALMS {
+        let wrong = named(Some("Basic Tm9uZTpOb25l"));
+        let caller = door.enter(realm, &wrong, None).await.unwrap();
+        assert_eq!(caller.principal(), None);
+        assert!(caller.approver.allows_everything());
+    }
+}
+
+#[tokio::test]
+async fn an_authenticated_realm_asks_and_remembers() {
+    let dir = TempDir::new().unwrap();
+    let mut settings = settings("127.0.0.1");
+    settings.credentials = Some(write(&dir, "people", &people(), 0o600));
+    settings.realms[0].2 = Some(true);
+    let (door, _) = settings.build().unwrap();
+    let right = basic::header("ada", b"wonder");
+    let wrong = basic::header("ada", b"CANARY");
+    for header in [None, Some(wrong.as_str()), Some("Bearer x"), Some("Basic")] {
+        let turned = door
+            .enter(Realm::Readonly, &named(header), None)
+            .await
+            .unwrap_err();
+        let response = turned.response();
+        assert_eq!(response.status(), StatusCode::UNAUTHORIZED);
+        assert_eq!(
+            response.headers()[header::WWW_AUTHENTICATE],
+            "Basic realm=\"mesos-master-readonly\""
+        );
+        assert_eq!(turned.status_of_grpc().code(), tonic::Code::Unauthenticated);
+    }
+    for _ in 0..3 {
+        let caller = door
+            .enter(Realm::Readonly, &named(Some(&right)), None)
+            .await;
+        assert_eq!(caller.unwrap().principal(), Some("ada"));
+    }
+    let elsewhere = door
+        .enter(Realm::Readwrite, &named(Some(&right)), None)
+        .await;
+    assert_eq!(
+        elsewhere.unwrap().principal(),
+        None,
+        "a realm that does not ask"
+    );
+    assert!(!format!("{door:?}").contains("argon2"));
+}
+
+#[tokio::test]
+async fn executors_come_from_this_machine_and_in_the_clear_nobody_else() {
+    let mut door = Door::open("agent");
+    door.exposed = true;
+    door.encrypted = true;
+    let here = Peer::at("127.0.0.1:9".parse().unwrap());
+    let there = Peer::at("10.9.9.9:9".parse().unwrap());
+    let empty = HeaderMap::new();
+    assert!(
+        door.enter(Realm::Executor, &empty, Some(&here))
+            .await
+            .is_ok()
+    );
+    assert!(
+        door.enter(Realm::Executor, &empty, Some(&there))
+            .await
+            .is_err()
+    );
+    for realm in [Realm::Open, Realm::Readonly, Realm::Readwrite] {
+        let turned = door.enter(realm, &empty, Some(&here)).await.unwrap_err();
+        assert_eq!(turned.status(), StatusCode::FORBIDDEN);
+        assert!(turned.text().contains("https://"));
+    }
+}
+
+#[test]
+fn what_does_not_fit_together_is_refused_with_what_to_give() {
+    let dir = TempDir::new().unwrap();
+    let with = |change: &dyn Fn(&mut Settings)| {
+        let mut settings = settings("127.0.0.1");
+        change(&mut settings);
+        refusal(settings)
+    };
+    for (text, part) in [
+        (
+            with(&|settings| settings.realms[1].2 = Some(true)),
+            "--authenticate_it needs --credentials",
+        ),
+        (
+            with(&|settings| settings.ssl_cert_file = Some("/a".into())),
+            "give both or none",
+        ),
+        (
+            with(&|settings| settings.ssl_ca_file = Some("/a".into())),
+            "needs --ssl_cert_file",
+        ),
+        (
+            with(&|settings| settings.acls = Some("{\"a\":1}".to_owned())),
+            "--acls: `a` is not a list",
+        ),
+        (
+            with(&|settings| settings.firewall_rules = Some("{}".to_owned())),
+            "--firewall_rules: expected",
+        ),
+        (
+            with(&|settings| settings.credentials = Some("/nowhere".into())),
+            "--credentials: failed to read /nowhere",
+        ),
+        (
+            with(&|settings| {
+                settings.credentials = Some(write(&dir, "open", &people(), 0o644));
+            }),
+            "chmod 600",
+        ),
+        (
+            with(&|settings| {
+                settings.credentials = Some(write(&dir, "plain", "ada CANARY", 0o600));
+            }),
+            "`meseta credential`",
+        ),
+        (
+            with(&|settings| {
+                settings.credentials = Some("{\"credentials\": \"CANARY\"}".into());
+            }),
+            "give the path of a file",
+        ),
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+        assert!(!text.contains("CANARY"), "{text}");
+    }
+}
+
+#[test]
+fn an_exposed_daemon_starts_only_when_shut() {
+    let dir = TempDir::new().unwrap();
+    let people = write(&dir, "people", &people(), 0o600);
+    let text = refusal(settings("10.0.0.1"));
+    assert!(
+        text.contains("--credentials") && text.contains("--ssl_cert_file"),
+        "{text}"
+    );
+    let mut known = settings("10.0.0.1");
+    known.credentials = Some(people.clone());
+    let text = refusal(known.clone());
+    assert!(
+        !text.contains("--credentials=") && text.contains("--ssl_cert_file"),
+        "{text}"
+    );
+    known.insecure = true;
+    let (door, _) = known.build().unwrap();
+    assert!(door.authenticated.is_empty() && door.authorizer.allows_everything());
+    let mut off = settings("10.0.0.1");
+    off.credentials = Some(people);
+    off.ssl_cert_file = Some("/a".into());
+    off.ssl_key_file = Some("/b".into());
+    off.realms[2].2 = Some(false);
+    let text = refusal(off);
+    assert!(text.contains("switch off no --authenticate_*"), "{text}");
+}
+
+#[test]
+fn shut_endpoints_are_known_by_their_path() {
+    let mut settings = settings("127.0.0.1");
+    settings.firewall_rules =
+        Some(r#"{"disabled_endpoints":{"paths":["/master/state","/health"]}}"#.to_owned());
+    let (door, _) = settings.build().unwrap();
+    assert!(door.is_disabled("/master/state"));
+    assert!(door.is_disabled("/health/"));
+    assert!(!door.is_disabled("/state"));
+}

@@ -1,0 +1,273 @@
+//! Both ends over real sockets: which certificates are believed, and how they are exchanged.
+
+use std::net::SocketAddr;
+
+use axum::Router;
+use axum::extract::Request;
+use axum::routing::get;
+use rcgen::{
+    BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    date_time_ymd,
+};
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+
+use super::*;
+use crate::transport::client::{Client, Error, Options as ClientOptions};
+use crate::transport::server::{self, Peer};
+
+/// An authority and the folder that its files are in.
+struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    pem: String,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let pem = params.self_signed(&key).unwrap().pem();
+        Self {
+            issuer: Issuer::new(params, key),
+            pem,
+        }
+    }
+
+    fn write(&self, dir: &Path, name: &str) -> PathBuf {
+        let path = dir.join(name);
+        std::fs::write(&path, &self.pem).unwrap();
+        path
+    }
+
+    /// Signs a certificate for these names, and writes it and its key.
+    fn sign(&self, dir: &Path, name: &str, hosts: &[&str], expired: bool) -> (PathBuf, PathBuf) {
+        let key = KeyPair::generate().unwrap();
+        let hosts: Vec<String> = hosts.iter().map(|host| (*host).to_owned()).collect();
+        let mut params = CertificateParams::new(hosts).unwrap();
+        params.extended_key_usages = vec![
+            ExtendedKeyUsagePurpose::ServerAuth,
+            ExtendedKeyUsagePurpose::ClientAuth,
+        ];
+        if expired {
+            params.not_before = date_time_ymd(2001, 1, 1);
+            params.not_after = date_time_ymd(2002, 1, 1);
+        }
+        let signed = params.signed_by(&key, &self.issuer).unwrap();
+        let (certificate, secret) = (
+            dir.join(format!("{name}.pem")),
+            dir.join(format!("{name}.key")),
+        );
+        std::fs::write(&certificate, signed.pem()).unwrap();
+        write_private(&secret, &key.serialize_pem());
+        (certificate, secret)
+    }
+}
+
+fn write_private(path: &Path, text: &str) {
+    use std::os::unix::fs::PermissionsExt as _;
+    std::fs::write(path, text).unwrap();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap();
+}
+
+/// Says who the other side is.
+async fn who(request: Request) -> String {
+    let peer = request.extensions().get::<Peer>().unwrap();
+    let principal = peer.certificate.as_ref().and_then(|one| one.principal());
+    format!("{} {}", peer.encrypted, principal.as_deref().unwrap_or("-"))
+}
+
+struct Running {
+    address: SocketAddr,
+    served: Arc<Served>,
+    shutdown: CancellationToken,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.shutdown.cancel();
+    }
+}
+
+async fn run(files: Files) -> Running {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let served = Served::load(files).unwrap();
+    let shutdown = CancellationToken::new();
+    tokio::spawn(server::serve_with(
+        listener,
+        Router::new().route("/", get(who)),
+        server::Options::default(),
+        Some(served.clone()),
+        shutdown.clone(),
+    ));
+    Running {
+        address,
+        served,
+        shutdown,
+    }
+}
+
+fn client(trusted: &Path, own: Option<&(PathBuf, PathBuf)>) -> Client {
+    let own = own.map(|(certificate, key)| (certificate.as_path(), key.as_path()));
+    let config = super::client(Some(trusted), own).unwrap();
+    Client::with(ClientOptions::default(), config, None)
+}
+
+async fn ask(client: &Client, url: &str) -> Result<String, String> {
+    match client.get(url).await {
+        Ok(reply) => Ok(reply.text()),
+        Err(error @ Error::Connect { .. }) => Err(chain(&error)),
+        Err(error) => Err(chain(&error)),
+    }
+}
+
+#[tokio::test]
+async fn certificates_are_believed_or_refused() {
+    let dir = TempDir::new().unwrap();
+    let (ours, theirs) = (Authority::new(), Authority::new());
+    let ca = ours.write(dir.path(), "ca.pem");
+    let other_ca = theirs.write(dir.path(), "other.pem");
+    let mut urls = Vec::new();
+    let mut running = Vec::new();
+    for (name, hosts, expired) in [
+        ("good", &["127.0.0.1", "localhost"][..], false),
+        ("elsewhere", &["elsewhere.example"][..], false),
+        ("expired", &["127.0.0.1"][..], true),
+    ] {
+        let (certificate, key) = ours.sign(dir.path(), name, hosts, expired);
+        let one = run(Files {
+            certificate,
+            key,
+            authorities: Some(ca.clone()),
+        })
+        .await;
+        urls.push(format!("https://{}/", one.address));
+        running.push(one);
+    }
+    let plain = client(&ca, None);
+    assert_eq!(ask(&plain, &urls[0]).await.unwrap(), "true -");
+    let wrong_name = ask(&plain, &urls[1]).await.unwrap_err();
+    assert!(wrong_name.contains("not valid for name"), "{wrong_name}");
+    let expired = ask(&plain, &urls[2]).await.unwrap_err();
+    assert!(expired.contains("expired"), "{expired}");
+    let wrong = client(&other_ca, None);
+    let unknown = ask(&wrong, &urls[0]).await.unwrap_err();
+    assert!(unknown.contains("UnknownIssuer"), "{unknown}");
+    let nobody = ask(&Client::default(), &urls[0]).await.unwrap_err();
+    assert!(nobody.contains("UnknownIssuer"), "{nobody}");
+
+    // The other way round: what a client shows.
+    let own = ours.sign(dir.path(), "node1", &["node1.example", "10.0.0.1"], false);
+    let known = client(&ca, Some(&own));
+    assert_eq!(ask(&known, &urls[0]).await.unwrap(), "true node1.example");
+    for (name, authority, expired) in [("forged", &theirs, false), ("old", &ours, true)] {
+        let own = authority.sign(dir.path(), name, &["node1.example"], expired);
+        let refused = ask(&client(&ca, Some(&own)), &urls[0]).await;
+        assert!(refused.is_err(), "{name}: {refused:?}");
+    }
+    // In the clear from this machine: the routes are told.
+    let clear = format!("http://{}/", running[0].address);
+    assert_eq!(ask(&Client::default(), &clear).await.unwrap(), "false -");
+}
+
+#[tokio::test]
+async fn a_certificate_is_one_for_the_hosts_that_it_names() {
+    let dir = TempDir::new().unwrap();
+    let ours = Authority::new();
+    let hosts = ["node1.example", "*.pool.example", "10.0.0.1"];
+    let (path, _) = ours.sign(dir.path(), "node1", &hosts, false);
+    let der = CertificateDer::from_pem_slice(&std::fs::read(path).unwrap()).unwrap();
+    let certificate = PeerCertificate(der);
+    for (host, good) in [
+        ("node1.example", true),
+        ("NODE1.example", true),
+        ("a.pool.example", true),
+        ("a.b.pool.example", false),
+        ("10.0.0.1", true),
+        ("10.0.0.2", false),
+        ("node2.example", false),
+        ("example", false),
+        ("", false),
+        ("not a name", false),
+    ] {
+        assert_eq!(certificate.is_for(host), good, "{host:?}");
+    }
+    assert_eq!(certificate.principal().as_deref(), Some("node1.example"));
+}
+
+#[tokio::test]
+async fn a_new_certificate_is_taken_over_under_load_and_a_broken_one_is_not() {
+    let dir = TempDir::new().unwrap();
+    let (first, second) = (Authority::new(), Authority::new());
+    let ca = first.write(dir.path(), "ca.pem");
+    let new_ca = second.write(dir.path(), "new-ca.pem");
+    let (certificate, key) = first.sign(dir.path(), "served", &["127.0.0.1"], false);
+    let running = run(Files {
+        certificate: certificate.clone(),
+        key: key.clone(),
+        authorities: None,
+    })
+    .await;
+    let url = format!("https://{}/", running.address);
+    let kept = client(&ca, None);
+    assert!(ask(&kept, &url).await.is_ok());
+    let stamp = running.served.stamp();
+    let load = {
+        let (kept, url) = (kept.clone(), url.clone());
+        tokio::spawn(async move {
+            for _ in 0..200 {
+                ask(&kept, &url).await?;
+            }
+            Ok::<(), String>(())
+        })
+    };
+    // Half a pair, and nonsense, change nothing.
+    std::fs::write(&certificate, "nonsense").unwrap();
+    assert!(matches!(running.served.reload(), Err(TlsError::Pem { .. })));
+    second.sign(dir.path(), "other", &["127.0.0.1"], false);
+    std::fs::copy(dir.path().join("other.pem"), &certificate).unwrap();
+    assert!(matches!(
+        running.served.reload(),
+        Err(TlsError::Pair { .. })
+    ));
+    assert!(ask(&client(&ca, None), &url).await.is_ok());
+    std::fs::copy(dir.path().join("other.key"), &key).unwrap();
+    running.served.reload().unwrap();
+    assert_ne!(running.served.stamp(), stamp, "a change can be seen");
+    assert!(ask(&client(&new_ca, None), &url).await.is_ok());
+    assert!(ask(&client(&ca, None), &url).await.is_err());
+    load.await
+        .unwrap()
+        .expect("connections that stand are not touched");
+    assert!(ask(&kept, &url).await.is_ok());
+}
+
+#[test]
+fn what_cannot_be_used_is_said() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = TempDir::new().unwrap();
+    let ours = Authority::new();
+    let (certificate, key) = ours.sign(dir.path(), "a", &["a"], false);
+    let load = |certificate: &Path, key: &Path| {
+        let served = Served::load(Files {
+            certificate: certificate.to_owned(),
+            key: key.to_owned(),
+            authorities: None,
+        });
+        chain(&served.unwrap_err())
+    };
+    let missing = load(&dir.path().join("none"), &key);
+    assert!(missing.contains("failed to read"), "{missing}");
+    let swapped = load(&key, &key);
+    assert!(swapped.contains("no certificate in PEM form"), "{swapped}");
+    let keyless = dir.path().join("keyless");
+    write_private(&keyless, "nothing");
+    let keyless = load(&certificate, &keyless);
+    assert!(keyless.contains("no private key in PEM form"), "{keyless}");
+    std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o640)).unwrap();
+    let open = load(&certificate, &key);
+    assert!(open.contains("chmod 600"), "{open}");
+    let endless = read_secret_file(Path::new("/dev/zero")).unwrap_err();
+    assert!(matches!(endless, FileError::TooLong { .. }), "{endless}");
+}
