@@ -1,5 +1,7 @@
 //! The doors, without sockets: the status-code matrix, and what hostile clients send.
 
+mod access;
+
 use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
@@ -37,6 +39,13 @@ fn master_and_handle() -> (Router, Handle) {
 }
 
 fn master_with(recovered: Recovered) -> (Router, Handle) {
+    let site = site_behind(Door::open("master"), recovered);
+    let handle = site.handle.clone();
+    (router(site), handle)
+}
+
+/// The same behind another door.
+fn site_behind(door: Door, recovered: Recovered) -> Arc<Site> {
     let flags = Command::try_parse_from(["master"]).unwrap().flags;
     let address = "127.0.0.1:5050".parse().unwrap();
     let identity = crate::run::identity(&flags, address);
@@ -50,16 +59,16 @@ fn master_with(recovered: Recovered) -> (Router, Handle) {
     let (service, handle) = Service::new(core, clock, Box::new(registry), persisted);
     tokio::spawn(service.run(CancellationToken::new()));
     let site = Site {
-        handle: handle.clone(),
+        handle,
         identity,
         flags: BTreeMap::from([("port".to_owned(), "5050".to_owned())]),
         metrics: Metrics::new(),
         files: Files::default(),
-        door: Door::open("master"),
+        door,
         pace: Pace::default(),
         shutdown: CancellationToken::new(),
     };
-    (router(Arc::new(site)), handle)
+    Arc::new(site)
 }
 
 async fn send(

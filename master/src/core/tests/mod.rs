@@ -1,6 +1,7 @@
 //! The core in virtual time, with agents and frameworks played by the tests.
 
 mod agents;
+mod authorization;
 mod frameworks;
 mod groups;
 mod inverse_offers;

@@ -1,0 +1,183 @@
+//! What frameworks and agents may do by the ACLs.
+
+use meseta_access::{Acls, Authorizer};
+use meseta_proto::mesos::v1::task_status::Reason;
+
+use super::operations::{create, list, reserve, reserved, volume, with_operations};
+use super::*;
+
+/// Somebody who is held to these ACLs and has proven that name.
+fn caller(acls: &str, principal: Option<&str>) -> Caller {
+    let authorizer = Authorizer::new(Acls::parse(acls).unwrap(), true);
+    Caller {
+        approver: authorizer.approver(principal.map(str::to_owned)),
+        ..Caller::default()
+    }
+}
+
+fn refusal(world: &mut World, connection: ConnectionId) -> String {
+    let mut events = world.take_events(connection).into_iter();
+    let error = events.find_map(|event| event.error);
+    error.expect("an ERROR event").message
+}
+
+#[test]
+fn a_framework_subscribes_with_the_roles_that_it_may_use() {
+    let mut world = World::new();
+    let acls = r#"{"register_frameworks":[
+        {"principals":{"values":["ada"]},"roles":{"values":["eng/%"]}},
+        {"principals":{"type":"ANY"},"roles":{"type":"NONE"}}]}"#;
+    world.caller = caller(acls, Some("ada"));
+    let connection = world.try_subscribe(framework("f", &["eng/build", "ads"]));
+    let message = refusal(&mut world, connection);
+    assert_eq!(message, "Not authorized to use the roles { ads }");
+    let good = world.subscribe(framework("f", &["eng/build"]));
+    let update = |roles: &[&str]| {
+        Action::UpdateFramework(Box::new(Subscribe {
+            info: World::with_id(framework("f", roles), &good.id),
+            suppressed_roles: Vec::new(),
+            offer_constraints: None,
+        }))
+    };
+    let answer = world.call(&good, update(&["eng/build", "ads"]));
+    assert!(matches!(answer, Answer::Forbidden(_)), "{answer:?}");
+    assert_eq!(world.call(&good, update(&["eng/test"])), Answer::Done);
+    // The name that it has proven is the one it goes by.
+    let info = world.core.snapshot().frameworks[0].info.clone();
+    assert_eq!(info.principal.as_deref(), Some("ada"));
+}
+
+#[test]
+fn without_authentication_the_name_that_a_framework_gives_counts() {
+    let mut world = World::new();
+    let acls = r#"{"register_frameworks":[
+        {"principals":{"values":["ada"]},"roles":{"type":"ANY"}},
+        {"principals":{"type":"ANY"},"roles":{"type":"NONE"}}]}"#;
+    world.caller = caller(acls, None);
+    let nameless = world.try_subscribe(framework("f", &["ads"]));
+    refusal(&mut world, nameless);
+    let mut info = framework("f", &["ads"]);
+    info.principal = Some("ada".to_owned());
+    world.subscribe(info);
+}
+
+#[test]
+fn a_task_runs_as_a_user_that_its_framework_may_use() {
+    let mut world = World::new();
+    let acls = r#"{"run_tasks":[
+        {"principals":{"values":["ada"]},"users":{"values":["alice","build"]}},
+        {"principals":{"type":"ANY"},"users":{"type":"NONE"}}]}"#;
+    let node = world.agent(5051, "cpus:4;mem:1024");
+    world.caller = caller(acls, Some("ada"));
+    let scheduler = world.subscribe(framework("f", &["dev"]));
+    let offer = world.offers(&scheduler).pop().unwrap();
+    let as_user = |id: &str, user: Option<&str>| {
+        let mut task = task(&node, id, "cpus:1;mem:64");
+        let command = task.command.get_or_insert_default();
+        command.user = user.map(str::to_owned);
+        task
+    };
+    let tasks = vec![
+        as_user("own", None),
+        as_user("named", Some("build")),
+        as_user("root", Some("root")),
+    ];
+    world.call(&scheduler, accept(&[&offer], tasks));
+    let updates = world.updates(&scheduler);
+    assert_eq!(updates.len(), 1);
+    assert_eq!(updates[0].task_id.value, "root");
+    assert_eq!(updates[0].state(), TaskState::TaskError);
+    assert_eq!(updates[0].reason(), Reason::TaskUnauthorized);
+    let message = updates[0].message.as_deref().unwrap();
+    assert_eq!(message, "Not authorized to launch as user 'root'");
+    assert_eq!(world.core.snapshot().agents[0].tasks.len(), 2);
+    world.check();
+}
+
+#[test]
+fn an_operation_is_done_only_to_what_its_framework_may() {
+    let mut world = World::new();
+    let acls = r#"{
+        "reserve_resources":[{"principals":{"values":["ada"]},"roles":{"values":["dev"]}},
+            {"principals":{"type":"ANY"},"roles":{"type":"NONE"}}],
+        "create_volumes":[{"principals":{"type":"ANY"},"roles":{"type":"NONE"}}],
+        "unreserve_resources":[
+            {"principals":{"type":"ANY"},"reserver_principals":{"values":["ada"]}},
+            {"principals":{"type":"ANY"},"reserver_principals":{"type":"NONE"}}]}"#;
+    world.agent(5051, "cpus:4;mem:1024;disk:100");
+    world.caller = caller(acls, Some("ada"));
+    let scheduler = world.subscribe(framework("f", &["dev"]));
+    let offer = world.offers(&scheduler).pop().unwrap();
+    let mine = reserved(&parse("cpus:1;disk:10"), "dev", Some("ada"));
+    let disk = reserved(&parse("disk:10"), "dev", Some("ada"));
+    let operations = vec![reserve(&mine), create(&[volume(&disk, "v", false)])];
+    world.call(&scheduler, with_operations(&[&offer], operations, 0.0));
+    let reservations = |world: &mut World| {
+        let total = world.core.snapshot().agents[0].profile.total.clone();
+        let kept = total
+            .iter()
+            .filter(|resource| resource.is_reserved())
+            .cloned();
+        kept.collect::<Resources>()
+    };
+    assert_eq!(reservations(&mut world), mine, "no volume was made");
+    assert!(!list(&reservations(&mut world)).is_empty());
+    // Another principal may not reserve.
+    world.caller = caller(acls, Some("bob"));
+    let scheduler = world.subscribe(framework("g", &["dev"]));
+    let offers = world.offers(&scheduler);
+    if let Some(offer) = offers.first() {
+        let his = reserved(&parse("cpus:1"), "dev", Some("bob"));
+        world.call(
+            &scheduler,
+            with_operations(&[offer], vec![reserve(&his)], 0.0),
+        );
+        assert_eq!(reservations(&mut world), mine);
+    }
+    world.check();
+}
+
+#[test]
+fn an_agent_joins_if_it_may_with_the_reservations_that_it_may_bring() {
+    let mut world = World::new();
+    let acls = r#"{
+        "register_agents":[{"principals":{"values":["node"]},"agents":{"type":"ANY"}},
+            {"principals":{"type":"ANY"},"agents":{"type":"NONE"}}],
+        "reserve_resources":[{"principals":{"values":["node"]},"roles":{"values":["ads"]}},
+            {"principals":{"type":"ANY"},"roles":{"type":"NONE"}}]}"#;
+    for (principal, resources, joins) in [
+        (Some("node"), "cpus:1;mem:64", true),
+        (Some("node"), "cpus(ads):1;mem:64", true),
+        (Some("node"), "cpus(web):1;mem:64", false),
+        (Some("thief"), "cpus:1;mem:64", false),
+        (None, "cpus:1;mem:64", false),
+    ] {
+        let connection = ConnectionId(world.number());
+        world
+            .core
+            .agent_connected(connection, caller(acls, principal));
+        let message = register(6000 + i32::try_from(connection.0).unwrap(), resources);
+        world.say_on(connection, agent_frame::Message::Register(message));
+        let frames = world.take_frames(connection);
+        let registered =
+            |frame: &master_frame::Message| matches!(frame, master_frame::Message::Registered(_));
+        assert_eq!(
+            frames.iter().any(registered),
+            joins,
+            "{principal:?} {resources}"
+        );
+        let refused = frames.iter().find_map(|frame| match frame {
+            master_frame::Message::Refused(refused) => Some(refused.clone()),
+            _ => None,
+        });
+        if let Some(refused) = refused {
+            assert!(
+                refused
+                    .reason
+                    .starts_with("Not authorized to register an agent")
+            );
+            assert!(!refused.permanent, "the ACLs may be mended");
+        }
+    }
+    assert_eq!(world.core.snapshot().agents.len(), 2);
+}

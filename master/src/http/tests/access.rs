@@ -1,0 +1,540 @@
+//! Every route, every call, every method × nobody, a wrong secret, a reader, an administrator.
+//!
+//! What there is comes from the routers' own tables and the schema: a route or call without an entry here does
+//! not compile or fails, whatever it does.
+
+use std::os::unix::fs::PermissionsExt as _;
+
+use meseta_access::{Action, SecretHash, basic};
+use meseta_proto::mesos::v1::master::call::Type as CallType;
+use meseta_proto::mesos::v1::scheduler::call::Type as SchedulerCall;
+use meseta_proto::transport::door::{Realm, Settings};
+use prost::Message as _;
+use tempfile::TempDir;
+
+use super::*;
+use crate::permission::{self, Need};
+
+/// Those who ask, with what they show.
+struct People {
+    headers: [(&'static str, Option<String>); 4],
+}
+
+const NOBODY: usize = 0;
+const WRONG: usize = 1;
+const READER: usize = 2;
+const RIGHT: usize = 3;
+
+impl People {
+    fn new() -> Self {
+        let header = |name: &str, secret: &[u8]| Some(basic::header(name, secret));
+        Self {
+            headers: [
+                ("nobody", None),
+                ("wrong", header("right", b"guessed")),
+                ("reader", header("reader", b"r")),
+                ("right", header("right", b"w")),
+            ],
+        }
+    }
+
+    fn header(&self, who: usize) -> Option<(&str, &str)> {
+        let value = self.headers[who].1.as_deref()?;
+        Some(("Authorization", value))
+    }
+}
+
+/// ACLs by which `right` may do everything, and `reader` look at what is filtered, and no more.
+fn acls() -> String {
+    let mut lists = vec!["\"permissive\":false".to_owned()];
+    for action in Action::ALL {
+        let looks = matches!(
+            action,
+            Action::ViewFramework | Action::ViewTask | Action::ViewExecutor | Action::ViewRole
+        );
+        let who = if looks {
+            r#""right","reader""#
+        } else {
+            r#""right""#
+        };
+        lists.push(format!(
+            r#""{}":[{{"principals":{{"values":[{who}]}},"{}":{{"type":"ANY"}}}}]"#,
+            action.key(),
+            action.object_key()
+        ));
+    }
+    format!("{{{}}}", lists.join(","))
+}
+
+fn door(dir: &TempDir, acls: &str) -> Door {
+    let hash = |secret: &[u8]| SecretHash::of(secret, [5; 16]).unwrap();
+    let path = dir.path().join("people");
+    let lines = format!("right {}\nreader {}\n", hash(b"w"), hash(b"r"));
+    std::fs::write(&path, lines).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let realms = [
+        Realm::Readonly,
+        Realm::Readwrite,
+        Realm::Scheduler,
+        Realm::Agents,
+    ];
+    let settings = Settings {
+        daemon: "master",
+        address: "127.0.0.1".parse().unwrap(),
+        insecure: false,
+        credentials: Some(path),
+        credentials_flag: "credentials",
+        acls: Some(acls.to_owned()),
+        firewall_rules: None,
+        ssl_cert_file: None,
+        ssl_key_file: None,
+        ssl_ca_file: None,
+        realms: realms
+            .map(|realm| (realm, "authenticate", Some(true)))
+            .to_vec(),
+        key: [7; 32],
+    };
+    settings.build().unwrap().0
+}
+
+/// A body that an endpoint understands, so that it is the permission that decides.
+fn body_for(endpoint: Endpoint, method: &Method) -> &'static str {
+    match endpoint {
+        Endpoint::Quota if *method == Method::POST => {
+            r#"{"role":"ads","guarantee":[{"name":"cpus","type":"SCALAR","scalar":{"value":1}}],"force":true}"#
+        }
+        Endpoint::Weights if *method == Method::PUT => r#"[{"role":"ads","weight":2}]"#,
+        Endpoint::Schedule if *method == Method::POST => r#"{"windows":[]}"#,
+        Endpoint::MachineUp | Endpoint::MachineDown => r#"[{"hostname":"a"}]"#,
+        Endpoint::Teardown => "frameworkId=f",
+        Endpoint::Reservation(Change::Reserve | Change::Unreserve) => {
+            r#"slaveId=a&resources=[{"name":"cpus","type":"SCALAR","scalar":{"value":1},"reservations":[{"type":"DYNAMIC","role":"ads","principal":"right"}]}]"#
+        }
+        Endpoint::Reservation(Change::Create | Change::Destroy) => {
+            r#"slaveId=a&volumes=[{"name":"disk","type":"SCALAR","scalar":{"value":1},"reservations":[{"type":"DYNAMIC","role":"ads"}],"disk":{"persistence":{"id":"v","principal":"right"},"volume":{"mode":"RW","container_path":"p"}}}]"#
+        }
+        Endpoint::Scheduler
+        | Endpoint::Operator
+        | Endpoint::Health
+        | Endpoint::Version
+        | Endpoint::State
+        | Endpoint::StateSummary
+        | Endpoint::Slaves
+        | Endpoint::Frameworks
+        | Endpoint::Tasks
+        | Endpoint::Roles
+        | Endpoint::Flags
+        | Endpoint::Explain
+        | Endpoint::Metrics
+        | Endpoint::MetricsSnapshot
+        | Endpoint::Redirect
+        | Endpoint::Libprocess
+        | Endpoint::Quota
+        | Endpoint::Weights
+        | Endpoint::Schedule
+        | Endpoint::MaintenanceStatus
+        | Endpoint::Files(_) => "",
+    }
+}
+
+async fn ask(
+    router: &Router,
+    people: &People,
+    who: usize,
+    (method, path): (&Method, &str),
+    (headers, body): (&[(&str, &str)], &str),
+) -> Response {
+    let headers: Vec<_> = headers.iter().copied().chain(people.header(who)).collect();
+    send(router, method.as_str(), path, &headers, body.to_owned()).await
+}
+
+#[tokio::test]
+async fn every_route_asks_who_it_is_and_what_he_may() {
+    let dir = TempDir::new().unwrap();
+    let router = router(site_behind(door(&dir, &acls()), Recovered::default()));
+    let people = People::new();
+    for (path, endpoint) in ENDPOINTS {
+        if matches!(endpoint, Endpoint::Operator | Endpoint::Scheduler) {
+            continue;
+        }
+        let realm = permission::realm(*endpoint);
+        for method in endpoint.methods() {
+            let need = permission::endpoint(*endpoint, method);
+            let path = match (endpoint, method) {
+                (Endpoint::Quota, &Method::DELETE) => "/quota/ads".to_owned(),
+                _ => format!("/master/{path}"),
+            };
+            for who in [NOBODY, WRONG, READER, RIGHT] {
+                let body = body_for(*endpoint, method);
+                let response = ask(&router, &people, who, (method, &path), (&[], body)).await;
+                let status = response.status();
+                let place = format!("{method} {path} by {}: {status}", people.headers[who].0);
+                let expected = match (realm, who, need) {
+                    (Realm::Open, _, _) | (_, RIGHT, _) => None,
+                    (_, NOBODY | WRONG, _) => Some(StatusCode::UNAUTHORIZED),
+                    (_, _, Need::Nothing | Need::Filtered) => None,
+                    (_, _, Need::Permission(..) | Need::ByObject) => Some(StatusCode::FORBIDDEN),
+                };
+                match expected {
+                    Some(expected) => assert_eq!(status, expected, "{place}"),
+                    None => assert!(
+                        status != StatusCode::UNAUTHORIZED && status != StatusCode::FORBIDDEN,
+                        "{place}: {}",
+                        text_of(response).await
+                    ),
+                }
+            }
+        }
+    }
+}
+
+/// The rest of a call's JSON, for it to be one that makes sense.
+fn body_of(kind: CallType) -> &'static str {
+    match kind {
+        CallType::Unknown
+        | CallType::GetHealth
+        | CallType::GetFlags
+        | CallType::GetVersion
+        | CallType::GetLoggingLevel
+        | CallType::GetState
+        | CallType::GetAgents
+        | CallType::GetFrameworks
+        | CallType::GetExecutors
+        | CallType::GetOperations
+        | CallType::GetTasks
+        | CallType::GetRoles
+        | CallType::GetWeights
+        | CallType::GetMaster
+        | CallType::GetMaintenanceStatus
+        | CallType::GetMaintenanceSchedule
+        | CallType::GetQuota
+        | CallType::Subscribe => "",
+        CallType::GetMetrics => r#","get_metrics":{}"#,
+        CallType::SetLoggingLevel => {
+            r#","set_logging_level":{"level":1,"duration":{"nanoseconds":1000000000}}"#
+        }
+        CallType::ListFiles => r#","list_files":{"path":"/master/log"}"#,
+        CallType::ReadFile => r#","read_file":{"path":"/master/log","offset":0}"#,
+        CallType::UpdateWeights => {
+            r#","update_weights":{"weight_infos":[{"role":"ads","weight":3}]}"#
+        }
+        CallType::ReserveResources => {
+            r#","reserve_resources":{"agent_id":{"value":"a"},"resources":[{"name":"cpus","type":"SCALAR","scalar":{"value":1},"reservations":[{"type":"DYNAMIC","role":"ads","principal":"right"}]}]}"#
+        }
+        CallType::UnreserveResources => {
+            r#","unreserve_resources":{"agent_id":{"value":"a"},"resources":[{"name":"cpus","type":"SCALAR","scalar":{"value":1},"reservations":[{"type":"DYNAMIC","role":"ads","principal":"right"}]}]}"#
+        }
+        CallType::CreateVolumes => {
+            r#","create_volumes":{"agent_id":{"value":"a"},"volumes":[{"name":"disk","type":"SCALAR","scalar":{"value":1},"reservations":[{"type":"DYNAMIC","role":"ads"}],"disk":{"persistence":{"id":"v","principal":"right"},"volume":{"mode":"RW","container_path":"p"}}}]}"#
+        }
+        CallType::DestroyVolumes => {
+            r#","destroy_volumes":{"agent_id":{"value":"a"},"volumes":[{"name":"disk","type":"SCALAR","scalar":{"value":1},"reservations":[{"type":"DYNAMIC","role":"ads"}],"disk":{"persistence":{"id":"v","principal":"right"},"volume":{"mode":"RW","container_path":"p"}}}]}"#
+        }
+        CallType::GrowVolume => {
+            r#","grow_volume":{"agent_id":{"value":"a"},"volume":{"name":"disk","type":"SCALAR","scalar":{"value":1},"reservations":[{"type":"DYNAMIC","role":"ads"}],"disk":{"persistence":{"id":"v"},"volume":{"mode":"RW","container_path":"p"}}},"addition":{"name":"disk","type":"SCALAR","scalar":{"value":1},"reservations":[{"type":"DYNAMIC","role":"ads"}]}}"#
+        }
+        CallType::ShrinkVolume => {
+            r#","shrink_volume":{"agent_id":{"value":"a"},"volume":{"name":"disk","type":"SCALAR","scalar":{"value":2},"reservations":[{"type":"DYNAMIC","role":"ads"}],"disk":{"persistence":{"id":"v"},"volume":{"mode":"RW","container_path":"p"}}},"subtract":{"value":1}}"#
+        }
+        CallType::UpdateMaintenanceSchedule => {
+            r#","update_maintenance_schedule":{"schedule":{"windows":[]}}"#
+        }
+        CallType::StartMaintenance => r#","start_maintenance":{"machines":[{"hostname":"a"}]}"#,
+        CallType::StopMaintenance => r#","stop_maintenance":{"machines":[{"hostname":"a"}]}"#,
+        CallType::DrainAgent => r#","drain_agent":{"agent_id":{"value":"a"}}"#,
+        CallType::DeactivateAgent => r#","deactivate_agent":{"agent_id":{"value":"a"}}"#,
+        CallType::ReactivateAgent => r#","reactivate_agent":{"agent_id":{"value":"a"}}"#,
+        CallType::UpdateQuota => r#","update_quota":{"quota_configs":[{"role":"ads"}]}"#,
+        CallType::SetQuota => {
+            r#","set_quota":{"quota_request":{"role":"ads","guarantee":[{"name":"cpus","type":"SCALAR","scalar":{"value":1}}],"force":true}}"#
+        }
+        CallType::RemoveQuota => r#","remove_quota":{"role":"ads"}"#,
+        CallType::Teardown => r#","teardown":{"framework_id":{"value":"f"}}"#,
+        CallType::MarkAgentGone => r#","mark_agent_gone":{"agent_id":{"value":"a"}}"#,
+    }
+}
+
+#[tokio::test]
+async fn every_call_of_operators_asks_who_it_is_and_what_he_may() {
+    let dir = TempDir::new().unwrap();
+    let router = router(site_behind(door(&dir, &acls()), Recovered::default()));
+    let people = People::new();
+    let mut kinds = 0;
+    for kind in (1..256).filter_map(|number| CallType::try_from(number).ok()) {
+        kinds += 1;
+        let need = permission::question(kind);
+        let body = format!(r#"{{"type":"{}"{}}}"#, kind.as_str_name(), body_of(kind));
+        for who in [NOBODY, WRONG, READER, RIGHT] {
+            let to = (&Method::POST, "/api/v1");
+            let response = ask(&router, &people, who, to, (&[JSON], &body)).await;
+            let status = response.status();
+            let place = format!(
+                "{} by {}: {status}",
+                kind.as_str_name(),
+                people.headers[who].0
+            );
+            match (who, need) {
+                (NOBODY | WRONG, _) => assert_eq!(status, StatusCode::UNAUTHORIZED, "{place}"),
+                (READER, Need::Permission(..) | Need::ByObject) => {
+                    assert_eq!(status, StatusCode::FORBIDDEN, "{place}");
+                }
+                _ => {
+                    let passed =
+                        status != StatusCode::UNAUTHORIZED && status != StatusCode::FORBIDDEN;
+                    assert!(passed, "{place}");
+                }
+            }
+        }
+    }
+    assert!(kinds >= 38, "the enumeration is not the schema's: {kinds}");
+}
+
+fn subscription(principal: Option<&str>) -> String {
+    let principal = principal.map(|name| format!(r#","principal":"{name}""#));
+    let principal = principal.unwrap_or_default();
+    format!(
+        r#"{{"type":"SUBSCRIBE","subscribe":{{"framework_info":{{"user":"u","name":"x","roles":["ads"],"capabilities":[{{"type":"MULTI_ROLE"}}]{principal}}}}}}}"#
+    )
+}
+
+#[tokio::test]
+async fn every_call_of_schedulers_asks_who_it_is() {
+    let dir = TempDir::new().unwrap();
+    let router = router(site_behind(door(&dir, &acls()), Recovered::default()));
+    let people = People::new();
+    let to = (&Method::POST, "/api/v1/scheduler");
+    for who in [NOBODY, WRONG] {
+        for kind in (1..256).filter_map(|number| SchedulerCall::try_from(number).ok()) {
+            let body = format!(
+                r#"{{"type":"{}","framework_id":{{"value":"f"}}}}"#,
+                kind.as_str_name()
+            );
+            let response = ask(&router, &people, who, to, (&[JSON], &body)).await;
+            assert_eq!(response.status(), StatusCode::UNAUTHORIZED, "{kind:?}");
+            let challenge = &response.headers()[header::WWW_AUTHENTICATE];
+            assert_eq!(challenge, "Basic realm=\"mesos-master-scheduler\"");
+        }
+    }
+    // Another's name is not taken; none becomes one's own.
+    let other = subscription(Some("somebody"));
+    let response = ask(&router, &people, RIGHT, to, (&[JSON], &other)).await;
+    assert_eq!(response.status(), StatusCode::BAD_REQUEST);
+    assert!(
+        text_of(response)
+            .await
+            .contains("does not match principal 'somebody'")
+    );
+    let own = subscription(None);
+    let mut stream = ask(&router, &people, RIGHT, to, (&[JSON], &own)).await;
+    let stream_id = stream.headers()["Mesos-Stream-Id"]
+        .to_str()
+        .unwrap()
+        .to_owned();
+    let event = record(&mut stream).await;
+    let id = event["subscribed"]["framework_id"]["value"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    // A role that one may not use is said on the stream, as Mesos does.
+    let mut refused = ask(&router, &people, READER, to, (&[JSON], &own)).await;
+    assert_eq!(refused.status(), StatusCode::OK);
+    let event = record(&mut refused).await;
+    let message = event["error"]["message"].as_str().unwrap();
+    assert_eq!(message, "Not authorized to use the roles { ads }");
+    // Somebody else makes no calls for it, even with its stream's id.
+    for kind in ["REVIVE", "TEARDOWN", "SUPPRESS"] {
+        let body = format!(r#"{{"type":"{kind}","framework_id":{{"value":"{id}"}}}}"#);
+        let with_stream = [JSON, ("Mesos-Stream-Id", stream_id.as_str())];
+        let stolen = ask(&router, &people, READER, to, (&with_stream, &body)).await;
+        assert_eq!(stolen.status(), StatusCode::BAD_REQUEST, "{kind}");
+        assert!(
+            text_of(stolen)
+                .await
+                .contains("does not match principal 'right'")
+        );
+    }
+    let state = ask(
+        &router,
+        &people,
+        RIGHT,
+        (&Method::GET, "/frameworks"),
+        (&[], ""),
+    )
+    .await;
+    let state: serde_json::Value = serde_json::from_str(&text_of(state).await).unwrap();
+    assert_eq!(state["frameworks"][0]["principal"], "right");
+}
+
+#[tokio::test]
+async fn every_method_of_grpc_asks_who_it_is() {
+    let dir = TempDir::new().unwrap();
+    let site = site_behind(door(&dir, &acls()), Recovered::default());
+    let router = router(site.clone()).merge(crate::grpc::router(&site).await);
+    let people = People::new();
+    let schema = prost_types::FileDescriptorSet::decode(meseta_proto::FILE_DESCRIPTOR_SET).unwrap();
+    let mut methods = 0;
+    for file in &schema.file {
+        for service in &file.service {
+            let name = format!("{}.{}", file.package(), service.name());
+            if !["AgentRegistry", "Scheduler", "Operator"].contains(&service.name()) {
+                continue;
+            }
+            for method in &service.method {
+                methods += 1;
+                let path = format!("/{name}/{}", method.name());
+                for who in [NOBODY, WRONG] {
+                    let grpc = ("Content-Type", "application/grpc");
+                    let to = (&Method::POST, path.as_str());
+                    // An empty message in its frame.
+                    let response = ask(&router, &people, who, to, (&[grpc], "\0\0\0\0\0")).await;
+                    let status = response.headers().get("grpc-status");
+                    let status = status.map(|status| status.to_str().unwrap().to_owned());
+                    assert_eq!(status.as_deref(), Some("16"), "{path}: UNAUTHENTICATED");
+                }
+            }
+        }
+    }
+    assert!(
+        methods >= 30,
+        "the enumeration is not the schema's: {methods}"
+    );
+}
+
+#[tokio::test]
+async fn lists_show_what_one_may_see() {
+    let dir = TempDir::new().unwrap();
+    let acls = r#"{"permissive":true,
+        "view_frameworks":[
+            {"principals":{"values":["reader"]},"users":{"values":["web"]}},
+            {"principals":{"values":["reader"]},"users":{"type":"NONE"}}],
+        "view_roles":[{"principals":{"values":["reader"]},"roles":{"values":["www"]}},
+            {"principals":{"values":["reader"]},"roles":{"type":"NONE"}}],
+        "get_quotas":[{"principals":{"values":["reader"]},"roles":{"type":"NONE"}}],
+        "get_maintenance_schedules":[{"principals":{"values":["reader"]},"machines":{"type":"NONE"}}],
+        "view_flags":[{"principals":{"values":["reader"]},"flags":{"type":"NONE"}}]}"#;
+    let router = router(site_behind(door(&dir, acls), Recovered::default()));
+    let people = People::new();
+    let to = (&Method::POST, "/api/v1/scheduler");
+    let mut streams = Vec::new();
+    for (user, role) in [("web", "www"), ("root", "ads")] {
+        let body = subscription(None)
+            .replace("\"user\":\"u\"", &format!("\"user\":\"{user}\""))
+            .replace("[\"ads\"]", &format!("[\"{role}\"]"));
+        let mut stream = ask(&router, &people, RIGHT, to, (&[JSON], &body)).await;
+        record(&mut stream).await;
+        streams.push(stream);
+    }
+    let put = (&Method::PUT, "/weights");
+    let weights = r#"[{"role":"www","weight":2},{"role":"ads","weight":3}]"#;
+    let set = ask(&router, &people, RIGHT, put, (&[], weights)).await;
+    assert_eq!(set.status(), StatusCode::OK);
+    for (who, users, roles, has_flags) in [
+        (RIGHT, 2, &["ads", "www"][..], true),
+        (READER, 1, &["www"][..], false),
+    ] {
+        let page = async |path: &str| -> serde_json::Value {
+            let response = ask(&router, &people, who, (&Method::GET, path), (&[], "")).await;
+            assert_eq!(response.status(), StatusCode::OK, "{path}");
+            serde_json::from_str(&text_of(response).await).unwrap()
+        };
+        for path in ["/state", "/frameworks", "/state-summary"] {
+            let shown = page(path).await;
+            let frameworks = shown["frameworks"].as_array().unwrap();
+            assert_eq!(
+                frameworks.len(),
+                users,
+                "{path} by {}",
+                people.headers[who].0
+            );
+        }
+        assert_eq!(page("/state").await.get("flags").is_some(), has_flags);
+        let names = |list: &serde_json::Value, key: &str| -> Vec<String> {
+            let list = list.as_array().unwrap().iter();
+            list.map(|one| one[key].as_str().unwrap().to_owned())
+                .collect()
+        };
+        let shown = page("/roles").await;
+        let shown: Vec<_> = names(&shown["roles"], "name");
+        let shown: Vec<_> = shown.iter().filter(|role| *role != "*").collect();
+        assert_eq!(shown, roles.iter().collect::<Vec<_>>());
+        assert_eq!(names(&page("/weights").await, "role"), roles);
+        let body = r#"{"type":"GET_FRAMEWORKS"}"#;
+        let to = (&Method::POST, "/api/v1");
+        let answer = ask(&router, &people, who, to, (&[JSON], body)).await;
+        let answer: serde_json::Value = serde_json::from_str(&text_of(answer).await).unwrap();
+        let list = answer["get_frameworks"]["frameworks"].as_array().unwrap();
+        assert_eq!(list.len(), users);
+        let watch = r#"{"type":"SUBSCRIBE"}"#;
+        let mut watching = ask(&router, &people, who, to, (&[JSON], watch)).await;
+        let first = record(&mut watching).await;
+        let state = &first["subscribed"]["get_state"]["get_frameworks"];
+        assert_eq!(state["frameworks"].as_array().unwrap().len(), users);
+    }
+    let flags = ask(
+        &router,
+        &people,
+        READER,
+        (&Method::GET, "/flags"),
+        (&[], ""),
+    )
+    .await;
+    assert_eq!(flags.status(), StatusCode::FORBIDDEN);
+}
+
+#[tokio::test]
+async fn events_are_told_to_those_who_may_see_them() {
+    let dir = TempDir::new().unwrap();
+    let acls = r#"{"view_frameworks":[
+        {"principals":{"values":["reader"]},"users":{"values":["web"]}},
+        {"principals":{"values":["reader"]},"users":{"type":"NONE"}}]}"#;
+    let router = router(site_behind(door(&dir, acls), Recovered::default()));
+    let people = People::new();
+    let watch = r#"{"type":"SUBSCRIBE"}"#;
+    let to = (&Method::POST, "/api/v1");
+    let mut watching = ask(&router, &people, READER, to, (&[JSON], watch)).await;
+    record(&mut watching).await;
+    record(&mut watching).await;
+    let to = (&Method::POST, "/api/v1/scheduler");
+    let mut streams = Vec::new();
+    for user in ["root", "web"] {
+        let body = subscription(None).replace("\"user\":\"u\"", &format!("\"user\":\"{user}\""));
+        let mut stream = ask(&router, &people, RIGHT, to, (&[JSON], &body)).await;
+        record(&mut stream).await;
+        streams.push(stream);
+    }
+    let event = record(&mut watching).await;
+    assert_eq!(event["type"], "FRAMEWORK_ADDED");
+    let info = &event["framework_added"]["framework"]["framework_info"];
+    assert_eq!(info["user"], "web", "the hidden one came first");
+}
+
+#[tokio::test]
+async fn frameworks_are_held_to_their_pace() {
+    let dir = TempDir::new().unwrap();
+    let mut site = site_behind(door(&dir, &acls()), Recovered::default());
+    let limits = r#"{"limits":[{"principal":"right","qps":0.001,"capacity":2}]}"#;
+    let limits = meseta_access::rate_limits::RateLimits::parse(limits).unwrap();
+    Arc::get_mut(&mut site).unwrap().pace = Pace::new(Some(&limits));
+    let router = router(site);
+    let people = People::new();
+    let to = (&Method::POST, "/api/v1/scheduler");
+    let mut stream = ask(&router, &people, RIGHT, to, (&[JSON], &subscription(None))).await;
+    let stream_id = stream.headers()["Mesos-Stream-Id"]
+        .to_str()
+        .unwrap()
+        .to_owned();
+    let event = record(&mut stream).await;
+    let id = event["subscribed"]["framework_id"]["value"]
+        .as_str()
+        .unwrap();
+    let body = format!(r#"{{"type":"REVIVE","framework_id":{{"value":"{id}"}}}}"#);
+    let headers = [JSON, ("Mesos-Stream-Id", stream_id.as_str())];
+    for expected in [202, 202, 429, 429] {
+        let response = ask(&router, &people, RIGHT, to, (&headers, &body)).await;
+        assert_eq!(response.status().as_u16(), expected);
+        assert_eq!(
+            response.headers().contains_key(header::RETRY_AFTER),
+            expected == 429
+        );
+    }
+}
