@@ -98,6 +98,8 @@ pub(super) struct Agent {
     pub missed_pings: u32,
     /// Marking it unreachable is on its way into the registry.
     pub marking: bool,
+    /// Whether it has shown that it keeps its id: it came back with it, or said more than pongs.
+    pub keeps_id: bool,
 }
 
 impl Agent {

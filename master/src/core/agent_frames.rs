@@ -21,6 +21,7 @@ impl MasterCore {
             self.introduce(connection, message);
             return;
         };
+        self.note_speech(&agent, &message);
         match message {
             agent_frame::Message::StatusUpdate(update) => self.status_update(&agent, update),
             agent_frame::Message::Pong(pong) => self.pong(&agent, pong.sequence),
@@ -34,6 +35,14 @@ impl MasterCore {
             agent_frame::Message::Register(_) | agent_frame::Message::Reregister(_) => {
                 self.counters.dropped_messages += 1;
             }
+        }
+    }
+
+    /// Whatever an agent says beside pongs it says once its id is on its disk.
+    fn note_speech(&mut self, agent: &AgentId, message: &agent_frame::Message) {
+        let is_pong = matches!(message, agent_frame::Message::Pong(_));
+        if let Some(agent) = self.agents.get_mut(agent).filter(|_| !is_pong) {
+            agent.keeps_id = true;
         }
     }
 

@@ -148,9 +148,12 @@ impl MasterCore {
     ) -> Result<(), (String, bool)> {
         let id = format!("{}-S{}", self.config.identity.id, self.next_agent);
         let id = AgentId::new(&id).map_err(|error| (error.to_string(), true))?;
-        let profile = profile(id, register).map_err(|reason| (reason, true))?;
+        let profile = profile(id, register.clone()).map_err(|reason| (reason, true))?;
         self.check_agent_is_authorized(connection, &profile, None)?;
         self.check_machine_is_up(connection, &profile)?;
+        if let Some(id) = self.silent_predecessor(&profile) {
+            return self.reregister(connection, empty_handed(register, &id));
+        }
         self.next_agent += 1;
         self.counters.agent_frame("register");
         self.replace_lost_predecessor(&profile);
@@ -164,6 +167,19 @@ impl MasterCore {
             },
         );
         Ok(())
+    }
+
+    /// An agent that registers where one was admitted that has said nothing since is that one: it ended
+    /// before the id that it was given was on its disk.
+    fn silent_predecessor(&self, profile: &AgentProfile) -> Option<AgentId> {
+        let mut agents = self.agents.values();
+        let silent = agents.find(|agent| {
+            !agent.keeps_id
+                && agent.connection.is_none()
+                && agent.profile.pid() == profile.pid()
+                && agent.profile.info.hostname == profile.info.hostname
+        });
+        silent.map(|agent| agent.id().clone())
     }
 
     /// An agent that registers anew where a disconnected one was has forgotten that it was that one.
@@ -339,6 +355,7 @@ impl MasterCore {
                 pong_sequence: 0,
                 missed_pings: 0,
                 marking: false,
+                keeps_id: false,
             },
         );
     }
@@ -413,6 +430,7 @@ impl MasterCore {
         self.insert_agent(connection, profile, self.now.unix);
         if let Some(agent) = self.agents.get_mut(&id) {
             agent.reregistered = Some(self.now.unix);
+            agent.keeps_id = true;
         }
         let finished = self.adopt(&id, &report);
         self.adopt_operations(&id, &report);
@@ -563,5 +581,16 @@ impl MasterCore {
         for (framework, executor) in missing {
             self.remove_executor(id, &framework, &executor);
         }
+    }
+}
+
+/// What an agent would say that comes back under this id with nothing.
+fn empty_handed(mut register: meseta::Register, id: &AgentId) -> meseta::Reregister {
+    register.agent_info.id = Some(v1::AgentId {
+        value: id.to_string(),
+    });
+    meseta::Reregister {
+        register,
+        ..meseta::Reregister::default()
     }
 }

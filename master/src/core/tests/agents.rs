@@ -292,6 +292,38 @@ fn an_agent_that_forgot_its_id_replaces_what_it_was() {
     assert_eq!(ids, [again.id]);
 }
 
+/// It was killed before the id that it had been given was on its disk.
+#[test]
+fn an_agent_that_never_kept_its_id_is_given_it_again() {
+    let mut world = World::new();
+    let node = world.agent(5051, "cpus:4;mem:1024");
+    let scheduler = world.subscribe(aware(framework("f", &["dev"])));
+    let offer = world.offers(&scheduler).pop().unwrap();
+    let call = accept(&[&offer], vec![task(&node, "t", "cpus:1;mem:64")]);
+    world.call(&scheduler, call);
+    world.say(
+        &node,
+        agent_frame::Message::Pong(meseta::Pong { sequence: 1 }),
+    );
+    for _ in 0..2 {
+        world.input(Input::AgentGone {
+            connection: world.core.agents[&AgentId::new(&node.id).unwrap()]
+                .connection
+                .unwrap(),
+        });
+        let again = world.introduce(agent_frame::Message::Register(node.register.clone()));
+        let registered = world.registered(again);
+        assert_eq!(registered.agent_id.value, node.id);
+        // It cannot have the task, and is asked about it.
+        let asked = registered.unknown_tasks.iter();
+        let asked: Vec<_> = asked.map(|task| task.task_id.value.as_str()).collect();
+        assert_eq!(asked, ["t"]);
+    }
+    assert_eq!(world.registry.agents.len(), 1);
+    // From another address it is another agent.
+    assert_ne!(world.agent(5052, "cpus:4;mem:1024").id, node.id);
+}
+
 #[test]
 fn a_restarted_master_gets_its_agents_tasks_and_frameworks_back() {
     let (world, node, scheduler) = begin_running();
