@@ -99,6 +99,26 @@ impl Entry {
     }
 }
 
+/// What was read of a file.
+#[derive(Clone, Debug)]
+pub(crate) struct Piece {
+    /// Of the whole file.
+    pub(crate) size: u64,
+    /// What was asked for, as far as there is that much.
+    pub(crate) data: Vec<u8>,
+    /// Stays with the file when it is renamed; another file that takes its number later has another.
+    pub(crate) file_id: u64,
+}
+
+fn file_id(found: &std::fs::Metadata) -> u64 {
+    use std::os::unix::fs::MetadataExt as _;
+    let since = |time: std::time::SystemTime| time.duration_since(std::time::UNIX_EPOCH).ok();
+    // Without a time of birth the number alone has to do.
+    let born = found.created().ok().and_then(since).unwrap_or_default();
+    let born = born.as_secs().wrapping_mul(1_000_000_000) ^ u64::from(born.subsec_nanos());
+    found.ino().rotate_left(32) ^ born
+}
+
 /// The sandboxes of one agent.
 #[derive(Clone, Debug)]
 pub(crate) struct Sandboxes {
@@ -152,14 +172,15 @@ impl Sandboxes {
         Ok(entries)
     }
 
-    /// Size of a file, and up to [`READ_BYTES_MAX`] of its bytes.
+    /// Up to [`READ_BYTES_MAX`] of a file's bytes.
     pub(crate) fn read(
         &self,
         path: &str,
         offset: u64,
         length: Option<u64>,
-    ) -> Result<(u64, Vec<u8>), FilesError> {
+    ) -> Result<Piece, FilesError> {
         let (file, size) = self.open(path)?;
+        let file_id = file_id(&file.metadata().map_err(FilesError::Io)?);
         let wanted = length.unwrap_or(READ_BYTES_MAX).min(READ_BYTES_MAX);
         let left = size.saturating_sub(offset);
         let mut data = vec![0; usize::try_from(wanted.min(left)).unwrap_or(0)];
@@ -174,7 +195,11 @@ impl Sandboxes {
             }
         }
         data.truncate(filled);
-        Ok((size, data))
+        Ok(Piece {
+            size,
+            data,
+            file_id,
+        })
     }
 
     /// A regular file and its size.

@@ -132,7 +132,7 @@ pub(super) async fn read(
     }
     let length = length.and_then(|length| u64::try_from(length).ok());
     let from = u64::try_from(offset).ok();
-    let (size, data) = on_disk(
+    let piece = on_disk(
         surface,
         caller,
         &path.clone(),
@@ -142,8 +142,8 @@ pub(super) async fn read(
         },
     )
     .await?;
-    let offset = from.unwrap_or(size);
-    let data = String::from_utf8_lossy(&data);
+    let offset = from.unwrap_or(piece.size);
+    let data = String::from_utf8_lossy(&piece.data);
     Ok(Reply::json(&json!({ "data": data, "offset": offset })))
 }
 
@@ -244,9 +244,13 @@ pub(super) async fn read_for_api(
     caller: &Caller,
     read: api::call::ReadFile,
 ) -> Result<api::response::ReadFile, Reply> {
-    let (size, data) = on_disk(surface, caller, &read.path.clone(), move |sandboxes| {
+    let piece = on_disk(surface, caller, &read.path.clone(), move |sandboxes| {
         sandboxes.read(&read.path, read.offset, read.length)
     })
     .await?;
-    Ok(api::response::ReadFile { size, data })
+    Ok(api::response::ReadFile {
+        size: piece.size,
+        data: piece.data,
+        file_id: Some(piece.file_id),
+    })
 }

@@ -37,7 +37,7 @@ fn world() -> World {
 }
 
 fn read(world: &World, path: &str) -> Result<Vec<u8>, FilesError> {
-    world.sandboxes.read(path, 0, None).map(|(_, data)| data)
+    world.sandboxes.read(path, 0, None).map(|piece| piece.data)
 }
 
 #[test]
@@ -161,7 +161,8 @@ fn reads_are_cut_to_the_file_and_to_the_limit() {
     std::fs::write(world.sandbox.join("big"), vec![b'x'; size]).expect("a file");
     let path = format!("{VIRTUAL}/big");
     let length = |offset, length| {
-        let (told, data) = world.sandboxes.read(&path, offset, length).expect("a read");
+        let piece = world.sandboxes.read(&path, offset, length).expect("a read");
+        let (told, data) = (piece.size, piece.data);
         assert_eq!(told, u64::try_from(size).expect("small"));
         data.len()
     };
@@ -172,6 +173,26 @@ fn reads_are_cut_to_the_file_and_to_the_limit() {
     assert_eq!(length(READ_BYTES_MAX * 2 + 10, None), 0);
     assert_eq!(length(u64::MAX, None), 0);
     assert_eq!(length(3, Some(5)), 5);
+}
+
+#[test]
+fn a_file_is_known_by_whatever_name_it_has() {
+    let world = world();
+    let id = |name: &str| {
+        let piece = world.sandboxes.read(&format!("{VIRTUAL}/{name}"), 0, None);
+        piece.expect("a read").file_id
+    };
+    let before = id("stdout");
+    assert_eq!(id("stdout"), before);
+    let (from, to) = (world.sandbox.join("stdout"), world.sandbox.join("stdout.1"));
+    std::fs::rename(&from, &to).expect("renamed");
+    std::fs::write(&from, b"newer").expect("a file");
+    assert_eq!(id("stdout.1"), before);
+    assert_ne!(id("stdout"), before);
+    // Another one, also where it gets the number of one that is gone.
+    std::fs::remove_file(&to).expect("removed");
+    std::fs::write(&to, b"another").expect("a file");
+    assert_ne!(id("stdout.1"), before);
 }
 
 #[test]

@@ -6,11 +6,20 @@ use meseta_proto::transport::client::Client;
 
 use super::server;
 
+type Piece = api::response::ReadFile;
+
 /// What one call asks for; the agent may give less.
 const CHUNK_BYTES: u64 = 64 * 1024;
 
-/// One file of a sandbox, read from where the last read ended, also when it was renamed to `<file>.1`
-/// since because it was full.
+/// Files of one log that are looked through for the one that was read last: more than any agent keeps.
+const FILES_MAX: u32 = 1000;
+/// A file is missing for a moment while it is renamed; so many in a row are the end of the log.
+const GAP_MAX: u32 = 2;
+/// How often the file that was read last is looked for before it is taken for gone.
+const LOOKS: u32 = 3;
+
+/// One file of a sandbox, read from where the last read ended, also when it was renamed since because
+/// it was full (to `<file>.1`, and then to `<file>.2`, and so on), however often.
 #[derive(Debug)]
 pub(super) struct Tail {
     /// Made at the first look.
@@ -18,8 +27,10 @@ pub(super) struct Tail {
     agent: String,
     path: String,
     offset: u64,
-    /// Whether what was read last has been renamed, and is read to its end first.
-    renamed: bool,
+    /// The file that was read last; `None` before the first read.
+    file_id: Option<u64>,
+    /// How many files were begun after that one, when it was last seen.
+    newer: u32,
 }
 
 impl Tail {
@@ -32,32 +43,97 @@ impl Tail {
             agent: agent.to_owned(),
             path,
             offset: 0,
-            renamed: false,
+            file_id: None,
+            newer: 0,
         }
     }
 
     /// What has been written since the last read; empty when there is nothing new, or no file yet.
     pub(super) async fn read(&mut self) -> anyhow::Result<Vec<u8>> {
-        if self.renamed {
-            let (data, _) = self.read_at(&format!("{}.1", self.path)).await?;
-            if !data.is_empty() {
-                return Ok(data);
+        loop {
+            let found = match self.file_id {
+                None => self.first().await?,
+                Some(id) => self.next_of(id).await?,
+            };
+            let Some(piece) = found else {
+                return Ok(Vec::new());
+            };
+            if !piece.data.is_empty() {
+                self.offset += u64::try_from(piece.data.len())?;
+                return Ok(piece.data);
             }
-            (self.renamed, self.offset) = (false, 0);
+            if self.newer == 0 {
+                return Ok(Vec::new());
+            }
+            self.go_to_successor().await?;
         }
-        let path = self.path.clone();
-        let (data, size) = self.read_at(&path).await?;
-        if data.is_empty() && size < self.offset {
-            // Another file has begun; the rest of the one before comes first.
-            self.renamed = true;
-            let (data, _) = self.read_at(&format!("{path}.1")).await?;
-            return Ok(data);
-        }
-        Ok(data)
     }
 
-    /// What follows in a file, and how large the file is.
-    async fn read_at(&mut self, path: &str) -> anyhow::Result<(Vec<u8>, u64)> {
+    /// The beginning of the oldest file there is: some may be full before the first look.
+    async fn first(&mut self) -> anyhow::Result<Option<Piece>> {
+        let (mut oldest, mut gap) = (None, 0);
+        for newer in 0..FILES_MAX {
+            match self.piece(newer, 0).await? {
+                Some(piece) => (oldest, gap) = (Some((newer, piece)), 0),
+                None => gap += 1,
+            }
+            if gap == GAP_MAX {
+                break;
+            }
+        }
+        Ok(oldest.map(|(newer, piece)| {
+            (self.file_id, self.newer, self.offset) = (Some(piece.file_id()), newer, 0);
+            piece
+        }))
+    }
+
+    /// What follows in the file of this id, which may have been renamed since.
+    async fn next_of(&mut self, id: u64) -> anyhow::Result<Option<Piece>> {
+        for _ in 0..LOOKS {
+            let mut gap = 0;
+            for newer in self.newer..FILES_MAX {
+                match self.piece(newer, self.offset).await? {
+                    Some(piece) if piece.file_id() == id && piece.size < self.offset => {
+                        // It was emptied in its place.
+                        self.offset = 0;
+                        return self.piece(newer, 0).await;
+                    }
+                    Some(piece) if piece.file_id() == id => {
+                        self.newer = newer;
+                        return Ok(Some(piece));
+                    }
+                    Some(_) => gap = 0,
+                    None => gap += 1,
+                }
+                if gap == GAP_MAX {
+                    break;
+                }
+            }
+        }
+        // It was the oldest one, and is gone: what came after it is all there is.
+        self.file_id = None;
+        self.first().await
+    }
+
+    /// From a file that was read to its end and has been renamed to the one begun after it. Files may be
+    /// renamed between any two looks: a second look at the one before tells whether they were.
+    async fn go_to_successor(&mut self) -> anyhow::Result<()> {
+        let Some(next) = self.piece(self.newer - 1, 0).await? else {
+            return Ok(());
+        };
+        let before = self.piece(self.newer, self.offset).await?;
+        let unmoved = before.is_some_and(|before| {
+            let id = Some(before.file_id());
+            id == self.file_id && before.data.is_empty() && Some(next.file_id()) != id
+        });
+        if unmoved {
+            (self.file_id, self.newer, self.offset) = (Some(next.file_id()), self.newer - 1, 0);
+        }
+        Ok(())
+    }
+
+    /// What follows an offset in the log's file after which so many were begun.
+    async fn piece(&mut self, newer: u32, offset: u64) -> anyhow::Result<Option<Piece>> {
         let client = match &self.client {
             Some(client) => client.clone(),
             None => {
@@ -65,11 +141,15 @@ impl Tail {
                 self.client.insert(client).clone()
             }
         };
+        let path = match newer {
+            0 => self.path.clone(),
+            _ => format!("{}.{newer}", self.path),
+        };
         let call = api::Call {
             r#type: Some(api::call::Type::ReadFile.into()),
             read_file: Some(api::call::ReadFile {
-                path: path.to_owned(),
-                offset: self.offset,
+                path,
+                offset,
                 length: Some(CHUNK_BYTES),
             }),
             ..api::Call::default()
@@ -77,9 +157,6 @@ impl Tail {
         let response: Option<api::Response> = server::call(&client, &self.agent, "/api/v1", &call)
             .await?
             .found()?;
-        let read = response.and_then(|response| response.read_file);
-        let (data, size) = read.map_or_else(Default::default, |read| (read.data, read.size));
-        self.offset += u64::try_from(data.len())?;
-        Ok((data, size))
+        Ok(response.and_then(|response| response.read_file))
     }
 }

@@ -161,9 +161,10 @@ fn followed() {
     use std::io::Read as _;
     let cluster = Cluster::start(bounded("64KB", 9));
     let gate = cluster.dir.path().join("gate");
-    // Some 39 KB, and once they were read as much again: the file is renamed on the way.
+    // Some 39 KB, and once they were read ten times as much: the file is renamed several times on the
+    // way, and all of that between two looks or during one.
     let command = format!(
-        "seq 10001 16500; while [ ! -e {} ]; do sleep 0.05; done; seq 20001 26500",
+        "seq 10001 16500; while [ ! -e {} ]; do sleep 0.05; done; seq 20001 85000",
         gate.display()
     );
     let mut execute = std::process::Command::new(meseta_tests::daemon::binary())
@@ -175,17 +176,17 @@ fn followed() {
         .spawn()
         .expect("execute runs");
     let mut stdout = execute.stdout.take().expect("a pipe");
-    let numbers = |from: u32| {
-        (from..from + 6500)
+    let numbers = |from: u32, count: u32| {
+        (from..from + count)
             .map(|number| format!("{number}\n"))
             .collect::<String>()
     };
-    let mut text = vec![0; numbers(10_001).len()];
+    let mut text = vec![0; numbers(10_001, 6500).len()];
     stdout.read_exact(&mut text).expect("the first part");
     std::fs::write(&gate, "").expect("written");
     stdout.read_to_end(&mut text).expect("the rest");
     assert!(execute.wait().expect("ended").success());
-    let expected = numbers(10_001) + &numbers(20_001);
+    let expected = numbers(10_001, 6500) + &numbers(20_001, 65_000);
     assert!(
         text == expected.as_bytes(),
         "{} bytes of {}",
