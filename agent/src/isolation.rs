@@ -114,6 +114,7 @@ pub(crate) fn read(
         devices: read_devices(flags)?,
         shm_bytes: flags.default_container_shm_size.as_bytes(),
         revocable_cpu_idle: flags.revocable_cpu_idle,
+        count_processes: flags.cgroups_cpu_enable_pids_and_tids_count,
         isolated_ports: isolated_ports(flags, resources)?,
         ..with_capabilities(flags)?
     };

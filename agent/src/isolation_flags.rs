@@ -58,6 +58,12 @@ pub struct IsolationFlags {
           require_equals = true, default_missing_value = "true")]
     pub revocable_cpu_idle: bool,
 
+    /// Let `cgroups/cpu` count processes and threads of containers, for isolations without
+    /// `cgroups/pids`, which always does.
+    #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1,
+          require_equals = true, default_missing_value = "true")]
+    pub cgroups_cpu_enable_pids_and_tids_count: bool,
+
     /// End containers whose sandbox holds more than their `disk`; needs disk/du, which it switches on
     /// unless isolators are named.
     #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1,

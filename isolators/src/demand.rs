@@ -19,6 +19,9 @@ pub struct Demand {
     pub cpus_millis: u64,
     /// CPU ceiling in thousandths, when the task gave one.
     pub cpus_limit: Option<Limit>,
+    /// Whether some of those that share the container gave no CPU ceiling: `cpus_limit` counts their
+    /// requests, and binds only where requests do (CFS).
+    pub cpus_partly_limited: bool,
     /// Whether any of the container's CPUs are revocable.
     pub cpus_revocable: bool,
     /// Requested memory, in bytes. `None`: the container has no memory resource, and no limit.

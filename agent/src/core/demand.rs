@@ -85,6 +85,9 @@ pub(super) fn combined(demands: impl IntoIterator<Item = Demand>) -> Demand {
                 (sum.mem_limit, sum.mem_bytes.unwrap_or_default()),
                 (other.mem_limit, other.mem_bytes.unwrap_or_default()),
             ),
+            cpus_partly_limited: sum.cpus_partly_limited
+                || other.cpus_partly_limited
+                || is_mixed(&sum, &other),
             cpus_millis: sum.cpus_millis.saturating_add(other.cpus_millis),
             cpus_revocable: sum.cpus_revocable || other.cpus_revocable,
             mem_bytes: match (sum.mem_bytes, other.mem_bytes) {
@@ -98,6 +101,12 @@ pub(super) fn combined(demands: impl IntoIterator<Item = Demand>) -> Demand {
         };
     }
     sum
+}
+
+/// Whether one of the two has a CPU ceiling and the other has none but uses processors.
+fn is_mixed(one: &Demand, other: &Demand) -> bool {
+    let free = |demand: &Demand| demand.cpus_limit.is_none() && demand.cpus_millis > 0;
+    (one.cpus_limit.is_some() && free(other)) || (other.cpus_limit.is_some() && free(one))
 }
 
 fn add_limits(one: (Option<Limit>, u64), other: (Option<Limit>, u64)) -> Option<Limit> {
@@ -190,11 +199,60 @@ mod tests {
     }
 
     #[test]
+    fn limits_without_sense_are_refused_and_endless_ones_are_none() {
+        let resources = Resources::parse("cpus:0.5;mem:64", &Default::default()).expect("sound");
+        let all = Enforceable {
+            cpus: true,
+            mem: true,
+        };
+        let limited = |name: &str, value: f64| {
+            let limits = BTreeMap::from([(name.to_owned(), pb::value::Scalar { value })]);
+            demand(&resources, &limits, all)
+        };
+        for name in ["cpus", "mem"] {
+            for value in [
+                f64::NAN,
+                f64::NEG_INFINITY,
+                -1.0,
+                -0.001,
+                0.0,
+                0.1,
+                f64::MIN_POSITIVE,
+            ] {
+                let refused = limited(name, value).expect_err("it makes no sense");
+                assert!(refused.contains(name), "{value}: {refused}");
+            }
+            for value in [f64::INFINITY, f64::MAX, 1e13] {
+                let demand = limited(name, value).expect("as good as none");
+                let limit = if name == "cpus" {
+                    demand.cpus_limit
+                } else {
+                    demand.mem_limit
+                };
+                assert_eq!(limit, Some(Limit::Unlimited), "{value}");
+            }
+        }
+        assert_eq!(
+            limited("cpus", 0.5).expect("sound").cpus_limit,
+            Some(Limit::At(500))
+        );
+        limited("disk", 1.0).expect_err("there is no such limit");
+    }
+
+    #[test]
     fn a_group_has_the_sum_and_a_ceiling_only_if_somebody_set_one() {
         let sum = combined([of(100, None), of(500, None)]);
         assert_eq!(sum, of(600, None));
         let limited = combined([of(100, None), of(500, Some(Limit::At(900)))]);
-        assert_eq!(limited, of(600, Some(Limit::At(1000))));
+        let partly = Demand {
+            cpus_partly_limited: true,
+            ..of(600, Some(Limit::At(1000)))
+        };
+        assert_eq!(limited, partly);
+        let all = combined([of(100, Some(Limit::At(100))), of(500, Some(Limit::At(900)))]);
+        assert_eq!(all, of(600, Some(Limit::At(1000))));
+        // One that asks for no processor has nothing to be limited.
+        assert!(!combined([of(0, None), of(500, Some(Limit::At(900)))]).cpus_partly_limited);
         let free = combined([of(100, Some(Limit::Unlimited)), limited]);
         assert_eq!(free.cpus_limit, Some(Limit::Unlimited));
         assert_eq!(combined([]), Demand::default());

@@ -376,9 +376,13 @@ impl Containerizer {
     /// killed a child of it, say, now or while no agent watched. The whole container ends then.
     async fn over_a_limit(&self, live: &LiveContainer) -> Limitation {
         let container = &live.container;
-        let name = ContainerName::new(container.as_str());
-        // What is nested shares the limits of what is around it, which watches them.
-        let Some(name) = name.ok().filter(|name| name.nesting().is_none()) else {
+        let name = ContainerName::new(container.as_str()).ok();
+        let (inner, asked) = (self.inner.clone(), name.clone());
+        let own = blocking(move || {
+            asked.is_some_and(|name| inner.containers.has_own_memory_limit(&name))
+        });
+        // What shares the limits of what is around it is watched with that.
+        let (Some(name), Ok(true)) = (name, own.await) else {
             return std::future::pending().await;
         };
         let (inner, watched) = (self.inner.clone(), name.clone());

@@ -171,8 +171,15 @@ fn areas(live: &LiveContainer, layout: &Layout) -> Vec<DiskArea> {
 }
 
 fn look_at_ports(containerizer: &Containerizer, enforce: bool) {
-    for live in outer(containerizer) {
-        let found = inspect(containerizer, &live, &[], Some(&live.claims.ports));
+    // What is nested may listen on what was given to all that share the outer container.
+    let outer: BTreeMap<_, _> = outer(containerizer)
+        .map(|live| (live.container, live.claims.ports))
+        .collect();
+    for live in containerizer.live() {
+        let Some(ports) = outer.get(&live.run.container) else {
+            continue;
+        };
+        let found = inspect(containerizer, &live, &[], Some(ports));
         let breaches = found.map(|found| found.breaches).unwrap_or_default();
         if enforce {
             judge(containerizer, &live, breaches);

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use meseta_isolators::{BootId, ContainerName, Demand, DriftKind, ProcessIdentity, Recovered};
+use meseta_proto::mesos::v1 as pb;
 use meseta_resources::ContainerId;
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
@@ -126,7 +127,9 @@ fn settle(
     let demand = sought.demand;
     match alive(&container, on_record, recorded, containerizer) {
         Some(supervisor) => {
-            mend(&container, &demand, containerizer);
+            if sought.own_limits {
+                mend(&container, &demand, containerizer);
+            }
             adoptions.push(Adoption::Alive(LiveContainer {
                 run: Arc::new(run.key.clone()),
                 container: container.clone(),
@@ -174,6 +177,8 @@ struct Sought {
     /// Whether the last word about what was in it was said.
     over: bool,
     demand: Demand,
+    /// Whether it has limits of its own; what is nested may share those around it.
+    own_limits: bool,
 }
 
 /// The containers of a run: its own, and those nested in it, which come first.
@@ -187,6 +192,7 @@ fn sought(run: &RunImage) -> Vec<Sought> {
                 recorded: started(&task.log),
                 over: is_over(&task.log),
                 demand: demand_of_task(&task.record.info),
+                own_limits: has_own_limits(&task.record.info),
             });
         }
     }
@@ -200,8 +206,16 @@ fn sought(run: &RunImage) -> Vec<Sought> {
         // An executor may live on when its tasks are over.
         over: run.executor.is_none() && run.tasks.iter().all(|task| is_over(&task.log)),
         demand: demand_of_run(run),
+        own_limits: true,
     });
     all
+}
+
+/// Whether a task of a group has groups of its own (`share_cgroups`).
+fn has_own_limits(task: &pb::TaskInfo) -> bool {
+    let container = task.container.as_ref();
+    let linux = container.and_then(|container| container.linux_info.as_ref());
+    linux.is_some_and(|linux| !linux.share_cgroups())
 }
 
 /// The claims of a run's own container; what is nested in it has none.
@@ -220,9 +234,7 @@ fn claims_of(run: &RunImage, sought: &Sought, containerizer: &Containerizer) -> 
 /// Limits are a function of the checkpoint: what differs in the kernel is told and set right.
 fn mend(container: &ContainerId, demand: &Demand, containerizer: &Containerizer) {
     let containers = containerizer.containers();
-    let name = ContainerName::new(container.as_str());
-    // What is nested has no limits of its own.
-    let Some(name) = name.ok().filter(|name| name.nesting().is_none()) else {
+    let Ok(name) = ContainerName::new(container.as_str()) else {
         return;
     };
     match containers.verify(&name, demand) {

@@ -29,6 +29,7 @@ pub(super) fn task_isolation(
         shm_bytes,
         share_pid_namespace: linux.share_pid_namespace(),
         share_ipc_namespace,
+        own_limits: !linux.share_cgroups(),
         ..TaskIsolation::default()
     })
 }

@@ -22,6 +22,7 @@ pub(crate) const TESTS: &[(&str, bool, fn())] = &[
     ("an_executor_speaks_protobuf", false, || {
         converse("protobuf")
     }),
+    ("a_container_is_resized_as_tasks_come_and_go", true, resized),
     (
         "an_executor_lives_through_the_agents_restart",
         false,
@@ -191,6 +192,43 @@ fn converse(media: &str) {
         let state = world.get_json("/state");
         state["frameworks"].as_array()?.is_empty().then_some(())
     });
+}
+
+/// Soft and hard limit on memory, in MB, as the kernel holds them.
+fn memory_limits(container: &str) -> (u64, u64) {
+    let groups = groups_named(container);
+    let number = |files: [&str; 2]| {
+        let paths = groups
+            .iter()
+            .flat_map(|group| files.map(|file| group.join(file)));
+        let text = paths
+            .into_iter()
+            .find_map(|path| std::fs::read_to_string(path).ok());
+        let text = text.expect("a memory group");
+        text.trim().parse::<u64>().expect("a number") >> 20
+    };
+    let soft = number(["memory.soft_limit_in_bytes", "memory.low"]);
+    (soft, number(["memory.limit_in_bytes", "memory.max"]))
+}
+
+/// It has a task's memory before the task is there, and gives it back before its end is told.
+fn resized() {
+    let (world, mut link) = World::registered(&[]);
+    world.run_in_executor(&link, custom("a", "json"), true);
+    let running = world.update(&mut link);
+    let container = running
+        .container_status
+        .and_then(|status| status.container_id);
+    let container = container.expect("a container").value;
+    assert_eq!(memory_limits(&container), (128, 128));
+    world.run_in_executor(&link, custom("b", "json"), false);
+    world.update(&mut link);
+    assert_eq!(memory_limits(&container), (192, 192));
+    world.kill(&link, "b", None);
+    assert_eq!(world.update(&mut link).state(), TaskKilled);
+    assert_eq!(memory_limits(&container), (128, 128), "{}", world.log());
+    world.kill(&link, "a", None);
+    assert_eq!(world.update(&mut link).state(), TaskKilled);
 }
 
 fn restart() {

@@ -250,7 +250,7 @@ impl Groups {
         self.unified().map(|group| group.dir.join(LEAF))
     }
 
-    /// The folders of a container nested in this one. They have no limits of their own.
+    /// The folders of a container nested in this one. They have limits of their own only after [`Groups::divide`].
     pub fn nested(&self, name: &str) -> Self {
         let inside = |group: &GroupDir| GroupDir {
             dir: group.dir.join(format!("{NESTED}{name}")),
@@ -259,6 +259,16 @@ impl Groups {
         Self {
             dirs: self.dirs.iter().map(inside).collect(),
         }
+    }
+
+    /// Lets what is nested in this container have limits of its own. Nothing to be done on v1.
+    pub fn divide(&self) -> Result<(), KnobError> {
+        for group in &self.dirs {
+            if group.version == Version::V2 {
+                v2::enable(&group.dir, &group.controllers)?;
+            }
+        }
+        Ok(())
     }
 
     /// Every folder that processes of the container can be in.

@@ -62,7 +62,7 @@ fn lists(dir: &Path, file: &str, controller: Controller) -> bool {
 }
 
 /// Enables controllers for the children of a group.
-fn enable(dir: &Path, wanted: &[Controller]) -> Result<(), KnobError> {
+pub(super) fn enable(dir: &Path, wanted: &[Controller]) -> Result<(), KnobError> {
     for controller in wanted {
         if lists(dir, "cgroup.subtree_control", *controller) {
             continue;

@@ -14,6 +14,9 @@ use crate::demand::{Demand, Limit};
 use crate::identity::{ContainerName, ProcessIdentity};
 use crate::isolator::{DiskArea, Inspected, Inspection, Observed, PortRange};
 
+/// v1's limit on memory and swap together.
+const SWAP_FILE: &str = "memory.memsw.limit_in_bytes";
+
 /// What became of a wish for less memory.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum Shrink {
@@ -87,14 +90,16 @@ impl Containers {
         }
         // All writes of a new group, and those that would take away what should not be there: a quota,
         // or idleness, whose group shows another weight than it was given.
-        let mut observed = Observed::default();
-        for isolator in &self.isolators {
+        let mut observed = Observed {
+            cpu_ceiling_us: super::revocable::ceiling(&groups),
+            ..Observed::default()
+        };
+        for isolator in self.limiting(name) {
             isolator.observe(&groups, &mut observed);
         }
         observed.fresh = true;
         let plans = self
-            .isolators
-            .iter()
+            .limiting(name)
             .map(|one| one.plan(demand, &groups, &observed));
         let wanted: Vec<KnobWrite> = plans.flatten().collect();
         Ok(drifts(&wanted, |write| {
@@ -114,9 +119,12 @@ impl Containers {
         demand: &Demand,
     ) -> Result<Shrink, ContainerError> {
         let groups = self.groups(name);
-        let group = groups.of(Controller::Memory);
-        let group = group.filter(|group| group.dir.exists());
-        let group = group.ok_or_else(|| ContainerError::Unknown(name.clone()))?;
+        let Some(group) = groups.of(Controller::Memory) else {
+            return Ok(Shrink::NotLower);
+        };
+        if !group.dir.exists() {
+            return Err(ContainerError::Unknown(name.clone()));
+        }
         let mut observed = Observed::default();
         for isolator in &self.isolators {
             isolator.observe(&groups, &mut observed);
@@ -168,6 +176,13 @@ impl Containers {
                 source: io::Error::other(format!("{limit_bytes} is in force")),
             };
             return Err(failed(refused));
+        }
+        if group.version == Version::V1
+            && self.hard_memory_limit(demand, &groups, SWAP_FILE).is_some()
+        {
+            // Memory and swap together; what is swapped out already may be in the way, and stays.
+            let swap = KnobWrite::optional(Controller::Memory, SWAP_FILE, wanted);
+            let _ = groups.write(&swap);
         }
         Ok(Shrink::Done { limit_bytes })
     }

@@ -233,6 +233,12 @@ impl Containers {
             source,
         };
         self.make(groups).map_err(failed)?;
+        let is_nested = spec.name.nesting().is_some();
+        if is_nested && task.own_limits {
+            self.groups(&spec.name.outermost())
+                .divide()
+                .map_err(failed)?;
+        }
         let observed = Observed {
             fresh: true,
             cpu_ceiling_us: revocable::ceiling(groups),
@@ -248,7 +254,7 @@ impl Containers {
             ..LaunchIsolation::default()
         };
         for isolator in &self.isolators {
-            if spec.name.nesting().is_none() {
+            if !is_nested || (task.own_limits && limits_nested(isolator.as_ref())) {
                 let plan = isolator.plan(&spec.demand, groups, &observed);
                 isolator.apply(groups, &plan).map_err(failed)?;
             }
@@ -275,10 +281,10 @@ impl Containers {
             cpu_ceiling_us: revocable::ceiling(&groups),
             ..Observed::default()
         };
-        for isolator in &self.isolators {
+        for isolator in self.limiting(name) {
             isolator.observe(&groups, &mut observed);
         }
-        for isolator in &self.isolators {
+        for isolator in self.limiting(name) {
             isolator
                 .apply(&groups, &isolator.plan(demand, &groups, &observed))
                 .map_err(|source| ContainerError::Knob {
@@ -287,6 +293,13 @@ impl Containers {
                 })?;
         }
         Ok(())
+    }
+
+    /// The isolators that hold this container's limits.
+    fn limiting(&self, name: &ContainerName) -> impl Iterator<Item = &dyn Isolator> {
+        let is_nested = name.nesting().is_some();
+        let isolators = self.isolators.iter().map(AsRef::as_ref);
+        isolators.filter(move |isolator| !is_nested || limits_nested(*isolator))
     }
 
     /// Asks the supervisor to end the container. Works for supervisors of earlier agents too.
@@ -341,10 +354,14 @@ impl Containers {
     /// Whether the container ran into a limit, from the kernel's own counters; ask before destroy.
     /// The limit is told from the demand where the kernel no longer tells it.
     pub fn limitation(&self, name: &ContainerName, demand: &Demand) -> Option<Limitation> {
-        // A nested container shares the limit of the one around it, and what becomes of it.
+        // A nested container shares the limit of the one around it, and what becomes of it, unless it
+        // has one of its own.
         // Version 1 counts a kill only in the group of whom it killed, so that one is asked too.
         let own_kills = self.oom_kills(name).filter(|kills| *kills > 0);
-        let name = &name.outermost();
+        let name = &self.limited_with(name);
+        if self.only_a_part_ran_out(name) {
+            return None;
+        }
         let groups = self.groups(name);
         let memory = groups.of(Controller::Memory)?;
         let usage = self.usage(name, None, Duration::ZERO).ok()?.memory;
@@ -490,6 +507,14 @@ impl Drop for Containers {
         remove_instance(&self.layout);
         remove_runtime(&self.runtime_dir);
     }
+}
+
+/// Of a nested container only processor and memory are limited apart.
+fn limits_nested(isolator: &dyn Isolator) -> bool {
+    let controllers = isolator.controllers().iter();
+    let mut limiting =
+        controllers.filter(|one| matches!(one, Controller::Cpu | Controller::Memory));
+    limiting.next().is_some()
 }
 
 /// Removes the runtime folder when no container's state is in it, and our own above it.

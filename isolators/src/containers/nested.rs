@@ -1,16 +1,19 @@
 //! Containers inside containers: in the groups of the one around them, and if wished in its namespaces.
 //!
 //! A nested container has folders of its own in each cgroup tree, by which it is found and ended alone,
-//! but no limits: it shares those of the container around it, whose end is its end. Named
-//! `outer+inner`.
+//! and shares the limits of the container around it, whose end is its end. If wished it has limits of
+//! processor and memory of its own within those. Named `outer+inner`.
 
 use std::path::PathBuf;
 
 use super::{ContainerSpec, Containers};
-use crate::cgroup::Groups;
+use crate::cgroup::{Controller, Groups, Version, flat_value, number, read_text};
 use crate::identity::{ContainerName, ProcessIdentity};
 use crate::isolator::TaskIsolation;
 use crate::launcher::{LaunchError, LaunchIsolation, Launched};
+
+/// See `isolator/mem.rs`.
+const NO_LIMIT_MIN_BYTES: u64 = (1 << 63) - (1 << 20);
 
 /// A process to be put into a container that runs: what `exec` does.
 #[derive(Clone, Debug)]
@@ -39,6 +42,46 @@ impl Containers {
     /// A folder for the pipes of a process that is put into a container; made and removed by the caller.
     pub fn sessions_dir(&self, name: &ContainerName) -> PathBuf {
         self.runtime_dir.join("sessions").join(name.as_str())
+    }
+
+    /// Whether a container has a ceiling on memory that is not that of another around it.
+    pub fn has_own_memory_limit(&self, name: &ContainerName) -> bool {
+        name.nesting().is_none() || self.memory_limit_in_force(name).is_some()
+    }
+
+    /// The container whose memory limit binds this one.
+    pub(super) fn limited_with(&self, name: &ContainerName) -> ContainerName {
+        if self.has_own_memory_limit(name) {
+            name.clone()
+        } else {
+            name.outermost()
+        }
+    }
+
+    fn memory_limit_in_force(&self, name: &ContainerName) -> Option<u64> {
+        let groups = self.groups(name);
+        let group = groups.of(Controller::Memory)?;
+        let file = match group.version {
+            Version::V1 => "memory.limit_in_bytes",
+            Version::V2 => "memory.max",
+        };
+        // v1 shows no limit as the largest number of whole pages.
+        number(&group.dir, file).filter(|bytes| *bytes < NO_LIMIT_MIN_BYTES)
+    }
+
+    /// v2 counts a kill in the groups above too: where what is nested has limits of its own, a kill
+    /// may be the matter of one of them alone.
+    pub(super) fn only_a_part_ran_out(&self, name: &ContainerName) -> bool {
+        let groups = self.groups(name);
+        let Some(group) = groups.of(Controller::Memory) else {
+            return false;
+        };
+        let text = |file| read_text(&group.dir, file).unwrap_or_default();
+        group.version == Version::V2
+            && text("cgroup.subtree_control")
+                .split_ascii_whitespace()
+                .any(|one| one == Controller::Memory.v2_name())
+            && flat_value(&text("memory.events.local"), "oom") == Some(0)
     }
 
     pub(super) fn groups_to_nest_in(&self, spec: &ContainerSpec) -> Result<Groups, LaunchError> {

@@ -5,7 +5,7 @@
 //! enabled. A container with revocable CPUs gets a hundredth of that weight, and where the operator
 //! wants it (and the kernel can, since 5.15) is idle: it runs only when nobody else does.
 
-use super::{Isolator, IsolatorOptions, Observed, Sight};
+use super::{Isolator, IsolatorOptions, NodeOptions, Observed, Sight};
 use crate::cgroup::{
     Controller, GroupDir, Groups, KnobWrite, Version, flat_values, number, read_text,
 };
@@ -42,6 +42,8 @@ pub(super) struct Cpu {
     options: IsolatorOptions,
     /// Whether revocable containers run only when nobody else wants the processor.
     revocable_idle: bool,
+    /// Whether processes and threads are counted here.
+    counts: bool,
 }
 
 impl Cpu {
@@ -49,12 +51,14 @@ impl Cpu {
         Self {
             options,
             revocable_idle: false,
+            counts: false,
         }
     }
 
-    pub(super) fn revocable_idle(self, revocable_idle: bool) -> Self {
+    pub(super) fn with(self, node: &NodeOptions) -> Self {
         Self {
-            revocable_idle,
+            revocable_idle: node.revocable_cpu_idle,
+            counts: node.count_processes,
             ..self
         }
     }
@@ -94,6 +98,9 @@ impl Cpu {
     fn quota(&self, demand: &Demand) -> Option<u64> {
         let millis = match demand.cpus_limit {
             Some(Limit::Unlimited) => return None,
+            Some(Limit::At(_)) if demand.cpus_partly_limited && !self.options.enable_cfs => {
+                return None;
+            }
             Some(Limit::At(millis)) => millis,
             None if self.options.enable_cfs => demand.cpus_millis,
             None => return None,
@@ -153,6 +160,9 @@ impl Isolator for Cpu {
         let groups = sight.groups;
         times(sight, groups.of(Controller::Cpuacct), usage);
         throttling(sight, groups.of(Controller::Cpu), usage);
+        if let Some(group) = groups.of(Controller::Cpu).filter(|_| self.counts) {
+            count(sight, group, usage);
+        }
         if sight.all {
             usage.cpu.limit_cpus = groups.of(Controller::Cpu).and_then(|group| {
                 let text = |file| sight.read(group, file, |text| Some(text.to_owned()));
@@ -181,6 +191,20 @@ fn times(sight: &Sight<'_>, group: Option<&GroupDir>, usage: &mut ContainerUsage
     let (counts, per_sec) = group.and_then(read).unwrap_or(([None; 2], 1.0));
     let [user, system] = counts.map(|count| count.map(|count| seconds(count, per_sec)));
     (usage.cpu.user_secs, usage.cpu.system_secs) = (user, system);
+}
+
+/// Processes and threads in the group itself; `cgroups/pids`, which comes later, knows better.
+fn count(sight: &Sight<'_>, group: &GroupDir, usage: &mut ContainerUsage) {
+    let (dir, threads) = match group.version {
+        Version::V1 => (group.dir.clone(), "tasks"),
+        Version::V2 => (group.dir.join("leaf"), "cgroup.threads"),
+    };
+    let lines = |file| {
+        let count = |text: &str| u64::try_from(text.lines().count()).ok();
+        sight.files.read(&dir, file, count)
+    };
+    usage.pids.processes = lines("cgroup.procs");
+    usage.pids.threads = lines(threads);
 }
 
 fn throttling(sight: &Sight<'_>, group: Option<&GroupDir>, usage: &mut ContainerUsage) {
@@ -282,6 +306,35 @@ mod tests {
         let plan = Cpu::new(options).plan(demand, &groups(version, Path::new("/x")), &observed);
         let write = |write: &KnobWrite| format!("{}={}", write.file, write.value);
         plan.iter().map(write).collect::<Vec<_>>().join("; ")
+    }
+
+    #[test]
+    fn processes_and_threads_are_counted_where_asked() {
+        for (version, below, threads) in [
+            (Version::V1, "", "tasks"),
+            (Version::V2, "leaf", "cgroup.threads"),
+        ] {
+            let dir = tempfile::tempdir().expect("a temporary folder");
+            let group = dir.path().join(below);
+            fs::create_dir_all(&group).expect("made");
+            fs::write(group.join("cgroup.procs"), "10\n11\n").expect("written");
+            fs::write(group.join(threads), "10\n11\n12\n").expect("written");
+            for counts in [true, false] {
+                let node = NodeOptions {
+                    count_processes: counts,
+                    ..NodeOptions::default()
+                };
+                let cpu = Cpu::new(IsolatorOptions::default()).with(&node);
+                let usage = super::super::tests::usage_of(&cpu, &groups(version, dir.path()));
+                let found = (usage.pids.processes, usage.pids.threads);
+                let expected = if counts {
+                    (Some(2), Some(3))
+                } else {
+                    (None, None)
+                };
+                assert_eq!(found, expected, "{version:?}");
+            }
+        }
     }
 
     #[test]
@@ -469,7 +522,10 @@ mod tests {
                     cpu_idle: was,
                     ..Observed::default()
                 };
-                let isolator = Cpu::new(options).revocable_idle(wanted);
+                let isolator = Cpu::new(options).with(&NodeOptions {
+                    revocable_cpu_idle: wanted,
+                    ..NodeOptions::default()
+                });
                 let plan = isolator.plan(&demand, &groups, &observed);
                 let words = plan
                     .into_iter()

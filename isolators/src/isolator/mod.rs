@@ -190,6 +190,8 @@ pub struct NodeOptions {
     /// Whether containers with revocable CPUs run only when nobody else wants the processor, where
     /// the kernel has `cpu.idle` (`cgroups/cpu`). Default: false.
     pub revocable_cpu_idle: bool,
+    /// Whether `cgroups/cpu` counts processes and threads, where `cgroups/pids` does not. Default: false.
+    pub count_processes: bool,
     /// Processors of all containers, as `0-3,8` (`cgroups/cpuset`). Default: those of the parent group.
     pub cpuset_cpus: Option<String>,
     /// Memory nodes of all containers (`cgroups/cpuset`). Default: those of the parent group.
@@ -209,6 +211,7 @@ impl Default for NodeOptions {
             devices: Vec::new(),
             shm_bytes: 64 << 20,
             revocable_cpu_idle: false,
+            count_processes: false,
             cpuset_cpus: None,
             cpuset_mems: None,
             hugetlb_bytes: None,
@@ -231,6 +234,9 @@ pub struct TaskIsolation {
     pub share_pid_namespace: bool,
     /// Shares System V and POSIX objects and `/dev/shm` with the host; likewise.
     pub share_ipc_namespace: bool,
+    /// A nested container's own limits of processor and memory, within those of the container around it,
+    /// whose limits are all that it has otherwise. Nothing to others, which always have their own.
+    pub own_limits: bool,
     /// Bounds of its standard output; without, it grows without end. Both streams or neither.
     pub stdout_log: Option<LogFile>,
     /// Bounds of its standard error.
@@ -490,7 +496,7 @@ fn build(
     node: &NodeOptions,
     cgroup_mounts: &[PathBuf],
 ) -> Option<Box<dyn Isolator>> {
-    let cpu = || cpu::Cpu::new(options).revocable_idle(node.revocable_cpu_idle);
+    let cpu = || cpu::Cpu::new(options).with(node);
     Some(match name {
         "cgroups/blkio" => Box::new(blkio::Blkio),
         "cgroups/cpu" => Box::new(cpu()),

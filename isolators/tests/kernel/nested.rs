@@ -3,7 +3,10 @@
 use std::time::{Duration, Instant};
 
 use libtest_mimic::Failed;
-use meseta_isolators::{ContainerName, DestroyOptions, ExitCause, Inside, Launched, TaskIsolation};
+use meseta_isolators::{
+    CapabilityRequest, CapabilitySet, ContainerName, DestroyOptions, ExitCause, Inside, Launched,
+    NodeOptions, Rlimit, TaskIsolation,
+};
 
 use crate::Test;
 use crate::site::{Site, chain, check};
@@ -19,6 +22,7 @@ pub(crate) const TESTS: &[(&str, Test)] = &[
         "inside_sees_what_the_container_sees",
         inside_sees_what_the_container_sees,
     ),
+    ("nested_rights_are_its_own", nested_rights_are_its_own),
     ("nothing_nests_in_nothing", nothing_nests_in_nothing),
 ];
 
@@ -94,17 +98,15 @@ fn nested_shares_the_limit(site: &Site) -> Result<(), Failed> {
 }
 
 fn inside_sees_what_the_container_sees(site: &Site) -> Result<(), Failed> {
-    let outer_spec = site.spec("outer", "readlink /proc/self/ns/mnt; exec sleep 1000");
+    let seen = "readlink /proc/self/ns/mnt /proc/self/ns/ipc /proc/self/ns/pid";
+    let outer_spec = site.spec("outer", &format!("{seen}; exec sleep 1000"));
     let outer = site.launch(&outer_spec)?;
     let inside = Inside {
         supervisor: outer.supervisor.clone(),
         stdin: None,
         terminal: false,
     };
-    let spec = site.spec(
-        "outer+debug",
-        "readlink /proc/self/ns/mnt; cat /proc/1/comm",
-    );
+    let spec = site.spec("outer+debug", &format!("{seen}; cat /proc/1/comm"));
     let launched = site
         .with(|c| c.launch_inside(&spec, &TaskIsolation::default(), &inside))
         .map_err(|error| Failed::from(chain(&error)))?;
@@ -114,7 +116,7 @@ fn inside_sees_what_the_container_sees(site: &Site) -> Result<(), Failed> {
     })?;
     let deadline = Instant::now() + Duration::from_secs(30);
     let mut seen = site.output(&outer_spec);
-    while seen.is_empty() && Instant::now() < deadline {
+    while seen.lines().count() < 3 && Instant::now() < deadline {
         std::thread::yield_now();
         seen = site.output(&outer_spec);
     }
@@ -123,6 +125,37 @@ fn inside_sees_what_the_container_sees(site: &Site) -> Result<(), Failed> {
         format!("{printed:?} is not what the container sees: {seen:?}")
     })?;
     destroy(site, "outer+debug", &launched)?;
+    destroy(site, "outer", &outer)
+}
+
+/// Capabilities and limits per process are those that it asked for, not those of the container around it.
+fn nested_rights_are_its_own(site: &Site) -> Result<(), Failed> {
+    site.open_more("linux/capabilities", &NodeOptions::default())?;
+    let told = "ulimit -n; grep CapEff /proc/self/status; echo done";
+    let limit = |files| Rlimit {
+        resource: 7,
+        soft: files,
+        hard: files,
+    };
+    let mut outer_spec = site.spec("outer", &format!("{told}; exec sleep 1000"));
+    outer_spec.rlimits = vec![limit(321)];
+    let outer = site.launch(&outer_spec)?;
+    let mut spec = site.spec("outer+in", told);
+    spec.rlimits = vec![limit(123)];
+    let task = TaskIsolation {
+        capabilities: CapabilityRequest {
+            bounding: None,
+            effective: Some(CapabilitySet::from_names(["KILL"])?),
+        },
+        ..TaskIsolation::default()
+    };
+    let (_, output) = site.run_with(&spec, &task)?;
+    let expected = "123\nCapEff:\t0000000000000020\ndone\n";
+    check(output == expected, || output.clone())?;
+    site.wait_output(&outer_spec, "done")?;
+    let output = site.output(&outer_spec);
+    check(output.starts_with("321\n"), || output.clone())?;
+    check(!output.contains("0000000000000020"), || output.clone())?;
     destroy(site, "outer", &outer)
 }
 

@@ -11,6 +11,7 @@ use crate::site::{Site, check, same};
 
 pub(crate) const TESTS: &[(&str, Test)] = &[
     ("samples_are_the_kernels_figures", figures),
+    ("pressure_on_memory_is_counted_by_level", pressure),
     ("a_container_that_ends_disturbs_no_other", ending),
 ];
 
@@ -52,6 +53,49 @@ fn figures(site: &Site) -> Result<(), Failed> {
             .iter()
             .any(|group| group.dir.join("memory.pressure_level").exists());
         same(told, offers)?;
+    }
+    site.destroy(&spec, &launched)
+}
+
+/// A container reads more than fits below its limit, again and again.
+fn pressure(site: &Site) -> Result<(), Failed> {
+    let command = "head -c 134217728 /dev/zero > big; while cat big >/dev/null; do :; done";
+    let spec = site.spec("c", command);
+    let launched = site.launch(&spec)?;
+    for restarted in [false, true] {
+        // An agent that is started again watches anew.
+        let mut sampler = Sampler::new(DESCRIPTORS);
+        let deadline = std::time::Instant::now() + crate::site::PATIENCE;
+        loop {
+            sampler.begin_sweep();
+            let sample = |containers: &meseta_isolators::Containers| {
+                sampler.sample(containers, &spec.name, None, Duration::ZERO)
+            };
+            let memory = site.with(sample)?.memory;
+            let levels = [
+                memory.low_pressure,
+                memory.medium_pressure,
+                memory.critical_pressure,
+            ];
+            let groups = site.with(|containers| containers.groups(&spec.name));
+            let mut dirs = groups.dirs.iter();
+            if !dirs.any(|group| group.dir.join("memory.pressure_level").exists()) {
+                same(levels, [None; 3])?;
+                break;
+            }
+            check(levels.is_sorted_by(|lower, higher| lower >= higher), || {
+                format!("{levels:?}")
+            })?;
+            if levels[0] > Some(0) {
+                break;
+            }
+            check(std::time::Instant::now() < deadline, || {
+                format!("no pressure was told, restarted: {restarted}")
+            })?;
+            std::thread::yield_now();
+        }
+        site.close();
+        site.open(|_| ())?;
     }
     site.destroy(&spec, &launched)
 }

@@ -27,13 +27,33 @@ pub(crate) const ALL: &[Scenario] = &[
 const MB: u64 = 1 << 20;
 
 /// Everything about one container that the kernel holds.
-struct Held {
+pub(crate) struct Held {
     groups: Vec<PathBuf>,
 }
 
 impl Held {
+    /// Of the container whose groups have this name.
+    pub(crate) fn of(cluster: &Cluster, name: &str) -> Self {
+        wait::eventually("the groups are found", Duration::from_secs(10), || {
+            let groups = kernel::groups_below(&cluster.cgroups_root);
+            let named = groups.into_iter().filter(|group| group.ends_with(name));
+            let groups: Vec<_> = named.collect();
+            (!groups.is_empty()).then_some(Self { groups })
+        })
+    }
+
+    /// Writes to the first of these files that the container's groups have.
+    pub(crate) fn write(&self, files: &[&str], value: &str) {
+        let paths = self
+            .groups
+            .iter()
+            .flat_map(|group| files.iter().map(|file| group.join(file)));
+        let path = paths.into_iter().find(|path| path.exists());
+        std::fs::write(path.expect("the file"), value).expect("written");
+    }
+
     /// The first of these files that the container's groups have, as a number; `None` is no limit.
-    fn number(&self, files: &[&str]) -> Option<u64> {
+    pub(crate) fn number(&self, files: &[&str]) -> Option<u64> {
         let text = self.text(files);
         let number = text
             .split_whitespace()
@@ -56,12 +76,12 @@ impl Held {
         found.unwrap_or_else(|| panic!("none of {files:?} in {:?}", self.groups))
     }
 
-    fn cpu_quota_us(&self) -> Option<u64> {
+    pub(crate) fn cpu_quota_us(&self) -> Option<u64> {
         self.number(&["cpu.cfs_quota_us", "cpu.max"])
     }
 
     /// The weight, in the units of version 1.
-    fn shares(&self) -> u64 {
+    pub(crate) fn shares(&self) -> u64 {
         let v1 = self.groups.iter().find_map(|group| {
             let text = std::fs::read_to_string(group.join("cpu.shares")).ok()?;
             text.trim().parse().ok()
@@ -69,11 +89,11 @@ impl Held {
         v1.unwrap_or_else(|| self.number(&["cpu.weight"]).expect("a weight") * 1024 / 100)
     }
 
-    fn hard_memory(&self) -> Option<u64> {
+    pub(crate) fn hard_memory(&self) -> Option<u64> {
         self.number(&["memory.limit_in_bytes", "memory.max"])
     }
 
-    fn soft_memory(&self) -> Option<u64> {
+    pub(crate) fn soft_memory(&self) -> Option<u64> {
         self.number(&["memory.soft_limit_in_bytes", "memory.low"])
     }
 
@@ -101,14 +121,7 @@ fn launch(limits: Option<Value>) -> (Cluster, Framework, Held) {
     let status = framework.until_state("t", "TASK_RUNNING");
     let container = status["container_status"]["container_id"]["value"].as_str();
     let container = container.expect("a container id").to_owned();
-    let held = wait::eventually("the groups are found", Duration::from_secs(10), || {
-        let groups = kernel::groups_below(&cluster.cgroups_root);
-        let groups: Vec<_> = groups
-            .into_iter()
-            .filter(|group| group.ends_with(&container))
-            .collect();
-        (!groups.is_empty()).then_some(Held { groups })
-    });
+    let held = Held::of(&cluster, &container);
     (cluster, framework, held)
 }
 
@@ -158,6 +171,7 @@ fn refused() {
         ("lower", json!({"mem": {"value": 32.0}})),
         ("negative", json!({"cpus": {"value": -1.0}})),
         ("disk", json!({"disk": {"value": 64.0}})),
+        ("zero", json!({"cpus": {"value": 0.0}})),
     ] {
         let offer = framework.offer();
         let mut info = task(&offer, id, "true", &[("cpus", 0.5), ("mem", 64.0)]);
@@ -167,4 +181,10 @@ fn refused() {
         let message = status["message"].as_str().expect("a message");
         assert!(message.contains("limit"), "{id}: {message}");
     }
+    // More than the machine has is allowed: nobody is hurt by a ceiling that is never reached.
+    let offer = framework.offer();
+    let mut info = task(&offer, "huge", "true", &[("cpus", 0.5), ("mem", 64.0)]);
+    info["limits"] = json!({"cpus": {"value": 1e9}, "mem": {"value": 1e11}});
+    framework.launch(&offer, &[info]);
+    framework.until_state("huge", "TASK_FINISHED");
 }

@@ -61,7 +61,7 @@ pub(crate) const ALL: &[Scenario] = &[
 const SMALL: &[(&str, f64)] = &[("cpus", 0.1), ("mem", 64.0)];
 const PATIENCE: Duration = Duration::from_secs(30);
 
-fn with_flags(flags: &[&str]) -> Setup {
+pub(crate) fn with_flags(flags: &[&str]) -> Setup {
     let mut setup = Setup::default();
     setup
         .agent_flags
@@ -99,7 +99,7 @@ fn disk_quota() {
 }
 
 /// The statistics of the only container.
-fn statistics(cluster: &Cluster) -> Value {
+pub(crate) fn statistics(cluster: &Cluster) -> Value {
     let answer = http::get(&format!("{}/monitor/statistics", cluster.agent().url));
     answer.json()[0]["statistics"].clone()
 }
@@ -302,7 +302,7 @@ fn stubborn() {
 }
 
 /// Containers' names are uuids.
-fn is_container(group: &std::path::Path) -> bool {
+pub(crate) fn is_container(group: &std::path::Path) -> bool {
     let name = group.file_name().unwrap_or_default().to_string_lossy();
     name.len() == 36 && name.matches('-').count() == 4
 }
@@ -373,7 +373,7 @@ fn ports_after_restart() {
 }
 
 /// An offer that outlived the restart of its agent, or was made since.
-fn standing_offer(framework: &mut Framework) -> Value {
+pub(crate) fn standing_offer(framework: &mut Framework) -> Value {
     loop {
         let offer = framework.offer();
         let rescinded = |event: &Value| {

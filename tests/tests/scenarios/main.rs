@@ -26,6 +26,7 @@ mod oversubscription;
 mod probe;
 mod quota;
 mod reservations;
+mod resizing;
 mod restart;
 mod shares;
 mod units;
@@ -51,6 +52,7 @@ fn main() -> ExitCode {
         ("executors", executors::ALL),
         ("limits", limits::ALL),
         ("bursting", bursting::ALL),
+        ("resizing", resizing::ALL),
         ("logs", logs::ALL),
         ("enforcement", enforcement::ALL),
         ("hardening", hardening::ALL),

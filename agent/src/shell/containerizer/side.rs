@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
-use meseta_isolators::{ContainerName, ContainerSpec, Demand, ProcessIdentity};
+use meseta_isolators::{ContainerName, ContainerSpec, Demand, ProcessIdentity, Shrink};
 use meseta_resources::{ContainerId, Resources};
+use tracing::info;
 
 use super::super::inspection::Claims;
 use super::super::spec::container_spec;
@@ -12,6 +14,9 @@ use super::super::writer::chain;
 use super::{Containerizer, Entry, Options, blocking};
 use crate::core::{Input, LaunchPlan, Probe, Sight};
 use crate::fetch;
+
+/// How often a hard memory limit is tried again below which what runs does not fit.
+const SHRINK_AGAIN: Duration = Duration::from_secs(5);
 
 impl Containerizer {
     /// Makes the sandbox and fetches into it what the command names.
@@ -125,10 +130,42 @@ impl Containerizer {
     async fn resize_now(&self, container: &ContainerId, demand: Demand) -> Result<(), String> {
         let name = ContainerName::new(container.as_str()).map_err(|error| chain(&error))?;
         let inner = self.inner.clone();
-        let updated = blocking(move || inner.containers.update(&name, &demand)).await;
-        match updated {
-            Ok(updated) => updated.map_err(|error| chain(&error)),
-            Err(panic) => Err(panic.to_string()),
+        let asked = name.clone();
+        let updated = blocking(move || {
+            let containers = &inner.containers;
+            containers.update(&asked, &demand)?;
+            containers.shrink_memory(&asked, &demand)
+        });
+        let shrunk = match updated.await {
+            Ok(updated) => updated.map_err(|error| chain(&error))?,
+            Err(panic) => return Err(panic.to_string()),
+        };
+        if let Shrink::InUse { usage_bytes } = shrunk {
+            info!(
+                container_id = %container, usage_bytes, wanted_bytes = demand.mem_bytes,
+                "more memory is in use than a container is to have; its limit is lowered when less is"
+            );
+            let this = self.clone();
+            let container = container.clone();
+            tokio::spawn(async move { this.shrink_later(container, name, demand).await });
+        }
+        Ok(())
+    }
+
+    /// Lowers a hard memory limit once what runs fits below it; gives up when the container ends or is
+    /// to have other limits.
+    async fn shrink_later(self, container: ContainerId, name: ContainerName, demand: Demand) {
+        loop {
+            tokio::time::sleep(SHRINK_AGAIN).await;
+            match self.inner.table().get(&container) {
+                Some(Entry::Running(live)) if live.demand == demand => {}
+                _ => return,
+            }
+            let (inner, asked) = (self.inner.clone(), name.clone());
+            let shrunk = blocking(move || inner.containers.shrink_memory(&asked, &demand)).await;
+            if !matches!(shrunk, Ok(Ok(Shrink::InUse { .. }))) {
+                return;
+            }
         }
     }
 }
