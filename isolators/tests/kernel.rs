@@ -8,6 +8,8 @@
 mod ending;
 #[path = "kernel/hardening.rs"]
 mod hardening;
+#[path = "kernel/hostile.rs"]
+mod hostile;
 #[path = "kernel/launching.rs"]
 mod launching;
 #[path = "kernel/limits.rs"]
@@ -55,6 +57,7 @@ const ALL: &[&[(&str, Test)]] = &[
     limits::TESTS,
     ending::TESTS,
     hardening::TESTS,
+    hostile::TESTS,
     resources::TESTS,
     sampling::TESTS,
 ];

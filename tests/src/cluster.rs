@@ -26,6 +26,8 @@ pub struct Setup {
     pub agent_flags: Vec<String>,
     /// Port of the first agent, also after a restart; a free one if absent.
     pub agent_port: Option<u16>,
+    /// Options of a tmpfs that the first agent's work directory is, as `size=16m`; needs root.
+    pub agent_disk: Option<&'static str>,
 }
 
 impl Default for Setup {
@@ -35,6 +37,7 @@ impl Default for Setup {
             master_flags: Vec::new(),
             agent_flags: vec!["--resources=cpus:4;mem:4096;disk:4096;ports:[31000-31999]".into()],
             agent_port: None,
+            agent_disk: None,
         }
     }
 }
@@ -71,6 +74,13 @@ impl Cluster {
             cgroups_root,
             setup,
         };
+        if let Some(options) = cluster.setup.agent_disk {
+            let dir = cluster.agent_dir(0);
+            std::fs::create_dir(&dir).expect("a directory");
+            let flags = nix::mount::MsFlags::empty();
+            nix::mount::mount(Some("small"), &dir, Some("tmpfs"), flags, Some(options))
+                .expect("a small disk");
+        }
         for index in 0..cluster.setup.agents {
             let agent = cluster.start_agent(index);
             cluster.agents.push(agent);
@@ -83,7 +93,8 @@ impl Cluster {
         &self.agents[0]
     }
 
-    fn agent_dir(&self, index: usize) -> PathBuf {
+    /// The work directory of an agent.
+    pub fn agent_dir(&self, index: usize) -> PathBuf {
         self.dir.path().join(format!("agent-{index}"))
     }
 
@@ -178,5 +189,9 @@ impl Drop for Cluster {
             agent.end(END_LIMIT);
         }
         kernel::remove_groups(&self.cgroups_root);
+        if self.setup.agent_disk.is_some() {
+            let detach = nix::mount::MntFlags::MNT_DETACH;
+            let _ = nix::mount::umount2(&self.agent_dir(0), detach);
+        }
     }
 }

@@ -212,13 +212,14 @@ impl Batch {
         self.dirs.insert(dir.to_owned());
     }
 
-    /// Makes everything durable.
+    /// Makes everything durable. After an error other than [`StoreError::Sync`] it may be called again.
     pub(super) fn finish(&mut self) -> Result<(), StoreError> {
         self.settle()?;
-        let logs: Vec<_> = std::mem::take(&mut self.logs).into_iter().collect();
-        sync_all(&logs, |log| sync_log(log))?;
-        let dirs: Vec<_> = std::mem::take(&mut self.dirs).into_iter().collect();
-        sync_all(&dirs, |dir| sync_dir(dir))
+        sync_all(&self.logs, |log| sync_log(log))?;
+        self.logs.clear();
+        sync_all(&self.dirs, |dir| sync_dir(dir))?;
+        self.dirs.clear();
+        Ok(())
     }
 }
 
@@ -263,7 +264,8 @@ fn sync_log(log: &Path) -> Result<(), StoreError> {
         Ok(file) => file.sync_data().map_err(sync_error(log)),
         // A log may have gone with its run, in the same batch.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(sync_error(log)(error)),
+        // Without a descriptor, say: what was written is still to be synced.
+        Err(error) => Err(io_error("open", log)(error)),
     }
 }
 
@@ -271,7 +273,7 @@ fn sync_dir(dir: &Path) -> Result<(), StoreError> {
     match File::open(dir) {
         Ok(file) => file.sync_all().map_err(sync_error(dir)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(sync_error(dir)(error)),
+        Err(error) => Err(io_error("open", dir)(error)),
     }
 }
 

@@ -319,7 +319,7 @@ pub enum LaunchStep {
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
     /// A step in the new process failed.
-    #[error("launch of {name} failed when {}: {detail}", step.doing())]
+    #[error("launch of {name} failed when {}: {detail}{}", step.doing(), step.lacking(source))]
     Step {
         /// The container.
         name: ContainerName,
@@ -419,6 +419,36 @@ impl LaunchStep {
 
     pub(crate) fn from_code(code: u8) -> Option<Self> {
         Self::ALL.get(usize::from(code).checked_sub(1)?).copied()
+    }
+
+    /// The capability without which the kernel refuses this step, if it is that; for a message.
+    fn lacking(self, source: &io::Error) -> &'static str {
+        if source.kind() != io::ErrorKind::PermissionDenied {
+            return "";
+        }
+        match self {
+            Self::CloneSupervisor
+            | Self::MountPropagation
+            | Self::MountProc
+            | Self::Hostname
+            | Self::Mount
+            | Self::JoinNamespaces => " (needs CAP_SYS_ADMIN)",
+            Self::Rlimit | Self::OomScore => " (needs CAP_SYS_RESOURCE)",
+            Self::Credentials => " (needs CAP_SETUID and CAP_SETGID)",
+            Self::Capabilities => " (needs CAP_SETPCAP)",
+            Self::Loopback => " (needs CAP_NET_ADMIN)",
+            Self::RecordIdentity
+            | Self::OpenStdio
+            | Self::CloneTask
+            | Self::JoinCgroup
+            | Self::Setsid
+            | Self::WorkingDir
+            | Self::NoNewPrivs
+            | Self::CloseFds
+            | Self::Exec
+            | Self::Seccomp
+            | Self::Terminal => "",
+        }
     }
 
     /// What was being done, for a message.

@@ -72,12 +72,19 @@ impl Site {
 
     /// Opens the instance again, as an agent after its restart.
     pub(crate) fn open(&self, adjust: impl FnOnce(&mut Options)) -> Result<(), Failed> {
+        let mut options = self.options()?;
+        adjust(&mut options);
+        self.open_as(options, &NodeOptions::default(), Vec::new())
+    }
+
+    /// With what it is opened unless a test says otherwise.
+    pub(crate) fn options(&self) -> Result<Options, Failed> {
         let isolation = if self.grouped {
             Isolation::default_for(&self.host)
         } else {
             Isolation::parse("posix/cpu,posix/mem,posix/rlimits,linux/nnp")?
         };
-        let mut options = Options {
+        Ok(Options {
             runtime_dir: self.dir.path().join("run"),
             cgroups_root: self.root.clone(),
             instance: name("agent"),
@@ -87,9 +94,7 @@ impl Site {
             limit_swap: false,
             pids_limit: None,
             launch_timeout: PATIENCE,
-        };
-        adjust(&mut options);
-        self.open_as(options, &NodeOptions::default(), Vec::new())
+        })
     }
 
     /// The same with these isolators, by name, besides the default ones.

@@ -12,6 +12,7 @@ mod conversation;
 mod enforcement;
 mod execute;
 mod executors;
+mod faults;
 mod golden;
 mod hardening;
 mod launching;
@@ -53,6 +54,7 @@ fn main() -> ExitCode {
         ("limits", limits::ALL),
         ("bursting", bursting::ALL),
         ("resizing", resizing::ALL),
+        ("faults", faults::ALL),
         ("logs", logs::ALL),
         ("enforcement", enforcement::ALL),
         ("hardening", hardening::ALL),

@@ -1,0 +1,467 @@
+//! A machine that does not play along: full, read-only, busy, without a right, with strangers in the way.
+//!
+//! Every fault is a real one of the kernel. What is asked of each: an error that says what and where,
+//! nothing left of the attempt, a neighbour that goes on, and success once the fault is gone.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command as Program, Stdio};
+use std::time::Duration;
+
+use libtest_mimic::Failed;
+use meseta_isolators::cgroup::{Groups, KnobWrite};
+use meseta_isolators::isolator::Observed;
+use meseta_isolators::{
+    ContainerSpec, Containers, Controller, Credentials, Demand, DestroyOptions, ExitCause, Host,
+    Isolation, Isolator, Launched, Limit, Options, TaskIsolation,
+};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+
+use crate::Test;
+use crate::site::{Site, chain, check, name, same};
+
+pub(crate) const TESTS: &[(&str, Test)] = &[
+    ("a_missing_controller_is_named", missing_controller),
+    ("a_tree_that_cannot_be_written_costs_one_launch", read_only),
+    ("a_refused_write_is_told_with_its_file", refused_write),
+    ("a_group_that_is_busy_is_removed_later", busy_group),
+    ("a_strangers_group_is_left_alone", stranger),
+    ("a_full_runtime_folder_costs_one_launch", no_inodes),
+    ("a_full_disk_delays_the_exit_record", full_disk),
+    ("a_missing_capability_is_named", missing_capability),
+    ("limits_beyond_reason_are_clamped", beyond_reason),
+    ("nested_limits_stay_within_the_outer_ones", nested_limits),
+];
+
+const SLEEP: &str = "exec sleep 1000";
+
+/// Undone when it is dropped, whatever happened.
+struct Mounted(PathBuf);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = umount2(&self.0, MntFlags::MNT_DETACH);
+    }
+}
+
+fn bind(dir: &Path) -> Result<Mounted, Failed> {
+    mount(Some(dir), dir, None::<&str>, MsFlags::MS_BIND, None::<&str>)?;
+    Ok(Mounted(dir.to_owned()))
+}
+
+/// A process of somebody else's; ends with this.
+struct Stranger(Child);
+
+impl Stranger {
+    fn new() -> Result<Self, Failed> {
+        let child = Program::new("sleep")
+            .arg("1000")
+            .stdin(Stdio::null())
+            .spawn()?;
+        Ok(Self(child))
+    }
+
+    fn lives(&mut self) -> Result<bool, Failed> {
+        Ok(self.0.try_wait()?.is_none())
+    }
+}
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn lives(site: &Site, launched: &Launched) -> Result<bool, Failed> {
+    let watched = site.with(|containers| containers.watch(&launched.supervisor))?;
+    Ok(watched.is_some())
+}
+
+/// A launch that fails leaves no group and no folder, and says all of this.
+fn refused(site: &Site, spec: &ContainerSpec, says: &[&str]) -> Result<(), Failed> {
+    let text = match site.with(|containers| containers.launch(spec)) {
+        Ok(_) => return Err(format!("{} was launched", spec.name).into()),
+        Err(error) => chain(&error),
+    };
+    for part in says {
+        check(text.contains(part), || format!("{text:?} lacks {part:?}"))?;
+    }
+    let folder = site.with(|containers| containers.runtime_dir(&spec.name));
+    check(!folder.exists(), || format!("{} is left", folder.display()))
+}
+
+fn gone(site: &Site, spec: &ContainerSpec) -> Result<(), Failed> {
+    let groups = site.with(|containers| containers.groups(&spec.name));
+    check(!groups.exist(), || format!("groups are left: {groups:?}"))
+}
+
+fn runs_well(site: &Site, spec: &ContainerSpec) -> Result<(), Failed> {
+    let launched = site.launch(spec)?;
+    let record = site.wait_end(spec, &launched)?;
+    same(record.cause, ExitCause::Exited(0))?;
+    site.destroy(spec, &launched)?;
+    site.with(|containers| containers.forget(&spec.name))?;
+    Ok(())
+}
+
+fn missing_controller(site: &Site) -> Result<(), Failed> {
+    let mut host: Host = site.host().clone();
+    host.v1
+        .retain(|tree| !tree.controllers.contains(&Controller::Memory));
+    if let Some(unified) = &mut host.unified {
+        unified.controllers.retain(|one| *one != Controller::Memory);
+    }
+    let options = Options {
+        isolation: Isolation::parse("cgroups/cpu,cgroups/mem")?,
+        instance: name("other"),
+        ..site.options()?
+    };
+    let Err(error) = Containers::open(host, options) else {
+        return Err("opened without a memory controller".into());
+    };
+    let text = chain(&error);
+    check(text.contains("memory"), || text.clone())
+}
+
+/// The mounts of all trees that are used.
+fn trees(site: &Site) -> Vec<PathBuf> {
+    let groups = site.with(|containers| containers.groups(&name("c")));
+    let mounts = site.host().v1.iter().map(|tree| tree.mount.clone());
+    let mounts = mounts.chain(site.host().unified.iter().map(|tree| tree.mount.clone()));
+    let used = |mount: &PathBuf| groups.dirs.iter().any(|group| group.dir.starts_with(mount));
+    mounts.filter(used).collect()
+}
+
+/// One tree after the other can be read only, and only below our own root.
+fn read_only(site: &Site) -> Result<(), Failed> {
+    let neighbour_spec = site.spec("neighbour", SLEEP);
+    let neighbour = site.launch(&neighbour_spec)?;
+    for tree in trees(site) {
+        let spec = site.spec("c", "true");
+        let held_spec = site.spec("held", SLEEP);
+        let held = site.launch(&held_spec)?;
+        let root = tree.join(site.root());
+        let mounted = bind(&root)?;
+        let flags = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
+        mount(None::<&str>, &root, None::<&str>, flags, None::<&str>)?;
+        refused(
+            site,
+            &spec,
+            &["Read-only file system", &root.to_string_lossy()],
+        )?;
+        gone(site, &spec)?;
+        check(lives(site, &neighbour)?, || {
+            "the neighbour ended".to_owned()
+        })?;
+        // What runs there cannot be taken away, and that is said; it is not forgotten either.
+        let quick = DestroyOptions {
+            freeze: Duration::from_millis(50),
+            empty: Duration::from_secs(10),
+            remove: Duration::from_millis(50),
+        };
+        let supervisor = Some(&held.supervisor);
+        let stuck = site.with(|containers| containers.destroy(&held_spec.name, supervisor, quick));
+        let text = stuck.err().map(|error| chain(&error)).unwrap_or_default();
+        check(text.contains("Read-only file system"), || text.clone())?;
+        drop(mounted);
+        site.destroy(&held_spec, &held)?;
+        site.with(|containers| containers.forget(&held_spec.name))?;
+        runs_well(site, &spec)?;
+    }
+    check(lives(site, &neighbour)?, || {
+        "the neighbour ended".to_owned()
+    })?;
+    site.destroy(&neighbour_spec, &neighbour)
+}
+
+/// Asks the kernel for what it does not take.
+#[derive(Debug)]
+struct Unreasonable;
+
+impl Isolator for Unreasonable {
+    fn name(&self) -> &'static str {
+        "site/unreasonable"
+    }
+
+    fn controllers(&self) -> &'static [Controller] {
+        &[Controller::Pids]
+    }
+
+    fn plan(&self, demand: &Demand, _groups: &Groups, _observed: &Observed) -> Vec<KnobWrite> {
+        // Only of containers that are named so by their demand.
+        let asked = demand.cpus_millis == 777;
+        let write = KnobWrite::new(Controller::Pids, "pids.max", "-7");
+        asked.then_some(write).into_iter().collect()
+    }
+}
+
+fn refused_write(site: &Site) -> Result<(), Failed> {
+    let isolation = Isolation::default_for(site.host());
+    let custom: Vec<Box<dyn Isolator>> = vec![Box::new(Unreasonable)];
+    site.open_custom(isolation, &Default::default(), custom)?;
+    let neighbour_spec = site.spec("neighbour", SLEEP);
+    let neighbour = site.launch(&neighbour_spec)?;
+    let mut spec = site.spec("c", "true");
+    spec.demand.cpus_millis = 777;
+    refused(site, &spec, &["pids.max", "-7", "Invalid argument"])?;
+    gone(site, &spec)?;
+    let updated = site.with(|containers| containers.update(&neighbour_spec.name, &spec.demand));
+    let text = updated.err().map(|error| chain(&error)).unwrap_or_default();
+    check(
+        text.contains("failed to resize container neighbour"),
+        || text.clone(),
+    )?;
+    check(lives(site, &neighbour)?, || {
+        "the neighbour ended".to_owned()
+    })?;
+    site.with(|containers| containers.update(&neighbour_spec.name, &neighbour_spec.demand))?;
+    spec.demand.cpus_millis = 100;
+    runs_well(site, &spec)?;
+    site.destroy(&neighbour_spec, &neighbour)
+}
+
+fn busy_group(site: &Site) -> Result<(), Failed> {
+    let spec = site.spec("c", SLEEP);
+    let launched = site.launch(&spec)?;
+    let groups = site.with(|containers| containers.groups(&spec.name));
+    let dir = &groups.dirs.first().ok_or("no group")?.dir;
+    // The kernel does not remove what something is mounted on.
+    let mounted = bind(dir)?;
+    let quick = DestroyOptions {
+        remove: Duration::from_millis(100),
+        ..DestroyOptions::default()
+    };
+    let supervisor = Some(&launched.supervisor);
+    let stuck = site.with(|containers| containers.destroy(&spec.name, supervisor, quick));
+    let text = stuck.err().map(|error| chain(&error)).unwrap_or_default();
+    for part in ["c is not gone", &dir.to_string_lossy() as &str, "busy"] {
+        check(text.contains(part), || format!("{text:?} lacks {part:?}"))?;
+    }
+    // Another container is not in the way of that.
+    runs_well(site, &site.spec("other", "true"))?;
+    drop(mounted);
+    site.destroy(&spec, &launched)
+}
+
+fn stranger(site: &Site) -> Result<(), Failed> {
+    let spec = site.spec("c", "true");
+    let groups = site.with(|containers| containers.groups(&spec.name));
+    let dir = groups.dirs.first().ok_or("no group")?.dir.clone();
+    let inner = dir.join("theirs");
+    fs::create_dir_all(&inner)?;
+    site_fill(&dir)?;
+    let mut stranger = Stranger::new()?;
+    fs::write(inner.join("cgroup.procs"), stranger.0.id().to_string())?;
+    refused(site, &spec, &["is in use already", &dir.to_string_lossy()])?;
+    check(stranger.lives()?, || "the stranger was killed".to_owned())?;
+    check(inner.exists(), || "the stranger's group is gone".to_owned())?;
+    drop(stranger);
+    // Empty folders are nobody's.
+    site.eventually("the stranger's group is empty", || {
+        fs::read_to_string(inner.join("cgroup.procs")).is_ok_and(|text| text.is_empty())
+    })?;
+    runs_well(site, &spec)?;
+    // A folder of the name in the runtime directory may hold somebody's exit: it is not written over.
+    let folder = site.with(|containers| containers.runtime_dir(&spec.name));
+    fs::create_dir_all(&folder)?;
+    fs::write(folder.join("theirs"), "kept")?;
+    let text = match site.with(|containers| containers.launch(&spec)) {
+        Ok(_) => return Err("launched over somebody's folder".into()),
+        Err(error) => chain(&error),
+    };
+    check(text.contains("File exists"), || text.clone())?;
+    same(
+        fs::read_to_string(folder.join("theirs"))?,
+        "kept".to_owned(),
+    )?;
+    site.with(|containers| containers.forget(&spec.name))?;
+    runs_well(site, &spec)
+}
+
+/// A group of a cpuset tree takes nobody before it has processors.
+fn site_fill(dir: &Path) -> Result<(), Failed> {
+    for file in ["cpuset.cpus", "cpuset.mems"] {
+        let above = dir.parent().map(|above| above.join(file));
+        let Some(Ok(value)) = above.map(fs::read_to_string) else {
+            continue;
+        };
+        for dir in [dir.to_owned(), dir.join("theirs")] {
+            if dir.join(file).exists() {
+                fs::write(dir.join(file), value.trim())?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A small filesystem of memory in the test's folder.
+fn small_disk(site: &Site, options: &str) -> Result<(PathBuf, Mounted), Failed> {
+    let dir = site.sandbox().join("small");
+    fs::create_dir_all(&dir)?;
+    let flags = MsFlags::empty();
+    mount(Some("small"), &dir, Some("tmpfs"), flags, Some(options))?;
+    Ok((dir.clone(), Mounted(dir)))
+}
+
+fn no_inodes(site: &Site) -> Result<(), Failed> {
+    let (dir, mounted) = small_disk(site, "size=1m,nr_inodes=40")?;
+    site.open(|options| options.runtime_dir = dir.join("run"))?;
+    let neighbour_spec = site.spec("neighbour", SLEEP);
+    let neighbour = site.launch(&neighbour_spec)?;
+    let mut fillers = Vec::new();
+    for number in 0.. {
+        let filler = dir.join(format!("filler-{number}"));
+        if fs::write(&filler, "").is_err() {
+            break;
+        }
+        fillers.push(filler);
+    }
+    let spec = site.spec("c", "true");
+    refused(
+        site,
+        &spec,
+        &["No space left on device", "run/containers/c"],
+    )?;
+    gone(site, &spec)?;
+    check(lives(site, &neighbour)?, || {
+        "the neighbour ended".to_owned()
+    })?;
+    for filler in fillers {
+        fs::remove_file(filler)?;
+    }
+    runs_well(site, &spec)?;
+    site.destroy(&neighbour_spec, &neighbour)?;
+    site.with(|containers| containers.forget(&neighbour_spec.name))?;
+    site.close();
+    drop(mounted);
+    Ok(())
+}
+
+fn full_disk(site: &Site) -> Result<(), Failed> {
+    let (dir, mounted) = small_disk(site, "size=256k")?;
+    site.open(|options| options.runtime_dir = dir.join("run"))?;
+    let gate = site.sandbox().join("gate");
+    nix::unistd::mkfifo(&gate, nix::sys::stat::Mode::S_IRWXU)?;
+    let spec = site.spec("c", "read line < gate; exit 7");
+    let launched = site.launch(&spec)?;
+    let filler = dir.join("filler");
+    let full = fs::write(&filler, vec![0; 1 << 20]).is_err();
+    check(full, || "the disk has room for ever".to_owned())?;
+    fs::write(&gate, "\n")?;
+    let groups = site.with(|containers| containers.groups(&spec.name));
+    site.eventually("the task has ended", || {
+        groups.process_dirs().iter().all(|dir| {
+            fs::read_to_string(dir.join("cgroup.procs")).is_ok_and(|text| text.is_empty())
+        })
+    })?;
+    // Nobody knows how yet, and nothing is made up.
+    same(
+        site.with(|containers| containers.exit_record(&spec.name))?,
+        None,
+    )?;
+    fs::remove_file(&filler)?;
+    same(site.wait_end(&spec, &launched)?.cause, ExitCause::Exited(7))?;
+    site.destroy(&spec, &launched)?;
+    site.with(|containers| containers.forget(&spec.name))?;
+    site.close();
+    drop(mounted);
+    Ok(())
+}
+
+/// The set of a thread goes to what it executes; the thread ends with this test.
+fn missing_capability(site: &Site) -> Result<(), Failed> {
+    let host = site.host().clone();
+    let user = Credentials::lookup("nobody");
+    let Ok(user) = user else {
+        return Err("there is no user 'nobody'".into());
+    };
+    let mut as_user = site.spec("user", "true");
+    as_user.credentials = Some(user);
+    let as_root = site.spec("root", "true");
+    let options = Options {
+        instance: name("weak"),
+        runtime_dir: site.sandbox().join("weak"),
+        ..site.options()?
+    };
+    let weak = std::thread::spawn(move || -> Result<String, String> {
+        caps::drop(None, caps::CapSet::Bounding, caps::Capability::CAP_SETUID)
+            .map_err(|error| error.to_string())?;
+        let containers = Containers::open(host, options).map_err(|error| chain(&error))?;
+        let refused = containers.launch(&as_user).err();
+        let launched = containers.launch(&as_root).map_err(|error| chain(&error))?;
+        let supervisor = Some(&launched.supervisor);
+        let _ = containers.destroy(&as_root.name, supervisor, DestroyOptions::default());
+        let _ = containers.forget(&as_root.name);
+        refused
+            .map(|error| chain(&error))
+            .ok_or_else(|| "launched without CAP_SETUID".to_owned())
+    });
+    let text = weak.join().map_err(|_| "the thread panicked")??;
+    check(text.contains("CAP_SETUID"), || text.clone())
+}
+
+fn beyond_reason(site: &Site) -> Result<(), Failed> {
+    site.open(|options| options.enable_cfs = true)?;
+    for (number, demand) in [
+        Demand {
+            cpus_limit: Some(Limit::At(0)),
+            mem_bytes: Some(0),
+            mem_limit: Some(Limit::At(0)),
+            ..Demand::default()
+        },
+        Demand {
+            cpus_millis: u64::MAX,
+            cpus_limit: Some(Limit::At(u64::MAX)),
+            mem_bytes: Some(u64::MAX),
+            mem_limit: Some(Limit::At(u64::MAX)),
+            pids_limit: Some(Limit::At(u64::MAX)),
+            ..Demand::default()
+        },
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut spec = site.spec(&format!("c{number}"), "true");
+        spec.demand = demand;
+        runs_well(site, &spec)?;
+    }
+    Ok(())
+}
+
+fn nested_limits(site: &Site) -> Result<(), Failed> {
+    site.open(|options| options.enable_cfs = true)?;
+    let mut outer_spec = site.spec("outer", SLEEP);
+    outer_spec.demand.cpus_millis = 500;
+    outer_spec.demand.mem_bytes = Some(256 << 20);
+    let outer = site.launch(&outer_spec)?;
+    // Twice what it may have, half of what the outer one has.
+    let mut spec = site.spec(
+        "outer+hog",
+        "head -c 134217728 /dev/zero | tail >/dev/null; exit $?",
+    );
+    spec.demand.mem_bytes = Some(64 << 20);
+    let own = TaskIsolation {
+        own_limits: true,
+        ..TaskIsolation::default()
+    };
+    let launched = site
+        .with(|containers| containers.launch_with(&spec, &own))
+        .map_err(|error| Failed::from(chain(&error)))?;
+    same(
+        site.with(|containers| containers.verify(&spec.name, &spec.demand))?,
+        Vec::new(),
+    )?;
+    let record = site.wait_end(&spec, &launched)?;
+    check(!record.success(), || "the greedy task succeeded".to_owned())?;
+    let told = site.with(|containers| containers.limitation(&spec.name, &spec.demand));
+    let text = format!("{told:?}");
+    check(text.contains("Requested: 64MB"), || text.clone())?;
+    // Nobody else's affair.
+    let outers =
+        site.with(|containers| containers.limitation(&outer_spec.name, &outer_spec.demand));
+    same(outers, None)?;
+    check(lives(site, &outer)?, || "the outer one ended".to_owned())?;
+    site.destroy(&spec, &launched)?;
+    site.destroy(&outer_spec, &outer)
+}

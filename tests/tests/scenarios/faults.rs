@@ -1,0 +1,246 @@
+//! The agent is killed in the middle of a launch, its disk is full, its descriptors are gone: what runs goes
+//! on, what could not be done is told or done later, and nothing is left over.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use meseta_tests::framework::task;
+use meseta_tests::{
+    Cluster, Framework, Missing, Setup, http, kernel, unless_installed, unless_root, wait,
+};
+use serde_json::Value;
+
+use crate::Scenario;
+use crate::enforcement::{is_container, standing_offer};
+
+pub(crate) const ALL: &[Scenario] = &[
+    (
+        "an_agent_killed_while_it_launches_loses_no_task",
+        unless_root,
+        killed_launching,
+    ),
+    (
+        "a_full_disk_holds_up_what_is_new_and_loses_nothing",
+        unless_root,
+        full_disk,
+    ),
+    (
+        "want_of_descriptors_holds_up_what_is_new_and_loses_nothing",
+        unless_prlimit,
+        no_descriptors,
+    ),
+];
+
+const SMALL: &[(&str, f64)] = &[("cpus", 0.1), ("mem", 32.0)];
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn unless_prlimit() -> Missing {
+    unless_root().or_else(|| unless_installed("prlimit"))
+}
+
+/// Whether a folder of this name is anywhere below.
+fn has_folder(dir: &Path, name: &str) -> bool {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    folders
+        .map(|entry| entry.path())
+        .any(|path| path.ends_with(name) || has_folder(&path, name))
+}
+
+fn containers(cluster: &Cluster) -> usize {
+    let groups = kernel::groups_below(&cluster.cgroups_root);
+    groups.iter().filter(|group| is_container(group)).count()
+}
+
+/// How far a launch is to have got when the agent is killed.
+type Sign = fn(&Cluster, &str) -> bool;
+
+const SIGNS: &[(&str, Sign)] = &[
+    ("it was sent", |_, _| true),
+    ("the intent is written", |cluster, id| {
+        has_folder(&cluster.agent_dir(0).join("meta"), id)
+    }),
+    ("the sandbox is made", |cluster, id| {
+        has_folder(&cluster.agent_dir(0).join("slaves"), id)
+    }),
+    ("a group is made", |cluster, _| containers(cluster) > 0),
+    ("a supervisor is there", |cluster, _| {
+        // The launcher is among them always.
+        kernel::processes_below(&cluster.cgroups_root).len() > 1
+    }),
+    ("a process is there", |cluster, _| {
+        !kernel::tasks_below(&cluster.cgroups_root).is_empty()
+    }),
+    ("it has begun", |cluster, id| {
+        cluster.dir.path().join(format!("{id}-began")).exists()
+    }),
+];
+
+/// What became of a task: its first state that is not one of waiting.
+fn outcome(framework: &mut Framework, id: &str) -> String {
+    loop {
+        let status = framework.update(id);
+        framework.acknowledge(&status);
+        let state = status["state"].as_str().expect("a state").to_owned();
+        if !["TASK_STAGING", "TASK_STARTING"].contains(&state.as_str()) {
+            return state;
+        }
+    }
+}
+
+fn killed_launching() {
+    let mut cluster = Cluster::default();
+    let mut framework = cluster.framework();
+    let offer = framework.offer();
+    framework.launch(&offer, &[task(&offer, "first", "true", SMALL)]);
+    framework.until_state("first", "TASK_FINISHED");
+    for (number, (sign, so)) in SIGNS.iter().enumerate() {
+        let id = format!("t{number}");
+        let began = cluster.dir.path().join(format!("{id}-began"));
+        let command = format!("echo $$ >> {}; exec sleep 600", began.display());
+        let offer = standing_offer(&mut framework);
+        framework.launch(&offer, &[task(&offer, &id, &command, SMALL)]);
+        wait::eventually(sign, PATIENCE, || so(&cluster, &id).then_some(()));
+        cluster.restart_agent(0);
+        cluster.wait_for_agents(1);
+        let state = outcome(&mut framework, &id);
+        eprintln!("killed when {sign}: {state}");
+        let times = std::fs::read_to_string(&began).unwrap_or_default();
+        assert!(times.lines().count() <= 1, "it began twice: {times}");
+        if state == "TASK_RUNNING" {
+            wait::eventually("it has begun", PATIENCE, || began.exists().then_some(()));
+            framework.kill(&id);
+            framework.until_state(&id, "TASK_KILLED");
+        }
+        // Told as over is over, whatever had been made.
+        wait::eventually("nothing is left", PATIENCE, || {
+            let processes = kernel::tasks_below(&cluster.cgroups_root);
+            (processes.is_empty() && containers(&cluster) == 0).then_some(())
+        });
+    }
+}
+
+/// A task that runs, known by its process and when that began.
+fn steady(framework: &mut Framework) -> (i32, Option<u64>) {
+    let offer = framework.offer();
+    framework.launch(&offer, &[task(&offer, "steady", "exec sleep 600", SMALL)]);
+    let status = framework.until_state("steady", "TASK_RUNNING");
+    let pid = status["container_status"]["executor_pid"].as_i64();
+    let pid = i32::try_from(pid.expect("a pid")).expect("a pid");
+    (pid, kernel::start_time(pid))
+}
+
+/// The steady task went through it all.
+fn still_steady(framework: &mut Framework, (pid, born): (i32, Option<u64>)) {
+    assert!(born.is_some());
+    assert_eq!(kernel::start_time(pid), born, "another process, or none");
+    framework.kill("steady");
+    framework.until_state("steady", "TASK_KILLED");
+}
+
+/// The agent's own word that it waits.
+fn says(cluster: &Cluster, part: &str) {
+    wait::eventually(part, PATIENCE, || {
+        cluster.agent().log_text().contains(part).then_some(())
+    });
+}
+
+const HELD_UP: &str = "checkpoints cannot be written; nothing new is done until they can";
+
+fn full_disk() {
+    let cluster = Cluster::start(Setup {
+        agent_disk: Some("size=16m"),
+        ..Setup::default()
+    });
+    let mut framework = cluster.framework();
+    let before = steady(&mut framework);
+    let filler = cluster.agent_dir(0).join("filler");
+    let filled = std::fs::write(&filler, vec![0; 32 << 20]);
+    assert!(filled.is_err(), "the disk has room for ever");
+    let offer = framework.offer();
+    framework.launch(&offer, &[task(&offer, "late", "echo late", SMALL)]);
+    says(&cluster, HELD_UP);
+    says(&cluster, "No space left on device");
+    // It lives, and says what it has.
+    assert_eq!(
+        http::get(&format!("{}/health", cluster.agent().url)).status,
+        200
+    );
+    assert_eq!(
+        containers(&cluster),
+        groups_of_one(&cluster),
+        "a launch went on"
+    );
+    std::fs::remove_file(&filler).expect("removed");
+    framework.until_state("late", "TASK_FINISHED");
+    still_steady(&mut framework, before);
+}
+
+/// How many groups one container has here.
+fn groups_of_one(cluster: &Cluster) -> usize {
+    let groups = kernel::groups_below(&cluster.cgroups_root);
+    let names: std::collections::BTreeSet<_> = groups
+        .iter()
+        .filter(|group| is_container(group))
+        .filter_map(|group| group.file_name())
+        .collect();
+    assert_eq!(names.len(), 1, "{names:?}");
+    containers(cluster)
+}
+
+/// Sets how many descriptors a process may have; what it has stays.
+fn allow_descriptors(pid: i32, count: &str) {
+    let status = Command::new("prlimit")
+        .arg(format!("--pid={pid}"))
+        .arg(format!("--nofile={count}:"))
+        .status()
+        .expect("prlimit runs");
+    assert!(status.success());
+}
+
+fn no_descriptors() {
+    let cluster = Cluster::default();
+    let mut framework = cluster.framework();
+    let before = steady(&mut framework);
+    let pid = cluster.agent().pid();
+    let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).expect("limits");
+    let usual = limits
+        .lines()
+        .find_map(|line| {
+            line.strip_prefix("Max open files")?
+                .split_whitespace()
+                .next()
+        })
+        .expect("a limit")
+        .to_owned();
+    allow_descriptors(pid, "8");
+    let offer = framework.offer();
+    framework.launch(&offer, &[task(&offer, "late", "echo late", SMALL)]);
+    says(&cluster, "Too many open files");
+    allow_descriptors(pid, &usual);
+    let status = ended(&mut framework, "late");
+    eprintln!("without descriptors: {status:#}");
+    // As good as new.
+    let offer = framework.offer();
+    framework.launch(&offer, &[task(&offer, "after", "true", SMALL)]);
+    framework.until_state("after", "TASK_FINISHED");
+    still_steady(&mut framework, before);
+}
+
+/// Either it was held up and ran, or it was not launched, and that was said.
+fn ended(framework: &mut Framework, id: &str) -> Value {
+    loop {
+        let status = framework.update(id);
+        framework.acknowledge(&status);
+        match status["state"].as_str() {
+            Some("TASK_FINISHED") => return status,
+            Some("TASK_FAILED") => {
+                let message = status["message"].as_str().expect("a message");
+                assert!(message.contains("Too many open files"), "{message}");
+                return status;
+            }
+            _ => {}
+        }
+    }
+}
