@@ -39,6 +39,11 @@ pub use oversubscription::{ModulesError, OversubscriptionError};
 pub use run::{CancellationToken, RunEnv, RunError, run};
 pub use shell::link::MasterAddressError;
 
+/// The paths that are served, for tests that try them all.
+pub fn routes() -> impl Iterator<Item = &'static str> {
+    http::ROUTES.iter().map(|(path, _)| *path)
+}
+
 /// Turns this process into the launcher of containers if it was started as one. Must be the first
 /// statement of any `main` that calls [`run`], before any thread exists.
 pub fn run_launcher_if_requested() -> Option<std::process::ExitCode> {

@@ -166,6 +166,33 @@ pub(crate) fn reduced(snapshot: Arc<Snapshot>, approver: &Approver) -> Arc<Snaps
     })
 }
 
+/// A snapshot with the containers that somebody may see, and nothing else.
+pub(crate) fn containers_of(snapshot: Arc<Snapshot>, approver: &Approver) -> Arc<Snapshot> {
+    if approver.allows_everything() {
+        return snapshot;
+    }
+    let sees = |executor: &Executor| approver.allows(Action::ViewContainer, Some(&executor.user));
+    let reduce = |framework: &Framework| {
+        let live = framework.executors.iter();
+        let live = live.filter(|(_, executor)| sees(executor));
+        Arc::new(Framework {
+            executors: live
+                .map(|(id, executor)| (id.clone(), executor.clone()))
+                .collect(),
+            completed: std::collections::VecDeque::new(),
+            ..framework.clone()
+        })
+    };
+    let frameworks = snapshot.frameworks.iter();
+    Arc::new(Snapshot {
+        frameworks: frameworks
+            .map(|(id, framework)| (id.clone(), reduce(framework)))
+            .collect(),
+        completed_frameworks: Vec::new(),
+        ..(*snapshot).clone()
+    })
+}
+
 fn reduced_framework(framework: &Framework, approver: &Approver) -> Arc<Framework> {
     let sees = |executor: &Executor| approver.allows(Action::ViewExecutor, Some(&executor.user));
     let sees_task = |task: &Task| approver.allows(Action::ViewTask, Some(&task.user));

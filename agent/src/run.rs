@@ -3,6 +3,7 @@
 //! [`run`] refuses what cannot work with a message that says what to give, before anything of the
 //! machine is changed. Tasks are touched by no end of the agent but one that was asked to.
 
+mod address;
 mod error;
 
 use std::collections::BTreeMap;
@@ -20,10 +21,10 @@ use meseta_proto::transport::door::Door;
 use meseta_proto::transport::server;
 pub use meseta_proto::transport::server::CancellationToken;
 use meseta_proto::transport::tls;
-use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tracing::{info, warn};
 
+use address::{advertised, bind, hostname, local_address};
 pub use error::RunError;
 
 use crate::access_flags::Identity;
@@ -412,23 +413,6 @@ const CAPABILITIES: &[Capability] = &[
     Capability::TaskResourceLimits,
 ];
 
-async fn bind(address: SocketAddr) -> Result<TcpListener, RunError> {
-    let listener = TcpListener::bind(address).await;
-    listener.map_err(|source| RunError::Listen { address, source })
-}
-
-fn local_address(listener: &TcpListener, address: SocketAddr) -> Result<SocketAddr, RunError> {
-    let local = listener.local_addr();
-    local.map_err(|source| RunError::Listen { address, source })
-}
-
-fn advertised(flags: &Flags, address: SocketAddr) -> SocketAddr {
-    SocketAddr::new(
-        flags.advertise_ip.unwrap_or(address.ip()),
-        flags.advertise_port.unwrap_or(address.port()),
-    )
-}
-
 fn task_environment(
     flags: &Flags,
     configuration: &configuration::Configuration,
@@ -457,16 +441,6 @@ fn agent_info(
         attributes: configuration.attributes.clone(),
         ..pb::AgentInfo::default()
     }
-}
-
-fn hostname(told: SocketAddr) -> String {
-    if told.ip().is_loopback() {
-        return told.ip().to_string();
-    }
-    let name = rustix::system::uname();
-    name.nodename()
-        .to_str()
-        .map_or_else(|_| told.ip().to_string(), str::to_owned)
 }
 
 /// From the operating system, for the core's generator.

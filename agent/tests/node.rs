@@ -3,6 +3,8 @@
 //! This binary is also the agent under test (`node agent --flags`) and its launcher, which is why it
 //! has a `main` of its own. Tests that need root say so and are skipped without.
 
+#[path = "node/access.rs"]
+mod access;
 #[path = "node/api.rs"]
 mod api;
 #[path = "node/checks.rs"]
@@ -43,6 +45,7 @@ fn main() -> ExitCode {
     let all = [
         tasks::TESTS,
         trouble::TESTS,
+        access::TESTS,
         api::TESTS,
         executors::TESTS,
         checks::TESTS,

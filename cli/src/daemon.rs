@@ -67,7 +67,18 @@ fn check(flags: &meseta_agent::Flags) -> ExitCode {
 
 fn prepare() -> anyhow::Result<()> {
     start_logging()?;
+    write_no_core()?;
     end_with_parent()
+}
+
+/// What a daemon knows of secrets and keys is not for a file; tasks may raise their own limit.
+fn write_no_core() -> anyhow::Result<()> {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = Rlimit {
+        current: Some(0),
+        ..getrlimit(Resource::Core)
+    };
+    setrlimit(Resource::Core, limit).context("failed to forbid core dumps")
 }
 
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {

@@ -422,7 +422,8 @@ mod tests {
             "# Flags\n\nEvery flag of both daemons, as `--name=value`, as a key of the TOML file that \
              `--config` names, or from the\nenvironment as `MESETA_<NAME>`; the command line wins, \
              then the environment. Booleans also take `--no-name`. A\nvalue `file:///path` stands for \
-             the file's text. Durations: `ns us ms secs mins hrs days weeks`; sizes: `B KB MB GB TB`.\n\n\
+             the file's text; of flags for files of secrets it is the path, and the text is shown\n\
+             nowhere. Durations: `ns us ms secs mins hrs days weeks`; sizes: `B KB MB GB TB`.\n\n\
              This page is made from the declarations (`MESETA_BLESS=1 cargo test -p meseta`). How the \
              defaults differ from\nthose of Mesos, and why: [departures](departures.md).\n",
         );
@@ -490,6 +491,35 @@ mod tests {
             parsed.view.get("hostname").map(String::as_str),
             Some("node1")
         );
+    }
+
+    /// What stands in a file of secrets is neither taken for the flag's value nor shown.
+    #[test]
+    fn files_of_secrets_stay_files() {
+        for (daemon, flag) in [
+            ("master", "credentials"),
+            ("master", "ssl_key_file"),
+            ("agent", "credential"),
+            ("agent", "http_credentials"),
+            ("agent", "credentials"),
+        ] {
+            let file = file("CANARY");
+            let path = file.path().display().to_string();
+            let value = format!("--{flag}=file://{path}");
+            let parsed = parse(args(&["meseta", daemon, "--work_dir=/x", &value]));
+            let shown = match parsed {
+                Ok(parsed) => format!("{:?}", parsed.view),
+                // An agent without a master.
+                Err(refusal) => refusal.to_string(),
+            };
+            assert!(!shown.contains("CANARY"), "{shown}");
+            assert!(daemon == "agent" || shown.contains(&path), "{shown}");
+        }
+        let acls = file("{\"permissive\": true}");
+        let value = format!("--acls=file://{}", acls.path().display());
+        let parsed = parse(args(&["meseta", "master", &value])).expect("understood");
+        let text = parsed.view.get("acls").map(String::as_str);
+        assert_eq!(text, Some("{\"permissive\": true}"));
     }
 
     #[test]

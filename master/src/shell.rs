@@ -5,12 +5,13 @@
 //! outbox to the queues of streams and to waiting callers. Invariant: no queue grows without
 //! bound; a reader who does not keep up loses its stream, and nobody waits for it.
 
+mod operators;
+
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use meseta_access::{Action as Permission, Forbidden};
 use meseta_allocator::Explanation;
 use meseta_proto::meseta::v1::{MasterFrame, agent_frame};
 use meseta_proto::mesos::v1::offer::Operation;
@@ -28,9 +29,7 @@ use crate::core::{
 };
 use crate::events::{Budget, EventSink, Overflow};
 use crate::operator::stream;
-use crate::permission;
 use crate::registry::Registry;
-use crate::visible;
 use crate::watchers::{Numbered, Watchers};
 
 /// Commands that wait for the core; above it callers wait.
@@ -156,80 +155,6 @@ impl Handle {
         answered.await.map_err(|_| Closed)
     }
 
-    /// An operator's request, if he may make it; answered when it is durable.
-    pub(crate) async fn administer(
-        &self,
-        caller: &Caller,
-        request: Request,
-    ) -> Result<Answer, Closed> {
-        let (name, object) = permission::name(&request);
-        if let Err(forbidden) = permission::request(caller, &request) {
-            return Ok(refused(caller, name, &object, &forbidden));
-        }
-        let (answer, answered) = oneshot::channel();
-        let request = Box::new(request);
-        self.send(Command::Administer { request, answer }).await?;
-        let answer = answered.await.map_err(|_| Closed)?;
-        caller.audit(name, &object, answer.outcome());
-        Ok(answer)
-    }
-
-    /// Ends a framework, if the caller may end those of its principal.
-    pub(crate) async fn teardown(
-        &self,
-        caller: &Caller,
-        framework_id: String,
-    ) -> Result<Answer, Closed> {
-        if !caller.approver.allows_everything() {
-            let snapshot = self.snapshot().await?;
-            let mut frameworks = snapshot.frameworks.iter();
-            let found = frameworks.find(|framework| framework.id.as_str() == framework_id);
-            let principal = found.and_then(|framework| framework.info.principal.clone());
-            // Who may end nobody's learns nothing of which there are.
-            let principal = Some(principal.unwrap_or_default());
-            if let Err(forbidden) =
-                caller.check(Permission::TeardownFramework, principal.as_deref())
-            {
-                return Ok(refused(caller, "TEARDOWN", &framework_id, &forbidden));
-            }
-        }
-        let (answer, answered) = oneshot::channel();
-        self.send(Command::Teardown {
-            framework_id: framework_id.clone(),
-            answer,
-        })
-        .await?;
-        let answer = answered.await.map_err(|_| Closed)?;
-        caller.audit("TEARDOWN", &framework_id, answer.outcome());
-        Ok(answer)
-    }
-
-    /// Reserves and so on, if the caller may do that to all of the resources.
-    pub(crate) async fn operate(
-        &self,
-        caller: &Caller,
-        agent_id: String,
-        operation: Operation,
-    ) -> Result<Answer, Closed> {
-        let name = permission::operation_name(&operation);
-        let object = agent_id.clone();
-        if let Err(forbidden) = permission::operation(caller, &operation) {
-            return Ok(refused(caller, name, &object, &forbidden));
-        }
-        let principal = caller.owned_principal();
-        let (answer, answered) = oneshot::channel();
-        self.send(Command::Operate {
-            agent_id,
-            operation: Box::new(operation),
-            principal,
-            answer,
-        })
-        .await?;
-        let answer = answered.await.map_err(|_| Closed)?;
-        caller.audit(name, &object, answer.outcome());
-        Ok(answer)
-    }
-
     pub(crate) async fn scheduler_gone(&self, connection: ConnectionId) -> Result<(), Closed> {
         self.send(Command::Input(Input::SchedulerGone { connection }))
             .await
@@ -267,40 +192,11 @@ impl Handle {
             .await
     }
 
-    /// Why somebody whom the caller may see got no offer.
-    pub(crate) async fn explain(
-        &self,
-        caller: &Caller,
-        question: Question,
-    ) -> Result<Result<Vec<Explanation>, String>, Closed> {
-        let (answer, answered) = oneshot::channel();
-        self.send(Command::Explain { question, answer }).await?;
-        let answer = answered.await.map_err(|_| Closed)?;
-        if caller.approver.allows_everything() {
-            return Ok(answer);
-        }
-        let seen = self.view(caller).await?;
-        Ok(answer.map(|mut explanations| {
-            explanations.retain(|one| {
-                let mut frameworks = seen.frameworks.iter();
-                frameworks.any(|framework| framework.id == one.framework)
-                    && seen.shows_role(&one.role)
-            });
-            explanations
-        }))
-    }
-
     /// What happens from now on, or from the event numbered `after` if that is still known.
     pub(crate) async fn watch(&self, after: Option<u64>) -> Result<Watching, Closed> {
         let (watching, answered) = oneshot::channel();
         self.send(Command::Watch { after, watching }).await?;
         answered.await.map_err(|_| Closed)
-    }
-
-    /// The state as far as the caller may see it.
-    pub(crate) async fn view(&self, caller: &Caller) -> Result<Arc<Snapshot>, Closed> {
-        let snapshot = self.snapshot().await?;
-        visible::to(snapshot, &caller.approver).await
     }
 
     /// The whole state, for the master's own use.
@@ -313,13 +209,6 @@ impl Handle {
     async fn send(&self, command: Command) -> Result<(), Closed> {
         self.commands.send(command).await.map_err(|_| Closed)
     }
-}
-
-/// What somebody hears who may not do what he wants.
-fn refused(caller: &Caller, name: &str, object: &str, forbidden: &Forbidden) -> Answer {
-    let text = forbidden.to_string();
-    caller.audit(name, object, &text);
-    Answer::Forbidden(text)
 }
 
 /// Where a visible effect goes.

@@ -36,7 +36,8 @@ impl Snapshot {
     }
 }
 
-fn reduced(snapshot: &Snapshot, approver: &Approver) -> Snapshot {
+/// What [`to`] makes.
+pub(crate) fn reduced(snapshot: &Snapshot, approver: &Approver) -> Snapshot {
     let sees_role = |role: &Role| approver.allows(Action::ViewRole, Some(role.as_str()));
     let sees = |framework: &&Arc<FrameworkView>| {
         approver.allows(Action::ViewFramework, Some(&framework.info.user))

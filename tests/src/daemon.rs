@@ -1,7 +1,7 @@
 //! One daemon as a child process: started, found by its endpoint file, killed in several ways.
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
 
 use crate::http;
@@ -24,6 +24,32 @@ pub fn binary() -> PathBuf {
         path.display()
     );
     path
+}
+
+/// Runs a daemon that must refuse to start, and gives what it said.
+pub fn refused(verb: &str, dir: &Path, flags: &[&str]) -> String {
+    let mut child = Command::new(binary())
+        .arg(verb)
+        .arg(format!("--work_dir={}", dir.display()))
+        .args(flags)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("meseta runs");
+    let what = format!("{verb} {flags:?} is refused");
+    let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        eventually(&what, Duration::from_secs(15), || {
+            child.try_wait().expect("wait")
+        })
+    }));
+    let _ = child.kill();
+    let Output { status, stderr, .. } = child.wait_with_output().expect("wait");
+    let said = String::from_utf8_lossy(&stderr).into_owned();
+    assert!(ended.is_ok(), "{what}, but it ran: {said}");
+    assert!(!status.success(), "{what}, but it succeeded");
+    assert!(!said.contains("panicked"), "{said}");
+    said
 }
 
 /// A running daemon.
@@ -58,7 +84,9 @@ impl Daemon {
     }
 
     pub fn address(&self) -> &str {
-        self.url.trim_start_matches("http://")
+        self.url
+            .trim_start_matches("http://")
+            .trim_start_matches("https://")
     }
 
     pub fn pid(&self) -> i32 {

@@ -102,7 +102,9 @@ pub fn post_json(url: &str, body: &Value) -> Answer {
     )
 }
 
-fn answer(mut response: ureq::http::Response<ureq::Body>) -> Result<Answer, ureq::Error> {
+pub(crate) fn answer(
+    mut response: ureq::http::Response<ureq::Body>,
+) -> Result<Answer, ureq::Error> {
     let headers = response
         .headers()
         .iter()

@@ -10,6 +10,7 @@ pub mod framework;
 pub mod http;
 pub mod kernel;
 pub mod raw;
+pub mod secure;
 pub mod wait;
 
 pub use cluster::{Cluster, Setup};

@@ -122,6 +122,14 @@ impl Raw {
         }
     }
 
+    /// All that comes until the other side closes the connection, in whichever way.
+    pub fn rest(&mut self) -> String {
+        let mut bytes = Vec::new();
+        // A reset ends it too.
+        let _ = self.reader.read_to_end(&mut bytes);
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
     /// Whether the other side has closed the connection.
     pub fn is_closed(&mut self) -> bool {
         matches!(self.reader.read(&mut [0]), Ok(0))

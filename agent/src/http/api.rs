@@ -155,7 +155,11 @@ async fn answer(
         | Type::GetAgent
         | Type::GetOperations
         | Type::GetResourceProviders => {
-            let snapshot = surface.view(caller).await?;
+            let snapshot = if kind == Type::GetContainers {
+                surface.containers(caller).await?
+            } else {
+                surface.view(caller).await?
+            };
             from_snapshot(surface, &snapshot, kind, &mut response)
         }
         Type::LaunchContainer

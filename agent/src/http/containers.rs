@@ -236,15 +236,18 @@ fn authorize_launch(
     caller: &Caller,
     snapshot: &Snapshot,
     (as_user, under_parent): (Action, Action),
-    plan: &LaunchPlan,
-    parent: &ContainerId,
     wanted: &Wanted,
 ) -> Result<(), Reply> {
-    let around = find(snapshot, parent);
-    let outer = around.map(|(executor, task)| task.map_or(&executor.user, |task| &task.user));
-    let verdict = caller
-        .check(under_parent, outer.map(String::as_str))
-        .and_then(|()| caller.check(as_user, Some(&plan.user)));
+    let parent = wanted.id.parent.as_deref();
+    let outer = parent.and_then(|parent| user_around(snapshot, parent));
+    let own = wanted.command.as_ref();
+    let own = own.and_then(|command| command.user.clone());
+    let verdict = match parent {
+        None => caller.check(Action::LaunchStandaloneContainer, None),
+        Some(_) => caller
+            .check(under_parent, outer.as_deref())
+            .and_then(|()| caller.check(as_user, own.or(outer).as_deref())),
+    };
     let outcome = verdict.as_ref().err().map(ToString::to_string);
     let outcome = outcome.as_deref().unwrap_or("allowed");
     caller.audit(under_parent.key(), &wanted.id.value, outcome);
@@ -266,12 +269,12 @@ pub(super) async fn answer(
         Type::LaunchContainer | Type::LaunchNestedContainer => {
             let wanted = wanted(call).ok_or_else(missing)?;
             let snapshot = surface.snapshot().await?;
-            let (plan, parent) = plan_of(&snapshot, &wanted, false)?;
             let actions = (
                 Action::LaunchNestedContainerAsUser,
                 Action::LaunchNestedContainerUnderParent,
             );
-            authorize_launch(caller, &snapshot, actions, &plan, &parent, &wanted)?;
+            authorize_launch(caller, &snapshot, actions, &wanted)?;
+            let (plan, _) = plan_of(&snapshot, &wanted, false)?;
             let launched = nested.launch(containerizer, plan).await;
             launched.map_err(|error| refuse(&wanted.id, &error))?;
             Ok(None)
@@ -353,12 +356,12 @@ pub(super) async fn session(
         bad("Failed to validate agent::Call: Expecting 'launch_nested_container_session' to be present")
     })?;
     let snapshot = surface.snapshot().await?;
-    let (plan, parent) = plan_of(&snapshot, &wanted, true)?;
     let actions = (
         Action::LaunchNestedContainerSessionAsUser,
         Action::LaunchNestedContainerSessionUnderParent,
     );
-    authorize_launch(caller, &snapshot, actions, &plan, &parent, &wanted)?;
+    authorize_launch(caller, &snapshot, actions, &wanted)?;
+    let (plan, parent) = plan_of(&snapshot, &wanted, true)?;
     let containerizer = containerizer(surface)?.clone();
     let id = plan.container().clone();
     let pieces = surface.nested.session(&containerizer, plan, &parent).await;

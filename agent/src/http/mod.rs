@@ -100,6 +100,12 @@ impl Surface {
         Ok(permission::reduced(snapshot, &caller.approver))
     }
 
+    /// The containers that somebody may see; see [`Surface::snapshot`].
+    pub(crate) async fn containers(&self, caller: &Caller) -> Result<Arc<Snapshot>, Reply> {
+        let snapshot = self.snapshot().await?;
+        Ok(permission::containers_of(snapshot, &caller.approver))
+    }
+
     /// The core as it is, unless the agent is still recovering or already ending.
     pub(crate) async fn snapshot(&self) -> Result<Arc<Snapshot>, Reply> {
         if !self.recovered.load(Ordering::Acquire) {
@@ -237,11 +243,11 @@ async fn answer(
             Ok(Reply::json(&state))
         }
         Route::Statistics => {
-            let snapshot = surface.view(caller).await?;
+            let snapshot = surface.containers(caller).await?;
             Ok(Reply::json(&statistics::statistics(surface, &snapshot)))
         }
         Route::Containers => {
-            let snapshot = surface.view(caller).await?;
+            let snapshot = surface.containers(caller).await?;
             Ok(Reply::json(&statistics::containers(
                 surface, &snapshot, query,
             )))

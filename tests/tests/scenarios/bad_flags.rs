@@ -1,10 +1,9 @@
 //! First mistakes on the command line: each says what was wrong, where, and what would be right.
 
-use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
-use meseta_tests::daemon::binary;
+use meseta_tests::daemon::{binary, refused};
 use meseta_tests::{kernel, unless_root, wait};
 
 use crate::{Scenario, anywhere};
@@ -27,32 +26,6 @@ pub(crate) const ALL: &[Scenario] = &[
     ("values_out_of_range", anywhere, ranges),
     ("a_cgroups_root_that_leads_out", unless_root, cgroups_root),
 ];
-
-/// Runs a daemon that must refuse to start, and gives what it said.
-fn refused(verb: &str, dir: &Path, flags: &[&str]) -> String {
-    let mut child = Command::new(binary())
-        .arg(verb)
-        .arg(format!("--work_dir={}", dir.display()))
-        .args(flags)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("meseta runs");
-    let what = format!("{verb} {flags:?} is refused");
-    let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        wait::eventually(&what, Duration::from_secs(15), || {
-            child.try_wait().expect("wait")
-        })
-    }));
-    let _ = child.kill();
-    let Output { status, stderr, .. } = child.wait_with_output().expect("wait");
-    let said = String::from_utf8_lossy(&stderr).into_owned();
-    assert!(ended.is_ok(), "{what}, but it ran: {said}");
-    assert!(!status.success(), "{what}, but it succeeded");
-    assert!(!said.contains("panicked"), "{said}");
-    said
-}
 
 fn agent(flags: &[&str]) -> String {
     let dir = tempfile::tempdir().expect("a directory");

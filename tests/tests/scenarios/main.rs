@@ -4,6 +4,7 @@
 //! the reason. Run one with `cargo test -p meseta-tests --test scenarios -- NAME` after
 //! `cargo build`, since the daemons are the binary beside the tests.
 
+mod access;
 mod bad_flags;
 mod bad_requests;
 mod bursting;
@@ -74,6 +75,7 @@ fn main() -> ExitCode {
         ("reservations", reservations::ALL),
         ("units", units::ALL),
         ("operators", operators::ALL),
+        ("access", access::ALL),
     ];
     let trials = groups
         .iter()

@@ -3,6 +3,7 @@
 use meseta_access::{Acls, Authorizer};
 use meseta_proto::mesos::v1::task_status::Reason;
 
+use super::groups::{accept_all, executor, group};
 use super::operations::{create, list, reserve, reserved, volume, with_operations};
 use super::*;
 
@@ -180,4 +181,92 @@ fn an_agent_joins_if_it_may_with_the_reservations_that_it_may_bring() {
         }
     }
     assert_eq!(world.core.snapshot().agents.len(), 2);
+}
+
+#[test]
+fn a_group_with_one_task_that_may_not_is_refused_whole() {
+    let mut world = World::new();
+    let acls = r#"{"run_tasks":[
+        {"principals":{"values":["ada"]},"users":{"values":["alice"]}},
+        {"principals":{"type":"ANY"},"users":{"type":"NONE"}}]}"#;
+    let node = world.agent(5051, "cpus:4;mem:1024;disk:1024");
+    world.caller = caller(acls, Some("ada"));
+    let scheduler = world.subscribe(framework("f", &["dev"]));
+    let offer = world.offers(&scheduler).pop().unwrap();
+    let mut root = task(&node, "root", "cpus:1;mem:64");
+    root.command.get_or_insert_default().user = Some("root".to_owned());
+    let tasks = vec![task(&node, "own", "cpus:1;mem:64"), root];
+    let launch = group(executor(&scheduler, "e"), tasks);
+    world.call(&scheduler, accept_all(&offer, vec![launch]));
+    let updates = world.updates(&scheduler);
+    assert_eq!(updates.len(), 2);
+    for update in updates {
+        assert_eq!(update.state(), TaskState::TaskError);
+        assert_eq!(update.reason(), Reason::TaskGroupUnauthorized);
+    }
+    assert!(world.core.snapshot().agents[0].tasks.is_empty());
+    world.check();
+}
+
+#[test]
+fn a_reader_sees_the_tasks_of_the_users_that_he_may() {
+    let mut world = World::new();
+    let node = world.agent(5051, "cpus:4;mem:1024");
+    let scheduler = world.subscribe(framework("f", &["dev"]));
+    let offer = world.offers(&scheduler).pop().unwrap();
+    let mut build = task(&node, "build", "cpus:1;mem:64");
+    build.command.get_or_insert_default().user = Some("build".to_owned());
+    let tasks = vec![task(&node, "own", "cpus:1;mem:64"), build];
+    world.call(&scheduler, accept(&[&offer], tasks));
+    let snapshot = world.core.snapshot();
+    let seen = |acls: &str| -> Vec<String> {
+        let approver = caller(acls, Some("ada")).approver;
+        let seen = crate::visible::reduced(&snapshot, &approver);
+        assert_eq!(
+            seen.agents[0].profile.total,
+            snapshot.agents[0].profile.total
+        );
+        let tasks = seen.agents[0].tasks.values();
+        tasks.map(|task| task.task_id.to_string()).collect()
+    };
+    let only = |list: &str, user: &str| {
+        format!(
+            r#"{{"{list}":[{{"principals":{{"type":"ANY"}},"users":{{"values":["{user}"]}}}},
+                {{"principals":{{"type":"ANY"}},"users":{{"type":"NONE"}}}}]}}"#
+        )
+    };
+    assert_eq!(seen("{}"), ["build", "own"]);
+    assert_eq!(seen(&only("view_tasks", "alice")), ["own"]);
+    assert_eq!(seen(&only("view_tasks", "build")), ["build"]);
+    assert_eq!(seen(&only("view_frameworks", "alice")), ["build", "own"]);
+    let none: Vec<String> = Vec::new();
+    assert_eq!(seen(&only("view_frameworks", "build")), none);
+}
+
+#[test]
+fn an_agent_comes_back_if_it_still_may() {
+    let mut world = World::new();
+    let node = world.agent(5051, "cpus:1;mem:64");
+    let nobody = r#"{"register_agents":[{"principals":{"type":"ANY"},"agents":{"type":"NONE"}}]}"#;
+    let back = |world: &mut World, acls: &str| {
+        let connection = ConnectionId(world.number());
+        world
+            .core
+            .agent_connected(connection, caller(acls, Some("node")));
+        let mut register = node.register.clone();
+        register.agent_info.id = Some(v1::AgentId {
+            value: node.id.clone(),
+        });
+        let report = meseta::Reregister {
+            register,
+            ..meseta::Reregister::default()
+        };
+        world.say_on(connection, agent_frame::Message::Reregister(report));
+        let frames = world.take_frames(connection);
+        let registered =
+            |frame: &master_frame::Message| matches!(frame, master_frame::Message::Registered(_));
+        frames.iter().any(registered)
+    };
+    assert!(!back(&mut world, nobody));
+    assert!(back(&mut world, "{}"));
 }

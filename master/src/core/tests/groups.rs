@@ -11,7 +11,7 @@ fn begin() -> (World, Node, Scheduler, v1::Offer) {
     (world, node, scheduler, offer)
 }
 
-fn executor(scheduler: &Scheduler, id: &str) -> v1::ExecutorInfo {
+pub(super) fn executor(scheduler: &Scheduler, id: &str) -> v1::ExecutorInfo {
     v1::ExecutorInfo {
         executor_id: v1::ExecutorId {
             value: id.to_owned(),
@@ -25,7 +25,7 @@ fn executor(scheduler: &Scheduler, id: &str) -> v1::ExecutorInfo {
     }
 }
 
-fn group(executor: v1::ExecutorInfo, tasks: Vec<v1::TaskInfo>) -> v1::offer::Operation {
+pub(super) fn group(executor: v1::ExecutorInfo, tasks: Vec<v1::TaskInfo>) -> v1::offer::Operation {
     v1::offer::Operation {
         r#type: Some(v1::offer::operation::Type::LaunchGroup.into()),
         launch_group: Some(v1::offer::operation::LaunchGroup {
@@ -36,7 +36,7 @@ fn group(executor: v1::ExecutorInfo, tasks: Vec<v1::TaskInfo>) -> v1::offer::Ope
     }
 }
 
-fn accept_all(offer: &v1::Offer, operations: Vec<v1::offer::Operation>) -> Action {
+pub(super) fn accept_all(offer: &v1::Offer, operations: Vec<v1::offer::Operation>) -> Action {
     Action::Accept(call::Accept {
         offer_ids: vec![offer.id.clone()],
         operations,

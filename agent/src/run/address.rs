@@ -1,0 +1,42 @@
+//! Where the agent listens, and how it is called.
+
+use std::net::SocketAddr;
+
+use tokio::net::TcpListener;
+
+use super::RunError;
+use crate::flags::Flags;
+
+/// Listens there.
+pub(super) async fn bind(address: SocketAddr) -> Result<TcpListener, RunError> {
+    let listener = TcpListener::bind(address).await;
+    listener.map_err(|source| RunError::Listen { address, source })
+}
+
+/// Where a listener is, which was perhaps given a free port.
+pub(super) fn local_address(
+    listener: &TcpListener,
+    address: SocketAddr,
+) -> Result<SocketAddr, RunError> {
+    let local = listener.local_addr();
+    local.map_err(|source| RunError::Listen { address, source })
+}
+
+/// What the master and tasks are told.
+pub(super) fn advertised(flags: &Flags, address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(
+        flags.advertise_ip.unwrap_or(address.ip()),
+        flags.advertise_port.unwrap_or(address.port()),
+    )
+}
+
+/// The name that an agent has without being given one.
+pub(super) fn hostname(told: SocketAddr) -> String {
+    if told.ip().is_loopback() {
+        return told.ip().to_string();
+    }
+    let name = rustix::system::uname();
+    name.nodename()
+        .to_str()
+        .map_or_else(|_| told.ip().to_string(), str::to_owned)
+}

@@ -1,0 +1,128 @@
+//! What operators ask of the core, each only if he may: all that changes something comes through here.
+//!
+//! Invariant: a refusal is answered before the core hears of the request, and every change, done or
+//! refused, is one line of the audit log.
+
+use std::sync::Arc;
+
+use meseta_access::{Action as Permission, Forbidden};
+use meseta_allocator::Explanation;
+use meseta_proto::mesos::v1::offer::Operation;
+use meseta_proto::transport::door::Caller;
+use tokio::sync::oneshot;
+
+use super::{Closed, Command, Handle};
+use crate::core::{Answer, Question, Request, Snapshot};
+use crate::{permission, visible};
+
+impl Handle {
+    /// An operator's request, if he may make it; answered when it is durable.
+    pub(crate) async fn administer(
+        &self,
+        caller: &Caller,
+        request: Request,
+    ) -> Result<Answer, Closed> {
+        let (name, object) = permission::name(&request);
+        if let Err(forbidden) = permission::request(caller, &request) {
+            return Ok(refused(caller, name, &object, &forbidden));
+        }
+        let (answer, answered) = oneshot::channel();
+        let request = Box::new(request);
+        self.send(Command::Administer { request, answer }).await?;
+        let answer = answered.await.map_err(|_| Closed)?;
+        caller.audit(name, &object, answer.outcome());
+        Ok(answer)
+    }
+
+    /// Ends a framework, if the caller may end those of its principal.
+    pub(crate) async fn teardown(
+        &self,
+        caller: &Caller,
+        framework_id: String,
+    ) -> Result<Answer, Closed> {
+        if !caller.approver.allows_everything() {
+            let snapshot = self.snapshot().await?;
+            let mut frameworks = snapshot.frameworks.iter();
+            let found = frameworks.find(|framework| framework.id.as_str() == framework_id);
+            let principal = found.and_then(|framework| framework.info.principal.clone());
+            // Who may end nobody's learns nothing of which there are.
+            let principal = Some(principal.unwrap_or_default());
+            if let Err(forbidden) =
+                caller.check(Permission::TeardownFramework, principal.as_deref())
+            {
+                return Ok(refused(caller, "TEARDOWN", &framework_id, &forbidden));
+            }
+        }
+        let (answer, answered) = oneshot::channel();
+        self.send(Command::Teardown {
+            framework_id: framework_id.clone(),
+            answer,
+        })
+        .await?;
+        let answer = answered.await.map_err(|_| Closed)?;
+        caller.audit("TEARDOWN", &framework_id, answer.outcome());
+        Ok(answer)
+    }
+
+    /// Reserves and so on, if the caller may do that to all of the resources.
+    pub(crate) async fn operate(
+        &self,
+        caller: &Caller,
+        agent_id: String,
+        operation: Operation,
+    ) -> Result<Answer, Closed> {
+        let name = permission::operation_name(&operation);
+        let object = agent_id.clone();
+        if let Err(forbidden) = permission::operation(caller, &operation) {
+            return Ok(refused(caller, name, &object, &forbidden));
+        }
+        let principal = caller.owned_principal();
+        let (answer, answered) = oneshot::channel();
+        self.send(Command::Operate {
+            agent_id,
+            operation: Box::new(operation),
+            principal,
+            answer,
+        })
+        .await?;
+        let answer = answered.await.map_err(|_| Closed)?;
+        caller.audit(name, &object, answer.outcome());
+        Ok(answer)
+    }
+
+    /// Why somebody whom the caller may see got no offer.
+    pub(crate) async fn explain(
+        &self,
+        caller: &Caller,
+        question: Question,
+    ) -> Result<Result<Vec<Explanation>, String>, Closed> {
+        let (answer, answered) = oneshot::channel();
+        self.send(Command::Explain { question, answer }).await?;
+        let answer = answered.await.map_err(|_| Closed)?;
+        if caller.approver.allows_everything() {
+            return Ok(answer);
+        }
+        let seen = self.view(caller).await?;
+        Ok(answer.map(|mut explanations| {
+            explanations.retain(|one| {
+                let mut frameworks = seen.frameworks.iter();
+                frameworks.any(|framework| framework.id == one.framework)
+                    && seen.shows_role(&one.role)
+            });
+            explanations
+        }))
+    }
+
+    /// The state as far as the caller may see it.
+    pub(crate) async fn view(&self, caller: &Caller) -> Result<Arc<Snapshot>, Closed> {
+        let snapshot = self.snapshot().await?;
+        visible::to(snapshot, &caller.approver).await
+    }
+}
+
+/// What somebody hears who may not do what he wants.
+fn refused(caller: &Caller, name: &str, object: &str, forbidden: &Forbidden) -> Answer {
+    let text = forbidden.to_string();
+    caller.audit(name, object, &text);
+    Answer::Forbidden(text)
+}

@@ -1,0 +1,85 @@
+//! What idle connections cost: `cargo run --release -p meseta-tests --example idle -- [COUNT]`.
+//!
+//! Opens that many connections to a master (10,000 unless said), makes one request on each and keeps it
+//! open; prints what each costs in memory and how long other requests take meanwhile.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use meseta_tests::daemon::Daemon;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+/// Requests that are timed.
+const REQUESTS: usize = 2_000;
+
+fn main() {
+    let count = std::env::args().nth(1);
+    let count: usize = count.map_or(10_000, |text| text.parse().expect("a number"));
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).expect("room for connections");
+    let dir = tempfile::tempdir().expect("a directory");
+    let master = Daemon::start("master", dir.path(), &["--port=0".to_owned()]);
+    let mut probe = connect(master.address());
+    request(&mut probe);
+    let (before, _) = measure(&master, &mut probe);
+    let idle: Vec<TcpStream> = (0..count)
+        .map(|_| {
+            let mut stream = connect(master.address());
+            request(&mut stream);
+            stream
+        })
+        .collect();
+    let (after, times) = measure(&master, &mut probe);
+    let place = |share: usize| times[(times.len() * share / 1_000).min(times.len() - 1)];
+    println!(
+        "connections {}  rss before {before} KiB  after {after} KiB  each {:.1} KiB",
+        idle.len(),
+        (after - before) / f64::from(u32::try_from(count).expect("a count"))
+    );
+    println!(
+        "GET /version meanwhile: p50 {:?}  p99 {:?}  max {:?}",
+        place(500),
+        place(990),
+        place(1_000)
+    );
+}
+
+fn connect(address: &str) -> TcpStream {
+    let stream = TcpStream::connect(address).expect("connected");
+    stream.set_nodelay(true).expect("no delay");
+    let limit = Some(Duration::from_secs(30));
+    stream.set_read_timeout(limit).expect("a timeout");
+    stream
+}
+
+/// A request and its whole answer, which is small.
+fn request(stream: &mut TcpStream) {
+    let text = b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n";
+    stream.write_all(text).expect("sent");
+    let mut answer = Vec::new();
+    let mut piece = [0; 1_024];
+    while !answer.ends_with(b"}") {
+        let count = stream.read(&mut piece).expect("an answer");
+        assert!(count > 0, "the connection was closed");
+        answer.extend_from_slice(&piece[..count]);
+    }
+}
+
+/// The master's memory in KiB, and the times of requests in order.
+fn measure(master: &Daemon, probe: &mut TcpStream) -> (f64, Vec<Duration>) {
+    let mut times: Vec<Duration> = (0..REQUESTS)
+        .map(|_| {
+            let begin = Instant::now();
+            request(probe);
+            begin.elapsed()
+        })
+        .collect();
+    times.sort();
+    let status = std::fs::read_to_string(format!("/proc/{}/status", master.pid()));
+    let status = status.expect("a status");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|line| line.trim().split(' ').next());
+    let kib = kib.and_then(|text| text.parse().ok());
+    (kib.expect("VmRSS"), times)
+}

@@ -1,0 +1,121 @@
+//! Certificates, credentials and ACLs for a cluster that is shut, and a client that can come in.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use meseta_access::{SecretHash, basic};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use ureq::tls::{Certificate, RootCerts, TlsConfig};
+
+use crate::http::{Answer, answer};
+
+/// No answer takes longer.
+const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// An authority, with the folder that it writes to.
+#[derive(Debug)]
+pub struct Authority {
+    dir: PathBuf,
+    issuer: Issuer<'static, KeyPair>,
+    pem: String,
+}
+
+/// A certificate and its key.
+#[derive(Debug, Clone)]
+pub struct Pair {
+    pub certificate: PathBuf,
+    pub key: PathBuf,
+}
+
+impl Pair {
+    /// The flags of a daemon that serves it.
+    pub fn flags(&self) -> [String; 2] {
+        [
+            format!("--ssl_cert_file={}", self.certificate.display()),
+            format!("--ssl_key_file={}", self.key.display()),
+        ]
+    }
+}
+
+impl Authority {
+    pub fn new(dir: &Path) -> Self {
+        let key = KeyPair::generate().expect("a key");
+        let mut params = CertificateParams::new(Vec::new()).expect("parameters");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let pem = params.self_signed(&key).expect("a certificate").pem();
+        std::fs::create_dir_all(dir).expect("a folder");
+        std::fs::write(dir.join("ca.pem"), &pem).expect("a file");
+        Self {
+            dir: dir.to_owned(),
+            issuer: Issuer::new(params, key),
+            pem,
+        }
+    }
+
+    /// The file with the authority's own certificate.
+    pub fn file(&self) -> PathBuf {
+        self.dir.join("ca.pem")
+    }
+
+    /// Signs a certificate for these hosts.
+    pub fn sign(&self, name: &str, hosts: &[&str]) -> Pair {
+        let key = KeyPair::generate().expect("a key");
+        let hosts: Vec<String> = hosts.iter().map(|host| (*host).to_owned()).collect();
+        let params = CertificateParams::new(hosts).expect("names of hosts");
+        let signed = params.signed_by(&key, &self.issuer).expect("a signature");
+        let pair = Pair {
+            certificate: self.dir.join(format!("{name}.pem")),
+            key: self.dir.join(format!("{name}.key")),
+        };
+        std::fs::write(&pair.certificate, signed.pem()).expect("a file");
+        write_private(&pair.key, &key.serialize_pem());
+        pair
+    }
+
+    /// GET or POST as somebody, over TLS.
+    pub fn ask(
+        &self,
+        method: &str,
+        url: &str,
+        who: Option<(&str, &str)>,
+        body: &str,
+    ) -> Result<Answer, ureq::Error> {
+        let root = Certificate::from_pem(self.pem.as_bytes())?;
+        let tls = TlsConfig::builder()
+            .root_certs(RootCerts::new_with_certs(&[root]))
+            .build();
+        let config = ureq::Agent::config_builder()
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .timeout_global(Some(TIMEOUT))
+            .tls_config(tls)
+            .build();
+        let agent: ureq::Agent = config.into();
+        let mut request = ureq::http::Request::builder()
+            .method(method)
+            .uri(url)
+            .header("content-type", "application/json");
+        if let Some((principal, secret)) = who {
+            request = request.header("authorization", basic::header(principal, secret.as_bytes()));
+        }
+        let request = request.body(body.to_owned()).map_err(ureq::Error::from)?;
+        answer(agent.run(request)?)
+    }
+}
+
+/// A file that nobody but its owner may read.
+pub fn write_private(path: &Path, text: &str) {
+    std::fs::write(path, text).expect("a file");
+    let mode = std::fs::Permissions::from_mode(0o600);
+    std::fs::set_permissions(path, mode).expect("a mode");
+}
+
+/// A file of credentials with these principals and their secrets.
+pub fn credentials(path: &Path, people: &[(&str, &str)]) {
+    let lines = people.iter().map(|(principal, secret)| {
+        let hash = SecretHash::of(secret.as_bytes(), [9; 16]).expect("a hash");
+        format!("{principal} {hash}\n")
+    });
+    write_private(path, &lines.collect::<String>());
+}

@@ -1,0 +1,482 @@
+//! A cluster that is shut: who comes in, who does not, and what is said to whom.
+
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use meseta_tests::daemon::{Daemon, binary, refused};
+use meseta_tests::raw::Raw;
+use meseta_tests::secure::{Authority, credentials, write_private};
+use meseta_tests::wait::eventually;
+use meseta_tests::{http, kernel};
+use tempfile::TempDir;
+
+use crate::{Scenario, anywhere};
+
+pub(crate) const ALL: &[Scenario] = &[
+    ("the_matrix_of_starting", anywhere, starting),
+    ("a_shut_cluster_runs_a_task_for_who_may", anywhere, shut),
+    (
+        "credentials_that_are_open_or_plain_are_refused",
+        anywhere,
+        careless,
+    ),
+    (
+        "requests_that_say_two_things_are_refused",
+        anywhere,
+        smuggled,
+    ),
+    ("slow_headers_and_silence_hold_up_nobody", anywhere, slow),
+];
+
+/// Secrets that must turn up nowhere.
+const ADMIN: (&str, &str) = ("admin", "CANARY-admin-5f1c");
+const READER: (&str, &str) = ("reader", "CANARY-reader-77aa");
+const NODE: (&str, &str) = ("node", "CANARY-node-90be");
+
+/// {loopback, elsewhere} × {authentication} × {TLS} × {`--insecure`}, with the real daemons.
+fn starting() {
+    let dir = TempDir::new().expect("a directory");
+    let authority = Authority::new(&dir.path().join("certificates"));
+    let pair = authority.sign("served", &["127.0.0.1"]);
+    let people = dir.path().join("people");
+    credentials(&people, &[ADMIN]);
+    let mut number = 0;
+    for verb in ["master", "agent"] {
+        for row in 0..16_u8 {
+            let [elsewhere, known, encrypted, insecure] = [8, 4, 2, 1].map(|bit| row & bit != 0);
+            let mut flags = vec!["--port=0".to_owned()];
+            if verb == "agent" {
+                flags.push("--master=127.0.0.1:1".to_owned());
+            }
+            let address = if elsewhere { "0.0.0.0" } else { "127.0.0.1" };
+            flags.push(format!("--ip={address}"));
+            if known {
+                flags.push(format!("--credentials={}", people.display()));
+            }
+            if encrypted {
+                flags.extend(pair.flags());
+            }
+            if insecure {
+                flags.push("--insecure".to_owned());
+            }
+            number += 1;
+            let work_dir = dir.path().join(format!("d{number}"));
+            let starts = !elsewhere || insecure || (known && encrypted);
+            if !starts {
+                let texts: Vec<_> = flags.iter().map(String::as_str).collect();
+                let said = refused(verb, &work_dir, &texts);
+                for (word, is_said) in [
+                    ("--insecure", true),
+                    ("--credentials", !known),
+                    ("--ssl_cert_file", !encrypted),
+                ] {
+                    assert_eq!(said.contains(word), is_said, "{verb} {flags:?}: {said}");
+                }
+                continue;
+            }
+            // An agent that starts makes cgroups; the rule is the same code, so the shut one will do.
+            if verb == "agent" && !(elsewhere && !insecure) {
+                continue;
+            }
+            flags.extend(agent_room(verb, &work_dir));
+            let mut daemon = Daemon::start(verb, &work_dir, &flags);
+            let scheme = if encrypted { "https://" } else { "http://" };
+            assert!(daemon.url.starts_with(scheme), "{}", daemon.url);
+            daemon.end(Duration::from_secs(10));
+        }
+    }
+    kernel::remove_groups(ROOT);
+}
+
+const ROOT: &str = "meseta-test-access";
+
+/// What an agent of a test needs to leave nothing behind.
+fn agent_room(verb: &str, work_dir: &Path) -> Vec<String> {
+    if verb == "master" {
+        return Vec::new();
+    }
+    vec![
+        format!("--runtime_dir={}", work_dir.join("run").display()),
+        format!("--cgroups_root={ROOT}"),
+        "--shutdown_tasks_on_exit".to_owned(),
+        "--resources=cpus:2;mem:512;disk:512;ports:[31000-31009]".to_owned(),
+    ]
+}
+
+/// All of it as an operator would set it up.
+struct Shut {
+    dir: TempDir,
+    authority: Authority,
+    master: Daemon,
+    agents: Vec<Daemon>,
+}
+
+impl Drop for Shut {
+    fn drop(&mut self) {
+        for agent in &mut self.agents {
+            agent.end(Duration::from_secs(10));
+        }
+        kernel::remove_groups(ROOT);
+    }
+}
+
+/// `admin` may do everything, `node` join, `reader` look.
+const ACLS: &str = r#"{
+    "register_agents": [{"principals": {"values": ["node"]}, "agents": {"type": "ANY"}}],
+    "register_frameworks": [{"principals": {"values": ["admin"]}, "roles": {"type": "ANY"}}],
+    "run_tasks": [{"principals": {"values": ["admin"]}, "users": {"type": "ANY"}}],
+    "view_frameworks": [{"principals": {"values": ["admin", "reader"]}, "users": {"type": "ANY"}}],
+    "view_tasks": [{"principals": {"values": ["admin", "reader"]}, "users": {"type": "ANY"}}],
+    "view_executors": [{"principals": {"values": ["admin"]}, "users": {"type": "ANY"}}],
+    "view_roles": [{"principals": {"values": ["admin", "reader"]}, "roles": {"type": "ANY"}}],
+    "view_flags": [{"principals": {"values": ["admin"]}, "flags": {"type": "ANY"}}],
+    "get_endpoints": [{"principals": {"values": ["admin"]}, "paths": {"type": "ANY"}}],
+    "access_sandboxes": [{"principals": {"values": ["admin"]}, "users": {"type": "ANY"}}],
+    "update_weights": [{"principals": {"values": ["admin"]}, "roles": {"type": "ANY"}}]
+}"#;
+
+fn text(path: &Path) -> String {
+    path.display().to_string()
+}
+
+impl Shut {
+    fn start() -> Self {
+        let dir = TempDir::new().expect("a directory");
+        let authority = Authority::new(&dir.path().join("certificates"));
+        let people = dir.path().join("people");
+        credentials(&people, &[ADMIN, READER, NODE]);
+        write_private(
+            &dir.path().join("node"),
+            &format!("{} {}\n", NODE.0, NODE.1),
+        );
+        write_private(&dir.path().join("admin"), &format!("{}\n", ADMIN.1));
+        let acls = dir.path().join("acls.json");
+        std::fs::write(&acls, ACLS).expect("a file");
+        let mut flags = vec![
+            "--ip=0.0.0.0".to_owned(),
+            "--advertise_ip=127.0.0.1".to_owned(),
+            "--port=0".to_owned(),
+            format!("--credentials=file://{}", text(&people)),
+            format!("--acls=file://{}", text(&acls)),
+            format!("--ssl_ca_file={}", text(&authority.file())),
+        ];
+        flags.extend(authority.sign("master", &["127.0.0.1"]).flags());
+        let master = Daemon::start("master", &dir.path().join("master"), &flags);
+        Self {
+            dir,
+            authority,
+            master,
+            agents: Vec::new(),
+        }
+    }
+
+    /// An agent that says it is on `host`, with a certificate for `certified`.
+    fn agent(&self, name: &str, host: &str, certified: &str, named: bool) -> Daemon {
+        let work_dir = self.dir.path().join(name);
+        let mut flags = vec![
+            "--ip=0.0.0.0".to_owned(),
+            "--advertise_ip=127.0.0.1".to_owned(),
+            "--port=0".to_owned(),
+            format!("--hostname={host}"),
+            format!("--master={}", self.master.address()),
+            format!(
+                "--http_credentials={}",
+                text(&self.dir.path().join("people"))
+            ),
+            format!("--acls=file://{}", text(&self.dir.path().join("acls.json"))),
+            format!("--ssl_ca_file={}", text(&self.authority.file())),
+            "--registration_backoff_factor=10ms".to_owned(),
+        ];
+        if named {
+            flags.push(format!(
+                "--credential={}",
+                text(&self.dir.path().join("node"))
+            ));
+        }
+        let pair = self.authority.sign(name, &[certified, "127.0.0.1"]);
+        flags.extend(pair.flags());
+        flags.extend(agent_room("agent", &work_dir));
+        Daemon::start("agent", &work_dir, &flags)
+    }
+
+    fn status(&self, method: &str, path: &str, who: Option<(&str, &str)>, body: &str) -> u16 {
+        let url = format!("https://{}{path}", self.master.address());
+        let answer = self.authority.ask(method, &url, who, body);
+        answer
+            .unwrap_or_else(|e| panic!("{method} {url}: {e}"))
+            .status
+    }
+
+    fn meseta(&self, verb: &str, args: &[&str]) -> Output {
+        Command::new(binary())
+            .arg(verb)
+            .arg(format!("--master={}", self.master.address()))
+            .arg(format!("--principal={}", ADMIN.0))
+            .arg(format!(
+                "--secret-file={}",
+                text(&self.dir.path().join("admin"))
+            ))
+            .arg(format!("--ca={}", text(&self.authority.file())))
+            .args(args)
+            .output()
+            .expect("meseta runs")
+    }
+}
+
+fn shut() {
+    let mut cluster = Shut::start();
+    // Nobody, a guess, a reader, the administrator.
+    let guess = Some((ADMIN.0, "guess"));
+    let weights = r#"[{"role":"ads","weight":2}]"#;
+    for (method, path, who, body, expected) in [
+        ("GET", "/health", None, "", 200),
+        ("GET", "/state", None, "", 401),
+        ("GET", "/state", guess, "", 401),
+        ("GET", "/state", Some(READER), "", 200),
+        ("GET", "/flags", Some(READER), "", 403),
+        ("GET", "/flags", Some(ADMIN), "", 200),
+        ("GET", "/metrics", Some(READER), "", 403),
+        ("PUT", "/weights", Some(READER), weights, 403),
+        ("PUT", "/weights", Some(ADMIN), weights, 200),
+        (
+            "POST",
+            "/quota",
+            Some(ADMIN),
+            r#"{"role":"ads","guarantee":[]}"#,
+            403,
+        ),
+    ] {
+        let status = cluster.status(method, path, who, body);
+        assert_eq!(status, expected, "{method} {path} by {who:?}");
+    }
+    // In the clear, even from this machine, nothing is told.
+    let clear = http::get(&format!("http://{}/state", cluster.master.address()));
+    assert_eq!(clear.status, 403, "{}", clear.text());
+    assert!(clear.text().contains("https://"), "{}", clear.text());
+
+    // Another node's certificate, and none of the right principal.
+    let thief = cluster.agent("thief", "node1.example", "node2.example", true);
+    eventually("the thief is refused", Duration::from_secs(30), || {
+        let said = cluster.master.log_text();
+        said.contains("certificate is not one for 'node1.example'")
+            .then_some(())
+    });
+    cluster.agents.push(thief);
+    let nameless = cluster.agent("nameless", "node3.example", "node3.example", false);
+    eventually(
+        "the nameless one is refused",
+        Duration::from_secs(30),
+        || {
+            let said = cluster.master.log_text();
+            let refused = "Principal 'node3.example' is not authorized for 'register_agents'";
+            said.contains(refused).then_some(())
+        },
+    );
+    cluster.agents.push(nameless);
+    let honest = cluster.agent("honest", "node1.example", "node1.example", true);
+    let agent_port = honest
+        .address()
+        .rsplit(':')
+        .next()
+        .expect("a port")
+        .to_owned();
+    cluster.agents.push(honest);
+
+    // The verbs come in, and a task runs through all of it.
+    let output = cluster.meseta(
+        "execute",
+        &[
+            "--command=echo through; echo CANARY-not",
+            "--resources=cpus:0.1;mem:32",
+            "--timeout=60secs",
+        ],
+    );
+    let said = String::from_utf8_lossy(&output.stdout);
+    let complained = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success() && said.contains("through"),
+        "{said}{complained}"
+    );
+    let agents = cluster.meseta("agents", &[]);
+    let agents = String::from_utf8_lossy(&agents.stdout).into_owned();
+    assert!(
+        agents.contains("node1.example") && !agents.contains("node3"),
+        "{agents}"
+    );
+    let nobody = Command::new(binary())
+        .args([
+            "agents",
+            &format!("--master=https://{}", cluster.master.address()),
+        ])
+        .arg(format!("--ca={}", text(&cluster.authority.file())))
+        .output()
+        .expect("meseta runs");
+    let told = String::from_utf8_lossy(&nobody.stderr).into_owned();
+    assert!(
+        !nobody.status.success() && told.contains("--principal"),
+        "{told}"
+    );
+
+    // Executors speak in the clear, from this machine; the rest of the agent does not.
+    let executor = http::post_json(
+        &format!("http://127.0.0.1:{agent_port}/api/v1/executor"),
+        &serde_json::json!({
+            "type": "SUBSCRIBE", "framework_id": {"value": "f"}, "executor_id": {"value": "e"},
+            "subscribe": {},
+        }),
+    );
+    assert_eq!(executor.status, 400, "{}", executor.text());
+    let clear = http::get(&format!("http://127.0.0.1:{agent_port}/state"));
+    assert_eq!(clear.status, 403, "{}", clear.text());
+
+    no_secret_is_told(&cluster, &agent_port);
+    let audit = cluster.master.log_text();
+    for (who, call, result) in [
+        ("admin", "UPDATE_WEIGHTS", "done"),
+        ("reader", "UPDATE_WEIGHTS", "403 Forbidden"),
+        ("node", "REGISTER_AGENT", "authorized"),
+        ("admin", "SUBSCRIBE", ""),
+    ] {
+        let is_it = |line: &&str| {
+            line.contains(" audit: ")
+                && line.contains(&format!("principal=\"{who}\""))
+                && line.contains(call)
+                && line.contains(result)
+        };
+        assert!(
+            audit.lines().any(|line| is_it(&line)),
+            "{who} {call} {result}: {audit}"
+        );
+    }
+}
+
+/// Secrets are in no log, on no page, and no dump is written.
+fn no_secret_is_told(cluster: &Shut, agent_port: &str) {
+    for daemon in cluster.agents.iter().chain([&cluster.master]) {
+        let limits = std::fs::read_to_string(format!("/proc/{}/limits", daemon.pid()));
+        let limits = limits.expect("limits");
+        let core = limits
+            .lines()
+            .find(|line| line.starts_with("Max core file size"));
+        let soft = core.and_then(|line| line.split_whitespace().nth(4));
+        assert_eq!(soft, Some("0"), "{limits}");
+    }
+    let agent = format!("https://127.0.0.1:{agent_port}");
+    let master = format!("https://{}", cluster.master.address());
+    let mut pages = vec![cluster.master.log_text()];
+    pages.extend(cluster.agents.iter().map(Daemon::log_text));
+    for base in [&master, &agent] {
+        for path in ["/state", "/flags", "/metrics", "/metrics/snapshot"] {
+            let url = format!("{base}{path}");
+            let answer = cluster.authority.ask("GET", &url, Some(ADMIN), "");
+            let answer = answer.unwrap_or_else(|e| panic!("{url}: {e}"));
+            assert_eq!(answer.status, 200, "{url}: {}", answer.text());
+            pages.push(answer.text());
+        }
+    }
+    for page in pages {
+        for (_, secret) in [ADMIN, READER, NODE] {
+            assert!(!page.contains(secret), "{secret} is told: {page}");
+        }
+        assert!(!page.contains("$argon2id$"), "a hash is told: {page}");
+        assert!(!page.contains("Basic Y"), "a header is told: {page}");
+    }
+}
+
+fn careless() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = TempDir::new().expect("a directory");
+    let work_dir = dir.path().join("master");
+    let open = dir.path().join("open");
+    credentials(&open, &[ADMIN]);
+    std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o604)).expect("a mode");
+    let plain = dir.path().join("plain");
+    write_private(
+        &plain,
+        &format!(
+            r#"{{"credentials":[{{"principal":"a","secret":"{}"}}]}}"#,
+            ADMIN.1
+        ),
+    );
+    for (path, word) in [(&open, "chmod 600"), (&plain, "meseta credential")] {
+        let said = refused(
+            "master",
+            &work_dir,
+            &["--port=0", &format!("--credentials={}", text(path))],
+        );
+        assert!(said.contains(word) && !said.contains("CANARY"), "{said}");
+    }
+    // What the message says does what it says.
+    let made = Command::new(binary())
+        .args(["credential", "--principal=ada"])
+        .arg(format!("--secret-file={}", text(&plain)))
+        .output()
+        .expect("meseta runs");
+    let line = String::from_utf8_lossy(&made.stdout).into_owned();
+    assert!(
+        line.starts_with("ada $argon2id$") && !line.contains("CANARY"),
+        "{line}"
+    );
+    let people = dir.path().join("people");
+    write_private(&people, &line);
+    let flags = [
+        "--port=0".to_owned(),
+        format!("--credentials={}", text(&people)),
+        "--authenticate_http_readonly".to_owned(),
+    ];
+    let master = Daemon::start("master", &work_dir, &flags);
+    assert_eq!(http::get(&format!("{}/state", master.url)).status, 401);
+}
+
+/// What two readers could understand as different requests is none.
+fn smuggled() {
+    let dir = TempDir::new().expect("a directory");
+    let master = Daemon::start("master", dir.path(), &["--port=0".to_owned()]);
+    for head in [
+        "Content-Length: 5\r\nContent-Length: 6",
+        "Content-Length: +5",
+        "Content-Length: 5, 6",
+        "Transfer-Encoding: chunked, identity",
+        "Transfer-Encoding: xchunked",
+        "Transfer-Encoding : chunked",
+        "Content-Length: 5\r\n folded",
+    ] {
+        let mut raw = Raw::connect(master.address());
+        let body = "0\r\n\r\nGET /state HTTP/1.1\r\nHost: x\r\n\r\n";
+        raw.send(format!("POST /api/v1 HTTP/1.1\r\nHost: x\r\n{head}\r\n\r\n{body}").as_bytes());
+        let answer = raw.rest();
+        assert!(answer.starts_with("HTTP/1.1 400"), "{head}: {answer}");
+        assert_eq!(answer.matches("HTTP/1.1").count(), 1, "{head}: {answer}");
+    }
+    // A chunk that is none ends the connection, and what follows it is not another request.
+    let mut raw = Raw::connect(master.address());
+    raw.send(
+        b"POST /api/v1 HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n\
+          Transfer-Encoding: chunked\r\n\r\n-1\r\n{}\r\nGET /state HTTP/1.1\r\nHost: x\r\n\r\n",
+    );
+    let answer = raw.rest();
+    assert!(!answer.contains("200 OK"), "{answer}");
+    master.page("/health");
+}
+
+/// Connections that begin a header and never end it are closed, and others are served meanwhile.
+fn slow() {
+    let dir = TempDir::new().expect("a directory");
+    let master = Daemon::start("master", dir.path(), &["--port=0".to_owned()]);
+    let mut silent: Vec<Raw> = (0..200)
+        .map(|number| {
+            let mut raw = Raw::connect(master.address());
+            if number % 2 == 0 {
+                raw.send(b"GET /state HTTP/1.1\r\nHos");
+            }
+            raw
+        })
+        .collect();
+    master.page("/state");
+    for raw in &mut silent {
+        let left = raw.rest();
+        assert!(!left.contains("200 OK"), "{left}");
+    }
+    master.page("/health");
+}
