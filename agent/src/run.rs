@@ -91,8 +91,7 @@ pub async fn run(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         env.flags_view,
         told,
         start,
-        &http_shutdown,
-        door,
+        (&http_shutdown, door),
     )?;
     if let Some(certificate) = &certificate {
         let watch = certificate
@@ -171,8 +170,7 @@ fn surface(
     flags_view: BTreeMap<String, String>,
     told: SocketAddr,
     start: Instant,
-    shutdown: &CancellationToken,
-    door: Door,
+    (shutdown, door): (&CancellationToken, Door),
 ) -> Result<Arc<Surface>, RunError> {
     Ok(Arc::new(Surface {
         core,

@@ -66,7 +66,6 @@ pub(crate) async fn router(site: &Arc<Site>) -> Router {
 }
 
 /// Who makes a call: the door has said so.
-#[expect(clippy::result_large_err, reason = "what tonic wants to be told")]
 fn caller<T>(request: &tonic::Request<T>) -> Result<Caller, Status> {
     let caller = request.extensions().get::<Caller>().cloned();
     caller.ok_or_else(|| Status::internal("this method has no door"))

@@ -1,17 +1,23 @@
 //! What idle connections cost: `cargo run --release -p meseta-tests --example idle -- [COUNT]`.
 //!
 //! Opens that many connections to a master (10,000 unless said), makes one request on each and keeps it
-//! open; prints what each costs in memory and how long other requests take meanwhile.
+//! open; prints what each costs in memory and how long other requests take meanwhile. Then a tenth as many
+//! subscribe to events and never read one, while frameworks come and go.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use meseta_tests::daemon::Daemon;
+use meseta_tests::framework::framework_info;
+use meseta_tests::{Encoding, Framework};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 /// Requests that are timed.
 const REQUESTS: usize = 2_000;
+/// Frameworks that come and go, and how long their names are, so that events are worth keeping out of memory.
+const FRAMEWORKS: usize = 300;
+const NAME_BYTES: usize = 4_096;
 
 fn main() {
     let count = std::env::args().nth(1);
@@ -31,18 +37,54 @@ fn main() {
         })
         .collect();
     let (after, times) = measure(&master, &mut probe);
-    let place = |share: usize| times[(times.len() * share / 1_000).min(times.len() - 1)];
     println!(
         "connections {}  rss before {before} KiB  after {after} KiB  each {:.1} KiB",
         idle.len(),
         (after - before) / f64::from(u32::try_from(count).expect("a count"))
     );
+    report("with idle connections", &times);
+    drop(idle);
+    stalled(&master, &mut probe, count / 10);
+}
+
+fn report(what: &str, times: &[Duration]) {
+    let place = |share: usize| times[(times.len() * share / 1_000).min(times.len() - 1)];
     println!(
-        "GET /version meanwhile: p50 {:?}  p99 {:?}  max {:?}",
+        "GET /version {what}: p50 {:?}  p99 {:?}  max {:?}",
         place(500),
         place(990),
         place(1_000)
     );
+}
+
+/// Subscribers that never read what they are told.
+fn stalled(master: &Daemon, probe: &mut TcpStream, count: usize) {
+    let body = r#"{"type":"SUBSCRIBE"}"#;
+    let text = format!(
+        "POST /api/v1 HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n\
+         Content-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let (before, _) = measure(master, probe);
+    let streams: Vec<TcpStream> = (0..count)
+        .map(|_| {
+            let mut stream = connect(master.address());
+            stream.write_all(text.as_bytes()).expect("sent");
+            stream
+        })
+        .collect();
+    let url = format!("{}/api/v1/scheduler", master.url);
+    for number in 0..FRAMEWORKS {
+        let mut info = framework_info("dev");
+        info["name"] = format!("{number}-{}", "x".repeat(NAME_BYTES)).into();
+        drop(Framework::subscribe(&url, Encoding::Json, &info));
+    }
+    let (after, times) = measure(master, probe);
+    println!(
+        "subscribers that do not read {}  rss before {before} KiB  after {after} KiB",
+        streams.len()
+    );
+    report("with them", &times);
 }
 
 fn connect(address: &str) -> TcpStream {

@@ -13,13 +13,8 @@ use meseta_proto::transport::tls;
 /// Flags of every verb that speaks to a daemon which wants to know by whom.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct IdentityFlags {
-    /// Who this is, to a cluster that authenticates.
-    #[arg(
-        long,
-        env = "MESETA_PRINCIPAL",
-        value_name = "NAME",
-        requires = "secret_file"
-    )]
+    /// Who this is, to a cluster that authenticates; also named as the reserver of what is reserved.
+    #[arg(long, env = "MESETA_PRINCIPAL", value_name = "NAME")]
     principal: Option<String>,
     /// File with the secret, in plain text; nobody but its owner may read it.
     #[arg(long, env = "MESETA_SECRET_FILE", value_name = "FILE", value_hint = ValueHint::FilePath,
@@ -38,27 +33,34 @@ pub(crate) struct IdentityFlags {
     key: Option<PathBuf>,
 }
 
+impl IdentityFlags {
+    pub(super) fn principal(&self) -> Option<&str> {
+        self.principal.as_deref()
+    }
+}
+
 static IDENTITY: OnceLock<IdentityFlags> = OnceLock::new();
 
 /// Takes the flags of the verb that was typed, wherever below it they stand.
 pub(crate) fn install(matches: &ArgMatches) {
+    let mut flags = IdentityFlags::default();
     let mut at = matches;
-    while let Some((_, below)) = at.subcommand() {
-        at = below;
+    loop {
+        // Verbs without these flags have none to be taken.
+        let path = |id: &str| at.try_get_one::<PathBuf>(id).ok().flatten().cloned();
+        let principal = at.try_get_one::<String>("principal");
+        flags = IdentityFlags {
+            principal: flags.principal.or(principal.ok().flatten().cloned()),
+            secret_file: flags.secret_file.or(path("secret_file")),
+            ca: flags.ca.or(path("ca")),
+            cert: flags.cert.or(path("cert")),
+            key: flags.key.or(path("key")),
+        };
+        match at.subcommand() {
+            Some((_, below)) => at = below,
+            None => break,
+        }
     }
-    // Verbs without these flags have none to be taken.
-    let path = |id: &str| at.try_get_one::<PathBuf>(id).ok().flatten().cloned();
-    let flags = IdentityFlags {
-        principal: at
-            .try_get_one::<String>("principal")
-            .ok()
-            .flatten()
-            .cloned(),
-        secret_file: path("secret_file"),
-        ca: path("ca"),
-        cert: path("cert"),
-        key: path("key"),
-    };
     let _already = IDENTITY.set(flags);
 }
 

@@ -34,6 +34,13 @@ pub(crate) struct MasterFlag {
     identity: identity::IdentityFlags,
 }
 
+impl MasterFlag {
+    /// Who asks, and is named where the reserver or creator of something has to be.
+    fn principal(&self) -> Option<&str> {
+        self.identity.principal()
+    }
+}
+
 /// Flags of a verb that lists things.
 #[derive(Debug, Args)]
 pub(crate) struct ListOptions {

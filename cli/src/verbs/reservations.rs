@@ -25,9 +25,6 @@ pub(crate) struct ReserveOptions {
     /// What to reserve, e.g. `cpus:8;mem:4096`.
     #[arg(long)]
     resources: String,
-    /// Whom to name as the reserver.
-    #[arg(long)]
-    principal: Option<String>,
     /// The role that it is reserved to now, if it is.
     #[arg(long)]
     from: Option<String>,
@@ -40,7 +37,7 @@ impl ReserveOptions {
         let reservation = |role: &str| ReservationInfo {
             r#type: Some(Kind::Dynamic.into()),
             role: Some(role.to_owned()),
-            principal: self.principal.clone(),
+            principal: self.master.principal().map(str::to_owned),
             ..ReservationInfo::default()
         };
         let parsed = convert::parse_resources(&self.resources, &Role::star())
@@ -125,8 +122,8 @@ struct VolumeFlags {
     /// Where tasks see it, relative to their sandbox.
     #[arg(long = "container_path")]
     container_path: String,
-    /// The reserver and creator.
-    #[arg(long)]
+    /// The reserver and creator. Default: who asks.
+    #[arg(long, env = "MESETA_PRINCIPAL")]
     principal: Option<String>,
 }
 

@@ -236,7 +236,7 @@ impl Door {
             None
         };
         if let (Some(peer), Some(_)) = (peer, &principal) {
-            peer.is_known();
+            peer.introduced();
         }
         Ok(Caller {
             approver: self.authorizer.approver(principal),

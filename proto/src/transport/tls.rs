@@ -221,13 +221,9 @@ pub fn client(
 
 /// For clients that speak in the clear: no certificate will do.
 pub(super) fn believing_nobody() -> ClientConfig {
-    #[expect(
-        clippy::expect_used,
-        reason = "the provider's own versions are safe ones"
-    )]
     ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
-        .expect("ring has protocol versions")
+        .expect("the provider has the versions that rustls calls safe")
         .with_root_certificates(RootCertStore::empty())
         .with_no_client_auth()
 }

@@ -49,7 +49,7 @@ impl Peer {
     }
 
     /// Somebody who has said who he is no longer counts towards the limit of strangers.
-    pub fn is_known(&self) {
+    pub fn introduced(&self) {
         self.place.give_back();
     }
 }
