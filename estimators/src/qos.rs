@@ -24,6 +24,11 @@ pub trait QosController: fmt::Debug + Send + Sync {
 
     /// To be called once for each sample, in order of time.
     fn assess(&mut self, sample: &UsageSample) -> Verdict;
+
+    /// How far apart samples may be at most while anything is lent; none if any distance will do.
+    fn interval_max(&self) -> Option<Duration> {
+        None
+    }
 }
 
 /// An answer to one sample. The first three are states, to be held until the next verdict; the

@@ -10,9 +10,8 @@ use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use crate::numbers;
-
 mod course;
+mod hindsight;
 mod machine;
 mod predictors;
 mod trace;
@@ -29,9 +28,6 @@ pub const HORIZONS: [(&str, Duration); 3] = [
     ("1 h", Duration::from_secs(3600)),
     ("24 h", Duration::from_secs(86_400)),
 ];
-/// What is allowed within an hour to the predictor that is to be used.
-const HOUR_VIOLATIONS_MAX: f64 = 0.005;
-const HINDSIGHT: &str = "best constant, known afterwards (0.5 % in 1 h)";
 /// Rounding of counters must not count as a violation.
 const TOLERANCE: f64 = 1e-6;
 const DAY: f64 = 86_400.0;
@@ -65,7 +61,8 @@ where
     F: Fn(&Trace) -> Vec<Box<dyn Predictor>>,
 {
     let oracles = HORIZONS.map(|(horizon, _)| format!("oracle, {horizon}"));
-    let names = oracles.into_iter().chain([HINDSIGHT.to_owned()]);
+    let hindsight = [hindsight::CONSTANT, hindsight::BY_USE].map(str::to_owned);
+    let names = oracles.into_iter().chain(hindsight);
     let mut tallies: Vec<(String, Tally)> = names.map(|name| (name, Tally::default())).collect();
     let oracles = tallies.len();
     let mut days = 0.0;
@@ -85,8 +82,9 @@ where
         }
         let capacity = machine.capacity();
         let ahead = HORIZONS.map(|(_, horizon)| highest_ahead(&used, trace.steps_in(horizon)));
-        let constant = vec![hindsight(&ahead); used.len()];
-        let oracles = ahead.iter().cloned().chain([constant]);
+        let constant = hindsight::constant(&ahead, used.len());
+        let by_use = hindsight::by_use(&used, &ahead, capacity);
+        let oracles = ahead.iter().cloned().chain([constant, by_use]);
         for ((_, tally), peaks) in tallies.iter_mut().zip(oracles.chain(peaks)) {
             tally.count(&peaks, &ahead, capacity);
         }
@@ -96,15 +94,6 @@ where
         .into_iter()
         .map(|(name, tally)| tally.score(name, days))
         .collect()
-}
-
-/// The lowest constant peak that is exceeded within an hour no oftener than is allowed.
-fn hindsight(ahead: &[Vec<f64>; HORIZONS.len()]) -> f64 {
-    let mut hour = ahead.get(1).cloned().unwrap_or_default();
-    hour.sort_by(f64::total_cmp);
-    let rank = numbers::whole((1.0 - HOUR_VIOLATIONS_MAX) * count(hour.len()));
-    let index = usize::try_from(rank).unwrap_or(usize::MAX);
-    hour.get(index).or(hour.last()).copied().unwrap_or_default()
 }
 
 /// The means of several judgements of the same predictors, over as many machines each.

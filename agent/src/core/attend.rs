@@ -264,7 +264,9 @@ impl AgentCore {
         reason: Reason,
         message: String,
     ) {
-        if !executor.is_live() || executor.link.doom.is_some() {
+        let kill = executor.container.kill;
+        let is_evicted = kill.is_some_and(|kill| kill.cause == KillCause::Preempted);
+        if !executor.is_live() || executor.link.doom.is_some() || is_evicted {
             return;
         }
         info!(
@@ -278,7 +280,12 @@ impl AgentCore {
                 message,
             });
         });
-        self.mark_ending(now, executor, KillCause::Shutdown, Duration::ZERO);
+        // The cause alone outlives this agent.
+        let cause = match reason {
+            Reason::ContainerPreempted => KillCause::Preempted,
+            _ => KillCause::Shutdown,
+        };
+        self.mark_ending(now, executor, cause, Duration::ZERO);
         self.send_kill(now, &executor.container.id, Duration::ZERO);
     }
 }

@@ -46,14 +46,14 @@ impl AgentCore {
             // It ran, but the agent may have fallen before it could say so.
             self.tell_running(now, &unit);
         }
-        let preempted = self.preemption_of(&unit);
+        let preempted = self.preemption_of(&unit.executor);
         let mut verdict = judge(unit.container().kill, ending);
-        if let Some((state, reason, message)) = preempted.filter(|_| verdict.limitation.is_none()) {
+        if let Some(preempted) = preempted.filter(|_| verdict.limitation.is_none()) {
             verdict = Verdict {
-                state,
+                state: preempted.state,
                 source: Source::Agent,
-                reason: Some(reason),
-                message,
+                reason: Some(preempted.reason),
+                message: preempted.message,
                 limitation: None,
             };
         }

@@ -15,7 +15,7 @@ use meseta_resources::{ContainerId, FrameworkId, Now};
 use tracing::{info, warn};
 
 use super::launch::{duration, unix_ns};
-use super::model::{Executor, ExecutorKind, Kill, Phase, Unit};
+use super::model::{Doom, Executor, ExecutorKind, Kill, Phase, Unit};
 use super::registration::stream_key;
 use super::{Action, AgentCore, Destination, ExitReason, State, Timer};
 use crate::checkpoint::{KillCause, KillRequested, LogEntry, Write};
@@ -196,11 +196,15 @@ impl AgentCore {
     }
 
     pub(super) fn finish_killed_during_launch(&mut self, now: Now, unit: &Unit) {
-        let (state, reason, message) = self.preemption_of(unit).unwrap_or((
-            pb::TaskState::TaskKilled,
-            Reason::TaskKilledDuringLaunch,
-            "Task killed during launch".to_owned(),
-        ));
+        let Doom {
+            state,
+            reason,
+            message,
+        } = self.preemption_of(&unit.executor).unwrap_or(Doom {
+            state: pb::TaskState::TaskKilled,
+            reason: Reason::TaskKilledDuringLaunch,
+            message: "Task killed during launch".to_owned(),
+        });
         let is_waiting = unit.executor.kind == ExecutorKind::Default && !unit.task.delivered;
         if unit.executor.kind == ExecutorKind::Custom || is_waiting {
             return self.finish_unlaunched(now, unit, state, reason, message);

@@ -153,6 +153,7 @@ impl AgentCore {
             return;
         };
         let doom = executor.link.doom.clone();
+        let doom = doom.or_else(|| self.preemption_of(&executor));
         let (state, reason, message) = match (&ending.limitation, doom) {
             (Some(limitation), _) => (
                 pb::TaskState::TaskFailed,

@@ -12,12 +12,11 @@ use meseta_estimators::{Correction, DetectorReading, Estimate, Forecast, Throttl
 use meseta_proto::convert::{self, Format};
 use meseta_proto::meseta::v1 as wire;
 use meseta_proto::meseta::v1::agent_frame::Message as ToMaster;
-use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::task_status::Reason;
 use meseta_resources::{ContainerId, Moment, Now, Resources};
 use tracing::{info, warn};
 
-use super::model::{Executor, Phase, Unit};
+use super::model::{Doom, Executor, Phase, Unit};
 use super::{Action, AgentCore, Destination, State};
 use crate::checkpoint::KillCause;
 
@@ -287,23 +286,21 @@ impl AgentCore {
         self.doom(now, executor, state, Reason::ContainerPreempted, message);
     }
 
-    /// How the end of a task is told that was evicted: state, reason and words.
-    pub(super) fn preemption_of(&self, unit: &Unit) -> Option<(pb::TaskState, Reason, String)> {
-        let executor = &unit.executor;
+    /// What its eviction means for the tasks of an executor, if it was evicted.
+    pub(super) fn preemption_of(&self, executor: &Executor) -> Option<Doom> {
         let doom = executor.link.doom.as_ref();
         if let Some(doom) = doom.filter(|doom| doom.reason == Reason::ContainerPreempted) {
-            return Some((doom.state, doom.reason, doom.message.clone()));
+            return Some(doom.clone());
         }
-        let kill = unit.container().kill;
+        let kill = executor.container.kill;
         kill.filter(|kill| kill.cause == KillCause::Preempted)?;
         // Only what was done is kept over a restart, not why.
         let why = self.oversubscription.preempted.get(&executor.key.container);
-        let message = preempted(why.map(String::as_str));
-        Some((
-            self.gone_or_lost(&executor.key),
-            Reason::ContainerPreempted,
-            message,
-        ))
+        Some(Doom {
+            state: self.gone_or_lost(&executor.key),
+            reason: Reason::ContainerPreempted,
+            message: preempted(why.map(String::as_str)),
+        })
     }
 
     /// What was known of a container that is gone.

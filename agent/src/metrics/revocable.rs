@@ -13,8 +13,9 @@ use crate::oversubscription::Role;
 /// Kinds of resources that can be lent.
 const NAMES: [&str; 4] = ["cpus", "mem", "disk", "gpus"];
 /// Corrections that are shown also before the first of them.
-const CORRECTIONS: [(&str, &str); 4] = [
-    ("load", "kill"),
+const CORRECTIONS: [(&str, &str); 5] = [
+    ("load-5min", "kill"),
+    ("load-15min", "kill"),
     ("cpu-util", "throttle"),
     ("cpu-util", "kill"),
     ("mem-watermark", "kill"),

@@ -18,8 +18,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use meseta_estimators::{
-    ConfigError, ControllerSpec, Estimate, EstimatorSpec, Gate, QosController, ResourceEstimator,
-    UsageSample, Verdict,
+    ConfigError, ContainerUsage, ControllerSpec, Estimate, EstimatorSpec, Gate, QosController,
+    ResourceEstimator, UsageSample, Verdict,
 };
 use meseta_resources::{Moment, Resources};
 use tokio::sync::mpsc;
@@ -253,6 +253,7 @@ impl Service {
         // What regular containers wait for is told of containers, which the sample holds.
         let mut sample = sample::usage_sample(clocks, host, &snapshot, &readings);
         sample.host = host_of(&sample, &mut self.deprived, &readings);
+        self.watch(&sample);
         let question = self.question(&sample, &snapshot, &readings);
         let verdict = self.assess(&sample, question.as_ref());
         if let Some(verdict) = &verdict {
@@ -263,6 +264,16 @@ impl Service {
         self.report(sample.allocated_revocable(), estimate, verdict)
             .await;
         self.expire().await;
+    }
+
+    /// Looks closer while there is somebody to take something back from.
+    fn watch(&self, sample: &UsageSample) {
+        let is_lent = sample.containers.iter().any(ContainerUsage::is_revocable);
+        let interval_max = match &self.controller {
+            Asked::Here(controller) if is_lent => controller.interval_max(),
+            _ => None,
+        };
+        self.around.samples.watch(interval_max);
     }
 
     fn question(

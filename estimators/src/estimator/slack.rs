@@ -254,6 +254,7 @@ impl Slack {
         if self.config.crowd {
             model.crowd.observe(now, &crowd);
         }
+        let strangers = crowd.iter().filter(|one| one.habit.is_none()).count();
         let habits = model.crowd.peak(&crowd);
         let peak = habits.max(account.used + self.config.floor_margin * account.capacity);
         let forecast = if shut {
@@ -271,6 +272,7 @@ impl Slack {
         Some(Reckoned {
             forecast,
             blind: account.blind(),
+            strangers,
         })
     }
 }
@@ -278,6 +280,8 @@ impl Slack {
 struct Reckoned {
     forecast: Forecast,
     blind: Option<&'static str>,
+    /// Executors of which too little is known.
+    strangers: usize,
 }
 
 /// What of a total is not lent yet.
@@ -328,6 +332,11 @@ impl ResourceEstimator for Slack {
             free.extend(headroom(kind, sample, reckoned.forecast.total));
             if let Some(because) = reckoned.blind {
                 estimate.held_back = Some(because.into());
+            } else if reckoned.strangers > 0 && estimate.held_back.is_none() {
+                estimate.held_back = Some(format!(
+                    "executors of which too little is known count at their limit: {}",
+                    reckoned.strangers
+                ));
             }
             estimate.forecasts.push(reckoned.forecast);
         }

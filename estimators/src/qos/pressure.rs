@@ -41,6 +41,10 @@ struct CpuUse {
     certain: bool,
 }
 
+/// Between two samples while anything is lent. A rise is seen whole in the second sample after it, at
+/// the latest: with this, relief comes within a second.
+const INTERVAL_MAX: Duration = Duration::from_millis(500);
+
 #[derive(Debug)]
 pub struct PressureController {
     config: PressureConfig,
@@ -404,6 +408,10 @@ fn revocable_memory(sample: &UsageSample) -> u64 {
 impl QosController for PressureController {
     fn name(&self) -> &'static str {
         Self::NAME
+    }
+
+    fn interval_max(&self) -> Option<Duration> {
+        Some(INTERVAL_MAX)
     }
 
     fn assess(&mut self, sample: &UsageSample) -> Verdict {

@@ -25,6 +25,7 @@ pub(crate) const ALL: &[Scenario] = &[
     ),
     ("values_out_of_range", anywhere, ranges),
     ("a_cgroups_root_that_leads_out", unless_root, cgroups_root),
+    ("what_is_lent_and_by_whom", anywhere, lending),
 ];
 
 fn agent(flags: &[&str]) -> String {
@@ -203,4 +204,94 @@ fn cgroups_root() {
             "{path}: {said}"
         );
     }
+}
+
+/// Estimators and controllers: unknown names, and parameters that make no sense.
+fn lending() {
+    for (flag, words) in [
+        ("--resource_estimator=slak", ["slak", "slack"]),
+        (
+            "--resource_estimator=max(slack,tresholds)",
+            ["tresholds", "threshold"],
+        ),
+        (
+            "--resource_estimator=max(slack",
+            ["max(slack", "resource_estimator"],
+        ),
+        (
+            "--resource_estimator=org_example_Mine",
+            ["org_example_Mine", "unix:///"],
+        ),
+        (
+            "--resource_estimator=unix://e.sock",
+            ["e.sock", "unix:///path.sock"],
+        ),
+        (
+            "--resource_estimator=https://host:1",
+            ["https://host:1", "http://host:port"],
+        ),
+        ("--qos_controller=lode", ["lode", "load"]),
+        ("--resource_estimator=fixed", ["fixed", "resources"]),
+        (
+            "--qos_controller=load",
+            ["load_threshold_5min", "load_threshold_15min"],
+        ),
+        ("--modules={", ["--modules", "JSON"]),
+        (
+            "--modules_dir=/nonexistent",
+            ["--modules_dir", "/nonexistent"],
+        ),
+        (
+            "--qos_correction_interval_min=-1secs",
+            ["-1secs", "qos_correction_interval_min"],
+        ),
+        (
+            "--oversubscribed_resources_interval=soon",
+            ["soon", "oversubscribed_resources_interval"],
+        ),
+    ] {
+        let said = agent(&[flag]);
+        assert!(
+            words.iter().all(|word| said.contains(word)),
+            "{flag}: {said}"
+        );
+    }
+    for (module, key, value, word) in [
+        ("load", "load_threshold_5min", "-1", "-1"),
+        ("load", "load_threshold_5min", "NaN", "NaN"),
+        ("load", "load_threshold_15min", "inf", "inf"),
+        ("load", "load_threshold_5min", "six", "six"),
+        ("load", "load_treshold_5min", "6", "load_threshold_5min"),
+        ("load", "load_threshold_1min", "6", "load_threshold_1min"),
+        ("pressure", "cpu_util_kill", "0.1", "cpu_util"),
+        ("pressure", "mem_target", "NaN", "mem_target"),
+        ("pressure", "psi_cpu_hold", "-5secs", "psi_cpu_hold"),
+    ] {
+        let flag = modules(module, key, value);
+        let said = agent(&[&format!("--qos_controller={module}"), &flag]);
+        assert!(said.contains(word), "{flag}: {said}");
+    }
+    for (module, key, value, word) in [
+        ("fixed", "resources", "cpus:-1", "cpus"),
+        ("fixed", "resources", "cpus", "cpus"),
+        ("fixed", "resource", "cpus:1", "resources"),
+        ("slack", "floor_margin", "1.5", "floor_margin"),
+        ("slack", "cpu_percentile", "NaN", "cpu_percentile"),
+        ("slack", "cpu_half_life", "-1hrs", "cpu_half_life"),
+        ("nsigma", "n", "-3", "n"),
+        ("threshold", "mem_threshold", "-1", "mem_threshold"),
+    ] {
+        let flag = modules(module, key, value);
+        let said = agent(&[&format!("--resource_estimator={module}"), &flag]);
+        assert!(said.contains(word), "{flag}: {said}");
+    }
+}
+
+fn modules(module: &str, key: &str, value: &str) -> String {
+    let parameter = serde_json::json!({"key": key, "value": value});
+    let modules = serde_json::json!({"name": module, "parameters": parameter});
+    format!(
+        "--modules={}",
+        serde_json::json!({"libraries": {"modules": modules}})
+    )
 }

@@ -39,7 +39,7 @@ pub(crate) fn installed_python() -> PathBuf {
     installed().join("bin/python")
 }
 
-fn unless_imports(module: &str) -> Missing {
+pub(crate) fn unless_imports(module: &str) -> Missing {
     let found = Command::new(installed_python())
         .args(["-c", &format!("import {module}")])
         .stdout(Stdio::null())

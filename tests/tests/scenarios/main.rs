@@ -16,6 +16,7 @@ mod executors;
 mod faults;
 mod golden;
 mod hardening;
+mod ill_plugins;
 mod launching;
 mod limits;
 mod local;
@@ -63,6 +64,7 @@ fn main() -> ExitCode {
         ("shares", shares::ALL),
         ("metrics", metrics::ALL),
         ("oversubscription", oversubscription::ALL),
+        ("ill_plugins", ill_plugins::ALL),
         ("restart", restart::ALL),
         ("bad_flags", bad_flags::ALL),
         ("bad_requests", bad_requests::ALL),

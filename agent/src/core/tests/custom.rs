@@ -19,7 +19,7 @@ use super::simulation::{FRAMEWORK, Seen, Simulation, framework_id, scalar, task,
 use crate::core::{ConnectionId, Ending, Exit, Input, Limitation, State};
 
 const SECOND: Duration = Duration::from_secs(1);
-const EXECUTOR: &str = "e";
+pub(super) const EXECUTOR: &str = "e";
 
 pub(super) fn executor_info(kind: pb::executor_info::Type) -> pb::ExecutorInfo {
     pb::ExecutorInfo {
@@ -37,7 +37,7 @@ pub(super) fn executor_info(kind: pb::executor_info::Type) -> pb::ExecutorInfo {
     }
 }
 
-fn custom(id: &str) -> pb::TaskInfo {
+pub(super) fn custom(id: &str) -> pb::TaskInfo {
     let info = executor_info(pb::executor_info::Type::Custom);
     pb::TaskInfo {
         command: None,
@@ -46,7 +46,7 @@ fn custom(id: &str) -> pb::TaskInfo {
     }
 }
 
-fn status(task: &str, state: pb::TaskState, uuid: u8) -> pb::TaskStatus {
+pub(super) fn status(task: &str, state: pb::TaskState, uuid: u8) -> pb::TaskStatus {
     pb::TaskStatus {
         task_id: task_id(task),
         state: state.into(),
@@ -65,17 +65,21 @@ fn ids() -> (FrameworkId, ExecutorId) {
 
 impl Simulation {
     fn run_custom(&mut self, id: &str, launch_executor: bool) {
+        self.run_custom_task(custom(id), launch_executor);
+    }
+
+    pub(super) fn run_custom_task(&mut self, task: pb::TaskInfo, launch_executor: bool) {
         let framework = self.framework();
         self.tell(ToAgent::RunTask(wire::RunTask {
             framework,
-            task: custom(id),
+            task,
             launch_executor,
             resource_version_uuid: None,
             accepted_time: None,
         }));
     }
 
-    fn subscribe(&mut self, connection: u64, subscribe: call::Subscribe) {
+    pub(super) fn subscribe(&mut self, connection: u64, subscribe: call::Subscribe) {
         let (framework, executor) = ids();
         self.step(Input::ExecutorSubscribed {
             connection: ConnectionId(connection),
@@ -85,7 +89,7 @@ impl Simulation {
         });
     }
 
-    fn tells(&mut self, status: pb::TaskStatus) {
+    pub(super) fn tells(&mut self, status: pb::TaskStatus) {
         let (framework, executor) = ids();
         self.step(Input::ExecutorUpdate {
             framework,

@@ -18,20 +18,22 @@ use crate::core::{Ending, Exit, Input, Limitation};
 
 impl Simulation {
     fn run_group(&mut self, ids: &[&str], launch_executor: bool) {
+        self.run_group_of(ids.iter().map(|id| task(id)).collect(), launch_executor);
+    }
+
+    pub(super) fn run_group_of(&mut self, tasks: Vec<pb::TaskInfo>, launch_executor: bool) {
         let framework = self.framework();
         self.tell(ToAgent::RunTaskGroup(wire::RunTaskGroup {
             framework,
             executor: executor_info(pb::executor_info::Type::Default),
-            task_group: pb::TaskGroupInfo {
-                tasks: ids.iter().map(|id| task(id)).collect(),
-            },
+            task_group: pb::TaskGroupInfo { tasks },
             launch_executor,
             resource_version_uuid: None,
             accepted_time: None,
         }));
     }
 
-    fn launches(&mut self) -> Vec<ContainerId> {
+    pub(super) fn launches(&mut self) -> Vec<ContainerId> {
         let seen = std::mem::take(&mut self.seen);
         let mut launches = Vec::new();
         for one in seen {

@@ -24,7 +24,7 @@ fn revocable(text: &str) -> Resources {
         .with_revocable(true)
 }
 
-fn lent(id: &str, cpus: f64) -> pb::TaskInfo {
+pub(super) fn lent(id: &str, cpus: f64) -> pb::TaskInfo {
     let mut cpus = scalar("cpus", cpus);
     cpus.revocable = Some(pb::resource::RevocableInfo {});
     pb::TaskInfo {
@@ -46,7 +46,7 @@ fn why() -> Explanation {
     }
 }
 
-fn correction(action: Action, executor: &str) -> Correction {
+pub(super) fn correction(action: Action, executor: &str) -> Correction {
     Correction {
         action,
         framework: FrameworkId::new(FRAMEWORK).expect("an id"),
@@ -57,11 +57,11 @@ fn correction(action: Action, executor: &str) -> Correction {
 }
 
 impl Simulation {
-    fn report(&mut self, report: Report) {
+    pub(super) fn report(&mut self, report: Report) {
         self.step(Input::Oversubscription(Box::new(report)));
     }
 
-    fn estimate(&mut self, allocated: &str, free: &str) {
+    pub(super) fn estimate(&mut self, allocated: &str, free: &str) {
         let of = |text: &str| {
             if text.is_empty() {
                 Resources::new()
@@ -79,14 +79,14 @@ impl Simulation {
         });
     }
 
-    fn verdict(&mut self, verdict: Verdict) {
+    pub(super) fn verdict(&mut self, verdict: Verdict) {
         self.report(Report {
             verdict: Some(verdict),
             ..Report::default()
         });
     }
 
-    fn correct(&mut self, correction: Correction) {
+    pub(super) fn correct(&mut self, correction: Correction) {
         self.verdict(Verdict {
             corrections: vec![correction],
             ..Verdict::default()

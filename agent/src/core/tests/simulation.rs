@@ -59,6 +59,8 @@ pub(super) struct Simulation {
     pub(super) link: Option<LinkId>,
     pub(super) frames: Vec<FromAgent>,
     pub(super) seen: Vec<Seen>,
+    /// The containers that were killed or taken apart, in that order.
+    pub(super) killed: Vec<ContainerId>,
     /// Containers on the machine; they outlive the core.
     pub(super) machine: BTreeMap<ContainerId, ProcessIdentity>,
     /// Uuids of updates that are durable.
@@ -111,6 +113,7 @@ impl Simulation {
             link: None,
             frames: Vec::new(),
             seen: Vec::new(),
+            killed: Vec::new(),
             machine: BTreeMap::new(),
             durable_updates: Vec::new(),
             capabilities: Vec::new(),
@@ -222,8 +225,14 @@ impl Simulation {
                 }
             }
             Action::Launch(plan) => self.seen.push(Seen::Launch(plan.container().clone())),
-            Action::Kill { grace, .. } => self.seen.push(Seen::Kill(grace)),
-            Action::Destroy { container } => self.seen.push(Seen::Destroy(container)),
+            Action::Kill { container, grace } => {
+                self.killed.push(container);
+                self.seen.push(Seen::Kill(grace));
+            }
+            Action::Destroy { container } => {
+                self.killed.push(container.clone());
+                self.seen.push(Seen::Destroy(container));
+            }
             Action::Freeze { container, frozen } => {
                 self.seen.push(Seen::Freeze(container, frozen));
             }

@@ -8,6 +8,7 @@ mod host;
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -44,9 +45,29 @@ pub(crate) struct Samples {
     host: Arc<RwLock<Arc<HostSample>>>,
     history: Arc<RwLock<BTreeMap<ContainerId, History>>>,
     sweep: Arc<tokio::sync::Notify>,
+    /// Milliseconds between two sweeps that somebody who watches closely asked for; 0 if nobody did.
+    watched_ms: Arc<AtomicU64>,
 }
 
 impl Samples {
+    /// Asks for sweeps no further apart than this, or for none but the usual ones.
+    pub(crate) fn watch(&self, interval_max: Option<Duration>) {
+        let millis = interval_max.map_or(0, |interval| {
+            u64::try_from(interval.as_millis())
+                .unwrap_or(u64::MAX)
+                .max(1)
+        });
+        self.watched_ms.store(millis, Ordering::Relaxed);
+    }
+
+    /// From one sweep to the next.
+    fn pace(&self, usual: Duration) -> Duration {
+        match self.watched_ms.load(Ordering::Relaxed) {
+            0 => usual,
+            millis => usual.min(Duration::from_millis(millis)),
+        }
+    }
+
     /// Waits for the end of a sweep; one that ended since the last wait counts.
     pub(crate) async fn swept(&self) {
         self.sweep.notified().await;
@@ -100,11 +121,12 @@ const KEPT_DESCRIPTORS_DIVISOR: u64 = 2;
 
 /// Sweeps for ever.
 pub(crate) async fn run(containerizer: Containerizer, samples: Samples, interval: Duration) {
-    let mut ticks = tokio::time::interval(interval);
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut readers = Readers::new();
+    let mut due = tokio::time::Instant::now();
     loop {
-        ticks.tick().await;
+        tokio::time::sleep_until(due).await;
+        // A sweep that comes late puts the next ones off: two at once would tell nothing.
+        due = tokio::time::Instant::now() + samples.pace(interval);
         let containerizer = containerizer.clone();
         let sweep = move || {
             let began = Instant::now();
@@ -172,4 +194,22 @@ pub(crate) fn unix_now() -> Duration {
     SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
         .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_watches_closely_makes_sweeps_come_sooner_never_later() {
+        let samples = Samples::default();
+        let usual = Duration::from_secs(1);
+        let half = Duration::from_millis(500);
+        assert_eq!(samples.pace(usual), usual);
+        samples.watch(Some(half));
+        assert_eq!(samples.pace(usual), half);
+        assert_eq!(samples.pace(half / 5), half / 5);
+        samples.watch(None);
+        assert_eq!(samples.pace(usual), usual);
+    }
 }

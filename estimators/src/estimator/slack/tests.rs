@@ -149,7 +149,12 @@ fn unknown_parameters_are_refused_and_the_near_one_is_named() {
 fn new_executors_count_at_their_limit_then_what_they_do_not_use_is_lent() {
     let mut node = Node::new(8, &[4.0]);
     let mut slack = slack(&[]);
-    assert_eq!(cpus(&run(&mut node, &mut slack, 290, &[0.5])), 0.0);
+    let young = run(&mut node, &mut slack, 290, &[0.5]);
+    assert_eq!(cpus(&young), 0.0);
+    assert_eq!(
+        young.held_back.as_deref(),
+        Some("executors of which too little is known count at their limit: 1")
+    );
     let estimate = run(&mut node, &mut slack, 600, &[0.5]);
     // 4 promised less the greater of 0.5 by habit (within one bucket) and 0.5 + 9 % of 8.
     assert!(

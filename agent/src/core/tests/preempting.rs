@@ -1,0 +1,250 @@
+//! Evictions of executors with a life of their own, and what no controller can bring the core to do.
+
+use std::time::Duration;
+
+use meseta_estimators::{Action, Correction};
+use meseta_proto::mesos::v1 as pb;
+use meseta_proto::mesos::v1::TaskState::{TaskFinished, TaskGone, TaskLost, TaskRunning};
+use meseta_proto::mesos::v1::executor::call;
+use meseta_proto::mesos::v1::framework_info::capability::Type as FrameworkCapability;
+use meseta_proto::mesos::v1::task_status::{Reason, Source};
+use meseta_resources::ContainerId;
+use proptest::prelude::*;
+
+use super::custom::{EXECUTOR, custom, status};
+use super::oversubscribing::{correction, lent};
+use super::simulation::{Seen, Simulation, task};
+use crate::core::Exit;
+
+/// A task of the custom executor that has borrowed its cpus.
+fn custom_lent(id: &str) -> pb::TaskInfo {
+    pb::TaskInfo {
+        resources: lent(id, 1.0).resources,
+        ..custom(id)
+    }
+}
+
+/// A custom executor with a regular task `a` and one that borrowed, `b`.
+fn mixed() -> (Simulation, ContainerId) {
+    let mut simulation = Simulation::registered();
+    simulation.capabilities = vec![FrameworkCapability::PartitionAware];
+    simulation.run_custom_task(custom("a"), true);
+    let container = simulation.launched();
+    simulation.start(&container);
+    simulation.subscribe(1, call::Subscribe::default());
+    simulation.run_custom_task(custom_lent("b"), false);
+    simulation.resize(None);
+    simulation.tells(status("a", TaskRunning, 1));
+    simulation.tells(status("b", TaskRunning, 2));
+    simulation.acknowledge_all();
+    (simulation, container)
+}
+
+fn assert_evicted(told: &[pb::TaskStatus], tasks: &[&str], words: &str) {
+    let mut named: Vec<_> = told.iter().map(|one| one.task_id.value.as_str()).collect();
+    named.sort_unstable();
+    assert_eq!(named, tasks);
+    for status in told {
+        assert_eq!(status.state(), TaskGone, "{status:?}");
+        assert_eq!(status.reason(), Reason::ContainerPreempted);
+        assert_eq!(status.source(), Source::Agent);
+        assert!(status.message().contains(words), "{}", status.message());
+    }
+}
+
+#[test]
+fn a_custom_executor_is_evicted_whole_if_any_of_its_tasks_borrowed() {
+    let (mut simulation, container) = mixed();
+    simulation.correct(correction(Action::Kill, EXECUTOR));
+    assert_eq!(simulation.kills(), [Duration::ZERO], "without any grace");
+    assert_eq!(simulation.killed, [container.clone()]);
+    simulation.end(&container, Exit::Signal(9));
+    let told = simulation.acknowledge_all();
+    assert_evicted(&told, &["a", "b"], "load_5min is 7.200, limit 6.000");
+    let snapshot = simulation.core.snapshot();
+    assert_eq!(snapshot.counters.executors_preempted, 1);
+    assert!(snapshot.frameworks.is_empty());
+}
+
+#[test]
+fn a_custom_executor_is_left_alone_once_its_borrower_has_ended() {
+    let (mut simulation, _) = mixed();
+    simulation.tells(status("b", TaskFinished, 3));
+    simulation.resize(None);
+    simulation.acknowledge_all();
+    simulation.correct(correction(Action::Kill, EXECUTOR));
+    assert!(simulation.killed.is_empty(), "it holds nothing revocable");
+    assert_eq!(
+        simulation
+            .core
+            .snapshot()
+            .oversubscription
+            .corrections_refused,
+        1
+    );
+}
+
+#[test]
+fn a_custom_executor_evicted_before_it_subscribed_tells_of_it() {
+    let mut simulation = Simulation::registered();
+    simulation.run_custom_task(custom_lent("b"), true);
+    let container = simulation.launched();
+    simulation.start(&container);
+    simulation.correct(correction(Action::Kill, EXECUTOR));
+    simulation.end(&container, Exit::Signal(9));
+    let told = simulation.acknowledge_all();
+    assert_eq!(told.len(), 1);
+    assert_eq!(
+        (told[0].state(), told[0].reason()),
+        (TaskLost, Reason::ContainerPreempted)
+    );
+}
+
+#[test]
+fn a_group_is_evicted_with_its_executor() {
+    let mut simulation = Simulation::registered();
+    simulation.capabilities = vec![FrameworkCapability::PartitionAware];
+    simulation.run_group_of(vec![task("a"), lent("b", 1.0)], true);
+    let outer = simulation.launches().remove(0);
+    simulation.start(&outer);
+    for container in simulation.launches() {
+        simulation.start(&container);
+    }
+    simulation.resize(None);
+    simulation.acknowledge_all();
+    simulation.correct(correction(Action::Freeze, EXECUTOR));
+    simulation.correct(correction(Action::Kill, EXECUTOR));
+    let thawed = |seen: &Seen| matches!(seen, Seen::Freeze(which, false) if *which == outer);
+    assert!(simulation.seen.iter().any(thawed), "frozen, it cannot end");
+    assert!(simulation.killed.contains(&outer));
+    simulation.end(&outer, Exit::Signal(9));
+    simulation.resize(None);
+    let told = simulation.acknowledge_all();
+    assert_evicted(&told, &["a", "b"], "load_5min is 7.200, limit 6.000");
+}
+
+#[test]
+fn the_eviction_of_a_custom_executor_is_told_as_one_over_a_restart_too() {
+    let (mut simulation, container) = mixed();
+    simulation.correct(correction(Action::Kill, EXECUTOR));
+    simulation.killed.clear();
+    simulation.crash(false);
+    // It will not come back, and is told no other reason for that.
+    simulation.advance(Duration::from_secs(3));
+    assert!(simulation.killed.contains(&container), "killed again");
+    simulation.end(&container, Exit::Signal(9));
+    simulation.register();
+    let told = simulation.acknowledge_all();
+    assert_evicted(&told, &["a", "b"], "Container preempted by QoS correction");
+}
+
+/// What may come between a controller and the core.
+#[derive(Clone, Debug)]
+enum Step {
+    /// A correction that names an executor and, perhaps, a container of any of them.
+    Correct(usize, usize, Option<usize>),
+    /// A container ends of itself.
+    End(usize),
+    /// An estimate that knows of nothing that happened.
+    Estimate(u32),
+    /// Time passes.
+    Advance(u64),
+    /// The agent starts again.
+    Crash,
+}
+
+/// The executors: two that are regular, two that borrowed, one that never was.
+const NAMES: [&str; 5] = ["regular-0", "regular-1", "lent-0", "lent-1", "nobody"];
+const REGULAR: usize = 2;
+const ACTIONS: [Action; 3] = [Action::Kill, Action::Freeze, Action::Thaw];
+
+fn step() -> impl Strategy<Value = Step> {
+    let container = proptest::option::of(0..NAMES.len() - 1);
+    prop_oneof![
+        6 => (0..ACTIONS.len(), 0..NAMES.len(), container)
+            .prop_map(|(action, name, container)| Step::Correct(action, name, container)),
+        2 => (0..NAMES.len() - 1).prop_map(Step::End),
+        1 => (0..9_u32).prop_map(Step::Estimate),
+        1 => (1..20_u64).prop_map(Step::Advance),
+        1 => Just(Step::Crash),
+    ]
+}
+
+/// Carries the steps out; which containers were named by a kill that was meant for them.
+fn play(
+    simulation: &mut Simulation,
+    containers: &[ContainerId],
+    steps: &[Step],
+) -> Vec<ContainerId> {
+    let mut meant = Vec::new();
+    for step in steps {
+        match step {
+            Step::Correct(action, name, container) => {
+                let action = ACTIONS[*action];
+                let named = container.map(|index| containers[index].clone());
+                let own = containers.get(*name);
+                if action == Action::Kill && (named.is_none() || named.as_ref() == own) {
+                    meant.extend(own.cloned());
+                }
+                simulation.correct(Correction {
+                    container: named,
+                    ..correction(action, NAMES[*name])
+                });
+            }
+            Step::End(index) => {
+                let container = containers[*index].clone();
+                if simulation.machine.contains_key(&container) {
+                    simulation.end(&container, Exit::Code(0));
+                }
+            }
+            Step::Estimate(cpus) => simulation.estimate("cpus:2", &format!("cpus:{cpus}")),
+            Step::Advance(seconds) => simulation.advance(Duration::from_secs(*seconds)),
+            Step::Crash => {
+                simulation.crash(false);
+                simulation.register();
+            }
+        }
+    }
+    meant
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    /// Whatever a controller names, whatever ends meanwhile, and over restarts: no regular container
+    /// is killed or frozen, no other container than the one that was named, and no regular task is
+    /// told that it was evicted.
+    #[test]
+    fn no_correction_ever_reaches_a_regular_container(
+        steps in prop::collection::vec(step(), 1..24),
+    ) {
+        let mut simulation = Simulation::registered();
+        let mut containers = Vec::new();
+        for name in &NAMES[..REGULAR] {
+            containers.push(simulation.running(task(name)));
+        }
+        for name in &NAMES[REGULAR..NAMES.len() - 1] {
+            containers.push(simulation.running(lent(name, 1.0)));
+        }
+        let meant = play(&mut simulation, &containers, &steps);
+        let (regular, borrowed) = containers.split_at(REGULAR);
+        for killed in &simulation.killed {
+            prop_assert!(!regular.contains(killed), "a regular container was killed");
+            prop_assert!(meant.contains(killed), "another than the one that was named");
+        }
+        for seen in &simulation.seen {
+            if let Seen::Freeze(container, true) = seen {
+                prop_assert!(borrowed.contains(container), "a regular container was frozen");
+            }
+        }
+        for container in &containers {
+            if simulation.machine.contains_key(container) {
+                simulation.end(container, Exit::Signal(9));
+            }
+        }
+        for status in simulation.acknowledge_all() {
+            let is_regular = NAMES[..REGULAR].contains(&status.task_id.value.as_str());
+            prop_assert!(!is_regular || status.reason() != Reason::ContainerPreempted);
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! What the tasks of the measurement run: regular work, a sleeper that wants to be punctual, hogs.
+//!
+//! Each appends what it did to a file of its own, some times a second, with the time of day; the
+//! measurement cuts its windows out of these files afterwards.
+
+use std::fs::File;
+use std::hint::black_box;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{Context as _, bail};
+
+/// While this exists, regular work wants all it was promised.
+const AWAKE: &str = "awake";
+/// Asleep, so much of each period is spent working.
+const PERIOD: Duration = Duration::from_millis(20);
+const BUSY: Duration = Duration::from_millis(3);
+const NOTE_EVERY: Duration = Duration::from_millis(100);
+/// Steps between two looks at the clock: some tens of microseconds.
+const STEPS: u64 = 20_000;
+const NAP: Duration = Duration::from_millis(1);
+
+/// Since the epoch, in microseconds: what all processes of a machine agree on.
+pub(crate) fn now_us() -> u64 {
+    let now = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
+    u64::try_from(now.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Wakes regular work, or lets it go back to sleep.
+pub(crate) fn wake(dir: &Path, awake: bool) -> anyhow::Result<()> {
+    let path = dir.join(AWAKE);
+    if awake {
+        File::create(&path).with_context(|| format!("failed to create {}", path.display()))?;
+    } else {
+        let removed = std::fs::remove_file(&path);
+        removed.with_context(|| format!("failed to remove {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// Becomes one of the tasks; for ever.
+pub(crate) fn run(role: &str, dir: &Path, name: &str) -> anyhow::Result<()> {
+    let notes = Notes::new(dir.join(name))?;
+    match role {
+        "work" => work(dir, notes),
+        "nap" => nap(notes),
+        "hog" => hog(notes),
+        _ => bail!("what is {role}? `relief` without arguments measures"),
+    }
+}
+
+/// A file that grows by a line at a time.
+struct Notes {
+    file: File,
+    last: Instant,
+}
+
+impl Notes {
+    fn new(path: PathBuf) -> anyhow::Result<Self> {
+        let file = File::create(&path);
+        let file = file.with_context(|| format!("failed to create {}", path.display()))?;
+        Ok(Self {
+            file,
+            last: Instant::now(),
+        })
+    }
+
+    fn is_due(&self) -> bool {
+        self.last.elapsed() >= NOTE_EVERY
+    }
+
+    fn write(&mut self, figures: &str) -> anyhow::Result<()> {
+        self.last = Instant::now();
+        let line = format!("{} {figures}\n", now_us());
+        self.file
+            .write_all(line.as_bytes())
+            .context("failed to note")
+    }
+}
+
+fn spin() {
+    for step in 0..STEPS {
+        black_box(step);
+    }
+}
+
+/// Counts what it gets done: a little asleep, all it can awake.
+fn work(dir: &Path, mut notes: Notes) -> anyhow::Result<()> {
+    let awake = dir.join(AWAKE);
+    let mut done = 0_u64;
+    loop {
+        let began = Instant::now();
+        let is_awake = awake.exists();
+        let until = if is_awake { PERIOD } else { BUSY };
+        while began.elapsed() < until {
+            spin();
+            done += 1;
+        }
+        if !is_awake {
+            std::thread::sleep(PERIOD.saturating_sub(began.elapsed()));
+        }
+        if notes.is_due() {
+            notes.write(&done.to_string())?;
+        }
+    }
+}
+
+/// Sleeps for a millisecond again and again, and notes how much later than that it was woken, in
+/// microseconds.
+fn nap(mut notes: Notes) -> anyhow::Result<()> {
+    let mut late = String::new();
+    loop {
+        let began = Instant::now();
+        std::thread::sleep(NAP);
+        let by = began.elapsed().saturating_sub(NAP).as_micros();
+        late.push_str(&format!("{by} "));
+        if notes.is_due() {
+            notes.write(late.trim_end())?;
+            late.clear();
+        }
+    }
+}
+
+/// As busy as two processors can be.
+fn hog(mut notes: Notes) -> anyhow::Result<()> {
+    std::thread::spawn(|| {
+        loop {
+            spin();
+        }
+    });
+    let mut done = 0_u64;
+    loop {
+        spin();
+        done += 1;
+        if notes.is_due() {
+            notes.write(&done.to_string())?;
+        }
+    }
+}
+
+/// What was noted in a file: when, and the figures.
+fn noted(path: &Path) -> anyhow::Result<Vec<(u64, Vec<u64>)>> {
+    let text = std::fs::read_to_string(path);
+    let text = text.with_context(|| format!("failed to read {}", path.display()))?;
+    let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+    let line = |line: &str| -> Option<(u64, Vec<u64>)> {
+        let mut figures = line.split(' ').map(|word| word.parse::<u64>().ok());
+        let at = figures.next()??;
+        Some((at, figures.collect::<Option<_>>()?))
+    };
+    Ok(whole.lines().filter_map(line).collect())
+}
+
+/// Work done between two moments, for each second.
+pub(crate) fn throughput(path: &Path, from_us: u64, to_us: u64) -> anyhow::Result<f64> {
+    let notes = noted(path)?;
+    let at = |moment: u64| -> Option<f64> {
+        let after = notes.iter().position(|(at, _)| *at >= moment)?;
+        let (then, done) = (notes.get(after)?, notes.get(after.checked_sub(1)?)?);
+        let (from, to) = (float(done.0), float(then.0));
+        let share = (float(moment) - from) / (to - from).max(1.0);
+        let (low, high) = (float(*done.1.first()?), float(*then.1.first()?));
+        Some(low + share * (high - low))
+    };
+    let (Some(before), Some(after)) = (at(from_us), at(to_us)) else {
+        bail!("{} does not tell of the whole window", path.display());
+    };
+    Ok((after - before) * 1e6 / (float(to_us) - float(from_us)))
+}
+
+/// The 99th percentile of lateness between two moments, in milliseconds.
+pub(crate) fn lateness_p99_ms(path: &Path, from_us: u64, to_us: u64) -> anyhow::Result<f64> {
+    let notes = noted(path)?;
+    let within = notes
+        .iter()
+        .filter(|(at, _)| (from_us..=to_us).contains(at));
+    let mut late: Vec<u64> = within.flat_map(|(_, late)| late.iter().copied()).collect();
+    late.sort_unstable();
+    let p99 = late.get(late.len() * 99 / 100);
+    Ok(float(*p99.context("the sleeper noted nothing")?) / 1e3)
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "microseconds since the epoch stay below 2^53"
+)]
+fn float(number: u64) -> f64 {
+    number as f64
+}
