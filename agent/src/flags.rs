@@ -136,7 +136,8 @@ pub struct Flags {
           require_equals = true, default_missing_value = "true")]
     pub revocable_cpu_low_priority: bool,
 
-    /// Pause between samples of what containers use.
+    /// Pause between samples of what containers use; half a second at most while `pressure` watches
+    /// over something that is lent.
     #[arg(long, default_value = "1secs", value_parser = parse_duration, value_name = "DURATION")]
     pub monitor_interval: Duration,
 

@@ -273,6 +273,8 @@ impl Service {
             Asked::Here(controller) if is_lent => controller.interval_max(),
             _ => None,
         };
+        // There is no point in looking oftener than it may act.
+        let interval_max = interval_max.map(|interval| interval.max(self.qos_interval));
         self.around.samples.watch(interval_max);
     }
 

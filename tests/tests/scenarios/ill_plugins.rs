@@ -95,13 +95,13 @@ fn answer(manner: Manner) -> Vec<pb::Resource> {
         }],
         Manner::Persistent => vec![pb::Resource {
             name: "disk".to_owned(),
-            disk: Some(pb::resource::DiskInfo {
+            disk: Some(Box::new(pb::resource::DiskInfo {
                 persistence: Some(pb::resource::disk_info::Persistence {
                     id: "p".to_owned(),
                     principal: None,
                 }),
                 ..pb::resource::DiskInfo::default()
-            }),
+            })),
             ..well
         }],
         Manner::Ranges => vec![pb::Resource {

@@ -11,6 +11,7 @@ mod bursting;
 mod clients;
 mod conversation;
 mod enforcement;
+mod estimating;
 mod execute;
 mod executors;
 mod faults;
@@ -65,6 +66,7 @@ fn main() -> ExitCode {
         ("metrics", metrics::ALL),
         ("oversubscription", oversubscription::ALL),
         ("ill_plugins", ill_plugins::ALL),
+        ("estimating", estimating::ALL),
         ("restart", restart::ALL),
         ("bad_flags", bad_flags::ALL),
         ("bad_requests", bad_requests::ALL),

@@ -710,7 +710,7 @@ fn prometheus() {
         let status = wait_end(&mut borrower, &name(number));
         assert_eq!(status["reason"], "REASON_CONTAINER_PREEMPTED", "{status:#}");
     }
-    let all = |value| (value - 12.0_f64).abs() < f64::EPSILON;
+    let all = |value: f64| (value - 12.0).abs() < 1e-6;
     prometheus.until("all evictions are scraped", kills, all);
     let alert = prometheus.until_firing("MesetaBorrowersEvictedOften");
     assert_eq!(alert["labels"]["detector"], "load-5min", "{alert:#}");
