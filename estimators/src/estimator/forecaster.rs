@@ -122,7 +122,9 @@ impl Forecaster {
         if age < self.config.min_age || history.samples < self.config.min_samples {
             return None;
         }
-        let share = history.histogram.quantile(self.config.percentile)?;
+        // In its first period, the highest so far is all there is to go by.
+        let share = history.histogram.quantile(self.config.percentile);
+        let share = share.unwrap_or(history.highest);
         Some(limit.min(self.config.margin * share * history.scale))
     }
 

@@ -166,6 +166,19 @@ fn new_executors_count_at_their_limit_then_what_they_do_not_use_is_lent() {
 }
 
 #[test]
+fn in_its_first_period_the_highest_so_far_is_a_habit() {
+    let mut node = Node::new(8, &[4.0]);
+    let mut slack = slack(&[("min_age", "20secs"), ("min_samples", "4")]);
+    run(&mut node, &mut slack, 40, &[2.0]);
+    let estimate = run(&mut node, &mut slack, 40, &[0.5]);
+    assert!(
+        (estimate.forecasts[0].peak - 2.0).abs() < 1e-6,
+        "{estimate:?}"
+    );
+    assert_eq!(estimate.held_back, None);
+}
+
+#[test]
 fn what_wakes_up_is_given_back_at_once_and_what_sleeps_is_lent_slowly() {
     let mut node = Node::new(8, &[4.0]);
     let mut slack = slack(&[("fold", "10secs"), ("cpu_half_life", "1mins")]);
