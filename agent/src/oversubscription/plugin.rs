@@ -68,6 +68,10 @@ impl Failure {
             tonic::Code::Unavailable => "unreachable",
             tonic::Code::DeadlineExceeded | tonic::Code::Cancelled => "deadline",
             tonic::Code::OutOfRange | tonic::Code::Internal => "garbage",
+            // Our own word for an answer that cannot be read.
+            tonic::Code::InvalidArgument if status.message().contains("Failed to parse body") => {
+                "garbage"
+            }
             _ => "refused",
         };
         Self {
