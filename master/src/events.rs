@@ -48,7 +48,7 @@ pub(crate) struct Budget(Arc<AtomicUsize>);
 /// The core's end.
 #[derive(Debug)]
 pub(crate) struct EventSink {
-    events: mpsc::Sender<(usize, Event)>,
+    events: mpsc::Sender<(usize, Box<Event>)>,
     unread: Arc<Unread>,
 }
 
@@ -83,7 +83,7 @@ impl Drop for Unread {
 /// The stream's end.
 #[derive(Debug)]
 pub(crate) struct EventSource {
-    events: mpsc::Receiver<(usize, Event)>,
+    events: mpsc::Receiver<(usize, Box<Event>)>,
     unread: Arc<Unread>,
 }
 
@@ -105,7 +105,7 @@ pub(crate) fn queue(budget: &Budget) -> (EventSink, EventSource) {
 }
 
 impl EventSink {
-    pub(crate) fn push(&mut self, event: Event) -> Result<(), Overflow> {
+    pub(crate) fn push(&mut self, event: Box<Event>) -> Result<(), Overflow> {
         let bytes = event.encoded_len();
         let (own, all) = self.unread.add(bytes);
         if own > EVENT_BYTES_MAX {
@@ -125,7 +125,7 @@ impl EventSink {
 
 impl EventSource {
     /// The next event; `None` once the core has closed the stream and all is read.
-    pub(crate) async fn next(&mut self) -> Option<Event> {
+    pub(crate) async fn next(&mut self) -> Option<Box<Event>> {
         let (bytes, event) = self.events.recv().await?;
         self.unread.take(bytes);
         Some(event)
@@ -160,11 +160,11 @@ mod tests {
     #[tokio::test]
     async fn events_come_out_in_order_and_then_the_end() {
         let (mut sink, mut source) = queue(&Budget::default());
-        sink.push(heartbeat()).unwrap();
-        sink.push(stalled()).unwrap();
+        sink.push(Box::new(heartbeat())).unwrap();
+        sink.push(Box::new(stalled())).unwrap();
         drop(sink);
-        assert_eq!(source.next().await, Some(heartbeat()));
-        assert_eq!(source.next().await, Some(stalled()));
+        assert_eq!(source.next().await, Some(Box::new(heartbeat())));
+        assert_eq!(source.next().await, Some(Box::new(stalled())));
         assert_eq!(source.next().await, None);
         assert_eq!(source.unread.own.load(Ordering::Relaxed), 0);
     }
@@ -173,16 +173,16 @@ mod tests {
     fn a_reader_who_does_not_read_is_given_up() {
         let (mut sink, source) = queue(&Budget::default());
         for _ in 0..EVENTS_MAX {
-            sink.push(heartbeat()).unwrap();
+            sink.push(Box::new(heartbeat())).unwrap();
         }
-        assert_eq!(sink.push(heartbeat()), Err(Overflow::Events));
+        assert_eq!(sink.push(Box::new(heartbeat())), Err(Overflow::Events));
         drop(source);
         let (mut sink, _source) = queue(&Budget::default());
         let mut big = heartbeat();
         big.error = Some(event::Error {
             message: "x".repeat(EVENT_BYTES_MAX),
         });
-        assert_eq!(sink.push(big), Err(Overflow::Bytes));
+        assert_eq!(sink.push(Box::new(big)), Err(Overflow::Bytes));
     }
 
     #[test]
@@ -195,7 +195,7 @@ mod tests {
         let mut hoarders = Vec::new();
         let refused = loop {
             let (mut sink, source) = queue(&budget);
-            let result = sink.push(event.clone());
+            let result = sink.push(Box::new(event.clone()));
             hoarders.push((sink, source));
             if let Err(refused) = result {
                 break refused;
@@ -205,9 +205,9 @@ mod tests {
         assert!(hoarders.len() <= TOTAL_BYTES_MAX / (EVENT_BYTES_MAX / 2) + 1);
         // A modest reader is served all the same, and those who leave give back what they had.
         let (mut modest, _source) = queue(&budget);
-        modest.push(heartbeat()).unwrap();
+        modest.push(Box::new(heartbeat())).unwrap();
         drop(hoarders);
         let (mut sink, _source) = queue(&budget);
-        sink.push(event).unwrap();
+        sink.push(Box::new(event)).unwrap();
     }
 }

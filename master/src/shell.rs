@@ -88,7 +88,7 @@ enum Command {
     },
     AgentConnected {
         connection: ConnectionId,
-        frames: mpsc::Sender<MasterFrame>,
+        frames: mpsc::Sender<Box<MasterFrame>>,
         caller: Caller,
     },
     Snapshot(oneshot::Sender<Arc<Snapshot>>),
@@ -163,7 +163,7 @@ impl Handle {
     pub(crate) async fn agent_connected(
         &self,
         connection: ConnectionId,
-        frames: mpsc::Sender<MasterFrame>,
+        frames: mpsc::Sender<Box<MasterFrame>>,
         caller: Caller,
     ) -> Result<(), Closed> {
         self.send(Command::AgentConnected {
@@ -243,7 +243,7 @@ pub(crate) struct Service {
     commands: mpsc::Receiver<Command>,
     outbox: Outbox<Destination, Visible>,
     schedulers: HashMap<ConnectionId, EventSink>,
-    agents: HashMap<ConnectionId, mpsc::Sender<MasterFrame>>,
+    agents: HashMap<ConnectionId, mpsc::Sender<Box<MasterFrame>>>,
     replies: HashMap<ReplyId, oneshot::Sender<Answer>>,
     watchers: Watchers,
     next_reply: u64,
@@ -304,6 +304,8 @@ impl Service {
                 }
                 () = sleep => self.step(Input::Tick),
             }
+            // However many steps follow at once, what they wake on this thread runs in between.
+            tokio::task::yield_now().await;
         }
         self.schedulers.clear();
         self.agents.clear();
@@ -491,7 +493,7 @@ impl Service {
                 let Some(sink) = self.schedulers.get_mut(&to) else {
                     return;
                 };
-                if let Err(reason) = sink.push(*event) {
+                if let Err(reason) = sink.push(event) {
                     if reason == Overflow::Gone {
                         tracing::debug!(connection = %to, %reason, "subscriber closed");
                     } else {
@@ -508,7 +510,7 @@ impl Service {
                 let Some(frames) = self.agents.get(&to) else {
                     return;
                 };
-                if frames.try_send(*frame).is_err() {
+                if frames.try_send(frame).is_err() {
                     tracing::warn!(connection = %to, "agent does not keep up with its frames; its stream ends");
                     self.give_up(Destination::Agent(to));
                 }

@@ -18,7 +18,7 @@ use super::task::TaskRecord;
 
 /// Questions answered in one step: well below a millisecond's worth, so that offers and calls of others
 /// go on in between.
-const ANSWERS_PER_STEP: usize = 256;
+const ANSWERS_PER_STEP: usize = 128;
 
 /// Questions that may wait to be answered: those of some dozens of frameworks with all their tasks.
 const QUESTIONS_MAX: usize = 4_000_000;

@@ -69,13 +69,13 @@ impl AgentRegistry for Agents {
                 tracing::debug!(%connection, "agent stream ended after the core");
             }
         });
-        let frames = ReceiverStream::new(frames).map(Ok);
+        let frames = ReceiverStream::new(frames).map(|frame| Ok(*frame));
         Ok(Response::new(Box::pin(frames)))
     }
 }
 
 /// Completes when the core has given the stream up, or the transport has dropped it.
-async fn ended(frames: &mpsc::WeakSender<MasterFrame>) {
+async fn ended(frames: &mpsc::WeakSender<Box<MasterFrame>>) {
     if let Some(frames) = frames.upgrade() {
         frames.closed().await;
     }

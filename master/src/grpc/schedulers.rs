@@ -78,7 +78,7 @@ impl Scheduler for Schedulers {
                     event = source.next() => event,
                 };
                 let Some(event) = event else { break };
-                match tokio::time::timeout(STALL_MAX, sender.send(Ok(event))).await {
+                match tokio::time::timeout(STALL_MAX, sender.send(Ok(*event))).await {
                     Ok(Ok(())) => {}
                     Ok(Err(_)) => break,
                     Err(_) => {

@@ -161,7 +161,7 @@ async fn forward(mut source: EventSource, records: &mpsc::Sender<Bytes>, media: 
             event = source.next() => event,
         };
         let Some(event) = event else { return };
-        let record = media::encode_record(media, &event);
+        let record = media::encode_record(media, &*event);
         let sent = tokio::time::timeout(STALL_MAX, records.send(record)).await;
         match sent {
             Ok(Ok(())) => {}

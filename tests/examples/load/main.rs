@@ -23,6 +23,8 @@ const RECONCILED: usize = 100_000;
 const IDLE: usize = 1_000;
 const STALLED: usize = 10;
 const LATENCIES: usize = 200;
+/// For the master to answer those who do not listen.
+const SETTLE: Duration = Duration::from_secs(3);
 
 /// A child that ends with this program.
 struct Process(Child);
@@ -177,6 +179,8 @@ async fn idle(master: SocketAddr, framework: &mut Framework) -> anyhow::Result<(
         one.reconcile_unknown(20_000).await?;
         stalled.push(one);
     }
+    // Until what they asked lies unread in their queues.
+    tokio::time::sleep(SETTLE).await;
     let latencies = framework.offer_latencies(LATENCIES).await?;
     report(
         &format!("offer latency beside {IDLE} idle and {STALLED} stalled frameworks"),
