@@ -8,9 +8,12 @@ use std::path::{Path, PathBuf};
 
 use meseta_isolators::{Controller, Host, Isolation, Mode};
 
-use crate::configuration::{self, ConfigurationError};
+use crate::configuration;
 use crate::flags::Flags;
+use crate::oversubscription::Configured;
 use crate::run::narrow;
+use crate::shell::link::MasterAddress;
+use crate::shell::writer::chain;
 
 /// How bad a finding is.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Ord, PartialOrd)]
@@ -120,7 +123,7 @@ pub fn check(flags: &Flags) -> Vec<Finding> {
             "mount them below --cgroups_hierarchy",
         )),
     }
-    findings.extend(judge_flags(configuration::read(flags)));
+    findings.extend(judge_flags(flags));
     findings
 }
 
@@ -188,7 +191,7 @@ impl Folder {
         let mode = std::fs::metadata(there).map(|data| data.permissions().mode());
         Self {
             path: absolute.clone(),
-            writable: access.is_ok() && there.is_dir(),
+            writable: access.is_ok() && there.is_dir() && !kind.is_ok_and(is_the_kernels),
             volatile: kind.is_ok_and(is_volatile),
             // Of a folder that is not there yet the agent decides itself.
             open_to_others: there == absolute && mode.is_ok_and(|mode| mode & 0o022 != 0),
@@ -199,6 +202,12 @@ impl Folder {
 /// tmpfs and ramfs, by their numbers in linux/magic.h.
 fn is_volatile(kind: rustix::fs::FsWord) -> bool {
     [0x0102_1994, 0x8584_58f6].contains(&(kind & 0xffff_ffff))
+}
+
+/// procfs, sysfs and the cgroup trees, by their numbers in linux/magic.h: root may write there, and nobody
+/// may put a file there.
+fn is_the_kernels(kind: rustix::fs::FsWord) -> bool {
+    [0x9fa0, 0x6265_6572, 0x0027_e0eb, 0x6367_7270].contains(&(kind & 0xffff_ffff))
 }
 
 fn missing_capabilities() -> Vec<&'static str> {
@@ -401,15 +410,17 @@ fn judge_host(host: &Host, flags: &Flags) -> Vec<Finding> {
     findings
 }
 
-fn judge_flags(read: Result<configuration::Configuration, ConfigurationError>) -> Option<Finding> {
-    let error = read.err()?;
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(&error);
-    while let Some(source) = cause {
-        text = format!("{text}: {source}");
-        cause = source.source();
-    }
-    Some(problem(text, "see `meseta agent --help`"))
+/// What the agent would refuse to start with, in its own words.
+fn judge_flags(flags: &Flags) -> Vec<Finding> {
+    let master = MasterAddress::parse(&flags.master)
+        .err()
+        .map(|error| chain(&error));
+    let read = configuration::read(flags).err().map(|error| chain(&error));
+    let lending = Configured::read(flags).err().map(|error| chain(&error));
+    let wrong = [master, read, lending].into_iter().flatten();
+    wrong
+        .map(|text| problem(text, "see `meseta agent --help`"))
+        .collect()
 }
 
 #[cfg(test)]
@@ -530,8 +541,25 @@ mod tests {
 
     #[test]
     fn flags_that_make_no_sense_are_problems() {
-        let bad = judge_flags(configuration::read(&flags(&["--resources=cpus:much"])));
-        assert_eq!(bad.expect("found").severity, Severity::Problem);
-        assert_eq!(judge_flags(configuration::read(&flags(&[]))), None);
+        for (flag, named) in [
+            ("--resources=cpus:much", "--resources"),
+            ("--master=host:port:port", "--master"),
+            ("--isolation=cgroups/everything", "unknown isolator"),
+            ("--resource_estimator=crystal_ball", "crystal_ball"),
+            ("--qos_controller=crystal_ball", "crystal_ball"),
+            ("--modules={", "--modules"),
+            ("--gc_disk_headroom=2", "--gc_disk_headroom"),
+        ] {
+            let found = judge_flags(&flags(&[flag]));
+            let [one] = found.as_slice() else {
+                panic!("{flag}: {found:?}");
+            };
+            assert_eq!(one.severity, Severity::Problem);
+            assert!(one.what.contains(named), "{flag}: {one}");
+            // Each cause once.
+            assert_eq!(one.what.matches(named).count(), 1, "{flag}: {one}");
+        }
+        assert!(judge_flags(&flags(&[])).is_empty());
+        assert!(!Folder::at(Path::new("/proc/meseta")).writable);
     }
 }

@@ -28,7 +28,7 @@ pub enum ConfigurationError {
     #[error("--attributes is invalid: {0}")]
     Attributes(String),
     /// `--isolation`.
-    #[error("--isolation is invalid: {0}")]
+    #[error("--isolation is invalid")]
     Isolation(#[source] IsolationError),
     /// A flag of isolation, or of what is kept of output.
     #[error("--{flag} is invalid: {why}")]

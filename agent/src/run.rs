@@ -74,6 +74,8 @@ pub async fn run(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     let identity = flags.access.identity()?;
     let configuration = configuration::read(&flags)?;
     let lending = Configured::read(&flags)?;
+    // While the disk is waited for.
+    meseta_isolators::launcher::seal_ahead();
     let layout = prepare_work_dir(&flags.work_dir)?;
     let _lock = lock(&layout)?;
     let listen = SocketAddr::new(flags.ip, flags.port);

@@ -9,7 +9,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
 
-use crate::service_manager;
+use crate::{memory, service_manager};
 
 /// Runs the master until it is told to stop.
 pub(crate) fn master(
@@ -21,7 +21,7 @@ pub(crate) fn master(
         let shutdown = stop_requested()?;
         let env = meseta_master::RunEnv {
             flags_view,
-            ready: None,
+            ready: Some(tidy_when_started(std::future::ready(()))),
             started: service_manager::attend(),
             shutdown: Box::pin(shutdown.cancelled_owned()),
         };
@@ -38,18 +38,44 @@ pub(crate) fn agent(
     if flags.check {
         return Ok(check(&flags));
     }
+    memory::few_arenas();
     prepare()?;
     runtime()?.block_on(async {
         let shutdown = stop_requested()?;
         let env = meseta_agent::RunEnv {
             flags_view,
-            ready: None,
+            ready: Some(tidy_when_started(trim_for_ever())),
             started: service_manager::attend(),
             shutdown,
         };
         meseta_agent::run(flags, env).await?;
         Ok(ExitCode::SUCCESS)
     })
+}
+
+/// To be told that the daemon listens; what its start needed is given back a while later. `then` goes on from there.
+fn tidy_when_started<F>(then: F) -> tokio::sync::oneshot::Sender<std::net::SocketAddr>
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let (sender, listening) = tokio::sync::oneshot::channel();
+    tokio::spawn(async move {
+        if listening.await.is_ok() {
+            tokio::time::sleep(memory::AFTER).await;
+            let _ = tokio::task::spawn_blocking(memory::give_back).await;
+            then.await;
+        }
+    });
+    sender
+}
+
+/// The agent's heap is small, and grows for a moment with each burst of launches and each large answer. Not for the
+/// master, whose heap is large and which must not wait for it.
+async fn trim_for_ever() {
+    loop {
+        let _ = tokio::task::spawn_blocking(memory::trim).await;
+        tokio::time::sleep(memory::TRIM_EVERY).await;
+    }
 }
 
 /// `--check`: prints what was found.

@@ -36,6 +36,31 @@ pub(crate) fn descendants_of(proc: &Path, pid: i32) -> Vec<i32> {
     found
 }
 
+/// Whether one of these processes has a child that this procfs does not show (`hidepid`, and a user that
+/// is not its own). Looked at twice: a child may end in between. The kernel lists children by thread; those
+/// of first threads are looked at.
+pub(crate) fn has_hidden_child(proc: &Path, pids: &[i32]) -> bool {
+    let listed = |pid: &i32| {
+        let pid = pid.to_string();
+        let path = proc.join(&pid).join("task").join(&pid).join("children");
+        fs::read_to_string(path).unwrap_or_default()
+    };
+    let hidden = |pid: &i32| {
+        let text = listed(pid);
+        let unseen = |child: &&str| fs::read(proc.join(child).join("stat")).is_err();
+        text.split_ascii_whitespace()
+            .find(unseen)
+            .map(str::to_owned)
+    };
+    pids.iter().any(|pid| {
+        hidden(pid).is_some_and(|child| {
+            listed(pid)
+                .split_ascii_whitespace()
+                .any(|still| still == child)
+        })
+    })
+}
+
 fn all_children(proc: &Path) -> BTreeMap<i32, Vec<i32>> {
     let mut children: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
     let entries = fs::read_dir(proc).into_iter().flatten().flatten();

@@ -194,10 +194,31 @@ fn write_families(out: &mut String, sampled: &[(String, &Sample)]) {
                 begun = series.family;
                 write_head(out, series.family);
             }
-            // Writing to a `String` cannot fail.
-            let _ = writeln!(out, "{}{{{labels}{}}} {value}", series.family, series.extra);
+            for part in [series.family, "{", labels.as_str(), series.extra, "} "] {
+                out.push_str(part);
+            }
+            write_value(out, value);
+            out.push('\n');
         }
     }
+}
+
+/// Whole numbers, which most are, without the search for the shortest fraction.
+fn write_value(out: &mut String, value: f64) {
+    /// Beyond, not every whole number is an `f64`.
+    const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
+    // Writing to a `String` cannot fail.
+    let _ = if value.fract() == 0.0 && (0.0..EXACT_MAX).contains(&value) {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a whole number in the range of the condition"
+        )]
+        let whole = value as u64;
+        write!(out, "{whole}")
+    } else {
+        write!(out, "{value}")
+    };
 }
 
 fn write_head(out: &mut String, name: &str) {
@@ -304,6 +325,25 @@ mod tests {
             .filter(|line| line.starts_with("# TYPE"))
             .collect();
         assert_eq!(heads.len(), 2, "each family is introduced once: {out}");
+    }
+
+    #[test]
+    fn numbers_are_written_as_they_are() {
+        for (value, text) in [
+            (0.0, "0"),
+            (-0.5, "-0.5"),
+            (-3.0, "-3"),
+            (0.1, "0.1"),
+            (67_108_864.0, "67108864"),
+            (0.000_001, "0.000001"),
+            (f64::INFINITY, "inf"),
+            (f64::NAN, "NaN"),
+        ] {
+            let mut out = String::new();
+            write_value(&mut out, value);
+            assert_eq!(out, text);
+            assert!(out.parse::<f64>().is_ok());
+        }
     }
 
     #[test]

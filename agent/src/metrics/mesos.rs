@@ -24,9 +24,16 @@ pub(crate) async fn mesos_keys(surface: &Surface) -> Value {
         "containerizer/mesos/container_destroy_errors",
         destroy_errors.unwrap_or_default(),
     );
+    // There is no cache of what was fetched, no image and no provider of resources that could be counted.
     for key in [
         "containerizer/fetcher/cache_size_total_bytes",
         "containerizer/fetcher/cache_size_used_bytes",
+        "containerizer/mesos/filesystem/containers_new_rootfs",
+        "containerizer/mesos/provisioner/bind/remove_rootfs_errors",
+        "containerizer/mesos/provisioner/remove_container_errors",
+        "resource_provider_manager/events/disconnect",
+        "resource_provider_manager/events/subscribe",
+        "resource_provider_manager/subscribed",
     ] {
         put(key, 0.0);
     }

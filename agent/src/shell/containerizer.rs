@@ -325,7 +325,8 @@ impl Containerizer {
             task_pid: launched.task_pid,
         };
         self.inner.tell(started).await;
-        self.watch(live).await;
+        // A task of its own: this one holds all that a launch needs, and would for the container's life.
+        tokio::spawn(async move { self.watch(live).await });
     }
 
     /// Takes a container of an earlier agent up.

@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -63,7 +63,8 @@ struct Inner {
 
 #[derive(Debug)]
 struct Kept {
-    dir: PathBuf,
+    /// Shared by the files of one folder: a thousand containers have twenty thousand files.
+    dir: Arc<Path>,
     file: &'static str,
     state: State,
 }
@@ -135,14 +136,8 @@ impl Files {
             Ok(_) => return None,
             Err(_) => State::Absent,
         };
-        let mut kept = Kept {
-            dir: dir.to_owned(),
-            file: level,
-            state,
-        };
-        let events = kept.state.events();
-        inner.kept.push(kept);
-        events
+        inner.keep(dir, level, state);
+        inner.kept.last_mut().and_then(|kept| kept.state.events())
     }
 }
 
@@ -212,17 +207,19 @@ impl Inner {
     }
 
     fn keep(&mut self, dir: &Path, file: &'static str, state: State) {
-        self.kept.push(Kept {
-            dir: dir.to_owned(),
-            file,
-            state,
-        });
+        let same = self.kept.iter().find(|kept| kept.is_in(dir));
+        let dir = same.map_or_else(|| dir.into(), |kept| kept.dir.clone());
+        self.kept.push(Kept { dir, file, state });
     }
 }
 
 impl Kept {
     fn is(&self, dir: &Path, file: &str) -> bool {
-        self.file == file && self.dir.as_os_str() == dir.as_os_str()
+        self.file == file && self.is_in(dir)
+    }
+
+    fn is_in(&self, dir: &Path) -> bool {
+        self.dir.as_os_str() == dir.as_os_str()
     }
 }
 

@@ -79,8 +79,15 @@ fn sum_v1(text: &str, direction: &str) -> Option<u64> {
     sum
 }
 
-/// Lines of `254:0 rbytes=4096 wbytes=0 rios=1 ...`.
+/// Lines of `254:0 rbytes=4096 wbytes=0 rios=1 ...`; none before the first of them.
 fn sum_v2(text: &str, key: &str) -> Option<u64> {
+    let is_device = |line: &str| {
+        let (major, minor) = line.split(' ').next()?.split_once(':')?;
+        Some(major.parse::<u32>().is_ok() && minor.parse::<u32>().is_ok())
+    };
+    if !text.lines().all(|line| is_device(line) == Some(true)) {
+        return None;
+    }
     let mut sum = 0_u64;
     for word in text.split_ascii_whitespace() {
         if let Some((name, count)) = word.split_once('=')
@@ -105,6 +112,8 @@ mod tests {
         assert_eq!(sum_v2(v2, "rbytes"), Some(4097));
         assert_eq!(sum_v2(v2, "wios"), Some(1));
         assert_eq!(sum_v2("", "rios"), Some(0));
+        assert_eq!(sum_v2("254:0 \n", "rios"), Some(0));
+        assert_eq!(sum_v2("potatoes\n", "rios"), None);
         assert_eq!(sum_v1("254:0 Read many", "Read"), None);
         assert_eq!(sum_v1("Total 0\n", "Read"), None);
     }

@@ -12,6 +12,8 @@ mod cpuset;
 mod devices;
 mod disk;
 mod filesystem;
+#[cfg(test)]
+mod hostile;
 mod hugetlb;
 mod inspection;
 mod mem;

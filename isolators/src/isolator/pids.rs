@@ -67,7 +67,9 @@ impl Isolator for Pids {
 
 fn processes(sight: &Sight<'_>, dir: &Path) -> Option<u64> {
     sight.files.read(dir, "cgroup.procs", |text| {
-        u64::try_from(text.lines().count()).ok()
+        let is_pid = |line: &str| line.trim_ascii().parse::<u32>().is_ok();
+        let count = u64::try_from(text.lines().count()).ok();
+        count.filter(|_| text.lines().all(is_pid))
     })
 }
 

@@ -7,7 +7,7 @@
 use procfs::process::Process;
 
 use super::{Isolator, Sight};
-use crate::process_tree::descendants_of;
+use crate::process_tree::{descendants_of, has_hidden_child};
 use crate::usage::ContainerUsage;
 
 /// Ticks per second in `/proc/<pid>/stat`, a constant of the kernel's interface.
@@ -63,13 +63,18 @@ impl Isolator for PosixMem {
     }
 }
 
-/// The container's processes; `None` without a living supervisor, also where procfs hides it
-/// (`hidepid`), since then nobody can tell how many there are.
+/// The container's processes; `None` without a living supervisor, also where procfs hides it or one of
+/// them (`hidepid`), since then nobody can tell how much they all use.
 fn processes(sight: &Sight<'_>) -> Option<Vec<Process>> {
     let supervisor = sight.supervisor?;
     let own = sight.proc.join(supervisor.pid.to_string()).join("stat");
     std::fs::read(own).ok()?;
-    let pids = descendants_of(sight.proc, supervisor.pid);
+    let mut pids = descendants_of(sight.proc, supervisor.pid);
+    pids.push(supervisor.pid);
+    if has_hidden_child(sight.proc, &pids) {
+        return None;
+    }
+    pids.pop();
     let open = |pid: &i32| Process::new_with_root(sight.proc.join(pid.to_string())).ok();
     Some(pids.iter().filter_map(open).collect())
 }
@@ -88,9 +93,19 @@ mod tests {
     use crate::cgroup::{Files, Groups};
     use crate::identity::{BootId, ProcessIdentity};
 
-    #[test]
-    fn a_procfs_that_hides_its_processes_gives_no_figure() {
-        let proc = tempfile::tempdir().expect("a temporary folder");
+    /// A process of a made-up procfs: what it has used, and what the kernel says of its children.
+    fn put(proc: &std::path::Path, pid: i32, parent: i32, children: &str) {
+        let dir = proc.join(pid.to_string());
+        let thread = dir.join("task").join(pid.to_string());
+        std::fs::create_dir_all(&thread).expect("made");
+        std::fs::write(thread.join("children"), children).expect("written");
+        let rest = "0 0 0 0 0 0 0 0 0 100 50 0 0 20 0 1 0 1 0 0";
+        let zeros = " 0".repeat(28);
+        let stat = format!("{pid} (x) S {parent} {rest}{zeros}\n");
+        std::fs::write(dir.join("stat"), stat).expect("written");
+    }
+
+    fn usage_of(proc: &std::path::Path) -> ContainerUsage {
         let supervisor = ProcessIdentity {
             pid: 10,
             start_ticks: 1,
@@ -99,15 +114,31 @@ mod tests {
         let sight = Sight {
             groups: &Groups::default(),
             supervisor: Some(&supervisor),
-            proc: proc.path(),
+            proc,
             files: &Files::passing(),
             all: true,
         };
         let mut usage = ContainerUsage::default();
-        usage.cpu.user_secs = Some(1.0);
+        usage.cpu.user_secs = Some(7.0);
         usage.memory.rss_bytes = Some(1);
         PosixCpu.usage(&sight, &mut usage);
         PosixMem.usage(&sight, &mut usage);
-        assert_eq!(usage, ContainerUsage::default());
+        usage
+    }
+
+    #[test]
+    fn a_procfs_that_hides_its_processes_gives_no_figure() {
+        let proc = tempfile::tempdir().expect("a temporary folder");
+        assert_eq!(usage_of(proc.path()), ContainerUsage::default());
+        // The supervisor is seen, its task of another user is not: nobody has used nothing.
+        put(proc.path(), 10, 1, "11 ");
+        assert_eq!(usage_of(proc.path()), ContainerUsage::default());
+        put(proc.path(), 11, 10, "12 13 ");
+        put(proc.path(), 12, 11, "");
+        assert_eq!(usage_of(proc.path()), ContainerUsage::default());
+        put(proc.path(), 13, 11, "");
+        let usage = usage_of(proc.path());
+        assert_eq!(usage.cpu.user_secs, Some(3.0));
+        assert_eq!(usage.pids.processes, Some(3));
     }
 }

@@ -25,6 +25,7 @@ use std::time::Duration;
 use crate::identity::{ContainerName, ProcessIdentity};
 
 pub use client::Launcher;
+pub use image::seal_ahead;
 pub(crate) use privileges::pack as pack_filter;
 
 /// First argument of the sealed launcher. Not for users: without the agent's socket on standard input

@@ -1,0 +1,139 @@
+//! What a daemon does to keep little memory.
+//!
+//! [`give_back`] unmaps what only the start needed: a start runs through flag parsing, configuration, recovery,
+//! registration; of the binary's 30 MB of text and constants it touches little, but the kernel maps sixteen pages for
+//! each that is touched, so some 16 MB stay resident of which a daemon at work uses one. What is needed again is
+//! mapped again from the page cache, without a read. [`few_arenas`] and [`trim`] keep freed memory from staying
+//! with the allocator. Invariant: a mapping with a page of its own (data, relocated constants) is not touched.
+
+#![expect(
+    unsafe_code,
+    reason = "madvise on mappings by their address, and settings of the C library's allocator; no safe wrappers exist"
+)]
+
+use std::ops::Range;
+use std::time::Duration;
+
+/// From the moment a daemon listens until its start is surely over, registration included.
+pub(crate) const AFTER: Duration = Duration::from_secs(4);
+
+/// Between two looks for freed memory that the allocator keeps.
+pub(crate) const TRIM_EVERY: Duration = Duration::from_secs(30);
+
+/// Arenas for all threads together; the C library's usual eight for each processor keep what hundreds of launches
+/// needed for a moment.
+#[cfg(target_env = "gnu")]
+const ARENAS: libc::c_int = 2;
+/// Larger pieces, such as answers to scrapes, have a mapping each and go back when they are freed. Said once, so that
+/// the C library does not raise it with each large piece that is freed.
+#[cfg(target_env = "gnu")]
+const MAPPED_BYTES: libc::c_int = 128 << 10;
+
+/// Has the allocator keep little of what is freed. Before other threads allocate.
+pub(crate) fn few_arenas() {
+    #[cfg(target_env = "gnu")]
+    for (setting, value) in [
+        (libc::M_ARENA_MAX, ARENAS),
+        (libc::M_MMAP_THRESHOLD, MAPPED_BYTES),
+        (libc::M_TRIM_THRESHOLD, MAPPED_BYTES),
+    ] {
+        // SAFETY: takes two integers and locks the allocator's own state. A refusal changes nothing.
+        unsafe { libc::mallopt(setting, value) };
+    }
+}
+
+/// Gives freed pages that the allocator still has to the kernel.
+pub(crate) fn trim() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: takes an integer and locks the allocator's own state; what is in use is not moved.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
+/// Unmaps the clean pages of the program and its libraries. Does nothing where procfs does not tell.
+pub(crate) fn give_back() {
+    let Ok(smaps) = std::fs::read_to_string("/proc/self/smaps") else {
+        return;
+    };
+    for range in clean(&smaps) {
+        // SAFETY: the range is a private, unwritable mapping of a file with no page of its own, so each of its
+        // pages is that of the file, and a later access maps the same bytes again. The program and its
+        // libraries are never truncated while they run: an upgrade puts new files in their place, and the
+        // kernel refuses to write to a running program. A failure changes nothing.
+        unsafe {
+            libc::madvise(
+                std::ptr::with_exposed_provenance_mut(range.start),
+                range.len(),
+                libc::MADV_DONTNEED,
+            );
+        }
+    }
+}
+
+/// Addresses of private mappings of files that nobody may write to and that have no page of their own.
+fn clean(smaps: &str) -> Vec<Range<usize>> {
+    let mut found = Vec::new();
+    let mut candidate = None;
+    for line in smaps.lines() {
+        if let Some(mapping) = unwritable_file(line) {
+            candidate = mapping;
+        } else if let Some(own) = line.strip_prefix("Anonymous:")
+            && let Some(range) = candidate.take()
+            && own.trim() == "0 kB"
+        {
+            found.push(range);
+        }
+    }
+    found
+}
+
+/// `55d8-55e0 r-xp 000 fe:00 123 /usr/bin/meseta`: its addresses, or nothing if it is not of the kind;
+/// `None` for a line that begins no mapping.
+fn unwritable_file(line: &str) -> Option<Option<Range<usize>>> {
+    let mut words = line.split_ascii_whitespace();
+    let (start, end) = words.next()?.split_once('-')?;
+    let address = |text| usize::from_str_radix(text, 16).ok();
+    let range = address(start)?..address(end)?;
+    let kind = words.next()?;
+    let is_file = words.nth(3).is_some_and(|path| path.starts_with('/'));
+    Some((is_file && (kind == "r-xp" || kind == "r--p")).then_some(range))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_clean_mappings_of_files_are_given_back() {
+        let mapping = |line: &str, own: u32| {
+            format!("{line}\nRss: 8 kB\nAnonymous:        {own} kB\nVmFlags: rd mr mw me\n")
+        };
+        let smaps = [
+            mapping("1000-2000 r--p 00000000 fe:00 12 /usr/bin/meseta", 0),
+            mapping(
+                "2000-5000 r-xp 00001000 fe:00 12 /usr/bin/meseta (deleted)",
+                0,
+            ),
+            mapping("5000-6000 r--p 00004000 fe:00 12 /usr/bin/meseta", 4),
+            mapping("6000-7000 rw-p 00005000 fe:00 12 /usr/bin/meseta", 0),
+            mapping("7000-8000 rw-p 00000000 00:00 0 [heap]", 8),
+            mapping("8000-9000 r--s 00000000 fe:00 13 /var/lib/x", 0),
+            mapping("9000-a000 r-xp 00000000 00:00 0 [vdso]", 0),
+            mapping("a000-b000 r--p 00000000 00:00 0", 0),
+        ];
+        assert_eq!(clean(&smaps.concat()), [0x1000..0x2000, 0x2000..0x5000]);
+        assert!(clean("garbage\n- -\n1000-2000 r-xp").is_empty());
+    }
+
+    /// Code and constants work as before.
+    #[test]
+    fn what_was_given_back_is_there_again() {
+        let before = format!("{:?}", std::time::Duration::from_millis(1500));
+        give_back();
+        assert_eq!(
+            format!("{:?}", std::time::Duration::from_millis(1500)),
+            before
+        );
+    }
+}
