@@ -1,3 +1,5 @@
+//! The rules of Mesos, scenario by scenario, for every action that follows them.
+
 use super::*;
 use crate::action::Action as A;
 
