@@ -92,6 +92,10 @@ enum Command {
         caller: Caller,
     },
     Snapshot(oneshot::Sender<Arc<Snapshot>>),
+    Principal {
+        framework_id: String,
+        answer: oneshot::Sender<Option<String>>,
+    },
     Explain {
         question: Question,
         answer: oneshot::Sender<Result<Vec<Explanation>, String>>,
@@ -421,6 +425,13 @@ impl Service {
                 let _unsent = answer.send(self.core.explain(self.clock.now(), &question));
             }
             Command::Watch { after, watching } => self.watch(after, watching),
+            Command::Principal {
+                framework_id,
+                answer,
+            } => {
+                // The asker may have left.
+                let _unsent = answer.send(self.core.principal_of(&framework_id));
+            }
             Command::Snapshot(sender) => {
                 // The asker may have left.
                 let _unsent = sender.send(self.core.snapshot());

@@ -152,10 +152,15 @@ async fn dispatch(State(surface): State<Arc<Surface>>, request: Request<Body>) -
     reply.into_response(&query)
 }
 
-/// Firewall rules name a path with the process or without.
+/// Firewall rules name a route with the process or without.
 fn is_disabled(surface: &Surface, path: &str) -> bool {
-    let bare = path.strip_prefix("/slave(1)").unwrap_or(path);
-    surface.door.is_disabled(bare) || surface.door.is_disabled(&format!("/slave(1){bare}"))
+    let found = Route::find(path);
+    let mut routes = ROUTES.iter();
+    let name = routes.find(|(_, route)| Some(*route) == found);
+    surface.door.is_disabled(path)
+        || name.is_some_and(|(name, _)| {
+            surface.door.is_disabled(name) || surface.door.is_disabled(&format!("/slave(1){name}"))
+        })
 }
 
 /// What is served.

@@ -323,6 +323,13 @@ impl MasterCore {
         }
     }
 
+    /// The principal that a framework goes by, if there is such a framework and it has one.
+    #[must_use]
+    pub fn principal_of(&self, framework: &str) -> Option<String> {
+        let framework = self.frameworks.get(framework)?;
+        framework.terms.info.principal.clone()
+    }
+
     /// Remembers who opened a connection of an agent, until that is gone.
     pub fn agent_connected(&mut self, connection: ConnectionId, caller: Caller) {
         self.agent_callers.insert(connection, caller);

@@ -13,7 +13,7 @@ use meseta_proto::transport::door::{Caller, Realm};
 use meseta_proto::transport::server::Peer;
 use tokio::time::Instant;
 
-use super::{Endpoint, Site, text};
+use super::{ENDPOINTS, Endpoint, Site, text};
 use crate::permission;
 
 /// Puts the door before routes.
@@ -42,13 +42,16 @@ async fn enter(State(site): State<Arc<Site>>, mut request: Request, next: Next) 
     }
 }
 
-/// Firewall rules name a path with the process or without.
+/// Firewall rules name an endpoint with the process or without; a path below one is the endpoint's too.
 fn is_disabled(site: &Site, path: &str) -> bool {
-    let bare = path
-        .strip_prefix("/master")
-        .filter(|rest| rest.starts_with('/'));
-    let bare = bare.unwrap_or(path);
-    site.door.is_disabled(bare) || site.door.is_disabled(&format!("/master{bare}"))
+    let found = Endpoint::find(path);
+    let mut endpoints = ENDPOINTS.iter();
+    let name = endpoints.find(|(_, endpoint)| Some(*endpoint) == found);
+    let name = name.map(|(name, _)| format!("/{name}"));
+    site.door.is_disabled(path)
+        || name.is_some_and(|name| {
+            site.door.is_disabled(&name) || site.door.is_disabled(&format!("/master{name}"))
+        })
 }
 
 /// The realm of a method's path; `None` if it is none of gRPC.
@@ -101,7 +104,11 @@ impl Pace {
         };
         let principal = match caller.owned_principal() {
             Some(principal) => Some(principal),
-            None => given_principal(site, framework_id).await,
+            None => site
+                .handle
+                .principal_of(framework_id)
+                .await
+                .unwrap_or_default(),
         };
         let now = limits.begin.elapsed();
         let mut limiter = limits
@@ -110,13 +117,6 @@ impl Pace {
             .unwrap_or_else(PoisonError::into_inner);
         limiter.take(principal.as_deref(), now)
     }
-}
-
-async fn given_principal(site: &Site, framework_id: &str) -> Option<String> {
-    let snapshot = site.handle.snapshot().await.ok()?;
-    let mut frameworks = snapshot.frameworks.iter();
-    let found = frameworks.find(|framework| framework.id.as_str() == framework_id);
-    found.and_then(|framework| framework.info.principal.clone())
 }
 
 /// The answer to a call that came too early.

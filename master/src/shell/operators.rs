@@ -41,10 +41,7 @@ impl Handle {
         framework_id: String,
     ) -> Result<Answer, Closed> {
         if !caller.approver.allows_everything() {
-            let snapshot = self.snapshot().await?;
-            let mut frameworks = snapshot.frameworks.iter();
-            let found = frameworks.find(|framework| framework.id.as_str() == framework_id);
-            let principal = found.and_then(|framework| framework.info.principal.clone());
+            let principal = self.principal_of(&framework_id).await?;
             // Who may end nobody's learns nothing of which there are.
             let principal = Some(principal.unwrap_or_default());
             if let Err(forbidden) =
@@ -62,6 +59,18 @@ impl Handle {
         let answer = answered.await.map_err(|_| Closed)?;
         caller.audit("TEARDOWN", &framework_id, answer.outcome());
         Ok(answer)
+    }
+
+    /// The principal that a framework goes by.
+    pub(crate) async fn principal_of(&self, framework_id: &str) -> Result<Option<String>, Closed> {
+        let (answer, answered) = oneshot::channel();
+        let framework_id = framework_id.to_owned();
+        self.send(Command::Principal {
+            framework_id,
+            answer,
+        })
+        .await?;
+        answered.await.map_err(|_| Closed)
     }
 
     /// Reserves and so on, if the caller may do that to all of the resources.

@@ -509,6 +509,35 @@ async fn events_are_told_to_those_who_may_see_them() {
 }
 
 #[tokio::test]
+async fn a_shut_endpoint_is_shut_under_each_of_its_names() {
+    let settings = Settings {
+        daemon: "master",
+        address: "127.0.0.1".parse().unwrap(),
+        insecure: false,
+        credentials: None,
+        credentials_flag: "credentials",
+        acls: None,
+        firewall_rules: Some(r#"{"disabled_endpoints":{"paths":["/master/state"]}}"#.to_owned()),
+        ssl_cert_file: None,
+        ssl_key_file: None,
+        ssl_ca_file: None,
+        realms: Vec::new(),
+        key: [7; 32],
+    };
+    let door = settings.build().unwrap().0;
+    let router = router(site_behind(door, Recovered::default()));
+    for (path, status) in [
+        ("/state", StatusCode::FORBIDDEN),
+        ("/master/state", StatusCode::FORBIDDEN),
+        ("/master/state/", StatusCode::FORBIDDEN),
+        ("/state/below", StatusCode::FORBIDDEN),
+        ("/state-summary", StatusCode::OK),
+    ] {
+        assert_eq!(get(&router, path).await.status(), status, "{path}");
+    }
+}
+
+#[tokio::test]
 async fn frameworks_are_held_to_their_pace() {
     let dir = TempDir::new().unwrap();
     let mut site = site_behind(door(&dir, &acls()), Recovered::default());

@@ -243,6 +243,35 @@ async fn a_new_certificate_is_taken_over_under_load_and_a_broken_one_is_not() {
     assert!(ask(&kept, &url).await.is_ok());
 }
 
+#[tokio::test]
+async fn changed_files_are_noticed() {
+    let dir = TempDir::new().unwrap();
+    let (first, second) = (Authority::new(), Authority::new());
+    let new_ca = second.write(dir.path(), "new-ca.pem");
+    let (certificate, key) = first.sign(dir.path(), "served", &["127.0.0.1"], false);
+    let files = Files {
+        certificate,
+        key,
+        authorities: None,
+    };
+    let running = run(files).await;
+    let watch = running.served.clone();
+    let interval = Duration::from_millis(5);
+    tokio::spawn(watch.watch(interval, running.shutdown.clone()));
+    let url = format!("https://{}/", running.address);
+    assert!(ask(&client(&new_ca, None), &url).await.is_err());
+    second.sign(dir.path(), "served", &["127.0.0.1"], false);
+    let seen = async {
+        while ask(&client(&new_ca, None), &url).await.is_err() {
+            tokio::time::sleep(interval).await;
+        }
+    };
+    let limit = Duration::from_secs(60);
+    tokio::time::timeout(limit, seen)
+        .await
+        .expect("the new one is served");
+}
+
 #[test]
 fn what_cannot_be_used_is_said() {
     use std::os::unix::fs::PermissionsExt as _;
