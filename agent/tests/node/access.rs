@@ -105,7 +105,9 @@ fn matrix() {
         }
     }
     for kind in (1..256).filter_map(|number| Type::try_from(number).ok()) {
-        for person in &people {
+        // A guess costs a hash, and where it is made says nothing of the call.
+        let tried = |person: &&Person| person.name != "wrong" || kind == Type::GetHealth;
+        for person in people.iter().filter(tried) {
             let status = ask(&world, person, call_of(&world, kind)).status.as_u16();
             let expected = match person.name {
                 "nobody" | "wrong" => Some(401),
@@ -119,7 +121,10 @@ fn matrix() {
 }
 
 fn judge(place: &str, status: u16, expected: Option<u16>) {
+    // On a fast machine the guesses come faster than one address may make them.
+    const TOO_MANY: u16 = 429;
     match expected {
+        Some(401) if status == TOO_MANY => assert!(place.ends_with("wrong"), "{place}"),
         Some(expected) => assert_eq!(status, expected, "{place}"),
         None => assert!(status != 401 && status != 403, "{place}: {status}"),
     }
