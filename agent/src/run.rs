@@ -21,6 +21,7 @@ use meseta_proto::transport::door::Door;
 use meseta_proto::transport::server;
 pub use meseta_proto::transport::server::CancellationToken;
 use meseta_proto::transport::tls;
+use meseta_proto::verbosity::Verbosity;
 use tokio::sync::oneshot;
 use tracing::{info, warn};
 
@@ -58,6 +59,8 @@ use crate::shell::{CoreHandle, Driver, Mailbox, mailbox, recover, writer};
 pub struct RunEnv {
     /// All flags in force, as text, for `/flags` and `/state`.
     pub flags_view: BTreeMap<String, String>,
+    /// Changes how much is logged, for operators.
+    pub verbosity: Verbosity,
     /// Told once where the agent listens.
     pub ready: Option<oneshot::Sender<SocketAddr>>,
     /// Told once recovery is over, registered or not.
@@ -90,7 +93,7 @@ pub async fn run(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         &flags,
         &layout,
         handle.clone(),
-        env.flags_view,
+        (env.flags_view, env.verbosity),
         told,
         start,
         (&http_shutdown, door),
@@ -169,7 +172,7 @@ fn surface(
     flags: &Flags,
     layout: &Layout,
     core: CoreHandle,
-    flags_view: BTreeMap<String, String>,
+    (flags_view, verbosity): (BTreeMap<String, String>, Verbosity),
     told: SocketAddr,
     start: Instant,
     (shutdown, door): (&CancellationToken, Door),
@@ -191,6 +194,7 @@ fn surface(
         recovery: std::sync::OnceLock::new(),
         enable_cfs: flags.cgroups_enable_cfs,
         plugin_failures: Failures::default(),
+        verbosity,
         metrics: Metrics::new().map_err(|error| RunError::Internal(error.to_string()))?,
         door,
     }))

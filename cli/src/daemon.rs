@@ -5,22 +5,23 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
+use meseta_proto::verbosity::Verbosity;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
-use tracing_subscriber::EnvFilter;
 
-use crate::{memory, service_manager};
+use crate::{logging, memory, service_manager};
 
 /// Runs the master until it is told to stop.
 pub(crate) fn master(
     flags: meseta_master::Flags,
     flags_view: BTreeMap<String, String>,
 ) -> anyhow::Result<ExitCode> {
-    prepare()?;
+    let verbosity = prepare()?;
     runtime()?.block_on(async {
         let shutdown = stop_requested()?;
         let env = meseta_master::RunEnv {
             flags_view,
+            verbosity,
             ready: Some(tidy_when_started(std::future::ready(()))),
             started: service_manager::attend(),
             shutdown: Box::pin(shutdown.cancelled_owned()),
@@ -39,11 +40,12 @@ pub(crate) fn agent(
         return Ok(check(&flags));
     }
     memory::few_arenas();
-    prepare()?;
+    let verbosity = prepare()?;
     runtime()?.block_on(async {
         let shutdown = stop_requested()?;
         let env = meseta_agent::RunEnv {
             flags_view,
+            verbosity,
             ready: Some(tidy_when_started(trim_for_ever())),
             started: service_manager::attend(),
             shutdown,
@@ -91,10 +93,11 @@ fn check(flags: &meseta_agent::Flags) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn prepare() -> anyhow::Result<()> {
-    start_logging()?;
+fn prepare() -> anyhow::Result<Verbosity> {
+    let verbosity = logging::start()?;
     write_no_core()?;
-    end_with_parent()
+    end_with_parent()?;
+    Ok(verbosity)
 }
 
 /// What a daemon knows of secrets and keys is not for a file; tasks may raise their own limit.
@@ -112,25 +115,6 @@ fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
         .enable_all()
         .build()
         .context("failed to start the runtime's threads")
-}
-
-/// Logs go to standard error; `MESETA_LOG` filters them (`info` unless set, `debug`,
-/// `meseta_master=trace`, ...), `MESETA_LOG_FORMAT=json` makes each line an object.
-fn start_logging() -> anyhow::Result<()> {
-    let filter = match std::env::var("MESETA_LOG") {
-        Ok(text) => EnvFilter::try_new(&text)
-            .with_context(|| format!("MESETA_LOG={text:?} is not a log filter; try `info`"))?,
-        Err(_) => EnvFilter::new("info"),
-    };
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr);
-    match std::env::var("MESETA_LOG_FORMAT").as_deref() {
-        Ok("json") => builder.json().init(),
-        Ok("text") | Err(_) => builder.with_ansi(false).init(),
-        Ok(other) => anyhow::bail!("MESETA_LOG_FORMAT={other:?} is neither `text` nor `json`"),
-    }
-    Ok(())
 }
 
 /// The process that `meseta local` runs in, told to the daemons it starts.

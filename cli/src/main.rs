@@ -7,6 +7,7 @@ mod daemon;
 mod estimate;
 mod flags;
 mod local;
+mod logging;
 mod memory;
 mod service_manager;
 mod verbs;

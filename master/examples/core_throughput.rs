@@ -73,6 +73,7 @@ impl World {
             Visible::CloseScheduler { .. }
             | Visible::CloseAgent { .. }
             | Visible::Reply { .. }
+            | Visible::OperationOver { .. }
             | Visible::Note(_) => {}
         }
     }

@@ -95,7 +95,7 @@ impl Files {
     }
 }
 
-fn failed(name: &str, source: io::Error) -> FilesError {
+pub(crate) fn failed(name: &str, source: io::Error) -> FilesError {
     if source.kind() == io::ErrorKind::NotFound {
         return FilesError::NotFound;
     }

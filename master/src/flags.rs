@@ -141,6 +141,10 @@ pub struct Flags {
     #[arg(long, value_name = "FILE")]
     pub external_log_file: Option<PathBuf>,
 
+    /// Directory of a web page, served at `/`; Mesos's own works.
+    #[arg(long, value_name = "DIR")]
+    pub webui_dir: Option<PathBuf>,
+
     /// Ended frameworks that are remembered.
     #[arg(long, default_value_t = 50, value_name = "COUNT")]
     pub max_completed_frameworks: usize,

@@ -74,7 +74,7 @@ fn caller<T>(request: &tonic::Request<T>) -> Result<Caller, Status> {
 /// What the core answered, as a code and a text.
 fn status_of(answer: Answer) -> Result<(), Status> {
     match answer {
-        Answer::Accepted | Answer::Done => Ok(()),
+        Answer::Accepted | Answer::Applied(_) | Answer::Done => Ok(()),
         Answer::BadRequest(message) => Err(Status::invalid_argument(message)),
         Answer::Forbidden(message) => Err(Status::permission_denied(message)),
         Answer::NotFound(message) => Err(Status::not_found(message)),

@@ -5,15 +5,19 @@
 //! been told about the registry is lost by a crash.
 
 mod access_flags;
+mod clock;
 pub mod core;
 mod events;
 mod files;
 mod flags;
 mod grpc;
+mod handle;
 mod health;
 mod http;
+mod measures;
 mod metrics;
 mod operator;
+mod outcomes;
 mod permission;
 pub mod registry;
 mod run;

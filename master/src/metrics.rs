@@ -3,9 +3,12 @@
 //! Nothing is counted here: both forms are made from a [`Snapshot`] when someone asks, in a
 //! registry of its own. Labels come from closed sets, so their number is bounded.
 
+mod frameworks;
 mod mesos;
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
 
 use meseta_resources::{Resources, Scalar};
 use prometheus::core::{Collector, Desc};
@@ -13,6 +16,7 @@ use prometheus::proto::MetricFamily;
 use prometheus::{Encoder, GaugeVec, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder};
 
 use crate::core::{Snapshot, is_terminal, state_name};
+use crate::measures::Measures;
 
 /// Kinds of resources that have series of their own; others appear in `/state` only.
 const RESOURCES: [(&str, &str, f64); 4] = [
@@ -25,14 +29,15 @@ const RESOURCES: [(&str, &str, f64); 4] = [
 const MEGABYTE: f64 = 1_048_576.0;
 
 /// Makes metrics of snapshots.
-#[derive(Debug)]
-pub(crate) struct Metrics {}
+#[derive(Debug, Default)]
+pub(crate) struct Metrics {
+    /// Where the registry lies, if it is a file.
+    pub(crate) registry: Option<PathBuf>,
+    /// How long it took to read the registry at the start.
+    pub(crate) registry_read: Duration,
+}
 
 impl Metrics {
-    pub(crate) fn new() -> Self {
-        Self {}
-    }
-
     /// The text exposition format.
     pub(crate) fn prometheus(&self, snapshot: &Snapshot) -> Result<Vec<u8>, prometheus::Error> {
         let registry = Registry::new();
@@ -42,9 +47,14 @@ impl Metrics {
         Ok(text)
     }
 
-    /// `/metrics/snapshot`: the keys of Mesos.
-    pub(crate) fn mesos(&self, snapshot: &Snapshot) -> BTreeMap<String, f64> {
-        mesos::snapshot(snapshot)
+    /// `/metrics/snapshot`: tells `visit` the keys of Mesos, each once, and their values.
+    pub(crate) fn mesos(
+        &self,
+        snapshot: &Snapshot,
+        measures: &Measures,
+        visit: &mut dyn FnMut(&str, f64),
+    ) {
+        mesos::visit(self, snapshot, measures, visit);
     }
 }
 

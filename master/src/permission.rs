@@ -30,9 +30,11 @@ pub(crate) enum Need {
 /// The realm of an endpoint, as Mesos has it.
 pub(crate) fn realm(endpoint: Endpoint) -> Realm {
     match endpoint {
-        Endpoint::Health | Endpoint::Version | Endpoint::Redirect | Endpoint::Libprocess => {
-            Realm::Open
-        }
+        Endpoint::Health
+        | Endpoint::Version
+        | Endpoint::OpenApi
+        | Endpoint::Redirect
+        | Endpoint::Libprocess => Realm::Open,
         Endpoint::Scheduler => Realm::Scheduler,
         Endpoint::Operator
         | Endpoint::Teardown
@@ -41,6 +43,7 @@ pub(crate) fn realm(endpoint: Endpoint) -> Realm {
         | Endpoint::Reservation(_)
         | Endpoint::Schedule
         | Endpoint::MaintenanceStatus
+        | Endpoint::LoggingToggle
         | Endpoint::MachineUp
         | Endpoint::MachineDown => Realm::Readwrite,
         Endpoint::State
@@ -61,9 +64,12 @@ pub(crate) fn realm(endpoint: Endpoint) -> Realm {
 pub(crate) fn endpoint(endpoint: Endpoint, method: &Method) -> Need {
     let is_read = matches!(*method, Method::GET | Method::HEAD);
     match endpoint {
-        Endpoint::Health | Endpoint::Version | Endpoint::Redirect | Endpoint::Libprocess => {
-            Need::Nothing
-        }
+        Endpoint::Health
+        | Endpoint::Version
+        | Endpoint::OpenApi
+        | Endpoint::Redirect
+        | Endpoint::Libprocess => Need::Nothing,
+        Endpoint::LoggingToggle => Need::Permission(Action::SetLogLevel, None),
         Endpoint::Flags => Need::Permission(Action::ViewFlags, None),
         Endpoint::Metrics => Need::Permission(Action::GetEndpoint, Some("/metrics")),
         Endpoint::MetricsSnapshot => {

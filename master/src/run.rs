@@ -12,9 +12,13 @@ use std::sync::Arc;
 use meseta_proto::transport::door::DoorError;
 use meseta_proto::transport::server::{self, CancellationToken};
 use meseta_proto::transport::tls;
+use meseta_proto::verbosity::Verbosity;
 use tokio::net::TcpListener;
 use tokio::sync::{oneshot, watch};
+use tokio::time::Instant;
+use tower_http::services::ServeDir;
 
+use crate::clock::Clock;
 use crate::core::{Config, Identity, Lsn, MasterCore};
 use crate::files::Files;
 use crate::flags::{FlagError, Flags, Options};
@@ -23,13 +27,15 @@ use crate::http::Site;
 use crate::http::door::Pace;
 use crate::metrics::Metrics;
 use crate::registry::{self, Kind, OpenError};
-use crate::shell::{Clock, Service};
+use crate::shell::Service;
 use crate::{grpc, http};
 
 /// What a master gets from whoever starts it.
 pub struct RunEnv {
     /// The flags in effect, for `/flags`.
     pub flags_view: BTreeMap<String, String>,
+    /// Changes how much is logged, for operators.
+    pub verbosity: Verbosity,
     /// Told the address once the master listens.
     pub ready: Option<oneshot::Sender<SocketAddr>>,
     /// Told once the registry is read and the master serves.
@@ -61,6 +67,10 @@ pub enum RunError {
         #[source]
         source: io::Error,
     },
+    #[error(
+        "--webui_dir={path} is not a directory: give one with an index.html, or leave the flag out"
+    )]
+    WebuiDir { path: PathBuf },
     #[error(transparent)]
     Door(#[from] DoorError),
     #[error(transparent)]
@@ -97,8 +107,17 @@ pub async fn run(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     let on_persisted = Box::new(move |lsn| {
         sender.send_replace(lsn);
     });
+    let registry_file = match &kind {
+        Kind::Embedded { work_dir } => Some(registry::registry_path(work_dir)),
+        Kind::InMemory => None,
+    };
+    let begun = Instant::now();
     let opening = tokio::task::spawn_blocking(move || registry::open(&kind, on_persisted));
     let (recovered, registry) = opening.await.map_err(|_| RunError::Core)??;
+    let metrics = Metrics {
+        registry: registry_file,
+        registry_read: begun.elapsed(),
+    };
 
     let clock = Clock::new();
     let identity = identity(&flags, address);
@@ -118,10 +137,12 @@ pub async fn run(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         handle: handle.clone(),
         identity,
         flags: env.flags_view,
-        metrics: Metrics::new(),
+        metrics,
         files: Files::new(flags.external_log_file.clone()),
         door,
         pace,
+        verbosity: env.verbosity,
+        webui: webui(&flags)?,
         shutdown: shutdown.clone(),
     });
     let router = http::router(site.clone()).merge(grpc::router(&site).await);
@@ -184,6 +205,17 @@ async fn wait_for_end(
         return Err(RunError::Core);
     }
     Ok(())
+}
+
+/// The files of a page for people, if there is a directory of them.
+fn webui(flags: &Flags) -> Result<Option<ServeDir>, RunError> {
+    let Some(dir) = &flags.webui_dir else {
+        return Ok(None);
+    };
+    if !dir.is_dir() {
+        return Err(RunError::WebuiDir { path: dir.clone() });
+    }
+    Ok(Some(ServeDir::new(dir)))
 }
 
 fn registry_kind(flags: &Flags) -> Result<Kind, RunError> {

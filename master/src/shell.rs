@@ -9,211 +9,27 @@ mod operators;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::atomic::AtomicU64;
 
-use meseta_allocator::Explanation;
-use meseta_proto::meseta::v1::{MasterFrame, agent_frame};
-use meseta_proto::mesos::v1::offer::Operation;
+use meseta_proto::meseta::v1::MasterFrame;
 use meseta_proto::outbox::Outbox;
-use meseta_proto::transport::door::Caller;
-use meseta_resources::time::{Moment, Now};
+use meseta_resources::time::Moment;
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::core::call::{Action, Subscribe};
-use crate::core::{
-    Answer, ConnectionId, Effect, Input, Lsn, MasterCore, Question, ReplyId, Request, Snapshot,
-    Visible,
-};
+use crate::clock::{Clock, far_future};
+use crate::core::{Answer, ConnectionId, Effect, Input, Lsn, MasterCore, ReplyId, Visible};
 use crate::events::{Budget, EventSink, Overflow};
+use crate::handle::{COMMANDS_MAX, Command};
+pub(crate) use crate::handle::{Closed, FRAMES_MAX, Handle, Watching};
+use crate::measures::Measures;
 use crate::operator::stream;
+use crate::outcomes::Outcomes;
 use crate::registry::Registry;
-use crate::watchers::{Numbered, Watchers};
-
-/// Commands that wait for the core; above it callers wait.
-const COMMANDS_MAX: usize = 4_096;
+use crate::watchers::Watchers;
 
 /// Commands taken in before offers are made again: some hundred microseconds' worth.
 const BURST_MAX: usize = 64;
-
-/// Frames that wait for one agent; an agent that far behind registers again.
-pub(crate) const FRAMES_MAX: usize = 65_536;
-
-/// The way in to the core. Cheap to clone.
-#[derive(Clone, Debug)]
-pub(crate) struct Handle {
-    commands: mpsc::Sender<Command>,
-    connections: Arc<AtomicU64>,
-    /// What all subscribers together have not read.
-    pub(crate) unread: Budget,
-}
-
-/// The master is shutting down.
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("the master is shutting down")]
-pub(crate) struct Closed;
-
-#[derive(Debug)]
-enum Command {
-    Input(Input),
-    Subscribe {
-        connection: ConnectionId,
-        stream_id: String,
-        call: Box<Subscribe>,
-        events: EventSink,
-        caller: Caller,
-    },
-    Call {
-        framework_id: String,
-        stream_id: Option<String>,
-        action: Box<Action>,
-        caller: Caller,
-        answer: oneshot::Sender<Answer>,
-    },
-    Teardown {
-        framework_id: String,
-        answer: oneshot::Sender<Answer>,
-    },
-    Operate {
-        agent_id: String,
-        operation: Box<Operation>,
-        principal: Option<String>,
-        answer: oneshot::Sender<Answer>,
-    },
-    Administer {
-        request: Box<Request>,
-        answer: oneshot::Sender<Answer>,
-    },
-    AgentConnected {
-        connection: ConnectionId,
-        frames: mpsc::Sender<Box<MasterFrame>>,
-        caller: Caller,
-    },
-    Snapshot(oneshot::Sender<Arc<Snapshot>>),
-    Principal {
-        framework_id: String,
-        answer: oneshot::Sender<Option<String>>,
-    },
-    Explain {
-        question: Question,
-        answer: oneshot::Sender<Result<Vec<Explanation>, String>>,
-    },
-    Watch {
-        after: Option<u64>,
-        watching: oneshot::Sender<Watching>,
-    },
-}
-
-/// A view on the cluster that goes on.
-#[derive(Debug)]
-pub(crate) struct Watching {
-    /// What has happened since the event that the watcher knows, or everything as it is.
-    pub(crate) begin: Result<Vec<Numbered>, Arc<Snapshot>>,
-    /// The number of the last event that is part of the beginning.
-    pub(crate) last: u64,
-    pub(crate) events: mpsc::Receiver<Numbered>,
-}
-
-impl Handle {
-    /// A number for a new connection.
-    pub(crate) fn new_connection(&self) -> ConnectionId {
-        ConnectionId(self.connections.fetch_add(1, Ordering::Relaxed))
-    }
-
-    pub(crate) async fn subscribe(
-        &self,
-        connection: ConnectionId,
-        stream_id: String,
-        call: Box<Subscribe>,
-        events: EventSink,
-        caller: Caller,
-    ) -> Result<(), Closed> {
-        self.send(Command::Subscribe {
-            connection,
-            stream_id,
-            call,
-            events,
-            caller,
-        })
-        .await
-    }
-
-    pub(crate) async fn call(
-        &self,
-        framework_id: String,
-        stream_id: Option<String>,
-        action: Box<Action>,
-        caller: Caller,
-    ) -> Result<Answer, Closed> {
-        let (answer, answered) = oneshot::channel();
-        self.send(Command::Call {
-            framework_id,
-            stream_id,
-            action,
-            caller,
-            answer,
-        })
-        .await?;
-        answered.await.map_err(|_| Closed)
-    }
-
-    pub(crate) async fn scheduler_gone(&self, connection: ConnectionId) -> Result<(), Closed> {
-        self.send(Command::Input(Input::SchedulerGone { connection }))
-            .await
-    }
-
-    pub(crate) async fn agent_connected(
-        &self,
-        connection: ConnectionId,
-        frames: mpsc::Sender<Box<MasterFrame>>,
-        caller: Caller,
-    ) -> Result<(), Closed> {
-        self.send(Command::AgentConnected {
-            connection,
-            frames,
-            caller,
-        })
-        .await
-    }
-
-    pub(crate) async fn agent_frame(
-        &self,
-        connection: ConnectionId,
-        message: agent_frame::Message,
-    ) -> Result<(), Closed> {
-        let message = Box::new(message);
-        self.send(Command::Input(Input::AgentFrame {
-            connection,
-            message,
-        }))
-        .await
-    }
-
-    pub(crate) async fn agent_gone(&self, connection: ConnectionId) -> Result<(), Closed> {
-        self.send(Command::Input(Input::AgentGone { connection }))
-            .await
-    }
-
-    /// What happens from now on, or from the event numbered `after` if that is still known.
-    pub(crate) async fn watch(&self, after: Option<u64>) -> Result<Watching, Closed> {
-        let (watching, answered) = oneshot::channel();
-        self.send(Command::Watch { after, watching }).await?;
-        answered.await.map_err(|_| Closed)
-    }
-
-    /// The whole state, for the master's own use.
-    pub(crate) async fn snapshot(&self) -> Result<Arc<Snapshot>, Closed> {
-        let (sender, receiver) = oneshot::channel();
-        self.send(Command::Snapshot(sender)).await?;
-        receiver.await.map_err(|_| Closed)
-    }
-
-    async fn send(&self, command: Command) -> Result<(), Closed> {
-        self.commands.send(command).await.map_err(|_| Closed)
-    }
-}
 
 /// Where a visible effect goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -221,6 +37,7 @@ enum Destination {
     Scheduler(ConnectionId),
     Agent(ConnectionId),
     Reply(ReplyId),
+    Outcomes,
     Watchers,
 }
 
@@ -232,6 +49,7 @@ impl Destination {
             Visible::Frame { to, .. } => Self::Agent(*to),
             Visible::CloseAgent { connection, .. } => Self::Agent(*connection),
             Visible::Reply { reply, .. } => Self::Reply(*reply),
+            Visible::OperationOver { .. } => Self::Outcomes,
             Visible::Note(_) => Self::Watchers,
         }
     }
@@ -253,6 +71,10 @@ pub(crate) struct Service {
     next_reply: u64,
     /// More commands wait, or the step that ends their burst.
     is_burst: bool,
+    measures: Measures,
+    outcomes: Outcomes,
+    /// Mutations on their way to being durable, and since when.
+    storing: VecDeque<(Lsn, Moment)>,
     /// Connections given up in the current step, which the core is told of next.
     lost: VecDeque<Input>,
 }
@@ -278,6 +100,9 @@ impl Service {
             watchers: Watchers::default(),
             next_reply: 0,
             is_burst: false,
+            measures: Measures::default(),
+            outcomes: Outcomes::default(),
+            storing: VecDeque::new(),
             lost: VecDeque::new(),
         };
         let handle = Handle {
@@ -433,9 +258,39 @@ impl Service {
                 let _unsent = answer.send(self.core.principal_of(&framework_id));
             }
             Command::Snapshot(sender) => {
+                self.measures.shared_snapshots += u64::from(self.core.has_snapshot());
                 // The asker may have left.
                 let _unsent = sender.send(self.core.snapshot());
             }
+            Command::Outcome { uuid, outcome } => {
+                // The asker may have left.
+                let _unsent = outcome.send(self.outcomes.of(uuid));
+            }
+            Command::Measure(sender) => {
+                let measures = self.measure();
+                // The asker may have left.
+                let _unsent = sender.send((self.core.snapshot(), measures));
+            }
+        }
+    }
+
+    fn measure(&self) -> Measures {
+        Measures {
+            commands_waiting: self.commands.len(),
+            watchers: self.watchers.len(),
+            roles: self.core.role_gauges(),
+            now: self.clock.now().unix,
+            ..self.measures.clone()
+        }
+    }
+
+    /// Notes how long the writes up to this one took.
+    fn stored(&mut self, durable: Lsn, now: Moment) {
+        while let Some((lsn, since)) = self.storing.front()
+            && *lsn <= durable
+        {
+            self.measures.stores.add(now.saturating_since(*since));
+            self.storing.pop_front();
         }
     }
 
@@ -471,18 +326,27 @@ impl Service {
     fn step_once(&mut self, input: Input) {
         let now = self.clock.now();
         if let Input::Persisted { lsn } = &input {
+            self.stored(*lsn, now.moment);
             for (_, visible) in self.outbox.durable(lsn.0) {
                 self.show(visible);
             }
         }
+        let runs = self.core.allocation_runs();
         let effects = if self.is_burst {
             self.core.step_in_burst(now, input)
         } else {
             self.core.step(now, input)
         };
+        if self.core.allocation_runs() > runs {
+            let took = self.clock.now().moment.saturating_since(now.moment);
+            self.measures.allocations.add(took);
+        }
         for effect in effects {
             match effect {
-                Effect::Persist { lsn, mutation } => self.registry.persist(lsn, mutation),
+                Effect::Persist { lsn, mutation } => {
+                    self.storing.push_back((lsn, now.moment));
+                    self.registry.persist(lsn, mutation);
+                }
                 Effect::Visible { after, visible } => {
                     let destination = Destination::of(&visible);
                     match self.outbox.pass(destination, after.0, visible) {
@@ -530,8 +394,12 @@ impl Service {
                 tracing::debug!(%connection, reason, "agent stream ends");
                 self.agents.remove(&connection);
             }
+            Visible::OperationOver { uuid, status } => self.outcomes.end(uuid, &status),
             Visible::Note(note) => self.watchers.push(&stream::event(*note)),
             Visible::Reply { reply, answer } => {
+                if let Answer::Applied(uuid) = &answer {
+                    self.outcomes.begin(*uuid);
+                }
                 if let Some(sender) = self.replies.remove(&reply) {
                     // The caller may have left.
                     let _unsent = sender.send(answer);
@@ -552,41 +420,9 @@ impl Service {
                 self.lost.push_back(Input::AgentGone { connection });
             }
             Destination::Reply(reply) => drop(self.replies.remove(&reply)),
+            Destination::Outcomes => self.outcomes = Outcomes::default(),
             // They begin anew.
             Destination::Watchers => self.watchers = Watchers::default(),
         }
     }
-}
-
-/// Both clocks. The monotonic one is the runtime's, so that tests may turn it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Clock {
-    origin: Instant,
-}
-
-impl Clock {
-    pub(crate) fn new() -> Self {
-        Self {
-            origin: Instant::now(),
-        }
-    }
-
-    pub(crate) fn now(&self) -> Now {
-        let elapsed = self.origin.elapsed();
-        Now {
-            moment: Moment::ORIGIN + elapsed,
-            unix: SystemTime::now()
-                .duration_since(UNIX_EPOCH)
-                .unwrap_or_default(),
-        }
-    }
-
-    fn instant(&self, at: Moment) -> Instant {
-        let since = at.saturating_since(Moment::ORIGIN);
-        self.origin.checked_add(since).unwrap_or_else(far_future)
-    }
-}
-
-fn far_future() -> Instant {
-    Instant::now() + Duration::from_secs(3_600)
 }

@@ -60,8 +60,7 @@ impl Watchers {
     }
 
     /// How many watch.
-    #[cfg(test)]
-    fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.watchers.len()
     }
 

@@ -58,6 +58,7 @@ impl Master {
         let (stop, stopped) = oneshot::channel::<()>();
         let env = RunEnv {
             flags_view: BTreeMap::new(),
+            verbosity: Default::default(),
             ready: Some(ready),
             started: None,
             shutdown: Box::pin(async move {
@@ -543,6 +544,7 @@ async fn what_keeps_a_master_from_starting_is_said_clearly() {
     async fn fails(flags: Flags) -> String {
         let env = RunEnv {
             flags_view: BTreeMap::new(),
+            verbosity: Default::default(),
             ready: None,
             started: None,
             shutdown: Box::pin(std::future::pending()),

@@ -16,6 +16,7 @@ pub mod recordio;
 pub mod schema;
 pub mod transport;
 pub mod v0;
+pub mod verbosity;
 
 #[expect(clippy::all, reason = "generated from the .proto files")]
 mod generated {

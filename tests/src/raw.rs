@@ -77,6 +77,11 @@ impl Raw {
         }
     }
 
+    /// Exactly so many bytes.
+    pub fn read_exact(&mut self, into: &mut [u8]) {
+        self.reader.read_exact(into).expect("the body");
+    }
+
     /// A whole answer with a `Content-Length`; an answer without one has no body.
     pub fn answer(&mut self) -> (Head, String) {
         let head = self.head();

@@ -1,6 +1,7 @@
 //! The operator API of the agent, `POST /api/v1`, in JSON and in protobuf.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use http::{Request, StatusCode};
@@ -130,6 +131,19 @@ async fn answer(
         Type::GetFlags => {
             response.get_flags = Some(flags(surface));
             Answer::GetFlags
+        }
+        Type::GetLoggingLevel => {
+            let level = surface.verbosity.level();
+            response.get_logging_level = Some(api::response::GetLoggingLevel { level });
+            Answer::GetLoggingLevel
+        }
+        Type::SetLoggingLevel => {
+            let set = call.set_logging_level;
+            let set = set.ok_or_else(|| invalid("Expecting 'set_logging_level' to be present"))?;
+            let duration = u64::try_from(set.duration.nanoseconds).map(Duration::from_nanos);
+            let duration = duration.map_err(|_| invalid("'duration' must not be negative"))?;
+            surface.verbosity.raise(set.level, duration);
+            return Ok(None);
         }
         Type::GetMetrics => {
             response.get_metrics = Some(metrics(surface).await);

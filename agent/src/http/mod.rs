@@ -30,6 +30,8 @@ use meseta_proto::transport::door::{Caller, Door};
 use meseta_proto::transport::server::Peer;
 
 use crate::checkpoint::Layout;
+use meseta_proto::verbosity::Verbosity;
+
 use crate::core::{self, Snapshot};
 use crate::metrics::Metrics;
 use crate::permission;
@@ -91,6 +93,8 @@ pub(crate) struct Surface {
     pub(crate) metrics: Metrics,
     /// Lets in who may come.
     pub(crate) door: Door,
+    /// How much is logged.
+    pub(crate) verbosity: Verbosity,
 }
 
 impl Surface {

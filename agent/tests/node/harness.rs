@@ -51,6 +51,7 @@ pub(crate) fn agent_main(args: impl Iterator<Item = OsString>) -> ExitCode {
         });
         let env = meseta_agent::RunEnv {
             flags_view: std::collections::BTreeMap::new(),
+            verbosity: Default::default(),
             ready: None,
             started: None,
             shutdown,

@@ -33,7 +33,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     ];
     let query: Vec<String> = given
         .iter()
-        .filter_map(|(name, value)| Some(format!("{name}={}", value.as_ref()?)))
+        .filter_map(|(name, value)| Some(format!("{name}={}", server::encoded(value.as_ref()?))))
         .collect();
     let path = format!("/explain?{}", query.join("&"));
     let body = server::get_json(&options.master.master, &path)?;

@@ -30,7 +30,7 @@ pub(crate) struct Options {
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let master = &options.master.master;
-    let path = format!("/tasks?task_id={}", options.task);
+    let path = format!("/tasks?task_id={}", server::encoded(&options.task));
     let find = || -> anyhow::Result<Value> {
         let body = server::get_json(master, &path)?;
         match items(&body, "tasks") {

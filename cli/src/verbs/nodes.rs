@@ -101,7 +101,10 @@ pub(crate) fn drain(options: &DrainOptions) -> anyhow::Result<ExitCode> {
     }
     let mut left = None;
     loop {
-        let body = server::get_json(master, &format!("/slaves?slave_id={id}"))?;
+        let body = server::get_json(
+            master,
+            &format!("/slaves?slave_id={}", server::encoded(&id)),
+        )?;
         let state = items(&body, "slaves")
             .first()
             .and_then(|agent| agent.pointer("/drain_info/state"))

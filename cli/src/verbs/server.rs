@@ -6,6 +6,7 @@ use meseta_proto::WireMessage;
 use meseta_proto::media::MediaType;
 use meseta_proto::mesos::v1::master;
 use meseta_proto::transport::client::{Call, Client, Error, RecordStream, Reply};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 
 use super::identity;
@@ -13,6 +14,18 @@ use super::identity;
 /// Verbs speak protobuf: the same messages, half the bytes.
 const MEDIA: MediaType = MediaType::Protobuf;
 const STREAM_ID: HeaderName = HeaderName::from_static("mesos-stream-id");
+
+/// What may stand in a query as it is.
+const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~');
+
+/// A value as a query has it.
+pub(super) fn encoded(value: &str) -> impl std::fmt::Display + '_ {
+    utf8_percent_encode(value, PLAIN)
+}
 
 fn url(address: &str, path: &str) -> String {
     let address = address.trim_end_matches('/');

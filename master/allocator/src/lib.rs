@@ -46,4 +46,4 @@ pub use spec::{
     AgentCapabilities, AgentFacts, AgentSpec, Allocation, Domain, FrameworkCapabilities,
     FrameworkSpec, Options, SorterKind, Unavailability,
 };
-pub use view::{RoleView, Shares};
+pub use view::{RoleGauges, RoleView, Shares};

@@ -38,7 +38,35 @@ pub struct RoleView {
     pub frameworks: Vec<FrameworkId>,
 }
 
+/// What is measured of a role that has frameworks.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RoleGauges {
+    pub role: Role,
+    /// Its dominant share, divided by its weight.
+    pub share: f64,
+    /// Filters of its frameworks.
+    pub filters: usize,
+}
+
 impl Allocator {
+    /// Of each role that has frameworks, in no particular order.
+    #[must_use]
+    pub fn gauges(&self) -> Vec<RoleGauges> {
+        let used = self.roles.iter().filter(|(_, node)| {
+            let mut slots = node.slots.iter();
+            node.exists() && slots.next().is_some()
+        });
+        used.map(|(_, node)| {
+            let slots = node.slots.iter().map(|(_, slot)| &self.slots[*slot]);
+            RoleGauges {
+                role: node.role.clone(),
+                share: self.sorter.share_of(node.node),
+                filters: slots.map(|slot| self.filters.count(slot.filters)).sum(),
+            }
+        })
+        .collect()
+    }
+
     fn named(&self, amounts: impl Iterator<Item = (u32, i64)>) -> ResourceQuantities {
         let named = amounts
             .map(|(kind, amount)| (self.classes.name(kind).clone(), Scalar::from_millis(amount)));

@@ -79,7 +79,11 @@ impl MasterCore {
         let Some(mut basket) = self.take_offers(&offers) else {
             return Answer::Accepted;
         };
-        self.counters.offers_accepted += u64::try_from(offers.len()).unwrap_or(u64::MAX);
+        let accepted = u64::try_from(offers.len()).unwrap_or(u64::MAX);
+        self.counters.offers_accepted += accepted;
+        if let Some(framework) = self.frameworks.get_mut(framework) {
+            framework.counters().offers_accepted += accepted;
+        }
         for operation in call.operations {
             self.apply(framework, &mut basket, operation);
         }
@@ -114,6 +118,9 @@ impl MasterCore {
             {
                 self.end_offer(&id, refusal);
                 self.counters.offers_declined += 1;
+                if let Some(framework) = self.frameworks.get_mut(framework) {
+                    framework.counters().offers_declined += 1;
+                }
             }
         }
         Answer::Accepted
@@ -230,6 +237,9 @@ impl MasterCore {
         let kind = operation
             .r#type
             .and_then(|kind| operation::Type::try_from(kind).ok());
+        if let (Some(kind), Some(framework)) = (kind, self.frameworks.get_mut(framework)) {
+            framework.counters().operation(kind);
+        }
         match kind {
             Some(operation::Type::Launch) if operation.id.is_none() => {
                 let tasks = operation

@@ -68,6 +68,9 @@ impl MasterCore {
 
     fn act(&mut self, id: &FrameworkId, action: Action, caller: &Caller) -> Answer {
         self.counters.call(name(&action));
+        if let Some(framework) = self.frameworks.get_mut(id) {
+            framework.counters().call(name(&action));
+        }
         match action {
             Action::Teardown => {
                 self.remove_framework(id, "teardown");

@@ -103,7 +103,7 @@ impl MasterCore {
             self.task_ended(agent, &framework, &task, latest);
         }
         if !repeated {
-            self.counters.count_status(&status);
+            self.count_status(&framework, &status);
             self.note_status(&framework, &status, state);
         }
         self.event(&framework, update(status));

@@ -150,7 +150,7 @@ impl MasterCore {
             self.lose_task(task.clone(), &hostname, loss);
         }
         for offer in std::mem::take(&mut self.void_offers) {
-            self.counters.offers_rescinded += 1;
+            self.count_rescinded(&offer.framework_id);
             let mut event = event_of(event::Type::Rescind);
             event.rescind = Some(event::Rescind {
                 offer_id: v1::OfferId {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use meseta_allocator::{
     AgentCapabilities, AgentFacts, AgentSpec, Allocator, Constraint, Domain, Explanation,
     FrameworkCapabilities, FrameworkSpec, InverseAnswer, OfferConstraints, Options, Outstanding,
-    Pattern, Predicate, Quota, Selector, Unavailability,
+    Pattern, Predicate, Quota, RoleGauges, Selector, Unavailability,
 };
 use meseta_proto::convert;
 use meseta_proto::mesos::v1;
@@ -70,6 +70,11 @@ impl Book {
 
     pub(super) fn recover(&mut self, now: Moment, agents: usize) {
         self.allocator.recover(now, agents);
+    }
+
+    /// What is measured of roles.
+    pub(super) fn gauges(&self) -> Vec<RoleGauges> {
+        self.allocator.gauges()
     }
 
     /// The next allocation looks at everything, not only at what changed.

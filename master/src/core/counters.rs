@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use meseta_proto::mesos::v1::offer::Operation;
 use meseta_proto::mesos::v1::task_status::{Reason, Source};
 use meseta_proto::mesos::v1::{OperationState, TaskState, TaskStatus};
 
+use super::framework_counters::operation_name;
 use super::task::{is_terminal, state_of};
 
 /// Counts since the start of this master.
@@ -47,8 +49,8 @@ pub struct Counters {
     pub operations_applied: u64,
     /// Invalid, or of what the offer did not hold.
     pub operations_refused: u64,
-    /// Ended operations by lower-case state (`operation_finished`).
-    pub operations_over: BTreeMap<&'static str, u64>,
+    /// Ended operations by kind and state, both as in metric names (`reserve`, `finished`).
+    pub operations_over: BTreeMap<(&'static str, &'static str), u64>,
     pub valid_operation_updates: u64,
     pub invalid_operation_updates: u64,
     pub valid_operation_acknowledgements: u64,
@@ -66,34 +68,32 @@ impl Counters {
         *self.agent_frames.entry(name).or_default() += 1;
     }
 
-    pub(super) fn operation_over(&mut self, state: OperationState) {
-        let name = match state {
-            OperationState::OperationFinished => "operation_finished",
-            OperationState::OperationFailed => "operation_failed",
-            OperationState::OperationError => "operation_error",
-            OperationState::OperationDropped => "operation_dropped",
-            OperationState::OperationGoneByOperator => "operation_gone_by_operator",
-            OperationState::OperationUnsupported
-            | OperationState::OperationPending
-            | OperationState::OperationUnreachable
-            | OperationState::OperationRecovering
-            | OperationState::OperationUnknown => return,
-        };
-        *self.operations_over.entry(name).or_default() += 1;
+    pub(super) fn operation_over(&mut self, operation: &Operation, state: OperationState) {
+        let is_over = matches!(
+            state,
+            OperationState::OperationFinished
+                | OperationState::OperationFailed
+                | OperationState::OperationError
+                | OperationState::OperationDropped
+                | OperationState::OperationGoneByOperator
+        );
+        let names = (
+            operation_name(operation.r#type()),
+            operation_state_name(state),
+        );
+        if let (true, (Some(kind), Some(state))) = (is_over, names) {
+            *self.operations_over.entry((kind, state)).or_default() += 1;
+        }
     }
 
-    /// Counts a terminal status that a framework is told; others are gauges.
-    pub(super) fn count_status(&mut self, status: &TaskStatus) {
-        let Some(state) = state_of(status) else {
-            return;
-        };
+    /// Counts a terminal status that a framework is told, and says which it is; others are gauges.
+    pub(super) fn count_status(&mut self, status: &TaskStatus) -> Option<TaskState> {
+        let state = state_of(status)?;
         let reconciliation = status.reason == Some(Reason::Reconciliation.into());
         if !is_terminal(state) || reconciliation {
-            return;
+            return None;
         }
-        let Some(name) = state_name(state) else {
-            return;
-        };
+        let name = state_name(state)?;
         *self.terminal.entry(name).or_default() += 1;
         let source = status
             .source
@@ -105,6 +105,7 @@ impl Counters {
             .terminal_causes
             .entry((state, source, reason))
             .or_default() += 1;
+        Some(state)
     }
 }
 
@@ -126,5 +127,21 @@ pub(crate) fn state_name(state: TaskState) -> Option<&'static str> {
         TaskState::TaskGone => "task_gone",
         TaskState::TaskGoneByOperator => "task_gone_by_operator",
         TaskState::TaskUnknown => return None,
+    })
+}
+
+/// The state of an operation in metric names.
+#[must_use]
+pub(crate) fn operation_state_name(state: OperationState) -> Option<&'static str> {
+    Some(match state {
+        OperationState::OperationPending => "pending",
+        OperationState::OperationRecovering => "recovering",
+        OperationState::OperationUnreachable => "unreachable",
+        OperationState::OperationFinished => "finished",
+        OperationState::OperationFailed => "failed",
+        OperationState::OperationError => "error",
+        OperationState::OperationDropped => "dropped",
+        OperationState::OperationGoneByOperator => "gone_by_operator",
+        OperationState::OperationUnsupported | OperationState::OperationUnknown => return None,
     })
 }

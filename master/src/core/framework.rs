@@ -10,6 +10,7 @@ use meseta_proto::mesos::v1::scheduler::OfferConstraints;
 use meseta_proto::mesos::v1::{self};
 use meseta_resources::{AgentId, FrameworkId, OfferId, Role, TaskId};
 
+use super::framework_counters::FrameworkCounters;
 use super::io::ConnectionId;
 use super::task::TaskRecord;
 use super::timers::TimerKey;
@@ -60,6 +61,8 @@ pub(super) struct Framework {
     pub offers: BTreeSet<OfferId>,
     pub completed: Arc<VecDeque<Arc<TaskRecord>>>,
     pub unreachable: Arc<VecDeque<Arc<TaskRecord>>>,
+    /// Copied on the next write, so that readers share it.
+    pub(super) counters: Arc<FrameworkCounters>,
 }
 
 impl Framework {
@@ -79,7 +82,13 @@ impl Framework {
             offers: BTreeSet::new(),
             completed: Arc::default(),
             unreachable: Arc::default(),
+            counters: Arc::default(),
         }
+    }
+
+    /// To count with.
+    pub(super) fn counters(&mut self) -> &mut FrameworkCounters {
+        Arc::make_mut(&mut self.counters)
     }
 
     #[must_use]

@@ -6,11 +6,13 @@
 use std::fmt;
 
 use meseta_proto::meseta::v1::{MasterFrame, agent_frame};
+use meseta_proto::mesos::v1::OperationStatus;
 use meseta_proto::mesos::v1::offer::Operation;
 use meseta_proto::mesos::v1::scheduler::Event;
 use meseta_proto::transport::door::Caller;
 
 use super::call::{Action, Subscribe};
+use super::operation::OperationUuid;
 use super::operator::Request;
 use super::persisted::Mutation;
 use super::watch::Note;
@@ -111,6 +113,11 @@ pub enum Visible {
         reply: ReplyId,
         answer: Answer,
     },
+    /// An operator's operation has ended.
+    OperationOver {
+        uuid: OperationUuid,
+        status: Box<OperationStatus>,
+    },
     /// For all operators who watch.
     Note(Box<Note>),
 }
@@ -120,6 +127,8 @@ pub enum Visible {
 pub enum Answer {
     /// Taken; the effects come later.
     Accepted,
+    /// An operation was taken: it has this name, and ends later.
+    Applied(OperationUuid),
     /// Done.
     Done,
     /// Understood and refused; nothing has changed.
@@ -141,7 +150,7 @@ impl Answer {
     #[must_use]
     pub fn outcome(&self) -> &str {
         match self {
-            Self::Accepted => "accepted",
+            Self::Accepted | Self::Applied(_) => "accepted",
             Self::Done => "done",
             Self::BadRequest(reason)
             | Self::Forbidden(reason)

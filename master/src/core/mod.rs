@@ -21,6 +21,7 @@ mod deadlines;
 mod executor_validation;
 mod explain;
 mod framework;
+mod framework_counters;
 mod group_validation;
 mod inverse_offers;
 mod io;
@@ -51,7 +52,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use meseta_proto::meseta::v1::{MasterFrame, master_frame};
+use meseta_proto::meseta::v1::{MasterFrame, agent_frame, master_frame};
 use meseta_proto::mesos::v1::scheduler::{Event, event};
 use meseta_proto::transport::door::Caller;
 use meseta_resources::time::{Moment, Now};
@@ -68,9 +69,11 @@ pub use agent::{AgentProfile, RecoveredAgent};
 use alloc::AllocatorError;
 pub use config::{AllocatorConfig, Config, HEARTBEAT_INTERVAL, Identity, QuotaSemantics};
 pub use counters::Counters;
-pub(crate) use counters::state_name;
+pub(crate) use counters::{operation_state_name, state_name};
 pub use explain::Question;
 pub use framework::{Capabilities, Link};
+pub use framework_counters::FrameworkCounters;
+pub(crate) use framework_counters::operation_name;
 pub use inverse_offers::Reply as InverseReply;
 pub use io::{Answer, ConnectionId, Effect, Input, Lsn, ReplyId, Visible};
 pub use offers::Offer;
@@ -147,8 +150,12 @@ pub struct MasterCore {
     timers: Timers,
     counters: Counters,
     effects: Vec<Effect>,
-    /// Counts steps that may have changed something.
+    /// Counts steps.
     sequence: u64,
+    /// The last step that may have changed what can be looked at.
+    changed: u64,
+    /// Something fired in this step that may have changed what can be looked at.
+    stirred: bool,
     /// Somebody watches, or once did.
     watched: bool,
     snapshot: Option<Arc<Snapshot>>,
@@ -205,6 +212,8 @@ impl MasterCore {
             counters: Counters::default(),
             effects: Vec::new(),
             sequence: 0,
+            changed: 0,
+            stirred: false,
             watched: false,
             snapshot: None,
             config,
@@ -255,7 +264,7 @@ impl MasterCore {
         self.fire_timers();
         self.check_drains();
         self.allocate_if_due();
-        std::mem::take(&mut self.effects)
+        self.conclude()
     }
 
     /// The same for one of several inputs that wait: what one cycle of offers can do for all of them is
@@ -263,6 +272,14 @@ impl MasterCore {
     pub fn step_in_burst(&mut self, now: Now, input: Input) -> Vec<Effect> {
         self.take_in(now, input);
         self.check_drains();
+        self.conclude()
+    }
+
+    /// Hands out what is to be done, and notes whether anything is new to those who look.
+    fn conclude(&mut self) -> Vec<Effect> {
+        if std::mem::take(&mut self.stirred) || !self.effects.iter().all(is_beat) {
+            self.changed = self.sequence;
+        }
         std::mem::take(&mut self.effects)
     }
 
@@ -270,6 +287,7 @@ impl MasterCore {
         self.now = now;
         self.sequence += 1;
         self.snapshot = None;
+        self.stirred |= !is_routine(&input);
         self.fire_timers();
         self.dispatch(input);
     }
@@ -415,17 +433,25 @@ impl MasterCore {
 
     /// Sends an event to a framework; drops it if the framework is not there to hear it.
     fn event(&mut self, framework: &FrameworkId, event: Event) {
-        match self
-            .frameworks
-            .get(framework)
-            .and_then(Framework::connection)
-        {
-            Some(to) => self.event_to(to, event),
-            None => self.counters.dropped_messages += 1,
-        }
+        let framework = self.frameworks.get_mut(framework);
+        let connected = framework.and_then(|framework| Some((framework.connection()?, framework)));
+        let Some((to, framework)) = connected else {
+            self.counters.dropped_messages += 1;
+            return;
+        };
+        framework.counters().event(event.r#type());
+        self.send_event(to, event);
     }
 
     fn event_to(&mut self, to: ConnectionId, event: Event) {
+        let framework = self.schedulers.get(&to);
+        if let Some(framework) = framework.and_then(|id| self.frameworks.get_mut(id)) {
+            framework.counters().event(event.r#type());
+        }
+        self.send_event(to, event);
+    }
+
+    fn send_event(&mut self, to: ConnectionId, event: Event) {
         self.visible(Visible::Event {
             to,
             event: Box::new(event),
@@ -471,6 +497,30 @@ impl MasterCore {
     /// The agent that holds a framework's task.
     fn agent_of(&self, framework: &FrameworkId, task: &TaskId) -> Option<&AgentId> {
         self.frameworks.get(framework)?.tasks.get(task)
+    }
+}
+
+/// Whether an input alone changes nothing that can be looked at.
+fn is_routine(input: &Input) -> bool {
+    match input {
+        Input::Tick => true,
+        Input::AgentFrame { message, .. } => matches!(**message, agent_frame::Message::Pong(_)),
+        _ => false,
+    }
+}
+
+/// Whether an effect is only a sign of life.
+fn is_beat(effect: &Effect) -> bool {
+    match effect {
+        Effect::Visible {
+            visible: Visible::Frame { frame, .. },
+            ..
+        } => matches!(frame.message, Some(master_frame::Message::Ping(_))),
+        Effect::Visible {
+            visible: Visible::Event { event, .. },
+            ..
+        } => event.r#type() == event::Type::Heartbeat,
+        Effect::Visible { .. } | Effect::Persist { .. } => false,
     }
 }
 

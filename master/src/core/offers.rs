@@ -113,6 +113,7 @@ impl MasterCore {
         let mut message = to_wire(&offer, framework, agent);
         message.unavailability = self.operator.maintenance.of_agent(&agent.profile).copied();
         self.offers.insert(id.clone(), Arc::new(offer));
+        framework.counters().offers_sent += 1;
         self.counters.offers_made += 1;
         Some(message)
     }
@@ -150,7 +151,7 @@ impl MasterCore {
         let Some(offer) = self.end_offer(id, refusal) else {
             return;
         };
-        self.counters.offers_rescinded += 1;
+        self.count_rescinded(&offer.framework_id);
         let mut event = event_of(event::Type::Rescind);
         event.rescind = Some(event::Rescind {
             offer_id: v1::OfferId {
@@ -158,6 +159,13 @@ impl MasterCore {
             },
         });
         self.event(&offer.framework_id, event);
+    }
+
+    pub(super) fn count_rescinded(&mut self, framework: &FrameworkId) {
+        self.counters.offers_rescinded += 1;
+        if let Some(framework) = self.frameworks.get_mut(framework) {
+            framework.counters().offers_rescinded += 1;
+        }
     }
 
     /// Ends all offers of a framework that is no longer there to be told, inverse ones too.

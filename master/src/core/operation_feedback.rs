@@ -14,7 +14,7 @@ use meseta_proto::mesos::v1::{self, OperationState, OperationStatus};
 use meseta_resources::{AgentId, FrameworkId};
 
 use super::call::UUID_BYTES;
-use super::io::Answer;
+use super::io::{Answer, Visible};
 use super::operation::{OperationRecord, OperationUuid, is_over};
 use super::wire::{self, Format};
 use super::{MasterCore, event_of};
@@ -55,8 +55,9 @@ impl MasterCore {
         let record = record.clone();
         self.counters.valid_operation_updates += 1;
         if is_new && is_over(state) {
-            self.counters.operation_over(state);
+            self.counters.operation_over(&record.info, state);
             self.check_outcome(agent_id, &record, state);
+            self.tell_operator(&record, &status);
         }
         match &record.framework_id {
             Some(framework) if record.info.id.is_some() && self.will_hear(agent_id, framework) => {
@@ -64,6 +65,16 @@ impl MasterCore {
                 self.tell_operation(&framework, status);
             }
             _ => self.end_operation(agent_id, &record, &status),
+        }
+    }
+
+    /// Says what came of an operation that an operator asked for.
+    fn tell_operator(&mut self, record: &OperationRecord, status: &OperationStatus) {
+        if record.framework_id.is_none() {
+            self.visible(Visible::OperationOver {
+                uuid: record.uuid,
+                status: Box::new(status.clone()),
+            });
         }
     }
 
@@ -356,8 +367,10 @@ impl MasterCore {
         message: &str,
     ) {
         for record in operations.values() {
-            let Some(key) = record.named() else { continue };
-            self.named_operations.remove(&key);
+            let key = record.named();
+            if let Some(key) = &key {
+                self.named_operations.remove(key);
+            }
             if is_over(record.state()) {
                 continue;
             }
@@ -367,7 +380,10 @@ impl MasterCore {
                 uuid: None,
                 ..record.latest.clone()
             };
-            self.tell_operation(&key.0, status);
+            match key {
+                Some((framework, _)) => self.tell_operation(&framework, status),
+                None => self.tell_operator(record, &status),
+            }
         }
     }
 }

@@ -200,10 +200,10 @@ impl MasterCore {
         operation: &Operation,
         message: &Message,
         total: Resources,
-    ) {
+    ) -> OperationUuid {
         let uuid = self.next_operation_uuid();
         let Some(agent) = self.agents.get_mut(agent_id) else {
-            return;
+            return uuid;
         };
         Arc::make_mut(&mut agent.profile).total = total;
         let mut info = convert::to_operation(operation);
@@ -230,6 +230,7 @@ impl MasterCore {
             resource_version_uuid: None,
         };
         self.frame(agent_id, master_frame::Message::ApplyOperation(apply));
+        uuid
     }
 
     /// Of this master and a number: no other operation of any agent has it.
@@ -294,7 +295,7 @@ impl MasterCore {
         }
         let id = agent.id().clone();
         match self.operate_on_free(&id, &operation, message) {
-            Ok(()) => Answer::Accepted,
+            Ok(uuid) => Answer::Applied(uuid),
             Err(text) => Answer::Conflict(text),
         }
     }
@@ -304,7 +305,7 @@ impl MasterCore {
         agent: &AgentId,
         operation: &Operation,
         message: &Message,
-    ) -> Result<(), String> {
+    ) -> Result<OperationUuid, String> {
         let operation = operation.unallocate();
         let conversions = operation.conversions().map_err(|error| error.to_string())?;
         self.rescind_destroyed(agent, &operation);
@@ -337,7 +338,6 @@ impl MasterCore {
             .update_available(agent, &conversions)
             .map_err(|error| error.to_string())?;
         self.allocate_due = true;
-        self.commit_operation(None, agent, &operation, message, total);
-        Ok(())
+        Ok(self.commit_operation(None, agent, &operation, message, total))
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use meseta_access::Approver;
-use meseta_allocator::Quota;
+use meseta_allocator::{Quota, RoleGauges};
 use meseta_proto::mesos::v1::scheduler::OfferConstraints;
 use meseta_proto::mesos::v1::{self, AgentInfo, FrameworkInfo};
 use meseta_resources::{AgentId, ExecutorId, FrameworkId, Resources, Role};
@@ -17,6 +17,7 @@ use super::agent::{Agent, AgentProfile};
 use super::config::{Identity, QuotaSemantics};
 use super::counters::Counters;
 use super::framework::{Capabilities, Framework, Link};
+use super::framework_counters::FrameworkCounters;
 use super::offers::Offer;
 use super::operation::OperationTable;
 use super::operator::{Deactivation, Maintenance};
@@ -30,6 +31,9 @@ pub struct Snapshot {
     pub viewer: Approver,
     /// The core's step that this is the result of.
     pub sequence: u64,
+    /// The last step that may have changed anything but counters: another snapshot of this master with the
+    /// same number shows the same.
+    pub changed: u64,
     pub epoch: u64,
     pub identity: Identity,
     /// When this master started, since the Unix epoch.
@@ -108,6 +112,7 @@ pub struct FrameworkView {
     pub unregistered: Option<Duration>,
     pub completed: Arc<VecDeque<Arc<TaskRecord>>>,
     pub unreachable: Arc<VecDeque<Arc<TaskRecord>>>,
+    pub counters: Arc<FrameworkCounters>,
 }
 
 impl FrameworkView {
@@ -128,11 +133,30 @@ impl FrameworkView {
             unregistered: framework.unregistered,
             completed: framework.completed.clone(),
             unreachable: framework.unreachable.clone(),
+            counters: framework.counters.clone(),
         }
     }
 }
 
 impl MasterCore {
+    /// Whether [`Self::snapshot`] would give what somebody else has got already.
+    #[must_use]
+    pub fn has_snapshot(&self) -> bool {
+        self.snapshot.is_some()
+    }
+
+    /// What the allocator measures of roles.
+    #[must_use]
+    pub fn role_gauges(&self) -> Vec<RoleGauges> {
+        self.allocator.gauges()
+    }
+
+    /// Allocations so far.
+    #[must_use]
+    pub fn allocation_runs(&self) -> u64 {
+        self.counters.allocation_runs
+    }
+
     /// The state as it is now; the same object until the next step.
     pub fn snapshot(&mut self) -> Arc<Snapshot> {
         if let Some(snapshot) = &self.snapshot {
@@ -147,6 +171,7 @@ impl MasterCore {
         Snapshot {
             viewer: Approver::default(),
             sequence: self.sequence,
+            changed: self.changed,
             epoch: self.epoch,
             identity: self.config.identity.clone(),
             started: self.started,

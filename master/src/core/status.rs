@@ -41,8 +41,18 @@ impl MasterCore {
         self.tell_status(framework, status);
     }
 
+    /// Counts a status that a framework is told, if it is a terminal one.
+    pub(super) fn count_status(&mut self, framework: &FrameworkId, status: &TaskStatus) {
+        let Some(state) = self.counters.count_status(status) else {
+            return;
+        };
+        if let Some(framework) = self.frameworks.get_mut(framework) {
+            framework.counters().terminal(state);
+        }
+    }
+
     pub(super) fn tell_status(&mut self, framework: &FrameworkId, status: TaskStatus) {
-        self.counters.count_status(&status);
+        self.count_status(framework, &status);
         self.event(framework, update(status));
     }
 

@@ -223,14 +223,15 @@ impl MasterCore {
             self.timers.cancel(timer);
         }
         framework.reregistered = (!is_new).then_some(self.now.unix);
+        framework.counters().call("subscribe");
         self.schedulers.insert(connection, id.clone());
         if let Some(previous) = previous {
-            self.schedulers.remove(&previous);
             self.end_stream(
                 previous,
                 "Framework failed over".to_owned(),
                 "framework failed over",
             );
+            self.schedulers.remove(&previous);
         }
         self.clear_deadline(id);
         self.discard_offers(id);

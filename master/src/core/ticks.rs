@@ -23,6 +23,10 @@ impl MasterCore {
     }
 
     fn fire(&mut self, due: Moment, timer: Timer) {
+        self.stirred |= !matches!(
+            timer,
+            Timer::Allocation | Timer::Heartbeat { .. } | Timer::Ping { .. }
+        );
         match timer {
             Timer::Allocation => {
                 self.allocator.make_next_a_tick();

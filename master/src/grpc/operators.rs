@@ -7,12 +7,12 @@ use std::sync::Arc;
 use meseta_access::Approver;
 use meseta_proto::meseta::v1::operator_server::Operator;
 use meseta_proto::meseta::v1::{
-    ExplainRequest, ExplainResponse, Explanation, Nothing, QuotaOfRole, QuotaTreeResponse,
-    WatchEvent, WatchRequest,
+    AwaitOperationRequest, ExplainRequest, ExplainResponse, Explanation, Nothing, OperationTaken,
+    QuotaOfRole, QuotaTreeResponse, WatchEvent, WatchRequest,
 };
 use meseta_proto::mesos::v1::master::call::{self, Type};
 use meseta_proto::mesos::v1::master::{Call, response};
-use meseta_proto::mesos::v1::value;
+use meseta_proto::mesos::v1::{self, OperationStatus, value};
 use meseta_proto::transport::door::Caller;
 use meseta_resources::{ResourceName, Scalar};
 use tokio::sync::mpsc;
@@ -21,10 +21,11 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
 use super::status_of;
-use crate::core::{Format, HEARTBEAT_INTERVAL, Question, to_wire};
+use crate::core::{Answer, Format, HEARTBEAT_INTERVAL, Question, to_wire};
 use crate::events::STALL_MAX;
 use crate::http::{Site, views};
 use crate::operator::{self, Outcome, stream};
+use crate::outcomes;
 use crate::shell::Watching;
 use crate::visible::{self, Filter};
 
@@ -76,6 +77,26 @@ impl Operators {
         Ok(ExplainResponse {
             explanations: explanations.collect(),
         })
+    }
+
+    /// Waits for as long as the caller does.
+    async fn awaited(&self, request: AwaitOperationRequest) -> Result<OperationStatus, Status> {
+        let uuid = request.operation_uuid.value.as_slice().try_into();
+        let uuid =
+            uuid.map_err(|_| Status::invalid_argument("'operation_uuid' is not 16 bytes"))?;
+        let outcome = self.site.handle.outcome(uuid).await;
+        match outcome.map_err(|closed| Status::unavailable(closed.to_string()))? {
+            outcomes::Outcome::Over(status) => Ok(status),
+            outcomes::Outcome::Pending(told) => told
+                .await
+                .map_err(|_| Status::unavailable("the master is shutting down")),
+            outcomes::Outcome::Unknown => Err(Status::not_found(
+                "no operation of an operator has this uuid, or it ended long ago",
+            )),
+            outcomes::Outcome::Full => Err(Status::resource_exhausted(
+                "too many wait for operations; try again later",
+            )),
+        }
     }
 
     async fn quotas(&self, caller: &Caller) -> Result<QuotaTreeResponse, Status> {
@@ -206,11 +227,26 @@ fn done(outcome: Outcome) -> Result<Response<Nothing>, Status> {
     }
 }
 
+/// The name of what was taken, or the reason why not.
+fn taken(outcome: Outcome) -> Result<Response<OperationTaken>, Status> {
+    let Outcome::Done(answer) = outcome else {
+        return Err(Status::internal("the operation has no answer"));
+    };
+    let operation_uuid = match &answer {
+        Answer::Applied(uuid) => Some(v1::Uuid {
+            value: uuid.to_vec(),
+        }),
+        _ => None,
+    };
+    status_of(answer).map(|()| Response::new(OperationTaken { operation_uuid }))
+}
+
 /// Questions by method, body and type of the answer; requests by method and body.
 macro_rules! mirror {
     (
         questions: $($question:ident $get:ident $Get:ident),* $(,)?;
         requests: $($request:ident $Body:ident),* $(,)?;
+        operations: $($operation:ident $Change:ident),* $(,)?;
     ) => {
         #[tonic::async_trait]
         impl Operator for Operators {
@@ -248,6 +284,27 @@ macro_rules! mirror {
                     done(self.execute(&caller, Type::$Body, call).await?)
                 }
             )*
+
+            $(
+                async fn $operation(
+                    &self,
+                    request: Request<call::$Change>,
+                ) -> Result<Response<OperationTaken>, Status> {
+                    let caller = super::caller(&request)?;
+                    let call = Call {
+                        $operation: Some(request.into_inner()),
+                        ..Call::default()
+                    };
+                    taken(self.execute(&caller, Type::$Change, call).await?)
+                }
+            )*
+
+            async fn await_operation(
+                &self,
+                request: Request<AwaitOperationRequest>,
+            ) -> Result<Response<OperationStatus>, Status> {
+                self.awaited(request.into_inner()).await.map(Response::new)
+            }
 
             async fn explain(
                 &self,
@@ -309,7 +366,8 @@ mirror! {
         deactivate_agent DeactivateAgent,
         reactivate_agent ReactivateAgent,
         mark_agent_gone MarkAgentGone,
-        teardown Teardown,
+        teardown Teardown;
+    operations:
         reserve_resources ReserveResources,
         unreserve_resources UnreserveResources,
         create_volumes CreateVolumes,

@@ -2,13 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use axum::response::{IntoResponse, Response};
-use http::{StatusCode, header};
+use axum::body::Body;
+use axum::response::Response;
+use http::{HeaderValue, StatusCode, header};
 use meseta_proto::mesos::v1::FileInfo;
 use serde_json::{Value, json};
+use tokio::io::AsyncReadExt as _;
+use tokio_util::io::ReaderStream;
 
 use super::{Site, output, text};
-use crate::files::{Files, FilesError};
+use crate::files::{self, Files, FilesError};
+
+/// Mesos's words.
+const PATH_MISSING: &str = "Expecting 'path=value' in query.\n";
 
 /// What is asked of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +27,9 @@ pub(crate) enum Wish {
 
 pub(super) async fn handle(site: &Site, wish: Wish, query: Option<&str>) -> Response {
     let query = output::collect_query(query.unwrap_or_default());
+    if wish == Wish::Download {
+        return download(&site.files, &query).await;
+    }
     let files = site.files.clone();
     let work = tokio::task::spawn_blocking(move || show(&files, wish, &query));
     match work.await {
@@ -38,34 +47,58 @@ fn show(files: &Files, wish: Wish, query: &BTreeMap<String, String>) -> Response
         return output::value(query, &Value::Object(places.collect()));
     }
     let Some(path) = query.get("path").filter(|path| !path.is_empty()) else {
-        return text(
-            StatusCode::BAD_REQUEST,
-            "Expecting 'path=value' in query.\n",
-        );
+        return text(StatusCode::BAD_REQUEST, PATH_MISSING);
     };
     let shown = match wish {
         Wish::Browse => files.list(path).map(|infos| {
             let infos: Vec<Value> = infos.iter().map(view).collect();
             output::value(query, &Value::Array(infos))
         }),
-        Wish::Download => files
-            .place(path)
-            .and_then(|place| {
-                std::fs::read(place).map_err(|source| FilesError::Read {
-                    name: path.clone(),
-                    source,
-                })
-            })
-            .map(|data| {
-                let kind = [(header::CONTENT_TYPE, "application/octet-stream")];
-                (kind, data).into_response()
-            }),
-        Wish::Read | Wish::Debug => read(files, path, query),
+        Wish::Read | Wish::Download | Wish::Debug => read(files, path, query),
     };
-    shown.unwrap_or_else(|error| match error {
+    shown.unwrap_or_else(refused)
+}
+
+fn refused(error: FilesError) -> Response {
+    match error {
         FilesError::NotFound => text(StatusCode::NOT_FOUND, ""),
         FilesError::Read { .. } => text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
-    })
+    }
+}
+
+/// The whole file as it is now, piece by piece: a log may be larger than the memory.
+async fn download(files: &Files, query: &BTreeMap<String, String>) -> Response {
+    let Some(path) = query.get("path").filter(|path| !path.is_empty()) else {
+        return text(StatusCode::BAD_REQUEST, PATH_MISSING);
+    };
+    let place = match files.place(path) {
+        Ok(place) => place,
+        Err(error) => return refused(error),
+    };
+    let opened = async {
+        let file = tokio::fs::File::open(place).await?;
+        let length = file.metadata().await?.len();
+        std::io::Result::Ok((file, length))
+    };
+    let (file, length) = match opened.await {
+        Ok(opened) => opened,
+        Err(error) => return refused(files::failed(path, error)),
+    };
+    // What is written meanwhile is not part of it.
+    let body = Body::from_stream(ReaderStream::new(file.take(length)));
+    let name = place.file_name().unwrap_or_default().to_string_lossy();
+    let disposition = format!("attachment; filename={name}");
+    let mut response = Response::new(body);
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/octet-stream"),
+    );
+    if let Ok(disposition) = HeaderValue::from_str(&disposition) {
+        headers.insert(header::CONTENT_DISPOSITION, disposition);
+    }
+    response
 }
 
 fn read(
@@ -80,12 +113,17 @@ fn read(
             .map(Some)
             .map_err(|error| format!("Failed to parse {name}: {error}.\n")),
     };
+    let negative = |value: Option<i64>| value.filter(|value| *value < 0);
     let (offset, length) = match (number("offset"), number("length")) {
         (Ok(offset), Ok(length)) => (offset, length),
         (Err(message), _) | (_, Err(message)) => {
             return Ok(text(StatusCode::BAD_REQUEST, message));
         }
     };
+    if let Some(length) = negative(length) {
+        let message = format!("Negative length provided: {length}.\n");
+        return Ok(text(StatusCode::BAD_REQUEST, message));
+    }
     // Without an offset only the size is told, as where to go on from.
     let Some(offset) = offset.and_then(|offset| u64::try_from(offset).ok()) else {
         let size = files.read(path, 0, Some(0))?.size;

@@ -16,7 +16,7 @@ use crate::core::Request;
 /// `/maintenance/schedule`: shown, or replaced as a whole.
 pub(super) async fn schedule(site: &Arc<Site>, caller: &Caller, request: HttpRequest) -> Response {
     if request.method() != Method::POST {
-        return v0::read(site, caller, Endpoint::Schedule, request.uri().query()).await;
+        return v0::read(site, caller, Endpoint::Schedule, v0::Asked::of(&request)).await;
     }
     let bytes = match body::read(request.into_body(), BODY_MAX).await {
         Ok(bytes) => bytes,

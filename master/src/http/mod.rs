@@ -8,7 +8,9 @@ mod body;
 pub(crate) mod door;
 mod explain;
 mod files;
+mod logging;
 mod maintenance;
+mod openapi;
 mod operator;
 mod output;
 mod quota;
@@ -22,12 +24,19 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Router;
+use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, Method, StatusCode, header};
 use meseta_proto::json;
 use meseta_proto::transport::door::Door;
+use meseta_proto::verbosity::Verbosity;
 use tokio_util::sync::CancellationToken;
+use tower::ServiceExt as _;
+use tower_http::CompressionLevel;
+use tower_http::compression::CompressionLayer;
+use tower_http::compression::predicate::Predicate;
+use tower_http::services::ServeDir;
 
 use crate::core::{self, Answer, Identity};
 use crate::files::Files;
@@ -60,14 +69,41 @@ pub(crate) struct Site {
     pub(crate) door: Door,
     /// What holds frameworks to their pace.
     pub(crate) pace: Pace,
+    pub(crate) verbosity: Verbosity,
+    /// Files of a page for people, served at the root.
+    pub(crate) webui: Option<ServeDir>,
     /// Ends all streams.
     pub(crate) shutdown: CancellationToken,
 }
 
 /// Everything but gRPC.
 pub(crate) fn router(site: Arc<Site>) -> Router {
-    let routes = Router::new().fallback(handle).with_state(site.clone());
+    let compression = CompressionLayer::new()
+        .quality(CompressionLevel::Fastest)
+        .compress_when(WorthCompressing);
+    let routes = Router::new()
+        .fallback(handle)
+        .layer(compression)
+        .with_state(site.clone());
     door::before(routes, site)
+}
+
+/// Marks an answer that may be compressed for a client who says that it understands that. Streams of
+/// events never are: their readers take each chunk for an event.
+#[derive(Clone, Copy, Debug)]
+struct Compressible;
+
+#[derive(Clone, Copy, Debug)]
+struct WorthCompressing;
+
+impl Predicate for WorthCompressing {
+    fn should_compress<B: http_body::Body>(&self, response: &http::Response<B>) -> bool {
+        /// As in Mesos: less is not worth it.
+        const BYTES_MIN: u64 = 1_024;
+        let length = response.body().size_hint().exact();
+        response.extensions().get::<Compressible>().is_some()
+            && length.is_none_or(|bytes| bytes >= BYTES_MIN)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +122,8 @@ pub(crate) enum Endpoint {
     Explain,
     Metrics,
     MetricsSnapshot,
+    LoggingToggle,
+    OpenApi,
     Redirect,
     Teardown,
     Libprocess,
@@ -114,6 +152,8 @@ pub(crate) const ENDPOINTS: &[(&str, Endpoint)] = &[
     ("explain", Endpoint::Explain),
     ("metrics", Endpoint::Metrics),
     ("metrics/snapshot", Endpoint::MetricsSnapshot),
+    ("logging/toggle", Endpoint::LoggingToggle),
+    ("openapi.json", Endpoint::OpenApi),
     ("redirect", Endpoint::Redirect),
     ("teardown", Endpoint::Teardown),
     ("quota", Endpoint::Quota),
@@ -185,6 +225,8 @@ impl Endpoint {
             | Self::Explain
             | Self::MaintenanceStatus
             | Self::MetricsSnapshot
+            | Self::LoggingToggle
+            | Self::OpenApi
             | Self::Files(_)
             | Self::Redirect => READ,
         }
@@ -201,7 +243,7 @@ async fn handle(State(site): State<Arc<Site>>, request: Request) -> Response {
         return text(StatusCode::URI_TOO_LONG, message);
     }
     let Some(endpoint) = Endpoint::find(request.uri().path()) else {
-        return text(StatusCode::NOT_FOUND, "404 Not Found.");
+        return page(&site, request).await;
     };
     let methods = endpoint.methods();
     if !methods.contains(request.method()) {
@@ -224,6 +266,8 @@ async fn handle(State(site): State<Arc<Site>>, request: Request) -> Response {
             reservations::endpoint(&site, caller, change, request).await
         }
         Endpoint::Health => StatusCode::OK.into_response(),
+        Endpoint::LoggingToggle => logging::toggle(&site, request.uri().query()),
+        Endpoint::OpenApi => openapi::answer(),
         Endpoint::Redirect => redirect(&site),
         Endpoint::Explain => explain::handle(&site, caller, request.uri().query()).await,
         Endpoint::Metrics => v0::prometheus(&site).await,
@@ -251,8 +295,22 @@ async fn handle(State(site): State<Arc<Site>>, request: Request) -> Response {
         | Endpoint::Flags
         | Endpoint::MaintenanceStatus
         | Endpoint::MetricsSnapshot => {
-            v0::read(&site, caller, endpoint, request.uri().query()).await
+            v0::read(&site, caller, endpoint, v0::Asked::of(&request)).await
         }
+    }
+}
+
+/// A file of the page for people, if there is one.
+async fn page(site: &Site, request: Request) -> Response {
+    let Some(webui) = site.webui.clone() else {
+        return text(StatusCode::NOT_FOUND, "404 Not Found.");
+    };
+    match webui.oneshot(request).await {
+        Ok(response) if response.status() == StatusCode::NOT_FOUND => {
+            text(StatusCode::NOT_FOUND, "404 Not Found.")
+        }
+        Ok(response) => response.map(Body::new),
+        Err(never) => match never {},
     }
 }
 
@@ -310,7 +368,7 @@ fn not_json(what: &str, body: &[u8], error: &json::Error) -> Response {
 /// What the core answered, as a status and a text.
 fn answered(answer: Result<Answer, Closed>) -> Response {
     let (status, message) = match answer {
-        Ok(Answer::Accepted) => return StatusCode::ACCEPTED.into_response(),
+        Ok(Answer::Accepted | Answer::Applied(_)) => return StatusCode::ACCEPTED.into_response(),
         Ok(Answer::Done) => return StatusCode::OK.into_response(),
         Ok(Answer::BadRequest(message)) => (StatusCode::BAD_REQUEST, message),
         Ok(Answer::Forbidden(message)) => (StatusCode::FORBIDDEN, message),

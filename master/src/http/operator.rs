@@ -8,8 +8,8 @@ use bytes::Bytes;
 use http::{StatusCode, header};
 use meseta_access::Approver;
 use meseta_proto::media::{self, MediaType};
-use meseta_proto::mesos::v1::master::Call;
 use meseta_proto::mesos::v1::master::call::Type as CallType;
+use meseta_proto::mesos::v1::master::{Call, Response as Message};
 use meseta_proto::transport::door::Caller;
 use meseta_proto::transport::server::stream_body;
 use tokio::sync::mpsc;
@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 use super::{BODY_MAX, Site, answered, body, text};
 use crate::core::HEARTBEAT_INTERVAL;
 use crate::events::STALL_MAX;
-use crate::operator::{self, Outcome, stream};
+use crate::operator::{self, Outcome, lists, stream};
 use crate::shell::Watching;
 use crate::visible::{self, Filter};
 
@@ -52,8 +52,7 @@ pub(super) async fn handle(site: &Arc<Site>, caller: &Caller, request: Request) 
     match operator::execute(site, caller, kind, call).await {
         Ok(Outcome::Done(answer)) => answered(Ok(answer)),
         Ok(Outcome::Response(response)) => {
-            let encoded =
-                tokio::task::spawn_blocking(move || media::encode(accept, &*response)).await;
+            let encoded = tokio::task::spawn_blocking(move || encode(accept, &response)).await;
             match encoded {
                 Ok(body) => ([(header::CONTENT_TYPE, accept.header_value())], body).into_response(),
                 Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
@@ -61,6 +60,13 @@ pub(super) async fn handle(site: &Arc<Site>, caller: &Caller, request: Request) 
         }
         Err(closed) => closed.into(),
     }
+}
+
+fn encode(accept: MediaType, response: &Message) -> Vec<u8> {
+    if accept == MediaType::Json {
+        return lists::json(response);
+    }
+    media::encode(accept, response)
 }
 
 /// Streams what happens, beginning with everything as it is.

@@ -9,8 +9,11 @@ use http::header;
 use serde::ser::{Serialize, Serializer};
 use tokio::sync::mpsc;
 
-/// The size of a chunk: large enough to be cheap, small enough for a first byte at once.
+/// The size of a chunk: large enough to be cheap.
 const CHUNK_BYTES: usize = 64 * 1024;
+
+/// The size of the first chunk: small enough for a first byte at once.
+const FIRST_CHUNK_BYTES: usize = 8 * 1024;
 
 /// Parameters taken from one query; more are ignored.
 const PARAMETERS_MAX: usize = 64;
@@ -29,19 +32,29 @@ where
     }
 }
 
+/// A piece of a body.
+#[derive(Debug, Default)]
+pub(super) struct Chunk {
+    pub(super) bytes: Bytes,
+    pub(super) is_last: bool,
+}
+
 /// Hands what is written to a reader, chunk by chunk; waits for it, so it must not run where others
 /// wait.
 #[derive(Debug)]
 pub(super) struct ChunkWriter {
-    chunks: mpsc::Sender<Bytes>,
+    chunks: mpsc::Sender<Chunk>,
     buffer: BytesMut,
+    /// Sent when there is so much.
+    full_bytes: usize,
 }
 
 impl ChunkWriter {
-    pub(super) fn new(chunks: mpsc::Sender<Bytes>) -> Self {
+    pub(super) fn new(chunks: mpsc::Sender<Chunk>) -> Self {
         Self {
             chunks,
             buffer: BytesMut::with_capacity(4 * 1024),
+            full_bytes: FIRST_CHUNK_BYTES,
         }
     }
 
@@ -50,16 +63,13 @@ impl ChunkWriter {
     }
 
     pub(super) fn finish(mut self) -> io::Result<()> {
-        self.send()
+        self.send(true)
     }
 
-    fn send(&mut self) -> io::Result<()> {
-        let chunk = self.buffer.split().freeze();
-        if chunk.is_empty() {
-            return Ok(());
-        }
+    fn send(&mut self, is_last: bool) -> io::Result<()> {
+        let bytes = self.buffer.split().freeze();
         self.chunks
-            .blocking_send(chunk)
+            .blocking_send(Chunk { bytes, is_last })
             .map_err(|_| io::Error::new(io::ErrorKind::BrokenPipe, "the reader has left"))
     }
 }
@@ -67,9 +77,11 @@ impl ChunkWriter {
 impl Write for ChunkWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.buffer.extend_from_slice(bytes);
-        if self.buffer.len() >= CHUNK_BYTES {
-            self.send()?;
-            self.buffer.reserve(CHUNK_BYTES);
+        if self.buffer.len() >= self.full_bytes {
+            self.send(false)?;
+            self.full_bytes = CHUNK_BYTES;
+            // One write may go beyond, and should not move what is there.
+            self.buffer.reserve(CHUNK_BYTES + 4 * 1024);
         }
         Ok(bytes.len())
     }
@@ -159,11 +171,18 @@ mod tests {
     fn large_output_comes_in_chunks_and_small_in_one() {
         let (sender, mut chunks) = mpsc::channel(100);
         let mut writer = ChunkWriter::new(sender);
-        writer.text(&"x".repeat(CHUNK_BYTES)).unwrap();
+        for _ in 0..FIRST_CHUNK_BYTES + CHUNK_BYTES {
+            writer.text("x").unwrap();
+        }
         writer.text("tail").unwrap();
         writer.finish().unwrap();
-        assert_eq!(chunks.blocking_recv().unwrap().len(), CHUNK_BYTES);
-        assert_eq!(chunks.blocking_recv().unwrap(), "tail");
-        assert_eq!(chunks.blocking_recv(), None);
+        let mut next = || {
+            let chunk = chunks.blocking_recv()?;
+            Some((chunk.bytes.len(), chunk.is_last))
+        };
+        assert_eq!(next(), Some((FIRST_CHUNK_BYTES, false)));
+        assert_eq!(next(), Some((CHUNK_BYTES, false)));
+        assert_eq!(next(), Some((4, true)));
+        assert_eq!(next(), None);
     }
 }

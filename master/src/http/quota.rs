@@ -17,7 +17,7 @@ pub(super) async fn handle(site: &Arc<Site>, caller: &Caller, request: HttpReque
     match *request.method() {
         Method::POST => set(site, caller, request).await,
         Method::DELETE => remove(site, caller, request.uri().path()).await,
-        _ => v0::read(site, caller, Endpoint::Quota, request.uri().query()).await,
+        _ => v0::read(site, caller, Endpoint::Quota, v0::Asked::of(&request)).await,
     }
 }
 

@@ -104,7 +104,15 @@ fn list(change: Change, name: &str, value: &str) -> Result<Vec<v1::Resource>, St
             Change::Reserve => "Error parsing",
             Change::Unreserve | Change::Create | Change::Destroy => "Error in parsing",
         };
-        format!("{verb} '{name}' query parameter in the request body: {error}")
+        let why = match error {
+            json::Error::Syntax {
+                reason,
+                line,
+                column,
+            } => format!("{reason} (line {line}, column {column})"),
+            json::Error::Convert { reason, .. } => reason,
+        };
+        format!("{verb} '{name}' query parameter in the request body: {why}")
     })
 }
 

@@ -14,10 +14,11 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
 use super::*;
+use crate::clock::Clock;
 use crate::core::{Lsn, MasterCore, Recovered};
 use crate::flags::Flags;
 use crate::registry::InMemory;
-use crate::shell::{Clock, Service};
+use crate::shell::Service;
 
 #[derive(Parser)]
 struct Command {
@@ -62,7 +63,9 @@ fn site_behind(door: Door, recovered: Recovered) -> Arc<Site> {
         handle,
         identity,
         flags: BTreeMap::from([("port".to_owned(), "5050".to_owned())]),
-        metrics: Metrics::new(),
+        metrics: Metrics::default(),
+        verbosity: Verbosity::default(),
+        webui: None,
         files: Files::default(),
         door,
         pace: Pace::default(),
@@ -637,6 +640,7 @@ async fn the_operator_api_answers_what_it_knows_and_names_what_it_does_not() {
         "GET_MASTER",
         "GET_EXECUTORS",
         "GET_METRICS",
+        "GET_LOGGING_LEVEL",
         "GET_ROLES",
         "GET_WEIGHTS",
         "GET_QUOTA",
@@ -650,9 +654,6 @@ async fn the_operator_api_answers_what_it_knows_and_names_what_it_does_not() {
             assert_eq!(response.headers()[header::CONTENT_TYPE], accept);
         }
     }
-    let unknown = ask("GET_LOGGING_LEVEL", "*/*").await;
-    assert_eq!(unknown.status(), StatusCode::NOT_IMPLEMENTED);
-    assert!(text_of(unknown).await.contains("GET_LOGGING_LEVEL"));
     assert_eq!(
         ask("GET_HEALTH", "text/plain").await.status(),
         StatusCode::NOT_ACCEPTABLE
@@ -1041,4 +1042,169 @@ async fn a_subscriber_that_does_not_read_is_closed() {
         tokio::task::yield_now().await;
     }
     drop(stream);
+}
+
+#[tokio::test]
+async fn weights_that_are_no_weights_are_refused() {
+    let router = master();
+    let put = async |body: &str| {
+        let response = send(&router, "PUT", "/weights", &[], body.to_owned()).await;
+        (response.status(), text_of(response).await)
+    };
+    for (body, why) in [
+        (
+            r#"[{"role": "dev", "weight": 0}]"#,
+            "Weights must be positive",
+        ),
+        (
+            r#"[{"role": "dev", "weight": -2.0}]"#,
+            "Weights must be positive",
+        ),
+        (r#"[{"role": "dev", "weight": "two"}]"#, "weight"),
+        (
+            r#"[{"weight": 2.0}]"#,
+            "Role names cannot be the empty string",
+        ),
+        (r#"[{"role": "a b", "weight": 2.0}]"#, "role"),
+        (r#"[{"role": "dev", "weight": 1e400}]"#, "number"),
+        (r#"[{"role": "dev", "weight": 2.0"#, "column"),
+    ] {
+        let (status, text) = put(body).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{body}: {text}");
+        assert!(text.contains(why), "{body}: {text}");
+    }
+    assert_eq!(text_of(get(&router, "/weights").await).await, "[]");
+    let (status, _) = put(r#"[{"role": " dev ", "weight": 2.0}]"#).await;
+    assert_eq!(
+        status,
+        StatusCode::OK,
+        "white space around a role is no part of it"
+    );
+    let shown = text_of(get(&router, "/weights").await).await;
+    assert_eq!(shown, r#"[{"weight":2.0,"role":"dev"}]"#);
+}
+
+#[tokio::test]
+async fn what_has_not_changed_is_not_sent_again() {
+    let router = master();
+    for path in [
+        "/state",
+        "/slaves",
+        "/tasks",
+        "/master/roles",
+        "/quota",
+        "/weights",
+    ] {
+        let first = get(&router, path).await;
+        assert_eq!(first.status(), StatusCode::OK, "{path}");
+        let version = first.headers()[header::ETAG].to_str().unwrap().to_owned();
+        let known = ("If-None-Match", version.as_str());
+        let again = send(&router, "GET", path, &[known], "").await;
+        assert_eq!(again.status(), StatusCode::NOT_MODIFIED, "{path}");
+        assert_eq!(again.headers()[header::ETAG], version.as_str());
+        assert_eq!(text_of(again).await, "");
+        let other = send(&router, "GET", path, &[("If-None-Match", "W/\"x-1\"")], "").await;
+        assert_eq!(other.status(), StatusCode::OK, "{path}");
+    }
+    let before = get(&router, "/weights").await.headers()[header::ETAG].clone();
+    let set = send(
+        &router,
+        "PUT",
+        "/weights",
+        &[],
+        r#"[{"role": "dev", "weight": 2.0}]"#,
+    )
+    .await;
+    assert_eq!(set.status(), StatusCode::OK);
+    let known = ("If-None-Match", before.to_str().unwrap());
+    let changed = send(&router, "GET", "/weights", &[known], "").await;
+    assert_eq!(changed.status(), StatusCode::OK);
+    assert!(
+        !get(&router, "/health")
+            .await
+            .headers()
+            .contains_key(header::ETAG)
+    );
+}
+
+#[tokio::test]
+async fn large_answers_are_compressed_for_those_who_ask_and_streams_never() {
+    let router = master();
+    let gzip = ("Accept-Encoding", "gzip");
+    let page = send(&router, "GET", "/openapi.json", &[gzip], "").await;
+    assert_eq!(page.headers()[header::CONTENT_ENCODING], "gzip");
+    let bytes = page.into_body().collect().await.unwrap().to_bytes();
+    assert_eq!(&bytes[..2], [0x1f, 0x8b], "gzip begins so");
+    for (path, headers) in [
+        ("/openapi.json", &[][..]),
+        ("/health", &[gzip]),
+        ("/weights", &[gzip]),
+    ] {
+        let plain = send(&router, "GET", path, headers, "").await;
+        assert!(
+            !plain.headers().contains_key(header::CONTENT_ENCODING),
+            "{path}"
+        );
+    }
+    let watch = send(
+        &router,
+        "POST",
+        "/api/v1",
+        &[JSON, gzip],
+        r#"{"type":"SUBSCRIBE"}"#,
+    )
+    .await;
+    assert_eq!(watch.status(), StatusCode::OK);
+    assert!(!watch.headers().contains_key(header::CONTENT_ENCODING));
+}
+
+#[tokio::test]
+async fn the_logging_level_is_raised_for_a_while() {
+    let router = master();
+    let level = async || {
+        let response = send(
+            &router,
+            "POST",
+            "/api/v1",
+            &[JSON],
+            r#"{"type":"GET_LOGGING_LEVEL"}"#,
+        )
+        .await;
+        text_of(response).await
+    };
+    let is = |level: u32| {
+        format!(r#"{{"type":"GET_LOGGING_LEVEL","get_logging_level":{{"level":{level}}}}}"#)
+    };
+    assert_eq!(level().await, is(0));
+    let set = r#"{"type":"SET_LOGGING_LEVEL","set_logging_level":{"level":2,"duration":{"nanoseconds":3600000000000}}}"#;
+    let answer = send(&router, "POST", "/api/v1", &[JSON], set).await;
+    assert_eq!(
+        (answer.status(), text_of(answer).await.as_str()),
+        (StatusCode::OK, "")
+    );
+    assert_eq!(level().await, is(2));
+    let negative = set.replace("3600000000000", "-1");
+    let answer = send(&router, "POST", "/api/v1", &[JSON], negative).await;
+    assert_eq!(answer.status(), StatusCode::BAD_REQUEST);
+    for (query, status, text) in [
+        ("?level=1&duration=1hrs", 200, ""),
+        ("", 200, "1\n"),
+        ("?level=1", 400, "Expecting 'duration=value' in query.\n"),
+        (
+            "?duration=1secs",
+            400,
+            "Expecting 'level=value' in query.\n",
+        ),
+    ] {
+        let answer = get(&router, &format!("/logging/toggle{query}")).await;
+        assert_eq!(
+            (answer.status().as_u16(), text_of(answer).await.as_str()),
+            (status, text)
+        );
+    }
+    for query in ["?level=x&duration=1secs", "?level=1&duration=soon"] {
+        let answer = get(&router, &format!("/logging/toggle{query}")).await;
+        assert_eq!(answer.status(), StatusCode::BAD_REQUEST, "{query}");
+        assert!(text_of(answer).await.starts_with("Invalid "), "{query}");
+    }
 }

@@ -3,6 +3,8 @@
 //! Large bodies are streamed as they are rendered; what fits one chunk carries its length.
 
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::io;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -12,12 +14,15 @@ use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
 use meseta_access::Action;
 use meseta_proto::transport::door::Caller;
+use meseta_resources::parse_duration;
 use serde::Serialize;
 use tokio::sync::mpsc;
 
-use super::output::{ChunkWriter, collect_query};
-use super::{BODY_MAX, Endpoint, Site, answered, body, text, views};
+use super::output::{Chunk, ChunkWriter, collect_query};
+use super::{BODY_MAX, Compressible, Endpoint, Site, answered, body, text, views};
 use crate::core::Snapshot;
+use crate::measures::Measures;
+use crate::shell::Closed;
 
 /// Chunks that are rendered and not yet sent.
 const CHUNKS_MAX: usize = 4;
@@ -25,87 +30,193 @@ const CHUNKS_MAX: usize = 4;
 /// The longest name of a JSONP callback.
 const CALLBACK_MAX: usize = 256;
 
+/// Paths that may be asked again and again: what they show has a number that stays while it does.
+const fn is_polled(endpoint: Endpoint) -> bool {
+    matches!(
+        endpoint,
+        Endpoint::State
+            | Endpoint::StateSummary
+            | Endpoint::Slaves
+            | Endpoint::Frameworks
+            | Endpoint::Tasks
+            | Endpoint::Roles
+            | Endpoint::Quota
+            | Endpoint::Weights
+            | Endpoint::Schedule
+            | Endpoint::MaintenanceStatus
+    )
+}
+
+/// What of a request matters for reading.
+#[derive(Debug)]
+pub(super) struct Asked {
+    query: BTreeMap<String, String>,
+    /// The versions that the client has already.
+    if_none_match: Option<String>,
+}
+
+impl Asked {
+    pub(super) fn of(request: &Request) -> Self {
+        let known = request.headers().get(header::IF_NONE_MATCH);
+        Self {
+            query: collect_query(request.uri().query().unwrap_or_default()),
+            if_none_match: known
+                .and_then(|value| value.to_str().ok())
+                .map(ToOwned::to_owned),
+        }
+    }
+
+    /// Whether the client has this version.
+    fn knows(&self, version: &str) -> bool {
+        let bare = |tag: &str| tag.trim().trim_start_matches("W/").to_owned();
+        let known = self.if_none_match.iter().flat_map(|tags| tags.split(','));
+        known
+            .map(bare)
+            .any(|tag| tag == bare(version) || tag == "*")
+    }
+}
+
 pub(super) async fn read(
     site: &Arc<Site>,
     caller: &Caller,
     endpoint: Endpoint,
-    query: Option<&str>,
+    asked: Asked,
 ) -> Response {
-    let query = collect_query(query.unwrap_or_default());
-    let snapshot = match site.handle.view(caller).await {
-        Ok(snapshot) => snapshot,
+    let source = match Source::of(site, caller, endpoint).await {
+        Ok(source) => source,
         Err(closed) => return closed.into(),
     };
-    let callback = query.get("jsonp").cloned();
-    if callback
-        .as_ref()
-        .is_some_and(|callback| callback.len() > CALLBACK_MAX)
-    {
-        let message = format!("The 'jsonp' callback is longer than {CALLBACK_MAX} bytes");
-        return text(StatusCode::BAD_REQUEST, message);
-    }
-    let paging = match views::Paging::of(&query) {
-        Ok(paging) => paging,
+    let plan = match Plan::of(endpoint, &asked) {
+        Ok(plan) => plan,
         Err(message) => return text(StatusCode::BAD_REQUEST, message),
     };
-    let is_jsonp = callback.is_some();
-    let (sender, mut chunks) = mpsc::channel(CHUNKS_MAX);
-    let site = site.clone();
-    tokio::task::spawn_blocking(move || {
-        let mut writer = ChunkWriter::new(sender);
-        let rendered = render(
-            &site,
-            endpoint,
-            &snapshot,
-            &query,
-            &paging,
-            callback,
-            &mut writer,
-        );
-        if let Err(error) = rendered.and_then(|()| writer.finish()) {
-            tracing::debug!(%error, ?endpoint, "reader left before the end");
-        }
+    let version = is_polled(endpoint).then(|| {
+        // Weak: the same content, in whatever encoding.
+        let (id, changed) = (&source.snapshot.identity.id, source.snapshot.changed);
+        // Others see other things.
+        let mut viewer = DefaultHasher::new();
+        caller.owned_principal().hash(&mut viewer);
+        format!("W/\"{id}-{changed}-{:x}\"", viewer.finish())
     });
-    let content_type = if is_jsonp {
+    let version = version.and_then(|version| {
+        let is_known = asked.knows(&version);
+        Some((HeaderValue::from_str(&version).ok()?, is_known))
+    });
+    let mut response = match &version {
+        Some((_, true)) => StatusCode::NOT_MODIFIED.into_response(),
+        _ => rendered(site, endpoint, source, plan, asked.query).await,
+    };
+    if let Some((version, _)) = version {
+        response.headers_mut().insert(header::ETAG, version);
+    }
+    response
+}
+
+/// How an answer is to be written.
+#[derive(Debug)]
+struct Plan {
+    /// The function that a script wants it to be handed to.
+    callback: Option<String>,
+    paging: views::Paging,
+}
+
+impl Plan {
+    fn of(endpoint: Endpoint, asked: &Asked) -> Result<Self, String> {
+        let callback = asked.query.get("jsonp").cloned();
+        if callback
+            .as_ref()
+            .is_some_and(|callback| callback.len() > CALLBACK_MAX)
+        {
+            return Err(format!(
+                "The 'jsonp' callback is longer than {CALLBACK_MAX} bytes"
+            ));
+        }
+        if let (Endpoint::MetricsSnapshot, Some(timeout)) = (endpoint, asked.query.get("timeout")) {
+            // All is at hand: there is nothing to wait for.
+            parse_duration(timeout).map_err(|error| {
+                format!("Invalid timeout '{}': {error}", timeout.escape_debug())
+            })?;
+        }
+        Ok(Self {
+            callback,
+            paging: views::Paging::of(&asked.query)?,
+        })
+    }
+}
+
+/// Where an answer is taken from.
+struct Source {
+    snapshot: Arc<Snapshot>,
+    /// For metrics only.
+    measures: Measures,
+}
+
+impl Source {
+    async fn of(site: &Site, caller: &Caller, endpoint: Endpoint) -> Result<Self, Closed> {
+        let (snapshot, measures) = if endpoint == Endpoint::MetricsSnapshot {
+            site.handle.measures(caller).await?
+        } else {
+            (site.handle.view(caller).await?, Measures::default())
+        };
+        Ok(Self { snapshot, measures })
+    }
+}
+
+async fn rendered(
+    site: &Arc<Site>,
+    endpoint: Endpoint,
+    source: Source,
+    plan: Plan,
+    query: BTreeMap<String, String>,
+) -> Response {
+    let content_type = if plan.callback.is_some() {
         "text/javascript"
     } else {
         "application/json"
     };
+    let (sender, mut chunks) = mpsc::channel(CHUNKS_MAX);
+    let site = site.clone();
+    tokio::task::spawn_blocking(move || {
+        let mut writer = ChunkWriter::new(sender);
+        let rendered = render(&site, endpoint, &source, &query, &plan, &mut writer);
+        if let Err(error) = rendered.and_then(|()| writer.finish()) {
+            tracing::debug!(%error, ?endpoint, "reader left before the end");
+        }
+    });
     let first = chunks.recv().await.unwrap_or_default();
-    let body = match chunks.recv().await {
-        None => Body::from(first),
-        Some(second) => streamed([first, second], chunks),
+    let body = if first.is_last {
+        Body::from(first.bytes)
+    } else {
+        streamed(first.bytes, chunks)
     };
     let mut response = Response::new(body);
     response
         .headers_mut()
         .insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response.extensions_mut().insert(Compressible);
     response
 }
 
-fn streamed(begun: [Bytes; 2], chunks: mpsc::Receiver<Bytes>) -> Body {
+fn streamed(first: Bytes, chunks: mpsc::Receiver<Chunk>) -> Body {
     use tokio_stream::StreamExt;
-    let rest = tokio_stream::wrappers::ReceiverStream::new(chunks);
-    let all = tokio_stream::iter(begun).chain(rest);
+    let rest = tokio_stream::wrappers::ReceiverStream::new(chunks).map(|chunk| chunk.bytes);
+    let all = tokio_stream::once(first).chain(rest);
     Body::from_stream(all.map(Ok::<_, std::convert::Infallible>))
 }
 
 fn render(
     site: &Site,
     endpoint: Endpoint,
-    snapshot: &Snapshot,
+    source: &Source,
     query: &BTreeMap<String, String>,
-    paging: &views::Paging,
-    callback: Option<String>,
+    plan: &Plan,
     writer: &mut ChunkWriter,
-) -> std::io::Result<()> {
-    let closing = if let Some(callback) = callback {
-        writer.text(&callback)?;
+) -> io::Result<()> {
+    if let Some(callback) = &plan.callback {
+        writer.text(callback)?;
         writer.text("(")?;
-        ");"
-    } else {
-        ""
-    };
+    }
+    let snapshot = &*source.snapshot;
     let index = views::Index::of(snapshot);
     let filter = |name: &str| query.get(name).map(String::as_str);
     match endpoint {
@@ -120,28 +231,54 @@ fn render(
             writer,
             &views::frameworks(snapshot, &index, filter("framework_id")),
         ),
-        Endpoint::Tasks => json(writer, &views::tasks(snapshot, query, paging)),
+        Endpoint::Tasks => json(writer, &views::tasks(snapshot, query, &plan.paging)),
         Endpoint::Roles => json(writer, &views::roles(snapshot)),
         Endpoint::Quota => json(writer, &views::quota(snapshot)),
         Endpoint::Weights => json(writer, &views::weights(snapshot)),
         Endpoint::Schedule => json(writer, &views::maintenance_schedule(snapshot)),
         Endpoint::MaintenanceStatus => json(writer, &views::maintenance_status(snapshot)),
         Endpoint::Flags => json(writer, &BTreeMap::from([("flags", &site.flags)])),
-        Endpoint::MetricsSnapshot => json(writer, &site.metrics.mesos(snapshot)),
+        Endpoint::MetricsSnapshot => metrics(site, source, writer),
         _ => Ok(()),
     }?;
     // Mesos ends a callback without a semicolon.
-    writer.text(closing.trim_end_matches(';'))
+    writer.text(if plan.callback.is_some() { ")" } else { "" })
 }
 
-/// The flags, unless they are not to be seen.
-fn flags_for<'a>(site: &'a Site, snapshot: &Snapshot) -> Option<&'a BTreeMap<String, String>> {
-    let is_shown = snapshot.viewer.allows(Action::ViewFlags, None);
-    is_shown.then_some(&site.flags)
+fn json(writer: &mut ChunkWriter, value: &impl Serialize) -> io::Result<()> {
+    serde_json::to_writer(writer, value).map_err(io::Error::from)
 }
 
-fn json(writer: &mut ChunkWriter, value: &impl Serialize) -> std::io::Result<()> {
-    serde_json::to_writer(writer, value).map_err(std::io::Error::from)
+/// One object, written as it is made: there may be a million keys.
+fn metrics(site: &Site, source: &Source, writer: &mut ChunkWriter) -> io::Result<()> {
+    let mut result = writer.text("{");
+    let mut separator = "";
+    site.metrics
+        .mesos(&source.snapshot, &source.measures, &mut |key, value| {
+            if result.is_ok() {
+                result = writer
+                    .text(separator)
+                    .and_then(|()| write_metric(writer, key, value));
+                separator = ",";
+            }
+        });
+    result.and_then(|()| writer.text("}"))
+}
+
+fn write_metric(writer: &mut ChunkWriter, key: &str, value: f64) -> io::Result<()> {
+    let is_plain = |byte: u8| byte >= b' ' && byte != b'"' && byte != b'\\';
+    if key.bytes().all(is_plain) {
+        writer.text("\"")?;
+        writer.text(key)?;
+        writer.text("\":")?;
+    } else {
+        json(writer, &key)?;
+        writer.text(":")?;
+    }
+    if value == 0.0 {
+        return writer.text("0.0");
+    }
+    json(writer, &value)
 }
 
 pub(super) async fn prometheus(site: &Arc<Site>) -> Response {

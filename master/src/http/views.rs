@@ -8,6 +8,7 @@ mod maintenance;
 mod roles;
 mod task;
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 
 use meseta_proto::mesos::v1::TaskState;
@@ -36,14 +37,23 @@ pub(crate) struct OfFramework<'a> {
     pub(crate) offered: Resources,
 }
 
-/// A snapshot by framework.
+/// A snapshot by framework; made when it is first looked into, for large answers begin with what does not
+/// need it.
 #[derive(Debug)]
 pub(crate) struct Index<'a> {
-    frameworks: BTreeMap<&'a FrameworkId, OfFramework<'a>>,
+    snapshot: &'a Snapshot,
+    frameworks: OnceCell<BTreeMap<&'a FrameworkId, OfFramework<'a>>>,
 }
 
 impl<'a> Index<'a> {
     pub(crate) fn of(snapshot: &'a Snapshot) -> Self {
+        Self {
+            snapshot,
+            frameworks: OnceCell::new(),
+        }
+    }
+
+    fn sort(snapshot: &'a Snapshot) -> BTreeMap<&'a FrameworkId, OfFramework<'a>> {
         let mut frameworks: BTreeMap<&FrameworkId, OfFramework<'_>> = BTreeMap::new();
         for agent in &snapshot.agents {
             let mut last = None;
@@ -73,11 +83,13 @@ impl<'a> Index<'a> {
             entry.offers.push(offer);
             entry.offered += &offer.resources;
         }
-        Self { frameworks }
+        frameworks
     }
 
     pub(crate) fn get(&self, framework: &FrameworkId) -> Option<&OfFramework<'a>> {
-        self.frameworks.get(framework)
+        self.frameworks
+            .get_or_init(|| Self::sort(self.snapshot))
+            .get(framework)
     }
 }
 

@@ -14,7 +14,7 @@ use crate::operator;
 
 pub(super) async fn handle(site: &Arc<Site>, caller: &Caller, request: HttpRequest) -> Response {
     if request.method() != Method::PUT {
-        return v0::read(site, caller, Endpoint::Weights, request.uri().query()).await;
+        return v0::read(site, caller, Endpoint::Weights, v0::Asked::of(&request)).await;
     }
     let bytes = match body::read(request.into_body(), BODY_MAX).await {
         Ok(bytes) => bytes,

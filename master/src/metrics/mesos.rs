@@ -2,39 +2,66 @@
 
 use std::collections::BTreeMap;
 
-use meseta_proto::mesos::v1::TaskState;
+use meseta_proto::mesos::v1::offer::operation;
+use meseta_proto::mesos::v1::{OperationState, TaskState};
+use meseta_resources::{ResourceName, ResourceQuantities};
 
-use super::{Sums, amount, live_tasks, to_f64};
-use crate::core::{Counters, Snapshot, state_name};
+use super::{Metrics, Sums, amount, frameworks, live_tasks, to_f64};
+use crate::core::{Counters, Snapshot, operation_name, operation_state_name, state_name};
+use crate::http::views;
+use crate::measures::{Measures, Window};
 
-pub(super) fn snapshot(snapshot: &Snapshot) -> BTreeMap<String, f64> {
-    let mut out = Out(BTreeMap::new());
-    master(&mut out, snapshot);
+pub(super) fn visit(
+    metrics: &Metrics,
+    snapshot: &Snapshot,
+    measures: &Measures,
+    visit: &mut dyn FnMut(&str, f64),
+) {
+    let mut out = Out(visit);
+    master(&mut out, snapshot, measures);
+    queues(&mut out, measures);
     resources(&mut out, snapshot);
     tasks(&mut out, snapshot);
+    operations(&mut out, snapshot);
     messages(&mut out, &snapshot.counters);
-    out.0
+    allocator(&mut out, snapshot, measures);
+    registrar(&mut out, metrics, snapshot, measures);
+    system(&mut out);
+    frameworks::visit(&mut out, snapshot);
 }
 
-struct Out(BTreeMap<String, f64>);
+pub(super) struct Out<'a>(&'a mut dyn FnMut(&str, f64));
 
-impl Out {
-    fn put(&mut self, name: impl Into<String>, value: f64) {
-        self.0.insert(name.into(), value);
+impl Out<'_> {
+    pub(super) fn put(&mut self, name: &str, value: f64) {
+        (self.0)(name, value);
     }
 
-    fn count(&mut self, name: &str, value: usize) {
-        self.put(name, to_f64(u64::try_from(value).unwrap_or(u64::MAX)));
+    pub(super) fn count(&mut self, name: &str, value: usize) {
+        self.counter(name, u64::try_from(value).unwrap_or(u64::MAX));
     }
 
-    fn counter(&mut self, name: &str, value: u64) {
+    pub(super) fn counter(&mut self, name: &str, value: u64) {
         self.put(name, to_f64(value));
     }
+
+    fn times(&mut self, name: &str, window: &Window) {
+        let Some(summary) = window.summary() else {
+            return;
+        };
+        self.put(name, summary.last);
+        self.count(&format!("{name}/count"), summary.count);
+        self.put(&format!("{name}/min"), summary.min);
+        self.put(&format!("{name}/max"), summary.max);
+        for (part, value) in summary.percentiles {
+            self.put(&format!("{name}/{part}"), value);
+        }
+    }
 }
 
-fn master(out: &mut Out, snapshot: &Snapshot) {
+fn master(out: &mut Out<'_>, snapshot: &Snapshot, measures: &Measures) {
     let counters = &snapshot.counters;
-    let uptime = snapshot.taken.saturating_sub(snapshot.started);
+    let uptime = measures.now.saturating_sub(snapshot.started);
     out.put("master/elected", 1.0);
     out.put("master/uptime_secs", uptime.as_secs_f64());
     let connected = snapshot
@@ -98,17 +125,31 @@ fn master(out: &mut Out, snapshot: &Snapshot) {
         "master/recovery_slave_removals",
         counters.recovery_agent_removals,
     );
-    out.counter("allocator/mesos/allocation_runs", counters.allocation_runs);
+    // What Mesos called it before agents were unreachable.
     out.counter(
-        "registrar/queued_operations",
-        u64::try_from(snapshot.pending_mutations).unwrap_or(u64::MAX),
+        "master/slave_shutdowns_scheduled",
+        counters.agent_unreachable_scheduled,
     );
-    for queue in ["messages", "dispatches", "http_requests"] {
-        out.put(format!("master/event_queue_{queue}"), 0.0);
-    }
+    out.counter(
+        "master/slave_shutdowns_completed",
+        counters.agent_unreachable_completed,
+    );
+    out.counter("master/slave_shutdowns_canceled", 0);
 }
 
-fn resources(out: &mut Out, snapshot: &Snapshot) {
+/// There is one queue, of commands; requests and messages are commands by the time they wait.
+fn queues(out: &mut Out<'_>, measures: &Measures) {
+    out.count("master/event_queue_dispatches", measures.commands_waiting);
+    out.count("master/event_queue_messages", 0);
+    out.count("master/event_queue_http_requests", 0);
+    out.count(
+        "master/operator_event_stream_subscribers",
+        measures.watchers,
+    );
+    out.counter("master/http_cache_hits", measures.shared_snapshots);
+}
+
+fn resources(out: &mut Out<'_>, snapshot: &Snapshot) {
     let sums = Sums::of(snapshot);
     for name in ["cpus", "gpus", "mem", "disk"] {
         for (infix, total, used) in [
@@ -117,25 +158,25 @@ fn resources(out: &mut Out, snapshot: &Snapshot) {
         ] {
             let (total, used) = (amount(&total, name), amount(&used, name));
             let percent = if total > 0.0 { used / total } else { 0.0 };
-            out.put(format!("master/{name}{infix}_total"), total);
-            out.put(format!("master/{name}{infix}_used"), used);
-            out.put(format!("master/{name}{infix}_percent"), percent);
+            out.put(&format!("master/{name}{infix}_total"), total);
+            out.put(&format!("master/{name}{infix}_used"), used);
+            out.put(&format!("master/{name}{infix}_percent"), percent);
         }
         if name != "gpus" {
             let held = amount(&sums.used, name) + amount(&sums.offered, name);
             out.put(
-                format!("allocator/mesos/resources/{name}/total"),
+                &format!("allocator/mesos/resources/{name}/total"),
                 amount(&sums.total, name),
             );
             out.put(
-                format!("allocator/mesos/resources/{name}/offered_or_allocated"),
+                &format!("allocator/mesos/resources/{name}/offered_or_allocated"),
                 held,
             );
         }
     }
 }
 
-fn tasks(out: &mut Out, snapshot: &Snapshot) {
+fn tasks(out: &mut Out<'_>, snapshot: &Snapshot) {
     for (state, count) in live_tasks(snapshot) {
         let state = state.trim_start_matches("task_");
         out.count(&format!("master/tasks_{state}"), count);
@@ -181,7 +222,7 @@ fn tasks(out: &mut Out, snapshot: &Snapshot) {
     }
 }
 
-fn messages(out: &mut Out, counters: &Counters) {
+fn messages(out: &mut Out<'_>, counters: &Counters) {
     let call = |name: &str| counters.calls.get(name).copied().unwrap_or_default();
     let frame = |name: &str| counters.agent_frames.get(name).copied().unwrap_or_default();
     for (key, value) in [
@@ -236,12 +277,174 @@ fn messages(out: &mut Out, counters: &Counters) {
             counters.valid_executor_messages,
             counters.invalid_executor_messages,
         ),
-        ("operation_status_updates", 0, 0),
-        ("operation_status_update_acknowledgements", 0, 0),
+        (
+            "operation_status_updates",
+            counters.valid_operation_updates,
+            counters.invalid_operation_updates,
+        ),
+        (
+            "operation_status_update_acknowledgements",
+            counters.valid_operation_acknowledgements,
+            counters.invalid_operation_acknowledgements,
+        ),
     ] {
         out.counter(&format!("master/valid_{key}"), valid);
         out.counter(&format!("master/invalid_{key}"), invalid);
     }
     out.counter("master/dropped_messages", counters.dropped_messages);
-    out.counter("master/http_cache_hits", 0);
+}
+
+/// Operations that master and agents carry out, by kind and state.
+fn operations(out: &mut Out<'_>, snapshot: &Snapshot) {
+    const KINDS: [operation::Type; 8] = [
+        operation::Type::Reserve,
+        operation::Type::Unreserve,
+        operation::Type::Create,
+        operation::Type::Destroy,
+        operation::Type::GrowVolume,
+        operation::Type::ShrinkVolume,
+        operation::Type::CreateDisk,
+        operation::Type::DestroyDisk,
+    ];
+    const STATES: [&str; 8] = [
+        "pending",
+        "recovering",
+        "unreachable",
+        "finished",
+        "failed",
+        "error",
+        "dropped",
+        "gone_by_operator",
+    ];
+    let mut counts = snapshot.counters.operations_over.clone();
+    let under_way = snapshot.agents.iter().flat_map(|a| a.operations.values());
+    for operation in under_way {
+        let state = OperationState::try_from(operation.latest.state);
+        let kind = operation_name(operation.info.r#type());
+        let state = state.ok().and_then(operation_state_name);
+        // The others are over, and counted.
+        let is_gauge = |state: &&str| matches!(*state, "pending" | "recovering" | "unreachable");
+        if let (Some(kind), Some(state)) = (kind, state.filter(is_gauge)) {
+            *counts.entry((kind, state)).or_default() += 1;
+        }
+    }
+    let mut all: BTreeMap<&str, u64> = BTreeMap::new();
+    for kind in KINDS.into_iter().filter_map(operation_name) {
+        let mut total = 0;
+        for state in STATES {
+            let count = counts.get(&(kind, state)).copied().unwrap_or_default();
+            out.counter(&format!("master/operations/{kind}/{state}"), count);
+            *all.entry(state).or_default() += count;
+            total += count;
+        }
+        out.counter(&format!("master/operations/{kind}/total"), total);
+    }
+    for (state, count) in &all {
+        out.counter(&format!("master/operations/{state}"), *count);
+    }
+    out.counter("master/operations/total", all.values().sum());
+}
+
+fn allocator(out: &mut Out<'_>, snapshot: &Snapshot, measures: &Measures) {
+    let runs = snapshot.counters.allocation_runs;
+    out.counter("allocator/mesos/allocation_runs", runs);
+    // The allocator has no queue of its own: a run ends the very step that made it due.
+    for key in [
+        "allocator/event_queue_dispatches",
+        "allocator/mesos/event_queue_dispatches",
+    ] {
+        out.count(key, 0);
+    }
+    out.times("allocator/mesos/allocation_run_ms", &measures.allocations);
+    out.times(
+        "allocator/mesos/allocation_run_latency_ms",
+        &measures.allocations.of_nothing(),
+    );
+    for gauges in &measures.roles {
+        let role = &gauges.role;
+        out.put(
+            &format!("allocator/mesos/roles/{role}/shares/dominant"),
+            gauges.share,
+        );
+        out.count(
+            &format!("allocator/mesos/offer_filters/roles/{role}/active"),
+            gauges.filters,
+        );
+    }
+    quotas(out, snapshot);
+}
+
+fn quotas(out: &mut Out<'_>, snapshot: &Snapshot) {
+    // Of all roles together, as of the one above them, which has no name.
+    let mut root = ResourceQuantities::new();
+    for (role, tally) in views::tallies(snapshot) {
+        if role.parent().is_none() {
+            root += &tally.consumed;
+        }
+        let mut put = |what: &str, name: &ResourceName, value: f64| {
+            out.put(
+                &format!("allocator/mesos/quota/roles/{role}/resources/{name}/{what}"),
+                value,
+            );
+        };
+        for (name, value) in tally.consumed.iter() {
+            put("consumed", name, value.to_f64());
+        }
+        let Some(quota) = snapshot.quotas.get(&role) else {
+            continue;
+        };
+        for (name, value) in quota.guarantees.iter() {
+            put("guarantee", name, value.to_f64());
+        }
+        for (name, value) in quota.limits.iter() {
+            put("limit", name, value.to_f64());
+        }
+        let held = &tally.allocated + &tally.offered;
+        for (name, value) in held.iter() {
+            put("offered_or_allocated", name, value.to_f64());
+        }
+    }
+    for (name, value) in root.iter() {
+        out.put(
+            &format!("allocator/mesos/quota/roles//resources/{name}/consumed"),
+            value.to_f64(),
+        );
+    }
+}
+
+fn registrar(out: &mut Out<'_>, metrics: &Metrics, snapshot: &Snapshot, measures: &Measures) {
+    out.count("registrar/queued_operations", snapshot.pending_mutations);
+    let file = metrics.registry.as_ref();
+    let size = file.and_then(|path| std::fs::metadata(path).ok());
+    out.counter(
+        "registrar/registry_size_bytes",
+        size.map_or(0, |metadata| metadata.len()),
+    );
+    let read = metrics.registry_read.as_secs_f64() * 1e3;
+    out.put("registrar/state_fetch_ms", read);
+    out.times("registrar/state_store_ms", &measures.stores);
+    // The registry was read before anything was served, and is written by this master alone.
+    out.count("registrar/log/recovered", 1);
+    out.count("registrar/log/ensemble_size", 1);
+}
+
+fn system(out: &mut Out<'_>) {
+    if let Ok(cpus) = std::thread::available_parallelism() {
+        out.count("system/cpus_total", cpus.get());
+    }
+    let info = rustix::system::sysinfo();
+    let unit = u64::from(info.mem_unit);
+    let bytes = |units| {
+        u64::try_from(units)
+            .unwrap_or(u64::MAX)
+            .saturating_mul(unit)
+    };
+    out.counter("system/mem_total_bytes", bytes(info.totalram));
+    out.counter("system/mem_free_bytes", bytes(info.freeram));
+    for (minutes, load) in [1, 5, 15].into_iter().zip(info.loads) {
+        /// The kernel's loads are in parts of this.
+        const PARTS: f64 = 65_536.0;
+        let load = to_f64(u64::try_from(load).unwrap_or(u64::MAX)) / PARTS;
+        out.put(&format!("system/load_{minutes}min"), load);
+    }
 }

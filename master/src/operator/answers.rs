@@ -14,6 +14,7 @@ use prost::Message;
 use crate::core::{AgentView, Drain, Format, FrameworkView, Offer, Snapshot, TaskRecord, to_wire};
 use crate::http::Site;
 use crate::http::views::{self, Index};
+use crate::measures::Measures;
 
 /// What is asked for; `None` for a call that asks nothing or is not served.
 pub(super) fn answer(site: &Site, snapshot: &Snapshot, kind: CallType) -> Option<Response> {
@@ -22,27 +23,38 @@ pub(super) fn answer(site: &Site, snapshot: &Snapshot, kind: CallType) -> Option
         .or_else(|| about_the_cluster(snapshot, kind))
 }
 
-fn response(kind: Type, body: Response) -> Option<Response> {
-    Some(Response {
+/// A response of a type with its one part.
+fn response(kind: Type, part: impl FnOnce(&mut Response)) -> Option<Response> {
+    let mut response = Response {
         r#type: Some(kind.into()),
-        ..body
-    })
+        ..Response::default()
+    };
+    part(&mut response);
+    Some(response)
+}
+
+/// GET_METRICS.
+pub(super) fn metrics(site: &Site, snapshot: &Snapshot, measures: &Measures) -> Response {
+    let mut metrics = Vec::new();
+    site.metrics.mesos(snapshot, measures, &mut |name, value| {
+        metrics.push(v1::Metric {
+            name: name.to_owned(),
+            value: Some(value),
+        });
+    });
+    Response {
+        r#type: Some(Type::GetMetrics.into()),
+        get_metrics: Some(response::GetMetrics { metrics }),
+        ..Response::default()
+    }
 }
 
 fn about_the_master(site: &Site, snapshot: &Snapshot, kind: CallType) -> Option<Response> {
-    let empty = Response::default();
     match kind {
-        CallType::GetHealth => {
-            let get_health = Some(response::GetHealth { healthy: true });
-            response(
-                Type::GetHealth,
-                Response {
-                    get_health,
-                    ..empty
-                },
-            )
-        }
-        CallType::GetVersion => {
+        CallType::GetHealth => response(Type::GetHealth, |to| {
+            to.get_health = Some(response::GetHealth { healthy: true });
+        }),
+        CallType::GetVersion => response(Type::GetVersion, |to| {
             let version_info = VersionInfo {
                 version: site.identity.version.clone(),
                 build_date: Some("unknown".to_owned()),
@@ -50,175 +62,83 @@ fn about_the_master(site: &Site, snapshot: &Snapshot, kind: CallType) -> Option<
                 build_user: Some("meseta".to_owned()),
                 ..VersionInfo::default()
             };
-            let get_version = Some(response::GetVersion { version_info });
-            response(
-                Type::GetVersion,
-                Response {
-                    get_version,
-                    ..empty
-                },
-            )
-        }
-        CallType::GetFlags => {
+            to.get_version = Some(response::GetVersion { version_info });
+        }),
+        CallType::GetFlags => response(Type::GetFlags, |to| {
             let flag = |(name, value): (&String, &String)| Flag {
                 name: name.clone(),
                 value: Some(value.clone()),
             };
             let flags = site.flags.iter().map(flag).collect();
-            let get_flags = Some(response::GetFlags { flags });
-            response(Type::GetFlags, Response { get_flags, ..empty })
-        }
-        CallType::GetMetrics => {
-            let metric = |(name, value)| v1::Metric {
-                name,
-                value: Some(value),
-            };
-            let metrics = site
-                .metrics
-                .mesos(snapshot)
-                .into_iter()
-                .map(metric)
-                .collect();
-            let get_metrics = Some(response::GetMetrics { metrics });
-            response(
-                Type::GetMetrics,
-                Response {
-                    get_metrics,
-                    ..empty
-                },
-            )
-        }
-        CallType::GetMaster => {
+            to.get_flags = Some(response::GetFlags { flags });
+        }),
+        CallType::GetLoggingLevel => response(Type::GetLoggingLevel, |to| {
+            let level = site.verbosity.level();
+            to.get_logging_level = Some(response::GetLoggingLevel { level });
+        }),
+        CallType::GetMaster => response(Type::GetMaster, |to| {
             let started = snapshot.started.as_secs_f64();
-            let get_master = Some(response::GetMaster {
+            to.get_master = Some(response::GetMaster {
                 master_info: Some(snapshot.identity.to_wire()),
                 start_time: Some(started),
                 elected_time: Some(started),
             });
-            response(
-                Type::GetMaster,
-                Response {
-                    get_master,
-                    ..empty
-                },
-            )
-        }
+        }),
         _ => None,
     }
 }
 
 /// What operators have laid down: operations, maintenance, roles, weights, quota.
 fn about_policies(snapshot: &Snapshot, kind: CallType) -> Option<Response> {
-    let empty = Response::default();
     match kind {
-        CallType::GetOperations => {
+        CallType::GetOperations => response(Type::GetOperations, |to| {
             let operations = snapshot.agents.iter();
-            let get_operations = Some(response::GetOperations {
-                operations: operations
-                    .flat_map(|agent| agent.operations.values())
-                    .map(|operation| operation.to_wire())
-                    .collect(),
+            let operations = operations.flat_map(|agent| agent.operations.values());
+            to.get_operations = Some(response::GetOperations {
+                operations: operations.map(|operation| operation.to_wire()).collect(),
             });
-            response(
-                Type::GetOperations,
-                Response {
-                    get_operations,
-                    ..empty
-                },
-            )
-        }
-        CallType::GetMaintenanceStatus => {
-            let get_maintenance_status = Some(response::GetMaintenanceStatus {
-                status: views::maintenance_status(snapshot),
-            });
-            response(
-                Type::GetMaintenanceStatus,
-                Response {
-                    get_maintenance_status,
-                    ..empty
-                },
-            )
-        }
-        CallType::GetMaintenanceSchedule => {
-            let get_maintenance_schedule = Some(response::GetMaintenanceSchedule {
-                schedule: views::maintenance_schedule(snapshot),
-            });
-            response(
-                Type::GetMaintenanceSchedule,
-                Response {
-                    get_maintenance_schedule,
-                    ..empty
-                },
-            )
-        }
-        CallType::GetRoles => {
-            let get_roles = Some(roles(snapshot));
-            response(Type::GetRoles, Response { get_roles, ..empty })
-        }
-        CallType::GetWeights => {
-            let get_weights = Some(response::GetWeights {
-                weight_infos: views::weights(snapshot),
-            });
-            response(
-                Type::GetWeights,
-                Response {
-                    get_weights,
-                    ..empty
-                },
-            )
-        }
-        CallType::GetQuota => {
-            let get_quota = Some(response::GetQuota {
-                status: views::quota_status(snapshot),
-            });
-            response(Type::GetQuota, Response { get_quota, ..empty })
-        }
+        }),
+        CallType::GetMaintenanceStatus => response(Type::GetMaintenanceStatus, |to| {
+            let status = views::maintenance_status(snapshot);
+            to.get_maintenance_status = Some(response::GetMaintenanceStatus { status });
+        }),
+        CallType::GetMaintenanceSchedule => response(Type::GetMaintenanceSchedule, |to| {
+            let schedule = views::maintenance_schedule(snapshot);
+            to.get_maintenance_schedule = Some(response::GetMaintenanceSchedule { schedule });
+        }),
+        CallType::GetRoles => response(Type::GetRoles, |to| {
+            to.get_roles = Some(roles(snapshot));
+        }),
+        CallType::GetWeights => response(Type::GetWeights, |to| {
+            let weight_infos = views::weights(snapshot);
+            to.get_weights = Some(response::GetWeights { weight_infos });
+        }),
+        CallType::GetQuota => response(Type::GetQuota, |to| {
+            let status = views::quota_status(snapshot);
+            to.get_quota = Some(response::GetQuota { status });
+        }),
         _ => None,
     }
 }
 
 /// What is there: agents, frameworks, executors, tasks.
 fn about_the_cluster(snapshot: &Snapshot, kind: CallType) -> Option<Response> {
-    let empty = Response::default();
     match kind {
-        CallType::GetAgents => {
-            let get_agents = Some(agents(snapshot));
-            response(
-                Type::GetAgents,
-                Response {
-                    get_agents,
-                    ..empty
-                },
-            )
-        }
-        CallType::GetFrameworks => {
-            let get_frameworks = Some(frameworks(snapshot));
-            response(
-                Type::GetFrameworks,
-                Response {
-                    get_frameworks,
-                    ..empty
-                },
-            )
-        }
-        CallType::GetExecutors => {
-            let get_executors = Some(executors(snapshot));
-            response(
-                Type::GetExecutors,
-                Response {
-                    get_executors,
-                    ..empty
-                },
-            )
-        }
-        CallType::GetTasks => {
-            let get_tasks = Some(tasks(snapshot));
-            response(Type::GetTasks, Response { get_tasks, ..empty })
-        }
-        CallType::GetState => {
-            let get_state = Some(state(snapshot));
-            response(Type::GetState, Response { get_state, ..empty })
-        }
+        CallType::GetAgents => response(Type::GetAgents, |to| {
+            to.get_agents = Some(agents(snapshot));
+        }),
+        CallType::GetFrameworks => response(Type::GetFrameworks, |to| {
+            to.get_frameworks = Some(frameworks(snapshot));
+        }),
+        CallType::GetExecutors => response(Type::GetExecutors, |to| {
+            to.get_executors = Some(executors(snapshot));
+        }),
+        CallType::GetTasks => response(Type::GetTasks, |to| {
+            to.get_tasks = Some(tasks(snapshot));
+        }),
+        CallType::GetState => response(Type::GetState, |to| {
+            to.get_state = Some(state(snapshot));
+        }),
         _ => None,
     }
 }

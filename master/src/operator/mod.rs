@@ -4,6 +4,7 @@
 //! snapshot, requests by the core. Invariant: nothing is decided here.
 
 mod answers;
+pub(crate) mod lists;
 pub(crate) mod stream;
 
 use std::sync::Arc;
@@ -124,6 +125,28 @@ pub(crate) async fn execute(
         let files = site.files.clone();
         let work = tokio::task::spawn_blocking(move || file_answer(&files, call));
         return work.await.map_err(|_| Closed);
+    }
+    if let Some(set) = call.set_logging_level {
+        let duration = u64::try_from(set.duration.nanoseconds).map(Duration::from_nanos);
+        return Ok(Outcome::Done(match duration {
+            Ok(duration) => {
+                site.verbosity.raise(set.level, duration);
+                caller.audit("SET_LOGGING_LEVEL", &set.level.to_string(), "done");
+                Answer::Done
+            }
+            Err(_) => Answer::BadRequest(
+                "Failed to set the logging level: 'duration' must not be negative".to_owned(),
+            ),
+        }));
+    }
+    if kind == CallType::GetMetrics {
+        let (snapshot, measures) = site.handle.measures(caller).await?;
+        let site = site.clone();
+        let rendering =
+            tokio::task::spawn_blocking(move || answers::metrics(&site, &snapshot, &measures));
+        return Ok(Outcome::Response(Box::new(
+            rendering.await.map_err(|_| Closed)?,
+        )));
     }
     if let Some(request) = request(call) {
         let request = match request {

@@ -1,5 +1,5 @@
-//! Agents that only talk: each task they are told to run is running and finished as soon as its
-//! updates are acknowledged.
+//! Agents that only talk: each task they are told to run is running, and finished as soon as its
+//! updates are acknowledged, unless it is one that is to stay.
 
 use meseta_proto::convert::{Format, parse_resources, to_resources};
 use meseta_proto::meseta::v1::agent_registry_client::AgentRegistryClient;
@@ -8,6 +8,8 @@ use meseta_proto::meseta::v1::{
 };
 use meseta_proto::mesos::v1::{self, TaskState, TaskStatus};
 use meseta_resources::Role;
+
+use crate::framework::KEPT;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
@@ -15,22 +17,32 @@ use tonic::transport::Channel;
 /// Frames of one agent that wait for the socket.
 const FRAMES_MAX: usize = 4_096;
 
+/// Each has a stream of its own; so many share a socket.
+const AGENTS_PER_CONNECTION: usize = 50;
+
 const RUNNING: u8 = 1;
 const FINISHED: u8 = 2;
 
 pub(crate) async fn run(master: &str, count: usize) -> anyhow::Result<()> {
-    let agents: Vec<_> = (0..count)
-        .map(|index| tokio::spawn(agent(master.to_owned(), index)))
-        .collect();
+    let mut agents = Vec::with_capacity(count);
+    let mut channel = None;
+    for index in 0..count {
+        if index % AGENTS_PER_CONNECTION == 0 {
+            let endpoint = Channel::from_shared(format!("http://{master}"))?;
+            channel = Some(endpoint.connect().await?);
+        }
+        if let Some(channel) = channel.clone() {
+            agents.push(tokio::spawn(agent(channel, index)));
+        }
+    }
     for agent in agents {
         agent.await??;
     }
     Ok(())
 }
 
-async fn agent(master: String, index: usize) -> anyhow::Result<()> {
-    let channel = Channel::from_shared(format!("http://{master}"))?;
-    let mut client = AgentRegistryClient::new(channel.connect().await?);
+async fn agent(channel: Channel, index: usize) -> anyhow::Result<()> {
+    let mut client = AgentRegistryClient::new(channel);
     let (frames, waiting) = mpsc::channel(FRAMES_MAX);
     frames.send(frame(register(index)?)).await?;
     let mut orders = client
@@ -49,7 +61,8 @@ async fn agent(master: String, index: usize) -> anyhow::Result<()> {
                 update(framework_id, run.task.task_id, RUNNING)
             }
             Some(master_frame::Message::Acknowledge(acknowledge))
-                if acknowledge.uuid.first() == Some(&RUNNING) =>
+                if acknowledge.uuid.first() == Some(&RUNNING)
+                    && !acknowledge.task_id.value.starts_with(KEPT) =>
             {
                 update(acknowledge.framework_id, acknowledge.task_id, FINISHED)
             }

@@ -17,6 +17,8 @@ use tonic::transport::Channel;
 
 /// Acknowledgements under way at once.
 const CALLS_MAX: usize = 256;
+/// How the ids of tasks begin that do not end.
+pub(crate) const KEPT: &str = "keep";
 const MESSAGE_MAX: usize = 64 * 1024 * 1024;
 
 #[derive(Debug)]
@@ -27,6 +29,7 @@ pub(crate) struct Framework {
     events: Streaming<Event>,
     offers: VecDeque<v1::Offer>,
     pub(crate) updates: usize,
+    running: usize,
     finished: usize,
     calls: Arc<Semaphore>,
 }
@@ -45,7 +48,16 @@ impl Framework {
 
     async fn start(master: SocketAddr, name: &str, suppressed: bool) -> anyhow::Result<Self> {
         let channel = Channel::from_shared(format!("http://{master}"))?;
-        let mut client = SchedulerClient::new(channel.connect().await?)
+        Self::over(channel.connect().await?, name, suppressed).await
+    }
+
+    /// On a connection that others may use too.
+    pub(crate) async fn over(
+        channel: Channel,
+        name: &str,
+        suppressed: bool,
+    ) -> anyhow::Result<Self> {
+        let mut client = SchedulerClient::new(channel)
             .max_decoding_message_size(MESSAGE_MAX)
             .max_encoding_message_size(MESSAGE_MAX);
         let kinds = [
@@ -84,6 +96,7 @@ impl Framework {
             events,
             offers: VecDeque::new(),
             updates: 0,
+            running: 0,
             finished: 0,
             calls: Arc::new(Semaphore::new(CALLS_MAX)),
         })
@@ -130,6 +143,7 @@ impl Framework {
             return Ok(());
         };
         self.updates += 1;
+        self.running += usize::from(status.state() == TaskState::TaskRunning);
         self.finished += usize::from(status.state() == TaskState::TaskFinished);
         let (Some(uuid), Some(agent_id)) = (status.uuid, status.agent_id) else {
             return Ok(());
@@ -157,14 +171,28 @@ impl Framework {
 
     /// Launches tasks on whatever is offered and sees each to its acknowledged end.
     pub(crate) async fn run_tasks(&mut self, count: usize) -> anyhow::Result<()> {
+        self.launch_all("task", count, |all| all.finished).await
+    }
+
+    /// The same with tasks that do not end.
+    pub(crate) async fn keep_tasks(&mut self, count: usize) -> anyhow::Result<()> {
+        self.launch_all(KEPT, count, |all| all.running).await
+    }
+
+    async fn launch_all(
+        &mut self,
+        kind: &str,
+        count: usize,
+        done: fn(&Self) -> usize,
+    ) -> anyhow::Result<()> {
         let share = count.div_ceil(self.offers().max(1)).min(5_000);
-        let (mut launched, end) = (0, self.finished + count);
-        while self.finished < end {
+        let (mut launched, end) = (0, done(self) + count);
+        while done(self) < end {
             while launched < count
                 && let Some(offer) = self.offers.pop_front()
             {
                 let tasks = (launched..count.min(launched + share))
-                    .map(|index| task(&offer.agent_id, index))
+                    .map(|index| task(&offer.agent_id, kind, index))
                     .collect::<Vec<_>>();
                 launched += tasks.len();
                 self.launch(offer.id, tasks).await?;
@@ -227,6 +255,39 @@ impl Framework {
         Ok(latencies)
     }
 
+    /// How long DECLINEs of nothing take, one after another, each through the master's core, until told.
+    pub(crate) async fn decline_until(
+        &mut self,
+        is_over: impl Fn() -> bool,
+    ) -> anyhow::Result<Vec<Duration>> {
+        let mut latencies = Vec::new();
+        while !is_over() {
+            let body = Call {
+                decline: Some(call::Decline::default()),
+                ..Call::default()
+            };
+            let start = Instant::now();
+            self.call(call::Type::Decline, body).await?;
+            latencies.push(start.elapsed());
+        }
+        Ok(latencies)
+    }
+
+    /// Wants no more offers, and gives back those it has.
+    pub(crate) async fn suppress(&mut self) -> anyhow::Result<()> {
+        self.call(call::Type::Suppress, Call::default()).await?;
+        let offer_ids = self.offers.drain(..).map(|offer| offer.id).collect();
+        let decline = call::Decline {
+            offer_ids,
+            ..call::Decline::default()
+        };
+        let body = Call {
+            decline: Some(decline),
+            ..Call::default()
+        };
+        self.call(call::Type::Decline, body).await
+    }
+
     /// One RECONCILE about tasks that nobody knows.
     pub(crate) async fn reconcile_unknown(&mut self, count: usize) -> anyhow::Result<()> {
         let tasks = (0..count)
@@ -253,7 +314,7 @@ impl Framework {
     }
 }
 
-fn task(agent_id: &v1::AgentId, index: usize) -> v1::TaskInfo {
+fn task(agent_id: &v1::AgentId, kind: &str, index: usize) -> v1::TaskInfo {
     let needs = |name: &str, value: f64| v1::Resource {
         name: name.to_owned(),
         r#type: v1::value::Type::Scalar.into(),
@@ -263,7 +324,7 @@ fn task(agent_id: &v1::AgentId, index: usize) -> v1::TaskInfo {
     v1::TaskInfo {
         name: "load".to_owned(),
         task_id: v1::TaskId {
-            value: format!("task-{index}"),
+            value: format!("{kind}-{index}"),
         },
         agent_id: agent_id.clone(),
         command: Some(v1::CommandInfo {

@@ -3,11 +3,13 @@
 //! `cargo build --release -p meseta && cargo run --release -p meseta-tests --example load -- [AGENTS] [TASKS]`
 //! starts a master with its durable registry on loopback, simulated agents in a process of their own
 //! (this program again), and speaks gRPC with both. Prints one line for each figure.
+//! `... --example load -- state [AGENTS] [TASKS] [FRAMEWORKS]` measures who looks at a large cluster instead.
 
 #![expect(clippy::print_stdout, reason = "its output is its purpose")]
 
 mod agents;
 mod framework;
+mod state;
 
 use std::net::{SocketAddr, TcpListener};
 use std::process::{Child, Command, Stdio};
@@ -56,13 +58,22 @@ async fn main() -> anyhow::Result<()> {
     {
         return agents::run(master, count.parse()?).await;
     }
+    if let [role, url] = arguments.as_slice()
+        && role == "read"
+    {
+        return state::read(url);
+    }
+    if arguments.first().is_some_and(|mode| mode == "state") {
+        return state::measure(arguments.get(1..).unwrap_or_default()).await;
+    }
     let number = |index: usize, default: usize| match arguments.get(index) {
         Some(text) => text.parse().context("a number"),
         None => Ok(default),
     };
     let (agents, tasks) = (number(0, AGENTS)?, number(1, TASKS)?);
     let dir = tempfile::tempdir()?;
-    let (master, address) = start_master(dir.path()).await?;
+    let (master, address) =
+        start_master(dir.path(), &["--max_completed_tasks_per_framework=10"]).await?;
     let _agents = start_agents(address, agents)?;
     wait_for_agents(address, agents).await?;
     println!("{agents} agents, {} MB resident", master.resident_mb()?);
@@ -82,7 +93,10 @@ async fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn start_master(dir: &std::path::Path) -> anyhow::Result<(Process, SocketAddr)> {
+async fn start_master(
+    dir: &std::path::Path,
+    flags: &[&str],
+) -> anyhow::Result<(Process, SocketAddr)> {
     let program = std::env::current_exe()?;
     let target = program
         .parent()
@@ -90,7 +104,8 @@ async fn start_master(dir: &std::path::Path) -> anyhow::Result<(Process, SocketA
         .context("a target directory")?;
     let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
     let child = Command::new(target.join("meseta"))
-        .args(["master", "--max_completed_tasks_per_framework=10"])
+        .arg("master")
+        .args(flags)
         .arg(format!("--port={}", address.port()))
         .arg(format!("--work_dir={}", dir.display()))
         .stdout(Stdio::null())

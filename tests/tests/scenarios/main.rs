@@ -12,6 +12,7 @@ mod clients;
 mod conversation;
 mod enforcement;
 mod estimating;
+mod every_endpoint;
 mod execute;
 mod executors;
 mod faults;
@@ -23,15 +24,20 @@ mod limits;
 mod local;
 mod logs;
 mod metrics;
+mod operator_grpc;
 mod operators;
 mod oversubscription;
+mod policies;
 /// The tries of a hostile task, which this program makes when it is executed in a container.
 #[path = "../../../isolators/tests/kernel/probe.rs"]
 mod probe;
 mod quota;
+mod recorded;
 mod reservations;
 mod resizing;
 mod restart;
+mod roles;
+mod seeds;
 mod shares;
 mod units;
 mod wire;
@@ -70,16 +76,22 @@ fn main() -> ExitCode {
         ("restart", restart::ALL),
         ("bad_flags", bad_flags::ALL),
         ("bad_requests", bad_requests::ALL),
+        ("every_endpoint", every_endpoint::ALL),
         ("local", local::ALL),
         ("quota", quota::ALL),
         ("clients", clients::ALL),
         ("golden", golden::ALL),
+        ("recorded", recorded::ALL),
+        ("seeds", seeds::ALL),
+        ("roles", roles::ALL),
         ("launching", launching::ALL),
         ("wire", wire::ALL),
         ("reservations", reservations::ALL),
         ("units", units::ALL),
         ("operators", operators::ALL),
         ("access", access::ALL),
+        ("operator_grpc", operator_grpc::ALL),
+        ("policies", policies::ALL),
     ];
     let trials = groups
         .iter()

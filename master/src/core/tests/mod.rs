@@ -43,6 +43,10 @@ struct World {
     closed: BTreeSet<ConnectionId>,
     answers: BTreeMap<ReplyId, Answer>,
     notes: Vec<Note>,
+    /// What came of operators' operations.
+    outcomes: Vec<(OperationUuid, v1::OperationStatus)>,
+    /// The operator's operation that was taken last.
+    applied: OperationUuid,
     /// Mutations that are not yet durable.
     unwritten: Vec<(Lsn, Mutation)>,
     writes_at_once: bool,
@@ -214,6 +218,8 @@ impl World {
             closed: BTreeSet::new(),
             answers: BTreeMap::new(),
             notes: Vec::new(),
+            outcomes: Vec::new(),
+            applied: OperationUuid::default(),
             unwritten: Vec::new(),
             writes_at_once: true,
             registry: recovered,
@@ -291,6 +297,7 @@ impl World {
                 self.closed.insert(connection);
             }
             Visible::Note(note) => self.notes.push(*note),
+            Visible::OperationOver { uuid, status } => self.outcomes.push((uuid, *status)),
             Visible::Reply { reply, answer } => {
                 assert!(
                     self.answers.insert(reply, answer).is_none(),

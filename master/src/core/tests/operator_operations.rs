@@ -18,7 +18,13 @@ impl World {
             operation: Box::new(operation),
             principal: principal.map(str::to_owned),
         });
-        self.answers.remove(&reply).unwrap()
+        match self.answers.remove(&reply).unwrap() {
+            Answer::Applied(uuid) => {
+                self.applied = uuid;
+                Answer::Accepted
+            }
+            other => other,
+        }
     }
 
     fn rescinded(&mut self, scheduler: &Scheduler) -> usize {
@@ -43,7 +49,11 @@ fn what_is_free_is_reserved_and_unreserved() {
     let node = world.capable_agent(5051, "cpus:12;mem:6144");
     let ads = reserved(&parse("cpus:8;mem:4096"), "ads", Some("ops"));
     assert_eq!(world.operate(&node.id, reserve(&ads)), Answer::Accepted);
+    assert!(world.outcomes.is_empty(), "taken is not over");
     assert_eq!(world.finish(&node), 1);
+    let (uuid, status) = world.outcomes.pop().unwrap();
+    assert_eq!(uuid, world.applied);
+    assert_eq!(status.state(), v1::OperationState::OperationFinished);
     let frames = world.take_frames(node.connection);
     assert!(matches!(
         frames[0],

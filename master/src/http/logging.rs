@@ -1,0 +1,45 @@
+//! `/logging/toggle`: more of the log for a while.
+
+use axum::response::{IntoResponse, Response};
+use http::StatusCode;
+use meseta_resources::parse_duration;
+
+use super::{Site, output, text};
+
+pub(super) fn toggle(site: &Site, query: Option<&str>) -> Response {
+    let query = output::collect_query(query.unwrap_or_default());
+    let (level, duration) = match (query.get("level"), query.get("duration")) {
+        (None, None) => return text(StatusCode::OK, format!("{}\n", site.verbosity.level())),
+        (Some(level), Some(duration)) => (level, duration),
+        (None, Some(_)) => {
+            return text(
+                StatusCode::BAD_REQUEST,
+                "Expecting 'level=value' in query.\n",
+            );
+        }
+        (Some(_), None) => {
+            return text(
+                StatusCode::BAD_REQUEST,
+                "Expecting 'duration=value' in query.\n",
+            );
+        }
+    };
+    let invalid = |what: &str, text: &str, why: String| {
+        format!("Invalid {what} '{}': {why}.\n", text.escape_debug())
+    };
+    let parsed = level
+        .parse::<u32>()
+        .map_err(|error| invalid("level", level, error.to_string()))
+        .and_then(|number| {
+            let time = parse_duration(duration)
+                .map_err(|error| invalid("duration", duration, error.to_string()))?;
+            Ok((number, time))
+        });
+    match parsed {
+        Ok((level, duration)) => {
+            site.verbosity.raise(level, duration);
+            StatusCode::OK.into_response()
+        }
+        Err(message) => text(StatusCode::BAD_REQUEST, message),
+    }
+}

@@ -1,0 +1,101 @@
+//! `/openapi.json`: the v0 endpoints, described for programs.
+
+use axum::response::{IntoResponse, Response};
+use http::header;
+
+use super::Compressible;
+
+const DESCRIPTION: &str = include_str!("../../../docs/openapi.json");
+
+pub(super) fn answer() -> Response {
+    let mut response = ([(header::CONTENT_TYPE, "application/json")], DESCRIPTION).into_response();
+    response.extensions_mut().insert(Compressible);
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use http::Method;
+    use serde_json::Value;
+
+    use super::super::{ENDPOINTS, Endpoint};
+    use super::*;
+
+    /// Messages of these are described by the protocol's own files.
+    const BY_PROTOCOL: [&str; 2] = ["api/v1", "api/v1/scheduler"];
+
+    fn described() -> Value {
+        serde_json::from_str(DESCRIPTION).unwrap()
+    }
+
+    /// Methods of a path, in capitals; parameters of a path count for the path before them.
+    fn methods_of(path: &str) -> BTreeSet<String> {
+        let description = described();
+        let paths = description["paths"].as_object().unwrap();
+        let same = paths.iter().filter(|(known, _)| {
+            let bare = known.split("/{").next().unwrap_or_default();
+            bare.trim_start_matches('/') == path
+        });
+        same.flat_map(|(_, methods)| methods.as_object().unwrap().keys())
+            .map(|method| method.to_uppercase())
+            .collect()
+    }
+
+    #[test]
+    fn every_endpoint_is_described_with_its_methods_and_nothing_else_is() {
+        for (path, endpoint) in ENDPOINTS {
+            if BY_PROTOCOL.contains(path) {
+                continue;
+            }
+            let taken: BTreeSet<_> = endpoint
+                .methods()
+                .iter()
+                .map(|method| method.as_str().to_owned())
+                .collect();
+            let is_read_only = endpoint.methods().contains(&Method::HEAD);
+            let expected: BTreeSet<_> = if is_read_only {
+                BTreeSet::from(["GET".to_owned()])
+            } else {
+                taken
+            };
+            assert_eq!(methods_of(path), expected, "{path} in docs/openapi.json");
+        }
+        for path in described()["paths"].as_object().unwrap().keys() {
+            assert!(Endpoint::find(path).is_some(), "{path} is not an endpoint");
+        }
+    }
+
+    #[test]
+    fn every_endpoint_is_in_the_reference_and_nothing_else_is() {
+        let page = include_str!("../../../docs/endpoints.md");
+        let of_master = page.split("## Master").nth(1).unwrap();
+        let of_master = of_master.split("## Agent").next().unwrap();
+        let listed: BTreeSet<&str> = of_master
+            .lines()
+            .filter_map(|line| line.strip_prefix("| `/")?.split('`').next())
+            .collect();
+        let known: BTreeSet<&str> = ENDPOINTS.iter().map(|(path, _)| *path).collect();
+        assert_eq!(listed, known, "docs/endpoints.md");
+    }
+
+    #[test]
+    fn references_lead_somewhere() {
+        let description = described();
+        let mut left = vec![&description];
+        while let Some(value) = left.pop() {
+            match value {
+                Value::Object(all) => {
+                    if let Some(Value::String(reference)) = all.get("$ref") {
+                        let place = reference.trim_start_matches('#');
+                        assert!(description.pointer(place).is_some(), "{reference}");
+                    }
+                    left.extend(all.values());
+                }
+                Value::Array(all) => left.extend(all),
+                _ => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! What the shell measures: how long things took, how long its queues are.
+//!
+//! Owned by the shell, which copies it for whoever asks. Invariant: bounded, whatever happens.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use meseta_allocator::RoleGauges;
+
+/// Times that are kept of each kind; the newest count.
+const KEPT_MAX: usize = 1_000;
+
+/// The newest of many times, in milliseconds.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Window(VecDeque<f64>);
+
+/// What a window amounts to.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Summary {
+    pub(crate) last: f64,
+    pub(crate) count: usize,
+    pub(crate) min: f64,
+    pub(crate) max: f64,
+    /// With their names (`p50`).
+    pub(crate) percentiles: [(&'static str, f64); 6],
+}
+
+impl Window {
+    pub(crate) fn add(&mut self, took: Duration) {
+        if self.0.len() >= KEPT_MAX {
+            self.0.pop_front();
+        }
+        self.0.push_back(took.as_secs_f64() * 1e3);
+    }
+
+    /// As many times, of things that take none.
+    pub(crate) fn of_nothing(&self) -> Self {
+        Self(self.0.iter().map(|_| 0.0).collect())
+    }
+
+    /// `None` if nothing was measured yet.
+    pub(crate) fn summary(&self) -> Option<Summary> {
+        const WANTED: [(&str, f64); 6] = [
+            ("p50", 0.5),
+            ("p90", 0.9),
+            ("p95", 0.95),
+            ("p99", 0.99),
+            ("p999", 0.999),
+            ("p9999", 0.9999),
+        ];
+        let mut sorted: Vec<f64> = self.0.iter().copied().collect();
+        sorted.sort_by(f64::total_cmp);
+        Some(Summary {
+            last: *self.0.back()?,
+            count: sorted.len(),
+            min: *sorted.first()?,
+            max: *sorted.last()?,
+            percentiles: WANTED.map(|(name, part)| (name, at(&sorted, part))),
+        })
+    }
+}
+
+/// Between the two nearest values, in proportion, as Mesos does it.
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a place among at most a thousand"
+)]
+fn at(sorted: &[f64], part: f64) -> f64 {
+    let place = part * sorted.len().saturating_sub(1) as f64;
+    let below = place.floor();
+    let value = |index: usize| sorted.get(index).or(sorted.last()).copied();
+    let (Some(low), Some(high)) = (value(below as usize), value(below as usize + 1)) else {
+        return 0.0;
+    };
+    low + (high - low) * (place - below)
+}
+
+/// A copy of everything that was measured.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Measures {
+    /// Steps of the core that ended in an allocation, the allocation being nearly all of them.
+    pub(crate) allocations: Window,
+    /// From a mutation to its being durable.
+    pub(crate) stores: Window,
+    /// Answers that were made from a snapshot which another reader had taken.
+    pub(crate) shared_snapshots: u64,
+    /// Commands that wait for the core.
+    pub(crate) commands_waiting: usize,
+    /// Operators who watch.
+    pub(crate) watchers: usize,
+    pub(crate) roles: Vec<RoleGauges>,
+    /// Now, since the Unix epoch.
+    pub(crate) now: Duration,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_keeps_the_newest_and_orders_them() {
+        let mut window = Window::default();
+        assert_eq!(window.summary(), None);
+        for ms in 0..1_500 {
+            window.add(Duration::from_millis(ms));
+        }
+        let summary = window.summary().unwrap();
+        assert_eq!((summary.count, summary.last), (1_000, 1_499.0));
+        assert_eq!((summary.min, summary.max), (500.0, 1_499.0));
+        assert_eq!(summary.percentiles[0], ("p50", 999.5));
+        let mut one = Window::default();
+        one.add(Duration::from_millis(7));
+        assert!(
+            one.summary()
+                .unwrap()
+                .percentiles
+                .iter()
+                .all(|(_, value)| (value - 7.0).abs() < 1e-9)
+        );
+    }
+}

@@ -1,0 +1,106 @@
+//! How much a daemon logs, as operators raise it for a while over HTTP.
+//!
+//! What a level means is up to whoever set the logging up; here it is a number, and a time after which it
+//! falls back. Invariant: the last wish counts; an earlier one's end does not cut it short.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Changes what is logged.
+pub type Apply = Arc<dyn Fn(u32) + Send + Sync>;
+
+/// The level of a daemon's log. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct Verbosity {
+    apply: Option<Apply>,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    level: u32,
+    /// Counts wishes.
+    generation: u64,
+}
+
+impl fmt::Debug for Verbosity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Verbosity")
+            .field("state", &self.state)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Verbosity {
+    /// Level 0 is what the log was set up with, and in force.
+    #[must_use]
+    pub fn new(apply: Apply) -> Self {
+        Self {
+            apply: Some(apply),
+            state: Arc::default(),
+        }
+    }
+
+    /// The level in force.
+    #[must_use]
+    pub fn level(&self) -> u32 {
+        self.lock().level
+    }
+
+    /// Sets a level for a while; after it, 0 is in force again. Needs a tokio runtime.
+    pub fn raise(&self, level: u32, duration: Duration) {
+        let generation = {
+            let mut state = self.lock();
+            state.generation += 1;
+            self.set(&mut state, level);
+            state.generation
+        };
+        tracing::info!(level, ?duration, "logging level set");
+        let verbosity = self.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(duration).await;
+            let mut state = verbosity.lock();
+            if state.generation == generation {
+                verbosity.set(&mut state, 0);
+                tracing::info!("logging level back to what it was");
+            }
+        });
+    }
+
+    fn set(&self, state: &mut State, level: u32) {
+        state.level = level;
+        if let Some(apply) = &self.apply {
+            apply(level);
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_last_wish_counts_until_its_time_is_over() {
+        let applied = Arc::new(Mutex::new(Vec::new()));
+        let seen = applied.clone();
+        let verbosity = Verbosity::new(Arc::new(move |level| seen.lock().unwrap().push(level)));
+        verbosity.raise(2, Duration::from_secs(10));
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        assert_eq!(verbosity.level(), 2);
+        verbosity.raise(1, Duration::from_secs(20));
+        tokio::time::sleep(Duration::from_secs(15)).await;
+        assert_eq!(
+            verbosity.level(),
+            1,
+            "the first wish's end is not the second's"
+        );
+        tokio::time::sleep(Duration::from_secs(6)).await;
+        assert_eq!(verbosity.level(), 0);
+        assert_eq!(*applied.lock().unwrap(), [2, 1, 0]);
+    }
+}

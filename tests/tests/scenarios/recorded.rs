@@ -1,0 +1,231 @@
+//! The operator's exchanges with a genuine Mesos, sent again: the same codes, texts, headers and keys.
+
+use std::path::Path;
+use std::time::Duration;
+
+use meseta_tests::framework::{framework_info, task};
+use meseta_tests::raw::{Head, Raw};
+use meseta_tests::{Cluster, Encoding, Framework, Setup, http, wait};
+use serde_json::{Value, json};
+
+use crate::{Scenario, anywhere};
+
+pub(crate) const ALL: &[Scenario] = &[
+    ("quota_is_answered_as_recorded", anywhere, || {
+        replay("operator-quota.jsonl");
+    }),
+    ("weights_are_answered_as_recorded", anywhere, || {
+        replay("operator-weights.jsonl");
+    }),
+    ("reservations_are_answered_as_recorded", anywhere, || {
+        replay("operator-reserve.jsonl");
+    }),
+    ("maintenance_is_answered_as_recorded", anywhere, || {
+        replay("operator-maintenance.jsonl");
+    }),
+    ("errors_are_answered_as_recorded", anywhere, || {
+        replay("operator-errors.jsonl");
+    }),
+    ("every_metric_recorded_is_there", anywhere, metrics),
+];
+
+/// For what an agent still has to do before an answer is as it was recorded.
+const LIMIT: Duration = Duration::from_secs(20);
+
+fn replay(file: &str) {
+    let cluster = Cluster::start(Setup {
+        master_flags: vec!["--quota_semantics=head".into()],
+        agent_flags: vec![
+            "--hostname=127.0.0.1".into(),
+            "--resources=cpus:8;mem:8192;disk:10240;ports:[31000-32000]".into(),
+        ],
+        ..Setup::default()
+    });
+    let slaves = cluster.master.page("/slaves").json();
+    let agent = slaves["slaves"][0]["id"]
+        .as_str()
+        .expect("an id")
+        .to_owned();
+    let ours = |text: &str| {
+        text.replace("<ADDRESS>", cluster.agent().address())
+            .replace("<MASTER>", cluster.master.address())
+            .replace("<AGENT>", &agent)
+    };
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden");
+    let text = std::fs::read_to_string(path.join(file)).expect("a recording");
+    for (number, line) in text.lines().enumerate() {
+        let exchange: Value = serde_json::from_str(&ours(line)).expect("JSON");
+        let what = format!("{file}:{}: {exchange:#}", number + 1);
+        if exchange["request"]
+            .as_str()
+            .expect("a request")
+            .starts_with("GET ")
+        {
+            let mut last = String::new();
+            let agrees = wait::holds(LIMIT, || {
+                let difference = difference(&exchange, &send(&cluster, &exchange));
+                last = difference.unwrap_or_default();
+                last.is_empty()
+            });
+            assert!(agrees, "{last}\n{what}");
+        } else if let Some(difference) = difference(&exchange, &send(&cluster, &exchange)) {
+            panic!("{difference}\n{what}");
+        }
+    }
+}
+
+fn metrics() {
+    let cluster = Cluster::default();
+    let mut info = framework_info("dev");
+    info["name"] = "golden".into();
+    let url = cluster.scheduler_url();
+    let mut framework = Framework::subscribe(&url, Encoding::Json, &info);
+    let offer = framework.offer();
+    framework.launch(
+        &offer,
+        &[task(
+            &offer,
+            "t1",
+            "sleep 60",
+            &[("cpus", 0.1), ("mem", 32.0)],
+        )],
+    );
+    framework.until_state("t1", "TASK_RUNNING");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden/master-metrics.txt");
+    let text = std::fs::read_to_string(path).expect("a recording");
+    let wanted = text
+        .lines()
+        .filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let wanted: Vec<String> = wanted
+        .map(|key| key.replace("<FRAMEWORK>", &framework.id))
+        .collect();
+    let shown = cluster.master.page("/metrics/snapshot").json();
+    let missing: Vec<_> = wanted
+        .iter()
+        .filter(|key| !shown[key.as_str()].is_number())
+        .collect();
+    assert!(missing.is_empty(), "{missing:#?}");
+    let of_framework =
+        |key: &str| shown[format!("master/frameworks/golden/{}/{key}", framework.id)].clone();
+    assert_eq!(of_framework("subscribed"), 1.0);
+    assert_eq!(of_framework("calls/accept"), 1.0);
+    assert_eq!(of_framework("events/subscribed"), 1.0);
+    assert_eq!(of_framework("operations/launch"), 1.0);
+    assert_eq!(of_framework("tasks/active/task_running"), 1.0);
+    assert_eq!(of_framework("offers/accepted"), 1.0);
+    let v1 = http::post_json(
+        &format!("{}/api/v1", cluster.master.url),
+        &json!({"type": "GET_METRICS", "get_metrics": {}}),
+    );
+    let v1 = v1.json();
+    let named = v1["get_metrics"]["metrics"].as_array().expect("metrics");
+    assert!(
+        named.len() >= wanted.len(),
+        "{} of {}",
+        named.len(),
+        wanted.len()
+    );
+    let bad = http::get(&format!(
+        "{}/metrics/snapshot?timeout=soon",
+        cluster.master.url
+    ));
+    assert_eq!(bad.status, 400, "{}", bad.text());
+}
+
+fn send(cluster: &Cluster, exchange: &Value) -> (Head, String) {
+    let mut raw = Raw::connect(cluster.master.address());
+    let mut headers: Vec<String> = vec!["Connection: close".into()];
+    if let Some(kind) = exchange["content_type"].as_str() {
+        headers.push(format!("Content-Type: {kind}"));
+    }
+    let more = exchange["headers"].as_array().into_iter().flatten();
+    headers.extend(more.map(|header| header.as_str().expect("a header").to_owned()));
+    let headers: Vec<&str> = headers.iter().map(String::as_str).collect();
+    let request = exchange["request"].as_str().expect("a request");
+    raw.request(
+        request,
+        &headers,
+        exchange["body"].as_str().unwrap_or_default(),
+    );
+    if request.starts_with("HEAD ") {
+        // We send none, as HTTP has it.
+        return (raw.head(), String::new());
+    }
+    raw.answer()
+}
+
+/// What is not as it was recorded, if anything that matters.
+fn difference(exchange: &Value, (head, body): &(Head, String)) -> Option<String> {
+    let status = exchange["status"].as_str().expect("a status");
+    if !status.starts_with(&head.status.to_string()) {
+        return Some(format!("the code is {}: {body}", head.status));
+    }
+    for name in ["Allow", "Content-Type", "Location"] {
+        let theirs = exchange["response_headers"]
+            .get(name)
+            .and_then(Value::as_str);
+        let found = head.header(&name.to_lowercase());
+        if found != theirs {
+            return Some(format!("{name} is {found:?}"));
+        }
+    }
+    let theirs = exchange["response"].as_str().expect("a response");
+    let is_compared = exchange.get("departs").is_none()
+        && theirs != "(cut)"
+        && !exchange["request"]
+            .as_str()
+            .expect("a request")
+            .starts_with("HEAD ");
+    if !is_compared {
+        return None;
+    }
+    let same = match serde_json::from_str::<Value>(theirs) {
+        Ok(theirs) if theirs.is_object() || theirs.is_array() => {
+            let ours: Value = serde_json::from_str(body).unwrap_or_default();
+            essence(ours) == essence(theirs)
+        }
+        // We say the place too.
+        _ if theirs.contains("syntax error at line 1") => {
+            theirs == body || (body.starts_with(theirs.trim_end()) && body.contains("column"))
+        }
+        _ if theirs.contains(" does not contain ") => pieces(theirs) == pieces(body),
+        _ => theirs == body,
+    };
+    (!same).then(|| format!("the body is {body}"))
+}
+
+/// Times, ports and what an agent is able to are another cluster's; lists come out of hash maps.
+fn essence(value: Value) -> Value {
+    match value {
+        Value::Object(all) => {
+            let incidental = |key: &str| {
+                [
+                    "registered_time",
+                    "reregistered_time",
+                    "capabilities",
+                    "version",
+                    "agent_info",
+                ]
+                .contains(&key)
+                    || key == "port"
+                    || key.starts_with("estimated_drain_start_time")
+            };
+            let kept = all.into_iter().filter(|(key, _)| !incidental(key));
+            Value::Object(kept.map(|(key, one)| (key, essence(one))).collect())
+        }
+        Value::Array(all) => {
+            let mut all: Vec<Value> = all.into_iter().map(essence).collect();
+            all.sort_by_key(ToString::to_string);
+            Value::Array(all)
+        }
+        other => other,
+    }
+}
+
+/// A list of resources in a sentence, in any order.
+fn pieces(text: &str) -> (Vec<&str>, &str) {
+    let (held, wanted) = text.split_once(" does not contain ").unwrap_or_default();
+    let mut held: Vec<&str> = held.split("; ").collect();
+    held.sort_unstable();
+    (held, wanted)
+}

@@ -1,0 +1,176 @@
+//! Roles as `/roles` lists them, and volumes of roles whose names overlap.
+
+use std::time::Duration;
+
+use meseta_tests::framework::{framework_info, task};
+use meseta_tests::{Cluster, Encoding, Framework, Setup, http, wait};
+use serde_json::{Value, json};
+
+use crate::reservations::{agent_id, reserved_full};
+use crate::{Scenario, anywhere};
+
+pub(crate) const ALL: &[Scenario] = &[
+    (
+        "nothing_makes_no_role_and_a_whitelist_makes_its_own",
+        anywhere,
+        listed,
+    ),
+    ("roles_come_and_go_with_frameworks", anywhere, frameworks),
+    ("what_counts_towards_quota_is_shown", anywhere, consumed),
+    ("volumes_of_overlapping_roles_are_apart", anywhere, volumes),
+];
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+fn roles(cluster: &Cluster) -> Vec<Value> {
+    let page = cluster.master.page("/roles").json();
+    page["roles"].as_array().expect("roles").clone()
+}
+
+fn names(cluster: &Cluster) -> Vec<String> {
+    let roles = roles(cluster);
+    let names = roles
+        .iter()
+        .map(|role| role["name"].as_str().expect("a name").to_owned());
+    names.collect()
+}
+
+fn listed() {
+    let no_agents = || Setup {
+        agents: 0,
+        ..Setup::default()
+    };
+    let cluster = Cluster::start(no_agents());
+    assert_eq!(cluster.master.page("/roles").json(), json!({"roles": []}));
+    let cluster = Cluster::start(Setup {
+        master_flags: vec!["--roles=role1,role2".into(), "--weights=role1=5".into()],
+        ..no_agents()
+    });
+    let shown = roles(&cluster);
+    let expected = [("role1", 5.0), ("role2", 1.0)].map(|(name, weight)| {
+        json!({"name": name, "weight": weight, "frameworks": [], "resources": {}, "allocated": {},
+               "offered": {}, "reserved": {},
+               "quota": {"role": name, "guarantee": {}, "limit": {}, "consumed": {}}})
+    });
+    // `*` is always there when there is a whitelist.
+    let others: Vec<_> = shown
+        .iter()
+        .filter(|role| role["name"] != "*")
+        .cloned()
+        .collect();
+    assert_eq!(others, expected);
+}
+
+fn frameworks() {
+    let cluster = Cluster::default();
+    let mut info = framework_info("one");
+    info["roles"] = json!(["eng/backend", "one"]);
+    let url = cluster.scheduler_url();
+    let framework = Framework::subscribe(&url, Encoding::Json, &info);
+    assert_eq!(names(&cluster), ["eng", "eng/backend", "one"]);
+    let of = |name: &str| {
+        let roles = roles(&cluster);
+        let found = roles.into_iter().find(|role| role["name"] == name);
+        found.expect("the role")["frameworks"].clone()
+    };
+    assert_eq!(
+        of("eng"),
+        json!([]),
+        "nobody is subscribed to the one above"
+    );
+    assert_eq!(of("eng/backend"), json!([framework.id]));
+    assert_eq!(of("one"), json!([framework.id]));
+    info["roles"] = json!(["one", "two"]);
+    info["id"] = json!({"value": framework.id});
+    let update = json!({"type": "UPDATE_FRAMEWORK", "update_framework": {"framework_info": info}});
+    let answer = framework.call(update);
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(names(&cluster), ["one", "two"]);
+    framework.teardown();
+    wait::eventually("no role is left", LIMIT, || {
+        names(&cluster).is_empty().then_some(())
+    });
+}
+
+fn consumed() {
+    let cluster = Cluster::default();
+    let quota = json!({"role": "dev", "guarantee": [
+        {"name": "cpus", "type": "SCALAR", "scalar": {"value": 1}},
+        {"name": "mem", "type": "SCALAR", "scalar": {"value": 512}}]});
+    let url = format!("{}/quota", cluster.master.url);
+    assert_eq!(
+        http::post(&url, &[], quota.to_string().as_bytes()).status,
+        200
+    );
+    let mut framework = cluster.framework();
+    let offer = framework.offer();
+    let one = task(&offer, "t1", "sleep 60", &[("cpus", 0.5), ("mem", 64.0)]);
+    framework.launch(&offer, &[one]);
+    framework.until_state("t1", "TASK_RUNNING");
+    let dev = roles(&cluster)
+        .into_iter()
+        .find(|role| role["name"] == "dev");
+    let dev = dev.expect("the role");
+    let half = json!({"cpus": 0.5, "mem": 64.0});
+    assert_eq!(dev["allocated"], half);
+    assert_eq!(dev["quota"]["consumed"], half, "{dev}");
+    assert_eq!(
+        dev["quota"]["guarantee"],
+        json!({"cpus": 1.0, "mem": 512.0})
+    );
+    assert_eq!(dev["quota"]["limit"]["cpus"], json!(1.0));
+}
+
+/// Role `a` with volume `b`, and role `a/b` with volume `c`: as paths one would be in the other.
+fn volumes() {
+    let cluster = Cluster::default();
+    let agent = agent_id(&cluster);
+    let disk = |role: &str| {
+        json!({"name": "disk", "type": "SCALAR", "scalar": {"value": 64.0},
+               "reservations": [{"type": "DYNAMIC", "role": role}]})
+    };
+    let volume = |role: &str, id: &str| {
+        let mut disk = disk(role);
+        disk["disk"] = json!({"persistence": {"id": id},
+                              "volume": {"mode": "RW", "container_path": "data"}});
+        disk
+    };
+    for (role, id) in [("a", "b"), ("a/b", "c")] {
+        let url = format!("{}/api/v1", cluster.master.url);
+        for (kind, body) in [
+            (
+                "RESERVE_RESOURCES",
+                json!({"agent_id": {"value": agent}, "resources": [disk(role)]}),
+            ),
+            (
+                "CREATE_VOLUMES",
+                json!({"agent_id": {"value": agent}, "volumes": [volume(role, id)]}),
+            ),
+        ] {
+            let answer = http::post_json(&url, &json!({"type": kind, kind.to_lowercase(): body}));
+            assert_eq!(answer.status, 202, "{kind}: {}", answer.text());
+        }
+        reserved_full(&cluster, role, 1);
+    }
+    for (role, id, command) in [
+        ("a", "b", "touch data/mine && test \"$(ls data)\" = mine"),
+        ("a/b", "c", "test -z \"$(ls data)\""),
+    ] {
+        let url = cluster.scheduler_url();
+        let mut framework = Framework::subscribe(&url, Encoding::Json, &framework_info(role));
+        let offer = framework.offer();
+        let mut one = task(
+            &offer,
+            &format!("t-{id}"),
+            command,
+            &[("cpus", 0.1), ("mem", 32.0)],
+        );
+        let resources = one["resources"].as_array_mut().expect("resources");
+        let mut mine = volume(role, id);
+        mine["allocation_info"] = json!({"role": role});
+        resources.push(mine);
+        framework.launch(&offer, &[one]);
+        framework.until_state(&format!("t-{id}"), "TASK_FINISHED");
+        framework.teardown();
+    }
+}

@@ -1,0 +1,145 @@
+//! What operators' documents and articles tell them to type, where no other scenario types it: word for word
+//! with the placeholders filled, and with the slips as printed.
+
+use meseta_tests::framework::framework_info;
+use meseta_tests::{Cluster, Encoding, Framework, Setup, http};
+use serde_json::{Value, json};
+
+use crate::reservations::{agent_id, reserved_full};
+use crate::{Scenario, anywhere};
+
+pub(crate) const ALL: &[Scenario] = &[
+    (
+        "static_reservations_are_listed_and_offered_to_their_role",
+        anywhere,
+        reserved_statically,
+    ),
+    ("the_articles_reserve", anywhere, article),
+    ("the_quota_documents_commands", anywhere, quota),
+];
+
+/// `curl -d NAME=VALUE ...`: what curl sends, as it is.
+fn curl(cluster: &Cluster, method: &str, path: &str, data: &[&str]) -> http::Answer {
+    let url = format!("{}{path}", cluster.master.url);
+    let form = ("content-type", "application/x-www-form-urlencoded");
+    match method {
+        "POST" => http::post(&url, &[form], data.join("&").as_bytes()),
+        "DELETE" => http::delete(&url),
+        _ => http::get(&url),
+    }
+}
+
+fn amount(resources: &Value, name: &str) -> Value {
+    let all = resources.as_array().expect("resources");
+    let found = all.iter().find(|resource| resource["name"] == name);
+    found.expect("a resource")["scalar"]["value"].clone()
+}
+
+fn reserved_statically() {
+    let cluster = Cluster::start(Setup {
+        agent_flags: vec!["--resources=cpus:4;mem:2048;cpus(ads):8;mem(ads):4096".into()],
+        ..Setup::default()
+    });
+    let full = reserved_full(&cluster, "ads", 2);
+    assert_eq!(amount(&full, "cpus"), json!(8.0));
+    assert_eq!(amount(&full, "mem"), json!(4096.0));
+    assert_eq!(
+        full[0]["reservations"],
+        json!([{"type": "STATIC", "role": "ads"}])
+    );
+    let slaves = cluster.master.page("/slaves").json();
+    let free = &slaves["slaves"][0]["unreserved_resources_full"];
+    assert_eq!(amount(free, "cpus"), json!(4.0));
+    assert_eq!(amount(free, "mem"), json!(2048.0));
+    // Nobody else is offered what is reserved.
+    let url = cluster.scheduler_url();
+    let mut other = Framework::subscribe(&url, Encoding::Json, &framework_info("web"));
+    let offer = other.offer();
+    assert_eq!(amount(&offer["resources"], "cpus"), json!(4.0));
+    other.teardown();
+    let mut ads = Framework::subscribe(&url, Encoding::Json, &framework_info("ads"));
+    let offered = ads.offer();
+    let cpus = offered["resources"].as_array().expect("resources").iter();
+    let cpus = cpus.filter(|resource| resource["name"] == "cpus");
+    let cpus: f64 = cpus.filter_map(|one| one["scalar"]["value"].as_f64()).sum();
+    assert!((cpus - 12.0).abs() < 1e-9, "{offered:#}");
+}
+
+fn article() {
+    let cluster = Cluster::start(Setup {
+        agent_flags: vec!["--resources=cpus:12;mem:6144;disk:1024".into()],
+        ..Setup::default()
+    });
+    let slave = format!("slaveId={}", agent_id(&cluster));
+    // As printed: an object for a list, and a comma after the last member.
+    let printed = r#"resources={ { "name" : "cpus", "type" : "SCALAR", "scalar" : { "value" : 4 }, "role" : "role1", "reservation" : { "principal" : "ops" } }, { "name" : "mem", "type" : "SCALAR", "scalar" : { "value" : 4096 }, "role" : "role1", "reservation" : { "principal" : "ops" } }, }"#;
+    let refused = curl(&cluster, "POST", "/master/reserve", &[&slave, printed]);
+    assert_eq!(refused.status, 400);
+    let text = refused.text();
+    assert!(
+        text.starts_with("Error parsing 'resources' query parameter"),
+        "{text}"
+    );
+    assert!(text.contains("line 1, column 3"), "{text}");
+    // A list, with the comma still there.
+    let comma = printed.replace("={ {", "=[ {").replace("}, }", "}, ]");
+    let refused = curl(&cluster, "POST", "/master/reserve", &[&slave, &comma]);
+    assert_eq!(refused.status, 400);
+    let place = format!("column {}", comma.len() - "resources=".len());
+    assert!(
+        refused.text().contains(&place),
+        "{place}: {}",
+        refused.text()
+    );
+    let nothing = cluster.master.page("/slaves").json();
+    assert_eq!(nothing["slaves"][0]["reserved_resources_full"], json!({}));
+    // Corrected, in the format of before refinement.
+    let right = comma.replace("}, ]", "} ]");
+    let taken = curl(&cluster, "POST", "/master/reserve", &[&slave, &right]);
+    assert_eq!((taken.status, taken.text().as_str()), (202, ""));
+    let full = reserved_full(&cluster, "role1", 2);
+    assert_eq!(amount(&full, "cpus"), json!(4.0));
+    assert_eq!(amount(&full, "mem"), json!(4096.0));
+    assert_eq!(full[0]["reservation"], json!({"principal": "ops"}));
+    assert_eq!(full[0]["role"], "role1");
+}
+
+fn quota() {
+    let cluster = Cluster::start(Setup {
+        agent_flags: vec!["--resources=cpus:16;mem:16384;disk:1024".into()],
+        ..Setup::default()
+    });
+    // `curl -d @quota.json` leaves the ends of lines out.
+    let request = r#"{   "role": "role1",   "guarantee": [     {       "name": "cpus",       "type": "SCALAR",       "scalar": { "value": 12 }     },     {       "name": "mem",       "type": "SCALAR",       "scalar": { "value": 6144 }     }   ] }"#;
+    let set = curl(&cluster, "POST", "/quota", &[request]);
+    assert_eq!((set.status, set.text().as_str()), (200, ""));
+    let shown = curl(&cluster, "GET", "/quota", &[]).json();
+    let expected = json!({"role": "role1", "guarantee": [
+        {"name": "cpus", "role": "*", "type": "SCALAR", "scalar": {"value": 12.0}},
+        {"name": "mem", "role": "*", "type": "SCALAR", "scalar": {"value": 6144.0}}]});
+    assert_eq!(shown["infos"], json!([expected]));
+    let again = curl(&cluster, "POST", "/quota", &[request]);
+    assert_eq!(again.status, 400, "quota for the role exists");
+    let removed = curl(&cluster, "DELETE", "/quota/role1", &[]);
+    assert_eq!((removed.status, removed.text().as_str()), (200, ""));
+    assert_eq!(curl(&cluster, "DELETE", "/quota/role1", &[]).status, 400);
+    // More than there is, without and with `force`.
+    let typo = request.replace("role1", "prosuction").replace("12", "1000");
+    assert_eq!(curl(&cluster, "POST", "/quota", &[&typo]).status, 409);
+    let forced = typo.replacen('{', r#"{   "force": true,"#, 1);
+    assert_eq!(curl(&cluster, "POST", "/quota", &[&forced]).status, 200);
+    // The elision as printed is no JSON.
+    let printed = r#"{   "force": true,   "role": "role1",   ... }"#;
+    let refused = curl(&cluster, "POST", "/quota", &[printed]);
+    assert_eq!(refused.status, 400);
+    assert!(
+        refused.text().ends_with("(line 1, column 41)"),
+        "{}",
+        refused.text()
+    );
+    // Not for everybody's role, and for scalars only.
+    let star = request.replace("role1", "*");
+    assert_eq!(curl(&cluster, "POST", "/quota", &[&star]).status, 400);
+    let ports = r#"{"role": "r", "guarantee": [{"name": "ports", "type": "RANGES", "ranges": {"range": [{"begin": 1, "end": 2}]}}]}"#;
+    assert_eq!(curl(&cluster, "POST", "/quota", &[ports]).status, 400);
+}
