@@ -40,7 +40,13 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     if options.json {
         table::print_json(&body)?;
     } else {
-        let rows = items(&body, "explanations").iter().map(row).collect();
+        let rows: Vec<_> = items(&body, "explanations").iter().map(row).collect();
+        if rows.is_empty() {
+            table::say(
+                "no subscribed framework to explain: `meseta frameworks` lists them, `meseta agents` the agents",
+            );
+            return Ok(ExitCode::SUCCESS);
+        }
         table::print(
             &["FRAMEWORK", "ROLE", "AGENT", "WOULD BE OFFERED", "BECAUSE"],
             rows,

@@ -14,21 +14,21 @@ use meseta_proto::transport::tls;
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct IdentityFlags {
     /// Who this is, to a cluster that authenticates; also named as the reserver of what is reserved.
-    #[arg(long, env = "MESETA_PRINCIPAL", value_name = "NAME")]
+    #[arg(long, global = true, env = "MESETA_PRINCIPAL", value_name = "NAME")]
     principal: Option<String>,
     /// File with the secret, in plain text; nobody but its owner may read it.
-    #[arg(long, env = "MESETA_SECRET_FILE", value_name = "FILE", value_hint = ValueHint::FilePath,
+    #[arg(long, global = true, env = "MESETA_SECRET_FILE", value_name = "FILE", value_hint = ValueHint::FilePath,
           alias = "secret_file", requires = "principal", id = "secret_file")]
     secret_file: Option<PathBuf>,
     /// Authority that signed the daemons' certificates, in PEM form; makes the verb speak TLS.
-    #[arg(long, env = "MESETA_CA", value_name = "FILE", value_hint = ValueHint::FilePath)]
+    #[arg(long, global = true, env = "MESETA_CA", value_name = "FILE", value_hint = ValueHint::FilePath)]
     ca: Option<PathBuf>,
     /// Certificate to show, in PEM form.
-    #[arg(long, env = "MESETA_CERT", value_name = "FILE", value_hint = ValueHint::FilePath,
+    #[arg(long, global = true, env = "MESETA_CERT", value_name = "FILE", value_hint = ValueHint::FilePath,
           requires = "key")]
     cert: Option<PathBuf>,
     /// Its private key.
-    #[arg(long, env = "MESETA_KEY", value_name = "FILE", value_hint = ValueHint::FilePath,
+    #[arg(long, global = true, env = "MESETA_KEY", value_name = "FILE", value_hint = ValueHint::FilePath,
           requires = "cert")]
     key: Option<PathBuf>,
 }

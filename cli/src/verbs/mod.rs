@@ -27,7 +27,12 @@ use serde_json::Value;
 #[derive(Debug, Clone, Args)]
 pub(crate) struct MasterFlag {
     /// The master, as `host:port` or `https://host:port`.
-    #[arg(long, env = "MESETA_MASTER", default_value = "127.0.0.1:5050")]
+    #[arg(
+        long,
+        global = true,
+        env = "MESETA_MASTER",
+        default_value = "127.0.0.1:5050"
+    )]
     pub(crate) master: String,
     // Read from the command line by `identity::install`, for all that this process asks.
     #[command(flatten)]

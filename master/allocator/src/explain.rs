@@ -70,7 +70,7 @@ pub enum Blocker {
         offer: Resources,
         minimum: Vec<ResourceQuantities>,
     },
-    #[error("the framework declined {offer} on this agent, for another {}", meseta_resources::duration::format_duration(*.left))]
+    #[error("the framework declined {offer} on this agent, for another {}", meseta_resources::duration::format_duration(rounded(*.left)))]
     Filtered {
         offer: Resources,
         left: std::time::Duration,
@@ -90,6 +90,12 @@ pub struct Explanation {
     /// Its place in the order: dominant share of the role, and of the framework in it.
     pub role_share: f64,
     pub framework_share: f64,
+}
+
+/// In whole milliseconds, upwards: nobody wants to read more.
+fn rounded(left: std::time::Duration) -> std::time::Duration {
+    let millis = left.as_micros().div_ceil(1_000);
+    std::time::Duration::from_millis(u64::try_from(millis).unwrap_or(u64::MAX))
 }
 
 impl Allocator {

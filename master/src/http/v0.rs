@@ -245,6 +245,12 @@ fn render(
     writer.text(if plan.callback.is_some() { ")" } else { "" })
 }
 
+/// The flags, unless they are not to be seen.
+fn flags_for<'a>(site: &'a Site, snapshot: &Snapshot) -> Option<&'a BTreeMap<String, String>> {
+    let is_shown = snapshot.viewer.allows(Action::ViewFlags, None);
+    is_shown.then_some(&site.flags)
+}
+
 fn json(writer: &mut ChunkWriter, value: &impl Serialize) -> io::Result<()> {
     serde_json::to_writer(writer, value).map_err(io::Error::from)
 }

@@ -360,7 +360,8 @@ fn allocator(out: &mut Out<'_>, snapshot: &Snapshot, measures: &Measures) {
         "allocator/mesos/allocation_run_latency_ms",
         &measures.allocations.of_nothing(),
     );
-    for gauges in &measures.roles {
+    let shown = measures.roles.iter();
+    for gauges in shown.filter(|gauges| snapshot.shows_role(&gauges.role)) {
         let role = &gauges.role;
         out.put(
             &format!("allocator/mesos/roles/{role}/shares/dominant"),

@@ -127,6 +127,8 @@ fn body_for(endpoint: Endpoint, method: &Method) -> &'static str {
         | Endpoint::Explain
         | Endpoint::Metrics
         | Endpoint::MetricsSnapshot
+        | Endpoint::LoggingToggle
+        | Endpoint::OpenApi
         | Endpoint::Redirect
         | Endpoint::Libprocess
         | Endpoint::Quota

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use meseta_proto::mesos::v1::value::Scalar;
 use meseta_proto::mesos::v1::{
-    self, ContainerInfo, ContainerStatus, DiscoveryInfo, HealthCheck, Label,
+    self, ContainerInfo, ContainerStatus, DiscoveryInfo, HealthCheck, Label, Labels,
 };
 use meseta_proto::v0::Summary;
+use prost::Message as _;
 use serde::Serialize;
 
 use super::super::output::List;
@@ -51,14 +53,48 @@ struct Status {
     healthy: Option<bool>,
 }
 
+/// What of a kept status is shown; the rest is not even decoded, for there may be a hundred thousand tasks.
+#[derive(Clone, PartialEq, prost::Message)]
+struct KeptStatus {
+    #[prost(int32, optional, tag = "2")]
+    state: Option<i32>,
+    #[prost(double, optional, tag = "6")]
+    timestamp: Option<f64>,
+    #[prost(bool, optional, tag = "8")]
+    healthy: Option<bool>,
+    #[prost(message, optional, tag = "12")]
+    labels: Option<Labels>,
+    #[prost(message, optional, tag = "13")]
+    container_status: Option<ContainerStatus>,
+}
+
+/// What of a task's kept description is shown.
+#[derive(Clone, PartialEq, prost::Message)]
+struct Description {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(message, optional, tag = "11")]
+    labels: Option<Labels>,
+    #[prost(message, optional, tag = "12")]
+    discovery: Option<DiscoveryInfo>,
+    #[prost(message, optional, boxed, tag = "13")]
+    container: Option<Box<ContainerInfo>>,
+    #[prost(string, optional, tag = "14")]
+    user: Option<String>,
+    #[prost(message, optional, boxed, tag = "15")]
+    health_check: Option<Box<HealthCheck>>,
+    #[prost(btree_map = "string, message", tag = "17")]
+    limits: BTreeMap<String, Scalar>,
+}
+
 impl Status {
-    fn of(status: v1::TaskStatus) -> Self {
+    fn of(status: KeptStatus) -> Self {
         let container_status = status.container_status.map(|mut container| {
             container.executor_pid = None;
             container
         });
         Self {
-            state: v1::TaskState::try_from(status.state)
+            state: v1::TaskState::try_from(status.state.unwrap_or_default())
                 .unwrap_or(v1::TaskState::TaskUnknown)
                 .as_str_name(),
             timestamp: status.timestamp.unwrap_or_default(),
@@ -71,7 +107,10 @@ impl Status {
 
 impl<'a> Task<'a> {
     pub(super) fn of(record: &'a TaskRecord) -> Self {
-        let task = record.to_wire();
+        let task = Description::decode(record.description.clone()).unwrap_or_default();
+        let statuses = record.statuses.iter();
+        let statuses =
+            statuses.filter_map(|status| KeptStatus::decode(status.encoded.clone()).ok());
         Self {
             id: record.task_id.as_str(),
             name: task.name,
@@ -86,7 +125,7 @@ impl<'a> Task<'a> {
                 .map(|(name, limit)| (name, limit.value))
                 .collect(),
             role: record.role.as_str(),
-            statuses: task.statuses.into_iter().map(Status::of).collect(),
+            statuses: statuses.map(Status::of).collect(),
             user: task.user,
             labels: task.labels.map(|labels| labels.labels),
             discovery: task.discovery,
@@ -156,10 +195,9 @@ pub(in super::super) fn tasks<'a>(
 }
 
 fn first_time(task: &TaskRecord) -> f64 {
-    use prost::Message;
     let first = task.statuses.first();
     first
-        .and_then(|status| v1::TaskStatus::decode(status.encoded.clone()).ok())
+        .and_then(|status| KeptStatus::decode(status.encoded.clone()).ok())
         .and_then(|status| status.timestamp)
         .unwrap_or_default()
 }
