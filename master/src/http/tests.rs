@@ -1066,7 +1066,7 @@ async fn weights_that_are_no_weights_are_refused() {
             "Role names cannot be the empty string",
         ),
         (r#"[{"role": "a b", "weight": 2.0}]"#, "role"),
-        (r#"[{"role": "dev", "weight": 1e400}]"#, "number"),
+        (r#"[{"role": "dev", "weight": 1e400}]"#, "weight"),
         (r#"[{"role": "dev", "weight": 2.0"#, "column"),
     ] {
         let (status, text) = put(body).await;

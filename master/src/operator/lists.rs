@@ -144,7 +144,7 @@ mod tests {
         };
         assert_eq!(
             text(&response),
-            r#"{"type":"GET_AGENTS","get_agents":{"recovered_agents":[{"hostname":"node"}],"agents":[]}}"#
+            r#"{"type":"GET_AGENTS","get_agents":{"recovered_agents":[{"hostname":"node","port":5051}],"agents":[]}}"#
         );
         let state = Response {
             r#type: Some(Type::GetState.into()),

@@ -475,14 +475,22 @@ impl World {
     /// All that can be looked at, counters apart.
     fn digest(&mut self) -> String {
         let snapshot = self.core.snapshot();
+        // What is only counted may grow by what is refused.
+        let uncounted = |views: &[Arc<FrameworkView>]| -> Vec<FrameworkView> {
+            let views = views.iter().map(|view| FrameworkView {
+                counters: Arc::default(),
+                ..(**view).clone()
+            });
+            views.collect()
+        };
         format!(
             "{:?}",
             (
                 &snapshot.agents,
                 &snapshot.recovered_agents,
                 &snapshot.unreachable_agents,
-                &snapshot.frameworks,
-                &snapshot.completed_frameworks,
+                uncounted(&snapshot.frameworks),
+                uncounted(&snapshot.completed_frameworks),
                 &snapshot.offers,
                 &snapshot.weights,
                 &snapshot.quotas,
