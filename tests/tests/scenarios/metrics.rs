@@ -18,6 +18,12 @@ pub(crate) const ALL: &[Scenario] = &[
         series,
     ),
     ("every_metric_is_in_the_reference", unless_root, documented),
+    ("mesoss_keys_are_in_the_snapshot", unless_root, snapshot),
+    (
+        "statistics_have_every_field_that_the_kernel_gives",
+        unless_root,
+        statistics,
+    ),
 ];
 
 fn unless_promtool() -> Missing {
@@ -108,6 +114,131 @@ fn series() {
     wait::eventually("the series are gone", Duration::from_secs(2), || {
         containers(&cluster).is_empty().then_some(())
     });
+}
+
+/// The keys of a Mesos agent, but for those of images of Docker, project quotas and groups of volumes, which
+/// only agents with these have.
+const AGENT_KEYS: &str = "
+    slave/uptime_secs slave/registered slave/recovery_errors slave/recovery_time_secs slave/frameworks_active
+    slave/tasks_staging slave/tasks_starting slave/tasks_running slave/tasks_killing
+    slave/tasks_finished slave/tasks_failed slave/tasks_killed slave/tasks_lost slave/tasks_gone
+    slave/executors_registering slave/executors_running slave/executors_terminating
+    slave/executors_terminated slave/executors_preempted
+    slave/valid_status_updates slave/invalid_status_updates
+    slave/valid_framework_messages slave/invalid_framework_messages
+    slave/container_launch_errors slave/executor_directory_max_allowed_age_secs
+    slave/cpus_total slave/cpus_used slave/cpus_percent slave/gpus_total slave/gpus_used slave/gpus_percent
+    slave/mem_total slave/mem_used slave/mem_percent slave/disk_total slave/disk_used slave/disk_percent
+    slave/cpus_revocable_total slave/cpus_revocable_used slave/cpus_revocable_percent
+    slave/gpus_revocable_total slave/gpus_revocable_used slave/gpus_revocable_percent
+    slave/mem_revocable_total slave/mem_revocable_used slave/mem_revocable_percent
+    slave/disk_revocable_total slave/disk_revocable_used slave/disk_revocable_percent
+    gc/path_removals_pending gc/path_removals_succeeded gc/path_removals_failed
+    containerizer/mesos/container_destroy_errors containerizer/mesos/filesystem/containers_new_rootfs
+    containerizer/mesos/provisioner/remove_container_errors
+    containerizer/mesos/provisioner/bind/remove_rootfs_errors
+    containerizer/fetcher/task_fetches_succeeded containerizer/fetcher/task_fetches_failed
+    containerizer/fetcher/cache_size_total_bytes containerizer/fetcher/cache_size_used_bytes
+    resource_provider_manager/subscribed resource_provider_manager/events/subscribe
+    resource_provider_manager/events/disconnect
+    system/cpus_total system/load_1min system/load_5min system/load_15min system/mem_free_bytes
+    system/mem_total_bytes";
+
+fn snapshot() {
+    let (cluster, _framework) = with_task();
+    let keys = wait::eventually("a look at the machine", Duration::from_secs(10), || {
+        let keys = cluster.agent().page("/metrics/snapshot").json();
+        keys.get("system/cpus_total").is_some().then_some(keys)
+    });
+    let missing: Vec<_> = AGENT_KEYS
+        .split_ascii_whitespace()
+        .filter(|key| !keys[key].is_number())
+        .collect();
+    assert!(missing.is_empty(), "{missing:?} of {keys:#}");
+    assert_eq!(keys["slave/registered"], 1.0);
+    assert_eq!(keys["slave/tasks_running"], 1.0);
+    assert_eq!(keys["slave/cpus_used"], 0.5);
+    assert_eq!(keys["slave/cpus_percent"], 0.125);
+}
+
+/// Each field with the control file that it is read from; where a group has the file, the field is there.
+const FIELDS: &[(&str, &[&str])] = &[
+    (
+        "cpuacct.stat",
+        &["cpus_user_time_secs", "cpus_system_time_secs"],
+    ),
+    (
+        "cpu.cfs_quota_us",
+        &[
+            "cpus_nr_periods",
+            "cpus_nr_throttled",
+            "cpus_throttled_time_secs",
+        ],
+    ),
+    (
+        "cpu.max",
+        &[
+            "cpus_user_time_secs",
+            "cpus_system_time_secs",
+            "cpus_nr_periods",
+            "cpus_nr_throttled",
+            "cpus_throttled_time_secs",
+        ],
+    ),
+    ("pids.current", &["processes", "threads"]),
+    (
+        "memory.stat",
+        &[
+            "mem_total_bytes",
+            "mem_rss_bytes",
+            "mem_anon_bytes",
+            "mem_cache_bytes",
+            "mem_file_bytes",
+            "mem_mapped_file_bytes",
+            "mem_unevictable_bytes",
+        ],
+    ),
+    ("memory.memsw.usage_in_bytes", &["mem_total_memsw_bytes"]),
+    (
+        "memory.swap.current",
+        &["mem_swap_bytes", "mem_total_memsw_bytes"],
+    ),
+    ("memory.kmem.usage_in_bytes", &["mem_kmem_usage_bytes"]),
+    (
+        "memory.kmem.tcp.usage_in_bytes",
+        &["mem_kmem_tcp_usage_bytes"],
+    ),
+    (
+        "memory.pressure_level",
+        &[
+            "mem_low_pressure_counter",
+            "mem_medium_pressure_counter",
+            "mem_critical_pressure_counter",
+        ],
+    ),
+];
+
+fn statistics() {
+    let (cluster, _framework) = with_task();
+    let told = wait::eventually("a sample", Duration::from_secs(10), || {
+        let all = cluster.agent().page("/monitor/statistics").json();
+        let entry = all.as_array()?.first()?;
+        Some(entry["statistics"].clone())
+    });
+    // What was asked for, whatever the kernel has.
+    assert!(told["timestamp"].as_f64() > Some(1e9), "{told:#}");
+    assert_eq!(told["cpus_soft_limit"], 0.5);
+    assert_eq!(told["mem_limit_bytes"], 64 << 20);
+    assert_eq!(told["mem_soft_limit_bytes"], 64 << 20);
+    let groups = meseta_tests::kernel::groups_below(&cluster.cgroups_root);
+    for (file, fields) in FIELDS {
+        if !groups.iter().any(|group| group.join(file).exists()) {
+            continue;
+        }
+        for field in *fields {
+            assert!(told[field].is_number(), "{field}, by {file}: {told:#}");
+        }
+    }
 }
 
 /// Names, types and help as scraped must stand in `docs/metrics.md`; rewritten when `MESETA_BLESS`
