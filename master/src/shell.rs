@@ -160,22 +160,27 @@ impl Service {
         }
     }
 
+    /// Drops what waits for a stream that has ended.
+    fn let_go(&mut self, input: &Input) {
+        match input {
+            Input::SchedulerGone { connection } => {
+                self.schedulers.remove(connection);
+                self.outbox
+                    .drop_destination(&Destination::Scheduler(*connection));
+            }
+            Input::AgentGone { connection } => {
+                self.agents.remove(connection);
+                self.outbox
+                    .drop_destination(&Destination::Agent(*connection));
+            }
+            _ => {}
+        }
+    }
+
     fn command(&mut self, command: Command) {
         match command {
             Command::Input(input) => {
-                match &input {
-                    Input::SchedulerGone { connection } => {
-                        self.schedulers.remove(connection);
-                        self.outbox
-                            .drop_destination(&Destination::Scheduler(*connection));
-                    }
-                    Input::AgentGone { connection } => {
-                        self.agents.remove(connection);
-                        self.outbox
-                            .drop_destination(&Destination::Agent(*connection));
-                    }
-                    _ => {}
-                }
+                self.let_go(&input);
                 self.step(input);
             }
             Command::Subscribe {
@@ -254,7 +259,6 @@ impl Service {
                 framework_id,
                 answer,
             } => {
-                // The asker may have left.
                 let _unsent = answer.send(self.core.principal_of(&framework_id));
             }
             Command::Snapshot(sender) => {
@@ -263,12 +267,10 @@ impl Service {
                 let _unsent = sender.send(self.core.snapshot());
             }
             Command::Outcome { uuid, outcome } => {
-                // The asker may have left.
                 let _unsent = outcome.send(self.outcomes.of(uuid));
             }
             Command::Measure(sender) => {
                 let measures = self.measure();
-                // The asker may have left.
                 let _unsent = sender.send((self.core.snapshot(), measures));
             }
         }
