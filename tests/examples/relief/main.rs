@@ -37,7 +37,7 @@ const WORKER_CPUS: f64 = 0.95;
 const SLEEPER: &str = "nap";
 const SLEEPER_CPUS: f64 = 0.1;
 const HOGS: [&str; 2] = ["hog-1", "hog-2"];
-const HOG_CPUS: f64 = 0.1;
+const HOG_CPUS: f64 = 0.05;
 /// What all hogs together use where nobody minds.
 const BUSY_CPUS: f64 = 1.0;
 
