@@ -1,0 +1,67 @@
+//! Inputs near those that mean something: seeds, cut, spliced and bent.
+//!
+//! Deterministic: the same seed gives the same inputs.
+
+use fastrand::Rng;
+
+/// Bytes that parsers treat in their own ways.
+const TELLING: &[u8] = b"\"{}[]:,;-+.eE0129\\/*()\n\t \0\x7f\xff";
+
+/// The longest input that is made of a seed.
+const LENGTH_MAX: usize = 4_096;
+
+/// Runs the body on each seed, and on so many variations of them.
+pub fn run(body: fn(&[u8]), seeds: &[&[u8]], count: u32, seed: u64) {
+    let mut rng = Rng::with_seed(seed);
+    for input in seeds {
+        body(input);
+    }
+    for _ in 0..count {
+        body(&variation(&mut rng, seeds));
+    }
+}
+
+fn variation(rng: &mut Rng, seeds: &[&[u8]]) -> Vec<u8> {
+    let pick = |rng: &mut Rng| seeds.get(rng.usize(..seeds.len().max(1))).copied();
+    let mut input = pick(rng).unwrap_or_default().to_vec();
+    for _ in 0..rng.usize(1..6) {
+        let at = rng.usize(..=input.len());
+        let end = rng.usize(at..=input.len().min(at + 16));
+        match rng.u8(..8) {
+            0 => input.truncate(at),
+            1 => drop(input.drain(at..end)),
+            2 => input.insert(at, telling(rng)),
+            3 => input.insert(at, rng.u8(..)),
+            4 => {
+                if let Some(byte) = input.get_mut(at) {
+                    *byte ^= 1 << rng.u8(..8);
+                }
+            }
+            5 => {
+                if let Some(byte) = input.get_mut(at) {
+                    *byte = telling(rng);
+                }
+            }
+            6 => {
+                // Once more what is there already.
+                let again = input.get(at..end).unwrap_or_default().to_vec();
+                input.splice(at..at, again);
+            }
+            _ => {
+                let other = pick(rng).unwrap_or_default();
+                let from = rng.usize(..=other.len());
+                let rest = other.get(from..).unwrap_or_default();
+                input.splice(at..end, rest.iter().copied());
+            }
+        }
+        input.truncate(LENGTH_MAX);
+    }
+    input
+}
+
+fn telling(rng: &mut Rng) -> u8 {
+    TELLING
+        .get(rng.usize(..TELLING.len()))
+        .copied()
+        .unwrap_or(0)
+}
