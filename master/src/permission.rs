@@ -69,7 +69,7 @@ pub(crate) fn endpoint(endpoint: Endpoint, method: &Method) -> Need {
         | Endpoint::OpenApi
         | Endpoint::Redirect
         | Endpoint::Libprocess => Need::Nothing,
-        Endpoint::LoggingToggle => Need::Permission(Action::SetLogLevel, None),
+        Endpoint::LoggingToggle => Need::Permission(Action::GetEndpoint, Some("/logging/toggle")),
         Endpoint::Flags => Need::Permission(Action::ViewFlags, None),
         Endpoint::Metrics => Need::Permission(Action::GetEndpoint, Some("/metrics")),
         Endpoint::MetricsSnapshot => {
