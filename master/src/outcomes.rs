@@ -18,7 +18,7 @@ const AWAITED_MAX: usize = 10_000;
 /// What is known of an operation.
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    Over(OperationStatus),
+    Over(Box<OperationStatus>),
     /// Told when it is over; closed without a word if the master ends before.
     Pending(oneshot::Receiver<OperationStatus>),
     /// Never heard of, or forgotten.
@@ -66,7 +66,7 @@ impl Outcomes {
 
     pub(crate) fn of(&mut self, uuid: OperationUuid) -> Outcome {
         if let Some(status) = self.over.get(&uuid) {
-            return Outcome::Over(status.clone());
+            return Outcome::Over(Box::new(status.clone()));
         }
         let Some(waiting) = self.pending.get_mut(&uuid) else {
             return Outcome::Unknown;

@@ -86,7 +86,7 @@ impl Operators {
             uuid.map_err(|_| Status::invalid_argument("'operation_uuid' is not 16 bytes"))?;
         let outcome = self.site.handle.outcome(uuid).await;
         match outcome.map_err(|closed| Status::unavailable(closed.to_string()))? {
-            outcomes::Outcome::Over(status) => Ok(status),
+            outcomes::Outcome::Over(status) => Ok(*status),
             outcomes::Outcome::Pending(told) => told
                 .await
                 .map_err(|_| Status::unavailable("the master is shutting down")),

@@ -91,7 +91,7 @@ fn send(
     if head.header("transfer-encoding").is_some() {
         return (head, String::new());
     }
-    let length = head.header("content-length").map_or("0", |length| length);
+    let length = head.header("content-length").unwrap_or("0");
     let mut text = vec![0; length.parse().expect("a length")];
     raw.read_exact(&mut text);
     (head, String::from_utf8_lossy(&text).into_owned())
