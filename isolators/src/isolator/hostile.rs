@@ -145,7 +145,7 @@ fn absent(before: &ContainerUsage, now: &ContainerUsage, what: &str) -> usize {
     assert_eq!(before.len(), now.len(), "{what}");
     let changed = before.iter().zip(&now).filter(|(was, is)| was != is);
     changed
-        .map(|(was, is)| assert!(is.ends_with(":None"), "{what}: {was} is {is}"))
+        .inspect(|(was, is)| assert!(is.ends_with(":None"), "{what}: {was} is {is}"))
         .count()
 }
 
