@@ -1,0 +1,210 @@
+//! Who is told what became of an operation, lost ones and bad ones included.
+
+use super::*;
+
+#[test]
+fn feedback_reaches_the_framework_until_it_acknowledges() {
+    let (mut world, node, scheduler, offer) = begin("cpus:4;mem:1024");
+    let mine = reserved(&parse("cpus:1"), "dev", None);
+    do_all(
+        &mut world,
+        &scheduler,
+        &offer,
+        vec![named(reserve(&mine), "r")],
+    );
+    let apply = world.applies(&node).pop().unwrap();
+    let ask = |id: &str, agent: &str| {
+        Action::ReconcileOperations(call::ReconcileOperations {
+            operations: vec![call::reconcile_operations::Operation {
+                operation_id: v1::OperationId {
+                    value: id.to_owned(),
+                },
+                agent_id: Some(v1::AgentId {
+                    value: agent.to_owned(),
+                }),
+                resource_provider_id: None,
+            }],
+        })
+    };
+    world.call(&scheduler, ask("r", &node.id));
+    let pending = world.operation_events(&scheduler).pop().unwrap();
+    assert_eq!(pending.state(), OperationState::OperationPending);
+    for _ in 0..2 {
+        // Repeated until acknowledged, and forwarded each time.
+        world.tell(&node, &apply, OperationState::OperationFinished, 9);
+        let status = world.operation_events(&scheduler).pop().unwrap();
+        assert_eq!(status.state(), OperationState::OperationFinished);
+        assert_eq!(status.operation_id.unwrap().value, "r");
+        assert_eq!(status.agent_id.unwrap().value, node.id);
+        assert_eq!(status.uuid.unwrap().value, [9; 16]);
+    }
+    assert!(world.take_frames(node.connection).is_empty());
+    let acknowledge = |uuid: u8, id: &str| Action::AcknowledgeOperationStatus {
+        agent_id: node.id.clone(),
+        operation_id: id.to_owned(),
+        uuid: [uuid; 16],
+    };
+    world.call(&scheduler, acknowledge(8, "r"));
+    world.call(&scheduler, acknowledge(9, "other"));
+    assert!(world.take_frames(node.connection).is_empty(), "not these");
+    world.call(&scheduler, ask("r", &node.id));
+    let known = world.operation_events(&scheduler).pop().unwrap();
+    assert_eq!(
+        (known.state(), known.uuid),
+        (OperationState::OperationFinished, None)
+    );
+    world.call(&scheduler, acknowledge(9, "r"));
+    let frames = world.take_frames(node.connection);
+    assert!(matches!(
+        &frames[0],
+        master_frame::Message::AcknowledgeOperation(ack)
+            if ack.operation_uuid == apply.operation_uuid && ack.status_uuid == [9; 16]
+    ));
+    world.call(&scheduler, ask("r", &node.id));
+    let gone = world.operation_events(&scheduler).pop().unwrap();
+    assert_eq!(gone.state(), OperationState::OperationUnknown);
+    // A late repetition is acknowledged here, and told to nobody.
+    world.tell(&node, &apply, OperationState::OperationFinished, 9);
+    assert!(world.operation_events(&scheduler).is_empty());
+    assert_eq!(world.take_frames(node.connection).len(), 1);
+}
+
+#[test]
+fn what_nobody_named_is_acknowledged_by_the_master() {
+    let (mut world, node, scheduler, offer) = begin("cpus:4;mem:1024");
+    let mine = reserved(&parse("cpus:1"), "dev", None);
+    do_all(&mut world, &scheduler, &offer, vec![reserve(&mine)]);
+    assert_eq!(world.finish(&node), 1);
+    let frames = world.take_frames(node.connection);
+    assert!(matches!(
+        frames[0],
+        master_frame::Message::AcknowledgeOperation(_)
+    ));
+    assert!(world.core.agents[node.id.as_str()].operations.is_empty());
+    assert!(world.operation_events(&scheduler).is_empty());
+}
+
+#[test]
+fn an_operation_lost_on_the_way_is_dropped_and_undone() {
+    let (mut world, node, scheduler, offer) = begin("cpus:4;mem:1024");
+    let mine = reserved(&parse("cpus:1"), "dev", None);
+    do_all(
+        &mut world,
+        &scheduler,
+        &offer,
+        vec![named(reserve(&mine), "r")],
+    );
+    let apply = world.applies(&node).pop().unwrap();
+    world.input(Input::AgentGone {
+        connection: node.connection,
+    });
+    // The agent never got it.
+    let connection = world.introduce(agent_frame::Message::Reregister(report(
+        &node,
+        vec![],
+        vec![],
+    )));
+    let node = Node { connection, ..node };
+    let registered = world.registered(connection);
+    assert_eq!(
+        registered.unknown_operations,
+        std::slice::from_ref(&apply.operation_uuid)
+    );
+    assert_eq!(
+        world.agent_total(&node),
+        parse("cpus:4;mem:1024"),
+        "the agent's word counts"
+    );
+    world.take_events(scheduler.connection);
+    world.tell(&node, &apply, OperationState::OperationDropped, 4);
+    let status = world.operation_events(&scheduler).pop().unwrap();
+    assert_eq!(status.state(), OperationState::OperationDropped);
+    let frames = world.take_frames(connection);
+    assert!(
+        frames
+            .iter()
+            .all(|frame| !matches!(frame, master_frame::Message::Ping(_)))
+    );
+}
+
+#[test]
+fn an_agent_that_refuses_is_asked_for_the_truth() {
+    let (mut world, node, scheduler, offer) = begin("cpus:4;mem:1024");
+    let mine = reserved(&parse("cpus:1"), "dev", None);
+    do_all(&mut world, &scheduler, &offer, vec![reserve(&mine)]);
+    let apply = world.applies(&node).pop().unwrap();
+    world.tell(&node, &apply, OperationState::OperationDropped, 4);
+    let frames = world.take_frames(node.connection);
+    assert!(
+        frames
+            .iter()
+            .any(|frame| { matches!(frame, master_frame::Message::Ping(ping) if !ping.connected) })
+    );
+    let node = world.reregister(&node, vec![], vec![]);
+    assert_eq!(world.agent_total(&node), parse("cpus:4;mem:1024"));
+}
+
+#[test]
+fn operations_of_a_lost_agent_are_told_of() {
+    let (mut world, node, scheduler, offer) = begin("cpus:4;mem:1024");
+    let mine = reserved(&parse("cpus:1"), "dev", None);
+    do_all(
+        &mut world,
+        &scheduler,
+        &offer,
+        vec![named(reserve(&mine), "r")],
+    );
+    world.take_frames(node.connection);
+    world.advance(200 * SECOND);
+    let told = world.operation_events(&scheduler);
+    let states: Vec<_> = told.iter().map(OperationStatus::state).collect();
+    assert_eq!(states, [OperationState::OperationUnreachable]);
+    assert!(world.core.named_operations.is_empty());
+}
+
+#[test]
+fn a_thousand_operations_in_one_accept() {
+    let (mut world, node, scheduler, offer) = begin("cpus:4;mem:1024");
+    let crumb = reserved(&parse("cpus:0.001"), "dev", None);
+    let too_much = reserved(&parse("cpus:5"), "dev", None);
+    let operations = (0..1000)
+        .map(|n| reserve(if n % 2 == 0 { &crumb } else { &too_much }))
+        .collect();
+    do_all(&mut world, &scheduler, &offer, operations);
+    assert_eq!(world.finish(&node), 500);
+    let offer = world.next_offer(&scheduler);
+    let half = reserved(&parse("cpus:0.5"), "dev", None);
+    assert_eq!(total(&[offer]), parse("cpus:3.5;mem:1024") + &half);
+    assert!(world.core.agents[node.id.as_str()].operations.is_empty());
+}
+
+#[test]
+fn what_is_no_operation_changes_nothing() {
+    let (mut world, node, scheduler, offer) = begin("cpus:4;mem:1024");
+    let bare = |kind: operation::Type| Message {
+        r#type: Some(kind.into()),
+        ..Message::default()
+    };
+    let mut sourced = reserve(&reserved(&parse("cpus:1"), "dev", None));
+    sourced.reserve.as_mut().unwrap().source = wire("cpus:1");
+    let operations = vec![
+        named(bare(operation::Type::Reserve), "1"),
+        named(bare(operation::Type::CreateDisk), "2"),
+        named(Message::default(), "3"),
+        named(sourced, "4"),
+        named(reserve(&Resources::new()), "5"),
+        named(reserve(&parse("cpus:1")), "6"),
+    ];
+    do_all(&mut world, &scheduler, &offer, operations);
+    let events = world.operation_events(&scheduler);
+    assert_eq!(events.len(), 6);
+    assert!(
+        events
+            .iter()
+            .all(|status| status.state() == OperationState::OperationError)
+    );
+    assert!(events[5].message().contains("is not dynamically reserved"));
+    assert!(world.applies(&node).is_empty());
+    let offer = world.next_offer(&scheduler);
+    assert_eq!(total(&[offer]), parse("cpus:4;mem:1024"));
+}

@@ -1,0 +1,208 @@
+//! Operations by frameworks: a cluster to try them on, and how they are written.
+
+use meseta_proto::mesos::v1::agent_info::Capability as AgentCapability;
+use meseta_proto::mesos::v1::agent_info::capability::Type as AgentCapabilityType;
+use meseta_proto::mesos::v1::offer::{Operation as Message, operation};
+use meseta_proto::mesos::v1::{OperationState, OperationStatus};
+use meseta_resources::{
+    Disk, Operation, Persistence, Reservation, Resource, ResourceParts, Scalar, Volume, VolumeMode,
+};
+
+use super::*;
+
+mod feedback;
+mod reserving;
+mod volumes;
+
+pub(super) fn role(name: &str) -> Role {
+    Role::new(name).unwrap()
+}
+
+/// The same, reserved one level further.
+pub(super) fn reserved(resources: &Resources, to: &str, principal: Option<&str>) -> Resources {
+    resources
+        .push_reservation(&Reservation::dynamic(role(to), principal))
+        .unwrap()
+}
+
+pub(super) fn list(resources: &Resources) -> Vec<Resource> {
+    resources.iter().cloned().collect()
+}
+
+pub(super) fn reserve(resources: &Resources) -> Message {
+    convert::to_operation(&Operation::Reserve {
+        source: Vec::new(),
+        resources: list(resources),
+    })
+}
+
+pub(super) fn unreserve(resources: &Resources) -> Message {
+    convert::to_operation(&Operation::Unreserve(list(resources)))
+}
+
+/// A volume on a disk, which must be one resource.
+pub(super) fn volume(disk: &Resources, id: &str, shared: bool) -> Resource {
+    let disk = disk.iter().next().unwrap();
+    Resource::new(ResourceParts {
+        name: disk.name().clone(),
+        value: disk.value().clone(),
+        allocation_role: None,
+        reservations: disk.reservations().to_vec(),
+        disk: Some(Disk {
+            persistence: Some(Persistence {
+                id: id.into(),
+                principal: None,
+            }),
+            volume: Some(Volume {
+                container_path: "data".to_owned(),
+                host_path: None,
+                mode: VolumeMode::ReadWrite,
+            }),
+            source: disk.disk().and_then(|disk| disk.source.clone()),
+        }),
+        revocable: disk.is_revocable(),
+        shared,
+        provider_id: None,
+    })
+    .unwrap()
+}
+
+pub(super) fn create(volumes: &[Resource]) -> Message {
+    convert::to_operation(&Operation::Create(volumes.to_vec()))
+}
+
+pub(super) fn destroy(volumes: &[Resource]) -> Message {
+    convert::to_operation(&Operation::Destroy(volumes.to_vec()))
+}
+
+fn named(mut message: Message, id: &str) -> Message {
+    message.id = Some(v1::OperationId {
+        value: id.to_owned(),
+    });
+    message
+}
+
+pub(super) fn with_operations(
+    offers: &[&v1::Offer],
+    operations: Vec<Message>,
+    refuse_seconds: f64,
+) -> Action {
+    Action::Accept(call::Accept {
+        offer_ids: offers.iter().map(|offer| offer.id.clone()).collect(),
+        operations,
+        filters: Some(v1::Filters {
+            refuse_seconds: Some(refuse_seconds),
+        }),
+    })
+}
+
+pub(super) fn register_capable(port: i32, resources: &str) -> meseta::Register {
+    let kinds = [
+        AgentCapabilityType::MultiRole,
+        AgentCapabilityType::HierarchicalRole,
+        AgentCapabilityType::ReservationRefinement,
+        AgentCapabilityType::ResourceProvider,
+        AgentCapabilityType::ResizeVolume,
+        AgentCapabilityType::AgentOperationFeedback,
+    ];
+    meseta::Register {
+        capabilities: kinds
+            .map(|kind| AgentCapability {
+                r#type: Some(kind.into()),
+            })
+            .to_vec(),
+        ..register(port, resources)
+    }
+}
+
+impl World {
+    pub(super) fn capable_agent(&mut self, port: i32, resources: &str) -> Node {
+        let register = register_capable(port, resources);
+        let connection = self.introduce(agent_frame::Message::Register(register.clone()));
+        let id = self.registered(connection).agent_id.value;
+        Node {
+            connection,
+            id,
+            register,
+        }
+    }
+
+    /// The operations that an agent was sent.
+    pub(super) fn applies(&mut self, node: &Node) -> Vec<meseta::ApplyOperation> {
+        self.take_frames(node.connection)
+            .into_iter()
+            .filter_map(|frame| match frame {
+                master_frame::Message::ApplyOperation(apply) => Some(apply),
+                _ => None,
+            })
+            .collect()
+    }
+
+    fn tell(&mut self, node: &Node, apply: &meseta::ApplyOperation, state: OperationState, n: u8) {
+        let status = OperationStatus {
+            operation_id: apply.operation.id.clone(),
+            state: state.into(),
+            uuid: Some(v1::Uuid { value: vec![n; 16] }),
+            ..OperationStatus::default()
+        };
+        self.say(
+            node,
+            agent_frame::Message::OperationUpdate(meseta::OperationUpdate {
+                framework_id: apply.framework_id.clone(),
+                status,
+                operation_uuid: apply.operation_uuid.clone(),
+            }),
+        );
+    }
+
+    /// The agent does what it was sent; how many operations that were.
+    pub(super) fn finish(&mut self, node: &Node) -> usize {
+        let applies = self.applies(node);
+        for apply in &applies {
+            self.tell(node, apply, OperationState::OperationFinished, 7);
+        }
+        applies.len()
+    }
+
+    /// What is offered next, with its only offer.
+    pub(super) fn next_offer(&mut self, scheduler: &Scheduler) -> v1::Offer {
+        self.advance(SECOND);
+        let offers = self.offers(scheduler);
+        assert_eq!(offers.len(), 1, "one offer");
+        offers.into_iter().next().unwrap()
+    }
+
+    pub(super) fn agent_total(&self, node: &Node) -> Resources {
+        self.core.agents[node.id.as_str()].profile.total.clone()
+    }
+
+    fn operation_events(&mut self, scheduler: &Scheduler) -> Vec<OperationStatus> {
+        let (told, rest): (Vec<Event>, Vec<Event>) = self
+            .take_events(scheduler.connection)
+            .into_iter()
+            .partition(|event| event.update_operation_status.is_some());
+        self.events.insert(scheduler.connection, rest);
+        told.into_iter()
+            .filter_map(|event| event.update_operation_status)
+            .map(|update| update.status)
+            .collect()
+    }
+}
+
+fn begin_with(info: v1::FrameworkInfo, resources: &str) -> (World, Node, Scheduler, v1::Offer) {
+    let mut world = World::new();
+    let node = world.capable_agent(5051, resources);
+    world.take_frames(node.connection);
+    let scheduler = world.subscribe(info);
+    let offer = world.offers(&scheduler).pop().unwrap();
+    (world, node, scheduler, offer)
+}
+
+fn begin(resources: &str) -> (World, Node, Scheduler, v1::Offer) {
+    begin_with(framework("f", &["dev"]), resources)
+}
+
+fn do_all(world: &mut World, scheduler: &Scheduler, offer: &v1::Offer, operations: Vec<Message>) {
+    let action = with_operations(&[offer], operations, 0.0);
+    assert_eq!(world.call(scheduler, action), Answer::Accepted);
+}

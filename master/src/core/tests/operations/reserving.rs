@@ -1,0 +1,380 @@
+//! RESERVE and UNRESERVE: what is offered afterwards, refinement, principals, labels, what is refused.
+
+use super::*;
+
+#[test]
+fn reserve_then_unreserve() {
+    let (mut world, node, scheduler, offer) = begin("cpus:12;mem:6144");
+    let mine = reserved(&parse("cpus:8;mem:4096"), "dev", None);
+    do_all(&mut world, &scheduler, &offer, vec![reserve(&mine)]);
+    let sent = world.applies(&node);
+    assert_eq!(sent.len(), 1);
+    assert_eq!(sent[0].framework_id.as_ref().unwrap().value, scheduler.id);
+    assert_eq!(world.agent_total(&node), parse("cpus:4;mem:2048") + &mine);
+    let offer = world.next_offer(&scheduler);
+    assert_eq!(
+        total(std::slice::from_ref(&offer)),
+        parse("cpus:4;mem:2048") + &mine
+    );
+
+    // A part first, then the rest.
+    let part = reserved(&parse("cpus:3"), "dev", None);
+    do_all(&mut world, &scheduler, &offer, vec![unreserve(&part)]);
+    let offer = world.next_offer(&scheduler);
+    let rest = reserved(&parse("cpus:5;mem:4096"), "dev", None);
+    assert_eq!(
+        total(std::slice::from_ref(&offer)),
+        parse("cpus:7;mem:2048") + &rest
+    );
+    do_all(&mut world, &scheduler, &offer, vec![unreserve(&rest)]);
+    let offer = world.next_offer(&scheduler);
+    assert_eq!(total(&[offer]), parse("cpus:12;mem:6144"));
+}
+
+#[test]
+fn two_reservations_of_a_tenth_are_exact() {
+    let (mut world, _, scheduler, mut offer) = begin("cpus:1;mem:100");
+    let tenth = reserved(&parse("cpus:0.1"), "dev", None);
+    for _ in 0..2 {
+        do_all(&mut world, &scheduler, &offer, vec![reserve(&tenth)]);
+        offer = world.next_offer(&scheduler);
+    }
+    let fifth = reserved(&parse("cpus:0.2"), "dev", None);
+    assert_eq!(
+        total(std::slice::from_ref(&offer)),
+        parse("cpus:0.8;mem:100") + &fifth
+    );
+    do_all(&mut world, &scheduler, &offer, vec![unreserve(&fifth)]);
+    let offer = world.next_offer(&scheduler);
+    assert_eq!(total(&[offer]), parse("cpus:1;mem:100"));
+}
+
+#[test]
+fn reserve_and_launch_in_one_accept_then_unreserve() {
+    let (mut world, node, scheduler, offer) = begin("cpus:4;mem:1024");
+    let mine = reserved(&parse("cpus:1;mem:64"), "dev", None);
+    let mut info = task(&node, "t", "cpus:1");
+    info.resources = to_wire(&mine, Format::PostRefinement);
+    do_all(
+        &mut world,
+        &scheduler,
+        &offer,
+        vec![reserve(&mine), launch(vec![info])],
+    );
+    let frames = world.take_frames(node.connection);
+    let order: Vec<bool> = frames
+        .iter()
+        .filter_map(|frame| match frame {
+            master_frame::Message::ApplyOperation(_) => Some(false),
+            master_frame::Message::RunTask(_) => Some(true),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(order, [false, true], "the reservation goes before the task");
+    let offer = world.next_offer(&scheduler);
+    assert_eq!(total(std::slice::from_ref(&offer)), parse("cpus:3;mem:960"));
+    // In use: it cannot be named, so it cannot be unreserved.
+    let before = world.agent_total(&node);
+    do_all(&mut world, &scheduler, &offer, vec![unreserve(&mine)]);
+    assert_eq!(world.agent_total(&node), before);
+    world.update(&node, &scheduler, "t", TaskState::TaskFinished, 1);
+    world.advance(SECOND);
+    let offers = world.offers(&scheduler);
+    assert_eq!(total(&offers), parse("cpus:3;mem:960") + &mine);
+    let offers: Vec<&v1::Offer> = offers.iter().collect();
+    let action = with_operations(&offers, vec![unreserve(&mine)], 0.0);
+    world.call(&scheduler, action);
+    let offer = world.next_offer(&scheduler);
+    assert_eq!(total(&[offer]), parse("cpus:4;mem:1024"));
+}
+
+#[test]
+fn a_reservation_is_shared_within_its_role() {
+    let (mut world, _, scheduler, offer) = begin("cpus:4;mem:1024");
+    let all = reserved(&parse("cpus:4;mem:1024"), "dev", None);
+    do_all(&mut world, &scheduler, &offer, vec![reserve(&all)]);
+    let offer = world.next_offer(&scheduler);
+    let other = world.subscribe(framework("g", &["dev"]));
+    let stranger = world.subscribe(framework("h", &["ops"]));
+    world.call(&scheduler, decline(&[&offer], 60.0));
+    world.advance(2 * SECOND);
+    assert_eq!(total(&world.offers(&other)), all);
+    assert!(world.offers(&stranger).is_empty());
+}
+
+#[test]
+fn a_reservation_of_more_than_offered_is_dropped() {
+    let (mut world, node, scheduler, offer) = begin("cpus:4;mem:1024");
+    let more = reserved(&parse("cpus:5"), "dev", None);
+    do_all(
+        &mut world,
+        &scheduler,
+        &offer,
+        vec![named(reserve(&more), "r")],
+    );
+    assert!(world.applies(&node).is_empty(), "the agent hears nothing");
+    let status = world.operation_events(&scheduler).pop().unwrap();
+    assert_eq!(status.state(), OperationState::OperationError);
+    assert!(
+        status
+            .message()
+            .contains("does not contain cpus(allocated: dev):5"),
+        "{}",
+        status.message()
+    );
+    let offer = world.next_offer(&scheduler);
+    assert_eq!(total(&[offer]), parse("cpus:4;mem:1024"));
+}
+
+#[test]
+fn reservations_survive_a_master_failover() {
+    let (mut world, node, scheduler, offer) = begin("cpus:4;mem:1024");
+    let mine = reserved(&parse("cpus:1"), "dev", None);
+    do_all(
+        &mut world,
+        &scheduler,
+        &offer,
+        vec![named(reserve(&mine), "r")],
+    );
+    let apply = world.applies(&node).pop().unwrap();
+    let mut world = world.restart();
+    // The agent has done it; nobody has acknowledged it.
+    let mut report = report(&node, Vec::new(), Vec::new());
+    report.register.checkpointed_resources = to_wire(&mine, Format::PostRefinement);
+    let status = OperationStatus {
+        operation_id: apply.operation.id.clone(),
+        state: OperationState::OperationFinished.into(),
+        uuid: Some(v1::Uuid { value: vec![3; 16] }),
+        ..OperationStatus::default()
+    };
+    report.operations = vec![v1::Operation {
+        framework_id: apply.framework_id.clone(),
+        agent_id: None,
+        info: apply.operation.clone(),
+        latest_status: status.clone(),
+        statuses: vec![status],
+        uuid: apply.operation_uuid.clone(),
+    }];
+    let connection = world.introduce(agent_frame::Message::Reregister(report));
+    let node = Node { connection, ..node };
+    world.take_frames(connection);
+    let info = World::with_id(framework("f", &["dev"]), &scheduler.id);
+    // Until its framework is back, or for ten minutes, nobody acknowledges for it.
+    world.tell(&node, &apply, OperationState::OperationFinished, 3);
+    assert!(world.take_frames(connection).is_empty());
+    let scheduler = world.subscribe(info);
+    let offer = world.offers(&scheduler).pop().unwrap();
+    assert_eq!(total(&[offer]), parse("cpus:3;mem:1024") + &mine);
+    world.tell(&node, &apply, OperationState::OperationFinished, 3);
+    let told = world.operation_events(&scheduler);
+    assert_eq!(told.len(), 1);
+    assert_eq!(told[0].operation_id.as_ref().unwrap().value, "r");
+}
+
+#[test]
+fn a_framework_reserves_for_the_role_it_was_offered_only() {
+    let (mut world, node, scheduler, offer) = begin("cpus:4;mem:1024");
+    let other = |to: &str| named(reserve(&reserved(&parse("cpus:1"), to, None)), &to[..3]);
+    let operations = vec![other("ops"), other("dev/sub")];
+    do_all(&mut world, &scheduler, &offer, operations);
+    let told = world.operation_events(&scheduler);
+    assert_eq!(told.len(), 2);
+    for status in told {
+        let message = status.message();
+        assert!(
+            message.contains("but the resource was allocated to role 'dev'"),
+            "{message}"
+        );
+    }
+    assert!(world.applies(&node).is_empty());
+}
+
+#[test]
+fn what_others_reserved_cannot_be_unreserved() {
+    let (mut world, node, scheduler, offer) = begin("cpus:4;mem:1024");
+    let mine = reserved(&parse("cpus:1"), "dev", None);
+    do_all(&mut world, &scheduler, &offer, vec![reserve(&mine)]);
+    let offer = world.next_offer(&scheduler);
+    world.call(&scheduler, decline(&[&offer], 60.0));
+    let other = world.subscribe(framework("g", &["ops"]));
+    world.advance(2 * SECOND);
+    let offer = world.offers(&other).pop().unwrap();
+    assert_eq!(
+        total(std::slice::from_ref(&offer)),
+        parse("cpus:3;mem:1024")
+    );
+    world.take_frames(node.connection);
+    do_all(&mut world, &other, &offer, vec![unreserve(&mine)]);
+    assert!(world.applies(&node).is_empty());
+    assert!(world.agent_total(&node).contains(&mine));
+}
+
+#[test]
+fn principals_must_match_if_the_framework_has_one() {
+    let mut info = framework("f", &["dev"]);
+    info.principal = Some("alice".to_owned());
+    let (mut world, node, scheduler, offer) = begin_with(info, "cpus:4;mem:1024");
+    let by = |principal| reserved(&parse("cpus:1"), "dev", principal);
+    let operations = vec![
+        named(reserve(&by(None)), "none"),
+        named(reserve(&by(Some("bob"))), "bob"),
+        named(reserve(&by(Some("alice"))), "alice"),
+    ];
+    do_all(&mut world, &scheduler, &offer, operations);
+    assert_eq!(world.applies(&node).len(), 1);
+    let errors: Vec<String> = world
+        .operation_events(&scheduler)
+        .iter()
+        .map(|status| status.message().to_owned())
+        .collect();
+    assert!(errors[0].contains("no principal set"), "{errors:?}");
+    assert!(errors[1].contains("with principal 'bob'"), "{errors:?}");
+    assert_eq!(errors.len(), 2);
+}
+
+#[test]
+fn without_a_principal_any_or_none_is_taken() {
+    let (mut world, node, scheduler, offer) = begin("cpus:4;mem:1024");
+    let by = |principal| reserved(&parse("cpus:1"), "dev", principal);
+    let operations = vec![reserve(&by(None)), reserve(&by(Some("bob")))];
+    do_all(&mut world, &scheduler, &offer, operations);
+    assert_eq!(world.applies(&node).len(), 2);
+    let offer = world.next_offer(&scheduler);
+    let expected = parse("cpus:2;mem:1024") + &by(None) + &by(Some("bob"));
+    assert_eq!(total(&[offer]), expected, "they stay apart");
+}
+
+#[test]
+fn labels_keep_reservations_apart() {
+    let (mut world, _, scheduler, offer) = begin("cpus:4;mem:1024");
+    let labelled = |label: &str| {
+        let mut reservation = Reservation::dynamic(role("dev"), None);
+        reservation.labels = std::iter::once(meseta_resources::Label {
+            key: "for".to_owned(),
+            value: Some(label.to_owned()),
+        })
+        .collect();
+        parse("cpus:1").push_reservation(&reservation).unwrap()
+    };
+    let (a, b) = (labelled("a"), labelled("b"));
+    do_all(
+        &mut world,
+        &scheduler,
+        &offer,
+        vec![reserve(&a), reserve(&b)],
+    );
+    let offer = world.next_offer(&scheduler);
+    assert_eq!(offer.resources.len(), 4, "two cpus apart, cpus and mem");
+    // Without the right labels there is no such reservation.
+    let bare = reserved(&parse("cpus:1"), "dev", None);
+    do_all(
+        &mut world,
+        &scheduler,
+        &offer,
+        vec![unreserve(&bare), unreserve(&a)],
+    );
+    let offer = world.next_offer(&scheduler);
+    assert_eq!(total(&[offer]), parse("cpus:3;mem:1024") + &b);
+}
+
+#[test]
+fn a_reservation_is_refined_and_given_back() {
+    let mut world = World::new();
+    let node = world.capable_agent(5051, "cpus:12;mem:6144");
+    let parent = world.subscribe(framework("parent", &["engineering"]));
+    let offer = world.offers(&parent).pop().unwrap();
+    let all = reserved(&parse("cpus:12;mem:6144"), "engineering", Some("p"));
+    do_all(&mut world, &parent, &offer, vec![reserve(&all)]);
+    let offer = world.next_offer(&parent);
+    let child = world.subscribe(framework("child", &["engineering/backend"]));
+    world.call(&parent, decline(&[&offer], 600.0));
+    world.advance(2 * SECOND);
+    let offers = world.offers(&child);
+    assert_eq!(
+        total(&offers),
+        all,
+        "a parent's reservation is offered below it"
+    );
+    let eight = reserved(&parse("cpus:8;mem:4096"), "engineering", Some("p"));
+    let refined = reserved(&eight, "engineering/backend", None);
+    do_all(&mut world, &child, &offers[0], vec![reserve(&refined)]);
+    world.advance(2 * SECOND);
+    let offers = world.offers(&child);
+    let rest = reserved(&parse("cpus:4;mem:2048"), "engineering", Some("p"));
+    assert_eq!(total(&offers), &rest + &refined);
+    assert_eq!(
+        offers[0]
+            .resources
+            .iter()
+            .map(|r| r.reservations.len())
+            .max(),
+        Some(2)
+    );
+    // One that does not know refinement never sees it.
+    let mut old = framework("old", &["engineering/backend"]);
+    old.capabilities.truncate(1);
+    let old = world.subscribe(old);
+    world.call(&child, decline(&offers.iter().collect::<Vec<_>>(), 600.0));
+    world.advance(2 * SECOND);
+    let seen = world.offers(&old);
+    assert_eq!(total(&seen), rest);
+    assert!(
+        seen.iter()
+            .flat_map(|offer| &offer.resources)
+            .all(|r| r.reservations.is_empty())
+    );
+    world.call(&old, decline(&seen.iter().collect::<Vec<_>>(), 600.0));
+    world.call(&child, Action::Revive { roles: Vec::new() });
+    world.advance(2 * SECOND);
+    let offers = world.offers(&child);
+    let offers: Vec<&v1::Offer> = offers.iter().collect();
+    let action = with_operations(&offers, vec![unreserve(&refined)], 0.0);
+    world.call(&child, action);
+    assert_eq!(world.agent_total(&node), all, "popped, not freed");
+}
+
+#[test]
+fn a_role_that_is_no_sub_role_is_no_refinement() {
+    let (mut world, node, scheduler, offer) = begin("cpus(dev):4;mem:1024");
+    let mut message = reserve(&parse("cpus:1"));
+    let stack =
+        |kind: v1::resource::reservation_info::Type, role: &str| v1::resource::ReservationInfo {
+            r#type: Some(kind.into()),
+            role: Some(role.to_owned()),
+            ..v1::resource::ReservationInfo::default()
+        };
+    use v1::resource::reservation_info::Type;
+    let wrong = ["ops/x", "dev", "developers", "*"].map(|top| {
+        message.reserve.as_mut().unwrap().resources[0].reservations =
+            vec![stack(Type::Static, "dev"), stack(Type::Dynamic, top)];
+        named(message.clone(), &top.replace('/', "-"))
+    });
+    do_all(&mut world, &scheduler, &offer, wrong.to_vec());
+    let told = world.operation_events(&scheduler);
+    assert_eq!(told.len(), 4);
+    assert!(
+        told.iter()
+            .all(|status| status.state() == OperationState::OperationError)
+    );
+    assert!(world.applies(&node).is_empty());
+    assert_eq!(world.agent_total(&node), parse("cpus(dev):4;mem:1024"));
+}
+
+#[test]
+fn what_is_static_stays_reserved() {
+    let (mut world, node, scheduler, offer) = begin("cpus(dev):4;mem(dev):1024");
+    let fixed = parse("cpus(dev):4");
+    do_all(
+        &mut world,
+        &scheduler,
+        &offer,
+        vec![named(unreserve(&fixed), "u")],
+    );
+    let status = world.operation_events(&scheduler).pop().unwrap();
+    assert!(
+        status.message().contains("is not dynamically reserved"),
+        "{}",
+        status.message()
+    );
+    assert!(world.applies(&node).is_empty());
+}

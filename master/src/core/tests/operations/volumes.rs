@@ -1,0 +1,413 @@
+//! CREATE, DESTROY, GROW_VOLUME and SHRINK_VOLUME: who may have the volume, and share it.
+
+use super::*;
+
+#[test]
+fn a_volume_lives_and_dies() {
+    let (mut world, node, scheduler, offer) = begin("cpus:4;mem:1024;disk:1000");
+    let disk = reserved(&parse("disk:100"), "dev", None);
+    let data = volume(&disk, "v", false);
+    do_all(
+        &mut world,
+        &scheduler,
+        &offer,
+        vec![reserve(&disk), create(std::slice::from_ref(&data))],
+    );
+    assert_eq!(world.finish(&node), 2);
+    let offer = world.next_offer(&scheduler);
+    let with = parse("cpus:4;mem:1024;disk:900") + &Resources::from(data.clone());
+    assert_eq!(total(std::slice::from_ref(&offer)), with);
+    // Not while the volume is on it, nor a second of the same name.
+    let operations = vec![
+        named(unreserve(&disk), "u"),
+        named(unreserve(&data.clone().into()), "w"),
+        reserve(&disk),
+        named(create(std::slice::from_ref(&data)), "again"),
+    ];
+    do_all(&mut world, &scheduler, &offer, operations);
+    let errors = world.operation_events(&scheduler);
+    let text = |n: usize| errors[n].message().to_owned();
+    assert!(text(0).contains("does not contain"), "{}", text(0));
+    assert!(
+        text(1).contains("destroy the persistent volume first"),
+        "{}",
+        text(1)
+    );
+    assert!(
+        text(2).contains("Persistence ID 'v' is not unique"),
+        "{}",
+        text(2)
+    );
+    world.applies(&node);
+    let offer = world.next_offer(&scheduler);
+    let both = reserved(&parse("disk:200"), "dev", None);
+    do_all(
+        &mut world,
+        &scheduler,
+        &offer,
+        vec![
+            destroy(std::slice::from_ref(&data)),
+            named(destroy(&[data]), "twice"),
+            unreserve(&both),
+        ],
+    );
+    let error = world.operation_events(&scheduler).pop().unwrap();
+    assert!(
+        error.message().contains("Persistent volumes not found"),
+        "{}",
+        error.message()
+    );
+    assert_eq!(world.agent_total(&node), parse("cpus:4;mem:1024;disk:1000"));
+}
+
+#[test]
+fn volumes_only_on_what_is_reserved_and_kept() {
+    let (mut world, node, scheduler, offer) = begin("cpus:4;mem:1024;disk:1000");
+    let disk = reserved(&parse("disk:100"), "dev", None);
+    let mut read_only = create(&[volume(&disk, "ro", false)]);
+    read_only.create.as_mut().unwrap().volumes[0]
+        .disk
+        .as_mut()
+        .unwrap()
+        .volume
+        .as_mut()
+        .unwrap()
+        .mode = v1::volume::Mode::Ro.into();
+    let mut bad_id = create(&[volume(&disk, "x", false)]);
+    bad_id.create.as_mut().unwrap().volumes[0]
+        .disk
+        .as_mut()
+        .unwrap()
+        .persistence
+        .as_mut()
+        .unwrap()
+        .id = "../x".to_owned();
+    let revocable = volume(&disk.with_revocable(true), "rev", false);
+    let operations = vec![
+        named(create(&[volume(&parse("disk:100"), "free", false)]), "1"),
+        named(create(&[revocable]), "2"),
+        named(read_only, "3"),
+        named(bad_id, "4"),
+        named(create(&[volume(&disk, "shared", true)]), "5"),
+        named(create(&list(&disk)), "6"),
+        named(reserve(&disk.with_revocable(true)), "7"),
+        named(create(&[]), "8"),
+    ];
+    do_all(&mut world, &scheduler, &offer, operations);
+    let errors = world.operation_events(&scheduler);
+    for (n, text) in [
+        "cannot be created from unreserved resources",
+        "cannot be created from revocable resources",
+        "Read-only persistent volume not supported",
+        "Persistence ID",
+        "no SHARED_RESOURCES capability",
+        "does not have DiskInfo",
+        "cannot be created from revocable resources",
+        "No resources are named",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let message = errors[n].message();
+        assert!(message.contains(text), "{n}: {message}");
+        assert_eq!(errors[n].state(), OperationState::OperationError);
+    }
+    assert!(world.applies(&node).is_empty());
+    assert_eq!(world.agent_total(&node), parse("cpus:4;mem:1024;disk:1000"));
+}
+
+#[test]
+fn a_grown_or_shrunk_volume_is_for_a_later_offer() {
+    let (mut world, node, scheduler, offer) = begin("cpus:4;mem:1024;disk:1000");
+    let disk = reserved(&parse("disk:100"), "dev", None);
+    let more = reserved(&parse("disk:50"), "dev", None);
+    let data = volume(&disk, "v", false);
+    do_all(
+        &mut world,
+        &scheduler,
+        &offer,
+        vec![
+            reserve(&(&disk + &more)),
+            create(std::slice::from_ref(&data)),
+        ],
+    );
+    let offer = world.next_offer(&scheduler);
+    world.applies(&node);
+    let grown = volume(&reserved(&parse("disk:150"), "dev", None), "v", false);
+    let mut on_grown = task(&node, "t", "cpus:1");
+    let needs = parse("cpus:1;mem:32") + &Resources::from(grown.clone());
+    on_grown.resources = to_wire(&needs, Format::PostRefinement);
+    let grow = convert::to_operation(&Operation::Grow {
+        volume: data.clone(),
+        addition: list(&more).pop().unwrap(),
+    });
+    do_all(
+        &mut world,
+        &scheduler,
+        &offer,
+        vec![grow, launch(vec![on_grown])],
+    );
+    let (told, rest): (Vec<Event>, Vec<Event>) = world
+        .take_events(scheduler.connection)
+        .into_iter()
+        .partition(|event| event.update.is_some());
+    world.events.insert(scheduler.connection, rest);
+    let told = told[0].update.as_ref().unwrap();
+    assert_eq!(
+        told.status.state(),
+        TaskState::TaskError,
+        "not in the same call"
+    );
+    let offer = world.next_offer(&scheduler);
+    assert!(total(std::slice::from_ref(&offer)).contains_resource(&grown));
+    let shrink = |subtract: u64| {
+        convert::to_operation(&Operation::Shrink {
+            volume: grown.clone(),
+            subtract: Scalar::from_units(subtract),
+        })
+    };
+    let operations = vec![
+        named(shrink(150), "all"),
+        named(shrink(0), "none"),
+        shrink(50),
+    ];
+    do_all(&mut world, &scheduler, &offer, operations);
+    let errors = world.operation_events(&scheduler);
+    assert!(
+        errors[0]
+            .message()
+            .contains("must be smaller than the size")
+    );
+    assert!(errors[1].message().contains("must be greater than zero"));
+    let offer = world.next_offer(&scheduler);
+    let expected = parse("cpus:4;mem:1024;disk:850") + &more + &Resources::from(data);
+    assert_eq!(total(&[offer]), expected);
+}
+
+fn sharing(name: &str) -> v1::FrameworkInfo {
+    let mut info = framework(name, &["dev"]);
+    info.capabilities.push(Capability {
+        r#type: Some(CapabilityType::SharedResources.into()),
+    });
+    info
+}
+
+fn on_volume(node: &Node, id: &str, volume: &Resource) -> v1::TaskInfo {
+    let mut info = task(node, id, "cpus:1");
+    let needs = parse("cpus:1;mem:32") + &Resources::from(volume.clone());
+    info.resources = to_wire(&needs, Format::PostRefinement);
+    info
+}
+
+/// A framework, and a shared volume of 100 MB on an agent of 4 cpus.
+fn begin_shared() -> (World, Node, Scheduler, Resource) {
+    let (mut world, node, scheduler, offer) =
+        begin_with(sharing("f"), "cpus:4;mem:1024;disk(dev):100");
+    let data = volume(&parse("disk(dev):100"), "s", true);
+    do_all(
+        &mut world,
+        &scheduler,
+        &offer,
+        vec![create(std::slice::from_ref(&data))],
+    );
+    world.finish(&node);
+    (world, node, scheduler, data)
+}
+
+impl World {
+    /// Everything that a framework is offered by now, some of it in several offers.
+    fn all_offers(&mut self, scheduler: &Scheduler) -> Vec<v1::Offer> {
+        self.advance(2 * SECOND);
+        self.take_events(scheduler.connection);
+        let id = FrameworkId::new(&scheduler.id).unwrap();
+        let held = self.core.frameworks[&id].offers.clone();
+        held.iter()
+            .map(|id| {
+                let offer = &self.core.offers[id];
+                let framework = &self.core.frameworks[&offer.framework_id];
+                let agent = &self.core.agents[&offer.agent_id];
+                super::super::offers::to_wire(offer, framework, agent)
+            })
+            .collect()
+    }
+
+    fn accept_all(&mut self, scheduler: &Scheduler, operations: Vec<Message>) {
+        let offers = self.all_offers(scheduler);
+        let offers: Vec<&v1::Offer> = offers.iter().collect();
+        let answer = self.call(scheduler, with_operations(&offers, operations, 0.0));
+        assert_eq!(answer, Answer::Accepted);
+    }
+}
+
+#[test]
+fn several_tasks_share_a_volume() {
+    let (mut world, node, scheduler, data) = begin_shared();
+    let tasks = ["a", "b"].map(|id| on_volume(&node, id, &data)).to_vec();
+    world.accept_all(&scheduler, vec![launch(tasks)]);
+    assert_eq!(world.core.agents[node.id.as_str()].tasks.len(), 2);
+    // It is offered all the same, and goes on to a third.
+    let third = launch(vec![on_volume(&node, "c", &data)]);
+    world.accept_all(&scheduler, vec![third]);
+    assert_eq!(world.core.agents[node.id.as_str()].tasks.len(), 3);
+    // In use: it stays.
+    world.accept_all(
+        &scheduler,
+        vec![named(destroy(std::slice::from_ref(&data)), "d")],
+    );
+    let status = world.operation_events(&scheduler).pop().unwrap();
+    assert!(
+        status.message().contains("Persistent volumes in use"),
+        "{}",
+        status.message()
+    );
+    for (number, id) in [(1, "a"), (2, "b"), (3, "c")] {
+        world.update(&node, &scheduler, id, TaskState::TaskFinished, number);
+    }
+    world.accept_all(&scheduler, vec![destroy(&[data])]);
+    assert_eq!(
+        world.agent_total(&node),
+        parse("cpus:4;mem:1024;disk(dev):100")
+    );
+}
+
+#[test]
+fn a_destroyed_shared_volume_takes_other_offers_along() {
+    let (mut world, node, scheduler, data) = begin_shared();
+    let task = launch(vec![on_volume(&node, "t", &data)]);
+    world.accept_all(&scheduler, vec![task]);
+    let mine = world.all_offers(&scheduler);
+    let mine: Vec<&v1::Offer> = mine.iter().collect();
+    world.call(&scheduler, decline(&mine, 600.0));
+    let other = world.subscribe(sharing("g"));
+    let theirs = world.all_offers(&other);
+    assert!(total(&theirs).contains_resource(&data), "both may use it");
+    world.update(&node, &scheduler, "t", TaskState::TaskFinished, 1);
+    world.call(&scheduler, Action::Revive { roles: Vec::new() });
+    let mine = world.all_offers(&scheduler);
+    assert!(
+        total(&mine).contains_resource(&data),
+        "offered to both at once"
+    );
+    world.accept_all(&scheduler, vec![destroy(&[data])]);
+    let told = world.take_events(other.connection);
+    assert!(told.iter().any(|event| event.rescind.is_some()));
+    assert_eq!(
+        world.agent_total(&node),
+        parse("cpus:4;mem:1024;disk(dev):100")
+    );
+}
+
+#[test]
+fn frameworks_that_cannot_share_are_not_offered_shared_volumes() {
+    let (mut world, _, scheduler, data) = begin_shared();
+    let offers = world.all_offers(&scheduler);
+    let offers: Vec<&v1::Offer> = offers.iter().collect();
+    world.call(&scheduler, decline(&offers, 600.0));
+    let plain = world.subscribe(framework("g", &["dev"]));
+    let offers = world.all_offers(&plain);
+    assert!(!total(&offers).contains_resource(&data));
+}
+
+#[test]
+fn a_shrunk_volume_is_for_a_later_offer() {
+    let (mut world, node, scheduler, offer) = begin("cpus:4;mem:1024;disk(dev):100");
+    let data = volume(&parse("disk(dev):100"), "v", false);
+    do_all(
+        &mut world,
+        &scheduler,
+        &offer,
+        vec![create(std::slice::from_ref(&data))],
+    );
+    let small = volume(&parse("disk(dev):60"), "v", false);
+    let shrink = convert::to_operation(&Operation::Shrink {
+        volume: data.clone(),
+        subtract: Scalar::from_units(40),
+    });
+    let tasks = [("old", &data), ("new", &small)].map(|(id, on)| on_volume(&node, id, on));
+    let offers = world.all_offers(&scheduler);
+    let offers: Vec<&v1::Offer> = offers.iter().collect();
+    let operations = vec![shrink, launch(tasks.to_vec())];
+    world.call(&scheduler, with_operations(&offers, operations, 0.0));
+    let told = states(&world.updates(&scheduler));
+    assert_eq!(
+        told,
+        [TaskState::TaskError; 2],
+        "neither as it was nor as it is"
+    );
+    assert!(world.agent_total(&node).contains_resource(&small));
+    world.accept_all(
+        &scheduler,
+        vec![launch(vec![on_volume(&node, "t", &small)])],
+    );
+    assert_eq!(world.core.agents[node.id.as_str()].tasks.len(), 1);
+}
+
+#[test]
+fn a_shared_volume_and_its_tasks_outlive_a_master() {
+    let (mut world, node, scheduler, data) = begin_shared();
+    let tasks = ["a", "b"].map(|id| on_volume(&node, id, &data)).to_vec();
+    world.accept_all(&scheduler, vec![launch(tasks)]);
+    let mut world = world.restart();
+    let holding = |id: &str| {
+        let mut task = running(&node, &scheduler, id, "cpus:1;mem:32", "dev");
+        let volume = Resources::from(data.clone()).allocate(&role("dev"));
+        task.resources
+            .extend(to_wire(&volume, Format::PostRefinement));
+        task
+    };
+    let info = World::with_id(sharing("f"), &scheduler.id);
+    let mut told = report(&node, vec![holding("a"), holding("b")], vec![info.clone()]);
+    told.register.checkpointed_resources =
+        to_wire(&Resources::from(data.clone()), Format::PostRefinement);
+    let connection = world.introduce(agent_frame::Message::Reregister(told));
+    let node = Node { connection, ..node };
+    world.take_frames(connection);
+    let scheduler = world.subscribe(info);
+    assert_eq!(world.core.agents[node.id.as_str()].tasks.len(), 2);
+    // Offered to a third, and not to be destroyed while one of them is left.
+    let offers = world.all_offers(&scheduler);
+    assert!(total(&offers).contains_resource(&data));
+    for (number, id) in [(1, "a"), (2, "b")] {
+        let doomed = named(destroy(std::slice::from_ref(&data)), "d");
+        world.accept_all(&scheduler, vec![doomed]);
+        let status = world.operation_events(&scheduler).pop().unwrap();
+        assert!(
+            status.message().contains("Persistent volumes in use"),
+            "{}",
+            status.message()
+        );
+        world.update(&node, &scheduler, id, TaskState::TaskFinished, number);
+    }
+    world.accept_all(&scheduler, vec![destroy(&[data])]);
+    let left = parse("cpus:4;mem:1024;disk(dev):100");
+    assert_eq!(world.agent_total(&node), left);
+}
+
+#[test]
+fn a_volume_goes_while_a_shared_one_is_in_use() {
+    let (mut world, node, scheduler, offer) =
+        begin_with(sharing("f"), "cpus:4;mem:1024;disk(dev):100");
+    let shared = volume(&parse("disk(dev):60"), "s", true);
+    let own = volume(&parse("disk(dev):40"), "o", false);
+    let both = create(&[shared.clone(), own.clone()]);
+    do_all(&mut world, &scheduler, &offer, vec![both]);
+    world.finish(&node);
+    let tasks = ["a", "b"].map(|id| on_volume(&node, id, &shared)).to_vec();
+    world.accept_all(&scheduler, vec![launch(tasks)]);
+    // Both in one call: the one in use stays, and the other goes.
+    let doomed = [
+        named(destroy(std::slice::from_ref(&shared)), "s"),
+        named(destroy(&[own]), "o"),
+    ];
+    world.accept_all(&scheduler, doomed.to_vec());
+    let status = world.operation_events(&scheduler).pop().unwrap();
+    assert_eq!(status.operation_id.as_ref().unwrap().value, "s");
+    assert!(
+        status.message().contains("Persistent volumes in use"),
+        "{}",
+        status.message()
+    );
+    assert_eq!(world.finish(&node), 1);
+    let left = parse("cpus:4;mem:1024;disk(dev):40") + &Resources::from(shared);
+    assert_eq!(world.agent_total(&node), left);
+}
