@@ -12,8 +12,14 @@ use serde_json::Value;
 use crate::Scenario;
 use crate::clients::{installed_python, unless_pymesos};
 
-pub(crate) const ALL: &[Scenario] =
-    &[("pymesos_is_executor_and_scheduler", unless_pymesos, pymesos)];
+pub(crate) const ALL: &[Scenario] = &[
+    ("pymesos_is_executor_and_scheduler", unless_pymesos, pymesos),
+    (
+        "pymesos_reserves_and_its_executor_writes_on_a_volume",
+        unless_pymesos,
+        reservations,
+    ),
+];
 
 /// For the whole conversation, an agent's restart included.
 const LIMIT: Duration = Duration::from_secs(240);
@@ -24,7 +30,8 @@ fn free_port() -> u16 {
     free.local_addr().expect("an address").port()
 }
 
-fn pymesos() {
+/// A cluster whose agent comes back at the same port, which executors look for.
+fn lasting_cluster() -> Cluster {
     let mut setup = Setup {
         agent_port: Some(free_port()),
         ..Setup::default()
@@ -33,8 +40,14 @@ fn pymesos() {
     setup
         .agent_flags
         .push("--executor_reregistration_timeout=30secs".to_owned());
-    let mut cluster = Cluster::start(setup);
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/pymesos_executor.py");
+    Cluster::start(setup)
+}
+
+/// Runs one of the client scripts to its end; the agent is restarted when it asks. What it saw.
+fn converse(cluster: &mut Cluster, script: &str) -> Value {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("clients")
+        .join(script);
     let mut client = Command::new(installed_python())
         .arg(script)
         .arg("scheduler")
@@ -68,7 +81,28 @@ fn pymesos() {
     let errors = String::from_utf8_lossy(&output.stderr);
     let saw = second
         .unwrap_or_else(|_| panic!("{first:?} {errors}\nagent: {}", cluster.agent().log_text()));
-    let saw: Value = serde_json::from_str(&saw).expect("what pymesos saw");
+    serde_json::from_str(&saw).expect("what pymesos saw")
+}
+
+fn reservations() {
+    let mut cluster = lasting_cluster();
+    let saw = converse(&mut cluster, "pymesos_reservations.py");
+    assert_eq!(saw["errors"], serde_json::json!([]), "{saw}");
+    let states = saw["states"].as_array().expect("states of three tasks");
+    let ends = ["TASK_KILLED", "TASK_KILLED", "TASK_FINISHED"];
+    for (states, end) in states.iter().zip(ends) {
+        let last = states.as_array().and_then(|states| states.last());
+        assert_eq!(last, Some(&Value::from(end)), "{saw}");
+    }
+    let left = cluster.agent().page("/state").json()["reserved_resources_full"].clone();
+    assert_eq!(left, serde_json::json!({}));
+    let volumes = cluster.dir.path().join("agent-0/volumes/roles/dev");
+    let left = std::fs::read_dir(volumes).map_or(0, Iterator::count);
+    assert_eq!(left, 0, "the volume's data is gone");
+}
+
+fn pymesos() {
+    let saw = converse(&mut lasting_cluster(), "pymesos_executor.py");
     assert_eq!(saw["errors"], serde_json::json!([]), "{saw}");
     assert_eq!(saw["reason"], "REASON_EXECUTOR_TERMINATED", "{saw}");
     assert_eq!(

@@ -748,82 +748,97 @@ fn feedback() {
 }
 
 /// kill -9 at ten points of a reserve, create, destroy, unreserve cycle, the agent and the master in
-/// turn, before and after each operation could have arrived.
+/// turn, before and after each operation could have arrived, and while the volume holds data.
 fn crashes() {
     let mut cluster = cluster("cpus:4;mem:1024;disk:1024");
     let agent = agent_id(&cluster);
     let disk = dynamic("disk", 64.0, "dev");
     let data = volume_of(disk.clone(), "v");
-    let steps = [
-        ("/reserve", "resources", &disk, 1, false),
-        ("/create-volumes", "volumes", &data, 1, true),
-        ("/destroy-volumes", "volumes", &data, 1, false),
-        ("/create-volumes", "volumes", &data, 1, true),
-        ("/destroy-volumes", "volumes", &data, 1, false),
-    ];
     let dir = volume_dir(&cluster, "dev", "v");
-    for (path, name, resource, count, has_volume) in steps {
-        let value = json!([resource]).to_string();
-        for kill_agent in [true, false] {
-            // At once: it may be on its way, half done, or done.
-            let answer = post_form(&cluster, path, &agent, name, &value);
-            if kill_agent {
-                assert_eq!(answer.status, 202, "{path}: {}", answer.text());
-                cluster.restart_agent(0);
-            } else {
-                // The second time it is a repetition if the first one arrived.
-                let repeated = path != "/reserve" && answer.status == 400;
-                assert!(
-                    repeated || answer.status == 202,
-                    "{path}: {}",
-                    answer.text()
-                );
-                cluster.restart_master();
-            }
-            cluster.wait_for_agents(1);
-        }
-        if path == "/reserve" {
-            settle(&cluster, &agent, &disk);
-        } else {
-            // Whichever of the two was lost, once more makes it so.
-            let answer = post_form(&cluster, path, &agent, name, &value);
-            assert!(
-                [202, 400].contains(&answer.status),
-                "{path}: {}",
-                answer.text()
-            );
-        }
-        let full = reserved_full(&cluster, "dev", count);
-        assert_eq!(
-            full[0].get("disk").is_some(),
-            has_volume,
-            "after {path}: {full}"
+    twice(&mut cluster, |cluster| {
+        let codes = [202];
+        asked(cluster, &agent, "/reserve", "resources", &disk, &codes);
+    });
+    settle(&cluster, &agent, &disk);
+    exactly_once(&cluster, &dir, false);
+
+    // The second time it is a repetition if the first one arrived, as is the last.
+    let create = |cluster: &Cluster| {
+        let codes = [202, 400];
+        asked(cluster, &agent, "/create-volumes", "volumes", &data, &codes);
+    };
+    twice(&mut cluster, create);
+    create(&cluster);
+    exactly_once(&cluster, &dir, true);
+    std::fs::write(dir.join("file"), "treasure").expect("written");
+
+    twice(&mut cluster, |_| {});
+    exactly_once(&cluster, &dir, true);
+    let kept = std::fs::read_to_string(dir.join("file")).unwrap_or_default();
+    assert_eq!(kept, "treasure", "the data is intact");
+
+    let destroy = |cluster: &Cluster| {
+        let codes = [202, 400];
+        asked(
+            cluster,
+            &agent,
+            "/destroy-volumes",
+            "volumes",
+            &data,
+            &codes,
         );
-        assert!(
-            is(sum(&full, "disk", |_| true), 64.0),
-            "after {path}: {full}"
-        );
-        wait::eventually("the disk says the same", LIMIT, || {
-            (dir.exists() == has_volume).then_some(())
-        });
-        if has_volume {
-            std::fs::write(dir.join("file"), "data").expect("written");
-        }
-    }
-    let answer = post_form(
-        &cluster,
-        "/unreserve",
-        &agent,
-        "resources",
-        &json!([disk]).to_string(),
-    );
-    assert_eq!(answer.status, 202, "{}", answer.text());
+    };
+    twice(&mut cluster, destroy);
+    destroy(&cluster);
+    exactly_once(&cluster, &dir, false);
+
+    let unreserve = |cluster: &Cluster| {
+        let codes = [202, 409];
+        asked(cluster, &agent, "/unreserve", "resources", &disk, &codes);
+    };
+    twice(&mut cluster, unreserve);
+    unreserve(&cluster);
     wait::eventually("nothing is reserved", LIMIT, || {
         let state = cluster.agent().page("/state").json();
+        let slaves = cluster.master.page("/slaves").json();
         (state["reserved_resources_full"] == json!({})
-            && state["unreserved_resources"]["disk"] == 1024.0)
-            .then_some(())
+            && state["unreserved_resources"]["disk"] == 1024.0
+            && slaves["slaves"][0]["reserved_resources_full"] == json!({}))
+        .then_some(())
     });
+}
+
+/// Does it and kills the agent at once, then does it again and kills the master: what was asked for may
+/// be on its way, half done, or done.
+fn twice(cluster: &mut Cluster, work: impl Fn(&Cluster)) {
+    work(cluster);
+    cluster.restart_agent(0);
+    cluster.wait_for_agents(1);
+    work(cluster);
+    cluster.restart_master();
+    cluster.wait_for_agents(1);
+}
+
+fn asked(cluster: &Cluster, agent: &str, path: &str, name: &str, resource: &Value, codes: &[u16]) {
+    let value = json!([resource]).to_string();
+    let answer = post_form(cluster, path, agent, name, &value);
+    let code = answer.status;
+    assert!(codes.contains(&code), "{path}: {code} {}", answer.text());
+}
+
+/// One reservation of 64 MB, with the volume or without, say master, agent and disk.
+fn exactly_once(cluster: &Cluster, dir: &std::path::Path, has_volume: bool) {
+    wait::eventually(
+        "one reservation, and the volume if there is one",
+        LIMIT,
+        || {
+            let full = reserved_full(cluster, "dev", 1);
+            let is_volume = full[0].get("disk").is_some();
+            let amount = sum(&full, "disk", |_| true);
+            (is(amount, 64.0) && is_volume == has_volume && dir.exists() == has_volume)
+                .then_some(())
+        },
+    );
 }
 
 /// Reservations add up, and one may have been lost: leaves exactly one.
