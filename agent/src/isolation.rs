@@ -49,6 +49,8 @@ pub(crate) struct TaskRights {
     pub(crate) shm: bool,
     /// Whether `namespaces/ipc` is on.
     pub(crate) ipc: bool,
+    /// Whether `namespaces/mnt` is on.
+    pub(crate) mounts: bool,
 }
 
 /// What is looked at from time to time, and whether it ends containers.
@@ -358,6 +360,7 @@ impl IsolationSettings {
             seccomp: isolation.has("linux/seccomp"),
             shm: isolation.has("filesystem/shm"),
             ipc: isolation.has("namespaces/ipc"),
+            mounts: isolation.has("namespaces/mnt"),
         }
     }
 

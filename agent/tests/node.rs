@@ -21,6 +21,8 @@ mod nested;
 mod tasks;
 #[path = "node/trouble.rs"]
 mod trouble;
+#[path = "node/volumes.rs"]
+mod volumes;
 
 use std::process::ExitCode;
 
@@ -50,6 +52,7 @@ fn main() -> ExitCode {
         executors::TESTS,
         checks::TESTS,
         nested::TESTS,
+        volumes::TESTS,
     ];
     for (name, needs_root, test) in all.into_iter().flatten() {
         let test = *test;

@@ -50,7 +50,7 @@ pub use isolator::{
 pub use launcher::{
     CapabilitySets, Command, Credentials, CredentialsError, LaunchError, LaunchIsolation,
     LaunchSpec, LaunchStep, Launched, Launcher, LauncherOptions, LogFile, MountAction, MountStep,
-    Rlimit, SeccompProgram,
+    Place, Rlimit, SeccompProgram,
 };
 pub use status::{ExitCause, ExitRecord, StatusError};
 pub use usage::{ContainerUsage, CpuUsage, IoUsage, MemoryUsage, PidsUsage, PressureUsage};

@@ -15,7 +15,7 @@ use meseta_resources::{ContainerId, Now};
 use tracing::{error, info};
 
 use super::demand::{combined, demand};
-use super::launch::unix_ns;
+use super::launch::{unix_ns, volumes_among};
 use super::model::{Doom, Executor, ExecutorKind, Phase, Task, Unit};
 use super::{Action, AgentCore, Destination};
 use crate::checkpoint::{KillCause, LogEntry, RunKey, TaskKey, Write};
@@ -39,8 +39,15 @@ impl AgentCore {
         }
         let is_ending = executor.container.kill.is_some() || executor.link.doom.is_some();
         let wanted = self.wanted(&executor);
-        if wanted != executor.container.demand && !is_ending {
-            return self.resize(&executor, wanted);
+        let volumes = match executor.kind {
+            ExecutorKind::Custom => executor.volumes(|task| !executor.is_held(task)),
+            // Each task has a container of its own for them.
+            ExecutorKind::Default | ExecutorKind::Command => Vec::new(),
+        };
+        let has_others = executor.kind == ExecutorKind::Custom
+            && executor.link.volumes.as_ref() != Some(&volumes);
+        if (wanted != executor.container.demand || has_others) && !is_ending {
+            return self.resize(&executor, wanted, volumes);
         }
         self.release_held(now, &executor);
         if is_ending {
@@ -56,22 +63,16 @@ impl AgentCore {
     /// What the container must have for its executor and the tasks that are not over.
     fn wanted(&self, executor: &Executor) -> Demand {
         let own = executor.own_demand(self.options.enforceable);
-        let held = |task: &Task| {
-            let statuses = executor.link.held.iter();
-            statuses
-                .filter(|status| status.task_id.value == task.key.task.as_str())
-                .count()
-                > 0
-        };
         let tasks = executor.tasks.values();
-        let live = tasks.filter(|task| !task.is_terminal() && !held(task));
+        let live = tasks.filter(|task| !task.is_terminal() && !executor.is_held(task));
         combined(std::iter::once(own).chain(live.map(|task| task.demand)))
     }
 
-    fn resize(&mut self, executor: &Executor, wanted: Demand) {
+    fn resize(&mut self, executor: &Executor, wanted: Demand, volumes: Vec<pb::Resource>) {
         let container = executor.container.id.clone();
         self.change_executor(&executor.key, |executor| {
             executor.container.demand = wanted;
+            executor.link.volumes = Some(volumes.clone());
             executor.link.resizes += 1;
         });
         self.show(
@@ -80,6 +81,7 @@ impl AgentCore {
                 container,
                 demand: wanted,
                 resources: executor.allocated(),
+                volumes,
             },
         );
     }
@@ -246,6 +248,21 @@ impl Executor {
             }
         }
         batches
+    }
+
+    /// Whether the end of one of its tasks waits to be told.
+    fn is_held(&self, task: &Task) -> bool {
+        let mut held = self.link.held.iter();
+        held.any(|status| status.task_id.value == task.key.task.as_str())
+    }
+
+    /// The persistent volumes of itself and of those of its tasks that are not over.
+    pub(crate) fn volumes(&self, holds: impl Fn(&Task) -> bool) -> Vec<pb::Resource> {
+        let own = self.info.iter().flat_map(|info| &info.resources);
+        let live = self.tasks.values();
+        let live = live.filter(|task| !task.is_terminal() && holds(task));
+        let of_tasks = live.flat_map(|task| &task.info.resources);
+        volumes_among(own.chain(of_tasks))
     }
 
     /// What it asked for beside its tasks.

@@ -251,6 +251,8 @@ impl AgentCore {
             checkpoint: checkpoint.unwrap_or_default(),
             demand: unit.container().demand,
             resources: unit.task.resources.clone(),
+            volumes: Vec::new(),
+            around: Vec::new(),
         }))
     }
 

@@ -240,6 +240,8 @@ pub enum Action {
         demand: Demand,
         /// What is behind it.
         resources: Resources,
+        /// The persistent volumes in it, each as it was asked for.
+        volumes: Vec<pb::Resource>,
     },
     /// Look at a task; answered by `Probed`.
     Probe(Box<Probe>),
@@ -339,6 +341,11 @@ pub struct LaunchPlan {
     pub demand: Demand,
     /// What is behind them.
     pub resources: Resources,
+    /// The persistent volumes in them, each as it was asked for: resources do not tell apart how often and
+    /// where one is to be seen.
+    pub volumes: Vec<pb::Resource>,
+    /// Those of the container around it, whose sandbox it may look into.
+    pub around: Vec<pb::Resource>,
 }
 
 impl LaunchPlan {

@@ -35,7 +35,13 @@ impl AgentCore {
             checkpoint: checkpoint.unwrap_or_default(),
             demand: executor.container.demand,
             resources: executor.allocated(),
+            volumes: executor.volumes(|_| true),
+            around: Vec::new(),
         };
+        if nested.is_none() {
+            let volumes = Some(plan.volumes.clone());
+            self.change_executor(key, |executor| executor.link.volumes = volumes);
+        }
         let inside = nested.and_then(|task| task.nested.as_ref().map(|nested| (task, nested)));
         let plan = match inside {
             Some((task, nested)) => LaunchPlan {
@@ -45,6 +51,8 @@ impl AgentCore {
                 role: task.role.clone(),
                 demand: nested.demand,
                 resources: task.resources.clone(),
+                volumes: volumes_among(&task.info.resources),
+                around: plan.volumes,
                 ..plan
             },
             None => plan,
@@ -322,6 +330,17 @@ pub(super) fn user_of(command: Option<&pb::CommandInfo>, framework: &pb::Framewo
     command
         .and_then(|command| command.user.clone())
         .unwrap_or_else(|| framework.user.clone())
+}
+
+/// The persistent volumes among resources.
+pub(crate) fn volumes_among<'a>(
+    resources: impl IntoIterator<Item = &'a pb::Resource>,
+) -> Vec<pb::Resource> {
+    let is_volume = |resource: &&pb::Resource| {
+        let disk = resource.disk.as_ref();
+        disk.is_some_and(|disk| disk.persistence.is_some())
+    };
+    resources.into_iter().filter(is_volume).cloned().collect()
 }
 
 /// The role that resources were allocated to.

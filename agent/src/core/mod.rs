@@ -65,6 +65,7 @@ pub use io::{
     Limitation, LinkId, Lsn, SharedTaskKey, Subject,
 };
 pub use launch::container_message;
+pub(crate) use launch::volumes_among;
 pub use model::{
     Container, Doom, Executor, ExecutorKind, ExecutorLink, Framework, Kill, Phase, Task, Unit,
     command_executor_name,

@@ -160,6 +160,8 @@ pub struct ExecutorLink {
     pub resizes: u32,
     /// Terminal updates that wait for them.
     pub held: Vec<pb::TaskStatus>,
+    /// The persistent volumes that its container was last given; unknown in a new life of the agent.
+    pub volumes: Option<Vec<pb::Resource>>,
     /// Why its container is taken down, and how that is told of its tasks.
     pub doom: Option<Doom>,
 }

@@ -16,7 +16,8 @@ use super::resource_statistics;
 use super::state::VERSION;
 use super::statistics::{container_status, sampled, value};
 use super::{Reply, Surface, body, containers, files};
-use crate::core::{Executor, ExecutorKind, Framework, Snapshot};
+use crate::checkpoint::outermost;
+use crate::core::{Executor, ExecutorKind, Framework, Phase, Snapshot, container_message};
 use crate::permission;
 
 /// Answers one call.
@@ -42,12 +43,7 @@ pub(super) async fn call(
             return containers::session(surface, caller, &headers, call).await;
         }
         Type::AttachContainerOutput => {
-            let id = call
-                .attach_container_output
-                .map(|attach| attach.container_id);
-            containers::authorize(surface, caller, Type::AttachContainerOutput, id.as_ref())
-                .await?;
-            return Err(containers::attach_output());
+            return containers::attach_output(surface, caller, &headers, call).await;
         }
         _ => {}
     }
@@ -174,7 +170,14 @@ async fn answer(
             } else {
                 surface.view(caller).await?
             };
-            from_snapshot(surface, &snapshot, kind, &mut response)
+            let answer = from_snapshot(surface, &snapshot, kind, &mut response);
+            let asked = call.get_containers.unwrap_or_default();
+            if let Some(told) = response.get_containers.as_mut()
+                && asked.show_nested()
+            {
+                told.containers.extend(nested(surface, &snapshot));
+            }
+            answer
         }
         Type::LaunchContainer
         | Type::LaunchNestedContainer
@@ -335,6 +338,42 @@ fn frameworks(snapshot: &Snapshot) -> api::response::GetFrameworks {
         frameworks: snapshot.frameworks.values().map(entry).collect(),
         completed_frameworks: snapshot.completed_frameworks.iter().map(entry).collect(),
     }
+}
+
+/// Containers inside executors': those of groups' tasks, and those that were asked for over this API. None
+/// stands alone here, so that `show_standalone` has nothing to add.
+fn nested(surface: &Surface, snapshot: &Snapshot) -> Vec<api::response::get_containers::Container> {
+    let asked_for = surface.nested.running();
+    let mut all = Vec::new();
+    for executor in snapshot.executors().filter(|executor| executor.is_live()) {
+        let of_tasks = executor
+            .tasks
+            .values()
+            .filter_map(|task| task.nested.as_ref());
+        let of_tasks = of_tasks.filter(|nested| nested.phase == Phase::Running);
+        let asked_for = asked_for
+            .iter()
+            .filter(|id| outermost(id) == executor.container.id.as_str());
+        for id in of_tasks.map(|nested| &nested.id).chain(asked_for) {
+            let container_id = container_message(id);
+            all.push(api::response::get_containers::Container {
+                framework_id: Some(pb::FrameworkId {
+                    value: executor.key.framework.to_string(),
+                }),
+                executor_id: Some(pb::ExecutorId {
+                    value: executor.key.executor.to_string(),
+                }),
+                executor_name: Some(executor.name()),
+                container_id: container_id.clone(),
+                container_status: Some(pb::ContainerStatus {
+                    container_id: Some(container_id),
+                    ..pb::ContainerStatus::default()
+                }),
+                resource_statistics: None,
+            });
+        }
+    }
+    all
 }
 
 fn containers(surface: &Surface, snapshot: &Snapshot) -> api::response::GetContainers {

@@ -22,10 +22,11 @@ use tokio::sync::mpsc;
 
 use super::{Reply, Surface};
 use crate::checkpoint::nested_id;
-use crate::core::{Executor, LaunchPlan, Snapshot, Subject, Task};
+use crate::core::{Executor, LaunchPlan, Snapshot, Subject, Task, volumes_among};
 use crate::permission;
 use crate::shell::containerizer::Containerizer;
-use crate::shell::nested::{NestedError, Stream};
+use crate::shell::nested::{Attached, NestedError, Pieces, Stream};
+use crate::shell::terminal::WindowSize;
 
 const SIGKILL: i32 = 9;
 /// Largest record of a stream of input.
@@ -46,6 +47,8 @@ fn refuse(id: &pb::ContainerId, error: &NestedError) -> Reply {
             Reply::text(StatusCode::NOT_FOUND, &text)
         }
         NestedError::Exists => Reply::empty(StatusCode::ACCEPTED),
+        NestedError::NoInput => no_switchboard(),
+        NestedError::Taken => Reply::text(StatusCode::CONFLICT, &error.to_string()),
         NestedError::Running | NestedError::Failed(_) => {
             Reply::text(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string())
         }
@@ -100,6 +103,21 @@ fn wanted(call: api::Call) -> Option<Wanted> {
     }
 }
 
+/// Whether it is to run at a terminal, and how large that is.
+fn terminal(wanted: &Wanted) -> Option<Option<WindowSize>> {
+    let info = wanted.container.as_ref()?.tty_info?;
+    Some(info.window_size.map(window_size))
+}
+
+/// More than the kernel can tell is as good as the most that it can.
+fn window_size(size: pb::tty_info::WindowSize) -> WindowSize {
+    let cells = |count| u16::try_from(count).unwrap_or(u16::MAX);
+    WindowSize {
+        rows: cells(size.rows),
+        columns: cells(size.columns),
+    }
+}
+
 /// Where a nested container goes, and as what.
 fn plan_of(
     snapshot: &Snapshot,
@@ -113,14 +131,10 @@ fn plan_of(
             "Standalone containers are not supported: give a parent",
         ));
     };
-    if wanted
-        .container
-        .as_ref()
-        .is_some_and(|one| one.tty_info.is_some())
-    {
+    if !is_session && terminal(wanted).is_some() {
         return Err(Reply::text(
             StatusCode::NOT_IMPLEMENTED,
-            "Terminals are not supported by this agent",
+            "Terminals are given to sessions only (LAUNCH_NESTED_CONTAINER_SESSION)",
         ));
     }
     let parent_id = checked(parent)?;
@@ -166,6 +180,12 @@ fn plan_of(
         checkpoint: false,
         demand: executor.container.demand,
         resources: meseta_resources::Resources::default(),
+        volumes: Vec::new(),
+        // A group's place has none itself; its tasks see theirs in their own sandboxes.
+        around: match task {
+            Some(task) => volumes_among(&task.info.resources),
+            None => executor.volumes(|_| true),
+        },
     };
     Ok((plan, parent_id))
 }
@@ -326,9 +346,37 @@ pub(super) async fn answer(
     }
 }
 
-/// ATTACH_CONTAINER_OUTPUT: no container here has a switchboard to attach to.
-pub(super) fn attach_output() -> Reply {
+fn no_switchboard() -> Reply {
     Reply::text(StatusCode::INTERNAL_SERVER_ERROR, NO_SWITCHBOARD)
+}
+
+/// ATTACH_CONTAINER_OUTPUT: what a session prints from now on. What tasks print is in their sandboxes.
+pub(super) async fn attach_output(
+    surface: &Arc<Surface>,
+    caller: &Caller,
+    headers: &HeaderMap,
+    call: api::Call,
+) -> Result<Reply, Reply> {
+    let types = stream_types(headers)?;
+    let id = call
+        .attach_container_output
+        .map(|attach| attach.container_id);
+    authorize(surface, caller, Type::AttachContainerOutput, id.as_ref()).await?;
+    let id = id.ok_or_else(|| {
+        bad("Failed to validate agent::Call: Expecting 'attach_container_output' to be present")
+    })?;
+    let own = checked(&id)?;
+    match surface.nested.attach_output(&own) {
+        Ok(Some(pieces)) => Ok(stream(surface, types, pieces, None)),
+        Ok(None) => Err(no_switchboard()),
+        Err(error) => {
+            let snapshot = surface.snapshot().await?;
+            Err(match find(&snapshot, &own) {
+                Some(_) => no_switchboard(),
+                None => refuse(&id, &error),
+            })
+        }
+    }
 }
 
 /// What a stream is called and what its records are in.
@@ -351,7 +399,7 @@ pub(super) async fn session(
     headers: &HeaderMap,
     call: api::Call,
 ) -> Result<Reply, Reply> {
-    let (outer, media) = stream_types(headers)?;
+    let types = stream_types(headers)?;
     let wanted = wanted(call).ok_or_else(|| {
         bad("Failed to validate agent::Call: Expecting 'launch_nested_container_session' to be present")
     })?;
@@ -364,8 +412,22 @@ pub(super) async fn session(
     let (plan, parent) = plan_of(&snapshot, &wanted, true)?;
     let containerizer = containerizer(surface)?.clone();
     let id = plan.container().clone();
-    let pieces = surface.nested.session(&containerizer, plan, &parent).await;
-    let mut pieces = pieces.map_err(|error| refuse(&wanted.id, &error))?;
+    let nested = &surface.nested;
+    let pieces = nested
+        .session(&containerizer, plan, &parent, terminal(&wanted))
+        .await;
+    let pieces = pieces.map_err(|error| refuse(&wanted.id, &error))?;
+    let owned = Some((containerizer, id));
+    Ok(stream(surface, types, pieces, owned))
+}
+
+/// Pieces of output as records; with the last reader of a session its container goes.
+fn stream(
+    surface: &Arc<Surface>,
+    (outer, media): (&'static str, MediaType),
+    mut pieces: Pieces,
+    owned: Option<(Containerizer, ContainerId)>,
+) -> Reply {
     let (sender, records) = mpsc::channel(RECORDS_MAX);
     let nested = surface.nested.clone();
     tokio::spawn(async move {
@@ -383,13 +445,15 @@ pub(super) async fn session(
                 break true;
             }
         };
-        if is_gone {
+        // What is still on its way is nobody's now.
+        drop(pieces);
+        if let (true, Some((containerizer, id))) = (is_gone, owned) {
             // Nobody is left who would read what it prints.
             let _ = nested.kill(&containerizer, &id, SIGKILL).await;
         }
     });
     let body = stream_body(records, surface.shutdown.clone());
-    Ok(Reply::stream(outer, body))
+    Reply::stream(outer, body)
 }
 
 fn data(stream: Stream, bytes: &Bytes) -> api::ProcessIo {
@@ -422,8 +486,18 @@ pub(super) async fn attach_input(
         .ok_or_else(|| bad("Expecting 'Message-Content-Type' to be set for streaming requests"))?;
     let mut body = request.into_body();
     let mut decoder = Decoder::new(RECORD_BYTES_MAX);
-    let mut container: Option<(pb::ContainerId, ContainerId)> = None;
-    while let Some(frame) = body.frame().await {
+    let mut attached: Option<(pb::ContainerId, Attached)> = None;
+    loop {
+        let frame = match &attached {
+            Some((_, attached)) => tokio::select! {
+                frame = body.frame() => frame,
+                () = attached.ended() => break,
+            },
+            None => body.frame().await,
+        };
+        let Some(frame) = frame else {
+            break;
+        };
         let frame = frame.map_err(|_| bad("The body could not be read"))?;
         if let Some(bytes) = frame.data_ref() {
             decoder.push(bytes);
@@ -437,28 +511,37 @@ pub(super) async fn attach_input(
             let input = call.attach_container_input;
             let input =
                 input.ok_or_else(|| bad("Expecting 'attach_container_input' to be present"))?;
-            match (&container, input.container_id, input.process_io) {
+            match (&attached, input.container_id, input.process_io) {
                 (None, Some(id), _) => {
                     let own = checked(&id)?;
                     authorize(surface, caller, Type::AttachContainerInput, Some(&id)).await?;
-                    let has = surface.nested.has_input(&own).await;
-                    if !has.map_err(|error| refuse(&id, &error))? {
-                        return Err(attach_output());
-                    }
-                    container = Some((id, own));
+                    let one = surface.nested.attach_input(&own).await;
+                    let one = one.map_err(|error| refuse(&id, &error))?;
+                    attached = Some((id, one));
                 }
                 (None, None, _) => return Err(bad("Expecting 'container_id' to be present")),
-                (Some((id, own)), _, Some(io)) => {
-                    // Signs of life and sizes of terminals say nothing to a pipe.
-                    if let Some(data) = io.data {
-                        let bytes = data.data.unwrap_or_default();
-                        let written = surface.nested.write(own, &bytes).await;
-                        written.map_err(|error| refuse(id, &error))?;
-                    }
-                }
+                (Some((id, attached)), _, Some(io)) => take(id, attached, io).await?,
                 (Some(_), _, None) => return Err(bad("Expecting 'process_io' to be present")),
             }
         }
     }
     Ok(Reply::empty(StatusCode::OK))
+}
+
+/// One record of what is typed.
+async fn take(id: &pb::ContainerId, attached: &Attached, io: api::ProcessIo) -> Result<(), Reply> {
+    if let Some(data) = io.data {
+        let bytes = data.data.unwrap_or_default();
+        let written = attached.write(&bytes).await;
+        return written.map_err(|error| refuse(id, &error));
+    }
+    // Signs of life need no answer.
+    let info = io.control.and_then(|control| control.tty_info);
+    let Some(info) = info else {
+        return Ok(());
+    };
+    let size = info.window_size;
+    let size = size.ok_or_else(|| bad("Expecting 'tty_info.window_size' to be present"))?;
+    let resized = attached.resize(window_size(size)).await;
+    resized.map_err(|error| bad(&format!("Unable to set the window size: {error}")))
 }

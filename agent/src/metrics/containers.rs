@@ -290,6 +290,8 @@ mod tests {
                     ..Demand::default()
                 },
                 claims: Claims::default(),
+                volumes: None,
+                turn: Arc::default(),
             },
             disks: None,
             usage: ContainerUsage {

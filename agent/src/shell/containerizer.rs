@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use meseta_isolators::{ContainerName, Containers, Demand, KillRequest, Launched, ProcessIdentity};
+use meseta_proto::mesos::v1 as pb;
 use meseta_resources::ContainerId;
 use tokio::sync::{Semaphore, mpsc};
 use tracing::{debug, error, warn};
@@ -81,6 +82,10 @@ pub(crate) struct LiveContainer {
     pub(crate) demand: Demand,
     /// What it may hold and listen on.
     pub(crate) claims: Claims,
+    /// The persistent volumes that it is to see; those of its launch if absent.
+    pub(crate) volumes: Option<Vec<pb::Resource>>,
+    /// Whose turn it is to change it; tells whether volumes may be mounted in it.
+    pub(crate) turn: Arc<tokio::sync::Mutex<bool>>,
 }
 
 /// A container that is being launched.
@@ -226,7 +231,15 @@ impl Containerizer {
                 container,
                 demand,
                 resources,
-            } => self.resize(container, demand, &resources),
+                volumes,
+            } => {
+                let wanted = side::Wanted {
+                    demand,
+                    resources,
+                    volumes,
+                };
+                self.resize(container, wanted);
+            }
             Action::Probe(probe) => self.probe(*probe),
             Action::Tell { .. }
             | Action::HangUp { .. }
@@ -315,6 +328,8 @@ impl Containerizer {
             supervisor: supervisor.clone(),
             demand: begun.demand,
             claims: begun.claims,
+            volumes: None,
+            turn: Arc::new(tokio::sync::Mutex::new(true)),
         };
         self.inner
             .table()

@@ -3,6 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::task::Poll;
 
+use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 /// Waits for one of the descriptors and takes what it has to say, so that it can speak again.
@@ -23,14 +24,20 @@ pub(super) async fn any_event(events: &[AsyncFd<OwnedFd>]) -> std::io::Result<()
     .await
 }
 
+pub(super) fn register(descriptor: OwnedFd) -> std::io::Result<AsyncFd<OwnedFd>> {
+    register_for(descriptor, Interest::READABLE)
+}
+
 #[expect(
     unsafe_code,
     reason = "tokio has no safe way to wait for a descriptor of another kind"
 )]
-pub(super) fn register(descriptor: OwnedFd) -> std::io::Result<AsyncFd<OwnedFd>> {
+pub(super) fn register_for(
+    descriptor: OwnedFd,
+    interest: Interest,
+) -> std::io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: an `OwnedFd` names one open descriptor for as long as it lives, and it is moved in.
-    let registered =
-        unsafe { AsyncFd::register_with_interest(descriptor, tokio::io::Interest::READABLE) }?;
+    let registered = unsafe { AsyncFd::register_with_interest(descriptor, interest) }?;
     Ok(registered)
 }
 

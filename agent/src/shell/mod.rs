@@ -19,6 +19,7 @@ mod probe;
 pub(crate) mod recover;
 mod sandbox;
 mod spec;
+pub(crate) mod terminal;
 mod volumes;
 mod wishes;
 pub(crate) mod writer;

@@ -23,7 +23,9 @@ use tracing::{info, warn};
 
 use super::containerizer::Containerizer;
 use super::events::readable;
-use super::spec::{container_spec, spec_inside};
+use super::spec::{Prepared, container_spec, spec_inside};
+use super::terminal::{Terminal, WindowSize};
+use super::wishes::task_isolation;
 use super::writer::chain;
 use crate::core::LaunchPlan;
 
@@ -55,6 +57,12 @@ pub(crate) enum NestedError {
     /// It runs.
     #[error("Nested container has not terminated yet")]
     Running,
+    /// Nothing can be typed into it.
+    #[error("its standard input is closed")]
+    NoInput,
+    /// Somebody else types into it.
+    #[error("Multiple input connections are not allowed")]
+    Taken,
     /// It could not be launched, or reached.
     #[error("{0}")]
     Failed(String),
@@ -68,8 +76,60 @@ struct Nested {
     supervisor: ProcessIdentity,
     /// Its own sandbox, if it has one.
     sandbox: Option<PathBuf>,
-    input: tokio::sync::Mutex<Option<pipe::Sender>>,
+    input: tokio::sync::Mutex<Option<Input>>,
+    /// Held by whoever is attached to the input.
+    attached: Arc<tokio::sync::Mutex<()>>,
+    output: Output,
     ended: watch::Receiver<Option<Ended>>,
+}
+
+/// Where what is typed goes.
+#[derive(Debug)]
+enum Input {
+    Pipe(pipe::Sender),
+    Terminal(Arc<Terminal>),
+}
+
+/// Pieces of output, for whoever reads them.
+pub(crate) type Pieces = mpsc::Receiver<(Stream, Bytes)>;
+
+/// Everybody who is to get what a container prints; a reader that stops stops it.
+#[derive(Clone, Debug, Default)]
+struct Output {
+    /// None for a container whose output is in its sandbox, or is over.
+    readers: Arc<Mutex<Option<Vec<mpsc::Sender<(Stream, Bytes)>>>>>,
+}
+
+impl Output {
+    fn readers(&self) -> MutexGuard<'_, Option<Vec<mpsc::Sender<(Stream, Bytes)>>>> {
+        self.readers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn open() -> Self {
+        let output = Self::default();
+        *output.readers() = Some(Vec::new());
+        output
+    }
+
+    fn attach(&self) -> Option<Pieces> {
+        let (sender, pieces) = mpsc::channel(PIECES_MAX);
+        self.readers().as_mut()?.push(sender);
+        Some(pieces)
+    }
+
+    async fn print(&self, stream: Stream, bytes: Bytes) {
+        let readers = self.readers().clone().unwrap_or_default();
+        for reader in readers {
+            let _ = reader.send((stream, bytes.clone())).await;
+        }
+        if let Some(readers) = self.readers().as_mut() {
+            readers.retain(|reader| !reader.is_closed());
+        }
+    }
+
+    fn close(&self) {
+        self.readers().take();
+    }
 }
 
 /// All of them.
@@ -119,26 +179,35 @@ impl NestedContainers {
         self.reserve(&id)?;
         let shared = containerizer.clone();
         let launched = tokio::task::spawn_blocking(move || {
-            let spec = container_spec(shared.options(), &plan)?;
+            let rights = &shared.options().rights;
+            let wishes = task_isolation(rights, plan.container_info())?;
+            let Prepared { spec, mounts } = container_spec(shared.options(), &plan)?;
+            let wishes = TaskIsolation { mounts, ..wishes };
             let launched = shared
                 .containers()
-                .launch_with(&spec, &TaskIsolation::default())
+                .launch_with(&spec, &wishes)
                 .map_err(|error| chain(&error))?;
             Ok((spec.working_dir, launched))
         });
         let launched = flatten(launched.await);
         let (sandbox, launched) = launched.inspect_err(|_| drop(self.table().remove(&id)))?;
-        self.keep(containerizer, id, launched, Some(sandbox), None, None);
+        let ends = Ends {
+            sandbox: Some(sandbox),
+            ..Ends::default()
+        };
+        self.keep(containerizer, id, launched, ends);
         Ok(())
     }
 
-    /// Runs a command in a container that lives; what it prints comes over the channel.
+    /// Runs a command in a container that lives, at a terminal of that size or on pipes; what it prints
+    /// comes over the channel.
     pub(crate) async fn session(
         &self,
         containerizer: &Containerizer,
         plan: LaunchPlan,
         parent: &ContainerId,
-    ) -> Result<mpsc::Receiver<(Stream, Bytes)>, NestedError> {
+        terminal: Option<Option<WindowSize>>,
+    ) -> Result<Pieces, NestedError> {
         let id = plan.container().clone();
         let supervisor = containerizer
             .supervisor_of(parent)
@@ -146,65 +215,67 @@ impl NestedContainers {
         self.reserve(&id)?;
         let shared = containerizer.clone();
         let parent = parent.clone();
-        let launched = tokio::task::spawn_blocking(move || {
-            let name = ContainerName::new(plan.container().as_str());
-            let name = name.map_err(|error| chain(&error))?;
-            let pipes = Pipes::make(&shared.containers().sessions_dir(&name))
-                .map_err(|error| format!("failed to make pipes: {error}"))?;
-            let mut spec = spec_inside(shared.options(), &plan, &parent)?;
-            spec.stdout = pipes.path("out");
-            spec.stderr = pipes.path("err");
-            let inside = Inside {
-                supervisor,
-                stdin: Some(pipes.path("in")),
-                terminal: false,
-            };
-            launch_inside(&shared, &spec, &inside).map(|launched| (pipes, launched))
+        let launched = tokio::task::spawn_blocking(move || match terminal {
+            Some(size) => at_terminal(&shared, &plan, &parent, supervisor, size),
+            None => on_pipes(&shared, &plan, &parent, supervisor),
         });
         let launched = flatten(launched.await);
-        let (pipes, launched) = launched.inspect_err(|_| drop(self.table().remove(&id)))?;
-        let (pieces_in, pieces) = mpsc::channel(PIECES_MAX);
-        let Pipes {
-            folder,
-            input,
-            output,
-            errors,
-        } = pipes;
-        tokio::spawn(pump(output, Stream::Output, pieces_in.clone()));
-        tokio::spawn(pump(errors, Stream::Error, pieces_in));
-        self.keep(containerizer, id, launched, None, Some(input), Some(folder));
-        Ok(pieces)
+        let (ends, launched) = launched.inspect_err(|_| drop(self.table().remove(&id)))?;
+        let pieces = ends.output.attach();
+        self.keep(containerizer, id, launched, ends);
+        pieces.ok_or(NestedError::Unknown)
+    }
+
+    /// What it prints from now on.
+    pub(crate) fn attach_output(&self, id: &ContainerId) -> Result<Option<Pieces>, NestedError> {
+        Ok(self.find(id)?.output.attach())
     }
 
     /// Remembers one that runs, and watches for its end.
-    fn keep(
-        &self,
-        containerizer: &Containerizer,
-        id: ContainerId,
-        launched: Launched,
-        sandbox: Option<PathBuf>,
-        input: Option<pipe::Sender>,
-        pipes: Option<PathBuf>,
-    ) {
+    fn keep(&self, containerizer: &Containerizer, id: ContainerId, launched: Launched, ends: Ends) {
         let (told, ended) = watch::channel(None);
         let nested = Arc::new(Nested {
             supervisor: launched.supervisor.clone(),
-            sandbox,
-            input: tokio::sync::Mutex::new(input),
+            sandbox: ends.sandbox,
+            input: tokio::sync::Mutex::new(ends.input),
+            attached: Arc::default(),
+            output: ends.output.clone(),
             ended,
         });
         info!(container_id = %id, "a nested container runs");
         self.table().insert(id.clone(), Some(nested.clone()));
+        let output = ends.output;
+        let pumps: Vec<_> = ends
+            .sources
+            .into_iter()
+            .map(|source| tokio::spawn(pump(source, output.clone())))
+            .collect();
         let containerizer = containerizer.clone();
         tokio::spawn(async move {
             let status = await_end(&containerizer, &id, launched.supervisor).await;
+            info!(container_id = %id, ?status, "a nested container ended");
+            // First, because whoever waits for room in its input holds that until then.
+            let _ = told.send(Some(status));
             nested.input.lock().await.take();
-            if let Some(pipes) = pipes {
+            if let Some(pipes) = ends.pipes {
                 let _ = tokio::task::spawn_blocking(move || remove_pipes(&pipes)).await;
             }
-            info!(container_id = %id, ?status, "a nested container ended");
-            let _ = told.send(Some(status));
         });
+        tokio::spawn(async move {
+            for pump in pumps {
+                let _ = pump.await;
+            }
+            output.close();
+        });
+    }
+
+    /// Those that run.
+    pub(crate) fn running(&self) -> Vec<ContainerId> {
+        let table = self.table();
+        let running = table
+            .iter()
+            .filter(|(_, one)| one.as_ref().is_some_and(|one| one.ended.borrow().is_none()));
+        running.map(|(id, _)| id.clone()).collect()
     }
 
     /// Waits for its end.
@@ -256,37 +327,140 @@ impl NestedContainers {
         Ok(())
     }
 
-    /// Writes to its standard input; nothing at all ends that.
-    pub(crate) async fn write(&self, id: &ContainerId, bytes: &[u8]) -> Result<(), NestedError> {
+    /// Attaches to its standard input, which one alone can be.
+    pub(crate) async fn attach_input(&self, id: &ContainerId) -> Result<Attached, NestedError> {
         let nested = self.find(id)?;
-        let mut input = nested.input.lock().await;
-        if bytes.is_empty() {
+        if nested.input.lock().await.is_none() {
+            return Err(NestedError::NoInput);
+        }
+        let held = nested.attached.clone().try_lock_owned();
+        let held = held.map_err(|_| NestedError::Taken)?;
+        Ok(Attached {
+            nested,
+            _held: held,
+        })
+    }
+}
+
+/// Somebody at the standard input of a container.
+#[derive(Debug)]
+pub(crate) struct Attached {
+    nested: Arc<Nested>,
+    _held: tokio::sync::OwnedMutexGuard<()>,
+}
+
+impl Attached {
+    /// Writes; nothing at all ends a pipe, and is nothing at a terminal, which has a key for it.
+    pub(crate) async fn write(&self, bytes: &[u8]) -> Result<(), NestedError> {
+        let mut input = self.nested.input.lock().await;
+        if bytes.is_empty() && matches!(*input, Some(Input::Pipe(_))) {
             input.take();
             return Ok(());
         }
-        let Some(pipe) = input.as_mut() else {
-            let text = "its standard input is closed".to_owned();
-            return Err(NestedError::Failed(text));
-        };
-        let mut ended = nested.ended.clone();
-        tokio::select! {
-            written = pipe.write_all(bytes) => {
-                written.map_err(|error| NestedError::Failed(error.to_string()))
+        let mut ended = self.nested.ended.clone();
+        let writing = async {
+            match input.as_mut() {
+                Some(Input::Pipe(pipe)) => pipe.write_all(bytes).await,
+                Some(Input::Terminal(terminal)) => terminal.write(bytes).await,
+                None => Err(std::io::Error::other("its standard input is closed")),
             }
+        };
+        tokio::select! {
+            written = writing => written.map_err(|error| NestedError::Failed(error.to_string())),
             // Nobody reads any more.
             _ = ended.wait_for(Option::is_some) => Ok(()),
         }
     }
 
-    /// Whether there is one of that id with an input.
-    pub(crate) async fn has_input(&self, id: &ContainerId) -> Result<bool, NestedError> {
-        Ok(self.find(id)?.input.lock().await.is_some())
+    /// Tells the command how large its terminal is.
+    pub(crate) async fn resize(&self, size: WindowSize) -> std::io::Result<()> {
+        match &*self.nested.input.lock().await {
+            Some(Input::Terminal(terminal)) => terminal.resize(size),
+            _ => Err(rustix::io::Errno::NOTTY.into()),
+        }
+    }
+
+    /// Completes when the container has ended.
+    pub(crate) async fn ended(&self) {
+        let _ = self.nested.ended.clone().wait_for(Option::is_some).await;
     }
 }
 
 fn flatten<T>(done: Result<Result<T, String>, tokio::task::JoinError>) -> Result<T, NestedError> {
     done.unwrap_or_else(|panic| Err(panic.to_string()))
         .map_err(NestedError::Failed)
+}
+
+/// What goes in and out of a container, and where it is kept meanwhile.
+#[derive(Debug, Default)]
+struct Ends {
+    sandbox: Option<PathBuf>,
+    input: Option<Input>,
+    output: Output,
+    sources: Vec<Source>,
+    /// The folder of its pipes.
+    pipes: Option<PathBuf>,
+}
+
+/// Runs a command inside, with pipes for what it reads and prints.
+fn on_pipes(
+    containerizer: &Containerizer,
+    plan: &LaunchPlan,
+    parent: &ContainerId,
+    supervisor: ProcessIdentity,
+) -> Result<(Ends, Launched), String> {
+    let name = ContainerName::new(plan.container().as_str()).map_err(|error| chain(&error))?;
+    let pipes = Pipes::make(&containerizer.containers().sessions_dir(&name))
+        .map_err(|error| format!("failed to make pipes: {error}"))?;
+    let mut spec = spec_inside(containerizer.options(), plan, parent)?;
+    spec.stdout = pipes.path("out");
+    spec.stderr = pipes.path("err");
+    let inside = Inside {
+        supervisor,
+        stdin: Some(pipes.path("in")),
+        terminal: false,
+    };
+    let launched = launch_inside(containerizer, &spec, &inside)?;
+    let ends = Ends {
+        input: Some(Input::Pipe(pipes.input)),
+        output: Output::open(),
+        sources: vec![
+            Source::Pipe(pipes.output, Stream::Output),
+            Source::Pipe(pipes.errors, Stream::Error),
+        ],
+        pipes: Some(pipes.folder),
+        sandbox: None,
+    };
+    Ok((ends, launched))
+}
+
+/// Runs a command inside, at a terminal of its own.
+fn at_terminal(
+    containerizer: &Containerizer,
+    plan: &LaunchPlan,
+    parent: &ContainerId,
+    supervisor: ProcessIdentity,
+    size: Option<WindowSize>,
+) -> Result<(Ends, Launched), String> {
+    let opened = Terminal::open(size);
+    let (terminal, path) = opened.map_err(|error| format!("failed to open a terminal: {error}"))?;
+    let mut spec = spec_inside(containerizer.options(), plan, parent)?;
+    spec.stdout.clone_from(&path);
+    spec.stderr.clone_from(&path);
+    let inside = Inside {
+        supervisor,
+        stdin: Some(path),
+        terminal: true,
+    };
+    let launched = launch_inside(containerizer, &spec, &inside)?;
+    let terminal = Arc::new(terminal);
+    let ends = Ends {
+        input: Some(Input::Terminal(terminal.clone())),
+        output: Output::open(),
+        sources: vec![Source::Terminal(terminal)],
+        ..Ends::default()
+    };
+    Ok((ends, launched))
 }
 
 fn launch_inside(
@@ -374,18 +548,30 @@ fn remove_pipes(folder: &Path) {
     }
 }
 
+/// Where output is read.
+#[derive(Debug)]
+enum Source {
+    Pipe(pipe::Receiver, Stream),
+    Terminal(Arc<Terminal>),
+}
+
+impl Source {
+    async fn read(&mut self, piece: &mut [u8]) -> std::io::Result<(Stream, usize)> {
+        match self {
+            Self::Pipe(pipe, stream) => Ok((*stream, pipe.read(piece).await?)),
+            Self::Terminal(terminal) => Ok((Stream::Output, terminal.read(piece).await?)),
+        }
+    }
+}
+
 /// Reads to the end, which comes when the last process that can print is gone.
-async fn pump(mut from: pipe::Receiver, stream: Stream, to: mpsc::Sender<(Stream, Bytes)>) {
+async fn pump(mut from: Source, to: Output) {
     let mut piece = vec![0; PIECE_BYTES];
-    while let Ok(count) = from.read(&mut piece).await {
+    while let Ok((stream, count)) = from.read(&mut piece).await {
         let filled = piece.get(..count).unwrap_or_default();
-        if count == 0
-            || to
-                .send((stream, Bytes::copy_from_slice(filled)))
-                .await
-                .is_err()
-        {
+        if filled.is_empty() {
             return;
         }
+        to.print(stream, Bytes::copy_from_slice(filled)).await;
     }
 }

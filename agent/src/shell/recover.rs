@@ -136,6 +136,8 @@ fn settle(
                 supervisor: supervisor.clone(),
                 demand,
                 claims: claims_of(run, sought, containerizer),
+                volumes: None,
+                turn: Arc::new(tokio::sync::Mutex::new(true)),
             }));
             Some(Found::Alive(supervisor))
         }

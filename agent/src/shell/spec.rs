@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 
-use meseta_isolators::{Command, ContainerName, ContainerSpec, Credentials, Rlimit};
+use meseta_isolators::{Command, ContainerName, ContainerSpec, Credentials, MountStep, Rlimit};
 use meseta_resources::ContainerId;
 
 use super::containerizer::Options;
@@ -16,22 +16,25 @@ use super::volumes;
 use super::writer::chain;
 use crate::core::LaunchPlan;
 
+/// What is launched, and what it is to see in its sandbox.
+#[derive(Debug)]
+pub(super) struct Prepared {
+    pub(super) spec: ContainerSpec,
+    pub(super) mounts: Vec<MountStep>,
+}
+
 /// What is launched for a plan, or why nothing can be.
-pub(super) fn container_spec(
-    options: &Options,
-    plan: &LaunchPlan,
-) -> Result<ContainerSpec, String> {
+pub(super) fn container_spec(options: &Options, plan: &LaunchPlan) -> Result<Prepared, String> {
     let credentials = credentials(options, plan)?;
     let sandbox = sandbox::create(&options.layout, plan, credentials.as_ref())
         .map_err(|error| chain(&error))?;
-    volumes::provide(
-        &options.layout,
-        &sandbox,
-        &plan.resources,
-        credentials.as_ref(),
-    )
-    .map_err(|error| chain(&error))?;
-    spec_in(options, plan, credentials, sandbox)
+    let (layout, has_mounts) = (&options.layout, options.rights.mounts);
+    let site = volumes::Site::new(layout, &plan.run, plan.container(), has_mounts);
+    let mounts = volumes::of_plan(layout, plan)
+        .and_then(|volumes| volumes::provide(&site, &volumes, credentials.as_ref()))
+        .map_err(|error| chain(&error))?;
+    let spec = spec_in(options, plan, credentials, sandbox)?;
+    Ok(Prepared { spec, mounts })
 }
 
 /// What is launched beside a task that runs, in its sandbox; what it prints is the task's to show.

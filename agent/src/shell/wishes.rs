@@ -125,6 +125,7 @@ mod tests {
             seccomp: true,
             shm: true,
             ipc: true,
+            mounts: true,
         }
     }
 

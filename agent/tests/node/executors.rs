@@ -54,7 +54,7 @@ fn executor_id() -> pb::ExecutorId {
     }
 }
 
-fn custom(id: &str, media: &str) -> pb::TaskInfo {
+pub(crate) fn custom(id: &str, media: &str) -> pb::TaskInfo {
     let program = std::env::current_exe().expect("our path");
     let variable = pb::environment::Variable {
         name: "MEDIA".to_owned(),
@@ -81,7 +81,7 @@ fn custom(id: &str, media: &str) -> pb::TaskInfo {
 }
 
 impl World {
-    fn run_in_executor(&self, link: &Link, task: pb::TaskInfo, launch_executor: bool) {
+    pub(crate) fn run_in_executor(&self, link: &Link, task: pb::TaskInfo, launch_executor: bool) {
         self.send(
             link,
             ToAgent::RunTask(wire::RunTask {
@@ -94,7 +94,7 @@ impl World {
         );
     }
 
-    fn run_group(&self, link: &Link, tasks: Vec<pb::TaskInfo>) {
+    pub(crate) fn run_group(&self, link: &Link, tasks: Vec<pb::TaskInfo>) {
         self.send(
             link,
             ToAgent::RunTaskGroup(wire::RunTaskGroup {
@@ -123,7 +123,7 @@ impl World {
         }
     }
 
-    fn sandbox(&self) -> PathBuf {
+    pub(crate) fn sandbox(&self) -> PathBuf {
         let runs = self.work_dir().join(format!(
             "slaves/agent-S0/frameworks/{FRAMEWORK}/executors/{EXECUTOR}/runs/latest"
         ));

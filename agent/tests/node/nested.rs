@@ -1,5 +1,7 @@
 //! Containers that are asked for over the agent's API: sessions in a task's container, and others.
 
+use meseta_proto::media::MediaType;
+use meseta_proto::mesos::v1::agent as api;
 use meseta_proto::recordio;
 use meseta_proto::transport::client::{Call, Client, RecordStream};
 use serde_json::{Value, json};
@@ -13,6 +15,11 @@ pub(crate) const TESTS: &[(&str, bool, fn())] = &[
         session,
     ),
     ("a_session_ends_with_its_connection", true, hang_up),
+    (
+        "a_session_at_a_terminal_echoes_and_has_a_size",
+        true,
+        terminal,
+    ),
     (
         "a_nested_container_is_launched_waited_for_and_removed",
         true,
@@ -129,6 +136,88 @@ fn session() {
     world.until_terminal(&mut link);
 }
 
+/// As the Mesos command line does it for `task exec -it`: a probe of the input, the window's size, what is
+/// typed; and somebody who watches.
+fn terminal() {
+    let (world, mut link) = World::registered(&[]);
+    let parent = with_task(&world, &mut link);
+    let id = json!({"value": "session-1", "parent": parent});
+    let text = "tty; stty size; read line; stty size; echo \"got $line\"; cat marker; exit 4";
+    let header = http::HeaderValue::from_static;
+    let stream = |body: Value| {
+        let call = Call::post(&world.url("/api/v1"))
+            .header(http::header::CONTENT_TYPE, header("application/json"))
+            .header(http::header::ACCEPT, header("application/recordio"))
+            .header(
+                http::HeaderName::from_static("message-accept"),
+                header("application/x-protobuf"),
+            )
+            .body(body.to_string());
+        world.runtime.block_on(Client::default().stream(call))
+    };
+    let session = json!({
+        "type": "LAUNCH_NESTED_CONTAINER_SESSION",
+        "launch_nested_container_session": {
+            "container_id": id,
+            "command": {"value": text},
+            "container": {"type": "MESOS",
+                "tty_info": {"window_size": {"rows": 24, "columns": 80}}},
+        },
+    });
+    let mut shown = stream(session).unwrap_or_else(|error| panic!("{error:?}\n{}", world.log()));
+    let until = |shown: &mut RecordStream, all: &mut String, wanted: &str| {
+        while !all.contains(wanted) {
+            let next = shown.next_message::<api::ProcessIo>(MediaType::Protobuf);
+            let io = world.runtime.block_on(next).expect("a record");
+            let io = io.unwrap_or_else(|| panic!("no {wanted:?} in {all:?}"));
+            let data = io.data.expect("data");
+            assert_eq!(data.r#type(), api::process_io::data::Type::Stdout);
+            all.push_str(&String::from_utf8_lossy(&data.data.unwrap_or_default()));
+        }
+    };
+    let mut all = String::new();
+    until(&mut shown, &mut all, "24 80\r\n");
+    assert!(all.starts_with("/dev/pts/"), "{all:?}");
+    let watch = json!({"type": "ATTACH_CONTAINER_OUTPUT",
+        "attach_container_output": {"container_id": id}});
+    let mut watched = stream(watch).expect("attached");
+    let input = |more: Value| {
+        let call = json!({"type": "ATTACH_CONTAINER_INPUT", "attach_container_input": more});
+        recordio::encode(call.to_string().as_bytes())
+    };
+    let attach = |records: &[Vec<u8>]| {
+        let mut body = input(json!({"type": "CONTAINER_ID", "container_id": id})).to_vec();
+        body.extend(records.concat());
+        let attach = Call::post(&world.url("/api/v1"))
+            .header(http::header::CONTENT_TYPE, header("application/recordio"))
+            .header(
+                http::HeaderName::from_static("message-content-type"),
+                header("application/json"),
+            )
+            .body(body);
+        let attached = world.runtime.block_on(Client::default().request(attach));
+        attached.expect("an answer")
+    };
+    assert_eq!(attach(&[]).status, 200, "a probe");
+    let io = |io: Value| input(json!({"type": "PROCESS_IO", "process_io": io})).to_vec();
+    let size = io(json!({"type": "CONTROL", "control": {"type": "TTY_INFO",
+        "tty_info": {"window_size": {"rows": 30, "columns": 100}}}}));
+    // "hello\n"; nothing at all is no end here, where a key ends the input.
+    let typed = |data: &str| io(json!({"type": "DATA", "data": {"type": "STDIN", "data": data}}));
+    let attached = attach(&[size, typed(""), typed("aGVsbG8K")]);
+    assert_eq!(attached.status, 200, "{}", attached.text());
+    let end = "hello\r\n30 100\r\ngot hello\r\nmade\r\n";
+    until(&mut shown, &mut all, end);
+    let mut seen = String::new();
+    until(&mut watched, &mut seen, end);
+    let next = shown.next_message::<api::ProcessIo>(MediaType::Protobuf);
+    assert!(world.runtime.block_on(next).expect("an end").is_none());
+    let (_, waited) = call(&world, "WAIT_CONTAINER", &id);
+    assert_eq!(waited["wait_container"]["exit_status"], 4 << 8);
+    world.kill(&link, "t", None);
+    world.until_terminal(&mut link);
+}
+
 fn hang_up() {
     let (world, mut link) = World::registered(&[]);
     let parent = with_task(&world, &mut link);
@@ -162,6 +251,16 @@ fn nested() {
         .join("slaves/agent-S0/frameworks/framework-1/executors/t/runs");
     let sandbox = runs.join(parent).join("containers/child");
     wait_for("its file", || sandbox.join("file").exists().then_some(()));
+    let shown = |nested: bool| {
+        let body = json!({"type": "GET_CONTAINERS", "get_containers": {"show_nested": nested}});
+        let reply = world.call(&body);
+        let told: Value = serde_json::from_slice(&reply.body).expect("JSON");
+        let all = told["get_containers"]["containers"].clone();
+        all.as_array().expect("containers").clone()
+    };
+    let all = shown(true);
+    assert!(all.iter().any(|one| one["container_id"] == id), "{all:?}");
+    assert_eq!(shown(false).len() + 1, all.len());
     let (code, _) = call(&world, "REMOVE_NESTED_CONTAINER", &id);
     assert_eq!(code, 500, "it runs");
     assert_eq!(call(&world, "KILL_NESTED_CONTAINER", &id).0, 200);
@@ -195,6 +294,9 @@ fn attach() {
         reply.text(),
         "I/O switchboard server was disabled for this container"
     );
+    let nobody = json!({"type": "ATTACH_CONTAINER_OUTPUT",
+        "attach_container_output": {"container_id": {"value": "nobody"}}});
+    assert_eq!(world.call(&nobody).status, 404);
     world.kill(&link, "t", None);
     world.until_terminal(&mut link);
 }

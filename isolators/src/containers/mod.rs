@@ -264,6 +264,7 @@ impl Containers {
                 reason,
             })?;
         }
+        launch.mounts.extend_from_slice(&task.mounts);
         Ok(launch)
     }
 

@@ -4,13 +4,22 @@
 //! and shares the limits of the container around it, whose end is its end. If wished it has limits of
 //! processor and memory of its own within those. Named `outer+inner`.
 
+use std::os::fd::AsFd as _;
 use std::path::PathBuf;
+use std::time::Duration;
 
-use super::{ContainerSpec, Containers};
+use super::{ContainerSpec, Containers, DestroyOptions};
 use crate::cgroup::{Controller, Groups, Version, flat_value, number, read_text};
-use crate::identity::{ContainerName, ProcessIdentity};
+use crate::demand::Demand;
+use crate::identity::{ContainerName, NESTING, ProcessIdentity};
 use crate::isolator::TaskIsolation;
-use crate::launcher::{LaunchError, LaunchIsolation, Launched};
+use crate::launcher::{Command, LaunchError, LaunchIsolation, Launched, MountStep};
+use crate::sys;
+
+/// What the process is called that changes a container's mounts; nobody else's name begins with a dot.
+const MOUNTER: &str = ".mounts";
+/// How long it may take to end once its work is done.
+const MOUNTER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// See `isolator/mem.rs`.
 const NO_LIMIT_MIN_BYTES: u64 = (1 << 63) - (1 << 20);
@@ -37,6 +46,59 @@ impl Containers {
         // Without the right to make namespaces there are none to enter.
         let enter = self.host.privileged;
         self.launch_amended(spec, task, |isolation| join(isolation, inside, enter))
+    }
+
+    /// Changes the mounts of a container that runs, by a process that is put into it for that. All steps
+    /// are done on `Ok`; after an error those before the one that failed are. One call at a time for each
+    /// container; blocks until the process is gone.
+    pub fn change_mounts(
+        &self,
+        outer: &ContainerName,
+        supervisor: &ProcessIdentity,
+        steps: Vec<MountStep>,
+    ) -> Result<(), LaunchError> {
+        let refused = |reason: &str| LaunchError::Invalid {
+            name: outer.clone(),
+            reason: reason.to_owned(),
+        };
+        if !self.host.privileged {
+            return Err(refused("without root it has no mounts of its own"));
+        }
+        let name = ContainerName::new(&format!("{outer}{NESTING}{MOUNTER}"));
+        let name = name.map_err(|error| refused(&error.to_string()))?;
+        let spec = ContainerSpec {
+            name: name.clone(),
+            // The work is done before it is executed.
+            command: Command::Shell(":".to_owned()),
+            env: Vec::new(),
+            working_dir: "/".into(),
+            credentials: None,
+            stdout: "/dev/null".into(),
+            stderr: "/dev/null".into(),
+            hostname: None,
+            rlimits: Vec::new(),
+            demand: Demand::default(),
+        };
+        let inside = Inside {
+            supervisor: supervisor.clone(),
+            stdin: None,
+            terminal: false,
+        };
+        let launched = self.launch_amended(&spec, &TaskIsolation::default(), |isolation| {
+            join(isolation, &inside, true);
+            isolation.mounts = steps;
+        })?;
+        if let Ok(Some(ended)) = self.watch(&launched.supervisor) {
+            let _ = sys::wait_readable(&[ended.as_fd()], Some(MOUNTER_TIMEOUT));
+        }
+        let options = DestroyOptions::default();
+        if self
+            .destroy(&name, Some(&launched.supervisor), options)
+            .is_ok()
+        {
+            let _ = self.forget(&name);
+        }
+        Ok(())
     }
 
     /// A folder for the pipes of a process that is put into a container; made and removed by the caller.

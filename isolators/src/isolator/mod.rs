@@ -36,7 +36,7 @@ use crate::cgroup::{Controller, Files, GroupDir, Groups, Host, KnobError, KnobWr
 use crate::containers::ContainerSpec;
 use crate::demand::{Demand, Limit};
 use crate::identity::ProcessIdentity;
-use crate::launcher::{LaunchIsolation, LogFile};
+use crate::launcher::{LaunchIsolation, LogFile, MountStep};
 use crate::usage::ContainerUsage;
 
 pub use capabilities::{CapabilityRequest, CapabilitySet, UnknownCapability};
@@ -243,6 +243,8 @@ pub struct TaskIsolation {
     pub stdout_log: Option<LogFile>,
     /// Bounds of its standard error.
     pub stderr_log: Option<LogFile>,
+    /// What it is to see elsewhere, after everything that the isolators hide; needs `namespaces/mnt`.
+    pub mounts: Vec<MountStep>,
 }
 
 /// Which isolators are on (`--isolation`).

@@ -175,7 +175,7 @@ pub struct LaunchIsolation {
     pub oom_score_adj: Option<i32>,
     /// New network namespace, with the loopback interface up and nothing else.
     pub network_namespace: bool,
-    /// Changes to the mount table, in order; they need `mount_namespace`.
+    /// Changes to the mount table, in order; they need `mount_namespace`, or `join` to change that one's.
     pub mounts: Vec<MountStep>,
     /// Capabilities that are left; `None` leaves them as exec leaves them.
     pub capabilities: Option<CapabilitySets>,
@@ -205,7 +205,7 @@ pub struct LogFile {
 /// One change to the mount table of a container's own mount namespace.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct MountStep {
-    /// Where. What is not there is skipped.
+    /// Where. What is not there is skipped, except by [`MountAction::Bind`].
     pub path: PathBuf,
     /// What is done there.
     pub action: MountAction,
@@ -227,6 +227,30 @@ pub enum MountAction {
         /// Its size.
         bytes: u64,
     },
+    /// What lies elsewhere is seen here, with what is mounted below it. A file on a file, a folder on a
+    /// folder, both there already; anything else fails the launch.
+    Bind {
+        /// Where it lies.
+        source: Place,
+        /// A folder that `path` is relative to, as in [`Place`]. Without, no part of `path` may be a link.
+        beneath: Option<PathBuf>,
+        /// Whether it can be changed from here.
+        writable: bool,
+    },
+    /// What is mounted on this folder goes; nothing there is fine.
+    Unmount {
+        /// As for [`MountAction::Bind`].
+        beneath: Option<PathBuf>,
+    },
+}
+
+/// A file or folder that others may move while we look for it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Place {
+    /// A folder that `path` is relative to: it is found below that without following any link.
+    pub beneath: Option<PathBuf>,
+    /// Its path.
+    pub path: PathBuf,
 }
 
 /// Capabilities as bit sets, bit n for capability number n.

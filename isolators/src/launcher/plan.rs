@@ -7,7 +7,7 @@
 
 use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::{
     CapabilitySets, Command, Credentials, LaunchError, LaunchIsolation, LaunchSpec, LaunchStep,
@@ -62,25 +62,114 @@ pub(super) struct TaskPlan {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct PlannedMount {
     pub(super) path: CString,
-    pub(super) action: MountAction,
-    /// Options of a new tmpfs; empty otherwise.
-    pub(super) options: CString,
+    /// The folder that `path` is relative to.
+    pub(super) beneath: Option<CString>,
+    pub(super) action: PlannedAction,
+}
+
+/// A mount action with its strings.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) enum PlannedAction {
+    ReadOnlyTree,
+    ReadOnlyPath,
+    MaskFile,
+    /// A new tmpfs with these options, which anybody may write to or nobody.
+    Tmpfs {
+        options: CString,
+        writable: bool,
+    },
+    Bind {
+        beneath: Option<CString>,
+        path: CString,
+        writable: bool,
+    },
+    Unmount,
 }
 
 impl PlannedMount {
-    fn new(path: CString, action: MountAction) -> Result<Self, String> {
-        let options = match action {
-            MountAction::Tmpfs { bytes } => format!("mode=1777,size={bytes}"),
-            MountAction::MaskFolder => "mode=555,size=4k".to_owned(),
-            MountAction::ReadOnlyTree | MountAction::ReadOnlyPath | MountAction::MaskFile => {
-                String::new()
+    fn new(step: &MountStep) -> Result<Self, String> {
+        let confined = |beneath: &Option<PathBuf>| beneath.as_deref().map(c_path).transpose();
+        let tmpfs = |options: String, writable| -> Result<PlannedAction, String> {
+            let options = c_text(options.as_bytes(), "a mount option")?;
+            Ok(PlannedAction::Tmpfs { options, writable })
+        };
+        let mut beneath = None;
+        let action = match &step.action {
+            MountAction::Tmpfs { bytes } => tmpfs(format!("mode=1777,size={bytes}"), true)?,
+            MountAction::MaskFolder => tmpfs("mode=555,size=4k".to_owned(), false)?,
+            MountAction::ReadOnlyTree => PlannedAction::ReadOnlyTree,
+            MountAction::ReadOnlyPath => PlannedAction::ReadOnlyPath,
+            MountAction::MaskFile => PlannedAction::MaskFile,
+            MountAction::Bind {
+                source,
+                beneath: root,
+                writable,
+            } => {
+                beneath = confined(root)?;
+                PlannedAction::Bind {
+                    beneath: confined(&source.beneath)?,
+                    path: c_path(&source.path)?,
+                    writable: *writable,
+                }
+            }
+            MountAction::Unmount { beneath: root } => {
+                beneath = confined(root)?;
+                PlannedAction::Unmount
             }
         };
-        let options = c_text(options.as_bytes(), "a mount option")?;
         Ok(Self {
-            path,
+            path: c_path(&step.path)?,
+            beneath,
             action,
-            options,
+        })
+    }
+
+    fn encode(&self, out: &mut Writer) {
+        out.text(&self.path);
+        out.optional(self.beneath.as_ref().map(|root| root.as_bytes()));
+        match &self.action {
+            PlannedAction::ReadOnlyTree => out.number(0),
+            PlannedAction::ReadOnlyPath => out.number(1),
+            PlannedAction::MaskFile => out.number(2),
+            PlannedAction::Tmpfs { options, writable } => {
+                out.number(3);
+                out.text(options);
+                out.number(u64::from(*writable));
+            }
+            PlannedAction::Bind {
+                beneath,
+                path,
+                writable,
+            } => {
+                out.number(4);
+                out.optional(beneath.as_ref().map(|root| root.as_bytes()));
+                out.text(path);
+                out.number(u64::from(*writable));
+            }
+            PlannedAction::Unmount => out.number(5),
+        }
+    }
+
+    fn decode(from: &mut Reader<'_>) -> Option<Self> {
+        Some(Self {
+            path: from.text()?,
+            beneath: from.optional()?.map(CString::new).transpose().ok()?,
+            action: match from.number()? {
+                0 => PlannedAction::ReadOnlyTree,
+                1 => PlannedAction::ReadOnlyPath,
+                2 => PlannedAction::MaskFile,
+                3 => PlannedAction::Tmpfs {
+                    options: from.text()?,
+                    writable: from.number()? != 0,
+                },
+                4 => PlannedAction::Bind {
+                    beneath: from.optional()?.map(CString::new).transpose().ok()?,
+                    path: from.text()?,
+                    writable: from.number()? != 0,
+                },
+                5 => PlannedAction::Unmount,
+                _ => return None,
+            },
         })
     }
 }
@@ -132,7 +221,7 @@ impl TaskPlan {
                 .map(|limit| [u64::from(limit.resource), limit.soft, limit.hard])
                 .collect(),
             no_new_privs: isolation.no_new_privs,
-            mounts: resolve_mounts(isolation)?,
+            mounts: resolve_mounts(spec)?,
             capabilities: isolation.capabilities,
             seccomp: isolation.seccomp.clone(),
             stdout_log: isolation.stdout_log.or(isolation.stderr_log),
@@ -208,8 +297,7 @@ impl TaskPlan {
         out.number(u64::from(self.no_new_privs));
         out.number(length(self.mounts.len()));
         for mount in &self.mounts {
-            out.text(&mount.path);
-            out.action(&mount.action);
+            mount.encode(&mut out);
         }
         out.number(u64::from(self.capabilities.is_some()));
         if let Some(sets) = self.capabilities {
@@ -274,9 +362,7 @@ impl TaskPlan {
         }
         plan.no_new_privs = from.number()? != 0;
         for _ in 0..from.count()? {
-            let path = from.text()?;
-            plan.mounts
-                .push(PlannedMount::new(path, from.action()?).ok()?);
+            plan.mounts.push(PlannedMount::decode(&mut from)?);
         }
         if from.number()? != 0 {
             plan.capabilities = Some(CapabilitySets {
@@ -328,15 +414,22 @@ fn resolve_join(isolation: &LaunchIsolation) -> Result<[u64; 2], String> {
 }
 
 /// Refuses what would change the host's own mounts, and a filter that the kernel would refuse.
-fn resolve_mounts(isolation: &LaunchIsolation) -> Result<Vec<PlannedMount>, String> {
-    if !isolation.mounts.is_empty() && !isolation.mount_namespace {
+fn resolve_mounts(spec: &LaunchSpec) -> Result<Vec<PlannedMount>, String> {
+    let isolation = &spec.isolation;
+    if !isolation.mounts.is_empty() && !isolation.mount_namespace && isolation.join.is_none() {
         return Err("mounts can be changed in a mount namespace only".to_owned());
     }
     if !isolation.seccomp.is_empty() && !isolation.no_new_privs {
         return Err("a system call filter needs no_new_privs".to_owned());
     }
-    let planned = |step: &MountStep| PlannedMount::new(c_path(&step.path)?, step.action.clone());
-    isolation.mounts.iter().map(planned).collect()
+    let is_outside =
+        |step: &MountStep| matches!(&step.action, MountAction::Bind { beneath: None, .. });
+    let is_root = spec.credentials.as_ref().is_none_or(|user| user.uid == 0);
+    if !is_root && !isolation.no_new_privs && isolation.mounts.iter().any(is_outside) {
+        // It could choose what programs of root's read.
+        return Err("mounting over the machine's files needs no_new_privs".to_owned());
+    }
+    isolation.mounts.iter().map(PlannedMount::new).collect()
 }
 
 fn resolve_command(spec: &LaunchSpec) -> Result<(Vec<CString>, Vec<CString>), String> {
@@ -434,18 +527,6 @@ impl Writer {
         }
     }
 
-    fn action(&mut self, action: &MountAction) {
-        let (code, bytes) = match action {
-            MountAction::ReadOnlyTree => (0, 0),
-            MountAction::ReadOnlyPath => (1, 0),
-            MountAction::MaskFile => (2, 0),
-            MountAction::MaskFolder => (3, 0),
-            MountAction::Tmpfs { bytes } => (4, *bytes),
-        };
-        self.number(code);
-        self.number(bytes);
-    }
-
     fn optional(&mut self, bytes: Option<&[u8]>) {
         self.number(u64::from(bytes.is_some()));
         if let Some(bytes) = bytes {
@@ -490,18 +571,6 @@ impl<'a> Reader<'a> {
         (0..self.count()?).map(|_| self.text()).collect()
     }
 
-    fn action(&mut self) -> Option<MountAction> {
-        let (code, bytes) = (self.number()?, self.number()?);
-        Some(match code {
-            0 => MountAction::ReadOnlyTree,
-            1 => MountAction::ReadOnlyPath,
-            2 => MountAction::MaskFile,
-            3 => MountAction::MaskFolder,
-            4 => MountAction::Tmpfs { bytes },
-            _ => return None,
-        })
-    }
-
     fn optional(&mut self) -> Option<Option<&'a [u8]>> {
         if self.number()? == 0 {
             Some(None)
@@ -513,7 +582,7 @@ impl<'a> Reader<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Rlimit;
+    use super::super::{Place, Rlimit};
     use super::*;
     use crate::identity::ContainerName;
     use std::ffi::OsString;
@@ -558,6 +627,21 @@ mod tests {
                     MountStep {
                         path: "/dev/shm".into(),
                         action: MountAction::Tmpfs { bytes: 4096 },
+                    },
+                    MountStep {
+                        path: "data".into(),
+                        action: MountAction::Bind {
+                            source: Place {
+                                beneath: Some("/outer".into()),
+                                path: "shared".into(),
+                            },
+                            beneath: Some("/sandbox".into()),
+                            writable: true,
+                        },
+                    },
+                    MountStep {
+                        path: "/mnt".into(),
+                        action: MountAction::Unmount { beneath: None },
                     },
                 ],
                 capabilities: Some(CapabilitySets {

@@ -10,10 +10,10 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use seccompiler::BpfProgram;
 
-use super::plan::{PlannedMount, TaskPlan};
+use super::LaunchStep;
+use super::plan::{PlannedAction, PlannedMount, TaskPlan};
 use super::privileges::Capabilities;
 use super::report::{Outcome, Report};
-use super::{LaunchStep, MountAction};
 use crate::sys::{self, ExecArray, SharedPair};
 
 /// Exit code of a task that never was executed, as shells use it.
@@ -149,20 +149,45 @@ fn enter(prepared: &Prepared<'_>) -> Result<(), Failure> {
 /// One change to the container's mount table. What is not there needs no protection.
 fn change_mount(mount: &PlannedMount) -> io::Result<()> {
     let path = &mount.path;
-    let changed = match mount.action {
-        MountAction::ReadOnlyTree => match sys::read_only(path, true) {
+    let changed = match &mount.action {
+        PlannedAction::ReadOnlyTree => match sys::read_only(path, true) {
             // Not a mount here: it is made one.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => read_only_path(path),
             other => other,
         },
-        MountAction::ReadOnlyPath => read_only_path(path),
-        MountAction::MaskFile => sys::mount_bind(c"/dev/null", path),
-        MountAction::MaskFolder => sys::mount_tmpfs(path, &mount.options, false),
-        MountAction::Tmpfs { .. } => sys::mount_tmpfs(path, &mount.options, true),
+        PlannedAction::ReadOnlyPath => read_only_path(path),
+        PlannedAction::MaskFile => sys::mount_bind(c"/dev/null", path),
+        PlannedAction::Tmpfs { options, writable } => sys::mount_tmpfs(path, options, *writable),
+        PlannedAction::Bind {
+            beneath,
+            path: source,
+            writable,
+        } => {
+            let source = sys::open_place(beneath.as_deref(), source)?;
+            return sys::bind_place(source.as_fd(), target(mount)?.as_fd(), *writable);
+        }
+        PlannedAction::Unmount => {
+            let unmounted = target(mount).and_then(|place| sys::unmount_folder(place.as_fd()));
+            return match unmounted {
+                // No mount, or no folder.
+                Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOENT)) => {
+                    Ok(())
+                }
+                other => other,
+            };
+        }
     };
     match changed {
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR)) => Ok(()),
         other => other,
+    }
+}
+
+/// Where a step is to be taken, found without following links.
+fn target(mount: &PlannedMount) -> io::Result<OwnedFd> {
+    match &mount.beneath {
+        Some(beneath) => sys::open_place(Some(beneath), &mount.path),
+        None => sys::open_linkless(&mount.path),
     }
 }
 

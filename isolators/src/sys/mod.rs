@@ -18,7 +18,10 @@ mod mounts;
 mod signals;
 
 pub(crate) use bpf::attach_device_program;
-pub(crate) use mounts::{loopback_up, mount_bind, mount_tmpfs, read_only};
+pub(crate) use mounts::{
+    bind_place, loopback_up, mount_bind, mount_tmpfs, open_linkless, open_place, read_only,
+    unmount_folder,
+};
 
 pub(crate) use signals::{
     KillPayload, SignalEvent, SignalQueue, block_all_signals, ignore_children, reset_signals,

@@ -6,7 +6,7 @@
 use std::ffi::CStr;
 use std::io;
 use std::mem;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 
 /// `AT_RECURSIVE`, unsigned as the call wants it.
@@ -20,20 +20,34 @@ fn result(code: libc::c_long) -> io::Result<()> {
     }
 }
 
+/// A descriptor that a call has just made.
+fn made(code: libc::c_long) -> io::Result<OwnedFd> {
+    result(code.min(0))?;
+    let Ok(fd) = RawFd::try_from(code) else {
+        return Err(io::Error::from_raw_os_error(libc::EBADF));
+    };
+    // SAFETY: just made by the kernel, owned by nobody else.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
 /// Makes a mount read-only, with all below it if asked. Async-signal-safe.
 pub(crate) fn read_only(path: &CStr, recursive: bool) -> io::Result<()> {
+    let flags = if recursive { AT_RECURSIVE } else { 0 };
+    set_read_only(libc::AT_FDCWD, path, flags)
+}
+
+fn set_read_only(dir: RawFd, path: &CStr, flags: libc::c_uint) -> io::Result<()> {
     let attributes = libc::mount_attr {
         attr_set: libc::MOUNT_ATTR_RDONLY,
         attr_clr: 0,
         propagation: 0,
         userns_fd: 0,
     };
-    let flags = if recursive { AT_RECURSIVE } else { 0 };
     // SAFETY: the path is NUL-terminated and the structure lives over the call with its size.
     result(unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,
-            libc::AT_FDCWD,
+            dir,
             path.as_ptr(),
             flags,
             &raw const attributes,
@@ -53,6 +67,90 @@ pub(crate) fn mount_bind(from: &CStr, onto: &CStr) -> io::Result<()> {
             libc::MS_BIND | libc::MS_REC,
             ptr::null(),
         )
+    }))
+}
+
+/// Opens a place for nothing but to name it. Below `beneath`, if given, no link is followed and nothing
+/// above it is reached, whatever others do to the folders meanwhile. Async-signal-safe.
+pub(crate) fn open_place(beneath: Option<&CStr>, path: &CStr) -> io::Result<OwnedFd> {
+    let Some(beneath) = beneath else {
+        return open_how(libc::AT_FDCWD, path, 0);
+    };
+    let root = open_how(libc::AT_FDCWD, beneath, 0)?;
+    let confined = libc::RESOLVE_BENEATH | libc::RESOLVE_NO_SYMLINKS | libc::RESOLVE_NO_MAGICLINKS;
+    open_how(root.as_raw_fd(), path, confined)
+}
+
+/// The same for a path from the root of all, with no link on the way. Async-signal-safe.
+pub(crate) fn open_linkless(path: &CStr) -> io::Result<OwnedFd> {
+    open_how(libc::AT_FDCWD, path, libc::RESOLVE_NO_SYMLINKS)
+}
+
+fn open_how(dir: RawFd, path: &CStr, resolve: u64) -> io::Result<OwnedFd> {
+    // SAFETY: all-zero is a valid `open_how`.
+    let mut how: libc::open_how = unsafe { mem::zeroed() };
+    how.flags = u64::from((libc::O_PATH | libc::O_CLOEXEC).unsigned_abs());
+    how.resolve = resolve;
+    // SAFETY: the path is NUL-terminated and the structure lives over the call with its size.
+    made(unsafe {
+        libc::syscall(
+            libc::SYS_openat2,
+            dir,
+            path.as_ptr(),
+            &raw const how,
+            mem::size_of::<libc::open_how>(),
+        )
+    })
+}
+
+/// Lets what is at one place be seen at another too, with what is mounted below it. Files go onto files
+/// and folders onto folders. Async-signal-safe.
+pub(crate) fn bind_place(
+    from: BorrowedFd<'_>,
+    onto: BorrowedFd<'_>,
+    writable: bool,
+) -> io::Result<()> {
+    const EMPTY_PATH: libc::c_uint = libc::AT_EMPTY_PATH.unsigned_abs();
+    /// `MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH`.
+    const BOTH_EMPTY: libc::c_uint = 0x4 | 0x40;
+    /// `OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC`.
+    const CLONE: libc::c_uint = 0x1 | libc::O_CLOEXEC.unsigned_abs();
+    // SAFETY: the descriptor is open and the path is NUL-terminated.
+    let tree = made(unsafe {
+        libc::syscall(
+            libc::SYS_open_tree,
+            from.as_raw_fd(),
+            c"".as_ptr(),
+            CLONE | EMPTY_PATH | AT_RECURSIVE,
+        )
+    })?;
+    if !writable {
+        set_read_only(tree.as_raw_fd(), c"", EMPTY_PATH | AT_RECURSIVE)?;
+    }
+    // SAFETY: both descriptors are open and both paths are NUL-terminated.
+    result(unsafe {
+        libc::syscall(
+            libc::SYS_move_mount,
+            tree.as_raw_fd(),
+            c"".as_ptr(),
+            onto.as_raw_fd(),
+            c"".as_ptr(),
+            BOTH_EMPTY,
+        )
+    })
+}
+
+/// Takes away what is mounted at a folder, at once for new eyes and for old ones when they are done.
+/// Changes the working directory. Async-signal-safe.
+pub(crate) fn unmount_folder(place: BorrowedFd<'_>) -> io::Result<()> {
+    // By the working directory, because a path could lead elsewhere by now.
+    // SAFETY: the descriptor is open; the second path is NUL-terminated.
+    result(libc::c_long::from(unsafe {
+        libc::fchdir(place.as_raw_fd())
+    }))?;
+    // SAFETY: the path is NUL-terminated.
+    result(libc::c_long::from(unsafe {
+        libc::umount2(c".".as_ptr(), libc::MNT_DETACH)
     }))
 }
 

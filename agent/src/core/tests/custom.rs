@@ -437,7 +437,8 @@ fn after_a_restart_the_executor_comes_back_with_what_was_not_acknowledged() {
             ],
         },
     );
-    assert_eq!(simulation.resize(None), [32]);
+    // Which volumes it has nobody remembers: it is given what it is to have, and then less.
+    assert_eq!(simulation.resize(None), [96, 32]);
     let events = kinds(&simulation.told(1));
     assert_eq!(events[0], Type::Subscribed);
     assert_eq!(

@@ -1,12 +1,10 @@
 //! What blocks: one launch, and reading what the supervisor and the kernel recorded of an end.
 
-use meseta_isolators::{
-    ContainerName, ContainerSpec, Containers, Demand, ExitCause, Launched, TaskIsolation,
-};
+use meseta_isolators::{ContainerName, Containers, Demand, ExitCause, Launched, TaskIsolation};
 use meseta_proto::mesos::v1::task_status::Reason;
 
 use super::super::inspection::megabytes;
-use super::super::spec::container_spec;
+use super::super::spec::{Prepared, container_spec};
 use super::super::wishes::task_isolation;
 use super::super::writer::chain;
 use super::Inner;
@@ -15,18 +13,20 @@ use crate::core::{Ending, Exit, LaunchPlan, Limitation};
 pub(super) fn launch_now(
     inner: &Inner,
     plan: &LaunchPlan,
-    prepared: Option<ContainerSpec>,
+    prepared: Option<Prepared>,
 ) -> Result<Launched, String> {
     let variable = |name: &str| own_variable(plan, name);
     let logs = inner.options.logs.with(variable)?;
+    let wishes = task_isolation(&inner.options.rights, plan.container_info())?;
+    let Prepared { spec, mounts } = match prepared {
+        Some(prepared) => prepared,
+        None => container_spec(&inner.options, plan)?,
+    };
     let wishes = TaskIsolation {
         stdout_log: logs.stdout,
         stderr_log: logs.stderr,
-        ..task_isolation(&inner.options.rights, plan.container_info())?
-    };
-    let spec = match prepared {
-        Some(spec) => spec,
-        None => container_spec(&inner.options, plan)?,
+        mounts,
+        ..wishes
     };
     inner
         .containers

@@ -1,38 +1,66 @@
-//! Persistent volumes in a sandbox: each appears at its `container_path`.
+//! Volumes: what lies elsewhere on the machine and is seen at a place of the container's own.
 //!
-//! Entered through [`provide`], before the container is launched, while nobody else can change the
-//! sandbox. The volume's directory is given to the task's user; a shared one to the first that uses
-//! it. Invariant: nothing is made outside of the sandbox, and the data survives it.
+//! [`of_plan`] and [`of_resources`] read what is wanted, [`provide`] makes the places and says what is
+//! to be mounted there, in the container's own mount namespace, so that the machine's mounts never
+//! change and nothing is left to be cleaned up. Where there is no such namespace a link stands in.
+//! Invariants: nothing is made outside of the sandbox, whatever the task does to it meanwhile, and
+//! persistent data survives the container.
+
+mod points;
+mod running;
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path, PathBuf};
 
-use meseta_isolators::Credentials;
-use meseta_resources::{Resource, Resources};
+use meseta_isolators::{Credentials, MountAction, MountStep, Place};
+use meseta_proto::convert;
+use meseta_proto::mesos::v1 as pb;
+use meseta_proto::mesos::v1::volume::source::{Type as SourceType, sandbox_path};
+use meseta_resources::{Resource, VolumeMode};
+use tracing::warn;
 
-use crate::checkpoint::{Layout, volume_path};
+use crate::checkpoint::{Layout, RunKey, nested_names, volume_path};
+use crate::core::{LaunchPlan, Subject};
+use points::Kind;
+pub(super) use running::change;
 
-/// As the sandbox itself: its user's.
-const PARENT_MODE: u32 = 0o750;
+/// Places of the machine that show the kernel and not files; over them nothing is mounted.
+const KERNEL_FOLDERS: [&str; 2] = ["/proc", "/sys"];
 
 /// A volume cannot be provided.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum VolumeError {
     /// Its place is not in the sandbox.
-    #[error(
-        "volume {id} is to be at {container_path:?}: give a relative path that stays in the sandbox"
-    )]
-    Place {
+    #[error("{volume} is to be at {path:?}: give a relative path that stays in the sandbox")]
+    Point {
         /// The volume.
-        id: String,
+        volume: String,
         /// Its place.
-        container_path: String,
+        path: String,
     },
-    /// It lies where nothing can be linked to.
-    #[error("volume {0} is on a device and has no directory")]
-    NoDirectory(String),
+    /// Its place is not one where something can be mounted.
+    #[error("{volume} is to be at {path}: {reason}")]
+    Machine {
+        /// The volume.
+        volume: String,
+        /// Its place.
+        path: PathBuf,
+        /// What is wrong with that.
+        reason: String,
+    },
+    /// Two are to be at one place.
+    #[error("{0} and {1} would hide each other")]
+    Overlap(String, String),
+    /// It makes no sense, or cannot be had here.
+    #[error("{volume}: {reason}")]
+    Refused {
+        /// The volume.
+        volume: String,
+        /// Why.
+        reason: String,
+    },
     /// A call failed.
     #[error("failed to {doing} {path}")]
     Io {
@@ -55,114 +83,447 @@ fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> VolumeE
     }
 }
 
-/// Lets every volume among `resources` appear in a fresh sandbox.
-pub(crate) fn provide(
-    layout: &Layout,
-    sandbox: &Path,
-    resources: &Resources,
-    owner: Option<&Credentials>,
-) -> Result<(), VolumeError> {
-    for volume in &resources.persistent_volumes() {
-        provide_one(layout, sandbox, volume, owner)?;
-    }
-    Ok(())
+/// One volume of a container.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct Volume {
+    /// For messages.
+    name: String,
+    from: Origin,
+    /// Where it is to be seen, as it was given.
+    container_path: String,
+    writable: bool,
 }
 
-fn provide_one(
-    layout: &Layout,
-    sandbox: &Path,
-    volume: &Resource,
-    owner: Option<&Credentials>,
-) -> Result<(), VolumeError> {
-    let disk = volume.disk();
-    let id = disk
-        .and_then(|disk| disk.persistence.as_ref())
-        .map(|persistence| persistence.id.to_string())
-        .unwrap_or_default();
-    let mount = disk.and_then(|disk| disk.volume.as_ref());
-    let container_path = mount.map_or("", |mount| mount.container_path.as_str());
-    let place = place_in(sandbox, container_path).ok_or_else(|| VolumeError::Place {
-        id: id.clone(),
-        container_path: container_path.to_owned(),
-    })?;
-    let data = volume_path(layout, volume).ok_or(VolumeError::NoDirectory(id))?;
-    let meta = fs::metadata(&data).map_err(failed("find the volume", &data))?;
-    if let Some(owner) = owner
-        && (!volume.is_shared() || meta.uid() == rustix::process::geteuid().as_raw())
-    {
-        std::os::unix::fs::chown(&data, Some(owner.uid), Some(owner.gid))
-            .map_err(failed("give away", &data))?;
-    }
-    make_parents(sandbox, &place, owner)?;
-    std::os::unix::fs::symlink(&data, &place).map_err(failed("link", &place))
+/// What is seen there.
+#[derive(Clone, Debug, Eq, PartialEq)]
+enum Origin {
+    /// A persistent volume, which is its user's, or its first user's if it is shared.
+    Data { path: PathBuf, shared: bool },
+    /// Something of the machine's, as it is.
+    Machine(PathBuf),
+    /// Something in a sandbox; a folder is made if nothing is there.
+    Sandbox { beneath: PathBuf, path: PathBuf },
 }
 
-/// The path in the sandbox, if it is one.
-fn place_in(sandbox: &Path, container_path: &str) -> Option<PathBuf> {
-    let path = Path::new(container_path);
-    let mut place = sandbox.to_owned();
-    let mut is_there = false;
-    for part in path.components() {
-        match part {
-            Component::Normal(name) => {
-                place.push(name);
-                is_there = true;
+impl Volume {
+    fn refused(&self, reason: impl Into<String>) -> VolumeError {
+        refused(&self.name, reason)
+    }
+}
+
+fn refused(volume: &str, reason: impl Into<String>) -> VolumeError {
+    VolumeError::Refused {
+        volume: volume.to_owned(),
+        reason: reason.into(),
+    }
+}
+
+/// Where volumes are made to be seen.
+#[derive(Clone, Debug)]
+pub(super) struct Site {
+    /// The sandbox of the outermost container: nobody but us can move that.
+    root: PathBuf,
+    /// The container's own, relative to that.
+    inside: PathBuf,
+    /// Whether the container has a mount namespace of its own.
+    mounts: bool,
+}
+
+impl Site {
+    /// Of a container of this run.
+    pub(super) fn new(
+        layout: &Layout,
+        run: &RunKey,
+        container: &meseta_resources::ContainerId,
+        mounts: bool,
+    ) -> Self {
+        Self {
+            root: layout.sandbox(run),
+            inside: inside(nested_names(container)),
+            mounts,
+        }
+    }
+}
+
+/// Whose a container's sandbox is; nobody's where users are not switched.
+pub(super) fn owner(site: &Site, switch_user: bool) -> Result<Option<Credentials>, String> {
+    if !switch_user {
+        return Ok(None);
+    }
+    let meta = fs::symlink_metadata(&site.root);
+    let meta = meta.map_err(|error| format!("failed to look at the sandbox: {error}"))?;
+    Ok(Some(Credentials {
+        uid: meta.uid(),
+        gid: meta.gid(),
+        groups: Vec::new(),
+    }))
+}
+
+/// Where the sandbox of a nested container is in that of the outermost.
+fn inside<'a>(children: impl Iterator<Item = &'a str>) -> PathBuf {
+    children.fold(PathBuf::new(), |path, child| {
+        path.join("containers").join(child)
+    })
+}
+
+/// What a container that is to be launched wants to see.
+pub(super) fn of_plan(layout: &Layout, plan: &LaunchPlan) -> Result<Vec<Volume>, VolumeError> {
+    // In the place of a group nothing runs; each of its tasks has its own.
+    if matches!(plan.subject, Subject::Group(_)) {
+        return Ok(Vec::new());
+    }
+    let mut volumes = of_resources(layout, &plan.volumes)?;
+    let info = plan.container_info();
+    for volume in info.map_or(&[][..], |info| info.volumes.as_slice()) {
+        volumes.push(of_message(layout, plan, volume)?);
+    }
+    Ok(volumes)
+}
+
+/// The persistent volumes among resources.
+pub(super) fn of_resources(
+    layout: &Layout,
+    messages: &[pb::Resource],
+) -> Result<Vec<Volume>, VolumeError> {
+    let mut volumes: Vec<Volume> = Vec::new();
+    // They were checked when they were taken.
+    let resources = messages
+        .iter()
+        .filter_map(|one| convert::resource(one).ok());
+    for resource in resources.filter(Resource::is_persistent_volume) {
+        let disk = resource.disk();
+        let id = disk.and_then(|disk| disk.persistence.as_ref());
+        let id = id.map(|persistence| persistence.id.to_string());
+        let name = format!("persistent volume {}", id.unwrap_or_default());
+        let mount = disk.and_then(|disk| disk.volume.as_ref());
+        let path = volume_path(layout, &resource)
+            .ok_or_else(|| refused(&name, "it is on a device and has no directory"))?;
+        let volume = Volume {
+            from: Origin::Data {
+                path,
+                shared: resource.is_shared(),
+            },
+            container_path: mount
+                .map(|mount| mount.container_path.clone())
+                .unwrap_or_default(),
+            writable: mount.is_none_or(|mount| mount.mode == VolumeMode::ReadWrite),
+            name,
+        };
+        // Several tasks of one executor may share it.
+        if !volumes.contains(&volume) {
+            volumes.push(volume);
+        }
+    }
+    Ok(volumes)
+}
+
+/// A volume that a container asks for beside its resources.
+fn of_message(
+    layout: &Layout,
+    plan: &LaunchPlan,
+    message: &pb::Volume,
+) -> Result<Volume, VolumeError> {
+    let name = format!("volume {}", message.container_path);
+    let source = message.source.as_ref();
+    let kind = source.and_then(|source| source.r#type);
+    let kind = kind.and_then(|kind| SourceType::try_from(kind).ok());
+    let from = match (&message.host_path, kind, source) {
+        (Some(path), _, _) if Path::new(path).is_absolute() => Origin::Machine(path.into()),
+        // The older way to say so.
+        (Some(path), _, _) => own_sandbox(layout, plan, &name, path, &message.container_path)?,
+        (None, Some(SourceType::HostPath), Some(source)) => {
+            let given = source.host_path.clone().unwrap_or_default();
+            let mode = given.mount_propagation.unwrap_or_default().mode();
+            if mode == pb::mount_propagation::Mode::Bidirectional {
+                let reason = "mounts made in a container cannot be shown to the machine";
+                return Err(refused(&name, reason));
             }
+            if !Path::new(&given.path).is_absolute() {
+                let reason = format!("path '{}' in HOST_PATH volume is not absolute", given.path);
+                return Err(refused(&name, reason));
+            }
+            Origin::Machine(given.path.into())
+        }
+        (None, Some(SourceType::SandboxPath), Some(source)) => {
+            let given = source.sandbox_path.clone().unwrap_or_default();
+            match given.r#type() {
+                sandbox_path::Type::Parent => parent_sandbox(layout, plan, &name, &given.path)?,
+                sandbox_path::Type::Self_ => {
+                    own_sandbox(layout, plan, &name, &given.path, &message.container_path)?
+                }
+                sandbox_path::Type::Unknown => {
+                    return Err(refused(&name, "unknown SANDBOX_PATH volume type"));
+                }
+            }
+        }
+        (None, kind, _) => {
+            let kind = kind.map_or("IMAGE", |kind| kind.as_str_name());
+            let reason = format!("volumes of type {kind} are not supported by this agent");
+            return Err(refused(&name, reason));
+        }
+    };
+    Ok(Volume {
+        name,
+        from,
+        container_path: message.container_path.clone(),
+        writable: message.mode() == pb::volume::Mode::Rw,
+    })
+}
+
+/// The parts of a path that stays where it begins; `None` for one that does not, or has none.
+fn parts(path: &str) -> Option<PathBuf> {
+    let mut parts = PathBuf::new();
+    for part in Path::new(path).components() {
+        match part {
+            Component::Normal(name) => parts.push(name),
             Component::CurDir => {}
             Component::ParentDir | Component::RootDir | Component::Prefix(_) => return None,
         }
     }
-    is_there.then_some(place)
+    (!parts.as_os_str().is_empty()).then_some(parts)
 }
 
-fn make_parents(
-    sandbox: &Path,
-    place: &Path,
-    owner: Option<&Credentials>,
-) -> Result<(), VolumeError> {
-    let above = place
-        .ancestors()
-        .skip(1)
-        .take_while(|folder| *folder != sandbox);
-    for folder in above.collect::<Vec<_>>().into_iter().rev() {
-        // A link that another volume left here would lead out of the sandbox.
-        match fs::symlink_metadata(folder) {
-            Ok(meta) if meta.is_dir() => continue,
-            Ok(_) => {
-                let taken = io::Error::from(io::ErrorKind::AlreadyExists);
-                return Err(failed("create", folder)(taken));
+fn sandbox_parts(name: &str, path: &str) -> Result<PathBuf, VolumeError> {
+    parts(path).ok_or_else(|| {
+        let reason = format!("path '{path}' in SANDBOX_PATH volume does not stay in the sandbox");
+        refused(name, reason)
+    })
+}
+
+fn own_sandbox(
+    layout: &Layout,
+    plan: &LaunchPlan,
+    name: &str,
+    path: &str,
+    container_path: &str,
+) -> Result<Origin, VolumeError> {
+    if !Path::new(container_path).is_absolute() {
+        let reason = "'container_path' is relative for SANDBOX_PATH volume SELF type";
+        return Err(refused(name, reason));
+    }
+    let own = inside(nested_names(&plan.container));
+    Ok(Origin::Sandbox {
+        beneath: layout.sandbox(&plan.run),
+        path: own.join(sandbox_parts(name, path)?),
+    })
+}
+
+fn parent_sandbox(
+    layout: &Layout,
+    plan: &LaunchPlan,
+    name: &str,
+    path: &str,
+) -> Result<Origin, VolumeError> {
+    let mut names: Vec<&str> = nested_names(&plan.container).collect();
+    if names.pop().is_none() {
+        let reason = "SANDBOX_PATH volume PARENT type only works for nested container";
+        return Err(refused(name, reason));
+    }
+    let path = sandbox_parts(name, path)?;
+    // What is mounted in there is seen in that container only: here it is looked for where it lies.
+    for volume in of_resources(layout, &plan.around)? {
+        let point = parts(&volume.container_path);
+        let rest = point.and_then(|point| path.strip_prefix(point).ok().map(Path::to_owned));
+        if let (Some(rest), Origin::Data { path: data, shared }) = (rest, volume.from) {
+            if rest.as_os_str().is_empty() {
+                return Ok(Origin::Data { path: data, shared });
             }
-            Err(_) => {}
-        }
-        fs::DirBuilder::new()
-            .mode(PARENT_MODE)
-            .create(folder)
-            .map_err(failed("create", folder))?;
-        if let Some(owner) = owner {
-            std::os::unix::fs::chown(folder, Some(owner.uid), Some(owner.gid))
-                .map_err(failed("give away", folder))?;
+            return Ok(Origin::Sandbox {
+                beneath: data,
+                path: rest,
+            });
         }
     }
-    Ok(())
+    Ok(Origin::Sandbox {
+        beneath: layout.sandbox(&plan.run),
+        path: inside(names.into_iter()).join(path),
+    })
+}
+
+/// Where a volume goes.
+#[derive(Clone, Debug, Eq, PartialEq)]
+enum Point {
+    /// In the sandbox, relative to it.
+    Sandbox(PathBuf),
+    /// Over something of the machine's, without a link in its path.
+    Machine(PathBuf),
+}
+
+impl Point {
+    fn path(&self) -> &Path {
+        match self {
+            Self::Sandbox(path) | Self::Machine(path) => path,
+        }
+    }
+}
+
+fn point_of(site: &Site, volume: &Volume) -> Result<Point, VolumeError> {
+    let path = Path::new(&volume.container_path);
+    if !path.is_absolute() {
+        let inside = parts(&volume.container_path).map(Point::Sandbox);
+        return inside.ok_or_else(|| VolumeError::Point {
+            volume: volume.name.clone(),
+            path: volume.container_path.clone(),
+        });
+    }
+    let wrong = |reason: &str| VolumeError::Machine {
+        volume: volume.name.clone(),
+        path: path.to_owned(),
+        reason: reason.to_owned(),
+    };
+    if !site.mounts {
+        return Err(wrong(
+            "an absolute path needs namespaces/mnt, which this agent's isolation does not have",
+        ));
+    }
+    let found = path.canonicalize().map_err(|_| {
+        wrong("it is an absolute path; it must exist if the container shares the host filesystem")
+    })?;
+    let is_kernels = KERNEL_FOLDERS
+        .iter()
+        .any(|folder| found.starts_with(folder));
+    if is_kernels || found == Path::new("/") {
+        return Err(wrong("nothing is mounted over that"));
+    }
+    Ok(Point::Machine(found))
+}
+
+/// Each volume with its place; refused if one would hide another.
+fn placed<'a>(site: &Site, volumes: &'a [Volume]) -> Result<Vec<(Point, &'a Volume)>, VolumeError> {
+    let mut placed: Vec<(Point, &Volume)> = Vec::new();
+    for volume in volumes {
+        let point = point_of(site, volume)?;
+        let hides = |other: &Point| {
+            let (one, other) = (point.path(), other.path());
+            one.starts_with(other) || other.starts_with(one)
+        };
+        if let Some((_, other)) = placed.iter().find(|(other, _)| hides(other)) {
+            return Err(VolumeError::Overlap(
+                other.name.clone(),
+                volume.name.clone(),
+            ));
+        }
+        placed.push((point, volume));
+    }
+    Ok(placed)
+}
+
+/// Lets volumes appear in a sandbox: makes their places, and links where nothing can be mounted. What
+/// comes back is to be mounted.
+pub(super) fn provide(
+    site: &Site,
+    volumes: &[Volume],
+    owner: Option<&Credentials>,
+) -> Result<Vec<MountStep>, VolumeError> {
+    let mut steps = Vec::new();
+    for (point, volume) in placed(site, volumes)? {
+        steps.extend(provide_one(site, &point, volume, owner)?);
+    }
+    Ok(steps)
+}
+
+fn provide_one(
+    site: &Site,
+    point: &Point,
+    volume: &Volume,
+    owner: Option<&Credentials>,
+) -> Result<Option<MountStep>, VolumeError> {
+    let (source, kind) = source_of(volume, owner)?;
+    match point {
+        Point::Machine(path) => {
+            let there = fs::metadata(path).map_err(failed("look at", path))?;
+            if Kind::of(&there) != kind {
+                return Err(VolumeError::Machine {
+                    volume: volume.name.clone(),
+                    path: path.clone(),
+                    reason: "a file goes onto a file only, and a folder onto a folder".to_owned(),
+                });
+            }
+            if source.beneath.is_none() && source.path == *path && volume.writable {
+                // It is seen there already.
+                return Ok(None);
+            }
+            Ok(Some(bind(path.clone(), None, source, volume.writable)))
+        }
+        Point::Sandbox(path) => {
+            let path = site.inside.join(path);
+            let in_sandbox = site.root.join(&path);
+            if site.mounts {
+                points::make(&site.root, &path, kind, owner)
+                    .map_err(failed("make a place for a volume at", &in_sandbox))?;
+                let beneath = Some(site.root.clone());
+                return Ok(Some(bind(path, beneath, source, volume.writable)));
+            }
+            if matches!(volume.from, Origin::Machine(_)) {
+                return Err(volume.refused(
+                    "a volume of the host's needs namespaces/mnt, which this agent's isolation does \
+                     not have",
+                ));
+            }
+            if !volume.writable {
+                warn!(
+                    volume = volume.name,
+                    "a link stands in for a read-only volume, which can be written to"
+                );
+            }
+            let target = source.beneath.unwrap_or_default().join(source.path);
+            points::link(&site.root, &path, &target, owner).map_err(failed("link", &in_sandbox))?;
+            Ok(None)
+        }
+    }
+}
+
+fn bind(path: PathBuf, beneath: Option<PathBuf>, source: Place, writable: bool) -> MountStep {
+    MountStep {
+        path,
+        action: MountAction::Bind {
+            source,
+            beneath,
+            writable,
+        },
+    }
+}
+
+/// Where a volume lies and what it is; made ready for its user.
+fn source_of(volume: &Volume, owner: Option<&Credentials>) -> Result<(Place, Kind), VolumeError> {
+    let plain = |path: &Path| Place {
+        beneath: None,
+        path: path.to_owned(),
+    };
+    match &volume.from {
+        Origin::Data { path, shared } => {
+            let meta = fs::metadata(path).map_err(failed("find the volume", path))?;
+            if let Some(owner) = owner
+                && (!shared || meta.uid() == rustix::process::geteuid().as_raw())
+            {
+                std::os::unix::fs::chown(path, Some(owner.uid), Some(owner.gid))
+                    .map_err(failed("give away", path))?;
+            }
+            Ok((plain(path), Kind::Folder))
+        }
+        Origin::Machine(path) => {
+            let meta = fs::metadata(path).map_err(|error| {
+                let path = path.display();
+                volume.refused(match error.kind() {
+                    io::ErrorKind::NotFound => {
+                        format!("path '{path}' in HOST_PATH volume does not exist")
+                    }
+                    _ => format!("path '{path}' in HOST_PATH volume: {error}"),
+                })
+            })?;
+            Ok((plain(path), Kind::of(&meta)))
+        }
+        Origin::Sandbox { beneath, path } => {
+            let kind = points::find_or_make(beneath, path)
+                .map_err(failed("find a place in", &beneath.join(path)))?;
+            let place = Place {
+                beneath: Some(beneath.clone()),
+                path: path.clone(),
+            };
+            Ok((place, kind))
+        }
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_volume_stays_in_the_sandbox() {
-        let sandbox = Path::new("/box");
-        for (path, place) in [
-            ("data", Some("/box/data")),
-            ("./a/b", Some("/box/a/b")),
-            ("", None),
-            (".", None),
-            ("/data", None),
-            ("../data", None),
-            ("a/../../data", None),
-        ] {
-            assert_eq!(place_in(sandbox, path), place.map(PathBuf::from), "{path}");
-        }
-    }
-}
+mod tests;

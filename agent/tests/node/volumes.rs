@@ -1,0 +1,324 @@
+//! Volumes on the real kernel: mounted for their container alone, writable or not, and gone with it.
+
+use meseta_proto::meseta::v1 as wire;
+use meseta_proto::meseta::v1::agent_frame::Message as FromAgent;
+use meseta_proto::meseta::v1::master_frame::Message as ToAgent;
+use meseta_proto::mesos::v1 as pb;
+use meseta_proto::mesos::v1::TaskState::{TaskFailed, TaskFinished, TaskKilled, TaskRunning};
+use meseta_proto::mesos::v1::task_status::Reason;
+use meseta_proto::mesos::v1::volume::source::{Type as SourceType, sandbox_path};
+
+use crate::executors::custom;
+use crate::harness::{Link, World, framework_id, scalar, shell, wait_for};
+
+pub(crate) const TESTS: &[(&str, bool, fn())] = &[
+    ("volumes_are_mounted_and_their_data_stays", true, mounted),
+    ("volumes_of_the_machine_and_of_the_sandbox", true, others),
+    ("volumes_of_a_group_are_shared_within_it", true, group),
+    (
+        "volumes_come_and_go_while_an_executor_runs_and_its_agent_is_killed",
+        true,
+        later,
+    ),
+];
+
+/// The agent's disk is all reserved for the role.
+const RESOURCES: &str = "--resources=cpus:4;mem:1024;disk(dev):1024";
+
+fn volume(id: &str, container_path: &str, mode: pb::volume::Mode) -> pb::Resource {
+    pb::Resource {
+        reservations: vec![pb::resource::ReservationInfo {
+            r#type: Some(pb::resource::reservation_info::Type::Static.into()),
+            role: Some("dev".to_owned()),
+            ..pb::resource::ReservationInfo::default()
+        }],
+        disk: Some(Box::new(pb::resource::DiskInfo {
+            persistence: Some(pb::resource::disk_info::Persistence {
+                id: id.to_owned(),
+                principal: None,
+            }),
+            volume: Some(pb::Volume {
+                container_path: container_path.to_owned(),
+                mode: mode.into(),
+                ..pb::Volume::default()
+            }),
+            ..pb::resource::DiskInfo::default()
+        })),
+        ..scalar("disk", 64.0)
+    }
+}
+
+fn writable(id: &str, container_path: &str) -> pb::Resource {
+    volume(id, container_path, pb::volume::Mode::Rw)
+}
+
+/// An agent with the volume `v`.
+fn with_volume() -> (World, Link) {
+    let (world, mut link) = World::registered(&[RESOURCES]);
+    create(&world, &mut link);
+    (world, link)
+}
+
+fn create(world: &World, link: &mut Link) {
+    world.send(
+        link,
+        ToAgent::ApplyOperation(wire::ApplyOperation {
+            framework_id: Some(framework_id()),
+            operation: pb::offer::Operation {
+                r#type: Some(pb::offer::operation::Type::Create.into()),
+                create: Some(pb::offer::operation::Create {
+                    volumes: vec![writable("v", "data")],
+                }),
+                ..pb::offer::Operation::default()
+            },
+            operation_uuid: pb::Uuid { value: vec![7; 16] },
+            resource_version_uuid: None,
+        }),
+    );
+    let told = loop {
+        match world.next(link) {
+            FromAgent::OperationUpdate(update) => break update,
+            FromAgent::Pong(_) => {}
+            other => panic!("not of an operation: {other:?}"),
+        }
+    };
+    let state = told.status.state();
+    assert_eq!(state, pb::OperationState::OperationFinished, "{told:?}");
+}
+
+fn data(world: &World) -> String {
+    let file = world.work_dir().join("volumes/roles/dev/v/file");
+    std::fs::read_to_string(file).unwrap_or_default()
+}
+
+/// Whether nothing of the agent's is mounted where the machine sees it.
+fn machine_is_clean(world: &World) {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").expect("the machine's mounts");
+    let ours = world.work_dir().display().to_string();
+    assert!(!mounts.contains(&ours), "{mounts}");
+}
+
+fn holding(mut task: pb::TaskInfo, resource: pb::Resource) -> pb::TaskInfo {
+    task.resources.push(resource);
+    task
+}
+
+fn finishes(world: &World, link: &mut Link, task: pb::TaskInfo) {
+    world.run(link, task);
+    let (states, last) = world.until_terminal(link);
+    assert_eq!(
+        states.last(),
+        Some(&TaskFinished),
+        "{last:?}\n{}",
+        world.log()
+    );
+}
+
+fn fails(world: &World, link: &mut Link, task: pb::TaskInfo, complaint: &str) {
+    world.run(link, task);
+    let (states, last) = world.until_terminal(link);
+    assert_eq!(states.last(), Some(&TaskFailed), "{last:?}");
+    assert_eq!(last.reason(), Reason::ContainerLaunchFailed, "{last:?}");
+    assert!(last.message().contains(complaint), "{last:?}");
+}
+
+fn mounted() {
+    let (world, mut link) = with_volume();
+    let write = "echo kept > data/file && grep -q \"$PWD/data \" /proc/self/mountinfo";
+    let task = holding(shell("writes", write), writable("v", "data"));
+    finishes(&world, &mut link, task);
+    assert_eq!(data(&world), "kept\n");
+    machine_is_clean(&world);
+    let read = "cat a/b/file && ! touch a/b/other && ! rm a/b/file && test -f a/b/file";
+    let task = holding(
+        shell("reads", read),
+        volume("v", "a/b", pb::volume::Mode::Ro),
+    );
+    finishes(&world, &mut link, task);
+    assert_eq!(data(&world), "kept\n");
+    // Its user's, whoever that is.
+    let mut task = shell(
+        "nobodys",
+        "id -un | grep -qx nobody && touch data/new && rm data/new",
+    );
+    if let Some(command) = task.command.as_mut() {
+        command.user = Some("nobody".to_owned());
+    }
+    finishes(&world, &mut link, holding(task, writable("v", "data")));
+    // Over a folder of the machine's, for this container alone.
+    let place = world.dir.path().join("place");
+    std::fs::create_dir(&place).expect("made");
+    let place = place.display().to_string();
+    let there = format!("test \"$(cat {place}/file)\" = kept");
+    finishes(
+        &world,
+        &mut link,
+        holding(shell("there", &there), writable("v", &place)),
+    );
+    assert_eq!(std::fs::read_dir(&place).expect("read").count(), 0);
+    for (path, complaint) in [
+        ("../data", "give a relative path that stays in the sandbox"),
+        ("/no/such/place", "it must exist"),
+        ("/proc/sys", "nothing is mounted over that"),
+    ] {
+        let task = holding(
+            shell(&format!("bad-{}", path.len()), "true"),
+            writable("v", path),
+        );
+        fails(&world, &mut link, task, complaint);
+    }
+    assert_eq!(data(&world), "kept\n");
+    machine_is_clean(&world);
+}
+
+fn mesos_container(volumes: Vec<pb::Volume>) -> Option<Box<pb::ContainerInfo>> {
+    Some(Box::new(pb::ContainerInfo {
+        r#type: pb::container_info::Type::Mesos.into(),
+        volumes,
+        ..pb::ContainerInfo::default()
+    }))
+}
+
+fn sandbox_volume(kind: sandbox_path::Type, path: &str, container_path: &str) -> pb::Volume {
+    pb::Volume {
+        container_path: container_path.to_owned(),
+        mode: pb::volume::Mode::Rw.into(),
+        source: Some(pb::volume::Source {
+            r#type: Some(SourceType::SandboxPath.into()),
+            sandbox_path: Some(pb::volume::source::SandboxPath {
+                r#type: Some(kind.into()),
+                path: path.to_owned(),
+            }),
+            ..pb::volume::Source::default()
+        }),
+        ..pb::Volume::default()
+    }
+}
+
+fn others() {
+    let (world, mut link) = World::registered(&[]);
+    let made = |name: &str| {
+        let path = world.dir.path().join(name);
+        std::fs::create_dir(&path).expect("made");
+        path.display().to_string()
+    };
+    let (source, place) = (made("source"), made("place"));
+    std::fs::write(format!("{source}/file"), "of the machine\n").expect("written");
+    let host = |path: String, container_path: &str, mode: pb::volume::Mode| pb::Volume {
+        container_path: container_path.to_owned(),
+        host_path: Some(path),
+        mode: mode.into(),
+        ..pb::Volume::default()
+    };
+    let command = format!(
+        "cat folder/file one && ! touch folder/new && touch more/new && echo mine > {place}/x && cat own/x"
+    );
+    let mut task = shell("sees", &command);
+    task.container = mesos_container(vec![
+        host(source.clone(), "folder", pb::volume::Mode::Ro),
+        host(source.clone(), "more", pb::volume::Mode::Rw),
+        host(format!("{source}/file"), "one", pb::volume::Mode::Ro),
+        sandbox_volume(sandbox_path::Type::Self_, "own", &place),
+    ]);
+    finishes(&world, &mut link, task);
+    assert!(std::path::Path::new(&source).join("new").exists());
+    assert_eq!(std::fs::read_dir(&place).expect("read").count(), 0);
+    machine_is_clean(&world);
+    let mut task = shell("blind", "true");
+    task.container = mesos_container(vec![host(
+        "/no/such/path".to_owned(),
+        "here",
+        pb::volume::Mode::Rw,
+    )]);
+    fails(
+        &world,
+        &mut link,
+        task,
+        "in HOST_PATH volume does not exist",
+    );
+}
+
+fn group() {
+    let (world, mut link) = with_volume();
+    let task = |id: &str, command: &str| shell(id, command);
+    let writer = "echo kept > data/file && echo said > common/word && exec sleep 1000";
+    let mut writer = holding(task("writer", writer), writable("v", "data"));
+    let parent = sandbox_path::Type::Parent;
+    writer.container = mesos_container(vec![sandbox_volume(parent, "shared", "common")]);
+    let reader =
+        "until test -s seen/file && test -s word/word; do :; done; cat seen/file word/word; exit 7";
+    let mut reader = task("reader", reader);
+    reader.container = mesos_container(vec![
+        sandbox_volume(parent, "data", "seen"),
+        sandbox_volume(parent, "shared", "word"),
+    ]);
+    world.run_group(&link, vec![writer, reader]);
+    let mut ended = Vec::new();
+    while ended.len() < 2 {
+        let status = world.update(&mut link);
+        if meseta_agent::core::is_terminal(status.state) {
+            ended.push((status.task_id.value.clone(), status.state()));
+        }
+    }
+    // The reader saw both, and its failure took the writer along.
+    let expected = ("reader".to_owned(), TaskFailed);
+    assert!(ended.contains(&expected), "{ended:?}\n{}", world.log());
+    assert_eq!(data(&world), "kept\n");
+    machine_is_clean(&world);
+}
+
+fn later() {
+    // Executors look for their agent where it was.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    drop(listener);
+    let (mut world, mut link) = World::registered(&[RESOURCES, &format!("--port={port}")]);
+    create(&world, &mut link);
+    world.run_in_executor(&link, custom("a", "json"), true);
+    let running = world.update(&mut link);
+    assert_eq!(running.state(), TaskRunning, "{}", world.log());
+    let pid = running
+        .container_status
+        .and_then(|status| status.executor_pid);
+    let pid = pid.expect("the executor's pid");
+    let mounts = || std::fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
+    assert!(!mounts().contains("/volumes/roles/"));
+    let late = holding(custom("b", "json"), writable("v", "late"));
+    world.run_in_executor(&link, late, false);
+    assert_eq!(
+        world.update(&mut link).state(),
+        TaskRunning,
+        "{}",
+        world.log()
+    );
+    assert!(mounts().contains("/late "), "{}", mounts());
+    // From the machine it is an empty folder, and in there the volume.
+    let sandbox = world.sandbox();
+    let inside = format!("/proc/{pid}/root{}/late", sandbox.display());
+    std::fs::write(format!("{inside}/file"), "kept\n").expect("written");
+    assert_eq!(data(&world), "kept\n");
+    assert_eq!(
+        std::fs::read_dir(sandbox.join("late"))
+            .expect("read")
+            .count(),
+        0
+    );
+    machine_is_clean(&world);
+
+    world.signal_agent(rustix::process::Signal::KILL);
+    world.start_agent();
+    link = world.admit();
+    assert!(mounts().contains("/late "), "{}", mounts());
+    world.kill(&link, "b", None);
+    let (_, last) = world.until_terminal(&mut link);
+    assert_eq!(last.state(), TaskKilled, "{last:?}");
+    wait_for("the volume's place to go", || {
+        (!mounts().contains("/late ")).then_some(())
+    });
+    wait_for("its folder to go", || {
+        (!sandbox.join("late").exists()).then_some(())
+    });
+    assert_eq!(data(&world), "kept\n");
+    world.kill(&link, "a", None);
+    world.until_terminal(&mut link);
+}
