@@ -28,6 +28,13 @@ pub(crate) const TESTS: &[(&str, bool, fn())] = &[
     ),
     ("files_are_fetched_over_http_and_run", false, fetched),
     (
+        "files_are_fetched_over_https_from_whom_the_agent_believes",
+        false,
+        fetched_safely,
+    ),
+    ("a_check_may_be_a_program_with_arguments", true, arguments),
+    ("tasks_of_a_group_are_checked_each_for_itself", true, group),
+    (
         "nothing_is_fetched_that_the_tasks_user_may_not_read",
         true,
         forbidden,
@@ -220,6 +227,138 @@ fn fetched() {
     let path = format!("/frameworks/{FRAMEWORK}/executors/t/runs/latest/stdout");
     let read = world.get_json(&format!("/files/read?path={path}&offset=0"));
     assert_eq!(read["data"], "was fetched\n");
+}
+
+/// Serves one answer to whoever connects, over TLS with a certificate of its own; its port, and the
+/// authority that has signed it.
+fn serve_over_tls(answer: &'static str) -> (u16, String) {
+    use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+    let key = KeyPair::generate().expect("a key");
+    let mut params = CertificateParams::new(Vec::new()).expect("sound");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let authority = params.self_signed(&key).expect("signed").pem();
+    let issuer = Issuer::new(params, key);
+    let key = KeyPair::generate().expect("a key");
+    let params = CertificateParams::new(vec!["localhost".to_owned()]).expect("sound");
+    let signed = params.signed_by(&key, &issuer).expect("signed");
+    let secret = rustls::pki_types::PrivateKeyDer::Pkcs8(key.serialize_der().into());
+    let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_no_client_auth()
+        .with_single_cert(vec![signed.der().clone()], secret)
+        .expect("a certificate and its key");
+    let config = std::sync::Arc::new(config);
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let connection = rustls::ServerConnection::new(config.clone()).expect("sound");
+            let mut connection = connection;
+            let mut stream = rustls::Stream::new(&mut connection, &mut stream);
+            let mut request = [0; 4096];
+            // Whoever does not believe us hangs up.
+            if stream.read(&mut request).is_ok() {
+                let _ = stream.write_all(answer.as_bytes());
+                stream.conn.send_close_notify();
+                let _ = stream.flush();
+            }
+        }
+    });
+    (port, authority)
+}
+
+fn fetched_safely() {
+    let (port, authority) = serve_over_tls(
+        "HTTP/1.1 200 OK\r\nContent-Length: 26\r\nConnection: close\r\n\r\n#!/bin/sh\necho was fetched",
+    );
+    let url = format!("https://localhost:{port}/bin/run.sh");
+    let mut world = World::new(&[]);
+    let trusted = world.dir.path().join("authority.pem");
+    std::fs::write(&trusted, authority).expect("written");
+    world.trusted = Some(trusted);
+    world.start_agent();
+    let mut link = world.admit();
+    world.run(&link, with_uri("t", "./run.sh", url.clone(), true));
+    let (_, last) = world.until_terminal(&mut link);
+    assert_eq!(last.state(), TaskFinished, "{last:?}");
+    drop((link, world));
+    // An agent that has not heard of that authority takes nothing from it.
+    let (world, mut link) = World::registered(&[]);
+    world.run(&link, with_uri("t", "./run.sh", url.clone(), true));
+    let (_, last) = world.until_terminal(&mut link);
+    assert_eq!(last.state(), TaskFailed, "{last:?}");
+    let message = last.message();
+    assert!(
+        message.contains(&format!("Failed to fetch '{url}'")),
+        "{message}"
+    );
+    assert!(message.to_lowercase().contains("certificate"), "{message}");
+}
+
+fn arguments() {
+    let (world, mut link) = World::registered(&[]);
+    let mut task = shell("t", "exec sleep 1000");
+    let mut check = health("");
+    check.command = Some(pb::CommandInfo {
+        shell: Some(false),
+        value: Some("test".to_owned()),
+        arguments: ["test", "a b", "=", "a b"].map(str::to_owned).to_vec(),
+        ..pb::CommandInfo::default()
+    });
+    task.health_check = Some(check.into());
+    world.run(&link, task);
+    let status = checked(&world, &mut link, Reason::TaskHealthCheckStatusUpdated);
+    assert_eq!(status.healthy, Some(true));
+    world.kill(&link, "t", None);
+    assert_eq!(world.until_terminal(&mut link).1.state(), TaskKilled);
+}
+
+fn group() {
+    let (world, mut link) = World::registered(&[]);
+    // Each looks where its task is: both files have one name.
+    let task = |id: &str, text: &str| {
+        let mut task = shell(id, &format!("echo {text} > marker; exec sleep 1000"));
+        let look = "until test -s marker; do sleep 0.05; done; test \"$(cat marker)\" = yes";
+        task.check = Some(
+            pb::CheckInfo {
+                r#type: Some(pb::check_info::Type::Command.into()),
+                command: Some(pb::check_info::Command {
+                    command: command(look),
+                }),
+                delay_seconds: Some(0.0),
+                interval_seconds: Some(1000.0),
+                ..pb::CheckInfo::default()
+            }
+            .into(),
+        );
+        let healthy = pb::HealthCheck {
+            interval_seconds: Some(1000.0),
+            ..health("until test -s marker; do sleep 0.05; done")
+        };
+        task.health_check = Some(healthy.into());
+        task
+    };
+    world.run_group(&link, vec![task("one", "yes"), task("two", "no")]);
+    let mut codes = std::collections::BTreeMap::new();
+    let mut healthy = std::collections::BTreeSet::new();
+    while codes.len() < 2 || healthy.len() < 2 {
+        let status = world.update(&mut link);
+        assert!(!meseta_agent::core::is_terminal(status.state), "{status:?}");
+        let id = status.task_id.value.clone();
+        if status.healthy == Some(true) {
+            healthy.insert(id.clone());
+        }
+        let seen = status.check_status.and_then(|status| status.command);
+        if let Some(code) = seen.and_then(|command| command.exit_code) {
+            codes.insert(id, code);
+        }
+    }
+    let expected = [("one".to_owned(), 0), ("two".to_owned(), 1)];
+    assert_eq!(codes, expected.into());
+    world.kill(&link, "one", None);
+    world.until_terminal(&mut link);
 }
 
 fn forbidden() {

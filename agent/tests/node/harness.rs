@@ -115,6 +115,8 @@ pub(crate) struct World {
     links: mpsc::Receiver<Link>,
     agent: Option<Child>,
     flags: Vec<String>,
+    /// Certificates that the agent believes instead of the machine's.
+    pub(crate) trusted: Option<PathBuf>,
     log: Arc<Mutex<String>>,
     seen: std::cell::RefCell<std::collections::BTreeSet<Vec<u8>>>,
 }
@@ -147,6 +149,7 @@ impl World {
             links,
             agent: None,
             flags: flags.iter().map(|flag| (*flag).to_owned()).collect(),
+            trusted: None,
             log: Arc::default(),
             seen: std::cell::RefCell::default(),
         }
@@ -178,6 +181,11 @@ impl World {
             .arg("--cgroups_root=meseta-test")
             .arg("--registration_backoff_factor=100ms")
             .args(&self.flags);
+        if let Some(trusted) = &self.trusted {
+            command
+                .env("SSL_CERT_FILE", trusted)
+                .env_remove("SSL_CERT_DIR");
+        }
         if !self.flags.iter().any(|flag| flag.starts_with("--port=")) {
             command.arg("--port=0");
         }

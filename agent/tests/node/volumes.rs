@@ -84,6 +84,20 @@ fn create(world: &World, link: &mut Link) {
     };
     let state = told.status.state();
     assert_eq!(state, pb::OperationState::OperationFinished, "{told:?}");
+    world.send(
+        link,
+        ToAgent::AcknowledgeOperation(wire::AcknowledgeOperation {
+            operation_uuid: told.operation_uuid,
+            status_uuid: told.status.uuid.expect("a uuid").value,
+        }),
+    );
+    // Durable, so that no later life of the agent tells of it again.
+    wait_for("the agent to forget the operation", || {
+        let told = world.call(&serde_json::json!({"type": "GET_OPERATIONS"}));
+        let told: serde_json::Value = serde_json::from_slice(&told.body).ok()?;
+        let left = told["get_operations"]["operations"].as_array();
+        left.is_none_or(Vec::is_empty).then_some(())
+    });
 }
 
 fn data(world: &World) -> String {
@@ -245,8 +259,7 @@ fn group() {
     let mut writer = holding(task("writer", writer), writable("v", "data"));
     let parent = sandbox_path::Type::Parent;
     writer.container = mesos_container(vec![sandbox_volume(parent, "shared", "common")]);
-    let reader =
-        "until test -s seen/file && test -s word/word; do :; done; cat seen/file word/word; exit 7";
+    let reader = "until test -s seen/file && test -s word/word; do sleep 0.05; done; cat seen/file word/word; exit 7";
     let mut reader = task("reader", reader);
     reader.container = mesos_container(vec![
         sandbox_volume(parent, "data", "seen"),

@@ -6,6 +6,7 @@
 
 mod access;
 mod bad_flags;
+mod bad_operations;
 mod bad_requests;
 mod bursting;
 mod clients;
@@ -34,11 +35,13 @@ mod probe;
 mod quota;
 mod recorded;
 mod reservations;
+mod reserved_use;
 mod resizing;
 mod restart;
 mod roles;
 mod seeds;
 mod shares;
+mod task_exec;
 mod units;
 mod wire;
 
@@ -75,6 +78,7 @@ fn main() -> ExitCode {
         ("estimating", estimating::ALL),
         ("restart", restart::ALL),
         ("bad_flags", bad_flags::ALL),
+        ("bad_operations", bad_operations::ALL),
         ("bad_requests", bad_requests::ALL),
         ("every_endpoint", every_endpoint::ALL),
         ("local", local::ALL),
@@ -87,6 +91,8 @@ fn main() -> ExitCode {
         ("launching", launching::ALL),
         ("wire", wire::ALL),
         ("reservations", reservations::ALL),
+        ("reserved_use", reserved_use::ALL),
+        ("task_exec", task_exec::ALL),
         ("units", units::ALL),
         ("operators", operators::ALL),
         ("access", access::ALL),

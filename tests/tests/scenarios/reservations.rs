@@ -51,13 +51,17 @@ pub(crate) fn cluster(resources: &str) -> Cluster {
 }
 
 /// Sends operations on an offer; what is left is offered again at once.
-fn operate(framework: &Framework, offer: &Value, operations: Value) {
+pub(crate) fn operate(framework: &Framework, offer: &Value, operations: Value) {
     framework.accepted(json!({"type": "ACCEPT", "accept": {
         "offer_ids": [offer["id"]], "operations": operations, "filters": {"refuse_seconds": 0.0}}}));
 }
 
 /// The next offers, until together they are what is wanted: one event may hold only a part.
-fn offer_where(framework: &mut Framework, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+pub(crate) fn offer_where(
+    framework: &mut Framework,
+    what: &str,
+    wanted: impl Fn(&Value) -> bool,
+) -> Value {
     let end = std::time::Instant::now() + LIMIT;
     loop {
         let offer = framework.offer();
@@ -73,7 +77,7 @@ fn offer_where(framework: &mut Framework, what: &str, wanted: impl Fn(&Value) ->
 }
 
 /// How much of a name there is in an offer, of what `keep` accepts.
-fn sum(resources: &Value, name: &str, keep: impl Fn(&Value) -> bool) -> f64 {
+pub(crate) fn sum(resources: &Value, name: &str, keep: impl Fn(&Value) -> bool) -> f64 {
     let resources = resources.as_array().into_iter().flatten();
     resources
         .filter(|resource| resource["name"] == name && keep(resource))
@@ -81,7 +85,7 @@ fn sum(resources: &Value, name: &str, keep: impl Fn(&Value) -> bool) -> f64 {
         .sum()
 }
 
-fn is(a: f64, b: f64) -> bool {
+pub(crate) fn is(a: f64, b: f64) -> bool {
     (a - b).abs() < 1e-6
 }
 
@@ -107,21 +111,21 @@ pub(crate) fn reserved_full(cluster: &Cluster, role: &str, count: usize) -> Valu
     wait::eventually("master and agent agree on what is reserved", LIMIT, look)
 }
 
-fn scalar(name: &str, value: f64) -> Value {
+pub(crate) fn scalar(name: &str, value: f64) -> Value {
     json!({"name": name, "type": "SCALAR", "scalar": {"value": value}})
 }
 
-fn with(mut resource: Value, key: &str, value: Value) -> Value {
+pub(crate) fn with(mut resource: Value, key: &str, value: Value) -> Value {
     resource[key] = value;
     resource
 }
 
-fn dynamic(name: &str, value: f64, role: &str) -> Value {
+pub(crate) fn dynamic(name: &str, value: f64, role: &str) -> Value {
     let stack = json!([{"type": "DYNAMIC", "role": role}]);
     with(scalar(name, value), "reservations", stack)
 }
 
-fn volume_of(mut disk: Value, id: &str) -> Value {
+pub(crate) fn volume_of(mut disk: Value, id: &str) -> Value {
     disk["disk"] = json!({"persistence": {"id": id},
                           "volume": {"mode": "RW", "container_path": "data"}});
     disk

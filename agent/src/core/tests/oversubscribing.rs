@@ -4,13 +4,17 @@ use std::time::Duration;
 
 use meseta_estimators::{Action, Correction, Estimate, Explanation, Throttle, Unit, Verdict};
 use meseta_proto::convert;
+use meseta_proto::meseta::v1 as wire;
 use meseta_proto::meseta::v1::agent_frame::Message as FromAgent;
+use meseta_proto::meseta::v1::master_frame::Message as ToAgent;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::TaskState::{TaskFailed, TaskGone, TaskLost, TaskRunning};
+use meseta_proto::mesos::v1::executor::call::Subscribe;
 use meseta_proto::mesos::v1::framework_info::capability::Type as FrameworkCapability;
 use meseta_proto::mesos::v1::task_status::{Reason, Source};
 use meseta_resources::{ContainerId, ExecutorId, FrameworkId, Resources, Role};
 
+use super::custom::{EXECUTOR, executor_info, status};
 use super::simulation::{FRAMEWORK, Seen, Simulation, scalar, task};
 use crate::core::{Exit, Input, Report};
 
@@ -395,4 +399,81 @@ fn an_end_of_its_own_is_no_eviction() {
     let told = simulation.acknowledge_all();
     assert_eq!(told.last().expect("an update").state(), TaskFailed);
     assert!(told.iter().all(|status| status.state() != TaskRunning));
+}
+
+/// Both tasks were preempted, by one correction.
+fn both_preempted(mut simulation: Simulation) {
+    let told = simulation.acknowledge_all();
+    let ends: Vec<_> = told
+        .iter()
+        .filter(|status| crate::core::is_terminal(status.state))
+        .collect();
+    assert_eq!(ends.len(), 2, "{told:?}");
+    for status in ends {
+        assert_eq!(status.state(), TaskLost);
+        assert_eq!(status.reason(), Reason::ContainerPreempted);
+        assert!(status.message().contains("load_5min"), "{status:?}");
+    }
+    assert_eq!(simulation.core.snapshot().counters.executors_preempted, 1);
+}
+
+#[test]
+fn a_preempted_executor_takes_its_tasks_along() {
+    let mut simulation = Simulation::registered();
+    for (id, launch_executor) in [("a", true), ("b", false)] {
+        let framework = simulation.framework();
+        let info = executor_info(pb::executor_info::Type::Custom);
+        simulation.tell(ToAgent::RunTask(wire::RunTask {
+            framework,
+            task: pb::TaskInfo {
+                command: None,
+                executor: Some(Box::new(info)),
+                ..lent(id, 0.5)
+            },
+            launch_executor,
+            resource_version_uuid: None,
+            accepted_time: None,
+        }));
+    }
+    let container = simulation.launches().remove(0);
+    simulation.start(&container);
+    simulation.subscribe(1, Subscribe::default());
+    for (id, uuid) in [("a", 1), ("b", 2)] {
+        simulation.tells(status(id, TaskRunning, uuid));
+    }
+    simulation.resize(None);
+    simulation.acknowledge_all();
+    simulation.correct(correction(Action::Kill, EXECUTOR));
+    assert_eq!(simulation.kills().last(), Some(&Duration::ZERO));
+    simulation.end(&container, Exit::Signal(9));
+    both_preempted(simulation);
+}
+
+#[test]
+fn a_preempted_group_ends_as_one() {
+    let mut simulation = Simulation::registered();
+    let framework = simulation.framework();
+    simulation.tell(ToAgent::RunTaskGroup(wire::RunTaskGroup {
+        framework,
+        executor: executor_info(pb::executor_info::Type::Default),
+        task_group: pb::TaskGroupInfo {
+            tasks: vec![lent("a", 0.5), lent("b", 0.5)],
+        },
+        launch_executor: true,
+        resource_version_uuid: None,
+        accepted_time: None,
+    }));
+    let outer = simulation.launches().remove(0);
+    simulation.start(&outer);
+    let nested = simulation.launches();
+    for container in &nested {
+        simulation.start(container);
+    }
+    simulation.acknowledge_all();
+    simulation.correct(correction(Action::Kill, EXECUTOR));
+    assert_eq!(simulation.kills().last(), Some(&Duration::ZERO));
+    for container in nested.iter().chain([&outer]) {
+        simulation.end(container, Exit::Signal(9));
+    }
+    both_preempted(simulation);
 }

@@ -8,7 +8,7 @@ use super::operations::{create, list, reserve, reserved, volume, with_operations
 use super::*;
 
 /// Somebody who is held to these ACLs and has proven that name.
-fn caller(acls: &str, principal: Option<&str>) -> Caller {
+pub(super) fn caller(acls: &str, principal: Option<&str>) -> Caller {
     let authorizer = Authorizer::new(Acls::parse(acls).unwrap(), true);
     Caller {
         approver: authorizer.approver(principal.map(str::to_owned)),

@@ -10,6 +10,7 @@ use meseta_resources::{
 
 use super::*;
 
+mod allowed;
 mod feedback;
 mod reserving;
 mod volumes;

@@ -1,0 +1,264 @@
+//! Operations of frameworks that the ACLs allow or not: what may not be done is not, and the rest of the
+//! call is.
+
+use super::*;
+use crate::core::tests::authorization::caller;
+
+const RESERVES: &str = r#""reserve_resources":[{"principals":{"values":["ada"]},"roles":{"values":["dev"]}},
+    {"principals":{"type":"ANY"},"roles":{"type":"NONE"}}]"#;
+const UNRESERVES: &str = r#""unreserve_resources":[
+    {"principals":{"values":["ada"]},"reserver_principals":{"values":["ada"]}},
+    {"principals":{"type":"ANY"},"reserver_principals":{"type":"NONE"}}]"#;
+const CREATES: &str = r#""create_volumes":[{"principals":{"values":["ada"]},"roles":{"values":["dev"]}},
+    {"principals":{"type":"ANY"},"roles":{"type":"NONE"}}]"#;
+const DESTROYS: &str = r#""destroy_volumes":[
+    {"principals":{"values":["ada"]},"creator_principals":{"values":["ada"]}},
+    {"principals":{"type":"ANY"},"creator_principals":{"type":"NONE"}}]"#;
+const RESIZES: &str = r#""resize_volumes":[{"principals":{"values":["ada"]},"roles":{"values":["dev"]}},
+    {"principals":{"type":"ANY"},"roles":{"type":"NONE"}}]"#;
+
+/// Somebody's framework under these ACLs, with an offer of everything.
+fn begin_as(
+    principal: &str,
+    acls: &[&str],
+    resources: &str,
+) -> (World, Node, Scheduler, v1::Offer) {
+    let mut world = World::new();
+    let node = world.capable_agent(5051, resources);
+    world.take_frames(node.connection);
+    world.caller = caller(&format!("{{{}}}", acls.join(",")), Some(principal));
+    let mut info = framework("f", &["dev"]);
+    info.principal = Some(principal.to_owned());
+    let scheduler = world.subscribe(info);
+    let offer = world.offers(&scheduler).pop().unwrap();
+    (world, node, scheduler, offer)
+}
+
+/// Nothing was done, and the framework was told why.
+fn refused(world: &mut World, node: &Node, scheduler: &Scheduler, id: &str) {
+    let told = world.operation_events(scheduler);
+    let status = told.iter().find(|status| {
+        let of = status.operation_id.as_ref();
+        of.is_some_and(|of| of.value == id)
+    });
+    let status = status.unwrap_or_else(|| panic!("{id} is not told of: {told:?}"));
+    assert_eq!(status.state(), OperationState::OperationError);
+    assert!(status.message().starts_with("Not authorized"), "{status:?}");
+    assert!(world.applies(node).is_empty());
+}
+
+fn of_ada(text: &str) -> Resources {
+    reserved(&parse(text), "dev", Some("ada"))
+}
+
+fn made_by(disk: &Resources, principal: &str) -> Resource {
+    let mut message = convert::to_resource(&volume(disk, "v", false), Format::PostRefinement)
+        .expect("a volume has a message");
+    let disk = message.disk.as_mut().unwrap();
+    let persistence = disk.persistence.as_mut().unwrap();
+    persistence.principal = Some(principal.to_owned());
+    convert::resource(&message).unwrap()
+}
+
+#[test]
+fn who_may_reserves_and_unreserves() {
+    let (mut world, node, scheduler, offer) =
+        begin_as("ada", &[RESERVES, UNRESERVES], "cpus:4;mem:1024");
+    let mine = of_ada("cpus:1");
+    do_all(&mut world, &scheduler, &offer, vec![reserve(&mine)]);
+    assert_eq!(world.finish(&node), 1);
+    let offer = world.next_offer(&scheduler);
+    assert_eq!(
+        total(std::slice::from_ref(&offer)),
+        parse("cpus:3;mem:1024") + &mine
+    );
+    do_all(&mut world, &scheduler, &offer, vec![unreserve(&mine)]);
+    assert_eq!(world.finish(&node), 1);
+    assert_eq!(world.agent_total(&node), parse("cpus:4;mem:1024"));
+}
+
+#[test]
+fn who_may_not_reserve_does_not() {
+    let (mut world, node, scheduler, offer) = begin_as("bob", &[RESERVES], "cpus:4;mem:1024");
+    let his = reserved(&parse("cpus:1"), "dev", Some("bob"));
+    let wished = vec![named(reserve(&his), "r")];
+    do_all(&mut world, &scheduler, &offer, wished);
+    refused(&mut world, &node, &scheduler, "r");
+    assert_eq!(world.agent_total(&node), parse("cpus:4;mem:1024"));
+}
+
+#[test]
+fn who_may_not_unreserve_does_not() {
+    let nobody = r#""unreserve_resources":[
+        {"principals":{"values":["ada"]},"reserver_principals":{"type":"NONE"}}]"#;
+    let (mut world, node, scheduler, offer) =
+        begin_as("ada", &[RESERVES, nobody], "cpus:4;mem:1024");
+    let mine = of_ada("cpus:1");
+    do_all(&mut world, &scheduler, &offer, vec![reserve(&mine)]);
+    world.finish(&node);
+    let offer = world.next_offer(&scheduler);
+    let wished = vec![named(unreserve(&mine), "u")];
+    do_all(&mut world, &scheduler, &offer, wished);
+    refused(&mut world, &node, &scheduler, "u");
+    assert_eq!(world.agent_total(&node), parse("cpus:3;mem:1024") + &mine);
+}
+
+#[test]
+fn of_several_operations_only_what_may_not_be_is_left_out() {
+    let nobody = r#""unreserve_resources":[
+        {"principals":{"values":["ada"]},"reserver_principals":{"type":"NONE"}}]"#;
+    let (mut world, node, scheduler, offer) =
+        begin_as("ada", &[RESERVES, nobody], "cpus:4;mem:1024");
+    let mine = of_ada("cpus:1;mem:512");
+    let mut info = task(&node, "t", "cpus:1");
+    info.resources = to_wire(&mine, Format::PostRefinement);
+    let operations = vec![
+        reserve(&mine),
+        named(unreserve(&mine), "u"),
+        launch(vec![info]),
+    ];
+    do_all(&mut world, &scheduler, &offer, operations);
+    let frames = world.take_frames(node.connection);
+    let count = |wanted: fn(&master_frame::Message) -> bool| {
+        frames.iter().filter(|frame| wanted(frame)).count()
+    };
+    assert_eq!(
+        count(|frame| matches!(frame, master_frame::Message::ApplyOperation(_))),
+        1
+    );
+    assert_eq!(
+        count(|frame| matches!(frame, master_frame::Message::RunTask(_))),
+        1
+    );
+    refused(&mut world, &node, &scheduler, "u");
+}
+
+#[test]
+fn who_may_makes_resizes_and_destroys_volumes() {
+    let acls = [CREATES, DESTROYS, RESIZES];
+    let (mut world, node, scheduler, offer) =
+        begin_as("ada", &acls, "cpus:4;mem:1024;disk(dev):100");
+    let disk = parse("disk(dev):60");
+    let data = made_by(&disk, "ada");
+    let operations = vec![create(std::slice::from_ref(&data))];
+    do_all(&mut world, &scheduler, &offer, operations);
+    assert_eq!(world.finish(&node), 1);
+    let offer = world.next_offer(&scheduler);
+    let shrink = convert::to_operation(&Operation::Shrink {
+        volume: data,
+        subtract: Scalar::from_millis(20_000),
+    });
+    do_all(&mut world, &scheduler, &offer, vec![shrink]);
+    assert_eq!(world.finish(&node), 1);
+    let offer = world.next_offer(&scheduler);
+    let data = made_by(&parse("disk(dev):40"), "ada");
+    do_all(&mut world, &scheduler, &offer, vec![destroy(&[data])]);
+    assert_eq!(world.finish(&node), 1);
+    assert_eq!(
+        world.agent_total(&node),
+        parse("cpus:4;mem:1024;disk(dev):100")
+    );
+}
+
+#[test]
+fn who_may_not_makes_no_volume_and_touches_nobody_elses() {
+    let acls = [CREATES, DESTROYS, RESIZES];
+    let (mut world, node, scheduler, offer) =
+        begin_as("bob", &acls, "cpus:4;mem:1024;disk(dev):100");
+    let his = made_by(&parse("disk(dev):60"), "bob");
+    let wished = vec![named(create(&[his]), "c")];
+    do_all(&mut world, &scheduler, &offer, wished);
+    refused(&mut world, &node, &scheduler, "c");
+    assert_eq!(
+        world.agent_total(&node),
+        parse("cpus:4;mem:1024;disk(dev):100")
+    );
+
+    // One that ada made, by a framework of bob's of the same role.
+    let (mut world, node, scheduler, offer) =
+        begin_as("ada", &acls, "cpus:4;mem:1024;disk(dev):100");
+    let hers = made_by(&parse("disk(dev):60"), "ada");
+    let operations = vec![create(std::slice::from_ref(&hers))];
+    do_all(&mut world, &scheduler, &offer, operations);
+    world.finish(&node);
+    let offers = world.next_offer(&scheduler);
+    world.call(&scheduler, decline(&[&offers], 600.0));
+    world.caller = caller(&format!("{{{}}}", acls.join(",")), Some("bob"));
+    let mut info = framework("g", &["dev"]);
+    info.principal = Some("bob".to_owned());
+    let other = world.subscribe(info);
+    let offer = world.next_offer(&other);
+    let before = world.agent_total(&node);
+    let shrink = convert::to_operation(&Operation::Shrink {
+        volume: hers.clone(),
+        subtract: Scalar::from_millis(20_000),
+    });
+    do_all(
+        &mut world,
+        &other,
+        &offer,
+        vec![named(destroy(&[hers]), "d")],
+    );
+    refused(&mut world, &node, &other, "d");
+    let offer = world.next_offer(&other);
+    do_all(&mut world, &other, &offer, vec![named(shrink, "s")]);
+    refused(&mut world, &node, &other, "s");
+    assert_eq!(world.agent_total(&node), before);
+}
+
+#[test]
+fn without_a_name_the_rule_for_anybody_counts() {
+    for (roles, is_made) in [("ANY", true), ("NONE", false)] {
+        let acls = format!(
+            r#"{{"create_volumes":[{{"principals":{{"type":"ANY"}},"roles":{{"type":"{roles}"}}}}],
+                "destroy_volumes":[{{"principals":{{"type":"ANY"}},"creator_principals":{{"type":"{roles}"}}}}]}}"#
+        );
+        let mut world = World::new();
+        let node = world.capable_agent(5051, "cpus:4;mem:1024;disk(dev):100");
+        world.take_frames(node.connection);
+        world.caller = caller(&acls, None);
+        let scheduler = world.subscribe(framework("f", &["dev"]));
+        let offer = world.offers(&scheduler).pop().unwrap();
+        let data = volume(&parse("disk(dev):100"), "v", false);
+        let wished = vec![named(create(std::slice::from_ref(&data)), "c")];
+        do_all(&mut world, &scheduler, &offer, wished);
+        if !is_made {
+            refused(&mut world, &node, &scheduler, "c");
+            continue;
+        }
+        assert_eq!(world.finish(&node), 1);
+        let offer = world.next_offer(&scheduler);
+        do_all(&mut world, &scheduler, &offer, vec![destroy(&[data])]);
+        assert_eq!(world.finish(&node), 1);
+        assert_eq!(
+            world.agent_total(&node),
+            parse("cpus:4;mem:1024;disk(dev):100")
+        );
+    }
+}
+
+/// The check that operators' endpoints ask too.
+#[test]
+fn one_operation_for_several_roles_needs_all_of_them() {
+    let acls = r#"{"permissive":false,
+        "reserve_resources":[{"principals":{"values":["ada"]},"roles":{"values":["dev","ads"]}},
+            {"principals":{"values":["bob"]},"roles":{"values":["dev"]}}],
+        "create_volumes":[{"principals":{"values":["ada"]},"roles":{"values":["dev","ads"]}},
+            {"principals":{"values":["bob"]},"roles":{"values":["dev"]}}]}"#;
+    let parts = [
+        reserved(&parse("disk:10"), "dev", None),
+        reserved(&parse("disk:10"), "ads", None),
+    ];
+    let both = Operation::Reserve {
+        source: Vec::new(),
+        resources: parts.iter().flat_map(list).collect(),
+    };
+    let volumes = Operation::Create(parts.iter().map(|part| volume(part, "v", false)).collect());
+    for operation in [both, volumes] {
+        for (principal, may) in [("ada", true), ("bob", false)] {
+            let approver = caller(acls, Some(principal)).approver;
+            let verdict = crate::core::authorization::operation(&approver, &operation);
+            assert_eq!(verdict.is_ok(), may, "{principal}: {operation:?}");
+        }
+    }
+}
