@@ -67,7 +67,14 @@ mod tests {
     fn the_matrix_of_starting() {
         use Posture::{Permissive, Strict};
         // Loopback, authentication, TLS, --insecure: what comes of it, or the words that must be said.
-        let rows: [(bool, bool, bool, bool, Result<Posture, &[&str]>); 16] = [
+        type Row = (
+            bool,
+            bool,
+            bool,
+            bool,
+            Result<Posture, &'static [&'static str]>,
+        );
+        let rows: [Row; 16] = [
             (true, false, false, false, Ok(Permissive)),
             (true, false, false, true, Ok(Permissive)),
             (true, false, true, false, Ok(Permissive)),

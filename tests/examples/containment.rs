@@ -4,6 +4,7 @@
 //! with nothing else to do. Prints how long the host takes to make a process, alone and beside a fork bomb; what
 //! a task of half a CPU gets under CFS; what a task that writes without pause costs the agent, its memory
 //! and the disk; and how soon tasks are gone that do not want to go.
+#![expect(clippy::print_stdout, reason = "its output is its purpose")]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

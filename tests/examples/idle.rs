@@ -3,6 +3,7 @@
 //! Opens that many connections to a master (10,000 unless said), makes one request on each and keeps it
 //! open; prints what each costs in memory and how long other requests take meanwhile. Then a tenth as many
 //! subscribe to events and never read one, while frameworks come and go.
+#![expect(clippy::print_stdout, reason = "its output is its purpose")]
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;

@@ -435,17 +435,13 @@ fn system(out: &mut Out<'_>) {
     }
     let info = rustix::system::sysinfo();
     let unit = u64::from(info.mem_unit);
-    let bytes = |units| {
-        u64::try_from(units)
-            .unwrap_or(u64::MAX)
-            .saturating_mul(unit)
-    };
+    let bytes = |units: u64| units.saturating_mul(unit);
     out.counter("system/mem_total_bytes", bytes(info.totalram));
     out.counter("system/mem_free_bytes", bytes(info.freeram));
     for (minutes, load) in [1, 5, 15].into_iter().zip(info.loads) {
         /// The kernel's loads are in parts of this.
         const PARTS: f64 = 65_536.0;
-        let load = to_f64(u64::try_from(load).unwrap_or(u64::MAX)) / PARTS;
+        let load = to_f64(load) / PARTS;
         out.put(&format!("system/load_{minutes}min"), load);
     }
 }

@@ -199,7 +199,7 @@ pub fn client(
             .map(Path::new)
             .find(|path| path.is_file())
             .ok_or(TlsError::NoAuthorities)
-            .and_then(|path| authorities(path))?,
+            .and_then(authorities)?,
     };
     let path = identity.map_or_else(PathBuf::new, |(certificate, _)| certificate.to_owned());
     let failed = |source| TlsError::Pair {

@@ -76,7 +76,7 @@ fn starting() {
                 continue;
             }
             // An agent that starts makes cgroups; the rule is the same code, so the shut one will do.
-            if verb == "agent" && !(elsewhere && !insecure) {
+            if verb == "agent" && (insecure || !elsewhere) {
                 continue;
             }
             flags.extend(agent_room(verb, &work_dir));

@@ -183,7 +183,7 @@ fn change(cluster: &Cluster, round: usize, agent: &Value) {
     let one = json!({"name": "cpus", "type": "SCALAR", "scalar": {"value": 0.5},
                      "reservations": [{"type": "DYNAMIC", "role": "dev"}]});
     let reservation = json!({"agent_id": {"value": agent}, "resources": [one]});
-    let weight = if round % 2 == 0 { 2.0 } else { 0.5 };
+    let weight = if round.is_multiple_of(2) { 2.0 } else { 0.5 };
     let calls = [
         json!({"type": "SET_QUOTA", "set_quota": {"quota_request": {"role": "dev", "force": true, "guarantee": [
             {"name": "cpus", "type": "SCALAR", "scalar": {"value": 2}}]}}}),

@@ -57,7 +57,7 @@ fn a_custom_executor_is_evicted_whole_if_any_of_its_tasks_borrowed() {
     let (mut simulation, container) = mixed();
     simulation.correct(correction(Action::Kill, EXECUTOR));
     assert_eq!(simulation.kills(), [Duration::ZERO], "without any grace");
-    assert_eq!(simulation.killed, [container.clone()]);
+    assert_eq!(simulation.killed, std::slice::from_ref(&container));
     simulation.end(&container, Exit::Signal(9));
     let told = simulation.acknowledge_all();
     assert_evicted(&told, &["a", "b"], "load_5min is 7.200, limit 6.000");

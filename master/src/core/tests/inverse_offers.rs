@@ -195,7 +195,10 @@ fn another_plan_withdraws_what_was_asked_and_forgets_what_was_said() {
     assert_eq!(again.unavailability, later.unavailability);
     assert!(world.replies(&node).is_empty());
     assert_eq!(world.administer(call_off()), Answer::Done);
-    assert_eq!(world.withdrawn(&scheduler), [again.id.value.clone()]);
+    assert_eq!(
+        world.withdrawn(&scheduler),
+        std::slice::from_ref(&again.id.value)
+    );
     world.live(Duration::from_secs(3), &[&node]);
     assert!(world.inverse_offers(&scheduler).is_empty());
 }
