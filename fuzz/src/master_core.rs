@@ -170,7 +170,7 @@ impl World {
                         gone.connection = None;
                     }
                 }
-                Visible::Note(_) => {}
+                Visible::Note(_) | Visible::OperationOver { .. } => {}
             }
         }
     }
