@@ -93,15 +93,18 @@ enum Input {
 /// Pieces of output, for whoever reads them.
 pub(crate) type Pieces = mpsc::Receiver<(Stream, Bytes)>;
 
+/// Whom pieces of output go to.
+type Readers = Vec<mpsc::Sender<(Stream, Bytes)>>;
+
 /// Everybody who is to get what a container prints; a reader that stops stops it.
 #[derive(Clone, Debug, Default)]
 struct Output {
     /// None for a container whose output is in its sandbox, or is over.
-    readers: Arc<Mutex<Option<Vec<mpsc::Sender<(Stream, Bytes)>>>>>,
+    readers: Arc<Mutex<Option<Readers>>>,
 }
 
 impl Output {
-    fn readers(&self) -> MutexGuard<'_, Option<Vec<mpsc::Sender<(Stream, Bytes)>>>> {
+    fn readers(&self) -> MutexGuard<'_, Option<Readers>> {
         self.readers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
