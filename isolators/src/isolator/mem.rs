@@ -286,6 +286,9 @@ fn usage_v1(sight: &Sight<'_>, group: &GroupDir, memory: &mut MemoryUsage) {
     memory.low_pressure = events("low");
     memory.medium_pressure = events("medium");
     memory.critical_pressure = events("critical");
+    // One that comes between two readings is in the second only, and counts in the first too.
+    memory.medium_pressure = memory.medium_pressure.max(memory.critical_pressure);
+    memory.low_pressure = memory.low_pressure.max(memory.medium_pressure);
 }
 
 fn usage_v2(sight: &Sight<'_>, group: &GroupDir, memory: &mut MemoryUsage) {
