@@ -348,7 +348,12 @@ impl Containerizer {
     pub(crate) fn adopt(&self, live: LiveContainer) {
         let container = live.container.clone();
         let running = Entry::Running(live.clone());
-        self.inner.table().insert(container, running);
+        self.inner.table().insert(container.clone(), running);
+        // One that was to shrink once it fitted has been waiting since before the restart.
+        let name = ContainerName::new(container.as_str()).ok();
+        if let Some(name) = name.filter(|name| name.nesting().is_none()) {
+            drop(self.shrink(container, name, live.demand));
+        }
         let this = self.clone();
         tokio::spawn(async move { this.watch(live).await });
     }

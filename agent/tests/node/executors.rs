@@ -226,7 +226,9 @@ fn resized() {
     assert_eq!(memory_limits(&container), (192, 192));
     world.kill(&link, "b", None);
     assert_eq!(world.update(&mut link).state(), TaskKilled);
-    assert_eq!(memory_limits(&container), (128, 128), "{}", world.log());
+    wait_for("the memory is taken back", || {
+        (memory_limits(&container) == (128, 128)).then_some(())
+    });
     world.kill(&link, "a", None);
     assert_eq!(world.update(&mut link).state(), TaskKilled);
 }

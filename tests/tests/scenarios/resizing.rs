@@ -91,7 +91,9 @@ fn group() {
     assert_eq!(knobs(&outer), (Some(90_000), memory(160, 192)));
     framework.kill("three");
     framework.until_state("three", "TASK_KILLED");
-    assert_eq!(knobs(&outer), (Some(70_000), memory(96, 128)));
+    wait::eventually("its share is taken back", PATIENCE, || {
+        (knobs(&outer) == (Some(70_000), memory(96, 128))).then_some(())
+    });
     // What was changed while no agent looked is set right.
     cluster.agents[0].kill();
     outer.write(HARD, &(512 * MB).to_string());

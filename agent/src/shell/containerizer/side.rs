@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use meseta_isolators::{ContainerName, Demand, ProcessIdentity, Shrink};
+use meseta_isolators::{ContainerError, ContainerName, Demand, ProcessIdentity, Shrink};
 use meseta_proto::mesos::v1 as pb;
 use meseta_resources::{ContainerId, Resources};
-use tracing::info;
+use tokio::sync::oneshot;
+use tracing::{info, warn};
 
 use super::super::inspection::Claims;
 use super::super::spec::{Prepared, container_spec};
@@ -19,6 +20,8 @@ use crate::fetch;
 
 /// How often a hard memory limit is tried again below which what runs does not fit.
 const SHRINK_AGAIN: Duration = Duration::from_secs(5);
+/// How long the end of a task waits for its memory to be taken back.
+const SHRINK_WAIT: Duration = Duration::from_secs(1);
 
 /// What a container is to have from now on.
 #[derive(Debug)]
@@ -116,12 +119,11 @@ impl Containerizer {
         let asked = name.clone();
         let updated = blocking(move || {
             let (name, containers) = (asked, &inner.containers);
-            let shrunk = containers
+            containers
                 .update(&name, &demand)
-                .and_then(|()| containers.shrink_memory(&name, &demand));
-            let shrunk = shrunk.map_err(|error| chain(&error))?;
+                .map_err(|error| chain(&error))?;
             if !with_volumes {
-                return Ok(shrunk);
+                return Ok(());
             }
             let options = &inner.options;
             let layout = &options.layout;
@@ -130,21 +132,14 @@ impl Containerizer {
             let wanted = volumes::of_resources(layout, &wanted).map_err(|error| chain(&error))?;
             let owner = volumes::owner(&site, options.switch_user)?;
             let (supervisor, owner) = (&live.supervisor, owner.as_ref());
-            volumes::change(containers, &name, supervisor, &site, &wanted, owner)?;
-            Ok(shrunk)
+            volumes::change(containers, &name, supervisor, &site, &wanted, owner)
         });
-        let shrunk = updated.await;
-        let shrunk = shrunk.unwrap_or_else(|panic| Err(panic.to_string()))?;
+        let updated = updated.await;
+        updated.unwrap_or_else(|panic| Err(panic.to_string()))?;
         *may_have_volumes = has_some;
-        if let Shrink::InUse { usage_bytes } = shrunk {
-            info!(
-                container_id = %container, usage_bytes, wanted_bytes = demand.mem_bytes,
-                "more memory is in use than a container is to have; its limit is lowered when less is"
-            );
-            let this = self.clone();
-            let container = container.clone();
-            tokio::spawn(async move { this.shrink_later(container, name, demand).await });
-        }
+        let attempted = self.shrink(container.clone(), name, demand);
+        // The end of a task is not held up for as long as the kernel may need to write pages back.
+        let _ = tokio::time::timeout(SHRINK_WAIT, attempted).await;
         Ok(())
     }
 
@@ -183,20 +178,70 @@ impl Containerizer {
         });
     }
 
-    /// Lowers a hard memory limit once what runs fits below it; gives up when the container ends or is
-    /// to have other limits.
-    async fn shrink_later(self, container: ContainerId, name: ContainerName, demand: Demand) {
-        loop {
-            tokio::time::sleep(SHRINK_AGAIN).await;
-            match self.inner.table().get(&container) {
-                Some(Entry::Running(live)) if live.demand == demand => {}
-                _ => return,
-            }
-            let (inner, asked) = (self.inner.clone(), name.clone());
+    /// Lowers a container's hard memory limit as far as what runs fits below it: now, or as soon as it
+    /// does. What is returned ends with the first attempt.
+    pub(super) fn shrink(
+        &self,
+        container: ContainerId,
+        name: ContainerName,
+        demand: Demand,
+    ) -> oneshot::Receiver<()> {
+        let (first, attempted) = oneshot::channel();
+        let this = self.clone();
+        tokio::spawn(async move { this.shrink_until_done(container, name, demand, first).await });
+        attempted
+    }
+
+    async fn shrink_until_done(
+        self,
+        container: ContainerId,
+        name: ContainerName,
+        demand: Demand,
+        first: oneshot::Sender<()>,
+    ) {
+        let mut first = Some(first);
+        let mut this = self;
+        while this.demand_of(&container) == Some(demand) {
+            let (inner, asked) = (this.inner.clone(), name.clone());
             let shrunk = blocking(move || inner.containers.shrink_memory(&asked, &demand)).await;
-            if !matches!(shrunk, Ok(Ok(Shrink::InUse { .. }))) {
+            if let Some(newer) = this.demand_of(&container).filter(|now| *now != demand) {
+                // More was given meanwhile, and may just have been taken away again.
+                let (inner, asked) = (this.inner.clone(), name.clone());
+                let _ = blocking(move || inner.containers.update(&asked, &newer)).await;
                 return;
             }
+            match shrunk {
+                Ok(Ok(Shrink::InUse { usage_bytes })) => {
+                    if first.take().is_some() {
+                        info!(
+                            container_id = %container, usage_bytes, wanted_bytes = demand.mem_bytes,
+                            "a container uses more memory than it is to have; its limit is lowered when it fits"
+                        );
+                    }
+                }
+                Ok(Ok(Shrink::Done { .. } | Shrink::NotLower)) | Err(_) => return,
+                // It began under other isolators, or is gone.
+                Ok(Err(ContainerError::Unknown(_))) => return,
+                Ok(Err(error)) => {
+                    return warn!(container_id = %container, error = %chain(&error), "a memory limit is higher than it should be");
+                }
+            }
+            // Nobody's end waits for this.
+            let others = Arc::downgrade(&this.inner);
+            drop(this);
+            tokio::time::sleep(SHRINK_AGAIN).await;
+            let Some(inner) = others.upgrade() else {
+                return;
+            };
+            this = Self { inner };
+        }
+    }
+
+    /// What a container that runs is to have.
+    fn demand_of(&self, container: &ContainerId) -> Option<Demand> {
+        match self.inner.table().get(container) {
+            Some(Entry::Running(live)) => Some(live.demand),
+            _ => None,
         }
     }
 }
