@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use http::{Request, StatusCode};
-use meseta_proto::media::{self, MediaType};
+use meseta_proto::media::{self, MESSAGE_CONTENT_TYPE, MediaType};
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::agent as api;
 use meseta_proto::mesos::v1::agent::call::Type;
@@ -33,6 +33,10 @@ pub(super) async fn call(
     }
     let content_type = media::content_type(request.headers(), &MediaType::MESSAGES);
     let content_type = content_type.map_err(refuse)?;
+    if request.headers().contains_key(MESSAGE_CONTENT_TYPE) {
+        let text = "'Message-Content-Type' is for calls in application/recordio only: leave it out";
+        return Err(Reply::text(StatusCode::UNSUPPORTED_MEDIA_TYPE, text));
+    }
     let headers = request.headers().clone();
     let bytes = body(request).await?;
     let call: api::Call = media::decode(content_type, &bytes)
@@ -48,6 +52,7 @@ pub(super) async fn call(
         _ => {}
     }
     let accept = media::accept(&headers).map_err(refuse)?;
+    containers::no_message_accept(&headers)?;
     let Some(response) = answer(surface, caller, call).await? else {
         return Ok(Reply::empty(StatusCode::OK));
     };

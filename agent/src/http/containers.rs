@@ -385,11 +385,21 @@ fn stream_types(headers: &HeaderMap) -> Result<(&'static str, MediaType), Reply>
     let outer = Accept::of(headers, &ACCEPT).choose(&all);
     let outer = outer.ok_or_else(|| Reply::empty(StatusCode::NOT_ACCEPTABLE))?;
     if outer != MediaType::RecordIo {
+        no_message_accept(headers)?;
         return Ok((outer.as_str(), outer));
     }
     let message = Accept::of(headers, &MESSAGE_ACCEPT).choose(&MediaType::MESSAGES);
     let message = message.ok_or_else(|| Reply::empty(StatusCode::NOT_ACCEPTABLE))?;
     Ok((outer.as_str(), message))
+}
+
+/// Refuses a type for records where the answer has none.
+pub(super) fn no_message_accept(headers: &HeaderMap) -> Result<(), Reply> {
+    if !headers.contains_key(MESSAGE_ACCEPT) {
+        return Ok(());
+    }
+    let text = "'Message-Accept' is for answers in application/recordio only: leave it out";
+    Err(Reply::text(StatusCode::NOT_ACCEPTABLE, text))
 }
 
 /// LAUNCH_NESTED_CONTAINER_SESSION: a command in a container that lives, as long as somebody reads.
@@ -453,7 +463,8 @@ fn stream(
         }
     });
     let body = stream_body(records, surface.shutdown.clone());
-    Reply::stream(outer, body)
+    let records = (outer == MediaType::RecordIo.as_str()).then(|| media.as_str());
+    Reply::stream(outer, records, body)
 }
 
 fn data(stream: Stream, bytes: &Bytes) -> api::ProcessIo {

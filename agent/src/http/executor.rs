@@ -162,7 +162,7 @@ async fn open_stream(
         leave(&shared, connection).await;
     });
     let body = stream_body(records, surface.shutdown.clone());
-    Reply::stream(media.as_str(), body)
+    Reply::stream(media.as_str(), None, body)
 }
 
 async fn leave(surface: &Surface, connection: ConnectionId) {

@@ -4,6 +4,7 @@ use axum::body::Body;
 use bytes::Bytes;
 use http::header::{ALLOW, CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderValue, Response, StatusCode};
+use meseta_proto::media::MESSAGE_CONTENT_TYPE;
 
 use super::Query;
 
@@ -29,7 +30,11 @@ enum Content {
         length: u64,
         body: Body,
     },
-    Stream(Body),
+    Stream {
+        body: Body,
+        /// What its records are in, if they are framed.
+        records: Option<&'static str>,
+    },
 }
 
 impl Reply {
@@ -82,12 +87,16 @@ impl Reply {
         }
     }
 
-    /// What goes on until one side ends it.
-    pub(crate) fn stream(content_type: &'static str, body: Body) -> Self {
+    /// What goes on until one side ends it; framed as records of that type, if there is one.
+    pub(crate) fn stream(
+        content_type: &'static str,
+        records: Option<&'static str>,
+        body: Body,
+    ) -> Self {
         Self {
             status: StatusCode::OK,
             content_type: Some(content_type),
-            body: Content::Stream(body),
+            body: Content::Stream { body, records },
             allow: None,
         }
     }
@@ -102,7 +111,7 @@ impl Reply {
         if let (Some(JSON), Content::Bytes(body), Some(callback)) =
             (self.content_type, &self.body, query.get("jsonp"))
         {
-            let wrapped = [callback.as_bytes(), b"(", body, b");"].concat();
+            let wrapped = [callback.as_bytes(), b"(", body, b")"].concat();
             self.body = Content::Bytes(wrapped.into());
             self.content_type = Some(JAVASCRIPT);
         }
@@ -115,7 +124,14 @@ impl Reply {
                     .insert(CONTENT_LENGTH, HeaderValue::from(length));
                 response
             }
-            Content::Stream(body) => Response::new(body),
+            Content::Stream { body, records } => {
+                let mut response = Response::new(body);
+                if let Some(records) = records {
+                    let value = HeaderValue::from_static(records);
+                    response.headers_mut().insert(MESSAGE_CONTENT_TYPE, value);
+                }
+                response
+            }
             Content::File { name, length, body } => {
                 let mut response = Response::new(body);
                 let headers = response.headers_mut();

@@ -44,6 +44,7 @@ mod shares;
 mod task_exec;
 mod units;
 mod wire;
+mod wire_rules;
 
 use std::process::ExitCode;
 
@@ -90,6 +91,7 @@ fn main() -> ExitCode {
         ("roles", roles::ALL),
         ("launching", launching::ALL),
         ("wire", wire::ALL),
+        ("wire_rules", wire_rules::ALL),
         ("reservations", reservations::ALL),
         ("reserved_use", reserved_use::ALL),
         ("task_exec", task_exec::ALL),
