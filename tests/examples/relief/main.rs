@@ -259,8 +259,9 @@ impl Bench {
             sleep(LOOK_AGAIN);
         }
         let to_us = work::now_us();
-        // The last notes of the window are to be written.
-        sleep(Duration::from_millis(300));
+        for name in WORKERS.into_iter().chain([SLEEPER]) {
+            work::until_told(&self.dir.join(name), to_us)?;
+        }
         work::wake(&self.dir, false)?;
         Ok((self.course(from_us, to_us)?, relief))
     }

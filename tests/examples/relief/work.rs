@@ -17,6 +17,8 @@ const AWAKE: &str = "awake";
 const PERIOD: Duration = Duration::from_millis(20);
 const BUSY: Duration = Duration::from_millis(3);
 const NOTE_EVERY: Duration = Duration::from_millis(100);
+/// How late a note may be.
+const NOTES_LATE_MAX: Duration = Duration::from_secs(10);
 /// Steps between two looks at the clock: some tens of microseconds.
 const STEPS: u64 = 20_000;
 const NAP: Duration = Duration::from_millis(1);
@@ -152,6 +154,18 @@ fn noted(path: &Path) -> anyhow::Result<Vec<(u64, Vec<u64>)>> {
         Some((at, figures.collect::<Option<_>>()?))
     };
     Ok(whole.lines().filter_map(line).collect())
+}
+
+/// Waits until the notes reach a moment: who gets little of a processor is late with them too.
+pub(crate) fn until_told(path: &Path, to_us: u64) -> anyhow::Result<()> {
+    let began = Instant::now();
+    while noted(path)?.last().is_none_or(|(at, _)| *at < to_us) {
+        if began.elapsed() > NOTES_LATE_MAX {
+            bail!("{} has no note for {NOTES_LATE_MAX:?}", path.display());
+        }
+        std::thread::sleep(NOTE_EVERY);
+    }
+    Ok(())
 }
 
 /// Work done between two moments, for each second.
