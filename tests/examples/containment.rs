@@ -15,6 +15,8 @@ use meseta_tests::{Cluster, Framework, Setup, http, kernel, wait};
 use serde_json::json;
 
 const SMALL: &[(&str, f64)] = &[("cpus", 0.5), ("mem", 256.0)];
+/// Memory enough for all processes that it may have: what holds it is to be their number.
+const BOMB: &[(&str, f64)] = &[("cpus", 0.5), ("mem", 1024.0)];
 /// Each figure is taken over this long.
 const STRETCH: Duration = Duration::from_secs(10);
 const FORKS: usize = 400;
@@ -23,6 +25,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 fn main() {
     let mut setup = Setup::default();
     setup.agent_flags.push("--cgroups_enable_cfs".to_owned());
+    setup
+        .agent_flags
+        .push("--cgroups_pids_limit=256".to_owned());
     let cluster = Cluster::start(setup);
     let mut framework = cluster.framework();
     forks(&cluster, &mut framework);
@@ -45,11 +50,10 @@ fn end(framework: &mut Framework, id: &str) {
 
 fn forks(cluster: &Cluster, framework: &mut Framework) {
     report("process made and reaped, alone", fork_times());
-    run(
-        framework,
-        "bomb",
-        "bomb() { bomb | bomb & }; bomb; exec sleep 600",
-    );
+    let offer = framework.offer();
+    let command = "bomb() { bomb | bomb & }; bomb; exec sleep 600";
+    framework.launch(&offer, &[task(&offer, "bomb", command, BOMB)]);
+    framework.until_state("bomb", "TASK_RUNNING");
     wait::eventually("the bomb is at its limit", PATIENCE, || {
         let files = kernel::groups_below(&cluster.cgroups_root);
         let texts = files

@@ -240,6 +240,9 @@ impl Bench {
 
     /// Regular work wakes up for a while: what it gets, and what is done for it meanwhile.
     fn awake(&self, window: Duration) -> anyhow::Result<(Course, Relief)> {
+        for name in WORKERS {
+            work::until_told(&self.dir.join(name), 1)?;
+        }
         let groups = self.revocable();
         let processes = groups.processes();
         let mut relief = Relief::default();
