@@ -72,11 +72,6 @@ struct Files {
 
 impl AccessFlags {
     pub(crate) fn settings(&self, address: IpAddr, insecure: bool) -> Settings {
-        let key = [uuid::Uuid::new_v4(), uuid::Uuid::new_v4()];
-        let mut bytes = [0; 32];
-        for (half, id) in bytes.chunks_exact_mut(16).zip(key) {
-            half.copy_from_slice(id.as_bytes());
-        }
         Settings {
             daemon: "agent",
             address,
@@ -100,7 +95,7 @@ impl AccessFlags {
                     self.authenticate_http_readwrite,
                 ),
             ],
-            key: bytes,
+            key: door::fresh_key(),
         }
     }
 

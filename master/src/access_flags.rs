@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args, ValueHint};
 use meseta_access::rate_limits::RateLimits;
-use meseta_proto::transport::door::{Realm, Settings};
+use meseta_proto::transport::door::{self, Realm, Settings};
 
 use crate::flags::FlagError;
 
@@ -69,11 +69,6 @@ pub struct AccessFlags {
 
 impl AccessFlags {
     pub(crate) fn settings(&self, address: IpAddr, insecure: bool) -> Settings {
-        let key = [uuid::Uuid::new_v4(), uuid::Uuid::new_v4()];
-        let mut bytes = [0; 32];
-        for (half, id) in bytes.chunks_exact_mut(16).zip(key) {
-            half.copy_from_slice(id.as_bytes());
-        }
         Settings {
             daemon: "master",
             address,
@@ -107,7 +102,7 @@ impl AccessFlags {
                     self.authenticate_agents,
                 ),
             ],
-            key: bytes,
+            key: door::fresh_key(),
         }
     }
 

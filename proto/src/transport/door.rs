@@ -17,7 +17,7 @@ use meseta_access::{Action, Approver, Authorizer, Forbidden, basic};
 use super::server::Peer;
 use super::tls::PeerCertificate;
 use authenticator::{Authenticator, Verdict};
-pub use settings::{DoorError, Settings, client_credential};
+pub use settings::{DoorError, Settings, client_credential, fresh_key};
 
 /// A part of a daemon that is authenticated, or not, as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

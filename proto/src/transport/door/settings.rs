@@ -32,7 +32,7 @@ pub struct Settings {
     pub ssl_ca_file: Option<PathBuf>,
     /// The realms there are, with the flag of each and what it was set to.
     pub realms: Vec<(Realm, &'static str, Option<bool>)>,
-    /// From the operating system's generator.
+    /// See [`fresh_key`].
     pub key: [u8; 32],
 }
 
@@ -72,6 +72,17 @@ pub enum DoorError {
     AuthoritiesAlone,
     #[error("--ssl_cert_file, --ssl_key_file, --ssl_ca_file: {}", tls::chain(.0))]
     Tls(TlsError),
+}
+
+/// A key that nobody else has, from the operating system's generator.
+#[must_use]
+pub fn fresh_key() -> [u8; 32] {
+    let halves = [uuid::Uuid::new_v4(), uuid::Uuid::new_v4()];
+    let mut key = [0; 32];
+    for (part, half) in key.chunks_exact_mut(16).zip(halves) {
+        part.copy_from_slice(half.as_bytes());
+    }
+    key
 }
 
 /// `file:///path` or `/path`.
