@@ -21,8 +21,10 @@ use super::status::Verdict;
 use super::wire::{self, Format};
 use super::{MasterCore, event_of};
 
-/// Offers in one call.
-pub(super) const OFFERS_PER_CALL_MAX: usize = 4_096;
+/// Offers in one ACCEPT, all of one agent.
+const OFFERS_PER_ACCEPT_MAX: usize = 4_096;
+/// Offers in one DECLINE, or inverse offers in one answer: one from every agent of a large cluster, and several.
+pub(super) const OFFERS_PER_ANSWER_MAX: usize = 100_000;
 /// Tasks in one ACCEPT: what one 32 MiB body sensibly holds.
 pub(super) const TASKS_PER_ACCEPT_MAX: usize = 10_000;
 
@@ -63,9 +65,9 @@ impl MasterCore {
             .iter()
             .map(|operation| tasks_of(operation).len())
             .sum();
-        if call.offer_ids.len() > OFFERS_PER_CALL_MAX || tasks > TASKS_PER_ACCEPT_MAX {
+        if call.offer_ids.len() > OFFERS_PER_ACCEPT_MAX || tasks > TASKS_PER_ACCEPT_MAX {
             return Answer::BadRequest(format!(
-                "An ACCEPT may name at most {OFFERS_PER_CALL_MAX} offers and \
+                "An ACCEPT may name at most {OFFERS_PER_ACCEPT_MAX} offers and \
                  {TASKS_PER_ACCEPT_MAX} tasks"
             ));
         }
@@ -101,9 +103,9 @@ impl MasterCore {
     }
 
     pub(super) fn decline(&mut self, framework: &FrameworkId, call: &call::Decline) -> Answer {
-        if call.offer_ids.len() > OFFERS_PER_CALL_MAX {
+        if call.offer_ids.len() > OFFERS_PER_ANSWER_MAX {
             return Answer::BadRequest(format!(
-                "A DECLINE may name at most {OFFERS_PER_CALL_MAX} offers"
+                "A DECLINE may name at most {OFFERS_PER_ANSWER_MAX} offers"
             ));
         }
         let refusal = refusal(call.filters.as_ref());

@@ -12,7 +12,7 @@ use meseta_proto::mesos::v1;
 use meseta_proto::mesos::v1::scheduler::event;
 use meseta_resources::{AgentId, FrameworkId, OfferId};
 
-use super::accept::{OFFERS_PER_CALL_MAX, refuse_time};
+use super::accept::{OFFERS_PER_ANSWER_MAX, refuse_time};
 use super::agent::AgentProfile;
 use super::io::Answer;
 use super::timers::{Timer, TimerKey};
@@ -121,9 +121,9 @@ impl MasterCore {
         filters: Option<&v1::Filters>,
         answer: InverseAnswer,
     ) -> Answer {
-        if ids.len() > OFFERS_PER_CALL_MAX {
+        if ids.len() > OFFERS_PER_ANSWER_MAX {
             return Answer::BadRequest(format!(
-                "A call may name at most {OFFERS_PER_CALL_MAX} inverse offers"
+                "A call may name at most {OFFERS_PER_ANSWER_MAX} inverse offers"
             ));
         }
         for id in ids {

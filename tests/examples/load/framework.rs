@@ -20,6 +20,7 @@ const CALLS_MAX: usize = 256;
 /// How the ids of tasks begin that do not end.
 pub(crate) const KEPT: &str = "keep";
 const MESSAGE_MAX: usize = 64 * 1024 * 1024;
+const WINDOW_BYTES: u32 = 64 * 1024 * 1024;
 
 #[derive(Debug)]
 pub(crate) struct Framework {
@@ -46,8 +47,12 @@ impl Framework {
         Self::start(master, name, true).await
     }
 
+    /// Its window holds what comes while a call is awaited: events that nobody has read yet would otherwise keep the
+    /// call's own answer back.
     async fn start(master: SocketAddr, name: &str, suppressed: bool) -> anyhow::Result<Self> {
-        let channel = Channel::from_shared(format!("http://{master}"))?;
+        let channel = Channel::from_shared(format!("http://{master}"))?
+            .initial_stream_window_size(WINDOW_BYTES)
+            .initial_connection_window_size(2 * WINDOW_BYTES);
         Self::over(channel.connect().await?, name, suppressed).await
     }
 
