@@ -5,18 +5,23 @@
 
 mod frameworks;
 mod mesos;
+mod page;
+mod sums;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
-use meseta_resources::{Resources, Scalar};
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{Encoder, GaugeVec, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder};
 
 use crate::core::{Snapshot, is_terminal, state_name};
+use crate::http::pieces::Document;
 use crate::measures::Measures;
+use mesos::Out;
+use sums::Sums;
 
 /// Kinds of resources that have series of their own; others appear in `/state` only.
 const RESOURCES: [(&str, &str, f64); 4] = [
@@ -55,6 +60,19 @@ impl Metrics {
         visit: &mut dyn FnMut(&str, f64),
     ) {
         mesos::visit(self, snapshot, measures, visit);
+        for framework in snapshot.frameworks.iter() {
+            frameworks::visit(snapshot, framework, visit);
+        }
+        frameworks::principals(&mut Out(visit), snapshot);
+    }
+
+    /// The same as a page.
+    pub(crate) fn document(
+        metrics: &Arc<Self>,
+        snapshot: &Arc<Snapshot>,
+        measures: Measures,
+    ) -> Document {
+        page::document(metrics.clone(), snapshot.clone(), measures)
     }
 }
 
@@ -221,9 +239,12 @@ fn cluster(families: &mut Families, snapshot: &Snapshot) -> Result<(), prometheu
         "meseta_master_tasks",
         "Tasks that have not ended, by state.",
         &["state"],
-        live_tasks(snapshot)
-            .into_iter()
-            .map(|(state, count)| (vec![state.to_owned()], count)),
+        live_tasks(snapshot).into_iter().map(|(state, count)| {
+            (
+                vec![state.to_owned()],
+                usize::try_from(count).unwrap_or(usize::MAX),
+            )
+        }),
     )?;
     families.counter(
         "meseta_master_tasks_ended_total",
@@ -252,8 +273,8 @@ fn resources(families: &mut Families, snapshot: &Snapshot) -> Result<(), prometh
             ("offered", &sums.offered),
         ] {
             let values = [
-                ("false", amount(&resources.unrevocable(), name)),
-                ("true", amount(&resources.revocable(), name)),
+                ("false", resources.get(name, false)),
+                ("true", resources.get(name, true)),
             ];
             families.gauge(
                 &format!("meseta_master_resources_{kind}_{unit}"),
@@ -351,8 +372,8 @@ fn activity(families: &mut Families, snapshot: &Snapshot) -> Result<(), promethe
 
 /// Live tasks by metric name of their state; every state is there, so that series do not come and
 /// go.
-fn live_tasks(snapshot: &Snapshot) -> BTreeMap<&'static str, usize> {
-    let mut counts: BTreeMap<&'static str, usize> = [
+fn live_tasks(snapshot: &Snapshot) -> BTreeMap<&'static str, u64> {
+    let mut counts: BTreeMap<&'static str, u64> = [
         "task_staging",
         "task_starting",
         "task_running",
@@ -362,15 +383,11 @@ fn live_tasks(snapshot: &Snapshot) -> BTreeMap<&'static str, usize> {
     .into_iter()
     .map(|state| (state, 0))
     .collect();
-    for task in snapshot
-        .agents
-        .iter()
-        .flat_map(|agent| agent.tasks.values())
-    {
-        if !is_terminal(task.state)
-            && let Some(name) = state_name(task.state)
+    for (state, count) in snapshot.by_framework().states().iter() {
+        if !is_terminal(state)
+            && let Some(name) = state_name(state)
         {
-            *counts.entry(name).or_default() += 1;
+            *counts.entry(name).or_default() += count;
         }
     }
     let unreachable: usize = snapshot
@@ -378,43 +395,9 @@ fn live_tasks(snapshot: &Snapshot) -> BTreeMap<&'static str, usize> {
         .iter()
         .map(|f| f.unreachable.len())
         .sum();
+    let unreachable = u64::try_from(unreachable).unwrap_or(u64::MAX);
     counts.insert("task_unreachable", unreachable);
     counts
-}
-
-/// Resources of all registered agents together.
-struct Sums {
-    total: Resources,
-    used: Resources,
-    offered: Resources,
-}
-
-impl Sums {
-    fn of(snapshot: &Snapshot) -> Self {
-        let scalars = |resources: &Resources| resources.scalars().unallocate();
-        Self {
-            total: snapshot
-                .agents
-                .iter()
-                .map(|a| scalars(&a.profile.total))
-                .fold(Resources::new(), |sum, r| sum + r),
-            used: snapshot
-                .agents
-                .iter()
-                .flat_map(|agent| agent.used.values())
-                .map(scalars)
-                .fold(Resources::new(), |sum, r| sum + r),
-            offered: snapshot
-                .agents
-                .iter()
-                .map(|a| scalars(&a.offered))
-                .fold(Resources::new(), |sum, r| sum + r),
-        }
-    }
-}
-
-fn amount(resources: &Resources, name: &str) -> f64 {
-    resources.scalar(name).map_or(0.0, Scalar::to_f64)
 }
 
 /// Counts as floating point; exact up to 2^53.

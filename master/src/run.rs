@@ -25,6 +25,7 @@ use crate::flags::{FlagError, Flags, Options};
 use crate::health::Health;
 use crate::http::Site;
 use crate::http::door::Pace;
+use crate::http::pieces::Renderings;
 use crate::metrics::Metrics;
 use crate::registry::{self, Kind, OpenError};
 use crate::shell::Service;
@@ -137,7 +138,8 @@ pub async fn run(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         handle: handle.clone(),
         identity,
         flags: env.flags_view,
-        metrics,
+        metrics: Arc::new(metrics),
+        renderings: Renderings::default(),
         files: Files::new(flags.external_log_file.clone()),
         door,
         pace,

@@ -4,7 +4,7 @@
 //! Invariant: a framework that is hidden hides its tasks, executors, offers and operations.
 
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use meseta_access::{Action, Approver};
 use meseta_proto::mesos::v1::master::{Event, event};
@@ -69,14 +69,15 @@ pub(crate) fn reduced(snapshot: &Snapshot, approver: &Approver) -> Snapshot {
     {
         maintenance = crate::core::Maintenance::default();
     }
+    let agents = snapshot
+        .agents
+        .iter()
+        .map(|agent| Arc::new(reduced_agent(agent, &shown, &users, approver)));
+    let frameworks = snapshot.frameworks.iter().filter(sees).map(view);
     Snapshot {
         viewer: approver.clone(),
-        agents: snapshot
-            .agents
-            .iter()
-            .map(|agent| reduced_agent(agent, &shown, &users, approver))
-            .collect(),
-        frameworks: snapshot.frameworks.iter().filter(sees).map(view).collect(),
+        agents: Arc::new(agents.collect()),
+        frameworks: Arc::new(frameworks.collect()),
         completed_frameworks: snapshot
             .completed_frameworks
             .iter()
@@ -109,6 +110,7 @@ pub(crate) fn reduced(snapshot: &Snapshot, approver: &Approver) -> Snapshot {
         whitelisted_roles: snapshot.whitelisted_roles.clone(),
         identity: snapshot.identity.clone(),
         counters: snapshot.counters.clone(),
+        sorted: OnceLock::new(),
         ..*snapshot
     }
 }
@@ -192,7 +194,7 @@ impl Filter {
         if self.approver.allows_everything() {
             return;
         }
-        for framework in &seen.frameworks {
+        for framework in seen.frameworks.iter() {
             let user = framework.info.user.clone();
             self.frameworks.insert(framework.id.to_string(), user);
         }

@@ -90,7 +90,7 @@ pub(super) struct Agent {
     /// What frameworks say to its planned maintenance.
     pub inverse_replies: BTreeMap<FrameworkId, inverse_offers::Reply>,
     /// What tasks and executors hold, by framework; offers are apart.
-    pub used: BTreeMap<FrameworkId, Resources>,
+    pub used: Arc<BTreeMap<FrameworkId, Resources>>,
     /// Kills to send when it returns.
     pub kills_waiting: BTreeSet<(FrameworkId, TaskId)>,
     pub ping_sequence: u64,
@@ -128,15 +128,17 @@ impl Agent {
     }
 
     pub(super) fn charge(&mut self, framework: &FrameworkId, resources: &Resources) {
-        let used = self.used.entry(framework.clone()).or_default();
+        let used = Arc::make_mut(&mut self.used);
+        let used = used.entry(framework.clone()).or_default();
         *used += resources;
     }
 
     pub(super) fn discharge(&mut self, framework: &FrameworkId, resources: &Resources) {
-        if let Some(used) = self.used.get_mut(framework) {
+        let all = Arc::make_mut(&mut self.used);
+        if let Some(used) = all.get_mut(framework) {
             match used.checked_sub(resources) {
                 Ok(left) if left.is_empty() => {
-                    self.used.remove(framework);
+                    all.remove(framework);
                 }
                 Ok(left) => *used = left,
                 Err(_) => tracing::error!(

@@ -41,13 +41,13 @@ impl MasterCore {
     /// Whatever an agent says beside pongs it says once its id is on its disk.
     fn note_speech(&mut self, agent: &AgentId, message: &agent_frame::Message) {
         let is_pong = matches!(message, agent_frame::Message::Pong(_));
-        if let Some(agent) = self.agents.get_mut(agent).filter(|_| !is_pong) {
+        if let Some(agent) = self.agents.get_unseen_mut(agent).filter(|_| !is_pong) {
             agent.keeps_id = true;
         }
     }
 
     fn pong(&mut self, agent: &AgentId, sequence: u64) {
-        if let Some(agent) = self.agents.get_mut(agent) {
+        if let Some(agent) = self.agents.get_unseen_mut(agent) {
             agent.pong_sequence = agent.pong_sequence.max(sequence.min(agent.ping_sequence));
             agent.missed_pings = 0;
         }

@@ -92,7 +92,7 @@ impl Book {
 
     pub(super) fn add_agent(&mut self, agent: &Agent) -> Result<(), AllocatorError> {
         let mut spec = AgentSpec::new(facts(&agent.profile), agent.profile.total.clone());
-        spec.used.clone_from(&agent.used);
+        spec.used = (*agent.used).clone();
         self.allocator.add_agent(agent.id(), spec)
     }
 

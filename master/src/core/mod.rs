@@ -14,6 +14,7 @@ mod agent_loss;
 mod agent_profile;
 mod alloc;
 pub(crate) mod authorization;
+mod by_framework;
 pub mod call;
 mod config;
 mod counters;
@@ -37,6 +38,7 @@ mod persisted;
 mod reconcile;
 mod registration;
 mod resource_validation;
+mod shown;
 mod snapshot;
 mod status;
 mod subscribe;
@@ -63,10 +65,12 @@ use framework::Framework;
 use inverse_offers::InverseOffers;
 use reconcile::Inquiry;
 use registration::Pending;
+use shown::Shown;
 use timers::{Timer, Timers};
 
 pub use agent::{AgentProfile, RecoveredAgent};
 use alloc::AllocatorError;
+pub use by_framework::{Belongings, ByFramework, StateCounts};
 pub use config::{AllocatorConfig, Config, HEARTBEAT_INTERVAL, Identity, QuotaSemantics};
 pub use counters::Counters;
 pub(crate) use counters::{operation_state_name, state_name};
@@ -105,7 +109,7 @@ pub struct MasterCore {
     weights: BTreeMap<Role, f64>,
     operator: operator::State,
 
-    agents: BTreeMap<AgentId, Agent>,
+    agents: Shown<AgentId, Agent, AgentView>,
     agent_connections: BTreeMap<ConnectionId, AgentId>,
     /// Who opened the connections of agents.
     agent_callers: BTreeMap<ConnectionId, Caller>,
@@ -123,7 +127,7 @@ pub struct MasterCore {
     next_removal: Moment,
     next_agent: u64,
 
-    frameworks: BTreeMap<FrameworkId, Framework>,
+    frameworks: Shown<FrameworkId, Framework, FrameworkView>,
     schedulers: BTreeMap<ConnectionId, FrameworkId>,
     /// Oldest first.
     completed_frameworks: VecDeque<Arc<FrameworkView>>,
@@ -182,7 +186,7 @@ impl MasterCore {
             allocate_due: false,
             weights,
             operator,
-            agents: BTreeMap::new(),
+            agents: Shown::default(),
             agent_connections: BTreeMap::new(),
             agent_callers: BTreeMap::new(),
             introducing: BTreeSet::new(),
@@ -193,7 +197,7 @@ impl MasterCore {
             disconnected: BTreeSet::new(),
             next_removal: Moment::ORIGIN,
             next_agent: 0,
-            frameworks: BTreeMap::new(),
+            frameworks: Shown::default(),
             schedulers: BTreeMap::new(),
             completed_frameworks: VecDeque::new(),
             deadlines: BTreeMap::new(),

@@ -349,7 +349,7 @@ impl MasterCore {
                 operations: Arc::default(),
                 offers: BTreeSet::new(),
                 inverse_replies: BTreeMap::new(),
-                used: BTreeMap::new(),
+                used: Arc::default(),
                 kills_waiting: BTreeSet::new(),
                 ping_sequence: 0,
                 pong_sequence: 0,

@@ -1,26 +1,29 @@
 //! The master's state at one moment, for whoever wants to look at it.
 //!
 //! Entered through [`MasterCore::snapshot`]. Tables of tasks are shared, not copied; the core
-//! copies on its next write. Readers render a snapshot elsewhere, so they never hold up the core.
+//! copies on its next write. Views of agents and frameworks are kept until these change, so that a snapshot
+//! costs what has changed since the last. Readers render it elsewhere, and never hold up the core.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use meseta_access::Approver;
 use meseta_allocator::{Quota, RoleGauges};
 use meseta_proto::mesos::v1::scheduler::OfferConstraints;
 use meseta_proto::mesos::v1::{self, AgentInfo, FrameworkInfo};
-use meseta_resources::{AgentId, ExecutorId, FrameworkId, Resources, Role};
+use meseta_resources::{AgentId, ExecutorId, FrameworkId, OfferId, Resources, Role};
 
 use super::agent::{Agent, AgentProfile};
+use super::by_framework::ByFramework;
 use super::config::{Identity, QuotaSemantics};
 use super::counters::Counters;
 use super::framework::{Capabilities, Framework, Link};
 use super::framework_counters::FrameworkCounters;
 use super::offers::Offer;
 use super::operation::OperationTable;
-use super::operator::{Deactivation, Maintenance};
+use super::operator::{Deactivation, Deactivations, Maintenance};
+use super::shown::View;
 use super::task::{ExecutorRecord, TaskRecord, TaskTable};
 use super::{InverseReply, MasterCore, config};
 
@@ -40,11 +43,12 @@ pub struct Snapshot {
     pub started: Duration,
     /// When this was taken.
     pub taken: Duration,
-    pub agents: Vec<AgentView>,
+    /// In the order of their ids.
+    pub agents: Arc<Vec<Arc<AgentView>>>,
     /// Agents of the registry that have not come back.
     pub recovered_agents: Vec<(AgentId, Arc<AgentInfo>)>,
     pub unreachable_agents: Vec<(AgentId, Duration)>,
-    pub frameworks: Vec<Arc<FrameworkView>>,
+    pub frameworks: Arc<Vec<Arc<FrameworkView>>>,
     pub completed_frameworks: Vec<Arc<FrameworkView>>,
     pub offers: Vec<Arc<Offer>>,
     pub weights: BTreeMap<Role, f64>,
@@ -55,6 +59,15 @@ pub struct Snapshot {
     pub counters: Counters,
     /// Registry mutations that are not durable yet.
     pub pending_mutations: usize,
+    /// Made for the first reader who needs it, and kept for the others.
+    pub(crate) sorted: OnceLock<ByFramework>,
+}
+
+impl Snapshot {
+    /// What belongs to each framework. Takes a while when it is first asked for.
+    pub fn by_framework(&self) -> &ByFramework {
+        self.sorted.get_or_init(|| ByFramework::of(self))
+    }
 }
 
 /// An agent at that moment.
@@ -70,7 +83,7 @@ pub struct AgentView {
     pub executors: Arc<BTreeMap<(FrameworkId, ExecutorId), Arc<ExecutorRecord>>>,
     pub operations: OperationTable,
     /// Allocated to roles.
-    pub used: BTreeMap<FrameworkId, Resources>,
+    pub used: Arc<BTreeMap<FrameworkId, Resources>>,
     pub offered: Resources,
     /// What frameworks say to its planned maintenance.
     pub inverse_replies: BTreeMap<FrameworkId, InverseReply>,
@@ -92,6 +105,20 @@ impl AgentView {
     #[must_use]
     pub fn used_total(&self) -> Resources {
         self.used.values().sum()
+    }
+}
+
+impl View for AgentView {
+    type Key = AgentId;
+    fn key(&self) -> &AgentId {
+        self.id()
+    }
+}
+
+impl View for FrameworkView {
+    type Key = FrameworkId;
+    fn key(&self) -> &FrameworkId {
+        &self.id
     }
 }
 
@@ -167,7 +194,14 @@ impl MasterCore {
         snapshot
     }
 
-    fn take_snapshot(&self) -> Snapshot {
+    fn take_snapshot(&mut self) -> Snapshot {
+        let (offers, deactivations) = (&self.offers, &self.operator.deactivations);
+        let agents = self
+            .agents
+            .views(|agent| view(agent, offers, deactivations));
+        let frameworks = self
+            .frameworks
+            .views(|framework| FrameworkView::of(framework, false));
         Snapshot {
             viewer: Approver::default(),
             sequence: self.sequence,
@@ -176,7 +210,7 @@ impl MasterCore {
             identity: self.config.identity.clone(),
             started: self.started,
             taken: self.now.unix,
-            agents: self.agents.values().map(|agent| self.view(agent)).collect(),
+            agents,
             recovered_agents: self
                 .recovered_agents
                 .iter()
@@ -187,11 +221,7 @@ impl MasterCore {
                 .iter()
                 .map(|(id, since)| (id.clone(), *since))
                 .collect(),
-            frameworks: self
-                .frameworks
-                .values()
-                .map(|framework| Arc::new(FrameworkView::of(framework, false)))
-                .collect(),
+            frameworks,
             completed_frameworks: self.completed_frameworks.iter().cloned().collect(),
             offers: self.offers.values().cloned().collect(),
             weights: self.weights.clone(),
@@ -201,28 +231,38 @@ impl MasterCore {
             whitelisted_roles: self.config.roles.clone(),
             counters: self.counters.clone(),
             pending_mutations: self.pending.len(),
+            sorted: OnceLock::new(),
         }
     }
 
     pub(super) fn view(&self, agent: &Agent) -> AgentView {
-        AgentView {
-            profile: agent.profile.clone(),
-            connected: agent.connection.is_some(),
-            deactivation: self.operator.deactivations.0.get(agent.id()).cloned(),
-            registered: agent.registered,
-            reregistered: agent.reregistered,
-            tasks: agent.tasks.clone(),
-            executors: agent.executors.clone(),
-            operations: agent.operations.clone(),
-            used: agent.used.clone(),
-            offered: agent
-                .offers
-                .iter()
-                .filter_map(|id| self.offers.get(id))
-                .map(|offer| &offer.resources)
-                .sum(),
-            inverse_replies: agent.inverse_replies.clone(),
-        }
+        view(agent, &self.offers, &self.operator.deactivations)
+    }
+}
+
+/// What is shown of an agent: whatever changes this has to touch the agent's entry.
+fn view(
+    agent: &Agent,
+    offers: &BTreeMap<OfferId, Arc<Offer>>,
+    deactivations: &Deactivations,
+) -> AgentView {
+    AgentView {
+        profile: agent.profile.clone(),
+        connected: agent.connection.is_some(),
+        deactivation: deactivations.0.get(agent.id()).cloned(),
+        registered: agent.registered,
+        reregistered: agent.reregistered,
+        tasks: agent.tasks.clone(),
+        executors: agent.executors.clone(),
+        operations: agent.operations.clone(),
+        used: agent.used.clone(),
+        offered: agent
+            .offers
+            .iter()
+            .filter_map(|id| offers.get(id))
+            .map(|offer| &offer.resources)
+            .sum(),
+        inverse_replies: agent.inverse_replies.clone(),
     }
 }
 

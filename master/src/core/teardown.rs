@@ -32,9 +32,7 @@ impl MasterCore {
             self.shut_down_on(&agent, id);
             self.forget_on(&agent, id);
         }
-        for agent in self.agents.values_mut() {
-            agent.inverse_replies.remove(id);
-        }
+        self.forget_inverse_replies_of(id);
         let removed = self.allocator.remove_framework(id);
         self.agreed("removing a framework", removed);
         let Some(mut framework) = self.frameworks.remove(id) else {
@@ -83,6 +81,17 @@ impl MasterCore {
         self.frame(agent, master_frame::Message::ShutdownFramework(message));
     }
 
+    fn forget_inverse_replies_of(&mut self, id: &FrameworkId) {
+        let answered = self.agents.iter();
+        let answered = answered.filter(|(_, agent)| agent.inverse_replies.contains_key(id));
+        let answered: Vec<AgentId> = answered.map(|(agent, _)| agent.clone()).collect();
+        for agent in answered {
+            if let Some(agent) = self.agents.get_mut(&agent) {
+                agent.inverse_replies.remove(id);
+            }
+        }
+    }
+
     /// Takes a framework's tasks and executors off an agent's books; live ones count as killed. The
     /// allocator frees what they held with the framework itself.
     fn forget_on(&mut self, agent_id: &AgentId, id: &FrameworkId) {
@@ -98,7 +107,7 @@ impl MasterCore {
             owner != id
         });
         Arc::make_mut(&mut agent.executors).retain(|(owner, _), _| owner != id);
-        agent.used.remove(id);
+        Arc::make_mut(&mut agent.used).remove(id);
         agent.kills_waiting.retain(|(owner, _)| owner != id);
         let max = self.config.max_completed_tasks_per_framework;
         if let Some(framework) = self.frameworks.get_mut(id) {

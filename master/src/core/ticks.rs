@@ -86,7 +86,7 @@ impl MasterCore {
         // A master that was itself stopped or starved has heard nobody: that counts against no one.
         let overslept = self.now.moment.saturating_since(due) >= interval;
         let max = self.config.max_agent_ping_timeouts;
-        let Some(agent) = self.agents.get_mut(id) else {
+        let Some(agent) = self.agents.get_unseen_mut(id) else {
             return;
         };
         if agent.generation != generation || agent.marking {
@@ -106,7 +106,7 @@ impl MasterCore {
             // It has until its turn to answer after all.
             again = self.next_removal.saturating_since(self.now.moment);
         }
-        let Some(agent) = self.agents.get_mut(id) else {
+        let Some(agent) = self.agents.get_unseen_mut(id) else {
             return;
         };
         agent.ping_sequence += 1;

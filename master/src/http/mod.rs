@@ -13,6 +13,7 @@ mod maintenance;
 mod openapi;
 mod operator;
 mod output;
+pub(crate) mod pieces;
 mod quota;
 pub(crate) mod reservations;
 mod scheduler;
@@ -45,6 +46,7 @@ use crate::permission;
 use crate::shell::{Closed, Handle};
 use door::Pace;
 use files::Wish;
+use pieces::Renderings;
 use reservations::Change;
 
 pub(crate) use scheduler::leave;
@@ -63,7 +65,8 @@ pub(crate) struct Site {
     pub(crate) identity: Identity,
     /// The flags in effect, as texts.
     pub(crate) flags: BTreeMap<String, String>,
-    pub(crate) metrics: Metrics,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) renderings: Renderings,
     pub(crate) files: Files,
     /// Lets in who may come.
     pub(crate) door: Door,

@@ -1,31 +1,26 @@
 //! The v0 endpoints: whole answers from one snapshot, rendered outside the core.
 //!
-//! Large bodies are streamed as they are rendered; what fits one chunk carries its length.
+//! Large bodies are streamed as they are rendered; what fits one piece carries its length.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-use std::io;
 use std::sync::Arc;
 
-use axum::body::Body;
 use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
-use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
 use meseta_access::Action;
 use meseta_proto::transport::door::Caller;
 use meseta_resources::parse_duration;
-use serde::Serialize;
-use tokio::sync::mpsc;
 
-use super::output::{Chunk, ChunkWriter, collect_query};
+use super::output::collect_query;
+use super::pieces::{Document, once};
+use super::views::write;
 use super::{BODY_MAX, Compressible, Endpoint, Site, answered, body, text, views};
 use crate::core::Snapshot;
 use crate::measures::Measures;
+use crate::metrics::Metrics;
 use crate::shell::Closed;
-
-/// Chunks that are rendered and not yet sent.
-const CHUNKS_MAX: usize = 4;
 
 /// The longest name of a JSONP callback.
 const CALLBACK_MAX: usize = 256;
@@ -174,20 +169,11 @@ async fn rendered(
     } else {
         "application/json"
     };
-    let (sender, mut chunks) = mpsc::channel(CHUNKS_MAX);
-    let site = site.clone();
-    tokio::task::spawn_blocking(move || {
-        let mut writer = ChunkWriter::new(sender);
-        let rendered = render(&site, endpoint, &source, &query, &plan, &mut writer);
-        if let Err(error) = rendered.and_then(|()| writer.finish()) {
-            tracing::debug!(%error, ?endpoint, "reader left before the end");
-        }
-    });
-    let first = chunks.recv().await.unwrap_or_default();
-    let body = if first.is_last {
-        Body::from(first.bytes)
-    } else {
-        streamed(first.bytes, chunks)
+    let document = document(site, endpoint, source, &query, &plan);
+    let document = document.called(plan.callback.as_deref());
+    let body = match site.renderings.answer(document).await {
+        Ok(body) => body,
+        Err(error) => return text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
     };
     let mut response = Response::new(body);
     response
@@ -197,94 +183,50 @@ async fn rendered(
     response
 }
 
-fn streamed(first: Bytes, chunks: mpsc::Receiver<Chunk>) -> Body {
-    use tokio_stream::StreamExt;
-    let rest = tokio_stream::wrappers::ReceiverStream::new(chunks).map(|chunk| chunk.bytes);
-    let all = tokio_stream::once(first).chain(rest);
-    Body::from_stream(all.map(Ok::<_, std::convert::Infallible>))
-}
-
-fn render(
-    site: &Site,
+fn document(
+    site: &Arc<Site>,
     endpoint: Endpoint,
-    source: &Source,
+    source: Source,
     query: &BTreeMap<String, String>,
     plan: &Plan,
-    writer: &mut ChunkWriter,
-) -> io::Result<()> {
-    if let Some(callback) = &plan.callback {
-        writer.text(callback)?;
-        writer.text("(")?;
-    }
-    let snapshot = &*source.snapshot;
-    let index = views::Index::of(snapshot);
+) -> Document {
+    let snapshot = &source.snapshot;
     let filter = |name: &str| query.get(name).map(String::as_str);
     match endpoint {
-        Endpoint::Version => json(writer, &views::version(&site.identity)),
-        Endpoint::State => {
-            let flags = flags_for(site, snapshot);
-            json(writer, &views::state(snapshot, &index, flags))
+        Endpoint::State => views::state(snapshot, flags_for(site, snapshot)),
+        Endpoint::StateSummary => views::summary(snapshot),
+        Endpoint::Slaves => views::slaves(snapshot, filter("slave_id")),
+        Endpoint::Frameworks => views::frameworks(snapshot, filter("framework_id")),
+        Endpoint::Tasks => views::tasks(snapshot, query, &plan.paging),
+        Endpoint::MetricsSnapshot => {
+            Metrics::document(&site.metrics, &source.snapshot, source.measures)
         }
-        Endpoint::StateSummary => json(writer, &views::summary(snapshot, &index)),
-        Endpoint::Slaves => json(writer, &views::slaves(snapshot, filter("slave_id"))),
-        Endpoint::Frameworks => json(
-            writer,
-            &views::frameworks(snapshot, &index, filter("framework_id")),
-        ),
-        Endpoint::Tasks => json(writer, &views::tasks(snapshot, query, &plan.paging)),
-        Endpoint::Roles => json(writer, &views::roles(snapshot)),
-        Endpoint::Quota => json(writer, &views::quota(snapshot)),
-        Endpoint::Weights => json(writer, &views::weights(snapshot)),
-        Endpoint::Schedule => json(writer, &views::maintenance_schedule(snapshot)),
-        Endpoint::MaintenanceStatus => json(writer, &views::maintenance_status(snapshot)),
-        Endpoint::Flags => json(writer, &BTreeMap::from([("flags", &site.flags)])),
-        Endpoint::MetricsSnapshot => metrics(site, source, writer),
-        _ => Ok(()),
-    }?;
-    // Mesos ends a callback without a semicolon.
-    writer.text(if plan.callback.is_some() { ")" } else { "" })
+        _ => {
+            let (site, snapshot) = (site.clone(), source.snapshot);
+            let small = once(1, move |out| small(&site, endpoint, &snapshot, out));
+            Document::of(vec![small])
+        }
+    }
+}
+
+/// What is written in one go.
+fn small(site: &Site, endpoint: Endpoint, snapshot: &Snapshot, out: &mut Vec<u8>) {
+    match endpoint {
+        Endpoint::Version => write(out, &views::version(&site.identity)),
+        Endpoint::Roles => write(out, &views::roles(snapshot)),
+        Endpoint::Quota => write(out, &views::quota(snapshot)),
+        Endpoint::Weights => write(out, &views::weights(snapshot)),
+        Endpoint::Schedule => write(out, &views::maintenance_schedule(snapshot)),
+        Endpoint::MaintenanceStatus => write(out, &views::maintenance_status(snapshot)),
+        Endpoint::Flags => write(out, &BTreeMap::from([("flags", &site.flags)])),
+        _ => {}
+    }
 }
 
 /// The flags, unless they are not to be seen.
 fn flags_for<'a>(site: &'a Site, snapshot: &Snapshot) -> Option<&'a BTreeMap<String, String>> {
     let is_shown = snapshot.viewer.allows(Action::ViewFlags, None);
     is_shown.then_some(&site.flags)
-}
-
-fn json(writer: &mut ChunkWriter, value: &impl Serialize) -> io::Result<()> {
-    serde_json::to_writer(writer, value).map_err(io::Error::from)
-}
-
-/// One object, written as it is made: there may be a million keys.
-fn metrics(site: &Site, source: &Source, writer: &mut ChunkWriter) -> io::Result<()> {
-    let mut result = writer.text("{");
-    let mut separator = "";
-    site.metrics
-        .mesos(&source.snapshot, &source.measures, &mut |key, value| {
-            if result.is_ok() {
-                result = writer
-                    .text(separator)
-                    .and_then(|()| write_metric(writer, key, value));
-                separator = ",";
-            }
-        });
-    result.and_then(|()| writer.text("}"))
-}
-
-fn write_metric(writer: &mut ChunkWriter, key: &str, value: f64) -> io::Result<()> {
-    let is_plain = |byte: u8| byte >= b' ' && byte != b'"' && byte != b'\\';
-    if key.bytes().all(is_plain) {
-        writer.text("\"")?;
-        writer.text(key)?;
-        writer.text("\":")?;
-    } else {
-        json(writer, &key)?;
-        writer.text(":")?;
-    }
-    if value == 0.0 {
-        return writer.text("0.0");
-    }
-    json(writer, &value)
 }
 
 pub(super) async fn prometheus(site: &Arc<Site>) -> Response {

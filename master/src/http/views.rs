@@ -8,11 +8,10 @@ mod maintenance;
 mod roles;
 mod task;
 
-use std::cell::OnceCell;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use meseta_proto::mesos::v1::TaskState;
-use meseta_resources::{AgentId, FrameworkId, Resources};
 use serde::Serialize;
 
 pub(super) use agent::slaves;
@@ -21,89 +20,39 @@ pub(crate) use maintenance::{maintenance_schedule, maintenance_status};
 pub(crate) use roles::{Tally, quota, quota_status, roles, tallies, weights};
 pub(super) use task::tasks;
 
-use super::output::List;
-use crate::core::{AgentView, FrameworkView, Identity, Offer, Snapshot, TaskRecord};
+use super::pieces::{Document, Row, list, text};
+use crate::core::{AgentView, FrameworkView, Identity, Snapshot};
 use agent::{Agent, RecoveredAgent};
-use framework::Framework;
+use framework::Frameworks;
 
 const CAPABILITIES: [&str; 3] = ["AGENT_UPDATE", "AGENT_DRAINING", "QUOTA_V2"];
 
-/// What belongs to a framework, found once for a whole answer.
-#[derive(Debug, Default)]
-pub(crate) struct OfFramework<'a> {
-    pub(crate) agents: Vec<&'a AgentView>,
-    pub(crate) offers: Vec<&'a Offer>,
-    pub(crate) used: Resources,
-    pub(crate) offered: Resources,
-}
+/// What an agent takes in a list, more or less.
+const AGENT_BYTES: usize = 1_000;
 
-/// A snapshot by framework; made when it is first looked into, for large answers begin with what does not
-/// need it.
-#[derive(Debug)]
-pub(crate) struct Index<'a> {
-    snapshot: &'a Snapshot,
-    frameworks: OnceCell<BTreeMap<&'a FrameworkId, OfFramework<'a>>>,
-}
-
-impl<'a> Index<'a> {
-    pub(crate) fn of(snapshot: &'a Snapshot) -> Self {
-        Self {
-            snapshot,
-            frameworks: OnceCell::new(),
-        }
-    }
-
-    fn sort(snapshot: &'a Snapshot) -> BTreeMap<&'a FrameworkId, OfFramework<'a>> {
-        let mut frameworks: BTreeMap<&FrameworkId, OfFramework<'_>> = BTreeMap::new();
-        for agent in &snapshot.agents {
-            let mut last = None;
-            let owners = agent
-                .tasks
-                .keys()
-                .map(|(framework, _)| framework)
-                .chain(agent.executors.keys().map(|(framework, _)| framework));
-            for framework in owners {
-                let entry = frameworks.entry(framework).or_default();
-                let is_listed = last == Some(framework)
-                    || entry
-                        .agents
-                        .last()
-                        .is_some_and(|listed| listed.id() == agent.id());
-                if !is_listed {
-                    entry.agents.push(agent);
-                }
-                last = Some(framework);
-            }
-            for (framework, used) in &agent.used {
-                frameworks.entry(framework).or_default().used += used;
-            }
-        }
-        for offer in &snapshot.offers {
-            let entry = frameworks.entry(&offer.framework_id).or_default();
-            entry.offers.push(offer);
-            entry.offered += &offer.resources;
-        }
-        frameworks
-    }
-
-    pub(crate) fn get(&self, framework: &FrameworkId) -> Option<&OfFramework<'a>> {
-        self.frameworks
-            .get_or_init(|| Self::sort(self.snapshot))
-            .get(framework)
+/// Writes a value as JSON.
+pub(crate) fn write<T: Serialize + ?Sized>(out: &mut Vec<u8>, value: &T) {
+    if let Err(error) = serde_json::to_writer(out, value) {
+        // None of what is shown has keys that are no strings.
+        tracing::error!(%error, "a view that cannot be written");
     }
 }
 
-/// The tasks of one framework on one agent.
-fn tasks_on<'a>(
-    agent: &'a AgentView,
-    framework: &'a FrameworkId,
-) -> impl Iterator<Item = &'a TaskRecord> {
-    agent
-        .tasks
-        .iter()
-        .skip_while(move |((owner, _), _)| owner != framework)
-        .take_while(move |((owner, _), _)| owner == framework)
-        .map(|(_, task)| &**task)
+/// An object up to a list that is its next member: `{"a":1,"list":[`.
+fn before_list(fields: &impl Serialize, list: &str) -> Vec<u8> {
+    let mut out = Vec::new();
+    write(&mut out, fields);
+    out.pop();
+    if out.len() > 1 {
+        out.push(b',');
+    }
+    out.extend_from_slice(format!("\"{list}\":[").as_bytes());
+    out
+}
+
+/// The end of a list, and the beginning of the one after it.
+fn between_lists(next: &str) -> Row {
+    text(format!("],\"{next}\":["))
 }
 
 /// The numbers that say which page of `/tasks` is meant.
@@ -160,10 +109,9 @@ pub(super) fn version(identity: &Identity) -> impl Serialize {
     }
 }
 
-/// `/state`.
+/// `/state` up to its lists.
 #[derive(Serialize)]
-#[serde(bound = "")]
-struct State<'a, A: Serialize, R: Serialize, F: Serialize, C: Serialize> {
+struct Head<'a> {
     version: &'a str,
     build_date: &'static str,
     build_time: f64,
@@ -183,12 +131,6 @@ struct State<'a, A: Serialize, R: Serialize, F: Serialize, C: Serialize> {
     leader_info: LeaderInfo<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
     flags: Option<&'a BTreeMap<String, String>>,
-    slaves: A,
-    recovered_slaves: R,
-    frameworks: F,
-    completed_frameworks: C,
-    orphan_tasks: [(); 0],
-    unregistered_frameworks: [(); 0],
 }
 
 #[derive(Serialize)]
@@ -204,19 +146,11 @@ fn count(number: usize) -> f64 {
     f64::from(u32::try_from(number).unwrap_or(u32::MAX))
 }
 
-/// `/state`, whole.
-pub(super) fn state<'a>(
-    snapshot: &'a Snapshot,
-    index: &'a Index<'a>,
-    flags: Option<&'a BTreeMap<String, String>>,
-) -> impl Serialize + 'a {
+fn head(snapshot: &Snapshot, flags: Option<&BTreeMap<String, String>>) -> Vec<u8> {
     let identity = &snapshot.identity;
-    let connected = snapshot
-        .agents
-        .iter()
-        .filter(|agent| agent.is_active())
-        .count();
-    State {
+    let agents = snapshot.agents.iter();
+    let active = agents.filter(|agent| agent.is_active()).count();
+    let head = Head {
         version: &identity.version,
         build_date: "unknown",
         build_time: 0.0,
@@ -228,8 +162,8 @@ pub(super) fn state<'a>(
         hostname: &identity.hostname,
         capabilities: CAPABILITIES,
         cluster: identity.cluster.as_deref(),
-        activated_slaves: count(connected),
-        deactivated_slaves: count(snapshot.agents.len() - connected),
+        activated_slaves: count(active),
+        deactivated_slaves: count(snapshot.agents.len() - active),
         unreachable_slaves: count(snapshot.unreachable_agents.len()),
         leader: identity.pid(),
         leader_info: LeaderInfo {
@@ -239,28 +173,51 @@ pub(super) fn state<'a>(
             hostname: &identity.hostname,
         },
         flags,
-        slaves: List(move || snapshot.agents.iter().map(Agent::of)),
-        recovered_slaves: recovered(snapshot),
-        frameworks: List(move || {
-            snapshot
-                .frameworks
-                .iter()
-                .map(|framework| Framework::of(framework, index))
-        }),
-        completed_frameworks: List(move || {
-            snapshot
-                .completed_frameworks
-                .iter()
-                .map(|framework| Framework::of(framework, index))
-        }),
-        orphan_tasks: [],
-        unregistered_frameworks: [],
+    };
+    before_list(&head, "slaves")
+}
+
+/// `/state`, whole.
+pub(super) fn state(
+    snapshot: &Arc<Snapshot>,
+    flags: Option<&BTreeMap<String, String>>,
+) -> Document {
+    let first = vec![
+        text(head(snapshot, flags)),
+        agents(snapshot),
+        between_lists("recovered_slaves"),
+        recovered(snapshot),
+        between_lists("frameworks"),
+    ];
+    let snapshot = snapshot.clone();
+    let rest = move || {
+        vec![
+            Frameworks::row(&snapshot, snapshot.frameworks.to_vec()),
+            between_lists("completed_frameworks"),
+            Frameworks::row(&snapshot, snapshot.completed_frameworks.clone()),
+            text("],\"orphan_tasks\":[],\"unregistered_frameworks\":[]}"),
+        ]
+    };
+    Document {
+        first,
+        rest: Box::new(rest),
     }
 }
 
+fn agents(snapshot: &Snapshot) -> Row {
+    let agents = snapshot.agents.clone();
+    list(agents.len(), AGENT_BYTES, move |index, out| {
+        write(out, &agents.get(index).map(|agent| Agent::of(agent)));
+    })
+}
+
 /// The agents that are still expected.
-fn recovered(snapshot: &Snapshot) -> impl Serialize + '_ {
-    List(move || snapshot.recovered_agents.iter().map(RecoveredAgent::of))
+fn recovered(snapshot: &Arc<Snapshot>) -> Row {
+    let (snapshot, len) = (snapshot.clone(), snapshot.recovered_agents.len());
+    list(len, AGENT_BYTES, move |index, out| {
+        let agent = snapshot.recovered_agents.get(index);
+        write(out, &agent.map(RecoveredAgent::of));
+    })
 }
 
 /// How many tasks are in which state.
@@ -280,7 +237,7 @@ struct TaskCounts {
 }
 
 impl TaskCounts {
-    fn add(&mut self, state: TaskState) {
+    fn add(&mut self, state: TaskState, number: u64) {
         let counter = match state {
             TaskState::TaskStaging => &mut self.task_staging,
             TaskState::TaskStarting => &mut self.task_starting,
@@ -297,31 +254,46 @@ impl TaskCounts {
             | TaskState::TaskGoneByOperator
             | TaskState::TaskUnknown => return,
         };
-        *counter += 1;
+        *counter += number;
     }
 }
 
 /// `/state-summary`.
-pub(super) fn summary<'a>(snapshot: &'a Snapshot, index: &'a Index<'a>) -> impl Serialize + 'a {
+pub(super) fn summary(snapshot: &Arc<Snapshot>) -> Document {
     #[derive(Serialize)]
-    #[serde(bound = "")]
-    struct Summary<'a, A: Serialize, F: Serialize> {
+    struct Summary<'a> {
         hostname: &'a str,
         #[serde(skip_serializing_if = "Option::is_none")]
         cluster: Option<&'a str>,
-        slaves: A,
-        frameworks: F,
     }
-    Summary {
+    let fields = Summary {
         hostname: &snapshot.identity.hostname,
         cluster: snapshot.identity.cluster.as_deref(),
-        slaves: List(move || snapshot.agents.iter().map(agent_summary)),
-        frameworks: List(move || {
-            snapshot
-                .frameworks
-                .iter()
-                .map(|framework| framework_summary(framework, index))
+    };
+    let agents = snapshot.agents.clone();
+    let first = vec![
+        text(before_list(&fields, "slaves")),
+        list(agents.len(), AGENT_BYTES, move |index, out| {
+            write(out, &agents.get(index).map(|agent| agent_summary(agent)));
         }),
+        between_lists("frameworks"),
+    ];
+    let snapshot = snapshot.clone();
+    let rest = move || {
+        // Found here, on a thread that may take its time.
+        snapshot.by_framework();
+        let frameworks = list(snapshot.frameworks.len(), AGENT_BYTES, move |index, out| {
+            let framework = snapshot.frameworks.get(index);
+            write(
+                out,
+                &framework.map(|framework| framework_summary(framework, &snapshot)),
+            );
+        });
+        vec![frameworks, text("]}")]
+    };
+    Document {
+        first,
+        rest: Box::new(rest),
     }
 }
 
@@ -337,7 +309,7 @@ fn agent_summary(agent: &AgentView) -> impl Serialize + '_ {
     let mut counts = TaskCounts::default();
     let mut framework_ids: Vec<&str> = Vec::new();
     for ((framework, _), task) in agent.tasks.iter() {
-        counts.add(task.state);
+        counts.add(task.state, 1);
         if framework_ids.last() != Some(&framework.as_str()) {
             framework_ids.push(framework.as_str());
         }
@@ -351,7 +323,7 @@ fn agent_summary(agent: &AgentView) -> impl Serialize + '_ {
 
 fn framework_summary<'a>(
     framework: &'a FrameworkView,
-    index: &'a Index<'a>,
+    snapshot: &'a Snapshot,
 ) -> impl Serialize + 'a {
     #[derive(Serialize)]
     struct FrameworkSummary<'a> {
@@ -362,24 +334,19 @@ fn framework_summary<'a>(
         slave_ids: Vec<&'a str>,
     }
     let mut counts = TaskCounts::default();
-    let mut slave_ids = Vec::new();
-    for agent in index
-        .get(&framework.id)
-        .map_or(&[][..], |entry| &entry.agents)
-    {
-        slave_ids.push(AgentId::as_str(agent.id()));
-        tasks_on(agent, &framework.id).for_each(|task| counts.add(task.state));
+    let has = snapshot.by_framework().get(&framework.id);
+    for (state, number) in has.into_iter().flat_map(|has| has.states.iter()) {
+        counts.add(state, number);
     }
-    for task in framework
-        .unreachable
-        .iter()
-        .chain(framework.completed.iter())
-    {
-        counts.add(task.state);
-    }
+    let ended = framework.unreachable.iter().chain(&*framework.completed);
+    ended.for_each(|task| counts.add(task.state, 1));
+    let agents = has.into_iter().flat_map(|has| &has.agents);
     FrameworkSummary {
-        framework: framework::Short::of(framework, index),
+        framework: framework::Short::of(framework, has),
         counts,
-        slave_ids,
+        slave_ids: agents.map(|id| id.as_str()).collect(),
     }
 }
+
+#[cfg(test)]
+mod tests;

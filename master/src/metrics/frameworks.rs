@@ -1,21 +1,19 @@
 //! The metrics of each framework and principal, under Mesos's names.
 //!
-//! There may be ten thousand frameworks of seventy keys: a key is put together in one buffer, and nothing is
-//! kept.
+//! There may be ten thousand frameworks of seventy keys: a key is told in parts, so that each form puts it
+//! together as it needs it, and nothing is kept.
 
-use std::collections::{BTreeMap, HashMap};
-use std::fmt::Write as _;
+use std::collections::BTreeMap;
 
 use meseta_proto::mesos::v1::TaskState;
-use meseta_resources::FrameworkId;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::mesos::Out;
 use super::to_f64;
-use crate::core::{FrameworkView, Snapshot, is_terminal};
+use crate::core::{FrameworkView, Snapshot};
 
 /// Live tasks in the order of [`ACTIVE`].
-type Active = [u64; 6];
+type Active = [u64; ACTIVE.len()];
 
 const ACTIVE: [(&str, TaskState); 6] = [
     ("task_killing", TaskState::TaskKilling),
@@ -26,50 +24,52 @@ const ACTIVE: [(&str, TaskState); 6] = [
     ("task_unreachable", TaskState::TaskUnreachable),
 ];
 
-pub(super) fn visit(out: &mut Out<'_>, snapshot: &Snapshot) {
-    let active = active(snapshot);
-    let mut key = String::new();
-    for framework in &snapshot.frameworks {
-        let mut active = active.get(&framework.id).copied().unwrap_or_default();
-        let lost = u64::try_from(framework.unreachable.len()).unwrap_or(u64::MAX);
-        if let Some(unreachable) = active.last_mut() {
-            *unreachable += lost;
-        }
-        one(out, &mut key, framework, active);
-    }
-    principals(out, snapshot);
-}
-
-fn active(snapshot: &Snapshot) -> HashMap<&FrameworkId, Active> {
-    let mut counts: HashMap<&FrameworkId, Active> = HashMap::new();
-    for agent in &snapshot.agents {
-        for ((framework, _), task) in agent.tasks.iter() {
-            let place = ACTIVE.iter().position(|(_, state)| *state == task.state);
-            if let Some(place) = place.filter(|_| !is_terminal(task.state)) {
-                let counts = counts.entry(framework).or_default();
-                if let Some(count) = counts.get_mut(place) {
-                    *count += 1;
-                }
-            }
-        }
-    }
-    counts
-}
-
-fn one(out: &mut Out<'_>, key: &mut String, framework: &FrameworkView, active: Active) {
-    key.clear();
-    key.push_str("master/frameworks/");
-    percent_encode(key, &framework.info.name);
-    key.push('/');
-    key.push_str(framework.id.as_str());
-    key.push('/');
-    let prefix = key.len();
-    let mut put = |group: &str, name: &str, value: u64| {
-        key.truncate(prefix);
+/// Tells a framework's keys as texts.
+pub(super) fn visit(
+    snapshot: &Snapshot,
+    framework: &FrameworkView,
+    visit: &mut dyn FnMut(&str, f64),
+) {
+    let mut key = prefix(framework);
+    let begin = key.len();
+    each(snapshot, framework, &mut |group, name, value| {
+        key.truncate(begin);
         key.push_str(group);
         key.push_str(name);
-        out.put(key, to_f64(value));
-    };
+        visit(&key, to_f64(value));
+    });
+}
+
+/// How all keys of a framework begin.
+pub(super) fn prefix(framework: &FrameworkView) -> String {
+    let mut prefix = String::from("master/frameworks/");
+    percent_encode(&mut prefix, &framework.info.name);
+    prefix.push('/');
+    prefix.push_str(framework.id.as_str());
+    prefix.push('/');
+    prefix
+}
+
+fn active(snapshot: &Snapshot, framework: &FrameworkView) -> Active {
+    let mut active = Active::default();
+    let has = snapshot.by_framework().get(&framework.id);
+    let states = has.into_iter().flat_map(|has| has.states.iter());
+    let lost = u64::try_from(framework.unreachable.len()).unwrap_or(u64::MAX);
+    for (state, number) in states.chain([(TaskState::TaskUnreachable, lost)]) {
+        let mut kinds = ACTIVE.iter().zip(&mut active);
+        if let Some((_, count)) = kinds.find(|((_, known), _)| *known == state) {
+            *count += number;
+        }
+    }
+    active
+}
+
+/// Tells what stands behind the prefix, in two parts: a group and a name in it.
+pub(super) fn each(
+    snapshot: &Snapshot,
+    framework: &FrameworkView,
+    put: &mut impl FnMut(&str, &str, u64),
+) {
     let counters = &framework.counters;
     put("subscribed", "", u64::from(framework.connected));
     put("calls", "", counters.calls.total());
@@ -84,7 +84,7 @@ fn one(out: &mut Out<'_>, key: &mut String, framework: &FrameworkView, active: A
     for (name, count) in counters.operations.iter() {
         put("operations/", name, count);
     }
-    for ((name, _), count) in ACTIVE.iter().zip(active) {
+    for ((name, _), count) in ACTIVE.iter().zip(active(snapshot, framework)) {
         put("tasks/active/", name, count);
     }
     for (name, count) in counters.terminal.iter() {
@@ -96,17 +96,15 @@ fn one(out: &mut Out<'_>, key: &mut String, framework: &FrameworkView, active: A
     put("offers/", "rescinded", counters.offers_rescinded);
     for role in &framework.roles {
         let is_suppressed = framework.suppressed.contains(role);
-        key.truncate(prefix);
-        // Writing to a string does not fail.
-        let _ = write!(key, "roles/{role}/suppressed");
-        out.put(key, to_f64(u64::from(is_suppressed)));
+        let name = format!("{role}/suppressed");
+        put("roles/", &name, u64::from(is_suppressed));
     }
 }
 
 /// Calls of all frameworks of a principal; each is processed before it is counted.
-fn principals(out: &mut Out<'_>, snapshot: &Snapshot) {
+pub(super) fn principals(out: &mut Out<'_>, snapshot: &Snapshot) {
     let mut calls: BTreeMap<&str, u64> = BTreeMap::new();
-    for framework in &snapshot.frameworks {
+    for framework in snapshot.frameworks.iter() {
         if let Some(principal) = &framework.info.principal {
             *calls.entry(principal).or_default() += framework.counters.calls.total();
         }

@@ -6,11 +6,12 @@ use meseta_proto::mesos::v1::offer::operation;
 use meseta_proto::mesos::v1::{OperationState, TaskState};
 use meseta_resources::{ResourceName, ResourceQuantities};
 
-use super::{Metrics, Sums, amount, frameworks, live_tasks, to_f64};
+use super::{Metrics, Sums, live_tasks, to_f64};
 use crate::core::{Counters, Snapshot, operation_name, operation_state_name, state_name};
 use crate::http::views;
 use crate::measures::{Measures, Window};
 
+/// All but those of frameworks and principals.
 pub(super) fn visit(
     metrics: &Metrics,
     snapshot: &Snapshot,
@@ -27,10 +28,9 @@ pub(super) fn visit(
     allocator(&mut out, snapshot, measures);
     registrar(&mut out, metrics, snapshot, measures);
     system(&mut out);
-    frameworks::visit(&mut out, snapshot);
 }
 
-pub(super) struct Out<'a>(&'a mut dyn FnMut(&str, f64));
+pub(super) struct Out<'a>(pub(super) &'a mut dyn FnMut(&str, f64));
 
 impl Out<'_> {
     pub(super) fn put(&mut self, name: &str, value: f64) {
@@ -152,25 +152,23 @@ fn queues(out: &mut Out<'_>, measures: &Measures) {
 fn resources(out: &mut Out<'_>, snapshot: &Snapshot) {
     let sums = Sums::of(snapshot);
     for name in ["cpus", "gpus", "mem", "disk"] {
-        for (infix, total, used) in [
-            ("", sums.total.unrevocable(), sums.used.unrevocable()),
-            ("_revocable", sums.total.revocable(), sums.used.revocable()),
-        ] {
-            let (total, used) = (amount(&total, name), amount(&used, name));
+        for (infix, revocable) in [("", false), ("_revocable", true)] {
+            let total = sums.total.get(name, revocable);
+            let used = sums.used.get(name, revocable);
             let percent = if total > 0.0 { used / total } else { 0.0 };
             out.put(&format!("master/{name}{infix}_total"), total);
             out.put(&format!("master/{name}{infix}_used"), used);
             out.put(&format!("master/{name}{infix}_percent"), percent);
         }
         if name != "gpus" {
-            let held = amount(&sums.used, name) + amount(&sums.offered, name);
+            let held = sums.used.all(name) + sums.offered.all(name);
             out.put(
                 &format!("allocator/mesos/resources/{name}/total"),
-                amount(&sums.total, name),
+                sums.total.all(name).to_f64(),
             );
             out.put(
                 &format!("allocator/mesos/resources/{name}/offered_or_allocated"),
-                held,
+                held.to_f64(),
             );
         }
     }
@@ -179,7 +177,7 @@ fn resources(out: &mut Out<'_>, snapshot: &Snapshot) {
 fn tasks(out: &mut Out<'_>, snapshot: &Snapshot) {
     for (state, count) in live_tasks(snapshot) {
         let state = state.trim_start_matches("task_");
-        out.count(&format!("master/tasks_{state}"), count);
+        out.counter(&format!("master/tasks_{state}"), count);
     }
     for state in [
         TaskState::TaskFinished,

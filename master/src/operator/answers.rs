@@ -13,7 +13,7 @@ use prost::Message;
 
 use crate::core::{AgentView, Drain, Format, FrameworkView, Offer, Snapshot, TaskRecord, to_wire};
 use crate::http::Site;
-use crate::http::views::{self, Index};
+use crate::http::views;
 use crate::measures::Measures;
 
 /// What is asked for; `None` for a call that asks nothing or is not served.
@@ -193,7 +193,7 @@ pub(super) fn state(snapshot: &Snapshot) -> response::GetState {
 
 fn agents(snapshot: &Snapshot) -> response::GetAgents {
     response::GetAgents {
-        agents: snapshot.agents.iter().map(agent).collect(),
+        agents: snapshot.agents.iter().map(|view| agent(view)).collect(),
         recovered_agents: snapshot
             .recovered_agents
             .iter()
@@ -232,12 +232,8 @@ pub(super) fn agent(agent: &AgentView) -> get_agents::Agent {
 }
 
 fn frameworks(snapshot: &Snapshot) -> response::GetFrameworks {
-    let index = Index::of(snapshot);
-    let all = |list: &[Arc<FrameworkView>]| {
-        list.iter()
-            .map(|view| framework(snapshot, &index, view))
-            .collect()
-    };
+    let all =
+        |list: &[Arc<FrameworkView>]| list.iter().map(|view| framework(snapshot, view)).collect();
     response::GetFrameworks {
         frameworks: all(&snapshot.frameworks),
         completed_frameworks: all(&snapshot.completed_frameworks),
@@ -259,12 +255,8 @@ pub(super) fn lone_framework(framework: &FrameworkView) -> get_frameworks::Frame
     }
 }
 
-fn framework(
-    snapshot: &Snapshot,
-    index: &Index<'_>,
-    framework: &FrameworkView,
-) -> get_frameworks::Framework {
-    let entry = index.get(&framework.id);
+fn framework(snapshot: &Snapshot, framework: &FrameworkView) -> get_frameworks::Framework {
+    let entry = snapshot.by_framework().get(&framework.id);
     let nothing = Resources::new();
     let constraints = framework.offer_constraints.as_deref();
     get_frameworks::Framework {
@@ -276,7 +268,7 @@ fn framework(
         reregistered_time: Some(time(framework.reregistered.unwrap_or(framework.registered))),
         unregistered_time: framework.unregistered.map(time),
         offers: entry
-            .map_or(&[][..], |entry| &entry.offers)
+            .map_or(&[][..], |entry| entry.offers.as_slice())
             .iter()
             .map(|found| offer(snapshot, found))
             .collect(),

@@ -189,6 +189,7 @@ impl MasterCore {
         let drain = deactivation.as_ref().and_then(|d| d.drain.clone());
         tracing::info!(agent_id = %id, deactivated = deactivation.is_some(), ?drain, "agent's activity changed");
         self.operator.deactivations.set(id, deactivation);
+        self.agents.touch(id);
         if self.agents.contains_key(id) {
             if self.may_be_offered(id) {
                 let activated = self.allocator.activate_agent(id);
@@ -229,6 +230,7 @@ impl MasterCore {
     /// An agent that is no more needs no deactivation.
     pub(in super::super) fn forget_deactivation(&mut self, id: &AgentId) {
         self.operator.deactivations.0.remove(id);
+        self.agents.touch(id);
         self.operator.deactivations_wanted.0.remove(id);
     }
 
@@ -312,6 +314,7 @@ impl MasterCore {
     pub(super) fn gone_stored(&mut self, reply: Option<ReplyId>, id: &AgentId, since: Duration) {
         self.operator.going.remove(id);
         self.operator.deactivations.0.remove(id);
+        self.agents.touch(id);
         self.gone_agents.insert(id.clone(), since);
         let shutdown = meseta::Shutdown {
             reason: "the agent was marked gone".to_owned(),

@@ -197,7 +197,7 @@ impl MasterCore {
         let after = self.operator.maintenance.clone();
         let mut changed = Vec::new();
         let mut sent_away = Vec::new();
-        for (id, agent) in &self.agents {
+        for (id, agent) in self.agents.iter() {
             if after.is_down(&agent.profile) {
                 sent_away.push(id.clone());
             } else if before.of_agent(&agent.profile) != after.of_agent(&agent.profile) {

@@ -23,7 +23,7 @@ use super::io::{Answer, ReplyId};
 use super::persisted::Recovered;
 use super::{MasterCore, PENDING_MUTATIONS_MAX};
 
-use drain::Deactivations;
+pub(super) use drain::Deactivations;
 pub use drain::{Deactivation, Drain};
 pub use maintenance::Maintenance;
 

@@ -652,7 +652,7 @@ impl World {
         let core = &self.core;
         assert_eq!(core.counters.invariant_violations, 0);
         for agent in core.agents.values() {
-            let mut held = agent.used.clone();
+            let mut held = (*agent.used).clone();
             let mut of_tasks: BTreeMap<FrameworkId, Resources> = BTreeMap::new();
             for task in agent.tasks.values().filter(|task| !is_terminal(task.state)) {
                 *of_tasks.entry(task.framework_id.clone()).or_default() += &task.resources;

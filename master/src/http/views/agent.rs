@@ -8,7 +8,8 @@ use meseta_proto::v0::{AttributesView, Full, Reserved, ReservedFull, Summary};
 use meseta_resources::{AgentId, Attributes, Resources};
 use serde::{Serialize, Serializer};
 
-use super::super::output::List;
+use super::super::pieces::{Document, list, text};
+use super::{AGENT_BYTES, between_lists, write};
 use crate::core::{AgentView, Drain, Snapshot};
 
 /// The summary of resources that the view itself holds.
@@ -152,31 +153,23 @@ impl<'a> RecoveredAgent<'a> {
 }
 
 /// `/slaves`.
-pub(in super::super) fn slaves<'a>(
-    snapshot: &'a Snapshot,
-    id: Option<&'a str>,
-) -> impl Serialize + 'a {
-    #[derive(Serialize)]
-    #[serde(bound = "")]
-    struct Slaves<A: Serialize, R: Serialize> {
-        slaves: A,
-        recovered_slaves: R,
-    }
-    let wanted = move |candidate: &AgentId| id.is_none_or(|id| candidate.as_str() == id);
-    Slaves {
-        slaves: List(move || {
-            snapshot
-                .agents
-                .iter()
-                .filter(move |agent| wanted(agent.id()))
-                .map(FullAgent::of)
+pub(in super::super) fn slaves(snapshot: &Snapshot, id: Option<&str>) -> Document {
+    /// An agent with its resources in full.
+    const FULL_BYTES: usize = 2_000;
+    let wanted = |candidate: &AgentId| id.is_none_or(|id| candidate.as_str() == id);
+    let agents = snapshot.agents.iter().filter(|agent| wanted(agent.id()));
+    let agents: Vec<Arc<AgentView>> = agents.cloned().collect();
+    let recovered = snapshot.recovered_agents.iter();
+    let recovered: Vec<_> = recovered.filter(|(id, _)| wanted(id)).cloned().collect();
+    Document::of(vec![
+        text("{\"slaves\":["),
+        list(agents.len(), FULL_BYTES, move |index, out| {
+            write(out, &agents.get(index).map(|agent| FullAgent::of(agent)));
         }),
-        recovered_slaves: List(move || {
-            snapshot
-                .recovered_agents
-                .iter()
-                .filter(move |(id, _)| wanted(id))
-                .map(RecoveredAgent::of)
+        between_lists("recovered_slaves"),
+        list(recovered.len(), AGENT_BYTES, move |index, out| {
+            write(out, &recovered.get(index).map(RecoveredAgent::of));
         }),
-    }
+        text("]}"),
+    ])
 }

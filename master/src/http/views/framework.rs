@@ -1,5 +1,8 @@
 //! Frameworks, with everything that is theirs.
 
+use std::ops::Range;
+use std::sync::Arc;
+
 use meseta_proto::mesos::v1::framework_info::capability::Type as Capability;
 use meseta_proto::mesos::v1::resource::AllocationInfo;
 use meseta_proto::mesos::v1::scheduler::OfferConstraints;
@@ -8,11 +11,11 @@ use meseta_proto::v0::Summary;
 use prost::Message;
 use serde::Serialize;
 
-use super::super::output::List;
+use super::super::pieces::{Document, Items, Row, text};
 use super::agent::Owned;
-use super::task::Task;
-use super::{Index, OfFramework, tasks_on};
-use crate::core::{ExecutorRecord, FrameworkView, Offer, Snapshot};
+use super::task::{TASK_BYTES, Task};
+use super::{between_lists, write};
+use crate::core::{Belongings, ExecutorRecord, FrameworkView, Offer, Snapshot};
 
 /// What every list of frameworks shows.
 #[derive(Debug, Serialize)]
@@ -30,14 +33,13 @@ pub(super) struct Short<'a> {
 }
 
 impl<'a> Short<'a> {
-    pub(super) fn of(framework: &'a FrameworkView, index: &Index<'a>) -> Self {
-        let entry = index.get(&framework.id);
+    pub(super) fn of(framework: &'a FrameworkView, has: Option<&Belongings>) -> Self {
         let info = &framework.info;
         Self {
             id: framework.id.as_str(),
             name: &info.name,
-            used_resources: Owned(entry.map(|entry| entry.used.clone()).unwrap_or_default()),
-            offered_resources: Owned(entry.map(|entry| entry.offered.clone()).unwrap_or_default()),
+            used_resources: Owned(has.map(|has| has.used.clone()).unwrap_or_default()),
+            offered_resources: Owned(has.map(|has| has.offered.clone()).unwrap_or_default()),
             capabilities: info
                 .capabilities
                 .iter()
@@ -53,9 +55,9 @@ impl<'a> Short<'a> {
     }
 }
 
+/// A framework up to its lists.
 #[derive(Serialize)]
-#[serde(bound = "")]
-struct Whole<'a, T: Serialize, U: Serialize, C: Serialize, E: Serialize> {
+struct Head<'a> {
     #[serde(flatten)]
     short: Short<'a>,
     user: &'a str,
@@ -72,66 +74,198 @@ struct Whole<'a, T: Serialize, U: Serialize, C: Serialize, E: Serialize> {
     roles: Option<Vec<&'a str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     role: Option<&'a str>,
-    tasks: T,
-    unreachable_tasks: U,
-    completed_tasks: C,
-    offers: Vec<OfferView<'a>>,
-    executors: E,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    labels: Option<&'a [Label]>,
-    offer_constraints: OfferConstraints,
 }
 
-/// One framework, whole.
-pub(super) struct Framework;
-
-impl Framework {
-    pub(super) fn of<'a>(
-        framework: &'a FrameworkView,
-        index: &'a Index<'a>,
-    ) -> impl Serialize + 'a {
-        static NOTHING: &[&crate::core::AgentView] = &[];
-        let entry = index.get(&framework.id);
-        let agents = entry.map_or(NOTHING, |entry| entry.agents.as_slice());
+impl<'a> Head<'a> {
+    fn of(framework: &'a FrameworkView, has: Option<&Belongings>) -> Self {
         let info = &framework.info;
         let multi_role = framework.capabilities.multi_role;
-        let held = entry
-            .map(|entry| &entry.used + &entry.offered)
-            .unwrap_or_default();
-        Whole {
-            short: Short::of(framework, index),
+        Self {
+            short: Short::of(framework, has),
             user: &info.user,
             failover_timeout: info.failover_timeout.unwrap_or_default(),
             checkpoint: info.checkpoint.unwrap_or_default(),
             registered_time: framework.registered.as_secs_f64(),
             unregistered_time: framework.unregistered.unwrap_or_default().as_secs_f64(),
             principal: info.principal.as_deref(),
-            resources: Owned(held),
+            resources: Owned(has.map(|has| &has.used + &has.offered).unwrap_or_default()),
             reregistered_time: framework.reregistered.map(|time| time.as_secs_f64()),
             roles: multi_role.then(|| info.roles.iter().map(String::as_str).collect()),
             role: (!multi_role).then(|| info.role.as_deref().unwrap_or("*")),
-            tasks: List(move || {
-                agents
-                    .iter()
-                    .flat_map(|agent| tasks_on(agent, &framework.id))
-                    .map(Task::of)
-            }),
-            unreachable_tasks: List(|| framework.unreachable.iter().map(|task| Task::of(task))),
-            completed_tasks: List(|| framework.completed.iter().map(|task| Task::of(task))),
-            offers: offers(entry),
-            executors: List(move || {
-                agents
-                    .iter()
-                    .flat_map(|agent| agent.executors.values())
-                    .filter(|executor| executor.framework_id == framework.id)
-                    .map(|executor| ExecutorView::of(executor))
-            }),
-            labels: info.labels.as_ref().map(|labels| labels.labels.as_slice()),
-            offer_constraints: framework
-                .offer_constraints
-                .as_ref()
+        }
+    }
+}
+
+/// A framework behind its lists.
+#[derive(Serialize)]
+struct Tail<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    labels: Option<&'a [Label]>,
+    offer_constraints: OfferConstraints,
+}
+
+impl<'a> Tail<'a> {
+    fn of(framework: &'a FrameworkView) -> Self {
+        let labels = framework.info.labels.as_ref();
+        let constraints = framework.offer_constraints.as_ref();
+        Self {
+            labels: labels.map(|labels| labels.labels.as_slice()),
+            offer_constraints: constraints
                 .map(|constraints| (**constraints).clone())
                 .unwrap_or_default(),
+        }
+    }
+}
+
+/// The lists of a framework in their order.
+const LISTS: [&str; 5] = [
+    "tasks",
+    "unreachable_tasks",
+    "completed_tasks",
+    "offers",
+    "executors",
+];
+
+/// A framework as a row: its head, all elements of its lists, its tail.
+struct Whole<'a> {
+    framework: &'a FrameworkView,
+    has: Option<&'a Belongings>,
+}
+
+impl Whole<'_> {
+    fn lens(&self) -> [usize; LISTS.len()] {
+        let len = |list: fn(&Belongings) -> usize| self.has.map_or(0, list);
+        [
+            len(|has| has.tasks.len()),
+            self.framework.unreachable.len(),
+            self.framework.completed.len(),
+            len(|has| has.offers.len()),
+            len(|has| has.executors.len()),
+        ]
+    }
+
+    fn len(&self) -> usize {
+        1 + self.lens().iter().sum::<usize>() + 1
+    }
+
+    fn write(&self, range: Range<usize>, out: &mut Vec<u8>) {
+        if range.start == 0 {
+            write(out, &Head::of(self.framework, self.has));
+            out.pop();
+            begin_list(LISTS[0], out);
+        }
+        // Where the list begins.
+        let mut begin = 1;
+        for (place, len) in self.lens().into_iter().enumerate() {
+            let end = begin + len;
+            // Whoever writes what comes first behind the last list's elements begins this one.
+            if place > 0 && range.contains(&begin) {
+                out.push(b']');
+                begin_list(LISTS[place], out);
+            }
+            for index in range.start.max(begin)..range.end.min(end) {
+                if index > begin {
+                    out.push(b',');
+                }
+                self.write_element(place, index - begin, out);
+            }
+            begin = end;
+        }
+        if range.contains(&begin) {
+            out.extend_from_slice(b"],");
+            let tail = out.len();
+            write(out, &Tail::of(self.framework));
+            // The brace that this would begin with is that of the head.
+            out.remove(tail);
+        }
+    }
+
+    fn write_element(&self, place: usize, index: usize, out: &mut Vec<u8>) {
+        let framework = self.framework;
+        match (place, self.has) {
+            (1, _) => write(
+                out,
+                &framework.unreachable.get(index).map(|task| Task::of(task)),
+            ),
+            (2, _) => write(
+                out,
+                &framework.completed.get(index).map(|task| Task::of(task)),
+            ),
+            (_, None) => {}
+            (0, Some(has)) => write(out, &has.tasks.get(index).map(|task| Task::of(task))),
+            (3, Some(has)) => write(
+                out,
+                &has.offers.get(index).map(|offer| OfferView::of(offer)),
+            ),
+            (_, Some(has)) => {
+                let executor = has.executors.get(index);
+                write(out, &executor.map(|executor| ExecutorView::of(executor)));
+            }
+        }
+    }
+}
+
+fn begin_list(name: &str, out: &mut Vec<u8>) {
+    out.extend_from_slice(b",\"");
+    out.extend_from_slice(name.as_bytes());
+    out.extend_from_slice(b"\":[");
+}
+
+/// Frameworks, with everything that is theirs. One may have a hundred thousand tasks, and another nothing, so
+/// what is counted is not frameworks but what is in them.
+pub(super) struct Frameworks {
+    snapshot: Arc<Snapshot>,
+    frameworks: Vec<Arc<FrameworkView>>,
+    /// Where the row of each begins; one more than there are frameworks.
+    begins: Vec<usize>,
+}
+
+impl Frameworks {
+    /// Takes a while.
+    pub(super) fn row(snapshot: &Arc<Snapshot>, frameworks: Vec<Arc<FrameworkView>>) -> Row {
+        let mut begins = vec![0];
+        let mut end = 0;
+        for framework in &frameworks {
+            end += whole(snapshot, framework).len();
+            begins.push(end);
+        }
+        Arc::new(Self {
+            snapshot: snapshot.clone(),
+            frameworks,
+            begins,
+        })
+    }
+}
+
+fn whole<'a>(snapshot: &'a Snapshot, framework: &'a FrameworkView) -> Whole<'a> {
+    Whole {
+        framework,
+        has: snapshot.by_framework().get(&framework.id),
+    }
+}
+
+impl Items for Frameworks {
+    fn len(&self) -> usize {
+        self.begins.last().copied().unwrap_or_default()
+    }
+
+    fn bytes_each(&self) -> usize {
+        TASK_BYTES
+    }
+
+    fn render(&self, range: Range<usize>, out: &mut Vec<u8>) {
+        let first = self.begins.partition_point(|begin| *begin <= range.start) - 1;
+        let bounds = self.begins.windows(2).zip(&self.frameworks).enumerate();
+        for (place, (bounds, framework)) in bounds.skip(first) {
+            let &[begin, end] = bounds else { return };
+            if begin >= range.end {
+                return;
+            }
+            if place > 0 && range.contains(&begin) {
+                out.push(b',');
+            }
+            let inside = range.start.max(begin) - begin..range.end.min(end) - begin;
+            whole(&self.snapshot, framework).write(inside, out);
         }
     }
 }
@@ -145,11 +279,9 @@ struct OfferView<'a> {
     resources: Summary<'a>,
 }
 
-fn offers<'a>(entry: Option<&OfFramework<'a>>) -> Vec<OfferView<'a>> {
-    let offers: &[&'a Offer] = entry.map_or(&[], |entry| &entry.offers);
-    offers
-        .iter()
-        .map(|offer| OfferView {
+impl<'a> OfferView<'a> {
+    fn of(offer: &'a Offer) -> Self {
+        Self {
             id: offer.id.as_str(),
             framework_id: offer.framework_id.as_str(),
             allocation_info: AllocationInfo {
@@ -157,8 +289,8 @@ fn offers<'a>(entry: Option<&OfFramework<'a>>) -> Vec<OfferView<'a>> {
             },
             slave_id: offer.agent_id.as_str(),
             resources: Summary(&offer.resources),
-        })
-        .collect()
+        }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -200,30 +332,25 @@ impl<'a> ExecutorView<'a> {
 }
 
 /// `/frameworks`.
-pub(in super::super) fn frameworks<'a>(
-    snapshot: &'a Snapshot,
-    index: &'a Index<'a>,
-    id: Option<&'a str>,
-) -> impl Serialize + 'a {
-    #[derive(Serialize)]
-    #[serde(bound = "")]
-    struct Frameworks<F: Serialize, C: Serialize> {
-        frameworks: F,
-        completed_frameworks: C,
-        unregistered_frameworks: [(); 0],
-    }
-    let wanted = move |framework: &FrameworkView| id.is_none_or(|id| framework.id.as_str() == id);
-    Frameworks {
-        frameworks: List(move || {
-            let all = snapshot.frameworks.iter();
-            all.filter(move |framework| wanted(framework))
-                .map(|framework| Framework::of(framework, index))
-        }),
-        completed_frameworks: List(move || {
-            let all = snapshot.completed_frameworks.iter();
-            all.filter(move |framework| wanted(framework))
-                .map(|framework| Framework::of(framework, index))
-        }),
-        unregistered_frameworks: [],
+pub(in super::super) fn frameworks(snapshot: &Arc<Snapshot>, id: Option<&str>) -> Document {
+    let wanted = |all: &[Arc<FrameworkView>]| -> Vec<Arc<FrameworkView>> {
+        let wanted = all.iter();
+        let wanted = wanted.filter(|framework| id.is_none_or(|id| framework.id.as_str() == id));
+        wanted.cloned().collect()
+    };
+    let frameworks = wanted(&snapshot.frameworks);
+    let completed = wanted(&snapshot.completed_frameworks);
+    let snapshot = snapshot.clone();
+    let rest = move || {
+        vec![
+            Frameworks::row(&snapshot, frameworks),
+            between_lists("completed_frameworks"),
+            Frameworks::row(&snapshot, completed),
+            text("],\"unregistered_frameworks\":[]}"),
+        ]
+    };
+    Document {
+        first: vec![text("{\"frameworks\":[")],
+        rest: Box::new(rest),
     }
 }

@@ -1,5 +1,7 @@
 //! Which machines are on their way out, which are, and what frameworks say to it.
 
+use std::sync::Arc;
+
 use meseta_access::Action;
 use meseta_proto::mesos::v1::allocator::InverseOfferStatus;
 use meseta_proto::mesos::v1::allocator::inverse_offer_status::Status;
@@ -26,7 +28,7 @@ pub(crate) fn maintenance_status(snapshot: &Snapshot) -> ClusterStatus {
     let windows = maintenance.schedule.windows.iter();
     let is_up = |id: &&MachineId| !maintenance.down.contains(*id);
     let machines = windows.flat_map(|window| &window.machine_ids);
-    let answered: Vec<&AgentView> = snapshot
+    let answered: Vec<&Arc<AgentView>> = snapshot
         .agents
         .iter()
         .filter(|agent| !agent.inverse_replies.is_empty())

@@ -25,27 +25,35 @@ pub(crate) struct Tally<'a> {
 /// The roles in use, and all above them.
 pub(crate) fn tallies(snapshot: &Snapshot) -> BTreeMap<Role, Tally<'_>> {
     let mut tallies: BTreeMap<Role, Tally<'_>> = BTreeMap::new();
-    for framework in &snapshot.frameworks {
+    for framework in snapshot.frameworks.iter() {
         for role in &framework.roles {
             let tally = tallies.entry(role.clone()).or_default();
             tally.frameworks.push(&framework.id);
         }
     }
-    for agent in &snapshot.agents {
-        for used in agent.used.values() {
-            for (role, resources) in used.allocations() {
-                let tally = tallies.entry(role).or_default();
-                tally.allocated += &resources.quantities();
-                tally.consumed += &resources.unreserved().unrevocable().quantities();
+    for agent in snapshot.agents.iter() {
+        for resource in agent.used.values().flatten() {
+            let Some(role) = resource.allocation_role() else {
+                continue;
+            };
+            let (tally, amount) = (tally(&mut tallies, role), resource.value().quantity());
+            tally.allocated.increase(resource.name(), amount);
+            if resource.is_unreserved() && !resource.is_revocable() {
+                tally.consumed.increase(resource.name(), amount);
             }
         }
-        for (role, resources) in agent.offered.allocations() {
-            tallies.entry(role).or_default().offered += &resources.quantities();
+        for resource in &agent.offered {
+            if let Some(role) = resource.allocation_role() {
+                let offered = &mut tally(&mut tallies, role).offered;
+                offered.increase(resource.name(), resource.value().quantity());
+            }
         }
-        for (role, resources) in agent.profile.total.reservations() {
-            let tally = tallies.entry(role).or_default();
-            tally.reserved += &resources.quantities();
-            tally.consumed += &resources.quantities();
+        for resource in &agent.profile.total {
+            if let Some(role) = resource.reservation_role() {
+                let (tally, amount) = (tally(&mut tallies, role), resource.value().quantity());
+                tally.reserved.increase(resource.name(), amount);
+                tally.consumed.increase(resource.name(), amount);
+            }
         }
     }
     let weighted = snapshot.weights.keys();
@@ -59,6 +67,10 @@ pub(crate) fn tallies(snapshot: &Snapshot) -> BTreeMap<Role, Tally<'_>> {
     }
     add_up(&mut tallies);
     tallies
+}
+
+fn tally<'a, 'b>(tallies: &'b mut BTreeMap<Role, Tally<'a>>, role: &Role) -> &'b mut Tally<'a> {
+    tallies.entry(role.clone()).or_default()
 }
 
 /// Adds what is consumed below a role to the role.

@@ -1,6 +1,7 @@
 //! Tasks as `/state`, `/frameworks` and `/tasks` list them: live, lost and ended.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use meseta_proto::mesos::v1::value::Scalar;
 use meseta_proto::mesos::v1::{
@@ -10,9 +11,12 @@ use meseta_proto::v0::Summary;
 use prost::Message as _;
 use serde::Serialize;
 
-use super::super::output::List;
-use super::Paging;
+use super::super::pieces::{Document, list, text};
+use super::{Paging, write};
 use crate::core::{Snapshot, TaskRecord};
+
+/// What a task takes in a list, more or less.
+pub(super) const TASK_BYTES: usize = 500;
 
 /// One task.
 #[derive(Debug, Serialize)]
@@ -107,10 +111,9 @@ impl Status {
 
 impl<'a> Task<'a> {
     pub(super) fn of(record: &'a TaskRecord) -> Self {
-        let task = Description::decode(record.description.clone()).unwrap_or_default();
+        let task = Description::decode(&*record.description).unwrap_or_default();
         let statuses = record.statuses.iter();
-        let statuses =
-            statuses.filter_map(|status| KeptStatus::decode(status.encoded.clone()).ok());
+        let statuses = statuses.filter_map(|status| KeptStatus::decode(&*status.encoded).ok());
         Self {
             id: record.task_id.as_str(),
             name: task.name,
@@ -137,20 +140,42 @@ impl<'a> Task<'a> {
 
 /// `/tasks`: live, lost and ended ones, by the time of their first status. Beside them the agents of
 /// the previous master that are not back yet, if there are any: a task that is not listed may be there.
-pub(in super::super) fn tasks<'a>(
-    snapshot: &'a Snapshot,
+pub(in super::super) fn tasks(
+    snapshot: &Arc<Snapshot>,
     query: &BTreeMap<String, String>,
     paging: &Paging,
-) -> impl Serialize + 'a {
-    #[derive(Serialize)]
-    #[serde(bound = "")]
-    struct Tasks<'a, T: Serialize> {
-        tasks: T,
-        #[serde(skip_serializing_if = "Vec::is_empty")]
-        recovered_agents: Vec<&'a str>,
+) -> Document {
+    let wanted = |name: &str| query.get(name).cloned();
+    let (framework, id) = (wanted("framework_id"), wanted("task_id"));
+    let (snapshot, paging) = (snapshot.clone(), paging.clone());
+    let rest = move || {
+        let page = page(&snapshot, framework.as_deref(), id.as_deref(), &paging);
+        let tasks = list(page.len(), TASK_BYTES, move |index, out| {
+            write(out, &page.get(index).map(|task| Task::of(task)));
+        });
+        let recovered = snapshot.recovered_agents.iter();
+        let recovered: Vec<&str> = recovered.map(|(id, _)| id.as_str()).collect();
+        let mut end = b"]".to_vec();
+        if !recovered.is_empty() {
+            end.extend_from_slice(b",\"recovered_agents\":");
+            write(&mut end, &recovered);
+        }
+        end.push(b'}');
+        vec![tasks, text(end)]
+    };
+    Document {
+        first: vec![text("{\"tasks\":[")],
+        rest: Box::new(rest),
     }
-    let framework = query.get("framework_id").map(String::as_str);
-    let id = query.get("task_id").map(String::as_str);
+}
+
+/// The tasks that are asked for. Takes a while.
+fn page(
+    snapshot: &Snapshot,
+    framework: Option<&str>,
+    id: Option<&str>,
+    paging: &Paging,
+) -> Vec<Arc<TaskRecord>> {
     let live = snapshot
         .agents
         .iter()
@@ -165,11 +190,11 @@ pub(in super::super) fn tasks<'a>(
             .iter()
             .chain(framework.completed.iter())
     });
-    let mut found: Vec<(f64, &TaskRecord)> = live
+    let mut found: Vec<(f64, &Arc<TaskRecord>)> = live
         .chain(ended)
         .filter(|task| framework.is_none_or(|wanted| task.framework_id.as_str() == wanted))
         .filter(|task| id.is_none_or(|wanted| task.task_id.as_str() == wanted))
-        .map(|task| (first_time(task), &**task))
+        .map(|task| (first_time(task), task))
         .collect();
     found.sort_by(|(a, task), (b, other)| {
         a.total_cmp(b)
@@ -178,26 +203,18 @@ pub(in super::super) fn tasks<'a>(
     if !paging.ascending {
         found.reverse();
     }
-    let page: Vec<&TaskRecord> = found
+    found
         .into_iter()
         .skip(paging.offset)
         .take(paging.limit.unwrap_or(usize::MAX))
-        .map(|(_, task)| task)
-        .collect();
-    Tasks {
-        tasks: List(move || page.clone().into_iter().map(Task::of)),
-        recovered_agents: snapshot
-            .recovered_agents
-            .iter()
-            .map(|(id, _)| id.as_str())
-            .collect(),
-    }
+        .map(|(_, task)| task.clone())
+        .collect()
 }
 
 fn first_time(task: &TaskRecord) -> f64 {
     let first = task.statuses.first();
     first
-        .and_then(|status| KeptStatus::decode(status.encoded.clone()).ok())
+        .and_then(|status| KeptStatus::decode(&*status.encoded).ok())
         .and_then(|status| status.timestamp)
         .unwrap_or_default()
 }

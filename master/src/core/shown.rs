@@ -1,0 +1,246 @@
+//! A table whose entries are shown to those who look: the view of an entry is kept until the entry changes.
+//!
+//! Used like the map that it holds. [`Shown::views`] gives the views of all entries in order, and costs what
+//! has changed since it was last asked, however many entries there are. Invariant: whoever may change an entry
+//! makes its view stale.
+
+use std::borrow::Borrow;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What is shown of an entry knows whose view it is.
+pub(super) trait View {
+    type Key;
+    fn key(&self) -> &Self::Key;
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Shown<K, T, W> {
+    entries: BTreeMap<K, Entry<T>>,
+    /// In the order of the keys; shared with snapshots.
+    views: Arc<Vec<Arc<W>>>,
+    /// Entries that have changed, each once; not kept while entries have come or gone.
+    stale: Vec<K>,
+    is_moved: bool,
+}
+
+#[derive(Debug)]
+struct Entry<T> {
+    value: T,
+    is_stale: bool,
+}
+
+impl<K, T, W> Default for Shown<K, T, W> {
+    fn default() -> Self {
+        Self {
+            entries: BTreeMap::new(),
+            views: Arc::default(),
+            stale: Vec::new(),
+            is_moved: false,
+        }
+    }
+}
+
+impl<K: Ord + Clone, T, W: View<Key = K>> Shown<K, T, W> {
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    pub(super) fn contains_key<Q: Ord + ?Sized>(&self, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+    {
+        self.entries.contains_key(key)
+    }
+
+    pub(super) fn get<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&T>
+    where
+        K: Borrow<Q>,
+    {
+        self.entries.get(key).map(|entry| &entry.value)
+    }
+
+    /// To change it.
+    pub(super) fn get_mut(&mut self, key: &K) -> Option<&mut T> {
+        let entry = self.entries.get_mut(key)?;
+        if !std::mem::replace(&mut entry.is_stale, true) && !self.is_moved {
+            self.stale.push(key.clone());
+        }
+        Some(&mut entry.value)
+    }
+
+    /// To change something in it that is not shown.
+    pub(super) fn get_unseen_mut(&mut self, key: &K) -> Option<&mut T> {
+        self.entries.get_mut(key).map(|entry| &mut entry.value)
+    }
+
+    /// Says that something has changed elsewhere that is shown with this entry.
+    pub(super) fn touch(&mut self, key: &K) {
+        self.get_mut(key);
+    }
+
+    pub(super) fn insert(&mut self, key: K, value: T) {
+        self.note_move();
+        let is_stale = true;
+        self.entries.insert(key, Entry { value, is_stale });
+    }
+
+    pub(super) fn remove(&mut self, key: &K) -> Option<T> {
+        let entry = self.entries.remove(key)?;
+        self.note_move();
+        Some(entry.value)
+    }
+
+    /// From now until the views are asked for, entries alone say whether they are stale.
+    fn note_move(&mut self) {
+        self.is_moved = true;
+        self.stale.clear();
+    }
+
+    pub(super) fn keys(&self) -> impl Iterator<Item = &K> {
+        self.entries.keys()
+    }
+
+    pub(super) fn values(&self) -> impl Iterator<Item = &T> {
+        self.entries.values().map(|entry| &entry.value)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&K, &T)> {
+        self.entries.iter().map(|(key, entry)| (key, &entry.value))
+    }
+
+    /// All views, those of changed entries made anew.
+    pub(super) fn views(&mut self, make: impl Fn(&T) -> W) -> Arc<Vec<Arc<W>>> {
+        if std::mem::take(&mut self.is_moved) {
+            self.arrange(make);
+        } else if !self.stale.is_empty() {
+            self.refresh(make);
+        }
+        self.views.clone()
+    }
+
+    /// Takes over the views that are still good, in the new order.
+    fn arrange(&mut self, make: impl Fn(&T) -> W) {
+        let mut old = self.views.iter().peekable();
+        let mut views = Vec::with_capacity(self.entries.len());
+        for (key, entry) in &mut self.entries {
+            while old.next_if(|view| view.key() < key).is_some() {}
+            let kept = old.next_if(|view| view.key() == key);
+            let is_stale = std::mem::take(&mut entry.is_stale);
+            views.push(match kept.filter(|_| !is_stale) {
+                Some(view) => view.clone(),
+                None => Arc::new(make(&entry.value)),
+            });
+        }
+        self.views = Arc::new(views);
+    }
+
+    /// Replaces the stale views where they are. A list that somebody still reads is copied first.
+    fn refresh(&mut self, make: impl Fn(&T) -> W) {
+        let views = Arc::make_mut(&mut self.views);
+        for key in self.stale.drain(..) {
+            let Some(entry) = self.entries.get_mut(&key) else {
+                continue;
+            };
+            entry.is_stale = false;
+            let place = views.binary_search_by(|view| view.key().cmp(&key));
+            if let Some(view) = place.ok().and_then(|place| views.get_mut(place)) {
+                *view = Arc::new(make(&entry.value));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+impl<K: Ord + Borrow<Q>, Q: Ord + ?Sized, T, W> std::ops::Index<&Q> for Shown<K, T, W> {
+    type Output = T;
+
+    fn index(&self, key: &Q) -> &T {
+        &self.entries[key].value
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Clone, Debug, PartialEq)]
+    struct Seen(u8, u32);
+
+    impl View for Seen {
+        type Key = u8;
+        fn key(&self) -> &u8 {
+            &self.0
+        }
+    }
+
+    type Table = Shown<u8, (u8, u32), Seen>;
+
+    fn seen(value: &(u8, u32)) -> Seen {
+        Seen(value.0, value.1)
+    }
+
+    #[test]
+    fn only_what_has_changed_is_made_anew() {
+        let mut table = Table::default();
+        for key in [3, 1, 2] {
+            table.insert(key, (key, 0));
+        }
+        let first = table.views(seen);
+        assert_eq!(*first, [1, 2, 3].map(|key| Arc::new(Seen(key, 0))));
+        assert!(
+            Arc::ptr_eq(&first, &table.views(seen)),
+            "nothing has changed"
+        );
+        table.get_mut(&2).unwrap().1 = 7;
+        let second = table.views(seen);
+        assert_eq!(
+            (*first[1]).clone(),
+            Seen(2, 0),
+            "a snapshot stays as it was"
+        );
+        assert_eq!(*second[1], Seen(2, 7));
+        assert!(Arc::ptr_eq(&first[0], &second[0]) && Arc::ptr_eq(&first[2], &second[2]));
+        table.get_unseen_mut(&1).unwrap().1 = 9;
+        assert!(Arc::ptr_eq(&second, &table.views(seen)));
+        table.touch(&1);
+        assert_eq!(*table.views(seen)[0], Seen(1, 9));
+    }
+
+    proptest! {
+        /// Whatever is done, the views are those that would be made of the entries now.
+        #[test]
+        fn views_agree_with_the_entries(steps in prop::collection::vec((0_u8..4, 0_u8..8, any::<u32>()), 0..64)) {
+            let mut table = Table::default();
+            let mut held = Vec::new();
+            for (what, key, number) in steps {
+                match what {
+                    0 => table.insert(key, (key, number)),
+                    1 => drop(table.remove(&key)),
+                    2 => {
+                        if let Some(value) = table.get_mut(&key) {
+                            value.1 = number;
+                        }
+                    }
+                    _ => {
+                        let views = table.views(seen);
+                        let wanted: Vec<Seen> = table.values().map(seen).collect();
+                        let shown: Vec<Seen> = views.iter().map(|view| (**view).clone()).collect();
+                        prop_assert_eq!(shown, wanted);
+                        if number % 2 == 0 {
+                            held.push(views);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

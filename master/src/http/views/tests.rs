@@ -1,0 +1,253 @@
+//! What a cluster of many looks like, whole and in pieces.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use http_body_util::BodyExt as _;
+use meseta_access::Approver;
+use meseta_proto::convert::parse_resources;
+use meseta_proto::mesos::v1::{self, TaskStatus};
+use meseta_resources::time::{Moment, Now};
+use meseta_resources::{AgentId, ExecutorId, FrameworkId, Resources, Role, TaskId};
+use prost::Message as _;
+
+use super::super::pieces::{Renderings, whole};
+use super::*;
+use crate::core::{
+    AgentProfile, Capabilities, Config, ExecutorRecord, MasterCore, Recovered, StatusRecord,
+    TaskRecord,
+};
+
+fn resources(text: &str) -> Resources {
+    parse_resources(text, &Role::star()).unwrap()
+}
+
+fn framework_id(number: usize) -> FrameworkId {
+    FrameworkId::new(&format!("m-{number:04}")).unwrap()
+}
+
+fn agent_id(number: usize) -> AgentId {
+    AgentId::new(&format!("m-S{number:05}")).unwrap()
+}
+
+fn task(framework: usize, agent: usize, name: &str, state: TaskState) -> Arc<TaskRecord> {
+    let status = TaskStatus {
+        state: state.into(),
+        timestamp: Some(1_795_226_383.25),
+        ..TaskStatus::default()
+    };
+    let description = v1::Task {
+        name: format!("{name} of \"{framework}\""),
+        ..v1::Task::default()
+    };
+    Arc::new(TaskRecord {
+        task_id: TaskId::new(name).unwrap(),
+        framework_id: framework_id(framework),
+        agent_id: agent_id(agent),
+        executor_id: None,
+        role: Role::new("dev").unwrap(),
+        resources: resources("cpus:0.5;mem:64"),
+        state,
+        update_state: Some(state),
+        update_uuid: None,
+        statuses: vec![StatusRecord {
+            state,
+            encoded: status.encode_to_vec().into(),
+        }],
+        description: description.encode_to_vec().into(),
+        unreachable_since: None,
+    })
+}
+
+fn agent(number: usize, frameworks: usize, tasks: usize) -> AgentView {
+    let mut table = BTreeMap::new();
+    for task_number in 0..tasks {
+        let framework = (number + task_number) % frameworks;
+        let name = format!("t-{number}-{task_number}");
+        let record = task(framework, number, &name, TaskState::TaskRunning);
+        let key = (record.framework_id.clone(), record.task_id.clone());
+        table.insert(key, record);
+    }
+    let framework = framework_id(number % frameworks);
+    let executor = ExecutorRecord {
+        executor_id: ExecutorId::new("e").unwrap(),
+        framework_id: framework.clone(),
+        agent_id: agent_id(number),
+        resources: resources("cpus:0.1"),
+        info: v1::ExecutorInfo::default().encode_to_vec().into(),
+    };
+    let executors = [(
+        (framework.clone(), executor.executor_id.clone()),
+        Arc::new(executor),
+    )];
+    AgentView {
+        profile: Arc::new(AgentProfile {
+            id: agent_id(number),
+            info: v1::AgentInfo::default(),
+            version: "0.1.0".to_owned(),
+            capabilities: Vec::new(),
+            address: v1::Address::default(),
+            total: resources("cpus:8;mem:4096;ports:[31000-32000]"),
+        }),
+        connected: true,
+        deactivation: None,
+        registered: Duration::from_secs(1),
+        reregistered: None,
+        tasks: Arc::new(table),
+        executors: Arc::new(executors.into()),
+        operations: Arc::default(),
+        used: Arc::new(BTreeMap::from([(framework, resources("cpus:0.5;mem:64"))])),
+        offered: Resources::new(),
+        inverse_replies: BTreeMap::new(),
+    }
+}
+
+fn framework(number: usize, completed: usize, unreachable: usize) -> FrameworkView {
+    let records = |what: &str, count: usize, state| -> Arc<VecDeque<Arc<TaskRecord>>> {
+        let record = |at| task(number, at, &format!("{what}-{at}"), state);
+        Arc::new((0..count).map(record).collect())
+    };
+    FrameworkView {
+        id: framework_id(number),
+        info: Arc::new(v1::FrameworkInfo {
+            name: format!("name \"{number}\""),
+            ..v1::FrameworkInfo::default()
+        }),
+        capabilities: Capabilities::default(),
+        roles: [Role::new("dev").unwrap()].into(),
+        suppressed: [].into(),
+        offer_constraints: None,
+        active: true,
+        connected: true,
+        recovered: false,
+        registered: Duration::from_secs(2),
+        reregistered: None,
+        unregistered: None,
+        completed: records("done", completed, TaskState::TaskFinished),
+        unreachable: records("lost", unreachable, TaskState::TaskUnreachable),
+        counters: Arc::default(),
+    }
+}
+
+/// A cluster of so many agents and frameworks; of the latter every third has nothing and the first very much.
+fn crowd(agents: usize, frameworks: usize) -> Arc<Snapshot> {
+    let identity = Identity {
+        id: "m".to_owned(),
+        hostname: "master.example".to_owned(),
+        ip: std::net::Ipv4Addr::LOCALHOST,
+        port: 5050,
+        cluster: None,
+        version: "1.12.0".to_owned(),
+    };
+    let now = Now {
+        moment: Moment::ORIGIN,
+        unix: Duration::from_secs(1_795_226_383),
+    };
+    let mut core = MasterCore::new(Config::new(identity), Recovered::default(), now);
+    let mut snapshot = crate::visible::reduced(&core.snapshot(), &Approver::default());
+    let agent = |number| Arc::new(agent(number, frameworks.div_ceil(2), 3));
+    snapshot.agents = Arc::new((0..agents).map(agent).collect());
+    let view = |number: usize| {
+        let some = number % 3;
+        let many = if number == 0 { 1_000 } else { some };
+        Arc::new(framework(number, many, 2 * some))
+    };
+    snapshot.frameworks = Arc::new((0..frameworks).map(view).collect());
+    snapshot.completed_frameworks = vec![view(frameworks), view(frameworks + 1)];
+    Arc::new(snapshot)
+}
+
+fn documents(snapshot: &Arc<Snapshot>) -> Vec<(&'static str, Document)> {
+    let all = BTreeMap::from([("limit".to_owned(), "-1".to_owned())]);
+    let paging = Paging::of(&all).unwrap();
+    vec![
+        ("state", state(snapshot, None)),
+        ("summary", summary(snapshot)),
+        ("slaves", slaves(snapshot, None)),
+        ("frameworks", frameworks(snapshot, None)),
+        ("one framework", frameworks(snapshot, Some("m-0001"))),
+        ("tasks", tasks(snapshot, &all, &paging)),
+        (
+            "metrics",
+            crate::metrics::Metrics::document(&Arc::default(), snapshot, Default::default()),
+        ),
+    ]
+}
+
+/// The system's own figures change while one looks.
+fn steady(body: &[u8]) -> serde_json::Value {
+    let mut body: serde_json::Value = serde_json::from_slice(body).unwrap();
+    if let Some(object) = body.as_object_mut() {
+        object.retain(|key, _| !key.starts_with("system/"));
+    }
+    body
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pieces_rendered_side_by_side_are_what_one_hand_writes() {
+    let renderings = Renderings::default();
+    for (agents, frameworks) in [(0, 1), (1, 1), (700, 200)] {
+        let snapshot = crowd(agents, frameworks);
+        let documents = documents(&snapshot).into_iter().zip(documents(&snapshot));
+        for ((name, parallel), (_, serial)) in documents {
+            let body = renderings.answer(parallel).await.unwrap();
+            let shown = body.collect().await.unwrap().to_bytes();
+            let wanted = whole(serial);
+            if name != "metrics" {
+                assert!(shown == wanted, "{name} of {agents} agents");
+            }
+            assert_eq!(steady(&shown), steady(&wanted), "{name} of {agents} agents");
+        }
+    }
+}
+
+#[test]
+fn whatever_part_is_written_first_the_parts_make_the_whole() {
+    let snapshot = crowd(4, 5);
+    let row = Frameworks::row(&snapshot, snapshot.frameworks[1..].to_vec());
+    let mut all = Vec::new();
+    row.render(0..row.len(), &mut all);
+    for cut in 0..=row.len() {
+        for other in [cut, row.len().min(cut + 3)] {
+            let mut parts = Vec::new();
+            for range in [0..cut, cut..other, other..row.len()] {
+                row.render(range, &mut parts);
+            }
+            assert!(parts == all, "cut at {cut} and {other}");
+        }
+    }
+}
+
+#[test]
+fn every_task_is_shown_in_its_list() {
+    let snapshot = crowd(40, 6);
+    let shown = steady(&whole(state(&snapshot, None)));
+    let frameworks = shown["frameworks"].as_array().unwrap();
+    let count = |list: &str| -> Vec<usize> {
+        let lists = frameworks
+            .iter()
+            .map(|one| one[list].as_array().unwrap().len());
+        lists.collect()
+    };
+    assert_eq!(count("tasks").iter().sum::<usize>(), 40 * 3);
+    assert_eq!(count("tasks")[3..], [0, 0, 0]);
+    assert_eq!(count("completed_tasks"), [1_000, 1, 2, 0, 1, 2]);
+    assert_eq!(count("unreachable_tasks"), [0, 2, 4, 0, 2, 4]);
+    assert_eq!(count("executors").iter().sum::<usize>(), 40);
+    assert_eq!(shown["completed_frameworks"].as_array().unwrap().len(), 2);
+    let first = &frameworks[1]["unreachable_tasks"][1];
+    assert_eq!(first["id"], "lost-1");
+    assert_eq!(first["name"], "lost-1 of \"1\"");
+    let summary = steady(&whole(summary(&snapshot)));
+    let of_first = &summary["frameworks"][0];
+    assert_eq!(of_first["TASK_RUNNING"], count("tasks")[0]);
+    assert_eq!(of_first["TASK_FINISHED"], 1_000);
+    assert_eq!(of_first["slave_ids"].as_array().unwrap().len(), 40);
+    let metrics = crate::metrics::Metrics::document(&Arc::default(), &snapshot, Default::default());
+    let metrics = steady(&whole(metrics));
+    assert_eq!(metrics["master/tasks_running"], 120.0);
+    let key = "master/frameworks/name%20%220%22/m-0000/tasks/active/task_running";
+    assert_eq!(metrics[key], count("tasks")[0] as f64);
+    let key = "master/frameworks/name%20%220%22/m-0000/roles/dev/suppressed";
+    assert_eq!(metrics[key], 0.0);
+}

@@ -1,0 +1,112 @@
+//! `/metrics/snapshot`: one object, written as it is made, for there may be a million keys.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::mesos::Out;
+use super::{Metrics, frameworks, mesos, to_f64};
+use crate::core::{FrameworkView, Snapshot};
+use crate::http::pieces::{Document, Items, Row, once, text};
+use crate::http::views::write;
+use crate::measures::Measures;
+
+/// What the keys of the master itself take, more or less.
+const MASTER_BYTES: usize = 16 * 1024;
+/// The same of a framework.
+const FRAMEWORK_BYTES: usize = 6 * 1024;
+
+pub(super) fn document(
+    metrics: Arc<Metrics>,
+    snapshot: Arc<Snapshot>,
+    measures: Measures,
+) -> Document {
+    let first = {
+        let snapshot = snapshot.clone();
+        once(MASTER_BYTES, move |out| {
+            let mut separator = "{";
+            mesos::visit(&metrics, &snapshot, &measures, &mut |key, value| {
+                out.extend_from_slice(separator.as_bytes());
+                put(out, key, value);
+                separator = ",";
+            });
+        })
+    };
+    let rest = move || {
+        // Found here, on a thread that may take its time.
+        snapshot.by_framework();
+        let frameworks: Row = Arc::new(Frameworks(snapshot.clone()));
+        let principals = once(1, move |out| {
+            let mut visit = |key: &str, value: f64| {
+                out.push(b',');
+                put(out, key, value);
+            };
+            frameworks::principals(&mut Out(&mut visit), &snapshot);
+        });
+        vec![frameworks, principals, text("}")]
+    };
+    Document {
+        first: vec![first],
+        rest: Box::new(rest),
+    }
+}
+
+struct Frameworks(Arc<Snapshot>);
+
+impl Items for Frameworks {
+    fn len(&self) -> usize {
+        self.0.frameworks.len()
+    }
+
+    fn bytes_each(&self) -> usize {
+        FRAMEWORK_BYTES
+    }
+
+    fn render(&self, range: Range<usize>, out: &mut Vec<u8>) {
+        for framework in self.0.frameworks.get(range).unwrap_or_default() {
+            self.write(framework, out);
+        }
+    }
+}
+
+impl Frameworks {
+    fn write(&self, framework: &FrameworkView, out: &mut Vec<u8>) {
+        // Up to where keys differ, as it stands in the page: `,"master/frameworks/name/id/`.
+        let mut prefix = b",".to_vec();
+        write(&mut prefix, &frameworks::prefix(framework));
+        prefix.pop();
+        frameworks::each(&self.0, framework, &mut |group, name, value| {
+            out.extend_from_slice(&prefix);
+            out.extend_from_slice(group.as_bytes());
+            if is_plain(name) {
+                out.extend_from_slice(name.as_bytes());
+                out.push(b'"');
+            } else {
+                let quote = out.len();
+                write(out, name);
+                out.remove(quote);
+            }
+            put_value(out, to_f64(value));
+        });
+    }
+}
+
+/// Whether a text stands in JSON as it is.
+fn is_plain(text: &str) -> bool {
+    text.bytes()
+        .all(|byte| byte >= b' ' && byte != b'"' && byte != b'\\')
+}
+
+fn put(out: &mut Vec<u8>, key: &str, value: f64) {
+    write(out, key);
+    put_value(out, value);
+}
+
+fn put_value(out: &mut Vec<u8>, value: f64) {
+    if value == 0.0 {
+        // Most are.
+        out.extend_from_slice(b":0.0");
+    } else {
+        out.push(b':');
+        write(out, &value);
+    }
+}

@@ -1,0 +1,81 @@
+//! The resources of all agents together, of the kinds that have series of their own.
+
+use meseta_resources::{Resources, Scalar};
+
+use super::RESOURCES;
+use crate::core::Snapshot;
+
+/// Amounts of some kinds of resources.
+#[derive(Debug, Default)]
+pub(super) struct Amounts {
+    /// In the order of [`RESOURCES`].
+    regular: [Scalar; RESOURCES.len()],
+    revocable: [Scalar; RESOURCES.len()],
+    /// Each is there once, however many hold it.
+    shared: Resources,
+}
+
+impl Amounts {
+    fn add(&mut self, resources: &Resources) {
+        for resource in resources {
+            if resource.is_shared() {
+                self.shared += resource.clone().with_allocation(None);
+                continue;
+            }
+            let amounts = if resource.is_revocable() {
+                &mut self.revocable
+            } else {
+                &mut self.regular
+            };
+            let kinds = RESOURCES.iter().zip(amounts);
+            let amount = kinds
+                .into_iter()
+                .find(|((name, ..), _)| resource.name() == *name);
+            if let (Some((_, amount)), Some(scalar)) = (amount, resource.scalar()) {
+                *amount += scalar;
+            }
+        }
+    }
+
+    /// Of one name, what is revocable or what is not.
+    pub(super) fn get(&self, name: &str, revocable: bool) -> f64 {
+        self.scalar(name, revocable).to_f64()
+    }
+
+    /// Of one name, all of it.
+    pub(super) fn all(&self, name: &str) -> Scalar {
+        self.scalar(name, false) + self.scalar(name, true)
+    }
+
+    fn scalar(&self, name: &str, revocable: bool) -> Scalar {
+        let amounts = if revocable {
+            &self.revocable
+        } else {
+            &self.regular
+        };
+        let shared = self.shared.filtered(|one| one.is_revocable() == revocable);
+        let kinds = RESOURCES.iter().zip(amounts);
+        let amount = kinds.into_iter().find(|((known, ..), _)| *known == name);
+        amount.map_or(Scalar::ZERO, |(_, amount)| *amount) + shared.scalar(name).unwrap_or_default()
+    }
+}
+
+/// Of all registered agents together.
+#[derive(Debug, Default)]
+pub(super) struct Sums {
+    pub(super) total: Amounts,
+    pub(super) used: Amounts,
+    pub(super) offered: Amounts,
+}
+
+impl Sums {
+    pub(super) fn of(snapshot: &Snapshot) -> Self {
+        let mut sums = Self::default();
+        for agent in snapshot.agents.iter() {
+            sums.total.add(&agent.profile.total);
+            agent.used.values().for_each(|used| sums.used.add(used));
+            sums.offered.add(&agent.offered);
+        }
+        sums
+    }
+}
