@@ -281,6 +281,10 @@ impl Framework {
     /// Wants no more offers, and gives back those it has.
     pub(crate) async fn suppress(&mut self) -> anyhow::Result<()> {
         self.call(call::Type::Suppress, Call::default()).await?;
+        self.give_back().await
+    }
+
+    async fn give_back(&mut self) -> anyhow::Result<()> {
         let offer_ids = self.offers.drain(..).map(|offer| offer.id).collect();
         let decline = call::Decline {
             offer_ids,
@@ -310,8 +314,15 @@ impl Framework {
         self.call(call::Type::Reconcile, body).await
     }
 
+    /// For a framework that wants nothing more: offers that were under way when it said so go back too.
     pub(crate) fn read_in_background(mut self) -> JoinHandle<()> {
-        tokio::spawn(async move { while self.step().await.is_ok() {} })
+        tokio::spawn(async move {
+            while self.step().await.is_ok() {
+                if !self.offers.is_empty() && self.give_back().await.is_err() {
+                    break;
+                }
+            }
+        })
     }
 
     pub(crate) async fn teardown(mut self) -> anyhow::Result<()> {
