@@ -26,6 +26,7 @@ use crate::health::Health;
 use crate::http::Site;
 use crate::http::door::Pace;
 use crate::http::pieces::Renderings;
+use crate::http::whole::Wholes;
 use crate::metrics::Metrics;
 use crate::registry::{self, Kind, OpenError};
 use crate::shell::Service;
@@ -140,6 +141,7 @@ pub async fn run(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         flags: env.flags_view,
         metrics: Arc::new(metrics),
         renderings: Renderings::default(),
+        wholes: Wholes::default(),
         files: Files::new(flags.external_log_file.clone()),
         door,
         pace,

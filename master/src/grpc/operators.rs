@@ -23,6 +23,7 @@ use tonic::{Request, Response, Status};
 use super::status_of;
 use crate::core::{Answer, Format, HEARTBEAT_INTERVAL, Question, to_wire};
 use crate::events::STALL_MAX;
+use crate::http::whole::Wholes;
 use crate::http::{Site, views};
 use crate::operator::{self, Outcome, stream};
 use crate::outcomes;
@@ -141,12 +142,12 @@ impl Operators {
         let watching = self.site.handle.watch(after).await;
         let watching = watching.map_err(|closed| Status::unavailable(closed.to_string()))?;
         let (sender, events) = mpsc::channel(EVENTS_MAX);
-        let shutdown = self.site.shutdown.clone();
+        let (shutdown, wholes) = (self.site.shutdown.clone(), self.site.wholes.clone());
         tokio::spawn(async move {
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => {}
-                () = forward(watching, caller.approver, &sender, &master_id) => {}
+                () = forward(watching, caller.approver, &sender, &master_id, &wholes) => {}
             }
         });
         Ok(ReceiverStream::new(events))
@@ -159,6 +160,7 @@ async fn forward(
     approver: Approver,
     events: &mpsc::Sender<Result<WatchEvent, Status>>,
     master_id: &str,
+    wholes: &Wholes,
 ) {
     let numbered = |sequence, event| WatchEvent {
         sequence,
@@ -173,11 +175,14 @@ async fn forward(
             .map(|(number, event)| numbered(number, (*event).clone()))
             .collect(),
         Err(snapshot) => {
+            let _turn = wholes.turn().await;
             let Ok(snapshot) = visible::to(snapshot, &approver).await else {
                 return;
             };
             filter.begin(&snapshot);
-            vec![numbered(last, stream::subscribed(&snapshot))]
+            let made = tokio::task::spawn_blocking(move || stream::subscribed(&snapshot)).await;
+            let Ok(subscribed) = made else { return };
+            vec![numbered(last, subscribed)]
         }
     };
     for event in begin {
@@ -223,7 +228,7 @@ async fn send(events: &mpsc::Sender<Result<WatchEvent, Status>>, event: WatchEve
 fn done(outcome: Outcome) -> Result<Response<Nothing>, Status> {
     match outcome {
         Outcome::Done(answer) => status_of(answer).map(|()| Response::new(Nothing {})),
-        Outcome::Response(_) => Ok(Response::new(Nothing {})),
+        Outcome::Response(..) => Ok(Response::new(Nothing {})),
     }
 }
 
@@ -261,7 +266,7 @@ macro_rules! mirror {
                         ..Call::default()
                     };
                     match self.execute(&caller, Type::$Get, call).await? {
-                        Outcome::Response(response) => {
+                        Outcome::Response(response, _turn) => {
                             Ok(Response::new(response.$get.unwrap_or_default()))
                         }
                         Outcome::Done(answer) => {

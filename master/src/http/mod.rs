@@ -20,6 +20,7 @@ mod scheduler;
 mod v0;
 pub(crate) mod views;
 mod weights;
+pub(crate) mod whole;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -48,6 +49,7 @@ use door::Pace;
 use files::Wish;
 use pieces::Renderings;
 use reservations::Change;
+use whole::Wholes;
 
 pub(crate) use scheduler::leave;
 
@@ -67,6 +69,7 @@ pub(crate) struct Site {
     pub(crate) flags: BTreeMap<String, String>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) renderings: Renderings,
+    pub(crate) wholes: Wholes,
     pub(crate) files: Files,
     /// Lets in who may come.
     pub(crate) door: Door,

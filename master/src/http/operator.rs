@@ -14,6 +14,7 @@ use meseta_proto::transport::door::Caller;
 use meseta_proto::transport::server::stream_body;
 use tokio::sync::mpsc;
 
+use super::whole::Wholes;
 use super::{BODY_MAX, Site, answered, body, text};
 use crate::core::HEARTBEAT_INTERVAL;
 use crate::events::STALL_MAX;
@@ -51,10 +52,14 @@ pub(super) async fn handle(site: &Arc<Site>, caller: &Caller, request: Request) 
     }
     match operator::execute(site, caller, kind, call).await {
         Ok(Outcome::Done(answer)) => answered(Ok(answer)),
-        Ok(Outcome::Response(response)) => {
+        Ok(Outcome::Response(response, turn)) => {
             let encoded = tokio::task::spawn_blocking(move || encode(accept, &response)).await;
+            let kind = [(header::CONTENT_TYPE, accept.header_value())];
             match encoded {
-                Ok(body) => ([(header::CONTENT_TYPE, accept.header_value())], body).into_response(),
+                Ok(body) => match turn {
+                    Some(turn) => (kind, turn.body(body.into())).into_response(),
+                    None => (kind, body).into_response(),
+                },
                 Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
             }
         }
@@ -76,7 +81,9 @@ async fn subscribe(site: &Arc<Site>, caller: &Caller, media: MediaType) -> Respo
         Err(closed) => return closed.into(),
     };
     let (sender, records) = mpsc::channel(RECORDS_MAX);
-    tokio::spawn(forward(watching, caller.approver.clone(), sender, media));
+    let wholes = site.wholes.clone();
+    let forwarding = forward(watching, caller.approver.clone(), sender, media, wholes);
+    tokio::spawn(forwarding);
     let mut response = Response::new(stream_body(records, site.shutdown.clone()));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, media.header_value());
@@ -89,11 +96,13 @@ async fn forward(
     approver: Approver,
     records: mpsc::Sender<Bytes>,
     media: MediaType,
+    wholes: Wholes,
 ) {
     let mut filter = Filter::new(approver.clone());
     let begun = match watching.begin {
         Ok(_) => return,
         Err(snapshot) => {
+            let _turn = wholes.turn().await;
             let Ok(snapshot) = visible::to(snapshot, &approver).await else {
                 return;
             };

@@ -11,23 +11,26 @@ use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use axum::body::Body;
 use bytes::Bytes;
-use http_body::Frame;
+use http_body::{Frame, SizeHint};
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::events::STALL_MAX;
 
 /// About so much is rendered at once: large enough to be cheap.
-const PIECE_BYTES: usize = 128 * 1024;
+pub(super) const PIECE_BYTES: usize = 128 * 1024;
 /// The same of the first piece: small enough for a first byte at once.
 const FIRST_BYTES: usize = 8 * 1024;
 /// Pieces of one answer that are under way while another is sent.
 const AHEAD: usize = 2;
 /// With more readers than this nothing is rendered ahead.
 const READERS_AHEAD_MAX: usize = 16;
+/// An answer holds what it shows for as long as somebody reads it; that is enough for a slow line.
+pub(super) const ANSWER_MAX: Duration = Duration::from_secs(600);
 
 /// A row of things to be written one after another.
 pub(crate) trait Items: Send + Sync + 'static {
@@ -197,9 +200,9 @@ impl Cutter {
 
 /// Rendered, and whether anything follows.
 #[derive(Debug)]
-struct Chunk {
-    bytes: Bytes,
-    is_last: bool,
+pub(super) struct Chunk {
+    pub(super) bytes: Bytes,
+    pub(super) is_last: bool,
 }
 
 /// The answer cannot be made, for a defect that was logged.
@@ -229,7 +232,12 @@ impl Renderings {
     /// The body of an answer. One that fits the first piece has a length; others are streamed.
     pub(crate) async fn answer(&self, document: Document) -> Result<Body, Unrendered> {
         let (sender, mut chunks) = mpsc::channel(1);
-        tokio::spawn(self.clone().conduct(document, sender));
+        let conducted = tokio::time::timeout(ANSWER_MAX, self.clone().conduct(document, sender));
+        tokio::spawn(async move {
+            if conducted.await.is_err() {
+                tracing::warn!("slow reader: its answer is given up");
+            }
+        });
         let first = chunks.recv().await.ok_or(Unrendered)?;
         if first.is_last {
             return Ok(Body::from(first.bytes));
@@ -237,6 +245,7 @@ impl Renderings {
         Ok(Body::new(Streamed {
             first: Some(first.bytes),
             chunks,
+            left: None,
             is_over: false,
         }))
     }
@@ -297,10 +306,24 @@ impl Renderings {
 }
 
 /// A body that is an error if it ends before its last chunk, so that nobody takes a part for the whole.
-struct Streamed {
+pub(super) struct Streamed {
     first: Option<Bytes>,
     chunks: mpsc::Receiver<Chunk>,
+    /// Bytes that are still to come, if that is known.
+    left: Option<u64>,
     is_over: bool,
+}
+
+impl Streamed {
+    /// A body of so many bytes.
+    pub(super) fn of_length(chunks: mpsc::Receiver<Chunk>, bytes: usize) -> Body {
+        Body::new(Self {
+            first: None,
+            chunks,
+            left: u64::try_from(bytes).ok(),
+            is_over: false,
+        })
+    }
 }
 
 impl http_body::Body for Streamed {
@@ -320,7 +343,11 @@ impl http_body::Body for Streamed {
         let chunk = ready!(self.chunks.poll_recv(context));
         self.is_over = chunk.as_ref().is_none_or(|chunk| chunk.is_last);
         Poll::Ready(Some(match chunk {
-            Some(chunk) => Ok(Frame::data(chunk.bytes)),
+            Some(chunk) => {
+                let length = u64::try_from(chunk.bytes.len()).unwrap_or(u64::MAX);
+                self.left = self.left.map(|left| left.saturating_sub(length));
+                Ok(Frame::data(chunk.bytes))
+            }
             None => Err(io::Error::new(
                 io::ErrorKind::TimedOut,
                 "the answer was given up",
@@ -330,6 +357,10 @@ impl http_body::Body for Streamed {
 
     fn is_end_stream(&self) -> bool {
         self.first.is_none() && self.is_over
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.left.map(SizeHint::with_exact).unwrap_or_default()
     }
 }
 

@@ -65,6 +65,7 @@ fn site_behind(door: Door, recovered: Recovered) -> Arc<Site> {
         flags: BTreeMap::from([("port".to_owned(), "5050".to_owned())]),
         metrics: Arc::default(),
         renderings: Renderings::default(),
+        wholes: Wholes::default(),
         verbosity: Verbosity::default(),
         webui: None,
         files: Files::default(),

@@ -18,6 +18,7 @@ use meseta_proto::transport::door::Caller;
 
 use crate::core::{Answer, Request};
 use crate::files::{Files, FilesError};
+use crate::http::whole::Turn;
 use crate::http::{Site, reservations};
 use crate::permission;
 use crate::shell::Closed;
@@ -27,7 +28,22 @@ use crate::shell::Closed;
 pub(crate) enum Outcome {
     /// Of one that asks nothing back.
     Done(Answer),
-    Response(Box<Response>),
+    /// With the turn that it was made in, if that is to be kept until it is sent.
+    Response(Box<Response>, Option<Turn>),
+}
+
+/// Whether an answer grows with the cluster.
+const fn is_large(kind: CallType) -> bool {
+    matches!(
+        kind,
+        CallType::GetState
+            | CallType::GetAgents
+            | CallType::GetFrameworks
+            | CallType::GetExecutors
+            | CallType::GetOperations
+            | CallType::GetTasks
+            | CallType::GetMetrics
+    )
 }
 
 /// Says what a call is, if it has the parts that it needs.
@@ -139,14 +155,18 @@ pub(crate) async fn execute(
             ),
         }));
     }
+    // Before the snapshot: who waits holds nothing.
+    let turn = match is_large(kind) {
+        true => Some(site.wholes.turn().await),
+        false => None,
+    };
     if kind == CallType::GetMetrics {
         let (snapshot, measures) = site.handle.measures(caller).await?;
         let site = site.clone();
         let rendering =
             tokio::task::spawn_blocking(move || answers::metrics(&site, &snapshot, &measures));
-        return Ok(Outcome::Response(Box::new(
-            rendering.await.map_err(|_| Closed)?,
-        )));
+        let response = rendering.await.map_err(|_| Closed)?;
+        return Ok(Outcome::Response(Box::new(response), turn));
     }
     if let Some(request) = request(call) {
         let request = match request {
@@ -161,7 +181,7 @@ pub(crate) async fn execute(
     let rendering = tokio::task::spawn_blocking(move || answers::answer(&site, &snapshot, kind));
     let response = rendering.await.map_err(|_| Closed)?;
     Ok(match response {
-        Some(response) => Outcome::Response(Box::new(response)),
+        Some(response) => Outcome::Response(Box::new(response), turn),
         None => Outcome::Done(Answer::NotImplemented(format!(
             "{} is not supported by this version of the master",
             kind.as_str_name()
@@ -250,7 +270,7 @@ fn file_answer(files: &Files, call: Call) -> Outcome {
         })
     };
     match result {
-        Ok(response) => Outcome::Response(Box::new(response)),
+        Ok(response) => Outcome::Response(Box::new(response), None),
         Err(FilesError::NotFound) => Outcome::Done(Answer::NotFound(String::new())),
         Err(error) => Outcome::Done(Answer::Unavailable(error.to_string())),
     }
