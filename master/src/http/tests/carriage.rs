@@ -1,0 +1,106 @@
+//! How any answer travels: measured, not sent twice, compressed.
+
+use super::*;
+
+#[tokio::test]
+async fn prometheus_finds_every_family_with_help_and_a_unit() {
+    let router = master();
+    let response = get(&router, "/metrics").await;
+    assert!(
+        response.headers()[header::CONTENT_TYPE]
+            .to_str()
+            .unwrap()
+            .starts_with("text/plain")
+    );
+    let text = text_of(response).await;
+    let helped: Vec<&str> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("# HELP "))
+        .filter_map(|line| line.split(' ').next())
+        .collect();
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let name = line.split(['{', ' ']).next().unwrap();
+        assert!(name.starts_with("meseta_master_"), "{name}");
+        assert!(helped.contains(&name), "{name} has no help");
+    }
+    for counter in text
+        .lines()
+        .filter(|line| line.starts_with("# TYPE") && line.ends_with(" counter"))
+    {
+        assert!(counter.contains("_total "), "{counter}");
+    }
+}
+
+#[tokio::test]
+async fn what_has_not_changed_is_not_sent_again() {
+    let router = master();
+    for path in [
+        "/state",
+        "/slaves",
+        "/tasks",
+        "/master/roles",
+        "/quota",
+        "/weights",
+    ] {
+        let first = get(&router, path).await;
+        assert_eq!(first.status(), StatusCode::OK, "{path}");
+        let version = first.headers()[header::ETAG].to_str().unwrap().to_owned();
+        let known = ("If-None-Match", version.as_str());
+        let again = send(&router, "GET", path, &[known], "").await;
+        assert_eq!(again.status(), StatusCode::NOT_MODIFIED, "{path}");
+        assert_eq!(again.headers()[header::ETAG], version.as_str());
+        assert_eq!(text_of(again).await, "");
+        let other = send(&router, "GET", path, &[("If-None-Match", "W/\"x-1\"")], "").await;
+        assert_eq!(other.status(), StatusCode::OK, "{path}");
+    }
+    let before = get(&router, "/weights").await.headers()[header::ETAG].clone();
+    let set = send(
+        &router,
+        "PUT",
+        "/weights",
+        &[],
+        r#"[{"role": "dev", "weight": 2.0}]"#,
+    )
+    .await;
+    assert_eq!(set.status(), StatusCode::OK);
+    let known = ("If-None-Match", before.to_str().unwrap());
+    let changed = send(&router, "GET", "/weights", &[known], "").await;
+    assert_eq!(changed.status(), StatusCode::OK);
+    assert!(
+        !get(&router, "/health")
+            .await
+            .headers()
+            .contains_key(header::ETAG)
+    );
+}
+
+#[tokio::test]
+async fn large_answers_are_compressed_for_those_who_ask_and_streams_never() {
+    let router = master();
+    let gzip = ("Accept-Encoding", "gzip");
+    let page = send(&router, "GET", "/openapi.json", &[gzip], "").await;
+    assert_eq!(page.headers()[header::CONTENT_ENCODING], "gzip");
+    let bytes = page.into_body().collect().await.unwrap().to_bytes();
+    assert_eq!(&bytes[..2], [0x1f, 0x8b], "gzip begins so");
+    for (path, headers) in [
+        ("/openapi.json", &[][..]),
+        ("/health", &[gzip]),
+        ("/weights", &[gzip]),
+    ] {
+        let plain = send(&router, "GET", path, headers, "").await;
+        assert!(
+            !plain.headers().contains_key(header::CONTENT_ENCODING),
+            "{path}"
+        );
+    }
+    let watch = send(
+        &router,
+        "POST",
+        "/api/v1",
+        &[JSON, gzip],
+        r#"{"type":"SUBSCRIBE"}"#,
+    )
+    .await;
+    assert_eq!(watch.status(), StatusCode::OK);
+    assert!(!watch.headers().contains_key(header::CONTENT_ENCODING));
+}

@@ -1,0 +1,234 @@
+//! What operators ask and set: the v1 API, and the forms and bodies of the older paths.
+
+use super::*;
+
+#[tokio::test]
+async fn the_operator_api_answers_what_it_knows_and_names_what_it_does_not() {
+    let router = master();
+    let ask = async |kind: &str, accept: &str| {
+        let body = format!(r#"{{"type":"{kind}","get_metrics":{{}}}}"#);
+        send(
+            &router,
+            "POST",
+            "/api/v1",
+            &[JSON, ("Accept", accept)],
+            body,
+        )
+        .await
+    };
+    let health = ask("GET_HEALTH", "*/*").await;
+    assert_eq!(health.headers()[header::CONTENT_TYPE], "application/json");
+    assert_eq!(
+        text_of(health).await,
+        r#"{"type":"GET_HEALTH","get_health":{"healthy":true}}"#
+    );
+    for kind in [
+        "GET_VERSION",
+        "GET_FLAGS",
+        "GET_STATE",
+        "GET_AGENTS",
+        "GET_FRAMEWORKS",
+        "GET_TASKS",
+        "GET_MASTER",
+        "GET_EXECUTORS",
+        "GET_METRICS",
+        "GET_LOGGING_LEVEL",
+        "GET_ROLES",
+        "GET_WEIGHTS",
+        "GET_QUOTA",
+        "GET_OPERATIONS",
+        "GET_MAINTENANCE_STATUS",
+        "GET_MAINTENANCE_SCHEDULE",
+    ] {
+        for accept in ["application/json", "application/x-protobuf"] {
+            let response = ask(kind, accept).await;
+            assert_eq!(response.status(), StatusCode::OK, "{kind}");
+            assert_eq!(response.headers()[header::CONTENT_TYPE], accept);
+        }
+    }
+    assert_eq!(
+        ask("GET_HEALTH", "text/plain").await.status(),
+        StatusCode::NOT_ACCEPTABLE
+    );
+    for (body, text) in [
+        (
+            "{}",
+            "Failed to validate master::Call: Expecting 'type' to be present",
+        ),
+        (
+            "[]",
+            "Failed to convert JSON into Call protobuf: Expecting a JSON object",
+        ),
+        (
+            r#"{"type":"GET_METRICS"}"#,
+            "Failed to validate master::Call: Expecting 'get_metrics' to be present",
+        ),
+        (
+            r#"{"type":"READ_FILE"}"#,
+            "Failed to validate master::Call: Expecting 'read_file' to be present",
+        ),
+    ] {
+        let response = send(
+            &router,
+            "POST",
+            "/api/v1/operator",
+            &[JSON],
+            body.to_owned(),
+        )
+        .await;
+        assert_eq!(response.status(), StatusCode::BAD_REQUEST);
+        assert_eq!(text_of(response).await, text);
+    }
+}
+
+#[tokio::test]
+async fn operators_watch_what_happens() {
+    let router = master();
+    let body = r#"{"type":"SUBSCRIBE"}"#;
+    let mut watching = send(&router, "POST", "/api/v1", &[JSON], body).await;
+    assert_eq!(watching.status(), StatusCode::OK);
+    assert_eq!(watching.headers()[header::CONTENT_TYPE], "application/json");
+    let first = record(&mut watching).await;
+    assert_eq!(first["type"], "SUBSCRIBED");
+    assert_eq!(first["subscribed"]["heartbeat_interval_seconds"], 15.0);
+    let frameworks = &first["subscribed"]["get_state"]["get_frameworks"];
+    assert_eq!(frameworks["frameworks"], serde_json::Value::Null);
+    let beat = record(&mut watching).await;
+    assert_eq!(beat, serde_json::json!({"type": "HEARTBEAT"}));
+    let (_stream, _, id) = subscribe(&router).await;
+    let added = record(&mut watching).await;
+    assert_eq!(added["type"], "FRAMEWORK_ADDED");
+    let info = &added["framework_added"]["framework"]["framework_info"];
+    assert_eq!(info["id"]["value"], id.as_str());
+    let updated = record(&mut watching).await;
+    assert_eq!(updated["type"], "FRAMEWORK_UPDATED");
+    assert_eq!(updated["framework_updated"]["framework"]["connected"], true);
+    let form = format!("frameworkId={id}");
+    let ended = send(&router, "POST", "/teardown", &[], form).await;
+    assert_eq!(ended.status(), StatusCode::OK);
+    let removed = record(&mut watching).await;
+    assert_eq!(removed["type"], "FRAMEWORK_REMOVED");
+    assert_eq!(
+        removed["framework_removed"]["framework_info"]["id"]["value"],
+        id.as_str()
+    );
+}
+
+#[tokio::test]
+async fn teardown_is_a_form() {
+    let router = master();
+    for (body, text) in [
+        (
+            "",
+            "Missing 'frameworkId' query parameter in the request body",
+        ),
+        ("frameworkId=nosuch", "No framework found with specified ID"),
+        ("frameworkId=..%2Fx", "No framework found with specified ID"),
+    ] {
+        let response = send(&router, "POST", "/teardown", &[], body).await;
+        assert_eq!(response.status(), StatusCode::BAD_REQUEST);
+        assert_eq!(text_of(response).await, text);
+    }
+    let (mut stream, _, id) = subscribe(&router).await;
+    let response = send(
+        &router,
+        "POST",
+        "/master/teardown",
+        &[],
+        format!("frameworkId={id}"),
+    )
+    .await;
+    assert_eq!(response.status(), StatusCode::OK);
+    assert!(stream.body_mut().frame().await.is_none(), "the stream ends");
+}
+
+#[tokio::test]
+async fn weights_that_are_no_weights_are_refused() {
+    let router = master();
+    let put = async |body: &str| {
+        let response = send(&router, "PUT", "/weights", &[], body.to_owned()).await;
+        (response.status(), text_of(response).await)
+    };
+    for (body, why) in [
+        (
+            r#"[{"role": "dev", "weight": 0}]"#,
+            "Weights must be positive",
+        ),
+        (
+            r#"[{"role": "dev", "weight": -2.0}]"#,
+            "Weights must be positive",
+        ),
+        (r#"[{"role": "dev", "weight": "two"}]"#, "weight"),
+        (
+            r#"[{"weight": 2.0}]"#,
+            "Role names cannot be the empty string",
+        ),
+        (r#"[{"role": "a b", "weight": 2.0}]"#, "role"),
+        (r#"[{"role": "dev", "weight": 1e400}]"#, "weight"),
+        (r#"[{"role": "dev", "weight": 2.0"#, "column"),
+    ] {
+        let (status, text) = put(body).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{body}: {text}");
+        assert!(text.contains(why), "{body}: {text}");
+    }
+    assert_eq!(text_of(get(&router, "/weights").await).await, "[]");
+    let (status, _) = put(r#"[{"role": " dev ", "weight": 2.0}]"#).await;
+    assert_eq!(
+        status,
+        StatusCode::OK,
+        "white space around a role is no part of it"
+    );
+    let shown = text_of(get(&router, "/weights").await).await;
+    assert_eq!(shown, r#"[{"weight":2.0,"role":"dev"}]"#);
+}
+
+#[tokio::test]
+async fn the_logging_level_is_raised_for_a_while() {
+    let router = master();
+    let level = async || {
+        let response = send(
+            &router,
+            "POST",
+            "/api/v1",
+            &[JSON],
+            r#"{"type":"GET_LOGGING_LEVEL"}"#,
+        )
+        .await;
+        text_of(response).await
+    };
+    let is = |level: u32| {
+        format!(r#"{{"type":"GET_LOGGING_LEVEL","get_logging_level":{{"level":{level}}}}}"#)
+    };
+    assert_eq!(level().await, is(0));
+    let set = r#"{"type":"SET_LOGGING_LEVEL","set_logging_level":{"level":2,"duration":{"nanoseconds":3600000000000}}}"#;
+    let answer = send(&router, "POST", "/api/v1", &[JSON], set).await;
+    assert_eq!(
+        (answer.status(), text_of(answer).await.as_str()),
+        (StatusCode::OK, "")
+    );
+    assert_eq!(level().await, is(2));
+    let negative = set.replace("3600000000000", "-1");
+    let answer = send(&router, "POST", "/api/v1", &[JSON], negative).await;
+    assert_eq!(answer.status(), StatusCode::BAD_REQUEST);
+    for (query, status, text) in [
+        ("?level=1&duration=1hrs", 200, ""),
+        ("", 200, "1\n"),
+        ("?level=1", 400, "Expecting 'duration=value' in query.\n"),
+        (
+            "?duration=1secs",
+            400,
+            "Expecting 'level=value' in query.\n",
+        ),
+    ] {
+        let answer = get(&router, &format!("/logging/toggle{query}")).await;
+        assert_eq!(
+            (answer.status().as_u16(), text_of(answer).await.as_str()),
+            (status, text)
+        );
+    }
+    for query in ["?level=x&duration=1secs", "?level=1&duration=soon"] {
+        let answer = get(&router, &format!("/logging/toggle{query}")).await;
+        assert_eq!(answer.status(), StatusCode::BAD_REQUEST, "{query}");
+        assert!(text_of(answer).await.starts_with("Invalid "), "{query}");
+    }
+}

@@ -1,0 +1,297 @@
+//! The schedulers' door: the status-code matrix, the stream, and what hostile clients send.
+
+use super::*;
+
+/// Headers and body, then status and text.
+type Case<'a> = (Vec<(&'a str, &'a str)>, String, u16, &'a str);
+
+#[tokio::test]
+async fn the_status_code_matrix() {
+    let router = master();
+    let get = send(&router, "GET", "/api/v1/scheduler", &[], "").await;
+    assert_eq!(get.status(), StatusCode::METHOD_NOT_ALLOWED);
+    assert_eq!(get.headers()[header::ALLOW], "POST");
+    assert_eq!(
+        text_of(get).await,
+        "405 Method Not Allowed. Expecting one of { 'POST' }, but received 'GET'."
+    );
+    let (_stream, stream_id, id) = subscribe(&router).await;
+    let named = |body: &str| body.replace("ID", &id);
+    let stream = ("Mesos-Stream-Id", stream_id.as_str());
+    let mismatch = format!(
+        "The stream ID 'x' included in this request didn't match the stream ID currently \
+         associated with framework ID {id}"
+    );
+    let plain = r#"{"type":"SUBSCRIBE","subscribe":{"framework_info":{"user":"u","name":"x"}}}"#;
+    let cases: Vec<Case<'_>> = vec![
+        (
+            vec![],
+            "{}".into(),
+            400,
+            "Expecting 'Content-Type' to be present",
+        ),
+        (
+            vec![("Content-Type", "text/plain")],
+            "{}".into(),
+            415,
+            "Expecting 'Content-Type' of application/json or application/x-protobuf",
+        ),
+        (
+            vec![JSON],
+            "{".into(),
+            400,
+            "Failed to parse body into JSON: syntax error at line 1 near: ",
+        ),
+        (
+            vec![PROTOBUF],
+            "{}".into(),
+            400,
+            "Failed to parse body into Call protobuf",
+        ),
+        (
+            vec![JSON],
+            "{}".into(),
+            400,
+            "Failed to validate scheduler::Call: Expecting 'type' to be present",
+        ),
+        (
+            vec![JSON],
+            r#"{"type":"NOSUCH"}"#.into(),
+            400,
+            "Failed to validate scheduler::Call: Expecting 'type' to be present",
+        ),
+        (
+            vec![JSON],
+            r#"{"type":"REVIVE"}"#.into(),
+            400,
+            "Failed to validate scheduler::Call: Expecting 'framework_id' to be present",
+        ),
+        (
+            vec![JSON],
+            named(r#"{"type":"REVIVE","framework_id":{"value":"ID"}}"#),
+            400,
+            "All non-subscribe calls should include the 'Mesos-Stream-Id' header",
+        ),
+        (
+            vec![JSON, ("Mesos-Stream-Id", "x")],
+            named(r#"{"type":"REVIVE","framework_id":{"value":"ID"}}"#),
+            400,
+            &mismatch,
+        ),
+        (
+            vec![JSON, stream],
+            r#"{"type":"REVIVE","framework_id":{"value":"nosuch"}}"#.into(),
+            400,
+            "Framework cannot be found",
+        ),
+        (
+            vec![JSON],
+            r#"{"type":"SUBSCRIBE"}"#.into(),
+            400,
+            "Failed to validate scheduler::Call: Expecting 'subscribe' to be present",
+        ),
+        (
+            vec![JSON],
+            r#"{"type":"SUBSCRIBE","subscribe":{"framework_info":{"name":"x"}}}"#.into(),
+            400,
+            "Failed to convert JSON into Call protobuf: Missing required fields: subscribe.framework_info.user",
+        ),
+        (
+            vec![JSON, stream],
+            plain.into(),
+            400,
+            "Subscribe calls should not include the 'Mesos-Stream-Id' header",
+        ),
+        (
+            vec![JSON, ("Accept", "text/html")],
+            plain.into(),
+            406,
+            "Expecting 'Accept' to allow 'application/x-protobuf' or 'application/json'",
+        ),
+        (
+            vec![JSON, ("Accept", "text/html"), stream],
+            plain.into(),
+            406,
+            "Expecting 'Accept' to allow 'application/x-protobuf' or 'application/json'",
+        ),
+        (
+            vec![JSON],
+            named(
+                r#"{"type":"SUBSCRIBE","framework_id":{"value":"ID"},"subscribe":{"framework_info":{"user":"u","name":"x"}}}"#,
+            ),
+            400,
+            "Failed to validate scheduler::Call: 'framework_id' differs from 'subscribe.framework_info.id'",
+        ),
+        (
+            vec![JSON, stream],
+            named(r#"{"type":"KILL","framework_id":{"value":"ID"}}"#),
+            400,
+            "Failed to validate scheduler::Call: Expecting 'kill' to be present",
+        ),
+        (
+            vec![JSON, stream],
+            named(
+                r#"{"type":"ACKNOWLEDGE","framework_id":{"value":"ID"},"acknowledge":{"agent_id":{"value":"a"},"task_id":{"value":"t"},"uuid":"AAAA"}}"#,
+            ),
+            400,
+            "Failed to validate scheduler::Call: Not a valid UUID",
+        ),
+        (
+            vec![JSON, stream],
+            named(r#"{"type":"ACCEPT","framework_id":{"value":"ID"}}"#),
+            400,
+            "Failed to validate scheduler::Call: Expecting 'accept' to be present",
+        ),
+        (
+            vec![JSON, stream],
+            named(
+                r#"{"type":"DECLINE","framework_id":{"value":"ID"},"decline":{"offer_ids":[{"value":"nosuch"}]}}"#,
+            ),
+            202,
+            "",
+        ),
+        (
+            vec![JSON, stream],
+            named(r#"{"type":"DECLINE","framework_id":{"value":"ID"},"decline":{}}"#),
+            202,
+            "",
+        ),
+        (
+            vec![JSON, stream],
+            named(r#"{"type":"KILL","framework_id":{"value":"ID"},"kill":{"task_id":5}}"#),
+            400,
+            "Failed to convert JSON into Call protobuf: Not expecting a JSON number for field 'task_id'",
+        ),
+        (
+            vec![JSON, stream, ("Authorization", "Basic Tm9uZTpOb25l")],
+            named(r#"{"type":"REVIVE","framework_id":{"value":"ID"}}"#),
+            202,
+            "",
+        ),
+    ];
+    for (headers, body, status, text) in cases {
+        let response = call(&router, &headers, &body).await;
+        assert_eq!(response.status().as_u16(), status, "{body}");
+        if status == 202 {
+            assert!(
+                response.headers().get(header::CONTENT_TYPE).is_none(),
+                "{body}"
+            );
+        }
+        assert_eq!(text_of(response).await, text, "{body}");
+    }
+}
+
+#[tokio::test]
+async fn a_stream_has_the_headers_and_framing_that_clients_need() {
+    let router = master();
+    let (response, stream_id, _) = subscribe(&router).await;
+    assert_eq!(response.headers()[header::CONTENT_TYPE], "application/json");
+    assert!(response.headers().get(header::CONTENT_LENGTH).is_none());
+    assert!(uuid::Uuid::parse_str(&stream_id).is_ok());
+
+    let mut response = call(
+        &router,
+        &[JSON, ("Accept", "application/x-protobuf")],
+        SUBSCRIBE,
+    )
+    .await;
+    assert_eq!(
+        response.headers()[header::CONTENT_TYPE],
+        "application/x-protobuf"
+    );
+    let frame = response.body_mut().frame().await.unwrap().unwrap();
+    let chunk: Bytes = frame.into_data().unwrap();
+    let mut decoder = meseta_proto::recordio::Decoder::new(1 << 20);
+    decoder.push(&chunk);
+    let record = decoder.next_record().unwrap().unwrap();
+    let event: meseta_proto::mesos::v1::scheduler::Event =
+        meseta_proto::protobuf::from_slice(&record).unwrap();
+    assert!(event.subscribed.is_some());
+}
+
+#[tokio::test]
+async fn a_stream_that_is_dropped_disconnects_its_framework() {
+    let router = master();
+    let (response, stream_id, id) = subscribe(&router).await;
+    drop(response);
+    let body = format!(r#"{{"type":"REVIVE","framework_id":{{"value":"{id}"}}}}"#);
+    // The end of the stream travels to the core behind our back; ask until it has arrived.
+    loop {
+        let response = call(&router, &[JSON, ("Mesos-Stream-Id", &stream_id)], &body).await;
+        if response.status() == StatusCode::FORBIDDEN {
+            assert_eq!(text_of(response).await, "Framework is not subscribed");
+            return;
+        }
+        assert_eq!(response.status(), StatusCode::ACCEPTED);
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn hostile_bodies_get_their_status_and_change_nothing() {
+    let router = master();
+    let deep = format!("{}{}", r#"{"a":"#.repeat(10_000), "}".repeat(10_000));
+    let mut protobuf = Vec::new();
+    for _ in 0..10_000 {
+        protobuf.extend_from_slice(&[0x1a, 0xff, 0x7f]);
+    }
+    let truncated = &SUBSCRIBE[..SUBSCRIBE.len() / 2];
+    for (content_type, body, status) in [
+        (JSON, Body::from(deep), 400),
+        (PROTOBUF, Body::from(protobuf), 400),
+        (JSON, Body::from(truncated.to_owned()), 400),
+        (JSON, Body::from(vec![0xff; 100]), 400),
+        (JSON, Body::from(String::new()), 400),
+        (JSON, Body::from("[]"), 400),
+        (JSON, Body::from(vec![b' '; SCHEDULER_BODY_MAX + 1]), 413),
+        (JSON, Body::from_stream(endless()), 413),
+    ] {
+        let response = send(&router, "POST", "/api/v1/scheduler", &[content_type], body).await;
+        assert_eq!(response.status().as_u16(), status);
+        assert!(!text_of(response).await.is_empty(), "says why");
+    }
+    let state: serde_json::Value =
+        serde_json::from_str(&text_of(get(&router, "/state").await).await).unwrap();
+    assert_eq!(state["frameworks"], serde_json::json!([]));
+    let response = send(
+        &router,
+        "POST",
+        "/api/v1",
+        &[JSON],
+        vec![b' '; BODY_MAX + 1],
+    )
+    .await;
+    assert_eq!(response.status(), StatusCode::PAYLOAD_TOO_LARGE);
+}
+
+/// A chunked body that never ends.
+fn endless() -> impl tokio_stream::Stream<Item = Result<Bytes, std::io::Error>> {
+    use tokio_stream::StreamExt;
+    tokio_stream::iter(std::iter::repeat_with(|| Bytes::from(vec![b' '; 65_536]))).map(Ok)
+}
+
+/// A subscriber that takes nothing for as long as it may is closed, and its framework told off.
+#[tokio::test(start_paused = true)]
+async fn a_subscriber_that_does_not_read_is_closed() {
+    let router = master();
+    let (stream, stream_id, id) = subscribe(&router).await;
+    let tasks: Vec<_> = (0..100)
+        .map(|number| serde_json::json!({"task_id": {"value": format!("t{number}")}}))
+        .collect();
+    let reconcile = serde_json::json!({"type": "RECONCILE", "framework_id": {"value": id},
+        "reconcile": {"tasks": tasks}});
+    let headers = [JSON, ("Mesos-Stream-Id", stream_id.as_str())];
+    let taken = call(&router, &headers, &reconcile.to_string()).await;
+    assert_eq!(taken.status(), StatusCode::ACCEPTED);
+    tokio::time::sleep(crate::events::STALL_MAX).await;
+    let revive = format!(r#"{{"type":"REVIVE","framework_id":{{"value":"{id}"}}}}"#);
+    loop {
+        let response = call(&router, &headers, &revive).await;
+        if response.status() == StatusCode::FORBIDDEN {
+            break;
+        }
+        tokio::task::yield_now().await;
+    }
+    drop(stream);
+}
