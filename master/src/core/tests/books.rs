@@ -1,0 +1,93 @@
+//! What must hold after every input: the master's book and the allocator's agree.
+
+use super::*;
+
+impl World {
+    /// All that can be looked at, counters apart.
+    pub(super) fn digest(&mut self) -> String {
+        let snapshot = self.core.snapshot();
+        // What is only counted may grow by what is refused.
+        let uncounted = |views: &[Arc<FrameworkView>]| -> Vec<FrameworkView> {
+            let views = views.iter().map(|view| FrameworkView {
+                counters: Arc::default(),
+                ..(**view).clone()
+            });
+            views.collect()
+        };
+        format!(
+            "{:?}",
+            (
+                &snapshot.agents,
+                &snapshot.recovered_agents,
+                &snapshot.unreachable_agents,
+                uncounted(&snapshot.frameworks),
+                uncounted(&snapshot.completed_frameworks),
+                &snapshot.offers,
+                &snapshot.weights,
+                &snapshot.quotas,
+                &snapshot.maintenance,
+            )
+        )
+    }
+
+    /// The master's book and the allocator's agree, and nothing is more than there is.
+    pub(super) fn check(&self) {
+        let core = &self.core;
+        assert_eq!(core.counters.invariant_violations, 0);
+        for agent in core.agents.values() {
+            let mut held = (*agent.used).clone();
+            let mut of_tasks: BTreeMap<FrameworkId, Resources> = BTreeMap::new();
+            for task in agent.tasks.values().filter(|task| !is_terminal(task.state)) {
+                *of_tasks.entry(task.framework_id.clone()).or_default() += &task.resources;
+            }
+            for executor in agent.executors.values() {
+                *of_tasks.entry(executor.framework_id.clone()).or_default() += &executor.resources;
+            }
+            assert_eq!(
+                held, of_tasks,
+                "what is used is what tasks and executors hold"
+            );
+            for id in &agent.offers {
+                let offer = &core.offers[id];
+                assert_eq!(offer.agent_id, *agent.id());
+                assert!(core.frameworks[&offer.framework_id].offers.contains(id));
+                *held.entry(offer.framework_id.clone()).or_default() += &offer.resources;
+            }
+            assert_eq!(core.allocator.held(agent.id()), held, "both books agree");
+            let all: Resources = held
+                .values()
+                .map(Resources::unallocate)
+                .fold(Resources::new(), |sum, r| sum + r);
+            assert_eq!(
+                core.allocator.available(agent.id()).unshared() + all.unshared(),
+                agent.profile.total.unshared()
+            );
+            let known = agent.profile.total.shared();
+            assert!(
+                all.shared()
+                    .iter()
+                    .all(|volume| known.contains_resource(volume))
+            );
+            for ((framework, task), record) in agent.tasks.iter() {
+                assert_eq!(
+                    core.frameworks[framework].tasks.get(task),
+                    Some(&record.agent_id)
+                );
+            }
+        }
+        for agent in core.agents.values() {
+            let is_listed = core.disconnected.contains(agent.id());
+            assert_eq!(agent.connection.is_none(), is_listed);
+        }
+        assert!(core.disconnected.len() <= core.agents.len());
+        core.inverse_offers.check(core);
+        let offers: usize = core.agents.values().map(|agent| agent.offers.len()).sum();
+        assert_eq!(offers, core.offers.len());
+        for framework in core.frameworks.values() {
+            assert!(framework.connection().is_some() || framework.offers.is_empty());
+            for (task, agent) in &framework.tasks {
+                assert!(core.agents[agent].task(&framework.id, task).is_some());
+            }
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! The registry, played: what would be on disk.
+
+use super::*;
+
+impl World {
+    pub(super) fn apply(&mut self, mutation: Mutation) {
+        let registry = &mut self.registry;
+        match mutation {
+            Mutation::PutAgent(record) => {
+                registry
+                    .agents
+                    .retain(|agent| agent.agent_id != record.agent_id);
+                registry
+                    .unreachable
+                    .retain(|agent| agent.agent_id != record.agent_id);
+                registry.agents.push(record);
+            }
+            Mutation::MarkUnreachable(record) => {
+                registry
+                    .agents
+                    .retain(|agent| agent.agent_id != record.agent_id);
+                registry.unreachable.push(record);
+            }
+            Mutation::RemoveAgent { agent_id } => {
+                registry.agents.retain(|agent| agent.agent_id != agent_id);
+                registry
+                    .unreachable
+                    .retain(|agent| agent.agent_id != agent_id);
+            }
+            Mutation::PruneUnreachable { agent_ids } => {
+                registry
+                    .unreachable
+                    .retain(|agent| !agent_ids.contains(&agent.agent_id));
+            }
+            Mutation::PutWeights(weights) => registry.weights = Some(weights),
+            Mutation::PutMaintenance(maintenance) => registry.maintenance = maintenance,
+            Mutation::PutDeactivation {
+                agent_id,
+                deactivation,
+            } => {
+                registry.deactivations.retain(|(id, _)| *id != agent_id);
+                registry
+                    .deactivations
+                    .extend(deactivation.map(|deactivation| (agent_id, deactivation)));
+            }
+            Mutation::MarkGone { agent_id, since } => {
+                registry.agents.retain(|agent| agent.agent_id != agent_id);
+                registry
+                    .unreachable
+                    .retain(|agent| agent.agent_id != agent_id);
+                registry.deactivations.retain(|(id, _)| *id != agent_id);
+                registry.gone.push((agent_id, since));
+            }
+            Mutation::PruneGone { agent_ids } => {
+                registry.gone.retain(|(id, _)| !agent_ids.contains(id));
+            }
+            Mutation::UpdateQuota(changes) => {
+                for (role, quota) in changes {
+                    registry.quotas.retain(|(known, _)| *known != role);
+                    if !quota.is_default() {
+                        registry.quotas.push((role, quota));
+                    }
+                }
+            }
+            Mutation::PutDeadline(record) => registry.deadlines.push(record),
+            Mutation::RemoveDeadlines { framework_ids } => registry
+                .deadlines
+                .retain(|record| !framework_ids.contains(&record.framework_id)),
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Frameworks and operators, played: what they ask, and what they are told.
+
+use super::*;
+
+impl World {
+    pub(super) fn subscribe(&mut self, info: v1::FrameworkInfo) -> Scheduler {
+        let connection = self.try_subscribe(info);
+        let events = self.take_events(connection);
+        let subscribed = events
+            .iter()
+            .find_map(|event| event.subscribed.as_ref())
+            .unwrap();
+        let id = subscribed.framework_id.value.clone();
+        // Offers may have come along.
+        let rest = events
+            .into_iter()
+            .filter(|event| event.offers.is_some())
+            .collect();
+        self.events.insert(connection, rest);
+        Scheduler {
+            connection,
+            stream: format!("stream-{connection}"),
+            id,
+        }
+    }
+
+    pub(super) fn try_subscribe(&mut self, info: v1::FrameworkInfo) -> ConnectionId {
+        let connection = ConnectionId(self.number());
+        self.input(Input::Subscribe {
+            connection,
+            stream_id: format!("stream-{connection}"),
+            call: Box::new(Subscribe {
+                info,
+                suppressed_roles: Vec::new(),
+                offer_constraints: None,
+            }),
+            caller: self.caller.clone(),
+        });
+        connection
+    }
+
+    pub(super) fn with_id(mut info: v1::FrameworkInfo, id: &str) -> v1::FrameworkInfo {
+        info.id = Some(v1::FrameworkId {
+            value: id.to_owned(),
+        });
+        info
+    }
+
+    pub(super) fn call(&mut self, scheduler: &Scheduler, action: Action) -> Answer {
+        self.call_as(&scheduler.id, Some(&scheduler.stream), action)
+    }
+
+    pub(super) fn call_as(&mut self, id: &str, stream: Option<&str>, action: Action) -> Answer {
+        let reply = ReplyId(self.number());
+        let before = self.refusals_change_nothing.then(|| {
+            // What is due anyway.
+            self.input(Input::Tick);
+            self.digest()
+        });
+        self.input(Input::Call {
+            reply,
+            framework_id: id.to_owned(),
+            stream_id: stream.map(str::to_owned),
+            action: Box::new(action),
+            caller: self.caller.clone(),
+        });
+        let answer = self.answers.remove(&reply).unwrap();
+        if !matches!(answer, Answer::Accepted | Answer::Done)
+            && let Some(before) = before
+        {
+            assert_eq!(before, self.digest(), "refused: {answer:?}");
+        }
+        answer
+    }
+
+    /// What an operator is answered, once it is durable.
+    pub(super) fn administer(&mut self, request: Request) -> Answer {
+        let reply = ReplyId(self.number());
+        self.input(Input::Administer {
+            reply,
+            request: Box::new(request),
+        });
+        self.answers.remove(&reply).unwrap()
+    }
+
+    pub(super) fn take_events(&mut self, connection: ConnectionId) -> Vec<Event> {
+        self.events.remove(&connection).unwrap_or_default()
+    }
+
+    pub(super) fn offers(&mut self, scheduler: &Scheduler) -> Vec<v1::Offer> {
+        let events = self.take_events(scheduler.connection);
+        events
+            .into_iter()
+            .filter_map(|event| event.offers)
+            .flat_map(|offers| offers.offers)
+            .collect()
+    }
+
+    pub(super) fn updates(&mut self, scheduler: &Scheduler) -> Vec<TaskStatus> {
+        let events = self.take_events(scheduler.connection);
+        events
+            .into_iter()
+            .filter_map(|event| event.update)
+            .map(|update| update.status)
+            .collect()
+    }
+
+    pub(super) fn acknowledge(&mut self, node: &Node, scheduler: &Scheduler, task: &str, uuid: u8) {
+        let action = Action::Acknowledge {
+            agent_id: node.id.clone(),
+            task_id: task.to_owned(),
+            uuid: [uuid; 16],
+        };
+        assert_eq!(self.call(scheduler, action), Answer::Accepted);
+    }
+}

@@ -1,0 +1,75 @@
+//! Weights: what they may be, that they are kept, and that they move offers.
+
+use super::quota::refusal;
+use super::*;
+
+#[test]
+fn weights_are_checked_kept_and_used() {
+    let mut world = World::new();
+    let weights = |weights: &[(&str, f64)]| {
+        let own = weights.iter().map(|(role, w)| ((*role).to_owned(), *w));
+        Request::UpdateWeights(own.collect())
+    };
+    for (role, weight, text) in [
+        (
+            "dev",
+            0.0,
+            "Failed to validate update weights request JSON for role 'dev': Invalid weight '0': \
+             Weights must be positive",
+        ),
+        (
+            "",
+            1.0,
+            "Failed to validate update weights request JSON: Invalid role '': Role names cannot \
+             be the empty string",
+        ),
+    ] {
+        assert_eq!(refusal(world.administer(weights(&[(role, weight)]))), text);
+    }
+    refusal(world.administer(weights(&[("dev", -2.0)])));
+    refusal(world.administer(weights(&[("dev", f64::NAN)])));
+    assert_eq!(world.administer(weights(&[])), Answer::Done);
+    assert_eq!(
+        world.administer(weights(&[(" dev ", 2.5), ("ops", 3.0)])),
+        Answer::Done
+    );
+    assert_eq!(world.administer(weights(&[("ops", 1.0)])), Answer::Done);
+    let kept = world.core.snapshot().weights.clone();
+    let mut world = world.restart();
+    assert_eq!(world.core.snapshot().weights, kept);
+    let dev = Role::new("dev").unwrap();
+    assert_eq!(kept[&dev], 2.5);
+    assert_eq!(kept.len(), 2);
+}
+
+#[test]
+fn changed_weights_take_offers_back_for_those_who_wait() {
+    let mut world = World::new();
+    let rich = world.subscribe(framework("rich", &["rich"]));
+    world.agent(1, "cpus:4;mem:1024");
+    world.agent(2, "cpus:4;mem:1024");
+    world.offers(&rich);
+    let poor = world.subscribe(framework("poor", &["poor"]));
+    let weights = Request::UpdateWeights(vec![("poor".to_owned(), 5.0)]);
+    assert_eq!(world.administer(weights), Answer::Done);
+    let events = world.take_events(rich.connection);
+    assert!(events.iter().any(|event| event.rescind.is_some()));
+    assert!(!world.offers(&poor).is_empty());
+}
+
+#[test]
+fn a_weight_for_a_role_outside_the_whitelist_is_refused() {
+    let config = Config {
+        roles: Some(["*", "known"].map(|r| Role::new(r).unwrap()).into()),
+        ..config()
+    };
+    let recovered = Recovered {
+        epoch: 1,
+        ..Recovered::default()
+    };
+    let mut world = World::with(config, recovered);
+    let weight = |role: &str| Request::UpdateWeights(vec![(role.to_owned(), 2.0)]);
+    let message = refusal(world.administer(weight("other")));
+    assert!(message.contains("Unknown role 'other'"), "{message}");
+    assert_eq!(world.administer(weight("known")), Answer::Done);
+}
