@@ -1,0 +1,173 @@
+//! Oversubscription, live: what is lent, to whom, and how it is taken back.
+
+mod evicting;
+mod lending;
+mod plugins;
+mod prometheus;
+
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::time::Duration;
+
+use meseta_tests::framework::task;
+use meseta_tests::lending::launch_and_be_content;
+use meseta_tests::{Cluster, Framework, Setup, unless_root};
+use serde_json::{Value, json};
+
+use crate::{Scenario, anywhere};
+
+pub(crate) const ALL: &[Scenario] = &[
+    (
+        "a_fixed_14_cpus_are_offered_to_those_who_asked_for_revocable_ones",
+        anywhere,
+        lending::fixed,
+    ),
+    (
+        "the_load_controller_evicts_all_revocable_executors_and_nobody_else",
+        unless_root,
+        evicting::load,
+    ),
+    (
+        "the_load_controller_reads_the_machines_own_load",
+        evicting::unless_loaded,
+        evicting::real_load,
+    ),
+    (
+        "revocable_work_goes_on_over_restarts_of_agent_and_master",
+        unless_root,
+        lending::restarts,
+    ),
+    (
+        "slack_is_lent_within_two_intervals",
+        unless_root,
+        lending::slack,
+    ),
+    (
+        "a_plug_in_in_rust_lends_and_its_end_ends_lending",
+        plugins::unless_rust,
+        plugins::rust_plugin,
+    ),
+    (
+        "a_plug_in_in_python_lends_and_evicts",
+        plugins::unless_python,
+        plugins::python_plugin,
+    ),
+    (
+        "prometheus_scrapes_what_is_lent_and_alerts_fire",
+        prometheus::unless_prometheus,
+        prometheus::prometheus,
+    ),
+    (
+        "pressure_on_memory_stops_offers_and_kills_the_largest_borrower",
+        unless_root,
+        evicting::memory,
+    ),
+];
+
+/// As the document has them.
+const FIXED: &str = r#"{
+  "libraries": {
+    "file": "/usr/local/lib64/libfixed_resource_estimator.so",
+    "modules": {
+      "name": "org_apache_mesos_FixedResourceEstimator",
+      "parameters": {
+        "key": "resources",
+        "value": "cpus:14"
+      }
+    }
+  }
+}"#;
+
+/// Long enough for any number of rounds, on a machine that has other things to do.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn fixed_flags() -> Vec<String> {
+    vec![
+        "--resources=cpus:4;mem:4096;disk:4096;ports:[31000-31999]".to_owned(),
+        "--resource_estimator=org_apache_mesos_FixedResourceEstimator".to_owned(),
+        format!("--modules={FIXED}"),
+        "--monitor_interval=200ms".to_owned(),
+    ]
+}
+
+fn cluster(agent_flags: Vec<String>) -> Cluster {
+    Cluster::start(Setup {
+        agent_flags,
+        ..Setup::default()
+    })
+}
+
+fn metric(cluster: &Cluster, series: &str) -> Option<f64> {
+    let text = cluster.agent().page("/metrics").text();
+    let line = text.lines().find_map(|line| line.strip_prefix(series))?;
+    line.trim().parse().ok()
+}
+
+/// A machine made of files.
+fn machine(dir: &Path) -> PathBuf {
+    let proc = dir.join("proc");
+    std::fs::create_dir_all(&proc).expect("a folder");
+    proc
+}
+
+fn set(proc: &Path, file: &str, text: &str) {
+    // Replaced whole: the agent reads it all the time.
+    let next = proc.join("next");
+    std::fs::write(&next, text).expect("written");
+    std::fs::rename(next, proc.join(file)).expect("renamed");
+}
+
+/// The update that ends a task, the others acknowledged.
+fn wait_end(framework: &mut Framework, id: &str) -> Value {
+    loop {
+        let status = framework.update(id);
+        framework.acknowledge(&status);
+        let state = status["state"].as_str().unwrap_or_default();
+        if !["TASK_STARTING", "TASK_RUNNING", "TASK_KILLING"].contains(&state) {
+            return status;
+        }
+    }
+}
+
+/// Eight idle processors.
+const IDLE: &str = "cpu  8 0 8 8000 0 0 0 0 0 0\ncpu0 1 0 1 1000 0 0 0 0 0 0\n\
+    cpu1 1 0 1 1000 0 0 0 0 0 0\ncpu2 1 0 1 1000 0 0 0 0 0 0\ncpu3 1 0 1 1000 0 0 0 0 0 0\n\
+    cpu4 1 0 1 1000 0 0 0 0 0 0\ncpu5 1 0 1 1000 0 0 0 0 0 0\ncpu6 1 0 1 1000 0 0 0 0 0 0\n\
+    cpu7 1 0 1 1000 0 0 0 0 0 0\nctxt 1\nbtime 1\nprocesses 1\nprocs_running 1\nprocs_blocked 0\n";
+
+/// An agent that lends slack as soon as it can tell.
+fn slack_flags(proc: &Path) -> Vec<String> {
+    let modules = json!({"libraries": {"modules": {"name": "slack", "parameters": [
+        {"key": "min_age", "value": "1secs"}, {"key": "min_samples", "value": "3"},
+        {"key": "rate_window", "value": "1secs"}, {"key": "growth", "value": "1.0"},
+        {"key": "fold", "value": "1secs"}, {"key": "reopen_after", "value": "1secs"}]}}});
+    vec![
+        "--resources=cpus:4;mem:4096;disk:4096".to_owned(),
+        "--resource_estimator=slack".to_owned(),
+        format!("--host_proc={}", proc.display()),
+        format!("--modules={modules}"),
+        "--oversubscribed_resources_interval=2secs".to_owned(),
+        "--monitor_interval=200ms".to_owned(),
+    ]
+}
+
+/// A regular task that was promised 2 cpus and uses none: as good as asleep.
+fn asleep(cluster: &Cluster) -> Framework {
+    let mut regular = cluster.framework();
+    let offer = regular.offer();
+    let promised = [("cpus", 2.0), ("mem", 32.0)];
+    let task = task(&offer, "r", "exec sleep 600", &promised);
+    launch_and_be_content(&regular, &offer, &[task]);
+    regular.until_state("r", "TASK_RUNNING");
+    regular
+}
+
+/// A program that ends with the test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

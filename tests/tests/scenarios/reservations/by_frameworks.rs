@@ -1,0 +1,184 @@
+//! What frameworks reserve: the document's examples, refinement, and operations that are told of.
+
+use meseta_tests::framework::framework_info;
+use meseta_tests::{Encoding, Framework, http, wait};
+use serde_json::{Value, json};
+
+use super::{
+    LIMIT, agent_id, cluster, dynamic, is, offer_where, operate, post_form, reserved_full, scalar,
+    sum, with,
+};
+
+/// The document's first example, word for word: 8 of 12 cpus, the format before refinement.
+pub(super) fn documented() {
+    let cluster = cluster("cpus:12;mem:6144");
+    let mut info = framework_info("engineering");
+    info["principal"] = json!("framework-principal");
+    info["capabilities"] = json!([{"type": "MULTI_ROLE"}]);
+    let mut framework = Framework::subscribe(&cluster.scheduler_url(), Encoding::Json, &info);
+    let offer = framework.offer();
+    assert_eq!(offer["allocation_info"]["role"], "engineering");
+    for resource in offer["resources"].as_array().expect("resources") {
+        assert_eq!(resource["allocation_info"]["role"], "engineering");
+        assert_eq!(resource["role"], "*", "{resource}");
+    }
+    let reserved = |name: &str, value: f64| {
+        json!({"allocation_info": {"role": "engineering"}, "name": name, "type": "SCALAR",
+               "scalar": {"value": value}, "role": "engineering",
+               "reservation": {"principal": "framework-principal"}})
+    };
+    let eight = json!([reserved("cpus", 8.0), reserved("mem", 4096.0)]);
+    operate(
+        &framework,
+        &offer,
+        json!([{"type": "RESERVE", "reserve": {"resources": eight}}]),
+    );
+    let mine = |resource: &Value| {
+        resource["role"] == "engineering"
+            && resource["reservation"]["principal"] == "framework-principal"
+            && resource.get("reservations").is_none()
+    };
+    let offer = offer_where(&mut framework, "the reservation", |offer| {
+        is(sum(&offer["resources"], "cpus", mine), 8.0)
+            && is(sum(&offer["resources"], "mem", mine), 4096.0)
+    });
+    let full = reserved_full(&cluster, "engineering", 2);
+    assert_eq!(full[0]["reservations"][0]["type"], "DYNAMIC");
+    assert_eq!(full[0]["role"], "engineering");
+    // The operator's document: the same for all roles below.
+    let operations = json!([{"type": "UNRESERVE", "unreserve": {"resources": eight}}]);
+    operate(&framework, &offer, operations);
+    offer_where(&mut framework, "everything unreserved", |offer| {
+        let free = |resource: &Value| resource["role"] == "*";
+        sum(&offer["resources"], "cpus", free) >= 8.0 - 1e-6
+            && is(sum(&offer["resources"], "cpus", mine), 0.0)
+    });
+    wait::eventually("nothing is reserved", LIMIT, || {
+        let state = cluster.agent().page("/state").json();
+        (state["reserved_resources_full"] == json!({})).then_some(())
+    });
+}
+
+/// The document's refinement: `engineering` to `engineering/backend` and back.
+pub(super) fn refined() {
+    let cluster = cluster("cpus:12;mem:6144");
+    let agent = agent_id(&cluster);
+    let all = json!([
+        dynamic("cpus", 12.0, "engineering"),
+        dynamic("mem", 6144.0, "engineering")
+    ]);
+    let answer = post_form(
+        &cluster,
+        "/master/reserve",
+        &agent,
+        "resources",
+        &all.to_string(),
+    );
+    assert_eq!(answer.status, 202, "{}", answer.text());
+    let role = "engineering/backend";
+    let mut framework = Framework::subscribe(
+        &cluster.scheduler_url(),
+        Encoding::Json,
+        &framework_info(role),
+    );
+    let offer = framework.offer();
+    assert_eq!(offer["allocation_info"]["role"], role);
+    let cpus_and_mem = |resource: &&Value| resource["name"] == "cpus" || resource["name"] == "mem";
+    let resources = offer["resources"].as_array().expect("resources");
+    for resource in resources.iter().filter(cpus_and_mem) {
+        assert!(resource.get("role").is_none() && resource.get("reservation").is_none());
+        assert_eq!(
+            resource["reservations"],
+            json!([{"type": "DYNAMIC", "role": "engineering"}])
+        );
+    }
+    let stack =
+        json!([{"type": "DYNAMIC", "role": "engineering"}, {"type": "DYNAMIC", "role": role}]);
+    let refine = |name: &str, value: f64| {
+        let resource = with(scalar(name, value), "reservations", stack.clone());
+        with(resource, "allocation_info", json!({"role": role}))
+    };
+    let eight = json!([refine("cpus", 8.0), refine("mem", 4096.0)]);
+    operate(
+        &framework,
+        &offer,
+        json!([{"type": "RESERVE", "reserve": {"resources": eight}}]),
+    );
+    let is_refined = |resource: &Value| resource["reservations"] == stack;
+    let offer = offer_where(&mut framework, "the refinement", |offer| {
+        is(sum(&offer["resources"], "cpus", is_refined), 8.0)
+    });
+    let full = reserved_full(&cluster, role, 2);
+    assert!(
+        full[0].get("role").is_none(),
+        "only the stack can say it: {full}"
+    );
+    // One that knows nothing of refinement is offered the rest and never the refined part.
+    framework.decline(&offer, 600.0);
+    let mut info = framework_info(role);
+    info["capabilities"] = json!([{"type": "MULTI_ROLE"}]);
+    let mut old = Framework::subscribe(&cluster.scheduler_url(), Encoding::Json, &info);
+    let seen = old.offer();
+    assert!(
+        is(sum(&seen["resources"], "cpus", |_| true), 4.0),
+        "{seen:#}"
+    );
+    old.accepted(json!({"type": "TEARDOWN"}));
+    framework.accepted(json!({"type": "REVIVE"}));
+    let offer = offer_where(&mut framework, "the refinement again", |offer| {
+        is(sum(&offer["resources"], "cpus", is_refined), 8.0)
+    });
+    let operations = json!([{"type": "UNRESERVE", "unreserve": {"resources": eight}}]);
+    operate(&framework, &offer, operations);
+    let full = reserved_full(&cluster, "engineering", 2);
+    assert!(
+        is(sum(&full, "cpus", |_| true), 12.0),
+        "popped to its owner: {full}"
+    );
+}
+
+pub(super) fn feedback() {
+    let mut cluster = cluster("cpus:4;mem:1024");
+    let info = framework_info("dev");
+    let mut framework = Framework::subscribe(&cluster.scheduler_url(), Encoding::Protobuf, &info);
+    let offer = framework.offer();
+    let one = dynamic("cpus", 1.0, "dev");
+    let operations = json!([
+        {"type": "RESERVE", "id": {"value": "good"}, "reserve": {"resources": [one]}},
+        {"type": "RESERVE", "id": {"value": "bad"}, "reserve": {"resources": [scalar("cpus", 1.0)]}},
+    ]);
+    operate(&framework, &offer, operations);
+    let told = |framework: &mut Framework, id: &str| {
+        let event = framework.wait_until(id, |event| {
+            event["type"] == "UPDATE_OPERATION_STATUS"
+                && event["update_operation_status"]["status"]["operation_id"]["value"] == id
+        });
+        event["update_operation_status"]["status"].clone()
+    };
+    let bad = told(&mut framework, "bad");
+    assert_eq!(bad["state"], "OPERATION_ERROR");
+    assert!(bad.get("uuid").is_none(), "{bad}");
+    let good = told(&mut framework, "good");
+    assert_eq!(good["state"], "OPERATION_FINISHED");
+    // Not acknowledged: the agent keeps it over its own end and tells it again.
+    cluster.restart_agent(0);
+    cluster.wait_for_agents(1);
+    let again = told(&mut framework, "good");
+    assert_eq!(again["uuid"], good["uuid"]);
+    framework.accepted(json!({"type": "ACKNOWLEDGE_OPERATION_STATUS",
+        "acknowledge_operation_status": {"agent_id": again["agent_id"],
+            "operation_id": {"value": "good"}, "uuid": again["uuid"]["value"]}}));
+    let url = format!("{}/api/v1", cluster.agent().url);
+    wait::eventually("the agent forgets it", LIMIT, || {
+        let answer = http::post_json(&url, &json!({"type": "GET_OPERATIONS"})).json();
+        let left = answer["get_operations"]["operations"]
+            .as_array()
+            .map_or(0, Vec::len);
+        (left == 0).then_some(())
+    });
+    framework.accepted(
+        json!({"type": "RECONCILE_OPERATIONS", "reconcile_operations": {
+        "operations": [{"operation_id": {"value": "good"}, "agent_id": again["agent_id"]}]}}),
+    );
+    assert_eq!(told(&mut framework, "good")["state"], "OPERATION_UNKNOWN");
+}

@@ -1,0 +1,183 @@
+//! Reservations and volumes, live: the documents' own messages, and what master, agent and disk say
+//! afterwards.
+
+mod by_frameworks;
+mod by_operators;
+mod crashes;
+mod volumes;
+
+use std::time::Duration;
+
+use meseta_tests::{Cluster, Framework, Setup, http, wait};
+use serde_json::{Value, json};
+
+use crate::{Scenario, anywhere};
+
+pub(crate) const ALL: &[Scenario] = &[
+    (
+        "a_framework_reserves_and_unreserves_as_documented",
+        anywhere,
+        by_frameworks::documented,
+    ),
+    (
+        "a_reservation_is_refined_and_given_back",
+        anywhere,
+        by_frameworks::refined,
+    ),
+    (
+        "operators_reserve_as_documented",
+        anywhere,
+        by_operators::operators,
+    ),
+    (
+        "operators_reserve_by_the_v1_api",
+        anywhere,
+        by_operators::v1,
+    ),
+    (
+        "a_volume_outlives_its_tasks_and_daemons",
+        anywhere,
+        volumes::volume,
+    ),
+    (
+        "a_grown_and_shrunk_volume_keeps_its_data",
+        anywhere,
+        volumes::resized,
+    ),
+    (
+        "fewer_resources_than_reserved_refuse_to_start",
+        anywhere,
+        crashes::fewer,
+    ),
+    (
+        "named_operations_are_told_until_acknowledged",
+        anywhere,
+        by_frameworks::feedback,
+    ),
+    (
+        "ten_crashes_leave_everything_exactly_once",
+        anywhere,
+        crashes::crashes,
+    ),
+];
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+pub(crate) fn cluster(resources: &str) -> Cluster {
+    Cluster::start(Setup {
+        agent_flags: vec![format!("--resources={resources}")],
+        ..Setup::default()
+    })
+}
+
+/// Sends operations on an offer; what is left is offered again at once.
+pub(crate) fn operate(framework: &Framework, offer: &Value, operations: Value) {
+    framework.accepted(json!({"type": "ACCEPT", "accept": {
+        "offer_ids": [offer["id"]], "operations": operations, "filters": {"refuse_seconds": 0.0}}}));
+}
+
+/// The next offers, until together they are what is wanted: one event may hold only a part.
+pub(crate) fn offer_where(
+    framework: &mut Framework,
+    what: &str,
+    wanted: impl Fn(&Value) -> bool,
+) -> Value {
+    let end = std::time::Instant::now() + LIMIT;
+    loop {
+        let offer = framework.offer();
+        if wanted(&offer) {
+            return offer;
+        }
+        assert!(
+            std::time::Instant::now() < end,
+            "no offer with {what}; the last: {offer:#}"
+        );
+        framework.decline(&offer, 0.0);
+    }
+}
+
+/// How much of a name there is in an offer, of what `keep` accepts.
+pub(crate) fn sum(resources: &Value, name: &str, keep: impl Fn(&Value) -> bool) -> f64 {
+    let resources = resources.as_array().into_iter().flatten();
+    resources
+        .filter(|resource| resource["name"] == name && keep(resource))
+        .filter_map(|resource| resource["scalar"]["value"].as_f64())
+        .sum()
+}
+
+pub(crate) fn is(a: f64, b: f64) -> bool {
+    (a - b).abs() < 1e-6
+}
+
+pub(crate) fn agent_id(cluster: &Cluster) -> String {
+    let slaves = cluster.master.page("/slaves").json();
+    slaves["slaves"][0]["id"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned()
+}
+
+/// `reserved_resources_full` of the role, as master and agent show it, once they agree on `count`
+/// entries.
+pub(crate) fn reserved_full(cluster: &Cluster, role: &str, count: usize) -> Value {
+    let look = || {
+        let master = cluster.master.page("/slaves").json();
+        let master = master["slaves"][0]["reserved_resources_full"][role].clone();
+        let agent = cluster.agent().page("/state").json();
+        let agent = agent["reserved_resources_full"][role].clone();
+        let entries = master.as_array().map_or(0, Vec::len);
+        (master == agent && entries == count).then_some(master)
+    };
+    wait::eventually("master and agent agree on what is reserved", LIMIT, look)
+}
+
+pub(crate) fn scalar(name: &str, value: f64) -> Value {
+    json!({"name": name, "type": "SCALAR", "scalar": {"value": value}})
+}
+
+pub(crate) fn with(mut resource: Value, key: &str, value: Value) -> Value {
+    resource[key] = value;
+    resource
+}
+
+pub(crate) fn dynamic(name: &str, value: f64, role: &str) -> Value {
+    let stack = json!([{"type": "DYNAMIC", "role": role}]);
+    with(scalar(name, value), "reservations", stack)
+}
+
+pub(crate) fn volume_of(mut disk: Value, id: &str) -> Value {
+    disk["disk"] = json!({"persistence": {"id": id},
+                          "volume": {"mode": "RW", "container_path": "data"}});
+    disk
+}
+
+fn percent(text: &str) -> String {
+    text.bytes().map(|byte| format!("%{byte:02X}")).collect()
+}
+
+/// As `curl -d slaveId=... -d NAME=...` sends it.
+pub(crate) fn post_form(
+    cluster: &Cluster,
+    path: &str,
+    agent: &str,
+    name: &str,
+    value: &str,
+) -> http::Answer {
+    let body = format!("slaveId={agent}&{name}={}", percent(value));
+    let headers = [("content-type", "application/x-www-form-urlencoded")];
+    http::post(
+        &format!("{}{path}", cluster.master.url),
+        &headers,
+        body.as_bytes(),
+    )
+}
+
+/// Where an agent keeps a volume.
+fn volume_dir(cluster: &Cluster, role: &str, id: &str) -> std::path::PathBuf {
+    cluster
+        .dir
+        .path()
+        .join("agent-0/volumes/roles")
+        .join(role)
+        .join(id)
+}
