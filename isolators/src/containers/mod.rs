@@ -7,12 +7,13 @@
 //! could not read back from the runtime folder and the kernel.
 
 mod extra;
+mod launching;
 mod nested;
+mod recovery;
 mod revocable;
 mod sampler;
 mod types;
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,16 +22,12 @@ use std::time::{Duration, Instant};
 
 use procfs::Current;
 
-use crate::cgroup::{
-    Controller, Destroy, Groups, Host, Layout, Progress, list_pids, read_text, remove_if_empty,
-};
+use crate::cgroup::{Controller, Destroy, Groups, Host, Layout, Progress, list_pids, read_text};
 use crate::demand::{Demand, Limit};
 use crate::identity::{ContainerName, ProcessIdentity};
-use crate::isolator::{Isolator, IsolatorOptions, NodeOptions, Observed, TaskIsolation};
-use crate::launcher::{
-    LaunchError, LaunchIsolation, LaunchSpec, Launched, Launcher, LauncherOptions,
-};
-use crate::status::{self, ExitRecord, SUPERVISOR_FILE, StatusError};
+use crate::isolator::{Isolator, IsolatorOptions, NodeOptions, Observed};
+use crate::launcher::{Launcher, LauncherOptions};
+use crate::status::{self, ExitRecord, StatusError};
 use crate::sys::{KillPayload, send_kill_request};
 
 pub use extra::Shrink;
@@ -157,115 +154,6 @@ impl Containers {
     /// The container's folder in the runtime directory.
     pub fn runtime_dir(&self, name: &ContainerName) -> PathBuf {
         self.runtime_dir.join(CONTAINERS_DIR).join(name.as_str())
-    }
-
-    /// Makes the groups, writes the limits, launches; on failure nothing is left.
-    pub fn launch(&self, spec: &ContainerSpec) -> Result<Launched, LaunchError> {
-        self.launch_with(spec, &TaskIsolation::default())
-    }
-
-    /// The same with what the task asks of its isolation. A wish that the node does not allow is
-    /// refused with [`LaunchError::Invalid`].
-    pub fn launch_with(
-        &self,
-        spec: &ContainerSpec,
-        task: &TaskIsolation,
-    ) -> Result<Launched, LaunchError> {
-        self.launch_amended(spec, task, |_| {})
-    }
-
-    /// The same with a last word on what the isolators added.
-    fn launch_amended(
-        &self,
-        spec: &ContainerSpec,
-        task: &TaskIsolation,
-        amend: impl FnOnce(&mut LaunchIsolation),
-    ) -> Result<Launched, LaunchError> {
-        self.refuse_leftovers(spec, &self.groups(&spec.name))?;
-        let groups = if spec.name.nesting().is_some() {
-            self.groups_to_nest_in(spec)?
-        } else if spec.demand.cpus_revocable {
-            self.layout.revocable_container(&spec.name)
-        } else {
-            self.layout.container(&spec.name)
-        };
-        let status_dir = self.runtime_dir(&spec.name);
-        fs::create_dir(&status_dir).map_err(|source| LaunchError::RuntimeDir {
-            name: spec.name.clone(),
-            path: status_dir.clone(),
-            source,
-        })?;
-        let launched = self.prepare(spec, task, &groups).and_then(|mut isolation| {
-            amend(&mut isolation);
-            self.launcher
-                .launch(&launch_spec(spec, status_dir, isolation))
-        });
-        if launched.is_err() {
-            // The supervisor may have got further than its report.
-            let supervisor = self.recorded_supervisor(&spec.name);
-            let _ = self.destroy(&spec.name, supervisor.as_ref(), DestroyOptions::default());
-            let _ = self.forget(&spec.name);
-        }
-        launched
-    }
-
-    /// A group of this name from before must be empty and goes; one that will not go is somebody's.
-    fn refuse_leftovers(&self, spec: &ContainerSpec, groups: &Groups) -> Result<(), LaunchError> {
-        for group in &groups.dirs {
-            if group.dir.exists() && !remove_if_empty(&group.dir) {
-                return Err(LaunchError::Invalid {
-                    name: spec.name.clone(),
-                    reason: format!("the cgroup {} is in use already", group.dir.display()),
-                });
-            }
-        }
-        Ok(())
-    }
-
-    fn prepare(
-        &self,
-        spec: &ContainerSpec,
-        task: &TaskIsolation,
-        groups: &Groups,
-    ) -> Result<LaunchIsolation, LaunchError> {
-        let failed = |source| LaunchError::Groups {
-            name: spec.name.clone(),
-            source,
-        };
-        self.make(groups).map_err(failed)?;
-        let is_nested = spec.name.nesting().is_some();
-        if is_nested && task.own_limits {
-            self.groups(&spec.name.outermost())
-                .divide()
-                .map_err(failed)?;
-        }
-        let observed = Observed {
-            fresh: true,
-            cpu_ceiling_us: revocable::ceiling(groups),
-            ..Observed::default()
-        };
-        let mut launch = LaunchIsolation {
-            v1_groups: groups.v1_dirs(),
-            v2_group: groups.leaf(),
-            // Not the agent's own, which protects it.
-            oom_score_adj: Some(0),
-            stdout_log: task.stdout_log,
-            stderr_log: task.stderr_log,
-            ..LaunchIsolation::default()
-        };
-        for isolator in &self.isolators {
-            if !is_nested || (task.own_limits && limits_nested(isolator.as_ref())) {
-                let plan = isolator.plan(&spec.demand, groups, &observed);
-                isolator.apply(groups, &plan).map_err(failed)?;
-            }
-            let launched = isolator.launch_task(spec, task, &mut launch);
-            launched.map_err(|reason| LaunchError::Invalid {
-                name: spec.name.clone(),
-                reason,
-            })?;
-        }
-        launch.mounts.extend_from_slice(&task.mounts);
-        Ok(launch)
     }
 
     /// Resizes a living container.
@@ -424,77 +312,6 @@ impl Containers {
         }
     }
 
-    /// Everything of this instance that is on the machine: in its groups or its runtime folder, in
-    /// order of name. The caller knows which of them are its own; the others are orphans.
-    pub fn recover(&self) -> io::Result<Vec<Recovered>> {
-        let mut found: BTreeMap<ContainerName, Recovered> = BTreeMap::new();
-        let runtime = self.runtime_dir.join(CONTAINERS_DIR);
-        for name in names_in(&runtime)? {
-            found
-                .entry(name.clone())
-                .or_insert_with(|| Recovered::new(name))
-                .has_runtime_dir = true;
-        }
-        for dir in self.parents() {
-            for name in names_in(&dir)? {
-                found
-                    .entry(name.clone())
-                    .or_insert_with(|| Recovered::new(name))
-                    .has_groups = true;
-            }
-        }
-        for (name, container) in &mut found {
-            container.supervisor = self.living_supervisor(name);
-            container.exit = self.exit_record(name).ok().flatten();
-            for isolator in &self.isolators {
-                isolator.recover(&self.groups(name));
-            }
-        }
-        Ok(found.into_values().collect())
-    }
-
-    /// The folders that containers are in.
-    fn parents(&self) -> impl Iterator<Item = PathBuf> {
-        let dirs = self.layout.instance_dirs().into_iter();
-        dirs.chain(self.layout.revocable_dirs())
-    }
-
-    fn recorded_supervisor(&self, name: &ContainerName) -> Option<ProcessIdentity> {
-        let text = read_text(&self.runtime_dir(name), SUPERVISOR_FILE)?;
-        ProcessIdentity::from_text(&text)
-    }
-
-    /// The recorded supervisor if it lives: same boot, same start time, and in our group.
-    fn living_supervisor(&self, name: &ContainerName) -> Option<ProcessIdentity> {
-        let supervisor = self.recorded_supervisor(name)?;
-        // Something is wrong with procfs rather than with it: it is not taken for dead.
-        let alive = !matches!(supervisor.open(), Ok(None));
-        (alive && self.is_among_supervisors(supervisor.pid)).then_some(supervisor)
-    }
-
-    fn is_among_supervisors(&self, pid: i32) -> bool {
-        let dirs = self.layout.supervisor_dirs();
-        dirs.is_empty()
-            || dirs
-                .iter()
-                .any(|dir| list_pids(dir).is_ok_and(|pids| pids.contains(&pid)))
-    }
-
-    /// Removes this instance's empty groups that no runtime folder knows; returns how many containers
-    /// they were of.
-    pub fn sweep(&self) -> usize {
-        let mut swept = std::collections::BTreeSet::new();
-        for dir in self.parents() {
-            for name in names_in(&dir).unwrap_or_default() {
-                let known = self.runtime_dir(&name).exists();
-                if !known && remove_if_empty(&dir.join(name.as_str())) {
-                    swept.insert(name);
-                }
-            }
-        }
-        swept.len()
-    }
-
     /// Ends the launcher and removes the instance's groups and runtime folder as far as they are empty.
     /// Containers that run go on, as after a crash of the agent. Dropping does the same.
     pub fn close(self) {
@@ -528,27 +345,6 @@ fn remove_runtime(dir: &Path) {
     }
 }
 
-/// Containers are folders; what is not a container's name is not ours to look at.
-fn names_in(dir: &Path) -> io::Result<Vec<ContainerName>> {
-    let entries = match fs::read_dir(dir) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(error),
-    };
-    let mut names = Vec::new();
-    for entry in entries {
-        let entry = entry?;
-        let name = entry
-            .file_name()
-            .to_str()
-            .and_then(|name| ContainerName::new(name).ok());
-        if entry.file_type()?.is_dir() {
-            names.extend(name);
-        }
-    }
-    Ok(names)
-}
-
 /// Removes the instance's own folders, deepest first; those in use stay, which is no error.
 fn remove_instance(layout: &Layout) {
     for dir in layout
@@ -578,24 +374,6 @@ fn remove_soon(dir: &Path) {
     }
 }
 
-fn launch_spec(
-    spec: &ContainerSpec,
-    status_dir: PathBuf,
-    isolation: LaunchIsolation,
-) -> LaunchSpec {
-    LaunchSpec {
-        name: spec.name.clone(),
-        command: spec.command.clone(),
-        env: spec.env.clone(),
-        working_dir: spec.working_dir.clone(),
-        credentials: spec.credentials.clone(),
-        stdout: spec.stdout.clone(),
-        stderr: spec.stderr.clone(),
-        status_dir,
-        isolation,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -612,17 +390,5 @@ mod tests {
             assert_eq!(bytes_text(Some(bytes)), text);
         }
         assert_eq!(bytes_text(None), "unknown");
-    }
-
-    #[test]
-    fn only_folders_with_a_containers_name_are_containers() {
-        let dir = tempfile::tempdir().expect("a temporary folder");
-        for name in ["c1", ".supervisors", "bad name"] {
-            fs::create_dir(dir.path().join(name)).expect("made");
-        }
-        fs::write(dir.path().join("cgroup.procs"), "").expect("written");
-        let names = names_in(dir.path()).expect("read");
-        assert_eq!(names, [ContainerName::new("c1").expect("valid")]);
-        assert_eq!(names_in(&dir.path().join("gone")).expect("empty"), []);
     }
 }

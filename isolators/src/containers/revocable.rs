@@ -6,7 +6,8 @@
 
 use std::fs;
 
-use super::{ContainerError, Containers, names_in};
+use super::recovery::names_in;
+use super::{ContainerError, Containers};
 use crate::cgroup::{
     Controller, GroupDir, Groups, KnobError, KnobWrite, Layout, Version, number, read_text,
 };

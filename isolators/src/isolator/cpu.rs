@@ -325,7 +325,7 @@ mod tests {
                     ..NodeOptions::default()
                 };
                 let cpu = Cpu::new(IsolatorOptions::default()).with(&node);
-                let usage = super::super::tests::usage_of(&cpu, &groups(version, dir.path()));
+                let usage = super::super::testing::usage_of(&cpu, &groups(version, dir.path()));
                 let found = (usage.pids.processes, usage.pids.threads);
                 let expected = if counts {
                     (Some(2), Some(3))
@@ -437,7 +437,7 @@ mod tests {
             fs::write(dir.path().join(file), text).expect("written");
         }
         let isolator = Cpu::new(IsolatorOptions::default());
-        super::super::tests::usage_of(&isolator, &groups(version, dir.path()))
+        super::super::testing::usage_of(&isolator, &groups(version, dir.path()))
     }
 
     #[test]

@@ -51,7 +51,7 @@ impl Isolator for Cpuset {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{group_of, plan_text};
+    use super::super::testing::{group_of, plan_text};
     use super::*;
     use crate::cgroup::Version;
 

@@ -184,7 +184,7 @@ impl Isolator for Devices {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{group_of, plan_text};
+    use super::super::testing::{group_of, plan_text};
     use super::*;
 
     #[test]

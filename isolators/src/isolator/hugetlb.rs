@@ -60,7 +60,7 @@ impl Isolator for Hugetlb {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{group_of, plan_text};
+    use super::super::testing::{group_of, plan_text};
     use super::*;
 
     #[test]

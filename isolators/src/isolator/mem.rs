@@ -499,7 +499,7 @@ mod tests {
         let groups = groups(version, dir.path());
         let mut observed = Observed::default();
         let isolator = Memory::new(IsolatorOptions::default());
-        let usage = super::super::tests::usage_of(&isolator, &groups);
+        let usage = super::super::testing::usage_of(&isolator, &groups);
         isolator.observe(&groups, &mut observed);
         (usage.memory, observed)
     }

@@ -130,7 +130,7 @@ mod tests {
         fs::write(dir.path().join("pids.events"), "max 3\n").expect("written");
         let groups = groups(dir.path());
         let isolator = Pids::new(IsolatorOptions::default());
-        let usage = super::super::tests::usage_of(&isolator, &groups);
+        let usage = super::super::testing::usage_of(&isolator, &groups);
         assert_eq!(usage.pids.processes, Some(2));
         assert_eq!(usage.pids.threads, Some(7));
         assert_eq!(usage.pids.limit, Some(64));

@@ -1,0 +1,138 @@
+//! Launching: groups made, limits written, the launcher asked; on failure nothing is left.
+
+use std::fs;
+use std::path::PathBuf;
+
+use super::{ContainerSpec, Containers, DestroyOptions, limits_nested, revocable};
+use crate::cgroup::{Groups, remove_if_empty};
+use crate::isolator::{Observed, TaskIsolation};
+use crate::launcher::{LaunchError, LaunchIsolation, LaunchSpec, Launched};
+
+impl Containers {
+    /// Makes the groups, writes the limits, launches; on failure nothing is left.
+    pub fn launch(&self, spec: &ContainerSpec) -> Result<Launched, LaunchError> {
+        self.launch_with(spec, &TaskIsolation::default())
+    }
+
+    /// The same with what the task asks of its isolation. A wish that the node does not allow is
+    /// refused with [`LaunchError::Invalid`].
+    pub fn launch_with(
+        &self,
+        spec: &ContainerSpec,
+        task: &TaskIsolation,
+    ) -> Result<Launched, LaunchError> {
+        self.launch_amended(spec, task, |_| {})
+    }
+
+    /// The same with a last word on what the isolators added.
+    pub(super) fn launch_amended(
+        &self,
+        spec: &ContainerSpec,
+        task: &TaskIsolation,
+        amend: impl FnOnce(&mut LaunchIsolation),
+    ) -> Result<Launched, LaunchError> {
+        self.refuse_leftovers(spec, &self.groups(&spec.name))?;
+        let groups = if spec.name.nesting().is_some() {
+            self.groups_to_nest_in(spec)?
+        } else if spec.demand.cpus_revocable {
+            self.layout.revocable_container(&spec.name)
+        } else {
+            self.layout.container(&spec.name)
+        };
+        let status_dir = self.runtime_dir(&spec.name);
+        fs::create_dir(&status_dir).map_err(|source| LaunchError::RuntimeDir {
+            name: spec.name.clone(),
+            path: status_dir.clone(),
+            source,
+        })?;
+        let launched = self.prepare(spec, task, &groups).and_then(|mut isolation| {
+            amend(&mut isolation);
+            self.launcher
+                .launch(&launch_spec(spec, status_dir, isolation))
+        });
+        if launched.is_err() {
+            // The supervisor may have got further than its report.
+            let supervisor = self.recorded_supervisor(&spec.name);
+            let _ = self.destroy(&spec.name, supervisor.as_ref(), DestroyOptions::default());
+            let _ = self.forget(&spec.name);
+        }
+        launched
+    }
+
+    /// A group of this name from before must be empty and goes; one that will not go is somebody's.
+    fn refuse_leftovers(&self, spec: &ContainerSpec, groups: &Groups) -> Result<(), LaunchError> {
+        for group in &groups.dirs {
+            if group.dir.exists() && !remove_if_empty(&group.dir) {
+                return Err(LaunchError::Invalid {
+                    name: spec.name.clone(),
+                    reason: format!("the cgroup {} is in use already", group.dir.display()),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn prepare(
+        &self,
+        spec: &ContainerSpec,
+        task: &TaskIsolation,
+        groups: &Groups,
+    ) -> Result<LaunchIsolation, LaunchError> {
+        let failed = |source| LaunchError::Groups {
+            name: spec.name.clone(),
+            source,
+        };
+        self.make(groups).map_err(failed)?;
+        let is_nested = spec.name.nesting().is_some();
+        if is_nested && task.own_limits {
+            self.groups(&spec.name.outermost())
+                .divide()
+                .map_err(failed)?;
+        }
+        let observed = Observed {
+            fresh: true,
+            cpu_ceiling_us: revocable::ceiling(groups),
+            ..Observed::default()
+        };
+        let mut launch = LaunchIsolation {
+            v1_groups: groups.v1_dirs(),
+            v2_group: groups.leaf(),
+            // Not the agent's own, which protects it.
+            oom_score_adj: Some(0),
+            stdout_log: task.stdout_log,
+            stderr_log: task.stderr_log,
+            ..LaunchIsolation::default()
+        };
+        for isolator in &self.isolators {
+            if !is_nested || (task.own_limits && limits_nested(isolator.as_ref())) {
+                let plan = isolator.plan(&spec.demand, groups, &observed);
+                isolator.apply(groups, &plan).map_err(failed)?;
+            }
+            let launched = isolator.launch_task(spec, task, &mut launch);
+            launched.map_err(|reason| LaunchError::Invalid {
+                name: spec.name.clone(),
+                reason,
+            })?;
+        }
+        launch.mounts.extend_from_slice(&task.mounts);
+        Ok(launch)
+    }
+}
+
+fn launch_spec(
+    spec: &ContainerSpec,
+    status_dir: PathBuf,
+    isolation: LaunchIsolation,
+) -> LaunchSpec {
+    LaunchSpec {
+        name: spec.name.clone(),
+        command: spec.command.clone(),
+        env: spec.env.clone(),
+        working_dir: spec.working_dir.clone(),
+        credentials: spec.credentials.clone(),
+        stdout: spec.stdout.clone(),
+        stderr: spec.stderr.clone(),
+        status_dir,
+        isolation,
+    }
+}

@@ -1,0 +1,434 @@
+//! Which isolators are on: the names, what is on by default, what excludes or needs what.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use super::{
+    Isolator, IsolatorOptions, NodeOptions, blkio, capabilities, cpu, cpuset, devices, disk,
+    filesystem, hugetlb, mem, namespaces, nnp, perf_event, pids, ports, posix, rlimits, seccomp,
+};
+use crate::cgroup::{Controller, Host, Mode};
+
+/// Which isolators are on (`--isolation`).
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Isolation(BTreeSet<&'static str>);
+
+/// Why an `--isolation` value is refused.
+#[derive(Debug, thiserror::Error, Eq, PartialEq)]
+pub enum IsolationError {
+    /// No isolator has this name.
+    #[error("unknown isolator {name:?}; known are {known}")]
+    Unknown {
+        /// What was given.
+        name: String,
+        /// What may be given.
+        known: String,
+    },
+    /// The same isolator twice.
+    #[error("isolator {0:?} is given twice")]
+    Twice(String),
+    /// Two isolators for one resource.
+    #[error("isolators {0:?} and {1:?} exclude each other")]
+    Conflict(&'static str, &'static str),
+    /// It does nothing without another one.
+    #[error("isolator {0:?} needs {1:?} too")]
+    Needs(&'static str, &'static str),
+    /// It needs rights that we do not have.
+    #[error("isolator {0:?} needs root with CAP_SYS_ADMIN; without, use posix/cpu,posix/mem")]
+    Unprivileged(&'static str),
+    /// It needs a controller that the machine does not have.
+    #[error("isolator {0:?} needs cgroup controller {name}, which is not mounted here", name = .1.name())]
+    NoController(&'static str, Controller),
+}
+
+/// Every isolator's name.
+pub const NAMES: [&str; 24] = [
+    "cgroups/all",
+    "cgroups/blkio",
+    "cgroups/cpu",
+    "cgroups/cpuset",
+    "cgroups/devices",
+    "cgroups/hugetlb",
+    "cgroups/mem",
+    "cgroups/perf_event",
+    "cgroups/pids",
+    "disk/du",
+    "filesystem/kernel",
+    "filesystem/shm",
+    "linux/capabilities",
+    "linux/nnp",
+    "linux/seccomp",
+    "namespaces/ipc",
+    "namespaces/mnt",
+    "namespaces/net",
+    "namespaces/pid",
+    "namespaces/uts",
+    "network/ports",
+    "posix/cpu",
+    "posix/mem",
+    "posix/rlimits",
+];
+
+/// What is on without any wish, for root.
+const BY_DEFAULT: [&str; 9] = [
+    "cgroups/cpu",
+    "cgroups/mem",
+    "cgroups/pids",
+    "linux/nnp",
+    "namespaces/ipc",
+    "namespaces/mnt",
+    "namespaces/pid",
+    "namespaces/uts",
+    "posix/rlimits",
+];
+
+/// The same for others.
+const BY_DEFAULT_UNPRIVILEGED: [&str; 4] = ["linux/nnp", "posix/cpu", "posix/mem", "posix/rlimits"];
+
+/// What [`Isolation::hardened_for`] adds.
+const HARDENING: [&str; 8] = [
+    "cgroups/blkio",
+    "cgroups/cpuset",
+    "cgroups/devices",
+    "filesystem/kernel",
+    "filesystem/shm",
+    "linux/capabilities",
+    "linux/seccomp",
+    "cgroups/perf_event",
+];
+
+/// Every isolator of a cgroup controller.
+const CGROUPS_ALL: [&str; 8] = [
+    "cgroups/blkio",
+    "cgroups/cpu",
+    "cgroups/cpuset",
+    "cgroups/devices",
+    "cgroups/hugetlb",
+    "cgroups/mem",
+    "cgroups/perf_event",
+    "cgroups/pids",
+];
+
+/// Those that need no privilege.
+const UNPRIVILEGED: [&str; 7] = [
+    "disk/du",
+    "linux/nnp",
+    "linux/seccomp",
+    "network/ports",
+    "posix/cpu",
+    "posix/mem",
+    "posix/rlimits",
+];
+
+/// Those that do nothing without another one.
+const NEEDS: [(&str, &str); 2] = [
+    ("filesystem/kernel", "namespaces/mnt"),
+    ("filesystem/shm", "namespaces/mnt"),
+];
+
+impl Isolation {
+    /// Reads a comma-separated list of names.
+    pub fn parse(text: &str) -> Result<Self, IsolationError> {
+        let mut chosen = BTreeSet::new();
+        for name in text
+            .split(',')
+            .map(str::trim)
+            .filter(|name| !name.is_empty())
+        {
+            let known = NAMES.iter().find(|known| **known == name).ok_or_else(|| {
+                IsolationError::Unknown {
+                    name: name.to_owned(),
+                    known: NAMES.join(", "),
+                }
+            })?;
+            if !chosen.insert(*known) {
+                return Err(IsolationError::Twice(name.to_owned()));
+            }
+        }
+        for (one, other) in [
+            ("cgroups/cpu", "posix/cpu"),
+            ("cgroups/mem", "posix/mem"),
+            ("cgroups/all", "posix/cpu"),
+            ("cgroups/all", "posix/mem"),
+        ] {
+            if chosen.contains(one) && chosen.contains(other) {
+                return Err(IsolationError::Conflict(one, other));
+            }
+        }
+        for (one, needed) in NEEDS {
+            if chosen.contains(one) && !chosen.contains(needed) {
+                return Err(IsolationError::Needs(one, needed));
+            }
+        }
+        Ok(Self(chosen))
+    }
+
+    /// Everything this host and user can give: for root all but the posix fallbacks, as far as the
+    /// controllers are there; the posix ones otherwise.
+    pub fn default_for(host: &Host) -> Self {
+        let offered = |name: &&&str| controllers_of(name).iter().all(|one| host.offers(*one));
+        let privileged = host.privileged && host.mode != Mode::None;
+        let chosen: BTreeSet<_> = if privileged {
+            BY_DEFAULT.iter().filter(offered).copied().collect()
+        } else {
+            BY_DEFAULT_UNPRIVILEGED.iter().copied().collect()
+        };
+        Self(chosen)
+    }
+
+    /// The default and, for root, what keeps a hostile task in: capabilities, system call filter,
+    /// device list, read-only kernel filesystems, and accounting of disks, as far as the host offers it.
+    pub fn hardened_for(host: &Host) -> Self {
+        let mut isolation = Self::default_for(host);
+        if isolation.needs_groups() {
+            let offered = |name: &&&str| controllers_of(name).iter().all(|one| host.offers(*one));
+            isolation.0.extend(HARDENING.iter().filter(offered));
+        } else {
+            isolation.0.insert("linux/seccomp");
+        }
+        isolation
+    }
+
+    /// With one more, by name; names that nobody has are refused.
+    pub fn and(self, name: &str) -> Result<Self, IsolationError> {
+        if self.has(name) {
+            return Ok(self);
+        }
+        let mut names: Vec<&str> = self.names().collect();
+        names.push(name);
+        Self::parse(&names.join(","))
+    }
+
+    /// With `cgroups/all` replaced by what it stands for here.
+    pub fn resolved(&self, host: &Host) -> Self {
+        let mut chosen = self.0.clone();
+        if chosen.remove("cgroups/all") {
+            let offered = |name: &&&str| controllers_of(name).iter().all(|one| host.offers(*one));
+            chosen.extend(CGROUPS_ALL.iter().filter(offered));
+        }
+        Self(chosen)
+    }
+
+    /// Whether an isolator is on.
+    pub fn has(&self, name: &str) -> bool {
+        self.0.contains(name) || (self.0.contains("cgroups/all") && CGROUPS_ALL.contains(&name))
+    }
+
+    /// The names that are on, in order.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> + '_ {
+        self.0.iter().copied()
+    }
+
+    /// Whether this host and user can give what is asked.
+    pub fn check(&self, host: &Host) -> Result<(), IsolationError> {
+        for name in self.names() {
+            if !host.privileged && !UNPRIVILEGED.contains(&name) {
+                return Err(IsolationError::Unprivileged(name));
+            }
+            let missing = controllers_of(name).iter().find(|one| !host.offers(**one));
+            if let Some(missing) = missing {
+                return Err(IsolationError::NoController(name, *missing));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether any of them keeps containers in cgroups.
+    pub fn needs_groups(&self) -> bool {
+        self.names().any(|name| name.starts_with("cgroups/"))
+    }
+
+    /// The isolators, in the order in which they are applied.
+    pub fn isolators(&self, options: IsolatorOptions) -> Vec<Box<dyn Isolator>> {
+        self.isolators_with(options, &NodeOptions::default(), &[])
+    }
+
+    /// The same with all settings; `cgroup_mounts` are where this host's trees are mounted.
+    pub fn isolators_with(
+        &self,
+        options: IsolatorOptions,
+        node: &NodeOptions,
+        cgroup_mounts: &[PathBuf],
+    ) -> Vec<Box<dyn Isolator>> {
+        self.names()
+            .filter_map(|name| build(name, options, node, cgroup_mounts))
+            .collect()
+    }
+}
+
+fn build(
+    name: &'static str,
+    options: IsolatorOptions,
+    node: &NodeOptions,
+    cgroup_mounts: &[PathBuf],
+) -> Option<Box<dyn Isolator>> {
+    let cpu = || cpu::Cpu::new(options).with(node);
+    Some(match name {
+        "cgroups/blkio" => Box::new(blkio::Blkio),
+        "cgroups/cpu" => Box::new(cpu()),
+        "cgroups/cpuset" => Box::new(cpuset::Cpuset::new(node)),
+        "cgroups/devices" => Box::new(devices::Devices::new(&node.devices)),
+        "cgroups/hugetlb" => Box::new(hugetlb::Hugetlb::new(node.hugetlb_bytes)),
+        "cgroups/perf_event" => Box::new(perf_event::PerfEvent),
+        "disk/du" => Box::new(disk::DiskDu),
+        "filesystem/kernel" => Box::new(filesystem::Kernel::new(cgroup_mounts)),
+        "filesystem/shm" => Box::new(filesystem::Shm::new(node.shm_bytes)),
+        "linux/capabilities" => Box::new(capabilities::Capabilities::new(node)),
+        "linux/seccomp" => Box::new(seccomp::Seccomp::new(node)),
+        "namespaces/net" => Box::new(namespaces::Network),
+        "network/ports" => Box::new(ports::Ports::new(node.isolated_ports.clone())),
+        "cgroups/mem" => Box::new(mem::Memory::new(options)),
+        "cgroups/pids" => Box::new(pids::Pids::new(options)),
+        "linux/nnp" => Box::new(nnp::NoNewPrivs),
+        "namespaces/ipc" => Box::new(namespaces::Ipc),
+        "namespaces/mnt" => Box::new(namespaces::Mount),
+        "namespaces/pid" => Box::new(namespaces::Pid),
+        "namespaces/uts" => Box::new(namespaces::Uts),
+        "posix/cpu" => Box::new(posix::PosixCpu),
+        "posix/mem" => Box::new(posix::PosixMem),
+        "posix/rlimits" => Box::new(rlimits::Rlimits),
+        _ => return None,
+    })
+}
+
+fn controllers_of(name: &str) -> &'static [Controller] {
+    match name {
+        // Whatever it stands for, containers must be held together.
+        "cgroups/all" => &[Controller::Freezer],
+        "cgroups/blkio" => &blkio::CONTROLLERS,
+        "cgroups/cpu" => &cpu::CONTROLLERS,
+        "cgroups/cpuset" => &cpuset::CONTROLLERS,
+        "cgroups/devices" => &devices::CONTROLLERS,
+        "cgroups/hugetlb" => &hugetlb::CONTROLLERS,
+        "cgroups/mem" => &mem::CONTROLLERS,
+        "cgroups/perf_event" => &perf_event::CONTROLLERS,
+        "cgroups/pids" => &pids::CONTROLLERS,
+        _ => &[],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(privileged: bool, mode: Mode) -> Host {
+        let v1 = Controller::ALL
+            .into_iter()
+            .filter(|_| mode == Mode::Legacy)
+            .map(|one| crate::cgroup::V1Hierarchy {
+                mount: "/x".into(),
+                controllers: vec![one],
+            })
+            .collect();
+        Host {
+            proc: "/proc".into(),
+            mode,
+            v1,
+            unified: None,
+            privileged,
+        }
+    }
+
+    #[test]
+    fn lists_are_read_and_bad_ones_refused() {
+        let isolation = Isolation::parse(" cgroups/cpu,namespaces/pid ,").expect("good");
+        assert_eq!(
+            isolation.names().collect::<Vec<_>>(),
+            ["cgroups/cpu", "namespaces/pid"]
+        );
+        let error = Isolation::parse("cgroups/cpus").expect_err("unknown");
+        assert!(
+            error.to_string().contains("cgroups/cpu, cgroups/cpuset"),
+            "{error}"
+        );
+        assert_eq!(
+            Isolation::parse("linux/nnp,linux/nnp"),
+            Err(IsolationError::Twice("linux/nnp".to_owned()))
+        );
+        assert_eq!(
+            Isolation::parse("posix/mem,cgroups/mem"),
+            Err(IsolationError::Conflict("cgroups/mem", "posix/mem"))
+        );
+    }
+
+    #[test]
+    fn the_default_fits_the_host() {
+        for (privileged, mode, cgroups) in [
+            (true, Mode::Legacy, true),
+            (false, Mode::Legacy, false),
+            (true, Mode::None, false),
+        ] {
+            let host = host(privileged, mode);
+            let isolation = Isolation::default_for(&host);
+            assert_eq!(isolation.needs_groups(), cgroups);
+            assert_eq!(isolation.has("posix/cpu"), !cgroups);
+            assert_eq!(isolation.check(&host), Ok(()));
+        }
+    }
+
+    #[test]
+    fn what_is_new_is_on_only_when_asked_for() {
+        let host = host(true, Mode::Legacy);
+        let usual: Vec<_> = Isolation::default_for(&host).names().collect();
+        assert_eq!(usual, BY_DEFAULT);
+        let hardened = Isolation::hardened_for(&host);
+        assert!(hardened.has("linux/seccomp") && hardened.has("cgroups/devices"));
+        assert_eq!(hardened.check(&host), Ok(()));
+        let unprivileged = self::host(false, Mode::Legacy);
+        let hardened = Isolation::hardened_for(&unprivileged);
+        assert!(hardened.has("linux/seccomp") && !hardened.has("linux/capabilities"));
+        assert_eq!(hardened.check(&unprivileged), Ok(()));
+    }
+
+    #[test]
+    fn all_cgroups_are_those_of_the_host() {
+        let isolation = Isolation::parse("cgroups/all").expect("good");
+        assert!(isolation.has("cgroups/mem") && isolation.needs_groups());
+        let resolved = isolation.resolved(&host(true, Mode::Legacy));
+        assert_eq!(resolved.names().collect::<Vec<_>>(), CGROUPS_ALL);
+        let none = isolation.resolved(&host(true, Mode::None));
+        assert_eq!(none.names().count(), 0);
+        assert_eq!(
+            isolation.check(&host(true, Mode::None)),
+            Err(IsolationError::NoController(
+                "cgroups/all",
+                Controller::Freezer
+            ))
+        );
+        assert_eq!(
+            Isolation::parse("cgroups/all,posix/mem"),
+            Err(IsolationError::Conflict("cgroups/all", "posix/mem"))
+        );
+        assert_eq!(
+            Isolation::parse("filesystem/shm"),
+            Err(IsolationError::Needs("filesystem/shm", "namespaces/mnt"))
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_given_is_said() {
+        let isolation = Isolation::parse("cgroups/mem").expect("good");
+        assert_eq!(
+            isolation.check(&host(false, Mode::Legacy)),
+            Err(IsolationError::Unprivileged("cgroups/mem"))
+        );
+        assert_eq!(
+            isolation.check(&host(true, Mode::None)),
+            Err(IsolationError::NoController(
+                "cgroups/mem",
+                Controller::Memory
+            ))
+        );
+    }
+
+    #[test]
+    fn every_name_has_an_isolator_of_that_name() {
+        let node = NodeOptions::default();
+        // An alias, replaced before anything is built.
+        for name in NAMES.into_iter().filter(|name| *name != "cgroups/all") {
+            let built = build(name, IsolatorOptions::default(), &node, &[]).expect(name);
+            assert_eq!(built.name(), name);
+            assert_eq!(built.controllers(), controllers_of(name));
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Settings of the isolators, and what a task may ask of them.
+
+use super::{
+    CapabilityRequest, CapabilitySet, DeviceRule, PortRange, SeccompChoice, SeccompProfile,
+};
+use crate::launcher::{LogFile, MountStep};
+
+/// Settings of the isolators, from the agent's flags.
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
+pub struct IsolatorOptions {
+    /// Whether a CPU request without a limit is also a ceiling.
+    pub enable_cfs: bool,
+    /// Whether revocable CPUs get low shares.
+    pub revocable_cpu_low_priority: bool,
+    /// Whether memory limits include swap.
+    pub limit_swap: bool,
+    /// Processes and threads per container unless it asks otherwise.
+    pub pids_limit: Option<u64>,
+    /// The machine's memory; `None` when unknown.
+    pub total_memory_bytes: Option<u64>,
+}
+
+/// Settings of the isolators beyond [`IsolatorOptions`], from the agent's flags.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct NodeOptions {
+    /// The most that any container may have, and what root's containers have unless they ask for
+    /// less (`linux/capabilities`). Default: [`CapabilitySet::standard`].
+    pub capabilities: CapabilitySet,
+    /// What every container begins with, whoever it runs as, unless its task asks otherwise
+    /// (`linux/capabilities`). Default: all of the above for root, none for others.
+    pub granted_capabilities: Option<CapabilitySet>,
+    /// The filter of containers that bring none (`linux/seccomp`); `None`, the default, is
+    /// [`SeccompProfile::standard`] for the container's capabilities.
+    pub seccomp: Option<SeccompProfile>,
+    /// Device nodes besides the usual ones (`cgroups/devices`). Default: none.
+    pub devices: Vec<DeviceRule>,
+    /// Size of `/dev/shm` unless the task asks otherwise, in bytes (`filesystem/shm`). Default: 64 MiB.
+    pub shm_bytes: u64,
+    /// Whether containers with revocable CPUs run only when nobody else wants the processor, where
+    /// the kernel has `cpu.idle` (`cgroups/cpu`). Default: false.
+    pub revocable_cpu_idle: bool,
+    /// Whether `cgroups/cpu` counts processes and threads, where `cgroups/pids` does not. Default: false.
+    pub count_processes: bool,
+    /// Processors of all containers, as `0-3,8` (`cgroups/cpuset`). Default: those of the parent group.
+    pub cpuset_cpus: Option<String>,
+    /// Memory nodes of all containers (`cgroups/cpuset`). Default: those of the parent group.
+    pub cpuset_mems: Option<String>,
+    /// Huge pages per container and page size, in bytes (`cgroups/hugetlb`). Default: no limit.
+    pub hugetlb_bytes: Option<u64>,
+    /// Only listeners on ports in these ranges are looked at (`network/ports`). Default: all.
+    pub isolated_ports: Option<Vec<PortRange>>,
+}
+
+impl Default for NodeOptions {
+    fn default() -> Self {
+        Self {
+            capabilities: CapabilitySet::standard(),
+            granted_capabilities: None,
+            seccomp: None,
+            devices: Vec::new(),
+            shm_bytes: 64 << 20,
+            revocable_cpu_idle: false,
+            count_processes: false,
+            cpuset_cpus: None,
+            cpuset_mems: None,
+            hugetlb_bytes: None,
+            isolated_ports: None,
+        }
+    }
+}
+
+/// What a task asks of its isolation beyond its resources. Build it with `..Default::default()`.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct TaskIsolation {
+    /// Its system call filter.
+    pub seccomp: SeccompChoice,
+    /// Its capabilities.
+    pub capabilities: CapabilityRequest,
+    /// Size of its `/dev/shm` in bytes.
+    pub shm_bytes: Option<u64>,
+    /// Sees and is seen by the processes of the host (`namespaces/pid` leaves it alone). Whether a task
+    /// may ask for this is the caller's to decide.
+    pub share_pid_namespace: bool,
+    /// Shares System V and POSIX objects and `/dev/shm` with the host; likewise.
+    pub share_ipc_namespace: bool,
+    /// A nested container's own limits of processor and memory, within those of the container around it,
+    /// whose limits are all that it has otherwise. Nothing to others, which always have their own.
+    pub own_limits: bool,
+    /// Bounds of its standard output; without, it grows without end. Both streams or neither.
+    pub stdout_log: Option<LogFile>,
+    /// Bounds of its standard error.
+    pub stderr_log: Option<LogFile>,
+    /// What it is to see elsewhere, after everything that the isolators hide; needs `namespaces/mnt`.
+    pub mounts: Vec<MountStep>,
+}

@@ -1,0 +1,51 @@
+//! For the isolators' own tests: one of them, its plan and its readings, without a kernel.
+
+use std::path::Path;
+
+use super::{Isolator, Observed, Sight};
+use crate::cgroup::{Controller, Files, GroupDir, Groups, Version};
+use crate::demand::Demand;
+use crate::usage::ContainerUsage;
+
+/// What one reading of all files gives.
+pub(super) fn usage_of(isolator: &dyn Isolator, groups: &Groups) -> ContainerUsage {
+    let mut usage = ContainerUsage::default();
+    let sight = Sight {
+        groups,
+        supervisor: None,
+        proc: Path::new("/proc"),
+        files: &Files::passing(),
+        all: true,
+    };
+    isolator.usage(&sight, &mut usage);
+    usage
+}
+
+/// One group of one controller, nowhere.
+pub(super) fn group_of(version: Version, controller: Controller) -> Groups {
+    Groups {
+        dirs: vec![GroupDir {
+            version,
+            dir: "/nowhere".into(),
+            controllers: vec![controller],
+        }],
+    }
+}
+
+/// A plan as `file=value` words.
+pub(super) fn plan_text(
+    isolator: &dyn Isolator,
+    demand: &Demand,
+    groups: &Groups,
+    fresh: bool,
+) -> String {
+    let observed = Observed {
+        fresh,
+        ..Observed::default()
+    };
+    let plan = isolator.plan(demand, groups, &observed);
+    let words = plan
+        .iter()
+        .map(|write| format!("{}={}", write.file, write.value));
+    words.collect::<Vec<_>>().join(" ")
+}

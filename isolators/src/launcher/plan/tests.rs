@@ -1,0 +1,130 @@
+//! Plans: what they resolve to, what they refuse, and that bytes keep them.
+
+use super::super::{Place, Rlimit};
+use super::*;
+use crate::identity::ContainerName;
+use std::ffi::OsString;
+
+fn spec() -> LaunchSpec {
+    LaunchSpec {
+        name: ContainerName::new("c1").expect("valid"),
+        command: Command::Argv {
+            program: "prog".into(),
+            args: vec!["p".into(), "x".into()],
+        },
+        env: vec![("PATH".into(), "/a::/b".into()), ("K".into(), "v=w".into())],
+        working_dir: "/sandbox".into(),
+        credentials: Some(Credentials {
+            uid: 7,
+            gid: 8,
+            groups: vec![8, 9],
+        }),
+        stdout: "/sandbox/stdout".into(),
+        stderr: "/sandbox/stderr".into(),
+        status_dir: "/run/x".into(),
+        isolation: LaunchIsolation {
+            pid_namespace: true,
+            mount_namespace: true,
+            uts_namespace: true,
+            hostname: Some("h".into()),
+            v1_groups: vec!["/cg/cpu/m/i/c".into()],
+            v2_group: Some("/cg/u/m/i/c/leaf".into()),
+            rlimits: vec![Rlimit {
+                resource: 7,
+                soft: 1,
+                hard: u64::MAX,
+            }],
+            no_new_privs: true,
+            oom_score_adj: Some(-5),
+            network_namespace: true,
+            mounts: vec![
+                MountStep {
+                    path: "/sys".into(),
+                    action: MountAction::ReadOnlyTree,
+                },
+                MountStep {
+                    path: "/dev/shm".into(),
+                    action: MountAction::Tmpfs { bytes: 4096 },
+                },
+                MountStep {
+                    path: "data".into(),
+                    action: MountAction::Bind {
+                        source: Place {
+                            beneath: Some("/outer".into()),
+                            path: "shared".into(),
+                        },
+                        beneath: Some("/sandbox".into()),
+                        writable: true,
+                    },
+                },
+                MountStep {
+                    path: "/mnt".into(),
+                    action: MountAction::Unmount { beneath: None },
+                },
+            ],
+            capabilities: Some(CapabilitySets {
+                bounding: 3,
+                effective: 1,
+            }),
+            seccomp: vec![SeccompProgram(vec![u64::MAX, 0])],
+            stdin: Some("/sandbox/in".into()),
+            terminal: true,
+            ..LaunchIsolation::default()
+        },
+    }
+}
+
+fn resolve(spec: &LaunchSpec) -> Result<TaskPlan, LaunchError> {
+    TaskPlan::new(spec, &BootId::from_text("boot"))
+}
+
+#[test]
+fn plan_goes_through_bytes_whole() {
+    let plan = resolve(&spec()).expect("resolves");
+    assert_eq!(
+        plan.programs,
+        [c"/a/prog".to_owned(), c"/b/prog".to_owned()]
+    );
+    assert_eq!(plan.env, [c"PATH=/a::/b".to_owned(), c"K=v=w".to_owned()]);
+    assert_eq!(plan.v1_tasks, [c"/cg/cpu/m/i/c/tasks".to_owned()]);
+    let bytes = plan.encode();
+    assert_eq!(TaskPlan::namespaces_of(&bytes), Some(plan.namespaces));
+    assert_eq!(TaskPlan::decode(&bytes), Some(plan));
+}
+
+#[test]
+fn no_damaged_plan_decodes() {
+    let bytes = resolve(&spec()).expect("resolves").encode();
+    for end in 0..bytes.len() {
+        assert_eq!(TaskPlan::decode(&bytes[..end]), None, "cut at {end}");
+    }
+    let mut longer = bytes.clone();
+    longer.push(0);
+    assert_eq!(TaskPlan::decode(&longer), None);
+    assert_eq!(TaskPlan::decode(&[0xff; 64]), None);
+}
+
+#[test]
+fn what_exec_cannot_take_is_refused() {
+    let zero = || OsString::from("a\0b");
+    let bad: [fn(&mut LaunchSpec, OsString); 5] = [
+        |spec, zero| spec.command = Command::Shell(zero.into_string().expect("text")),
+        |spec, zero| spec.env.push(("X".into(), zero)),
+        |spec, _| spec.env.push(("A=B".into(), "x".into())),
+        |spec, zero| spec.working_dir = zero.into(),
+        |spec, _| {
+            spec.command = Command::Argv {
+                program: "".into(),
+                args: vec![],
+            }
+        },
+    ];
+    for spoil in bad {
+        let mut spec = spec();
+        spoil(&mut spec, zero());
+        assert!(
+            matches!(resolve(&spec), Err(LaunchError::Invalid { .. })),
+            "{spec:?}"
+        );
+    }
+}
