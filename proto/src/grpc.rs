@@ -14,6 +14,13 @@ use crate::schema::WireMessage;
 /// clients and servers as `max_decoding_message_size`; tonic's own limit is 4 MiB.
 pub const MESSAGE_MAX_BYTES: usize = 64 << 20;
 
+/// What each stream has to begin with in each direction. An agent or a framework keeps one for as long as it
+/// lives, and says little most of the time; buffers grow with what is said.
+const BUFFER_BYTES: usize = 1024;
+
+/// Messages that wait together are sent together, up to about so much.
+const TOGETHER_BYTES: usize = 32 * 1024;
+
 /// A message that takes long enough to read that others on the same thread would notice.
 const LARGE_BYTES: usize = 256 * 1024;
 
@@ -66,7 +73,7 @@ impl<T: Message> tonic::codec::Encoder for Encoder<T> {
     }
 
     fn buffer_settings(&self) -> BufferSettings {
-        BufferSettings::default()
+        BufferSettings::new(BUFFER_BYTES, TOGETHER_BYTES)
     }
 }
 
@@ -91,6 +98,6 @@ impl<U: WireMessage> tonic::codec::Decoder for Decoder<U> {
     }
 
     fn buffer_settings(&self) -> BufferSettings {
-        BufferSettings::default()
+        BufferSettings::new(BUFFER_BYTES, TOGETHER_BYTES)
     }
 }

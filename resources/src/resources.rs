@@ -54,6 +54,11 @@ impl Resources {
         self.entries.len()
     }
 
+    /// Gives back room that is kept for more.
+    pub fn shrink_to_fit(&mut self) {
+        self.entries.shrink_to_fit();
+    }
+
     /// In order; a shared volume comes once, however many copies there are.
     pub fn iter(&self) -> Iter<'_> {
         Iter(self.entries.iter())

@@ -201,13 +201,14 @@ fn record(
         .iter()
         .find_map(|resource| resource.allocation_role().cloned())
         .unwrap_or_else(|| fallback.clone());
-    let resources: Resources = resources
+    let mut resources: Resources = resources
         .iter()
         .map(|resource| match resource.allocation_role() {
             Some(_) => resource.clone(),
             None => resource.clone().with_allocation(Some(role.clone())),
         })
         .collect();
+    resources.shrink_to_fit();
     let executor_id = task
         .executor_id
         .as_ref()

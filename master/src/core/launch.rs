@@ -183,9 +183,10 @@ impl MasterCore {
         id: &FrameworkId,
         basket: &Basket,
         info: &TaskInfo,
-        (task_id, resources): (TaskId, Resources),
+        (task_id, mut resources): (TaskId, Resources),
         executor_id: Option<ExecutorId>,
     ) {
+        resources.shrink_to_fit();
         let (Some(framework), Some(agent)) = (
             self.frameworks.get_mut(id),
             self.agents.get_mut(&basket.agent),

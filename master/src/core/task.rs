@@ -76,7 +76,11 @@ impl TaskRecord {
         };
         match self.statuses.last_mut() {
             Some(last) if last.state == state => *last = record,
-            _ => self.statuses.push(record),
+            _ => {
+                // There are very many tasks, and most have two or three.
+                self.statuses.reserve_exact(1);
+                self.statuses.push(record);
+            }
         }
         if self.statuses.len() > STATUSES_PER_TASK_MAX {
             self.statuses.remove(0);

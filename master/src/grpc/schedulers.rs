@@ -67,7 +67,8 @@ impl Scheduler for Schedulers {
             .subscribe(connection, stream_id, call, sink, caller)
             .await
             .map_err(|error| Status::unavailable(error.to_string()))?;
-        let (sender, events) = mpsc::channel(EVENTS_MAX);
+        // Boxed: the queue has room for so many of its items from the beginning.
+        let (sender, events) = mpsc::channel::<Result<Box<Event>, Status>>(EVENTS_MAX);
         let shutdown = self.site.shutdown.clone();
         tokio::spawn(async move {
             loop {
@@ -78,7 +79,7 @@ impl Scheduler for Schedulers {
                     event = source.next() => event,
                 };
                 let Some(event) = event else { break };
-                match tokio::time::timeout(STALL_MAX, sender.send(Ok(*event))).await {
+                match tokio::time::timeout(STALL_MAX, sender.send(Ok(event))).await {
                     Ok(Ok(())) => {}
                     Ok(Err(_)) => break,
                     Err(_) => {
@@ -92,7 +93,7 @@ impl Scheduler for Schedulers {
             drop(sender);
             leave(&handle, connection).await;
         });
-        let events = ReceiverStream::new(events).map(|event| event);
+        let events = ReceiverStream::new(events).map(|event| event.map(|event| *event));
         let mut response = Response::new(Box::pin(events) as Self::SubscribeStream);
         response.metadata_mut().insert(STREAM_ID, metadata);
         Ok(response)
