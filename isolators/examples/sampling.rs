@@ -162,7 +162,8 @@ fn kept_files(root: &Path) -> Result<Vec<PathBuf>, AnyError> {
     let mut roots: BTreeMap<PathBuf, Vec<PathBuf>> = BTreeMap::new();
     let needle = format!("/{}/", root.display());
     for entry in fs::read_dir("/proc/self/fd")? {
-        let Ok(path) = fs::read_link(entry?.path()) else {
+        let entry = entry?.path();
+        let Some(path) = fs::read_link(&entry).ok().filter(|_| entry.is_file()) else {
             continue;
         };
         let parent = path.parent().unwrap_or(Path::new("/")).to_owned();

@@ -248,7 +248,7 @@ impl Destroy {
 
     fn freezer(&self) -> Option<PathBuf> {
         let group = self.groups.of(Controller::Freezer)?;
-        (group.version == Version::V1 && group.dir.exists()).then(|| group.dir.clone())
+        (group.version == Version::V1 && group.dir.exists()).then(|| group.dir.to_path_buf())
     }
 
     fn kill_file(&self) -> Option<PathBuf> {
@@ -332,8 +332,8 @@ mod tests {
         let controllers = vec![Controller::Freezer];
         let group = GroupDir {
             version,
-            dir: dir.to_owned(),
-            controllers,
+            dir: dir.into(),
+            controllers: controllers.into(),
         };
         Destroy::new(Groups { dirs: vec![group] }, None, options())
     }

@@ -6,6 +6,7 @@
 //! revocable CPUs share one parent, `<instance>/.revocable`, by which they are held back together.
 
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 
 use super::host::Host;
 use super::{Controller, KnobError, KnobWrite, Version, v1, v2};
@@ -41,7 +42,7 @@ struct Tree {
     version: Version,
     mount: PathBuf,
     /// Those of it that we use.
-    controllers: Vec<Controller>,
+    controllers: Arc<[Controller]>,
 }
 
 /// The places of one instance's groups.
@@ -58,9 +59,9 @@ pub struct GroupDir {
     /// The tree's version.
     pub version: Version,
     /// The container's folder.
-    pub dir: PathBuf,
+    pub dir: Arc<Path>,
     /// What is controlled there.
-    pub controllers: Vec<Controller>,
+    pub controllers: Arc<[Controller]>,
 }
 
 /// A container's folders, one per tree.
@@ -88,7 +89,8 @@ impl Layout {
         let mut trees = Vec::new();
         for tree in &host.v1 {
             let is_needed = |one: &Controller| needed.contains(one);
-            let controllers: Vec<_> = tree.controllers.iter().copied().filter(is_needed).collect();
+            let controllers: Arc<[_]> =
+                tree.controllers.iter().copied().filter(is_needed).collect();
             if !controllers.is_empty() {
                 trees.push(Tree {
                     version: Version::V1,
@@ -188,7 +190,7 @@ impl Layout {
     fn groups_at(&self, below: &Path) -> Groups {
         let group = |tree: &Tree| GroupDir {
             version: tree.version,
-            dir: tree.mount.join(&self.relative).join(below),
+            dir: tree.mount.join(&self.relative).join(below).into(),
             controllers: tree.controllers.clone(),
         };
         Groups {
@@ -242,7 +244,7 @@ impl Groups {
             .dirs
             .iter()
             .filter(|group| group.version == Version::V1);
-        v1.map(|group| group.dir.clone()).collect()
+        v1.map(|group| group.dir.to_path_buf()).collect()
     }
 
     /// The v2 folder that a task is cloned into.
@@ -253,7 +255,7 @@ impl Groups {
     /// The folders of a container nested in this one. They have limits of their own only after [`Groups::divide`].
     pub fn nested(&self, name: &str) -> Self {
         let inside = |group: &GroupDir| GroupDir {
-            dir: group.dir.join(format!("{NESTED}{name}")),
+            dir: group.dir.join(format!("{NESTED}{name}")).into(),
             ..group.clone()
         };
         Self {
@@ -356,8 +358,8 @@ mod tests {
         assert_eq!(groups.v1_dirs(), expected);
         assert_eq!(groups.leaf(), None);
         assert_eq!(
-            groups.of(Controller::Cpuacct).expect("there").dir,
-            at("cpu_cpuacct")
+            *groups.of(Controller::Cpuacct).expect("there").dir,
+            *at("cpu_cpuacct")
         );
     }
 

@@ -6,11 +6,12 @@
 //! be read now is absent now, and one container's trouble is no other's.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::Containers;
 use super::types::ContainerError;
-use crate::cgroup::{Budget, Files, Groups};
+use crate::cgroup::{Anchors, Budget, Files, Groups};
 use crate::identity::{ContainerName, ProcessIdentity};
 use crate::isolator::Sight;
 use crate::usage::ContainerUsage;
@@ -23,6 +24,8 @@ pub const SLOW_EVERY: u32 = 5;
 #[derive(Debug)]
 pub struct Sampler {
     budget: Budget,
+    /// This agent's folder in each tree.
+    anchors: Option<Arc<Anchors>>,
     buffer: Vec<u8>,
     sweep: u32,
     containers: HashMap<ContainerName, Watched>,
@@ -44,6 +47,7 @@ impl Sampler {
     pub fn new(descriptors_max: usize) -> Self {
         Self {
             budget: Budget::new(descriptors_max),
+            anchors: None,
             buffer: Vec::new(),
             sweep: 0,
             containers: HashMap::new(),
@@ -55,6 +59,8 @@ impl Sampler {
         let before = self.sweep;
         self.containers.retain(|_, watched| watched.seen == before);
         self.containers.shrink_to(self.containers.len() * 2);
+        let files = self.containers.values().map(|watched| &watched.files);
+        self.budget.shift(files);
         self.sweep = self.sweep.wrapping_add(1);
     }
 
@@ -67,18 +73,18 @@ impl Sampler {
         timestamp: Duration,
     ) -> Result<ContainerUsage, ContainerError> {
         let turn = u32::try_from(self.containers.len()).unwrap_or(0) % SLOW_EVERY;
-        if !self.containers.contains_key(name) {
-            let watched = Watched {
+        let (budget, anchors) = (&self.budget, &mut self.anchors);
+        let watched = self.containers.entry(name.clone()).or_insert_with(|| {
+            let anchors = anchors
+                .get_or_insert_with(|| Arc::new(Anchors::at(containers.layout.instance_dirs())));
+            Watched {
                 groups: containers.groups(name),
-                files: Files::keeping(self.budget.clone()),
+                files: Files::keeping(budget.clone(), anchors.clone()),
                 turn,
                 last: None,
                 seen: self.sweep,
-            };
-            self.containers.insert(name.clone(), watched);
-        }
-        let unknown = || ContainerError::Unknown(name.clone());
-        let watched = self.containers.get_mut(name).ok_or_else(unknown)?;
+            }
+        });
         watched.seen = self.sweep;
         let before = watched.last.take();
         let all = before.is_none() || self.sweep % SLOW_EVERY == watched.turn;
@@ -94,7 +100,7 @@ impl Sampler {
             files: &watched.files,
             all,
         };
-        watched.files.begin(std::mem::take(&mut self.buffer));
+        watched.files.begin(all, std::mem::take(&mut self.buffer));
         containers.look(&sight, &mut usage);
         let (buffer, any) = watched.files.end();
         self.buffer = buffer;
@@ -102,7 +108,7 @@ impl Sampler {
             || watched.groups.exist()
             || supervisor.is_some_and(|who| matches!(who.open(), Ok(Some(_))));
         if !is_there {
-            return Err(unknown());
+            return Err(ContainerError::Unknown(name.clone()));
         }
         let checked = match &before {
             Some(before) => usage.without_setbacks(before),

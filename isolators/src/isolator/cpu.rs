@@ -197,7 +197,7 @@ fn times(sight: &Sight<'_>, group: Option<&GroupDir>, usage: &mut ContainerUsage
 fn count(sight: &Sight<'_>, group: &GroupDir, usage: &mut ContainerUsage) {
     let (dir, threads) = match group.version {
         Version::V1 => (group.dir.clone(), "tasks"),
-        Version::V2 => (group.dir.join("leaf"), "cgroup.threads"),
+        Version::V2 => (group.dir.join("leaf").into(), "cgroup.threads"),
     };
     let lines = |file| {
         let count = |text: &str| u64::try_from(text.lines().count()).ok();
@@ -226,18 +226,20 @@ fn throttling(sight: &Sight<'_>, group: Option<&GroupDir>, usage: &mut Container
 
 /// The quota in force, in CPUs.
 fn limit_cpus(version: Version, read: impl Fn(&'static str) -> Option<String>) -> Option<f64> {
+    let number = |text: &str| text.trim().parse::<u64>().ok();
+    // -1 and max are no numbers of this kind: no quota, and no need to know of what.
     let (quota, period) = match version {
-        Version::V1 => (read("cpu.cfs_quota_us")?, read("cpu.cfs_period_us")?),
+        Version::V1 => {
+            let quota = number(&read("cpu.cfs_quota_us")?)?;
+            (quota, number(&read("cpu.cfs_period_us")?)?)
+        }
         Version::V2 => {
             let text = read("cpu.max")?;
             let (quota, period) = text.trim().split_once(' ')?;
-            (quota.to_owned(), period.to_owned())
+            (number(quota)?, number(period)?)
         }
     };
-    // -1 and max are no numbers of this kind: no quota.
-    let quota: u64 = quota.trim().parse().ok()?;
-    let period: u64 = period.trim().parse().ok().filter(|period| *period > 0)?;
-    Some(seconds(quota, 1.0) / seconds(period, 1.0))
+    (period > 0).then(|| seconds(quota, 1.0) / seconds(period, 1.0))
 }
 
 /// Stall times of the unified tree: `some` and `full` of each resource.
@@ -291,8 +293,8 @@ mod tests {
         Groups {
             dirs: vec![GroupDir {
                 version,
-                dir: dir.to_owned(),
-                controllers,
+                dir: dir.into(),
+                controllers: controllers.into(),
             }],
         }
     }

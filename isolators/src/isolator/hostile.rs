@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 
 use super::{Isolator, IsolatorOptions, Sight, blkio, cpu, mem, pids};
 use crate::cgroup::{Controller, Files, GroupDir, Groups, Version};
@@ -99,8 +100,8 @@ fn group(version: Version, dir: &Path) -> Groups {
     Groups {
         dirs: vec![GroupDir {
             version,
-            dir: dir.to_owned(),
-            controllers,
+            dir: dir.into(),
+            controllers: controllers.into(),
         }],
     }
 }
@@ -165,7 +166,7 @@ fn try_all(version: Version, table: &[(&str, &str)], figures_known: usize) {
         for damage in DAMAGE {
             let what = format!("{file} is {:?}", damage.map(String::from_utf8_lossy));
             // A sampler that has the file open already, and one that has not.
-            let kept = Files::keeping(crate::cgroup::Budget::new(100));
+            let kept = Files::keeping(crate::cgroup::Budget::new(100), Arc::default());
             read(&groups, &kept);
             match damage {
                 Some(bytes) => put(dir.path(), file, bytes),

@@ -337,8 +337,8 @@ mod tests {
         Groups {
             dirs: vec![GroupDir {
                 version,
-                dir: dir.to_owned(),
-                controllers,
+                dir: dir.into(),
+                controllers: controllers.into(),
             }],
         }
     }

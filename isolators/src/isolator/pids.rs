@@ -3,6 +3,7 @@
 //! Mesos only counts here; the ceiling is ours, from the demand or the agent's default.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use super::{Isolator, IsolatorOptions, Observed, Sight};
 use crate::cgroup::{Controller, Groups, KnobWrite, Version, flat_value};
@@ -59,13 +60,13 @@ impl Isolator for Pids {
             usage.pids.processes = match group.version {
                 Version::V1 => processes(sight, &group.dir),
                 // The tasks' own folder; a group that divides its controllers holds nobody.
-                Version::V2 => processes(sight, &group.dir.join("leaf")),
+                Version::V2 => processes(sight, &group.dir.join("leaf").into()),
             };
         }
     }
 }
 
-fn processes(sight: &Sight<'_>, dir: &Path) -> Option<u64> {
+fn processes(sight: &Sight<'_>, dir: &Arc<Path>) -> Option<u64> {
     sight.files.read(dir, "cgroup.procs", |text| {
         let is_pid = |line: &str| line.trim_ascii().parse::<u32>().is_ok();
         let count = u64::try_from(text.lines().count()).ok();
@@ -84,8 +85,8 @@ mod tests {
         Groups {
             dirs: vec![GroupDir {
                 version: Version::V2,
-                dir: dir.to_owned(),
-                controllers,
+                dir: dir.into(),
+                controllers: controllers.into(),
             }],
         }
     }

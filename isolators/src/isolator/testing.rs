@@ -26,8 +26,8 @@ pub(super) fn group_of(version: Version, controller: Controller) -> Groups {
     Groups {
         dirs: vec![GroupDir {
             version,
-            dir: "/nowhere".into(),
-            controllers: vec![controller],
+            dir: Path::new("/nowhere").into(),
+            controllers: [controller].into(),
         }],
     }
 }

@@ -25,7 +25,7 @@ fn lent(site: &Site, container: &str, command: &str, limit: Option<u64>) -> Cont
 fn dir(site: &Site, spec: &ContainerSpec, controller: Controller) -> Result<PathBuf, Failed> {
     let groups = site.with(|containers| containers.groups(&spec.name));
     let group = groups.of(controller).ok_or("no group")?;
-    Ok(group.dir.clone())
+    Ok(group.dir.to_path_buf())
 }
 
 fn parent(site: &Site) -> Result<(), Failed> {

@@ -134,8 +134,11 @@ fn ending(site: &Site) -> Result<(), Failed> {
 fn kept(site: &Site) -> Result<usize, Failed> {
     let root = format!("/{}/", site.root().display());
     let is_ours = |entry: std::io::Result<fs::DirEntry>| {
-        let target = entry.and_then(|entry| fs::read_link(entry.path()));
-        target.is_ok_and(|target| target.to_string_lossy().contains(&root))
+        // The folders above them stay open for as long as the sampler.
+        let path = entry.map(|entry| entry.path());
+        let path = path.ok().filter(|path| path.is_file());
+        let target = path.and_then(|path| fs::read_link(path).ok());
+        target.is_some_and(|target| target.to_string_lossy().contains(&root))
     };
     Ok(fs::read_dir("/proc/self/fd")?
         .map(is_ours)

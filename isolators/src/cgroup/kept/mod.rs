@@ -2,8 +2,12 @@
 //!
 //! A read through an open descriptor costs a tenth of one that opens the file first. [`Files`] keeps
 //! those of one container, by folder and name, and the counters of the kernel's memory pressure events
-//! (v1). Invariant: what cannot be read is absent. A file that was never there is not looked for again;
-//! one that fails is closed, and opened anew the next time.
+//! (v1). Where descriptors are few, files that are read in every sweep have them before those that are
+//! read now and then ([`Budget`]). Invariant: what cannot be read is absent. A file that was never there is
+//! not looked for again; one that fails is closed, and opened anew the next time.
+
+mod anchors;
+mod budget;
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -12,36 +16,17 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
+
+pub(crate) use anchors::Anchors;
+pub(crate) use budget::Budget;
+use budget::Pace;
 
 /// Longest control file that is read; `io.stat` of a machine with hundreds of disks fits.
 const FILE_BYTES_MAX: usize = 256 << 10;
 /// What a buffer holds before it is found to be too small.
 const BUFFER_BYTES: usize = 8 << 10;
-
-/// How many more descriptors may be kept; shared by all containers of a sampler.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Budget(Arc<AtomicUsize>);
-
-impl Budget {
-    pub(crate) fn new(descriptors: usize) -> Self {
-        Self(Arc::new(AtomicUsize::new(descriptors)))
-    }
-
-    fn take(&self) -> bool {
-        let less = |left: usize| left.checked_sub(1);
-        let taken = self
-            .0
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
-        taken.is_ok()
-    }
-
-    fn give_back(&self) {
-        self.0.fetch_add(1, Ordering::Relaxed);
-    }
-}
 
 /// The control files of one container, as samples read them.
 #[derive(Debug, Default)]
@@ -53,10 +38,13 @@ pub struct Files {
 struct Inner {
     /// `None` opens and closes for each read.
     budget: Option<Budget>,
+    anchors: Arc<Anchors>,
     kept: Vec<Kept>,
     /// Where the next file is looked for first: they are asked for in the same order each time.
     next: usize,
     buffer: Vec<u8>,
+    /// Of what is read now.
+    pace: Pace,
     /// Whether anything could be read since [`Files::begin`].
     any: bool,
 }
@@ -71,7 +59,7 @@ struct Kept {
 
 #[derive(Debug)]
 enum State {
-    Open(File),
+    Open(File, Pace),
     /// The kernel has no such file here.
     Absent,
     /// Counts events of a kind, so far.
@@ -84,17 +72,22 @@ impl Files {
         Self::default()
     }
 
-    /// Descriptors are kept as far as the budget goes.
-    pub(crate) fn keeping(budget: Budget) -> Self {
+    /// Descriptors are kept as far as the budget goes; files below one of the anchors are opened from there.
+    pub(crate) fn keeping(budget: Budget, anchors: Arc<Anchors>) -> Self {
         let files = Self::default();
-        files.inner.borrow_mut().budget = Some(budget);
+        let mut inner = files.inner.borrow_mut();
+        inner.budget = Some(budget);
+        inner.anchors = anchors;
+        drop(inner);
         files
     }
 
-    /// Begins a sample, with a buffer to use for it.
-    pub(crate) fn begin(&self, buffer: Vec<u8>) {
+    /// Begins a sample, of `all` files or of those that are read in every sweep, with a buffer to use for it.
+    pub(crate) fn begin(&self, all: bool, buffer: Vec<u8>) {
         let mut inner = self.inner.borrow_mut();
         inner.buffer = buffer;
+        // A file that is read in every sweep is told from the others when these are not read.
+        inner.pace = if all { Pace::Seldom } else { Pace::Often };
         inner.any = false;
     }
 
@@ -107,7 +100,7 @@ impl Files {
     /// What `parse` makes of a control file; `None` if it is not there, cannot be read, or is no text.
     pub fn read<T>(
         &self,
-        dir: &Path,
+        dir: &Arc<Path>,
         file: &'static str,
         parse: impl FnOnce(&str) -> Option<T>,
     ) -> Option<T> {
@@ -118,26 +111,55 @@ impl Files {
     }
 
     /// A control file that holds one number; `max` and what is no number are `None`.
-    pub fn number(&self, dir: &Path, file: &'static str) -> Option<u64> {
+    pub fn number(&self, dir: &Arc<Path>, file: &'static str) -> Option<u64> {
         self.read(dir, file, |text| text.trim_ascii_end().parse().ok())
     }
 
     /// How often the kernel told of this level of memory pressure in the group since it was first
     /// asked for (v1's `memory.pressure_level`); only where descriptors are kept.
-    pub fn pressure_events(&self, dir: &Path, level: &'static str) -> Option<u64> {
+    pub fn pressure_events(&self, dir: &Arc<Path>, level: &'static str) -> Option<u64> {
         let mut inner = self.inner.borrow_mut();
         let inner = &mut *inner;
         let budget = inner.budget.as_ref()?;
         if let Some(kept) = inner.kept.iter_mut().find(|kept| kept.is(dir, level)) {
             return kept.state.events();
         }
+        if !budget.take(Pace::Seldom) {
+            return None;
+        }
         let state = match watch(dir, level) {
-            Ok(event) if budget.take() => State::Events(event, 0),
-            Ok(_) => return None,
-            Err(_) => State::Absent,
+            Ok(event) => State::Events(event, 0),
+            Err(_) => {
+                budget.give_back();
+                State::Absent
+            }
         };
         inner.keep(dir, level, state);
         inner.kept.last_mut().and_then(|kept| kept.state.events())
+    }
+
+    /// How many files are open.
+    #[cfg(test)]
+    fn open(&self) -> usize {
+        let kept = &self.inner.borrow().kept;
+        let is_open = |kept: &&Kept| matches!(kept.state, State::Open(..));
+        kept.iter().filter(is_open).count()
+    }
+
+    /// Closes so many of the files that are seldom read, if there are; how many it were.
+    fn close_seldom_read(&self, count: usize) -> usize {
+        let mut inner = self.inner.borrow_mut();
+        let inner = &mut *inner;
+        let mut closed = 0;
+        inner.kept.retain(|kept| {
+            let closes = closed < count && matches!(kept.state, State::Open(_, Pace::Seldom));
+            closed += usize::from(closes);
+            !closes
+        });
+        if let Some(budget) = &inner.budget {
+            (0..closed).for_each(|_| budget.give_back());
+        }
+        closed
     }
 }
 
@@ -155,13 +177,16 @@ impl Drop for Inner {
 
 impl Inner {
     /// The file into the buffer; its length.
-    fn fill(&mut self, dir: &Path, file: &'static str) -> Option<usize> {
+    fn fill(&mut self, dir: &Arc<Path>, file: &'static str) -> Option<usize> {
         let Some(position) = self.find(dir, file) else {
             return self.fill_anew(dir, file);
         };
-        let State::Open(open) = &self.kept.get(position)?.state else {
+        let State::Open(open, pace) = &mut self.kept.get_mut(position)?.state else {
             return None;
         };
+        if self.pace == Pace::Often {
+            *pace = Pace::Often;
+        }
         match read_whole(open, &mut self.buffer) {
             Ok(length) => Some(length),
             Err(_) => {
@@ -175,7 +200,7 @@ impl Inner {
         }
     }
 
-    fn find(&mut self, dir: &Path, file: &str) -> Option<usize> {
+    fn find(&mut self, dir: &Arc<Path>, file: &str) -> Option<usize> {
         let (before, after) = self.kept.split_at(self.next.min(self.kept.len()));
         let is_it = |kept: &Kept| kept.is(dir, file);
         let found = match after.iter().position(is_it) {
@@ -186,8 +211,8 @@ impl Inner {
         Some(found)
     }
 
-    fn fill_anew(&mut self, dir: &Path, file: &'static str) -> Option<usize> {
-        let opened = File::open(dir.join(file));
+    fn fill_anew(&mut self, dir: &Arc<Path>, file: &'static str) -> Option<usize> {
+        let opened = self.anchors.open(dir, file);
         let keeps = self.budget.is_some();
         let open = match opened {
             Ok(open) => open,
@@ -200,26 +225,29 @@ impl Inner {
             }
         };
         let length = read_whole(&open, &mut self.buffer).ok();
-        if length.is_some() && self.budget.as_ref().is_some_and(Budget::take) {
-            self.keep(dir, file, State::Open(open));
+        let pace = self.pace;
+        if length.is_some() && self.budget.as_ref().is_some_and(|left| left.take(pace)) {
+            self.keep(dir, file, State::Open(open, pace));
         }
         length
     }
 
-    fn keep(&mut self, dir: &Path, file: &'static str, state: State) {
+    fn keep(&mut self, dir: &Arc<Path>, file: &'static str, state: State) {
         let same = self.kept.iter().find(|kept| kept.is_in(dir));
-        let dir = same.map_or_else(|| dir.into(), |kept| kept.dir.clone());
+        let dir = same.map_or(dir, |kept| &kept.dir).clone();
+        // A container's files are soon all known: room for more would be wasted a thousand times.
+        self.kept.reserve_exact(1);
         self.kept.push(Kept { dir, file, state });
     }
 }
 
 impl Kept {
-    fn is(&self, dir: &Path, file: &str) -> bool {
+    fn is(&self, dir: &Arc<Path>, file: &str) -> bool {
         self.file == file && self.is_in(dir)
     }
 
-    fn is_in(&self, dir: &Path) -> bool {
-        self.dir.as_os_str() == dir.as_os_str()
+    fn is_in(&self, dir: &Arc<Path>) -> bool {
+        Arc::ptr_eq(&self.dir, dir) || self.dir.as_os_str() == dir.as_os_str()
     }
 }
 
@@ -279,33 +307,35 @@ mod tests {
     use super::*;
     use std::fs;
 
-    fn keeping(descriptors: usize) -> (Files, Budget) {
-        let budget = Budget::new(descriptors);
-        (Files::keeping(budget.clone()), budget)
+    fn folder() -> (tempfile::TempDir, Arc<Path>) {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().into();
+        (folder, path)
     }
 
-    fn left(budget: &Budget) -> usize {
-        budget.0.load(Ordering::Relaxed)
+    fn keeping(descriptors: usize) -> (Files, Budget) {
+        let budget = Budget::new(descriptors);
+        (Files::keeping(budget.clone(), Arc::default()), budget)
     }
 
     #[test]
     fn a_kept_file_is_read_anew_each_time() {
-        let dir = tempfile::tempdir().expect("a temporary folder");
+        let (_folder, dir) = folder();
         let (files, budget) = keeping(8);
-        fs::write(dir.path().join("pids.current"), "7\n").expect("written");
-        assert_eq!(files.number(dir.path(), "pids.current"), Some(7));
-        fs::write(dir.path().join("pids.current"), "12\n").expect("written");
-        assert_eq!(files.number(dir.path(), "pids.current"), Some(12));
-        assert_eq!(left(&budget), 7);
+        fs::write(dir.join("pids.current"), "7\n").expect("written");
+        assert_eq!(files.number(&dir, "pids.current"), Some(7));
+        fs::write(dir.join("pids.current"), "12\n").expect("written");
+        assert_eq!(files.number(&dir, "pids.current"), Some(12));
+        assert_eq!(budget.left(), 7);
         drop(files);
-        assert_eq!(left(&budget), 8);
+        assert_eq!(budget.left(), 8);
     }
 
     #[test]
     fn garbage_is_absent_and_does_not_stay() {
-        let dir = tempfile::tempdir().expect("a temporary folder");
+        let (_folder, dir) = folder();
         let (files, _) = keeping(8);
-        let file = dir.path().join("memory.current");
+        let file = dir.join("memory.current");
         for (text, number) in [
             (&b"12 potatoes\n"[..], None),
             (b"\xff\xfe", None),
@@ -315,34 +345,34 @@ mod tests {
             (b"4096\n", Some(4096)),
         ] {
             fs::write(&file, text).expect("written");
-            assert_eq!(files.number(dir.path(), "memory.current"), number);
+            assert_eq!(files.number(&dir, "memory.current"), number);
         }
     }
 
     #[test]
     fn without_budget_files_are_opened_each_time() {
-        let dir = tempfile::tempdir().expect("a temporary folder");
+        let (_folder, dir) = folder();
         let (files, budget) = keeping(1);
         for name in ["a", "b", "c"] {
-            fs::write(dir.path().join(name), "1\n").expect("written");
+            fs::write(dir.join(name), "1\n").expect("written");
         }
         for _ in 0..2 {
             for name in ["a", "b", "c"] {
-                assert_eq!(files.number(dir.path(), name), Some(1));
+                assert_eq!(files.number(&dir, name), Some(1));
             }
         }
-        assert_eq!(left(&budget), 0);
+        assert_eq!(budget.left(), 0);
         assert_eq!(files.inner.borrow().kept.len(), 1);
     }
 
     #[test]
     fn what_a_group_lacks_is_not_looked_for_again_but_a_missing_group_is() {
-        let dir = tempfile::tempdir().expect("a temporary folder");
+        let (_folder, dir) = folder();
         let (files, _) = keeping(8);
-        assert_eq!(files.number(dir.path(), "cpu.pressure"), None);
-        fs::write(dir.path().join("cpu.pressure"), "1").expect("written");
-        assert_eq!(files.number(dir.path(), "cpu.pressure"), None);
-        let group = dir.path().join("later");
+        assert_eq!(files.number(&dir, "cpu.pressure"), None);
+        fs::write(dir.join("cpu.pressure"), "1").expect("written");
+        assert_eq!(files.number(&dir, "cpu.pressure"), None);
+        let group: Arc<Path> = dir.join("later").into();
         assert_eq!(files.number(&group, "pids.current"), None);
         fs::create_dir(&group).expect("made");
         fs::write(group.join("pids.current"), "1").expect("written");
@@ -351,13 +381,13 @@ mod tests {
 
     #[test]
     fn a_file_longer_than_the_buffer_is_read_whole_and_an_endless_one_refused() {
-        let dir = tempfile::tempdir().expect("a temporary folder");
+        let (_folder, dir) = folder();
         let (files, _) = keeping(8);
         let long = "some-word 1\n".repeat(5000);
-        fs::write(dir.path().join("memory.stat"), &long).expect("written");
-        let length = files.read(dir.path(), "memory.stat", |text| Some(text.len()));
+        fs::write(dir.join("memory.stat"), &long).expect("written");
+        let length = files.read(&dir, "memory.stat", |text| Some(text.len()));
         assert_eq!(length, Some(long.len()));
-        let endless = Path::new("/dev");
-        assert_eq!(files.read(endless, "zero", |text| Some(text.len())), None);
+        let endless = Arc::from(Path::new("/dev"));
+        assert_eq!(files.read(&endless, "zero", |text| Some(text.len())), None);
     }
 }
