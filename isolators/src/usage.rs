@@ -178,4 +178,47 @@ mod tests {
         let on = reading(1.5, 10).without_setbacks(&reading(1.0, 10));
         assert_eq!(on.cpu.user_secs, Some(1.5));
     }
+
+    #[test]
+    fn every_counter_is_compared() {
+        let reading = |count: u64, secs: f64| {
+            let (count, secs) = (Some(count), Some(secs));
+            ContainerUsage {
+                cpu: CpuUsage {
+                    user_secs: secs,
+                    system_secs: secs,
+                    nr_periods: count,
+                    nr_throttled: count,
+                    throttled_secs: secs,
+                    limit_cpus: None,
+                },
+                memory: MemoryUsage {
+                    oom_kills: count,
+                    ..MemoryUsage::default()
+                },
+                pids: PidsUsage {
+                    refused: count,
+                    ..PidsUsage::default()
+                },
+                io: IoUsage {
+                    read_bytes: count,
+                    write_bytes: count,
+                    reads: count,
+                    writes: count,
+                },
+                pressure: PressureUsage {
+                    cpu_some_secs: secs,
+                    cpu_full_secs: secs,
+                    memory_some_secs: secs,
+                    memory_full_secs: secs,
+                    io_some_secs: secs,
+                    io_full_secs: secs,
+                },
+                ..ContainerUsage::default()
+            }
+        };
+        let (before, after) = (reading(8, 2.0), reading(7, 1.0));
+        assert_eq!(after.without_setbacks(&before), ContainerUsage::default());
+        assert_eq!(before.without_setbacks(&after), before);
+    }
 }
