@@ -77,8 +77,6 @@ pub async fn run(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     let identity = flags.access.identity()?;
     let configuration = configuration::read(&flags)?;
     let lending = Configured::read(&flags)?;
-    // While the disk is waited for.
-    meseta_isolators::launcher::seal_ahead();
     let layout = prepare_work_dir(&flags.work_dir)?;
     let _lock = lock(&layout)?;
     let listen = SocketAddr::new(flags.ip, flags.port);
@@ -143,7 +141,7 @@ pub async fn run(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         ended.containerizer.close().await;
         remove_empty(&ended.runtime_dir);
     }
-    match ended.reason {
+    match ended.outcome? {
         ExitReason::Stopped | ExitReason::Shutdown(_) => Ok(()),
         ExitReason::Refused(why) => Err(RunError::Refused(why)),
     }
@@ -202,7 +200,7 @@ fn surface(
 
 /// What is left of an agent that has ended.
 struct Ended {
-    reason: ExitReason,
+    outcome: Result<ExitReason, RunError>,
     containerizer: Containerizer,
     runtime_dir: PathBuf,
 }
@@ -257,7 +255,11 @@ impl Node {
         self.recover(opened.image, opened.boot, &containerizer)
             .await?;
 
-        if let Some(started) = self.started.take() {
+        // Registered or not, nothing can be launched before; without a launcher there is no agent.
+        let ready = containerizer.ready().await;
+        if ready.is_err() {
+            self.handle.tell(Input::Stop { kill_tasks: false }).await;
+        } else if let Some(started) = self.started.take() {
             // Whoever wanted to know may have left.
             let _unsent = started.send(Health {
                 surface: self.surface.clone(),
@@ -285,7 +287,7 @@ impl Node {
         let _ = (monitoring.await, inspecting.await);
         let _ = std::fs::remove_file(endpoint);
         Ok(Ended {
-            reason,
+            outcome: ready.map(|()| reason).map_err(RunError::Containers),
             containerizer,
             runtime_dir,
         })
@@ -485,21 +487,15 @@ fn open_blocking(
     settings: &IsolationSettings,
 ) -> Result<Opened, RunError> {
     descriptors::take_all();
-    let store = Store::open(layout.clone()).map_err(RunError::Store)?;
+    let store = Store::open(layout.clone());
     let image = checkpoint::read(layout).map_err(RunError::Checkpoints)?;
     let unusable = |error: &dyn std::error::Error| RunError::Containers(chain(error));
     let boot = BootId::current().map_err(|error| unusable(&error))?;
     let mut host = Host::detect().map_err(|error| unusable(&error))?;
     narrow(&mut host, &flags.cgroups_hierarchy)?;
     let cgroups_root = cgroups_root(&mut host, flags)?;
-    let instance = match &image.instance {
-        Some(instance) => instance.clone(),
-        None => {
-            let fresh = instance_of(layout.work_dir());
-            store.remember_instance(&fresh).map_err(RunError::Store)?;
-            fresh
-        }
-    };
+    let fresh = || instance_of(layout.work_dir());
+    let instance = image.instance.clone().unwrap_or_else(fresh);
     let name = ContainerName::new(&instance).map_err(|error| unusable(&error))?;
     let isolation = settings.isolation(&host)?;
     let isolators: Vec<_> = isolation.names().collect();
@@ -541,9 +537,11 @@ fn open_blocking(
         store.restore_volumes(record).map_err(RunError::Store)?;
     }
     // Only now: a start that fails before must find the old boot again.
-    store
-        .remember_boot(boot.as_str())
-        .map_err(RunError::Store)?;
+    let known = (image.boot_id.as_deref(), image.instance.as_deref());
+    if known != (Some(boot.as_str()), Some(instance.as_str())) {
+        let remembered = store.remember(boot.as_str(), &instance);
+        remembered.map_err(RunError::Store)?;
+    }
     Ok(Opened {
         image,
         store,

@@ -100,28 +100,19 @@ pub struct Store {
 }
 
 impl Store {
-    /// Over a work directory, whose `meta` is made if missing.
-    pub fn open(layout: Layout) -> Result<Self, StoreError> {
-        let mut batch = Batch::default();
-        batch.make_dir(&layout.agents())?;
-        batch.finish()?;
+    /// Over a work directory; nothing is written yet.
+    pub fn open(layout: Layout) -> Self {
         let janitor = Janitor::start(layout.retired());
-        Ok(Self { layout, janitor })
+        Self { layout, janitor }
     }
 
-    /// Remembers the running boot, and what was left of an earlier one is history.
-    pub fn remember_boot(&self, boot_id: &str) -> Result<(), StoreError> {
-        self.write_text(&self.layout.boot_id(), boot_id)
-    }
-
-    /// Remembers the name of this agent's cgroup folder.
-    pub fn remember_instance(&self, instance: &str) -> Result<(), StoreError> {
-        self.write_text(&self.layout.instance(), instance)
-    }
-
-    fn write_text(&self, path: &Path, text: &str) -> Result<(), StoreError> {
+    /// Remembers the running boot, so that what was left of an earlier one is history, and the name of
+    /// this agent's cgroup folder.
+    pub fn remember(&self, boot_id: &str, instance: &str) -> Result<(), StoreError> {
         let mut batch = Batch::default();
-        batch.write_file(path, text.as_bytes())?;
+        batch.make_dir(&self.layout.agents())?;
+        batch.write_file(&self.layout.boot_id(), boot_id.as_bytes())?;
+        batch.write_file(&self.layout.instance(), instance.as_bytes())?;
         batch.finish()
     }
 

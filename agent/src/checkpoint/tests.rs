@@ -88,7 +88,7 @@ fn framework() -> Write {
 fn written() -> (tempfile::TempDir, Layout) {
     let dir = tempfile::tempdir().expect("a directory");
     let layout = Layout::new(dir.path());
-    let store = Store::open(layout.clone()).expect("a store");
+    let store = Store::open(layout.clone());
     let writes = [
         identity(),
         framework(),
@@ -153,8 +153,13 @@ fn an_empty_directory_is_a_new_agent() {
     let layout = Layout::new(dir.path());
     let image = read(&layout).expect("readable");
     assert!(image.agent.is_none() && image.frameworks.is_empty() && image.damages.is_empty());
-    Store::open(layout.clone()).expect("a store");
-    assert!(read(&layout).expect("readable").agent.is_none());
+    Store::open(layout.clone())
+        .remember("boot", "agent-1")
+        .expect("written");
+    let image = read(&layout).expect("readable");
+    assert!(image.agent.is_none());
+    assert_eq!(image.boot_id.as_deref(), Some("boot"));
+    assert_eq!(image.instance.as_deref(), Some("agent-1"));
 }
 
 #[test]
@@ -171,7 +176,7 @@ fn a_log_cut_at_any_byte_loses_only_its_last_records() {
         assert!(kept >= longest, "cut at {cut}");
         longest = kept;
         // The tail is gone for good, so what is appended next is found again.
-        let store = Store::open(layout.clone()).expect("a store");
+        let store = Store::open(layout.clone());
         store
             .commit(&[log("a", update(9))])
             .expect("the disk works");
@@ -205,9 +210,8 @@ fn a_record_cut_at_any_byte_costs_its_own_run_at_most() {
 #[test]
 fn any_flipped_byte_in_any_file_never_stops_the_start() {
     let (dir, layout) = written();
-    let store = Store::open(layout.clone()).expect("a store");
-    store.remember_boot("boot").expect("written");
-    store.remember_instance("agent-1").expect("written");
+    let store = Store::open(layout.clone());
+    store.remember("boot", "agent-1").expect("written");
     let mut files = Vec::new();
     files_below(&layout.meta(), &mut files);
     assert!(files.len() >= 8, "{files:?}");
@@ -265,7 +269,7 @@ fn copy_tree(from: &Path, to: &Path) {
 #[test]
 fn a_retired_run_is_gone_and_the_rest_stays() {
     let (_dir, layout) = written();
-    let store = Store::open(layout.clone()).expect("a store");
+    let store = Store::open(layout.clone());
     let late = log("a", update(4));
     let retire = Write::Retire { key: run_key("a") };
     store
@@ -286,7 +290,7 @@ fn a_retired_run_is_gone_and_the_rest_stays() {
 #[test]
 fn an_executor_with_another_run_keeps_it() {
     let (_dir, layout) = written();
-    let store = Store::open(layout.clone()).expect("a store");
+    let store = Store::open(layout.clone());
     let mut second = (*task_key("a")).clone();
     second.run.container = ContainerId::new("c-a2").expect("an id");
     let entry = Box::new(update(8));
@@ -316,7 +320,7 @@ fn retired(layout: &Layout) -> usize {
 #[test]
 fn a_batch_goes_on_where_it_failed() {
     let (_dir, layout) = written();
-    let store = Store::open(layout.clone()).expect("a store");
+    let store = Store::open(layout.clone());
     let batch = [
         log("a", update(4)),
         Write::Retire { key: run_key("a") },
@@ -355,7 +359,7 @@ fn leftovers_of_interrupted_writes_are_no_records() {
     let (_dir, layout) = written();
     let folder = layout.task(&task_key("a"));
     std::fs::write(folder.join(".task.info.tmp"), b"half").expect("written");
-    let store = Store::open(layout.clone()).expect("a store");
+    let store = Store::open(layout.clone());
     assert_eq!(tasks(&read(&layout).expect("readable")), a_and_b());
     store
         .commit(&[intent("a")])
@@ -382,7 +386,7 @@ fn checkpoints_are_for_the_owner_alone() {
 #[ignore = "prints how long a thousand launches take to become durable"]
 fn thousand_intents() {
     let dir = tempfile::tempdir_in(".").expect("a directory");
-    let store = Store::open(Layout::new(dir.path())).expect("a store");
+    let store = Store::open(Layout::new(dir.path()));
     let names: Vec<_> = (0..1000).map(|number| format!("t{number}")).collect();
     let begun = std::time::Instant::now();
     for chunk in names.chunks(200) {

@@ -181,6 +181,13 @@ impl Containerizer {
         &self.inner.containers
     }
 
+    /// Waits until containers can be launched.
+    pub(crate) async fn ready(&self) -> Result<(), String> {
+        let inner = self.inner.clone();
+        let ready = blocking(move || inner.containers.ready().map_err(|error| chain(&error))).await;
+        ready.unwrap_or_else(|panic| Err(panic.to_string()))
+    }
+
     /// What containers' folders hold.
     pub(crate) fn measured(&self) -> &Measured {
         &self.inner.measured

@@ -55,6 +55,11 @@ pub(crate) const TESTS: &[(&str, bool, fn())] = &[
         one_work_dir,
     ),
     (
+        "an_agent_without_a_launcher_ends_and_says_why",
+        false,
+        no_launcher,
+    ),
+    (
         "wrong_flags_are_refused_with_what_to_give",
         false,
         wrong_flags,
@@ -267,6 +272,31 @@ fn one_work_dir() {
         text.contains("in use by another agent: give each its own --work_dir"),
         "{text}"
     );
+}
+
+/// The launcher starts beside the registration; an agent that cannot have one does not stay.
+fn no_launcher() {
+    let (mut world, link) = World::registered(&[]);
+    drop(link);
+    let run = world.dir.path().join("run");
+    let mut instances = std::fs::read_dir(&run).expect("it is there");
+    let instance = instances.next().expect("one").expect("readable").path();
+    world.signal_agent(Signal::KILL);
+    let log = instance.join("launcher.log");
+    std::fs::remove_file(&log).expect("it is there");
+    std::fs::create_dir(&log).expect("made");
+    let ended = world.command().stderr(Stdio::piped()).output();
+    let ended = ended.expect("it runs");
+    let text = String::from_utf8_lossy(&ended.stderr);
+    assert!(!ended.status.success(), "{text}");
+    for part in [
+        "failed to start the launcher",
+        "opening launcher.log",
+        "directory",
+    ] {
+        assert!(text.contains(part), "{text}");
+    }
+    std::fs::remove_dir(&log).expect("removed");
 }
 
 fn wrong_flags() {

@@ -61,11 +61,14 @@ pub struct Containers {
 impl Containers {
     /// Prepares the instance and starts its launcher.
     pub fn open(host: Host, options: Options) -> Result<Self, OpenError> {
-        Self::open_with(host, options, &NodeOptions::default(), Vec::new())
+        let opened = Self::open_with(host, options, &NodeOptions::default(), Vec::new())?;
+        opened.ready()?;
+        Ok(opened)
     }
 
     /// The same with the settings of further isolators, and with isolators of the caller's own, which
-    /// come after those of [`Options::isolation`].
+    /// come after those of [`Options::isolation`]. The launcher may still be on its way: a launch waits for
+    /// it, and [`Containers::ready`] says whether it comes.
     pub fn open_with(
         host: Host,
         options: Options,
@@ -131,6 +134,11 @@ impl Containers {
                 Err(OpenError::Launcher(error))
             }
         }
+    }
+
+    /// Waits until containers can be launched.
+    pub fn ready(&self) -> Result<(), OpenError> {
+        self.launcher.ready().map_err(OpenError::Launcher)
     }
 
     /// The launcher process, while there is one.

@@ -1,6 +1,7 @@
 //! The agent's end of the launcher: starting it, restarting it, and waiting for one launch.
 //!
-//! A request carries a socket of its own, on which the new process answers, so that launches from
+//! The first launcher is prepared on a thread, since an agent has other things to do at its start than to
+//! wait for a copy of its program; whoever needs the launcher waits for it. A request carries a socket of its own, on which the new process answers, so that launches from
 //! many threads wait side by side and the launcher itself never waits for anyone.
 
 use std::io::{self, IoSlice, IoSliceMut};
@@ -9,6 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Stdio};
 use std::sync::{Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -40,8 +42,20 @@ const FAILED_SUPERVISOR_WAIT: Duration = Duration::from_secs(5);
 pub struct Launcher {
     options: LauncherOptions,
     boot_id: BootId,
+    state: Mutex<State>,
+}
+
+/// How far the launcher is; neither of the two after a first start that failed.
+#[derive(Debug)]
+struct State {
+    starting: Option<JoinHandle<Result<Started, LaunchError>>>,
+    started: Option<Started>,
+}
+
+#[derive(Debug)]
+struct Started {
     image: OwnedFd,
-    process: Mutex<Option<Process>>,
+    process: Option<Process>,
 }
 
 #[derive(Debug)]
@@ -75,8 +89,8 @@ enum Answer {
 }
 
 impl Launcher {
-    /// Waits for the end of launches that an earlier agent began, then seals a copy of the running
-    /// executable and starts the launcher process from it.
+    /// Waits for the end of launches that an earlier agent began, then begins to seal a copy of the
+    /// running executable and to start the launcher process from it: [`Launcher::ready`] says how that went.
     pub fn start(options: LauncherOptions) -> Result<Self, LaunchError> {
         let boot_id = BootId::current().map_err(starting("reading the boot id"))?;
         let lock = options.runtime_dir.join(lock::LOCK_FILE);
@@ -88,24 +102,40 @@ impl Launcher {
                 source: io::ErrorKind::TimedOut.into(),
             });
         }
-        let image = image::seal_own_executable().map_err(starting("sealing its executable"))?;
-        let process = Process::start(&options, &image)?;
+        let first = options.clone();
+        let begun = std::thread::Builder::new()
+            .name("launcher-start".to_owned())
+            .spawn(move || Started::new(&first));
+        let state = State {
+            starting: Some(begun.map_err(starting("starting a thread"))?),
+            started: None,
+        };
         Ok(Self {
             options,
             boot_id,
-            image,
-            process: Mutex::new(Some(process)),
+            state: Mutex::new(state),
         })
+    }
+
+    /// Waits until there is a launcher.
+    pub fn ready(&self) -> Result<(), LaunchError> {
+        self.lock().started(&self.options).map(drop)
     }
 
     /// The launcher process's pid, while there is one.
     pub fn pid(&self) -> Option<u32> {
-        self.lock().as_ref().map(|process| process.child.id())
+        let mut state = self.lock();
+        let process = &state.started(&self.options).ok()?.process;
+        process.as_ref().map(|process| process.child.id())
     }
 
     /// Ends the launcher process. A later launch would start another.
     pub fn stop(&self) {
-        let process = self.lock().take();
+        let mut state = self.lock();
+        // One that has just begun would not hear of it.
+        let _ = state.settle();
+        let process = state.started.as_mut().and_then(|it| it.process.take());
+        drop(state);
         if let Some(process) = process {
             process.end();
         }
@@ -139,12 +169,10 @@ impl Launcher {
 
     /// Ends the launcher of this pid, unless another has taken its place already.
     fn give_up_on(&self, pid: u32) {
-        let mut process = self.lock();
-        if process
-            .as_ref()
-            .is_some_and(|process| process.child.id() == pid)
-            && let Some(mut dead) = process.take()
-        {
+        let mut state = self.lock();
+        let process = state.started.as_mut().map(|started| &mut started.process);
+        let dead = process.and_then(|it| it.take_if(|process| process.child.id() == pid));
+        if let Some(mut dead) = dead {
             dead.reap();
         }
     }
@@ -232,7 +260,8 @@ impl Launcher {
         let inline = if stored.is_some() { &bytes[..8] } else { bytes };
         let mut numbers = vec![theirs.as_raw_fd()];
         numbers.extend(stored.as_ref().map(AsRawFd::as_raw_fd));
-        let mut process = self.lock();
+        let mut state = self.lock();
+        let Started { image, process } = state.started(&self.options)?;
         if let Some(alive) = process.as_mut() {
             if alive.send(inline, &numbers).is_ok() {
                 return Ok(alive.child.id());
@@ -241,15 +270,49 @@ impl Launcher {
             alive.reap();
         }
         *process = None;
-        let new = process.insert(Process::start(&self.options, &self.image)?);
+        let new = process.insert(Process::start(&self.options, image)?);
         new.send(inline, &numbers)
             .map_err(starting("sending a request"))?;
         Ok(new.child.id())
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Process>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
         // A panic while holding it leaves a usable value: at worst a dead process, which is noticed.
-        self.process.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Waits for the first start, if that is still under way.
+    fn settle(&mut self) -> Result<(), LaunchError> {
+        let Some(starting) = self.starting.take() else {
+            return Ok(());
+        };
+        let started = starting.join().unwrap_or_else(|_| {
+            Err(LaunchError::Start {
+                doing: "preparing it",
+                source: io::Error::other("a thread panicked"),
+            })
+        });
+        self.started = Some(started?);
+        Ok(())
+    }
+
+    /// What there is by now; what failed before is tried again.
+    fn started(&mut self, options: &LauncherOptions) -> Result<&mut Started, LaunchError> {
+        self.settle()?;
+        match &mut self.started {
+            Some(started) => Ok(started),
+            none => Ok(none.insert(Started::new(options)?)),
+        }
+    }
+}
+
+impl Started {
+    fn new(options: &LauncherOptions) -> Result<Self, LaunchError> {
+        let image = image::seal_own_executable().map_err(starting("sealing its executable"))?;
+        let process = Some(Process::start(options, &image)?);
+        Ok(Self { image, process })
     }
 }
 

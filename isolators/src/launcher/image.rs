@@ -4,39 +4,15 @@
 //! write to it. Only what the program headers load is copied: debug information stays behind.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
-use std::sync::{Mutex, PoisonError};
-use std::thread::JoinHandle;
 
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
-const COPY_BYTES: usize = 1 << 20;
-
-/// A copy that is being made, for the first launcher of this process.
-static AHEAD: Mutex<Option<JoinHandle<io::Result<OwnedFd>>>> = Mutex::new(None);
-
-/// Begins to copy the executable, on a thread of its own, so that the copy (some ten milliseconds) is there when a
-/// launcher is started. Only a hint: without it, the copy is made then.
-pub fn seal_ahead() {
-    // Where no thread can be had, nothing is lost.
-    if let Ok(copying) = std::thread::Builder::new().spawn(copy) {
-        *AHEAD.lock().unwrap_or_else(PoisonError::into_inner) = Some(copying);
-    }
-}
-
 /// A copy of `/proc/self/exe` in a memfd that nobody can change any more.
 pub(super) fn seal_own_executable() -> io::Result<OwnedFd> {
-    let ahead = AHEAD.lock().unwrap_or_else(PoisonError::into_inner).take();
-    match ahead.map(JoinHandle::join) {
-        Some(Ok(copied)) => copied,
-        Some(Err(_)) | None => copy(),
-    }
-}
-
-fn copy() -> io::Result<OwnedFd> {
     let own = File::open("/proc/self/exe")?;
     let size = own.metadata()?.len();
     let length = loaded_length(&own)
@@ -47,17 +23,11 @@ fn copy() -> io::Result<OwnedFd> {
     let exec = MFdFlags::from_bits_retain(libc::MFD_EXEC);
     let image = memfd_create(c"meseta-launcher", base | exec)
         .or_else(|_| memfd_create(c"meseta-launcher", base))?;
-    let image = File::from(image);
-    let mut buffer = vec![0; COPY_BYTES];
-    let mut offset = 0;
-    while offset < length {
-        let wanted = usize::try_from(length - offset)
-            .unwrap_or(COPY_BYTES)
-            .min(COPY_BYTES);
-        let chunk = buffer.get_mut(..wanted).unwrap_or_default();
-        own.read_exact_at(chunk, offset)?;
-        image.write_all_at(chunk, offset)?;
-        offset += u64::try_from(wanted).map_err(io::Error::other)?;
+    let mut image = File::from(image);
+    // Within the kernel, from one page cache to the other.
+    let copied = io::copy(&mut own.take(length), &mut image)?;
+    if copied < length {
+        return Err(io::ErrorKind::UnexpectedEof.into());
     }
     let seals = SealFlag::F_SEAL_WRITE
         | SealFlag::F_SEAL_SHRINK
@@ -117,17 +87,6 @@ mod tests {
         let mut writer = &image;
         assert!(writer.write(b"x").is_err());
         assert!(image.set_len(0).is_err());
-    }
-
-    #[test]
-    fn a_copy_made_ahead_is_taken_once() {
-        seal_ahead();
-        let length = |fd: OwnedFd| File::from(fd).metadata().expect("metadata").len();
-        let (first, second) = (seal_own_executable(), seal_own_executable());
-        assert_eq!(
-            length(first.expect("sealed")),
-            length(second.expect("sealed"))
-        );
     }
 
     #[test]

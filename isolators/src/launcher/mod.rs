@@ -1,7 +1,7 @@
 //! The sealed launcher: how a process comes to run in a container.
 //!
 //! [`Launcher::start`] copies the running executable into a sealed memfd and starts one
-//! single-threaded process from it, connected by a socket pair. Each [`Launcher::launch`] has that
+//! single-threaded process from it, connected by a socket pair, both on a thread of its own. Each [`Launcher::launch`] has that
 //! process clone a supervisor, which never execs, which clones the task, which does. The launcher
 //! ends when the agent's end of the socket closes; supervisors live on.
 
@@ -25,7 +25,6 @@ use std::time::Duration;
 use crate::identity::{ContainerName, ProcessIdentity};
 
 pub use client::Launcher;
-pub use image::seal_ahead;
 pub(crate) use privileges::pack as pack_filter;
 
 /// First argument of the sealed launcher. Not for users: without the agent's socket on standard input

@@ -98,7 +98,7 @@ impl Simulation {
     /// An agent that has just been started on an empty disk.
     pub(super) fn new() -> Self {
         let dir = tempfile::tempdir().expect("a directory");
-        let store = Store::open(Layout::new(dir.path())).expect("a store");
+        let store = Store::open(Layout::new(dir.path()));
         let mut simulation = Self {
             core: AgentCore::new(options(), 1),
             now: Now {
