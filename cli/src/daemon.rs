@@ -71,12 +71,12 @@ where
     sender
 }
 
-/// The agent's heap is small, and grows for a moment with each burst of launches and each large answer. Not for the
-/// master, whose heap is large and which must not wait for it.
+/// The agent's heap is small, and grows for a moment with each burst of launches and each large answer, as do the pages
+/// of the program that are mapped. Not for the master, whose heap is large and which must not wait for it.
 async fn trim_for_ever() {
     loop {
-        let _ = tokio::task::spawn_blocking(memory::trim).await;
-        tokio::time::sleep(memory::TRIM_EVERY).await;
+        let _ = tokio::task::spawn_blocking(memory::tidy).await;
+        tokio::time::sleep(memory::TIDY_EVERY).await;
     }
 }
 
@@ -110,9 +110,14 @@ fn write_no_core() -> anyhow::Result<()> {
     setrlimit(Resource::Core, limit).context("failed to forbid core dumps")
 }
 
+/// How long a thread for blocking work waits for more: those of a burst of launches, each with a stack and a heap's
+/// cache of its own, are gone soon after it; one that is needed every second stays.
+const BLOCKING_THREADS_IDLE: std::time::Duration = std::time::Duration::from_secs(3);
+
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
+        .thread_keep_alive(BLOCKING_THREADS_IDLE)
         .build()
         .context("failed to start the runtime's threads")
 }

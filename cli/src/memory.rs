@@ -3,8 +3,8 @@
 //! [`give_back`] unmaps what only the start needed: a start runs through flag parsing, configuration, recovery,
 //! registration; of the binary's 30 MB of text and constants it touches little, but the kernel maps sixteen pages for
 //! each that is touched, so some 16 MB stay resident of which a daemon at work uses one. What is needed again is
-//! mapped again from the page cache, without a read. [`few_arenas`] and [`trim`] keep freed memory from staying
-//! with the allocator. Invariant: a mapping with a page of its own (data, relocated constants) is not touched.
+//! mapped again from the page cache, without a read. [`few_arenas`] keeps freed memory from staying with the
+//! allocator, and [`tidy`] does all that from time to time. Invariant: a mapping with a page of its own (data, relocated constants) is not touched.
 
 #![expect(
     unsafe_code,
@@ -17,8 +17,10 @@ use std::time::Duration;
 /// From the moment a daemon listens until its start is surely over, registration included.
 pub(crate) const AFTER: Duration = Duration::from_secs(4);
 
-/// Between two looks for freed memory that the allocator keeps.
-pub(crate) const TRIM_EVERY: Duration = Duration::from_secs(30);
+/// Between two looks for what is not needed any more.
+pub(crate) const TIDY_EVERY: Duration = Duration::from_secs(10);
+/// Of the program's pages, what a daemon at work needs again and again; more is given back.
+const PROGRAM_BYTES_MAX: u64 = 5 << 20;
 
 /// Arenas for all threads together; the C library's usual eight for each processor keep what hundreds of launches
 /// needed for a moment.
@@ -42,8 +44,26 @@ pub(crate) fn few_arenas() {
     }
 }
 
+/// Gives back what a burst of work has left: freed memory, and pages of the program.
+pub(crate) fn tidy() {
+    trim();
+    if program_bytes().is_some_and(|bytes| bytes > PROGRAM_BYTES_MAX) {
+        give_back();
+    }
+}
+
+/// Bytes of files that are mapped and resident.
+fn program_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let told = status
+        .lines()
+        .find_map(|line| line.strip_prefix("RssFile:"))?;
+    let kilobytes: u64 = told.trim().strip_suffix("kB")?.trim_end().parse().ok()?;
+    kilobytes.checked_mul(1024)
+}
+
 /// Gives freed pages that the allocator still has to the kernel.
-pub(crate) fn trim() {
+fn trim() {
     #[cfg(target_env = "gnu")]
     // SAFETY: takes an integer and locks the allocator's own state; what is in use is not moved.
     unsafe {

@@ -340,6 +340,8 @@ impl Task {
             self.check_status.clone_from(&status.check_status);
         }
         self.statuses.retain(|old| old.state != status.state);
+        // Two or three are all that there will be.
+        self.statuses.reserve_exact(1);
         self.statuses.push(status.clone());
     }
 

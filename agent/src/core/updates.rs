@@ -121,6 +121,10 @@ impl StatusUpdates {
             };
         }
         let head = stream.queue.pop_front();
+        if stream.queue.is_empty() {
+            // For the hours in which nothing happens to the task.
+            stream.queue.shrink_to_fit();
+        }
         stream.acknowledged.push_back(uuid.to_vec());
         if stream.acknowledged.len() > ACKNOWLEDGED_REMEMBERED_MAX {
             stream.acknowledged.pop_front();

@@ -272,7 +272,7 @@ mod tests {
 
     fn sample() -> Sample {
         Sample {
-            container: LiveContainer {
+            container: Arc::new(LiveContainer {
                 run: Arc::new(RunKey {
                     agent: AgentId::new("S0").expect("an id"),
                     framework: FrameworkId::new("F").expect("an id"),
@@ -292,7 +292,7 @@ mod tests {
                 claims: Claims::default(),
                 volumes: None,
                 turn: Arc::default(),
-            },
+            }),
             disks: None,
             usage: ContainerUsage {
                 memory: MemoryUsage {

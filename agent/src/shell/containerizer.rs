@@ -107,9 +107,9 @@ enum Entry {
     Launching {
         cancelled: Arc<AtomicBool>,
     },
-    Running(LiveContainer),
+    Running(Arc<LiveContainer>),
     /// It is being ended for this.
-    Limited(LiveContainer, Limitation),
+    Limited(Arc<LiveContainer>, Limitation),
     Ending,
 }
 
@@ -214,7 +214,7 @@ impl Containerizer {
     }
 
     /// Those that run now.
-    pub(crate) fn live(&self) -> Vec<LiveContainer> {
+    pub(crate) fn live(&self) -> Vec<Arc<LiveContainer>> {
         let running = |entry: &Entry| match entry {
             Entry::Running(live) | Entry::Limited(live, _) => Some(live.clone()),
             _ => None,
@@ -329,7 +329,7 @@ impl Containerizer {
     async fn running(self, begun: Begun, launched: Launched) {
         let container = begun.container.clone();
         let supervisor = launched.supervisor.clone();
-        let live = LiveContainer {
+        let live = Arc::new(LiveContainer {
             run: begun.run,
             container: begun.container,
             supervisor: supervisor.clone(),
@@ -337,7 +337,7 @@ impl Containerizer {
             claims: begun.claims,
             volumes: None,
             turn: Arc::new(tokio::sync::Mutex::new(true)),
-        };
+        });
         self.inner
             .table()
             .insert(container.clone(), Entry::Running(live.clone()));
@@ -353,6 +353,7 @@ impl Containerizer {
 
     /// Takes a container of an earlier agent up.
     pub(crate) fn adopt(&self, live: LiveContainer) {
+        let live = Arc::new(live);
         let container = live.container.clone();
         let running = Entry::Running(live.clone());
         self.inner.table().insert(container.clone(), running);
@@ -372,7 +373,7 @@ impl Containerizer {
     }
 
     /// Waits for the supervisor's end.
-    async fn watch(self, live: LiveContainer) {
+    async fn watch(self, live: Arc<LiveContainer>) {
         let container = live.container.clone();
         let inner = self.inner.clone();
         let supervisor = live.supervisor.clone();
@@ -396,8 +397,9 @@ impl Containerizer {
             Ok(Err(error)) => error!(container_id = %container, %error, "cannot watch a container"),
             Err(error) => error!(container_id = %container, %error, "cannot watch a container"),
         }
-        self.end(container, Some(live.supervisor), live.demand)
-            .await;
+        // Apart, so that what waits for years has no room for what the end needs.
+        let supervisor = Some(live.supervisor.clone());
+        Box::pin(self.end(container, supervisor, live.demand)).await;
     }
 
     /// Completes when the container ran into a limit although its first process goes on: the kernel

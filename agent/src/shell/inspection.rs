@@ -146,7 +146,7 @@ fn measure(containerizer: &Containerizer, enforce: bool) {
 }
 
 /// Those that are in no other; what is nested is looked at with what is around it.
-fn outer(containerizer: &Containerizer) -> impl Iterator<Item = LiveContainer> {
+fn outer(containerizer: &Containerizer) -> impl Iterator<Item = Arc<LiveContainer>> {
     let live = containerizer.live().into_iter();
     live.filter(|live| live.container == live.run.container)
 }
@@ -173,7 +173,7 @@ fn areas(live: &LiveContainer, layout: &Layout) -> Vec<DiskArea> {
 fn look_at_ports(containerizer: &Containerizer, enforce: bool) {
     // What is nested may listen on what was given to all that share the outer container.
     let outer: BTreeMap<_, _> = outer(containerizer)
-        .map(|live| (live.container, live.claims.ports))
+        .map(|live| (live.container.clone(), live.claims.ports.clone()))
         .collect();
     for live in containerizer.live() {
         let Some(ports) = outer.get(&live.run.container) else {

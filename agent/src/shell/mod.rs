@@ -24,7 +24,7 @@ mod volumes;
 mod wishes;
 pub(crate) mod writer;
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use meseta_proto::outbox::Outbox;
@@ -105,7 +105,8 @@ pub(crate) struct Driver {
     /// What waits for its write.
     outbox: Outbox<Destination, Action>,
     clock: Clock,
-    cached: Option<Arc<Snapshot>>,
+    /// Shared by those who ask while nothing happens. Not kept for others: what changes would be there twice.
+    shared: Weak<Snapshot>,
 }
 
 impl Driver {
@@ -134,7 +135,7 @@ impl Driver {
             layout,
             outbox: Outbox::default(),
             clock: Clock::new(),
-            cached: None,
+            shared: Weak::new(),
         }
     }
 
@@ -170,18 +171,13 @@ impl Driver {
     }
 
     fn snapshot(&mut self) -> Arc<Snapshot> {
-        let fresh = self
-            .cached
-            .as_ref()
-            .filter(|cached| cached.sequence == self.core.sequence());
-        match fresh {
-            Some(cached) => cached.clone(),
-            None => {
-                let snapshot = Arc::new(self.core.snapshot());
-                self.cached = Some(snapshot.clone());
-                snapshot
-            }
-        }
+        let shared = self.shared.upgrade();
+        let fresh = shared.filter(|shared| shared.sequence == self.core.sequence());
+        fresh.unwrap_or_else(|| {
+            let snapshot = Arc::new(self.core.snapshot());
+            self.shared = Arc::downgrade(&snapshot);
+            snapshot
+        })
     }
 
     /// Hands writes to the writer and queues what follows them.

@@ -85,6 +85,7 @@ impl Containerizer {
 
     pub(super) fn resize(&self, container: ContainerId, wanted: Wanted) {
         if let Some(Entry::Running(live)) = self.inner.table().get_mut(&container) {
+            let live = Arc::make_mut(live);
             live.demand = wanted.demand;
             live.claims = Claims::of(&wanted.resources, &self.inner.options.layout);
             live.volumes = Some(wanted.volumes);

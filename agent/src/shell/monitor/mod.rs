@@ -26,7 +26,7 @@ pub(crate) use host::HostSample;
 #[derive(Clone, Debug)]
 pub(crate) struct Sample {
     /// Whose.
-    pub(crate) container: LiveContainer,
+    pub(crate) container: Arc<LiveContainer>,
     /// What it used.
     pub(crate) usage: ContainerUsage,
     /// What its folders held when they were last measured, the sandbox first.
@@ -165,13 +165,10 @@ impl Readers {
 }
 
 fn sweep(containerizer: &Containerizer, sampler: &mut Sampler) -> BTreeMap<ContainerId, Sample> {
-    let mut samples = BTreeMap::new();
     sampler.begin_sweep();
-    for live in containerizer.live() {
+    let sample = |live: Arc<LiveContainer>| {
         let container = live.container.clone();
-        let Ok(name) = ContainerName::new(container.as_str()) else {
-            continue;
-        };
+        let name = ContainerName::new(container.as_str()).ok()?;
         let containers = containerizer.containers();
         match sampler.sample(containers, &name, Some(&live.supervisor), unix_now()) {
             Ok(usage) => {
@@ -181,13 +178,21 @@ fn sweep(containerizer: &Containerizer, sampler: &mut Sampler) -> BTreeMap<Conta
                     disks: containerizer.measured().of(&container),
                     cpus_used: None,
                 };
-                samples.insert(container, sample);
+                Some((container, sample))
             }
-            // It ended under our hands, most likely; the next sweep knows.
-            Err(error) => debug!(container_id = %container, error = %chain(&error), "no sample"),
+            Err(error) => {
+                // It ended under our hands, most likely; the next sweep knows.
+                debug!(container_id = %container, error = %chain(&error), "no sample");
+                None
+            }
         }
-    }
-    samples
+    };
+    // Collected, a tree is packed: filled one by one in order, half of it would be empty.
+    containerizer
+        .live()
+        .into_iter()
+        .filter_map(sample)
+        .collect()
 }
 
 pub(crate) fn unix_now() -> Duration {
