@@ -158,6 +158,19 @@ impl<K: Ord + Clone, T, W: View<Key = K>> Shown<K, T, W> {
 }
 
 #[cfg(test)]
+impl<K: Ord + Clone, T, W: View<Key = K> + std::fmt::Debug> Shown<K, T, W> {
+    /// No view that would be kept differs from one made now: whatever changes what is shown has said so.
+    pub(super) fn check(&self, make: impl Fn(&T) -> W) {
+        for view in self.views.iter() {
+            let entry = self.entries.get(view.key());
+            if let Some(entry) = entry.filter(|entry| !entry.is_stale) {
+                assert_eq!(format!("{view:?}"), format!("{:?}", make(&entry.value)));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
 impl<K: Ord + Borrow<Q>, Q: Ord + ?Sized, T, W> std::ops::Index<&Q> for Shown<K, T, W> {
     type Output = T;
 

@@ -31,7 +31,12 @@ impl World {
     }
 
     /// The master's book and the allocator's agree, and nothing is more than there is.
-    pub(super) fn check(&self) {
+    pub(super) fn check(&mut self) {
+        self.core.agents.check(|agent| self.core.view(agent));
+        self.core
+            .frameworks
+            .check(|framework| FrameworkView::of(framework, false));
+        self.core.snapshot();
         let core = &self.core;
         assert_eq!(core.counters.invariant_violations, 0);
         for agent in core.agents.values() {
