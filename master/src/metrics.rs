@@ -383,7 +383,7 @@ fn live_tasks(snapshot: &Snapshot) -> BTreeMap<&'static str, u64> {
     .into_iter()
     .map(|state| (state, 0))
     .collect();
-    for (state, count) in snapshot.by_framework().states().iter() {
+    for (state, count) in snapshot.states().total().iter() {
         if !is_terminal(state)
             && let Some(name) = state_name(state)
         {

@@ -111,6 +111,7 @@ pub(crate) fn reduced(snapshot: &Snapshot, approver: &Approver) -> Snapshot {
         identity: snapshot.identity.clone(),
         counters: snapshot.counters.clone(),
         sorted: OnceLock::new(),
+        counted: OnceLock::new(),
         ..*snapshot
     }
 }
@@ -150,6 +151,7 @@ fn reduced_agent(
                 .map(|(key, operation)| (*key, operation.clone()))
                 .collect(),
         ),
+        digested: OnceLock::new(),
         ..agent.clone()
     }
 }

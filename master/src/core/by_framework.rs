@@ -30,6 +30,49 @@ impl StateCounts {
     }
 }
 
+impl StateCounts {
+    fn add_all(&mut self, other: &Self) {
+        other
+            .iter()
+            .for_each(|(state, number)| self.add(state, number));
+    }
+}
+
+/// How many tasks on agents each framework has in which state.
+#[derive(Debug, Default)]
+pub struct StatesOfFrameworks(HashMap<FrameworkId, StateCounts>);
+
+impl StatesOfFrameworks {
+    pub(super) fn of(snapshot: &Snapshot) -> Self {
+        let mut all: HashMap<FrameworkId, StateCounts> = HashMap::new();
+        for (framework, counts) in snapshot
+            .agents
+            .iter()
+            .flat_map(|agent| &agent.digest().states)
+        {
+            match all.get_mut(framework) {
+                Some(known) => known.add_all(counts),
+                None => drop(all.insert(framework.clone(), counts.clone())),
+            }
+        }
+        Self(all)
+    }
+
+    /// Those of one; `None` is nothing.
+    #[must_use]
+    pub fn get(&self, framework: &FrameworkId) -> Option<&StateCounts> {
+        self.0.get(framework)
+    }
+
+    /// Those of all together.
+    #[must_use]
+    pub fn total(&self) -> StateCounts {
+        let mut total = StateCounts::default();
+        self.0.values().for_each(|counts| total.add_all(counts));
+        total
+    }
+}
+
 /// What belongs to a framework.
 #[derive(Debug, Default)]
 pub struct Belongings {
@@ -75,16 +118,6 @@ impl ByFramework {
     #[must_use]
     pub fn get(&self, framework: &FrameworkId) -> Option<&Belongings> {
         self.0.get(framework)
-    }
-
-    /// The states of all tasks that agents have.
-    #[must_use]
-    pub fn states(&self) -> StateCounts {
-        let mut all = StateCounts::default();
-        for (state, count) in self.0.values().flat_map(|has| has.states.iter()) {
-            all.add(state, count);
-        }
-        all
     }
 
     fn add_agent(&mut self, agent: &AgentView) {

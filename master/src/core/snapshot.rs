@@ -15,9 +15,10 @@ use meseta_proto::mesos::v1::{self, AgentInfo, FrameworkInfo};
 use meseta_resources::{AgentId, ExecutorId, FrameworkId, OfferId, Resources, Role};
 
 use super::agent::{Agent, AgentProfile};
-use super::by_framework::ByFramework;
+use super::by_framework::{ByFramework, StatesOfFrameworks};
 use super::config::{Identity, QuotaSemantics};
 use super::counters::Counters;
+use super::digest::AgentDigest;
 use super::framework::{Capabilities, Framework, Link};
 use super::framework_counters::FrameworkCounters;
 use super::offers::Offer;
@@ -61,12 +62,18 @@ pub struct Snapshot {
     pub pending_mutations: usize,
     /// Made for the first reader who needs it, and kept for the others.
     pub(crate) sorted: OnceLock<ByFramework>,
+    pub(crate) counted: OnceLock<StatesOfFrameworks>,
 }
 
 impl Snapshot {
     /// What belongs to each framework. Takes a while when it is first asked for.
     pub fn by_framework(&self) -> &ByFramework {
         self.sorted.get_or_init(|| ByFramework::of(self))
+    }
+
+    /// In which states the tasks of each framework are: much sooner found than the tasks themselves.
+    pub fn states(&self) -> &StatesOfFrameworks {
+        self.counted.get_or_init(|| StatesOfFrameworks::of(self))
     }
 }
 
@@ -87,6 +94,8 @@ pub struct AgentView {
     pub offered: Resources,
     /// What frameworks say to its planned maintenance.
     pub inverse_replies: BTreeMap<FrameworkId, InverseReply>,
+    /// Made for the first reader who needs it, and kept as long as this view is.
+    pub(crate) digested: OnceLock<AgentDigest>,
 }
 
 impl AgentView {
@@ -99,6 +108,11 @@ impl AgentView {
     #[must_use]
     pub fn id(&self) -> &AgentId {
         &self.profile.id
+    }
+
+    /// What all this amounts to.
+    pub fn digest(&self) -> &AgentDigest {
+        self.digested.get_or_init(|| AgentDigest::of(self))
     }
 
     /// What all frameworks together hold here.
@@ -232,6 +246,7 @@ impl MasterCore {
             counters: self.counters.clone(),
             pending_mutations: self.pending.len(),
             sorted: OnceLock::new(),
+            counted: OnceLock::new(),
         }
     }
 
@@ -263,6 +278,7 @@ fn view(
             .map(|offer| &offer.resources)
             .sum(),
         inverse_replies: agent.inverse_replies.clone(),
+        digested: OnceLock::new(),
     }
 }
 

@@ -3,6 +3,7 @@
 //! Views borrow; lists are made while they are written.
 
 mod agent;
+mod fields;
 mod framework;
 mod maintenance;
 mod roles;
@@ -36,6 +37,20 @@ pub(crate) fn write<T: Serialize + ?Sized>(out: &mut Vec<u8>, value: &T) {
         // None of what is shown has keys that are no strings.
         tracing::error!(%error, "a view that cannot be written");
     }
+}
+
+/// Writes a text as JSON; most stand there as they are.
+pub(crate) fn write_text(out: &mut Vec<u8>, text: &str) {
+    // To the end, for then the compiler looks at many bytes at once.
+    let is_plain = text.bytes().fold(true, |is_plain, byte| {
+        is_plain & (byte >= b' ') & (byte != b'"') & (byte != b'\\')
+    });
+    if !is_plain {
+        return write(out, text);
+    }
+    out.push(b'"');
+    out.extend_from_slice(text.as_bytes());
+    out.push(b'"');
 }
 
 /// An object up to a list that is its next member: `{"a":1,"list":[`.

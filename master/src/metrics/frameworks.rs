@@ -52,8 +52,8 @@ pub(super) fn prefix(framework: &FrameworkView) -> String {
 
 fn active(snapshot: &Snapshot, framework: &FrameworkView) -> Active {
     let mut active = Active::default();
-    let has = snapshot.by_framework().get(&framework.id);
-    let states = has.into_iter().flat_map(|has| has.states.iter());
+    let counts = snapshot.states().get(&framework.id);
+    let states = counts.into_iter().flat_map(|counts| counts.iter());
     let lost = u64::try_from(framework.unreachable.len()).unwrap_or(u64::MAX);
     for (state, number) in states.chain([(TaskState::TaskUnreachable, lost)]) {
         let mut kinds = ACTIVE.iter().zip(&mut active);

@@ -7,7 +7,7 @@ use super::mesos::Out;
 use super::{Metrics, frameworks, mesos, to_f64};
 use crate::core::{FrameworkView, Snapshot};
 use crate::http::pieces::{Document, Items, Row, once, text};
-use crate::http::views::write;
+use crate::http::views::{write, write_text};
 use crate::measures::Measures;
 
 /// What the keys of the master itself take, more or less.
@@ -33,7 +33,7 @@ pub(super) fn document(
     };
     let rest = move || {
         // Found here, on a thread that may take its time.
-        snapshot.by_framework();
+        snapshot.states();
         let frameworks: Row = Arc::new(Frameworks(snapshot.clone()));
         let principals = once(1, move |out| {
             let mut visit = |key: &str, value: f64| {
@@ -77,27 +77,17 @@ impl Frameworks {
         frameworks::each(&self.0, framework, &mut |group, name, value| {
             out.extend_from_slice(&prefix);
             out.extend_from_slice(group.as_bytes());
-            if is_plain(name) {
-                out.extend_from_slice(name.as_bytes());
-                out.push(b'"');
-            } else {
-                let quote = out.len();
-                write(out, name);
-                out.remove(quote);
-            }
+            // What stands before has begun the text.
+            let quote = out.len();
+            write_text(out, name);
+            out.remove(quote);
             put_value(out, to_f64(value));
         });
     }
 }
 
-/// Whether a text stands in JSON as it is.
-fn is_plain(text: &str) -> bool {
-    text.bytes()
-        .all(|byte| byte >= b' ' && byte != b'"' && byte != b'\\')
-}
-
 fn put(out: &mut Vec<u8>, key: &str, value: f64) {
-    write(out, key);
+    write_text(out, key);
     put_value(out, value);
 }
 

@@ -73,7 +73,7 @@ impl Sums {
         let mut sums = Self::default();
         for agent in snapshot.agents.iter() {
             sums.total.add(&agent.profile.total);
-            agent.used.values().for_each(|used| sums.used.add(used));
+            sums.used.add(&agent.digest().used);
             sums.offered.add(&agent.offered);
         }
         sums

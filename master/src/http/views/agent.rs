@@ -58,7 +58,7 @@ pub(super) struct Agent<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     reregistered_time: Option<f64>,
     resources: Summary<'a>,
-    used_resources: Owned,
+    used_resources: Summary<'a>,
     offered_resources: Summary<'a>,
     reserved_resources: Reserved<'a>,
     unreserved_resources: Owned,
@@ -87,7 +87,7 @@ impl<'a> Agent<'a> {
             registered_time: agent.registered.as_secs_f64(),
             reregistered_time: agent.reregistered.map(|time| time.as_secs_f64()),
             resources: Summary(&profile.total),
-            used_resources: Owned(agent.used_total()),
+            used_resources: Summary(&agent.digest().used),
             offered_resources: Summary(&agent.offered),
             reserved_resources: Reserved(&profile.total),
             unreserved_resources: Owned(profile.total.unreserved()),
@@ -113,7 +113,7 @@ struct FullAgent<'a> {
     agent: Agent<'a>,
     reserved_resources_full: ReservedFull<'a>,
     unreserved_resources_full: OwnedFull,
-    used_resources_full: OwnedFull,
+    used_resources_full: Full<'a>,
     offered_resources_full: Full<'a>,
 }
 
@@ -123,7 +123,7 @@ impl<'a> FullAgent<'a> {
             agent: Agent::of(agent),
             reserved_resources_full: ReservedFull(&agent.profile.total),
             unreserved_resources_full: OwnedFull(agent.profile.total.unreserved()),
-            used_resources_full: OwnedFull(agent.used_total()),
+            used_resources_full: Full(&agent.digest().used),
             offered_resources_full: Full(&agent.offered),
         }
     }

@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::super::pieces::{Document, Items, Row, text};
 use super::agent::Owned;
-use super::task::{TASK_BYTES, Task};
+use super::task::{TASK_BYTES, Writer};
 use super::{between_lists, write};
 use crate::core::{Belongings, ExecutorRecord, FrameworkView, Offer, Snapshot};
 
@@ -132,7 +132,7 @@ struct Whole<'a> {
     has: Option<&'a Belongings>,
 }
 
-impl Whole<'_> {
+impl<'a> Whole<'a> {
     fn lens(&self) -> [usize; LISTS.len()] {
         let len = |list: fn(&Belongings) -> usize| self.has.map_or(0, list);
         [
@@ -154,6 +154,7 @@ impl Whole<'_> {
             out.pop();
             begin_list(LISTS[0], out);
         }
+        let mut tasks = Writer::default();
         // Where the list begins.
         let mut begin = 1;
         for (place, len) in self.lens().into_iter().enumerate() {
@@ -167,7 +168,7 @@ impl Whole<'_> {
                 if index > begin {
                     out.push(b',');
                 }
-                self.write_element(place, index - begin, out);
+                self.write_element(place, index - begin, &mut tasks, out);
             }
             begin = end;
         }
@@ -180,27 +181,25 @@ impl Whole<'_> {
         }
     }
 
-    fn write_element(&self, place: usize, index: usize, out: &mut Vec<u8>) {
-        let framework = self.framework;
-        match (place, self.has) {
-            (1, _) => write(
-                out,
-                &framework.unreachable.get(index).map(|task| Task::of(task)),
-            ),
-            (2, _) => write(
-                out,
-                &framework.completed.get(index).map(|task| Task::of(task)),
-            ),
-            (_, None) => {}
-            (0, Some(has)) => write(out, &has.tasks.get(index).map(|task| Task::of(task))),
-            (3, Some(has)) => write(
+    fn write_element(&self, place: usize, index: usize, tasks: &mut Writer<'a>, out: &mut Vec<u8>) {
+        let task = match place {
+            0 => self.has.and_then(|has| has.tasks.get(index)),
+            1 => self.framework.unreachable.get(index),
+            2 => self.framework.completed.get(index),
+            _ => None,
+        };
+        if let Some(task) = task {
+            return tasks.write(out, task);
+        }
+        let Some(has) = self.has else { return };
+        if place == 3 {
+            write(
                 out,
                 &has.offers.get(index).map(|offer| OfferView::of(offer)),
-            ),
-            (_, Some(has)) => {
-                let executor = has.executors.get(index);
-                write(out, &executor.map(|executor| ExecutorView::of(executor)));
-            }
+            );
+        } else {
+            let executor = has.executors.get(index);
+            write(out, &executor.map(|executor| ExecutorView::of(executor)));
         }
     }
 }

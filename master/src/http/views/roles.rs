@@ -31,30 +31,16 @@ pub(crate) fn tallies(snapshot: &Snapshot) -> BTreeMap<Role, Tally<'_>> {
             tally.frameworks.push(&framework.id);
         }
     }
-    for agent in snapshot.agents.iter() {
-        for resource in agent.used.values().flatten() {
-            let Some(role) = resource.allocation_role() else {
-                continue;
-            };
-            let (tally, amount) = (tally(&mut tallies, role), resource.value().quantity());
-            tally.allocated.increase(resource.name(), amount);
-            if resource.is_unreserved() && !resource.is_revocable() {
-                tally.consumed.increase(resource.name(), amount);
-            }
-        }
-        for resource in &agent.offered {
-            if let Some(role) = resource.allocation_role() {
-                let offered = &mut tally(&mut tallies, role).offered;
-                offered.increase(resource.name(), resource.value().quantity());
-            }
-        }
-        for resource in &agent.profile.total {
-            if let Some(role) = resource.reservation_role() {
-                let (tally, amount) = (tally(&mut tallies, role), resource.value().quantity());
-                tally.reserved.increase(resource.name(), amount);
-                tally.consumed.increase(resource.name(), amount);
-            }
-        }
+    for (role, amounts) in snapshot
+        .agents
+        .iter()
+        .flat_map(|agent| &agent.digest().roles)
+    {
+        let tally = tallies.entry(role.clone()).or_default();
+        tally.allocated += &amounts.allocated;
+        tally.offered += &amounts.offered;
+        tally.reserved += &amounts.reserved;
+        tally.consumed += &amounts.consumed;
     }
     let weighted = snapshot.weights.keys();
     let listed = snapshot.whitelisted_roles.iter().flatten();
@@ -67,10 +53,6 @@ pub(crate) fn tallies(snapshot: &Snapshot) -> BTreeMap<Role, Tally<'_>> {
     }
     add_up(&mut tallies);
     tallies
-}
-
-fn tally<'a, 'b>(tallies: &'b mut BTreeMap<Role, Tally<'a>>, role: &Role) -> &'b mut Tally<'a> {
-    tallies.entry(role.clone()).or_default()
 }
 
 /// Adds what is consumed below a role to the role.

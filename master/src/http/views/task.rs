@@ -1,6 +1,7 @@
 //! Tasks as `/state`, `/frameworks` and `/tasks` list them: live, lost and ended.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use meseta_proto::mesos::v1::value::Scalar;
@@ -8,41 +9,102 @@ use meseta_proto::mesos::v1::{
     self, ContainerInfo, ContainerStatus, DiscoveryInfo, HealthCheck, Label, Labels,
 };
 use meseta_proto::v0::Summary;
+use meseta_resources::Resources;
 use prost::Message as _;
 use serde::Serialize;
 
 use super::super::pieces::{Document, list, text};
-use super::{Paging, write};
+use super::fields::{Field, Fields};
+use super::{Paging, write, write_text};
 use crate::core::{Snapshot, TaskRecord};
 
 /// What a task takes in a list, more or less.
 pub(super) const TASK_BYTES: usize = 500;
 
-/// One task.
-#[derive(Debug, Serialize)]
-pub(super) struct Task<'a> {
-    id: &'a str,
-    name: String,
-    framework_id: &'a str,
-    /// Empty for command tasks.
-    executor_id: &'a str,
-    slave_id: &'a str,
-    state: &'static str,
-    resources: Summary<'a>,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    limits: BTreeMap<String, f64>,
-    role: &'a str,
-    statuses: Vec<Status>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    user: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    labels: Option<Vec<Label>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    discovery: Option<DiscoveryInfo>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    container: Option<Box<ContainerInfo>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    health_check: Option<Box<HealthCheck>>,
+/// Writes tasks. There may be hundreds of thousands, so what each of them has is written as it is, and only what
+/// few have is made into values first.
+#[derive(Debug, Default)]
+pub(super) struct Writer<'a> {
+    /// The resources of the task before and where they are in the output: most tasks are like others.
+    last: Option<(&'a Resources, Range<usize>)>,
+}
+
+impl<'a> Writer<'a> {
+    pub(super) fn write(&mut self, out: &mut Vec<u8>, record: &'a TaskRecord) {
+        let plain = plain_name(&record.description);
+        let task = match plain {
+            Some(_) => Description::default(),
+            None => Description::decode(&*record.description).unwrap_or_default(),
+        };
+        let executor = record.executor_id.as_ref().map_or("", |id| id.as_str());
+        put_text(out, "{\"id\":", record.task_id.as_str());
+        put_text(out, ",\"name\":", plain.unwrap_or(&task.name));
+        put_text(out, ",\"framework_id\":", record.framework_id.as_str());
+        put_text(out, ",\"executor_id\":", executor);
+        put_text(out, ",\"slave_id\":", record.agent_id.as_str());
+        put_text(out, ",\"state\":", record.state.as_str_name());
+        out.extend_from_slice(b",\"resources\":");
+        self.put_resources(out, &record.resources);
+        if !task.limits.is_empty() {
+            let limits = task.limits.iter();
+            let limits: BTreeMap<_, _> = limits.map(|(name, limit)| (name, limit.value)).collect();
+            put(out, ",\"limits\":", Some(limits));
+        }
+        put_text(out, ",\"role\":", record.role.as_str());
+        out.extend_from_slice(b",\"statuses\":");
+        put_statuses(out, record);
+        if plain.is_none() {
+            put(out, ",\"user\":", task.user);
+            put(out, ",\"labels\":", task.labels.map(|labels| labels.labels));
+            put(out, ",\"discovery\":", task.discovery);
+            put(out, ",\"container\":", task.container);
+            put(out, ",\"health_check\":", task.health_check);
+        }
+        out.push(b'}');
+    }
+
+    fn put_resources(&mut self, out: &mut Vec<u8>, resources: &'a Resources) {
+        let begin = out.len();
+        match &self.last {
+            Some((last, place)) if *last == resources => out.extend_from_within(place.clone()),
+            _ => write(out, &Summary(resources)),
+        }
+        self.last = Some((resources, begin..out.len()));
+    }
+}
+
+/// A member of an object with what stands before it, if there is one.
+fn put(out: &mut Vec<u8>, before: &str, value: Option<impl Serialize>) {
+    if let Some(value) = value {
+        out.extend_from_slice(before.as_bytes());
+        write(out, &value);
+    }
+}
+
+fn put_text(out: &mut Vec<u8>, before: &str, text: &str) {
+    out.extend_from_slice(before.as_bytes());
+    write_text(out, text);
+}
+
+fn put_statuses(out: &mut Vec<u8>, record: &TaskRecord) {
+    out.push(b'[');
+    let begin = out.len();
+    for status in &record.statuses {
+        if out.len() > begin {
+            out.push(b',');
+        }
+        if let Some(plain) = PlainStatus::of(&status.encoded) {
+            put_text(out, "{\"state\":", plain.state);
+            out.extend_from_slice(b",\"timestamp\":");
+            write(out, &plain.timestamp);
+            out.push(b'}');
+        } else {
+            // Nothing is kept that cannot be read.
+            let kept = KeptStatus::decode(&*status.encoded).unwrap_or_default();
+            write(out, &Status::of(kept));
+        }
+    }
+    out.push(b']');
 }
 
 #[derive(Debug, Serialize)]
@@ -55,6 +117,53 @@ struct Status {
     container_status: Option<ContainerStatus>,
     #[serde(skip_serializing_if = "Option::is_none")]
     healthy: Option<bool>,
+}
+
+/// A status that has nothing to show but these.
+#[derive(Debug, PartialEq)]
+struct PlainStatus {
+    state: &'static str,
+    timestamp: f64,
+}
+
+impl PlainStatus {
+    /// `None` if there is more to show.
+    fn of(encoded: &[u8]) -> Option<Self> {
+        let mut plain = Self {
+            state: name_of(0),
+            timestamp: 0.0,
+        };
+        let mut fields = Fields(encoded);
+        while let Some(field) = fields.take_field()? {
+            match field {
+                (2, Field::Varint(state)) => plain.state = name_of(i32::try_from(state).ok()?),
+                (6, Field::Fixed64(bits)) => plain.timestamp = f64::from_le_bytes(bits),
+                (2 | 6 | 8 | 12 | 13, _) => return None,
+                _ => {}
+            }
+        }
+        Some(plain)
+    }
+}
+
+fn name_of(state: i32) -> &'static str {
+    v1::TaskState::try_from(state)
+        .unwrap_or(v1::TaskState::TaskUnknown)
+        .as_str_name()
+}
+
+/// The name in a description that has nothing else to show; `None` if there is more.
+fn plain_name(encoded: &[u8]) -> Option<&str> {
+    let mut name = "";
+    let mut fields = Fields(encoded);
+    while let Some(field) = fields.take_field()? {
+        match field {
+            (1, Field::Bytes(bytes)) => name = std::str::from_utf8(bytes).ok()?,
+            (1 | 11..=15 | 17, _) => return None,
+            _ => {}
+        }
+    }
+    Some(name)
 }
 
 /// What of a kept status is shown; the rest is not even decoded, for there may be a hundred thousand tasks.
@@ -98,42 +207,11 @@ impl Status {
             container
         });
         Self {
-            state: v1::TaskState::try_from(status.state.unwrap_or_default())
-                .unwrap_or(v1::TaskState::TaskUnknown)
-                .as_str_name(),
+            state: name_of(status.state.unwrap_or_default()),
             timestamp: status.timestamp.unwrap_or_default(),
             labels: status.labels.map(|labels| labels.labels),
             container_status,
             healthy: status.healthy,
-        }
-    }
-}
-
-impl<'a> Task<'a> {
-    pub(super) fn of(record: &'a TaskRecord) -> Self {
-        let task = Description::decode(&*record.description).unwrap_or_default();
-        let statuses = record.statuses.iter();
-        let statuses = statuses.filter_map(|status| KeptStatus::decode(&*status.encoded).ok());
-        Self {
-            id: record.task_id.as_str(),
-            name: task.name,
-            framework_id: record.framework_id.as_str(),
-            executor_id: record.executor_id.as_ref().map_or("", |id| id.as_str()),
-            slave_id: record.agent_id.as_str(),
-            state: record.state.as_str_name(),
-            resources: Summary(&record.resources),
-            limits: task
-                .limits
-                .into_iter()
-                .map(|(name, limit)| (name, limit.value))
-                .collect(),
-            role: record.role.as_str(),
-            statuses: statuses.map(Status::of).collect(),
-            user: task.user,
-            labels: task.labels.map(|labels| labels.labels),
-            discovery: task.discovery,
-            container: task.container,
-            health_check: task.health_check,
         }
     }
 }
@@ -151,7 +229,9 @@ pub(in super::super) fn tasks(
     let rest = move || {
         let page = page(&snapshot, framework.as_deref(), id.as_deref(), &paging);
         let tasks = list(page.len(), TASK_BYTES, move |index, out| {
-            write(out, &page.get(index).map(|task| Task::of(task)));
+            if let Some(task) = page.get(index) {
+                Writer::default().write(out, task);
+            }
         });
         let recovered = snapshot.recovered_agents.iter();
         let recovered: Vec<&str> = recovered.map(|(id, _)| id.as_str()).collect();
@@ -217,4 +297,48 @@ fn first_time(task: &TaskRecord) -> f64 {
         .and_then(|status| KeptStatus::decode(&*status.encoded).ok())
         .and_then(|status| status.timestamp)
         .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_plain_is_read_as_it_would_be_otherwise() {
+        let plain = v1::TaskStatus {
+            state: v1::TaskState::TaskFailed.into(),
+            message: Some("m".repeat(300)),
+            timestamp: Some(1.5),
+            uuid: Some(vec![7; 16]),
+            ..v1::TaskStatus::default()
+        };
+        let read = PlainStatus::of(&plain.encode_to_vec());
+        let wanted = PlainStatus {
+            state: "TASK_FAILED",
+            timestamp: 1.5,
+        };
+        assert_eq!(read, Some(wanted));
+        let healthy = v1::TaskStatus {
+            healthy: Some(true),
+            ..plain.clone()
+        };
+        assert_eq!(PlainStatus::of(&healthy.encode_to_vec()), None);
+        let labelled = v1::TaskStatus {
+            labels: Some(Labels::default()),
+            ..plain.clone()
+        };
+        assert_eq!(PlainStatus::of(&labelled.encode_to_vec()), None);
+        let cut = plain.encode_to_vec();
+        assert_eq!(PlainStatus::of(&cut[..cut.len() - 1]), None);
+        let task = v1::Task {
+            name: "a name".to_owned(),
+            ..v1::Task::default()
+        };
+        assert_eq!(plain_name(&task.encode_to_vec()), Some("a name"));
+        let task = v1::Task {
+            user: Some("root".to_owned()),
+            ..task
+        };
+        assert_eq!(plain_name(&task.encode_to_vec()), None);
+    }
 }

@@ -1,6 +1,7 @@
 //! What a cluster of many looks like, whole and in pieces.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use http_body_util::BodyExt as _;
@@ -99,6 +100,7 @@ fn agent(number: usize, frameworks: usize, tasks: usize) -> AgentView {
         used: Arc::new(BTreeMap::from([(framework, resources("cpus:0.5;mem:64"))])),
         offered: Resources::new(),
         inverse_replies: BTreeMap::new(),
+        digested: OnceLock::new(),
     }
 }
 
