@@ -144,6 +144,7 @@ async fn answer(
             let duration = u64::try_from(set.duration.nanoseconds).map(Duration::from_nanos);
             let duration = duration.map_err(|_| invalid("'duration' must not be negative"))?;
             surface.verbosity.raise(set.level, duration);
+            caller.audit("SET_LOGGING_LEVEL", &set.level.to_string(), "done");
             return Ok(None);
         }
         Type::GetMetrics => {

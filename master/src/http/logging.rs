@@ -1,12 +1,23 @@
 //! `/logging/toggle`: more of the log for a while.
 
+use std::time::Duration;
+
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
+use meseta_proto::transport::door::Caller;
 use meseta_resources::parse_duration;
 
 use super::{Site, output, text};
 
-pub(super) fn toggle(site: &Site, query: Option<&str>) -> Response {
+impl Site {
+    /// More of the log for a while, and a line of who wanted it.
+    pub(crate) fn raise_logging(&self, caller: &Caller, level: u32, duration: Duration) {
+        self.verbosity.raise(level, duration);
+        caller.audit("SET_LOGGING_LEVEL", &level.to_string(), "done");
+    }
+}
+
+pub(super) fn toggle(site: &Site, caller: &Caller, query: Option<&str>) -> Response {
     let query = output::collect_query(query.unwrap_or_default());
     let (level, duration) = match (query.get("level"), query.get("duration")) {
         (None, None) => return text(StatusCode::OK, format!("{}\n", site.verbosity.level())),
@@ -37,7 +48,7 @@ pub(super) fn toggle(site: &Site, query: Option<&str>) -> Response {
         });
     match parsed {
         Ok((level, duration)) => {
-            site.verbosity.raise(level, duration);
+            site.raise_logging(caller, level, duration);
             StatusCode::OK.into_response()
         }
         Err(message) => text(StatusCode::BAD_REQUEST, message),

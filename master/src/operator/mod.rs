@@ -146,8 +146,7 @@ pub(crate) async fn execute(
         let duration = u64::try_from(set.duration.nanoseconds).map(Duration::from_nanos);
         return Ok(Outcome::Done(match duration {
             Ok(duration) => {
-                site.verbosity.raise(set.level, duration);
-                caller.audit("SET_LOGGING_LEVEL", &set.level.to_string(), "done");
+                site.raise_logging(caller, set.level, duration);
                 Answer::Done
             }
             Err(_) => Answer::BadRequest(
