@@ -9,6 +9,7 @@ use crate::action::{Action, Objects};
 #[derive(Clone, Debug)]
 pub struct Authorizer {
     rules: Option<Arc<Rules>>,
+    version: u64,
 }
 
 #[derive(Debug)]
@@ -54,7 +55,10 @@ impl Authorizer {
     /// Allows everything to everybody.
     #[must_use]
     pub const fn everything() -> Self {
-        Self { rules: None }
+        Self {
+            rules: None,
+            version: 0,
+        }
     }
 
     /// Follows `acls`; where these are silent, and do not say what then, `permissive` decides.
@@ -63,7 +67,14 @@ impl Authorizer {
         let permissive = acls.permissive.unwrap_or(permissive);
         Self {
             rules: Some(Arc::new(Rules { acls, permissive })),
+            version: 0,
         }
+    }
+
+    /// The same rules under a number that tells them from those that a daemon had before.
+    #[must_use]
+    pub fn of_version(self, version: u64) -> Self {
+        Self { version, ..self }
     }
 
     /// Whether nothing is ever forbidden.
@@ -141,6 +152,12 @@ impl Approver {
     #[must_use]
     pub const fn allows_everything(&self) -> bool {
         self.authorizer.allows_everything()
+    }
+
+    /// Another one where a daemon's rules have become others.
+    #[must_use]
+    pub const fn version(&self) -> u64 {
+        self.authorizer.version
     }
 
     #[must_use]

@@ -13,7 +13,7 @@ use meseta_proto::transport::tls::{self, TlsError};
 pub struct AccessFlags {
     /// File of who may come in: `{"credentials": [{"principal": ..., "secret": ...}]}`, or lines of
     /// `principal hash`. Secrets are hashes, made with `meseta credential`; nobody but its owner may read
-    /// the file.
+    /// the file. A changed one is taken over while running.
     #[arg(long, visible_alias = "credentials", value_name = "FILE",
           value_hint = ValueHint::FilePath)]
     pub http_credentials: Option<PathBuf>,
@@ -34,8 +34,9 @@ pub struct AccessFlags {
     pub authenticate_http_readwrite: Option<bool>,
 
     /// Who may do what: Mesos's JSON, or `file:///path` of it. What it does not speak of is allowed on
-    /// loopback and with --insecure, and forbidden elsewhere, unless it says `permissive` itself.
-    #[arg(long, value_name = "JSON")]
+    /// loopback and with --insecure, and forbidden elsewhere, unless it says `permissive` itself. A changed
+    /// file is taken over while running.
+    #[arg(long, value_name = "JSON", value_hint = ValueHint::AnyPath)]
     pub acls: Option<String>,
 
     /// Endpoints that are shut, as `{"disabled_endpoints": {"paths": [...]}}` or `file:///path` of it.

@@ -102,6 +102,10 @@ pub async fn run(flags: Flags, env: RunEnv) -> Result<(), RunError> {
             .watch(tls::WATCH_INTERVAL, http_shutdown.clone());
         tokio::spawn(watch);
     }
+    let watch = surface
+        .door
+        .watch(tls::WATCH_INTERVAL, http_shutdown.clone());
+    tokio::spawn(watch);
     let scheme = if certificate.is_some() {
         "https"
     } else {

@@ -10,7 +10,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand, ValueHint};
 
 use crate::estimate;
 use crate::local;
@@ -235,7 +235,8 @@ fn flag_names(daemon: &Command) -> Vec<String> {
         .collect()
 }
 
-/// `--no-flag` becomes `--flag=false`; `--flag=file:///path` becomes the file's text.
+/// `--no-flag` becomes `--flag=false`; `--flag=file:///path` becomes the file's text, unless the daemon
+/// reads the file itself.
 fn rewrite(arg: OsString, daemon: &Command) -> Result<OsString, Refusal> {
     let Some(text) = arg.to_str() else {
         return Ok(arg);
@@ -255,15 +256,20 @@ fn rewrite(arg: OsString, daemon: &Command) -> Result<OsString, Refusal> {
         return Ok(arg);
     };
     let path = PathBuf::from(path);
-    let takes_path = |arg: &&clap::Arg| arg.get_value_hint() == clap::ValueHint::FilePath;
-    let mut arguments = daemon.get_arguments().filter(takes_path);
-    let is_named = |arg: &clap::Arg| {
+    let is_named = |arg: &&clap::Arg| {
         let aliases = arg.get_visible_aliases().unwrap_or_default();
         arg.get_long() == Some(flag) || aliases.contains(&flag)
     };
-    if arguments.any(is_named) {
+    match daemon
+        .get_arguments()
+        .find(is_named)
+        .map(clap::Arg::get_value_hint)
+    {
         // What is in such a file is not for the command line, nor for `/flags`.
-        return Ok(format!("--{flag}={}", path.display()).into());
+        Some(ValueHint::FilePath) => return Ok(format!("--{flag}={}", path.display()).into()),
+        // Read by the daemon itself, each time that the file changes.
+        Some(ValueHint::AnyPath) => return Ok(arg),
+        _ => {}
     }
     let value = std::fs::read_to_string(&path).map_err(|source| Refusal::ValueFile {
         flag: flag.to_owned(),
@@ -519,7 +525,8 @@ mod tests {
         let value = format!("--acls=file://{}", acls.path().display());
         let parsed = parse(args(&["meseta", "master", &value])).expect("understood");
         let text = parsed.view.get("acls").map(String::as_str);
-        assert_eq!(text, Some("{\"permissive\": true}"));
+        let path = format!("file://{}", acls.path().display());
+        assert_eq!(text, Some(&*path), "the daemon reads it, again and again");
     }
 
     #[test]

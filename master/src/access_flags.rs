@@ -15,7 +15,7 @@ use crate::flags::FlagError;
 pub struct AccessFlags {
     /// File of who may come in: `{"credentials": [{"principal": ..., "secret": ...}]}`, or lines of
     /// `principal hash`. Secrets are hashes, made with `meseta credential`; nobody but its owner may read
-    /// the file.
+    /// the file. A changed one is taken over while running.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub credentials: Option<PathBuf>,
 
@@ -40,8 +40,9 @@ pub struct AccessFlags {
     pub authenticate_agents: Option<bool>,
 
     /// Who may do what: Mesos's JSON, or `file:///path` of it. What it does not speak of is allowed on
-    /// loopback and with --insecure, and forbidden elsewhere, unless it says `permissive` itself.
-    #[arg(long, value_name = "JSON")]
+    /// loopback and with --insecure, and forbidden elsewhere, unless it says `permissive` itself. A changed
+    /// file is taken over while running.
+    #[arg(long, value_name = "JSON", value_hint = ValueHint::AnyPath)]
     pub acls: Option<String>,
 
     /// Calls per second of frameworks, by principal: Mesos's JSON, or `file:///path` of it.

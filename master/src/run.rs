@@ -163,6 +163,7 @@ pub async fn run(flags: Flags, env: RunEnv) -> Result<(), RunError> {
             .watch(tls::WATCH_INTERVAL, shutdown.clone());
         tokio::spawn(watch);
     }
+    tokio::spawn(site.door.watch(tls::WATCH_INTERVAL, shutdown.clone()));
     let serving = tokio::spawn(server::serve_with(
         listener,
         router,

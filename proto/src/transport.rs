@@ -6,6 +6,7 @@ pub mod client;
 pub mod door;
 pub mod server;
 pub mod tls;
+mod watched;
 
 #[cfg(test)]
 mod tests;

@@ -88,9 +88,9 @@ pub(super) async fn read(
     let version = is_polled(endpoint).then(|| {
         // Weak: the same content, in whatever encoding.
         let (id, changed) = (&source.snapshot.identity.id, source.snapshot.changed);
-        // Others see other things.
+        // Others see other things, and the same one too once the rules are others.
         let mut viewer = DefaultHasher::new();
-        caller.owned_principal().hash(&mut viewer);
+        (caller.principal(), caller.approver.version()).hash(&mut viewer);
         format!("W/\"{id}-{changed}-{:x}\"", viewer.finish())
     });
     let version = version.and_then(|version| {

@@ -5,18 +5,22 @@
 //! realm that is authenticated nobody comes in unknown, and a call by somebody known costs no hash.
 
 mod authenticator;
+mod rules;
 mod settings;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
-use meseta_access::{Action, Approver, Authorizer, Forbidden, basic};
+use meseta_access::{Action, Approver, Forbidden, basic};
+use tokio_util::sync::CancellationToken;
 
 use super::server::Peer;
 use super::tls::PeerCertificate;
-use authenticator::{Authenticator, Verdict};
+use authenticator::Verdict;
+use rules::Rules;
 pub use settings::{DoorError, Settings, client_credential, fresh_key};
 
 /// A part of a daemon that is authenticated, or not, as a whole.
@@ -168,9 +172,8 @@ impl Turned {
 pub struct Door {
     /// `master` or `agent`, for the names of realms.
     daemon: &'static str,
-    authenticator: Option<Authenticator>,
+    rules: Arc<Rules>,
     authenticated: Vec<Realm>,
-    authorizer: Authorizer,
     /// Everybody on a network can knock.
     exposed: bool,
     /// Connections are to be encrypted.
@@ -187,9 +190,8 @@ impl Door {
     pub fn open(daemon: &'static str) -> Self {
         Self {
             daemon,
-            authenticator: None,
+            rules: Arc::new(Rules::none()),
             authenticated: Vec::new(),
-            authorizer: Authorizer::everything(),
             exposed: false,
             encrypted: false,
             certified_agents: false,
@@ -197,10 +199,15 @@ impl Door {
         }
     }
 
-    /// The rules that callers are held to.
-    #[must_use]
-    pub const fn authorizer(&self) -> &Authorizer {
-        &self.authorizer
+    /// Takes changed files of credentials and ACLs over, until `shutdown`. Whoever came in before goes by
+    /// the rules that he came in by.
+    pub fn watch(
+        &self,
+        interval: Duration,
+        shutdown: CancellationToken,
+    ) -> impl Future<Output = ()> + Send + use<> {
+        let rules = self.rules.clone();
+        async move { rules.follow(interval, shutdown).await }
     }
 
     /// Whether a path was shut by `--firewall_rules`.
@@ -239,7 +246,7 @@ impl Door {
             peer.introduced();
         }
         Ok(Caller {
-            approver: self.authorizer.approver(principal),
+            approver: self.rules.authorizer().approver(principal),
             certificate,
             address: peer.map(|peer| peer.address),
         })
@@ -274,7 +281,8 @@ impl Door {
             return principal.ok_or_else(unauthorized);
         };
         let claim = basic::claim(given.as_bytes()).ok_or_else(unauthorized)?;
-        let authenticator = self.authenticator.as_ref().ok_or_else(unauthorized)?;
+        let authenticator = self.rules.authenticator.as_ref();
+        let authenticator = authenticator.ok_or_else(unauthorized)?;
         let address = peer.map(|peer| peer.address.ip());
         match authenticator.check(&claim, address).await {
             Verdict::Known => Ok(claim.principal),

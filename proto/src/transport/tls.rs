@@ -16,6 +16,8 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use tokio_util::sync::CancellationToken;
 
+use super::watched::Watched;
+
 /// The longest file of certificates, keys or credentials, in bytes.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 /// How often files are looked at for a change.
@@ -98,7 +100,7 @@ pub fn read_secret_file(path: &Path) -> Result<Vec<u8>, FileError> {
     Ok(bytes)
 }
 
-fn read(path: &Path) -> Result<(std::fs::File, Vec<u8>), FileError> {
+pub(super) fn read(path: &Path) -> Result<(std::fs::File, Vec<u8>), FileError> {
     let failed = |source| FileError::Read {
         path: path.to_owned(),
         source,
@@ -232,14 +234,25 @@ pub(super) fn believing_nobody() -> ClientConfig {
 #[derive(Debug)]
 pub struct Served {
     files: Files,
+    watched: Watched,
     current: RwLock<Arc<ServerConfig>>,
 }
 
 impl Served {
     /// Reads the files.
     pub fn load(files: Files) -> Result<Arc<Self>, TlsError> {
+        let all = [
+            Some(&files.certificate),
+            Some(&files.key),
+            files.authorities.as_ref(),
+        ];
+        let watched = Watched::new(all.into_iter().flatten().cloned());
         let current = RwLock::new(server(&files)?);
-        Ok(Arc::new(Self { files, current }))
+        Ok(Arc::new(Self {
+            files,
+            watched,
+            current,
+        }))
     }
 
     pub(super) fn acceptor(&self) -> tokio_rustls::TlsAcceptor {
@@ -254,47 +267,24 @@ impl Served {
         Ok(())
     }
 
-    /// What tells one version of the files from another.
-    fn stamp(&self) -> Vec<Option<(u64, i64, i64, u64)>> {
-        use std::os::unix::fs::MetadataExt as _;
-        let files = &self.files;
-        let all = [
-            Some(&files.certificate),
-            Some(&files.key),
-            files.authorities.as_ref(),
-        ];
-        let all = all.into_iter().flatten();
-        all.map(|path| {
-            let found = std::fs::metadata(path).ok()?;
-            Some((found.ino(), found.mtime(), found.mtime_nsec(), found.len()))
-        })
-        .collect()
-    }
-
     /// Takes changed files over until `shutdown`.
     pub async fn watch(self: Arc<Self>, interval: Duration, shutdown: CancellationToken) {
-        let mut seen = self.stamp();
-        loop {
-            tokio::select! {
-                () = shutdown.cancelled() => return,
-                () = tokio::time::sleep(interval) => {}
+        let watched = self.watched.clone();
+        let take = || match self.reload() {
+            Ok(()) => {
+                tracing::info!(certificate = %self.files.certificate.display(), "certificate exchanged");
+                true
             }
-            let stamp = self.stamp();
-            if stamp == seen {
-                continue;
-            }
-            match self.reload() {
-                Ok(()) => {
-                    tracing::info!(certificate = %self.files.certificate.display(), "certificate exchanged");
-                    seen = stamp;
-                }
-                // Perhaps only one of the files is new yet: the next look will tell.
-                Err(error) => tracing::warn!(
+            // Perhaps only one of the files is new yet: the next look will tell.
+            Err(error) => {
+                tracing::warn!(
                     error = %chain(&error),
                     "changed certificate cannot be used; the old one stays"
-                ),
+                );
+                false
             }
-        }
+        };
+        watched.follow(interval, shutdown, take).await;
     }
 }
 

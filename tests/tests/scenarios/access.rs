@@ -27,6 +27,11 @@ pub(crate) const ALL: &[Scenario] = &[
         smuggled,
     ),
     ("slow_headers_and_silence_hold_up_nobody", anywhere, slow),
+    (
+        "changed_credentials_and_rules_need_no_restart",
+        anywhere,
+        changed,
+    ),
 ];
 
 /// Secrets that must turn up nowhere.
@@ -479,4 +484,51 @@ fn slow() {
         assert!(!left.contains("200 OK"), "{left}");
     }
     master.page("/health");
+}
+
+/// Both files change under a running master: a broken one changes nothing and is complained of, a good one
+/// counts within seconds. Changes of the log are told in the log.
+fn changed() {
+    let dir = TempDir::new().expect("a directory");
+    let (people, acls) = (dir.path().join("people"), dir.path().join("acls"));
+    credentials(&people, &[ADMIN, READER]);
+    std::fs::write(&acls, r#"{"permissive": false}"#).expect("written");
+    let flags = [
+        "--port=0".to_owned(),
+        format!("--credentials={}", text(&people)),
+        format!("--acls=file://{}", text(&acls)),
+        "--authenticate_http_readwrite".to_owned(),
+    ];
+    let master = Daemon::start("master", &dir.path().join("master"), &flags);
+    let status = |path: &str, who: (&str, &str)| {
+        let header = meseta_access::basic::header(who.0, who.1.as_bytes());
+        let url = format!("{}{path}", master.url);
+        http::post(&url, &[("authorization", &header)], b"frameworkId=f").status
+    };
+    let limit = Duration::from_secs(30);
+    assert_eq!(status("/teardown", READER), 403);
+
+    std::fs::write(&acls, "{").expect("written");
+    eventually("the broken file is complained of", limit, || {
+        let said = master.log_text();
+        (said.contains("stays in force") && said.contains("--acls")).then_some(())
+    });
+    assert_eq!(status("/teardown", READER), 403);
+    std::fs::write(&acls, r#"{"permissive": true}"#).expect("written");
+    eventually("the new rules count", limit, || {
+        (status("/teardown", READER) == 400).then_some(())
+    });
+    credentials(&people, &[ADMIN]);
+    eventually("who was taken out is out", limit, || {
+        (status("/teardown", READER) == 401).then_some(())
+    });
+
+    assert_eq!(status("/logging/toggle?level=1&duration=1secs", ADMIN), 200);
+    let said = master.log_text();
+    let noted = said.lines().any(|line| {
+        line.contains(" audit: ")
+            && line.contains("principal=\"admin\"")
+            && line.contains("SET_LOGGING_LEVEL")
+    });
+    assert!(noted, "{said}");
 }

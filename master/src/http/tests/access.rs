@@ -66,6 +66,7 @@ fn acls() -> String {
     format!("{{{}}}", lists.join(","))
 }
 
+/// `acls` is what the flag says.
 fn door(dir: &TempDir, acls: &str) -> Door {
     let hash = |secret: &[u8]| SecretHash::of(secret, [5; 16]).unwrap();
     let path = dir.path().join("people");
@@ -568,4 +569,39 @@ async fn frameworks_are_held_to_their_pace() {
             expected == 429
         );
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_known_under_other_rules_is_sent_again() {
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("acls");
+    std::fs::write(&file, acls()).unwrap();
+    let site = site_behind(
+        door(&dir, &format!("file://{}", file.display())),
+        Recovered::default(),
+    );
+    let router = router(site.clone());
+    let people = People::new();
+    let to = (&Method::GET, "/weights");
+    let first = ask(&router, &people, READER, to, (&[], "")).await;
+    let version = first.headers()[header::ETAG].to_str().unwrap().to_owned();
+    let known = [("If-None-Match", version.as_str())];
+    let again = ask(&router, &people, READER, to, (&known, "")).await;
+    assert_eq!(again.status(), StatusCode::NOT_MODIFIED);
+    let watching = site
+        .door
+        .watch(std::time::Duration::from_secs(1), site.shutdown.clone());
+    tokio::spawn(watching);
+    std::fs::write(&file, r#"{"permissive":true}"#).unwrap();
+    tokio::time::timeout(std::time::Duration::from_secs(3600), async {
+        while ask(&router, &people, READER, to, (&known, ""))
+            .await
+            .status()
+            != StatusCode::OK
+        {
+            tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+        }
+    })
+    .await
+    .expect("sent again once the rules are others");
 }

@@ -48,10 +48,24 @@ impl Failures {
     }
 }
 
-pub(super) struct Authenticator {
+/// Who there is, and the claims that were found to be right by it.
+struct Book {
     credentials: Arc<Credentials>,
+    remembered: HashSet<[u8; 32]>,
+}
+
+impl Book {
+    fn new(credentials: Credentials) -> Self {
+        Self {
+            credentials: Arc::new(credentials),
+            remembered: HashSet::new(),
+        }
+    }
+}
+
+pub(super) struct Authenticator {
+    book: Mutex<Book>,
     key: [u8; 32],
-    remembered: Mutex<HashSet<[u8; 32]>>,
     failures: Mutex<HashMap<IpAddr, Failures>>,
     turns: Semaphore,
     hashes: Semaphore,
@@ -60,7 +74,7 @@ pub(super) struct Authenticator {
 impl std::fmt::Debug for Authenticator {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Authenticator")
-            .field("principals", &self.credentials.len())
+            .field("principals", &lock(&self.book).credentials.len())
             .finish_non_exhaustive()
     }
 }
@@ -68,13 +82,17 @@ impl std::fmt::Debug for Authenticator {
 impl Authenticator {
     pub(super) fn new(credentials: Credentials, key: [u8; 32]) -> Self {
         Self {
-            credentials: Arc::new(credentials),
+            book: Mutex::new(Book::new(credentials)),
             key,
-            remembered: Mutex::default(),
             failures: Mutex::default(),
             turns: Semaphore::new(WAITING_MAX),
             hashes: Semaphore::new(HASHES_AT_ONCE),
         }
+    }
+
+    /// Goes by others from now on; nobody who was known before is known for it.
+    pub(super) fn exchange(&self, credentials: Credentials) {
+        *lock(&self.book) = Book::new(credentials);
     }
 
     /// Checks a claim that comes from this address.
@@ -96,12 +114,9 @@ impl Authenticator {
         if self.remembers(&fingerprint) {
             return Verdict::Known;
         }
-        if self.verify(claim).await {
-            let mut remembered = lock(&self.remembered);
-            if remembered.len() >= REMEMBERED_MAX {
-                remembered.clear();
-            }
-            remembered.insert(fingerprint);
+        let credentials = lock(&self.book).credentials.clone();
+        if verify(credentials.clone(), claim).await {
+            self.remember(&credentials, fingerprint);
             return Verdict::Known;
         }
         if let Some(address) = address {
@@ -115,22 +130,20 @@ impl Authenticator {
         Verdict::Unknown
     }
 
-    /// The long part. Somebody who is not there takes as long as somebody who is.
-    async fn verify(&self, claim: &Claim) -> bool {
-        let credentials = self.credentials.clone();
-        let claim = claim.clone();
-        let work = tokio::task::spawn_blocking(move || {
-            let found = credentials.find(&claim.principal);
-            let Some(hash) = found.or_else(|| credentials.anybody()) else {
-                return false;
-            };
-            hash.is_of(&claim.secret) && found.is_some()
-        });
-        work.await.unwrap_or(false)
+    fn remembers(&self, fingerprint: &[u8; 32]) -> bool {
+        lock(&self.book).remembered.contains(fingerprint)
     }
 
-    fn remembers(&self, fingerprint: &[u8; 32]) -> bool {
-        lock(&self.remembered).contains(fingerprint)
+    /// Unless the credentials that it was checked by are gone meanwhile.
+    fn remember(&self, checked_by: &Arc<Credentials>, fingerprint: [u8; 32]) {
+        let mut book = lock(&self.book);
+        if !Arc::ptr_eq(&book.credentials, checked_by) {
+            return;
+        }
+        if book.remembered.len() >= REMEMBERED_MAX {
+            book.remembered.clear();
+        }
+        book.remembered.insert(fingerprint);
     }
 
     fn has_failed_too_often(&self, address: IpAddr) -> bool {
@@ -159,6 +172,19 @@ impl Authenticator {
         entry.refresh(now);
         entry.left = (entry.left - 1.0).max(0.0);
     }
+}
+
+/// The long part. Somebody who is not there takes as long as somebody who is.
+async fn verify(credentials: Arc<Credentials>, claim: &Claim) -> bool {
+    let claim = claim.clone();
+    let work = tokio::task::spawn_blocking(move || {
+        let found = credentials.find(&claim.principal);
+        let Some(hash) = found.or_else(|| credentials.anybody()) else {
+            return false;
+        };
+        hash.is_of(&claim.secret) && found.is_some()
+    });
+    work.await.unwrap_or(false)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -197,8 +223,25 @@ mod tests {
         ] {
             let got = door.check(&claim(principal, secret), None).await;
             assert_eq!(got, verdict, "{principal}:{secret}");
-            assert_eq!(lock(&door.remembered).len(), remembered);
+            assert_eq!(lock(&door.book).remembered.len(), remembered);
         }
+    }
+
+    #[tokio::test]
+    async fn who_is_no_more_in_the_file_is_not_remembered_either() {
+        let door = authenticator();
+        let ada = claim("ada", "wonder");
+        assert_eq!(door.check(&ada, None).await, Verdict::Known);
+        let before = lock(&door.book).credentials.clone();
+        let hash = SecretHash::of(b"secret", [2; 16]).unwrap();
+        door.exchange(Credentials::parse(&format!("bob {hash}")).unwrap());
+        // A check that was under way meanwhile.
+        door.remember(&before, fingerprint(&door.key, &ada));
+        assert_eq!(door.check(&ada, None).await, Verdict::Unknown);
+        assert_eq!(
+            door.check(&claim("bob", "secret"), None).await,
+            Verdict::Known
+        );
     }
 
     #[tokio::test(start_paused = true)]

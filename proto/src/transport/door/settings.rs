@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use meseta_access::exposure::{self, Exposure, Posture};
-use meseta_access::{AclError, Acls, Authorizer, CredentialError, Credentials};
+use meseta_access::{AclError, CredentialError};
 use serde::Deserialize;
 
 use super::super::tls::{self, FileError, Served, TlsError};
-use super::authenticator::Authenticator;
+use super::rules::{Rules, Sources, plain, secret_text};
 use super::{Door, Realm};
 
 /// What a daemon was told.
@@ -23,7 +23,7 @@ pub struct Settings {
     /// The file of credentials, and the flag that named it.
     pub credentials: Option<PathBuf>,
     pub credentials_flag: &'static str,
-    /// The text of the ACLs.
+    /// The text of the ACLs, or `file:///path` of it.
     pub acls: Option<String>,
     /// The text of the firewall's rules.
     pub firewall_rules: Option<String>,
@@ -85,12 +85,6 @@ pub fn fresh_key() -> [u8; 32] {
     key
 }
 
-/// `file:///path` or `/path`.
-fn plain(path: &Path) -> &Path {
-    let text = path.to_str().and_then(|text| text.strip_prefix("file://"));
-    text.map_or(path, Path::new)
-}
-
 impl Settings {
     /// Makes the door, and the certificate to be served, if there is one.
     pub fn build(self) -> Result<(Door, Option<Arc<Served>>), DoorError> {
@@ -113,11 +107,19 @@ impl Settings {
             .filter(|(_, _, set)| set.unwrap_or(is_strict))
             .map(|(realm, _, _)| *realm)
             .collect();
-        let authenticator = self.authenticator()?;
+        let sources = Sources {
+            credentials: self
+                .credentials
+                .clone()
+                .map(|path| (self.credentials_flag, path)),
+            acls: self.acls.clone(),
+            is_strict,
+        };
+        let rules = Rules::read(sources, self.key)?;
         let certified_agents = files
             .as_ref()
             .is_some_and(|files| files.authorities.is_some());
-        if authenticator.is_none() {
+        if rules.authenticator.is_none() {
             let lacking = self.realms.iter().find(|(realm, _, _)| {
                 let by_certificate = *realm == Realm::Agents && certified_agents;
                 authenticated.contains(realm) && !by_certificate
@@ -131,9 +133,8 @@ impl Settings {
         }
         let door = Door {
             daemon: self.daemon,
-            authenticator,
+            rules: Arc::new(rules),
             authenticated,
-            authorizer: self.authorizer(is_strict)?,
             exposed: is_strict,
             encrypted: files.is_some(),
             certified_agents,
@@ -164,33 +165,6 @@ impl Settings {
         }
     }
 
-    fn authenticator(&self) -> Result<Option<Authenticator>, DoorError> {
-        let Some(path) = &self.credentials else {
-            return Ok(None);
-        };
-        let flag = self.credentials_flag;
-        let text = secret_text(flag, path)?;
-        let credentials =
-            Credentials::parse(&text).map_err(|source| DoorError::Credentials { flag, source })?;
-        tracing::info!(principals = credentials.len(), "credentials read");
-        Ok(Some(Authenticator::new(credentials, self.key)))
-    }
-
-    fn authorizer(&self, is_strict: bool) -> Result<Authorizer, DoorError> {
-        let acls = match &self.acls {
-            Some(text) => Acls::parse(text).map_err(DoorError::Acls)?,
-            None if is_strict => {
-                tracing::warn!("no --acls: whatever needs a permission is denied to everybody");
-                Acls::default()
-            }
-            None => return Ok(Authorizer::everything()),
-        };
-        if is_strict && acls.permissive == Some(true) {
-            tracing::warn!("the ACLs say `permissive`: what they do not speak of is allowed");
-        }
-        Ok(Authorizer::new(acls, !is_strict))
-    }
-
     fn disabled(&self) -> Result<Vec<String>, DoorError> {
         #[derive(Deserialize)]
         #[serde(deny_unknown_fields)]
@@ -214,20 +188,6 @@ impl Settings {
         }
         Ok(paths)
     }
-}
-
-/// The text of a file of secrets that a flag names; errors repeat nothing of it.
-pub(crate) fn secret_text(flag: &'static str, path: &Path) -> Result<String, DoorError> {
-    let is_text = |c: char| matches!(c, '{' | '\n' | ' ');
-    if path.to_string_lossy().contains(is_text) && !path.exists() {
-        return Err(DoorError::Inline { flag });
-    }
-    let bytes =
-        tls::read_secret_file(plain(path)).map_err(|source| DoorError::File { flag, source })?;
-    String::from_utf8(bytes).map_err(|_| DoorError::Credentials {
-        flag,
-        source: CredentialError::Syntax(String::new()),
-    })
 }
 
 /// Reads the credential that a client says who it is by.

@@ -202,7 +202,7 @@ fn an_exposed_daemon_starts_only_when_shut() {
     );
     known.insecure = true;
     let (door, _) = known.build().unwrap();
-    assert!(door.authenticated.is_empty() && door.authorizer.allows_everything());
+    assert!(door.authenticated.is_empty() && door.rules.authorizer().allows_everything());
     let mut off = settings("10.0.0.1");
     off.credentials = Some(people);
     off.ssl_cert_file = Some("/a".into());
@@ -221,4 +221,50 @@ fn shut_endpoints_are_known_by_their_path() {
     assert!(door.is_disabled("/master/state"));
     assert!(door.is_disabled("/health/"));
     assert!(!door.is_disabled("/state"));
+}
+
+#[tokio::test]
+async fn changed_credentials_and_rules_are_taken_over_and_broken_ones_are_not() {
+    let dir = TempDir::new().unwrap();
+    let mut settings = settings("127.0.0.1");
+    let people_file = write(&dir, "people", &people(), 0o600);
+    let forbidden = r#"{"permissive": true, "update_weights":
+        [{"principals": {"type": "ANY"}, "roles": {"type": "NONE"}}]}"#;
+    let acl_file = write(&dir, "acls", forbidden, 0o644);
+    settings.credentials = Some(people_file);
+    settings.acls = Some(format!("file://{}", acl_file.display()));
+    settings.realms[0].2 = Some(true);
+    let (door, _) = settings.build().unwrap();
+    let enter = async |name: &str, secret: &str| {
+        let header = basic::header(name, secret.as_bytes());
+        door.enter(Realm::Readonly, &named(Some(&header)), None)
+            .await
+    };
+    let may = |caller: &Caller| caller.check(Action::UpdateWeight, Some("dev")).is_ok();
+    let before = enter("ada", "wonder").await.unwrap();
+    assert!(!may(&before));
+
+    write(&dir, "acls", "{\"permissive\":", 0o644);
+    write(&dir, "people", "ada CANARY", 0o600);
+    let error = door.rules.exchange_acls().unwrap_err();
+    assert!(matches!(error, DoorError::Acls(_)), "{error}");
+    let error = door.rules.exchange_credentials().unwrap_err();
+    assert!(!error.to_string().contains("CANARY"), "{error}");
+    let still = enter("ada", "wonder").await.unwrap();
+    assert!(!may(&still), "what was read before stays in force");
+    assert_eq!(still.approver.version(), before.approver.version());
+
+    write(&dir, "acls", "{\"permissive\": true}", 0o644);
+    door.rules.exchange_acls().unwrap();
+    let after = enter("ada", "wonder").await.unwrap();
+    assert!(may(&after) && !may(&before), "who is in keeps his rules");
+    assert_ne!(after.approver.version(), before.approver.version());
+    let bob = SecretHash::of(b"builder", [2; 16]).unwrap();
+    write(&dir, "people", &format!("bob {bob}"), 0o600);
+    door.rules.exchange_credentials().unwrap();
+    assert!(enter("ada", "wonder").await.is_err());
+    assert_eq!(
+        enter("bob", "builder").await.unwrap().principal(),
+        Some("bob")
+    );
 }

@@ -212,7 +212,6 @@ async fn a_new_certificate_is_taken_over_under_load_and_a_broken_one_is_not() {
     let url = format!("https://{}/", running.address);
     let kept = client(&ca, None);
     assert!(ask(&kept, &url).await.is_ok());
-    let stamp = running.served.stamp();
     let load = {
         let (kept, url) = (kept.clone(), url.clone());
         tokio::spawn(async move {
@@ -234,7 +233,6 @@ async fn a_new_certificate_is_taken_over_under_load_and_a_broken_one_is_not() {
     assert!(ask(&client(&ca, None), &url).await.is_ok());
     std::fs::copy(dir.path().join("other.key"), &key).unwrap();
     running.served.reload().unwrap();
-    assert_ne!(running.served.stamp(), stamp, "a change can be seen");
     assert!(ask(&client(&new_ca, None), &url).await.is_ok());
     assert!(ask(&client(&ca, None), &url).await.is_err());
     load.await

@@ -1,0 +1,90 @@
+//! Files that are looked at again and again: what changed is taken over while the daemon runs.
+//!
+//! Invariant: a change is offered until it was taken, so that a file that is bad at one look, perhaps half
+//! written, is read again at the next.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+/// Inode, time of the last change, length; `None` where there is no file.
+type Stamp = Option<(u64, i64, i64, u64)>;
+
+/// Some files, and which version of them was taken.
+#[derive(Clone, Debug)]
+pub(super) struct Watched {
+    files: Vec<PathBuf>,
+    taken: Vec<Stamp>,
+}
+
+impl Watched {
+    /// As they are now. To be called before they are read.
+    pub(super) fn new(files: impl IntoIterator<Item = PathBuf>) -> Self {
+        let files: Vec<_> = files.into_iter().collect();
+        let taken = stamps(&files);
+        Self { files, taken }
+    }
+
+    /// Offers each change until `shutdown`; `take` says whether it could be used.
+    pub(super) async fn follow(
+        mut self,
+        interval: Duration,
+        shutdown: CancellationToken,
+        mut take: impl FnMut() -> bool,
+    ) {
+        while !self.files.is_empty() {
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                () = tokio::time::sleep(interval) => {}
+            }
+            let now = stamps(&self.files);
+            if now != self.taken && take() {
+                self.taken = now;
+            }
+        }
+    }
+}
+
+fn stamps(files: &[PathBuf]) -> Vec<Stamp> {
+    files.iter().map(|path| stamp(path)).collect()
+}
+
+fn stamp(path: &Path) -> Stamp {
+    use std::os::unix::fs::MetadataExt as _;
+    let found = std::fs::metadata(path).ok()?;
+    Some((found.ino(), found.mtime(), found.mtime_nsec(), found.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_change_is_offered_until_it_is_taken_and_then_no_more() {
+        let dir = tempfile::TempDir::new().unwrap();
+        let path = dir.path().join("file");
+        std::fs::write(&path, "a").unwrap();
+        let watched = Watched::new([path.clone()]);
+        std::fs::write(&path, "longer").unwrap();
+        let (sender, mut offered) = tokio::sync::mpsc::unbounded_channel();
+        let shutdown = CancellationToken::new();
+        let following = watched.follow(Duration::from_secs(1), shutdown.clone(), {
+            let mut offers = 0;
+            move || {
+                offers += 1;
+                sender.send(offers).unwrap();
+                offers != 1
+            }
+        });
+        let following = tokio::spawn(following);
+        assert_eq!(offered.recv().await, Some(1), "refused");
+        assert_eq!(offered.recv().await, Some(2), "taken");
+        let quiet = tokio::time::timeout(Duration::from_secs(60), offered.recv()).await;
+        assert!(quiet.is_err(), "nothing has changed since");
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(offered.recv().await, Some(3), "its absence is a change");
+        shutdown.cancel();
+        following.await.unwrap();
+    }
+}
