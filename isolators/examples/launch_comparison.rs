@@ -7,33 +7,22 @@
 //! milliseconds at the minimum, the median and the 90th percentile, and the ratios of the medians.
 #![expect(unsafe_code, reason = "the floor is made of bare system calls")]
 
+mod bench;
+#[path = "bench/once.rs"]
+mod once;
+
 use std::ffi::CString;
 use std::io::{BufRead, BufReader, Write};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use meseta_isolators::{
-    Command, ContainerName, ContainerSpec, Containers, Demand, DestroyOptions, Host, Isolation,
-    NodeOptions, Options,
-};
-
-type AnyError = Box<dyn std::error::Error + Send + Sync>;
-
-const MEMORY_BYTES: u64 = 64 << 20;
+use bench::{AnyError, MEMORY_BYTES};
+use meseta_isolators::{Host, Isolation};
 
 fn main() -> ExitCode {
-    if let Some(code) = meseta_isolators::launcher::run_if_requested() {
-        return code;
-    }
-    match measure() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{error}");
-            ExitCode::FAILURE
-        }
-    }
+    bench::run(measure)
 }
 
 fn measure() -> Result<(), AnyError> {
@@ -42,8 +31,8 @@ fn measure() -> Result<(), AnyError> {
     let pause = Duration::from_millis(args.next().transpose()?.unwrap_or(0));
     let folder = tempfile::tempdir()?;
     let host = Host::detect()?;
-    let usual = open(&host, Isolation::default_for(&host), folder.path(), "usual")?;
-    let hardened = open(
+    let usual = bench::open(&host, Isolation::default_for(&host), folder.path(), "usual")?;
+    let hardened = bench::open(
         &host,
         Isolation::hardened_for(&host),
         folder.path(),
@@ -69,7 +58,8 @@ fn measure() -> Result<(), AnyError> {
         spent.extend(floor.launch(round)?);
         for containers in [&usual, &hardened] {
             std::thread::sleep(pause);
-            spent.extend(ours(containers, folder.path(), round)?);
+            let [executed, ended, removed] = once::launch(containers, folder.path(), round)?;
+            spent.extend([executed, executed + ended + removed]);
         }
         for engine in &mut engines {
             std::thread::sleep(pause);
@@ -110,69 +100,6 @@ fn report(names: &[String], mut times: Vec<Vec<Duration>>) {
             eprintln!("{:16} {:5.2} x {name}", names[ours], medians[ours] / median);
         }
     }
-}
-
-fn open(
-    host: &Host,
-    isolation: Isolation,
-    folder: &Path,
-    name: &str,
-) -> Result<Containers, AnyError> {
-    let options = Options {
-        runtime_dir: folder.join(name),
-        cgroups_root: format!("meseta-bench-{}", std::process::id()).into(),
-        instance: ContainerName::new(name)?,
-        isolation,
-        enable_cfs: true,
-        revocable_cpu_low_priority: true,
-        limit_swap: false,
-        pids_limit: Some(64),
-        launch_timeout: Duration::from_secs(10),
-    };
-    let node = NodeOptions::default();
-    Ok(Containers::open_with(
-        host.clone(),
-        options,
-        &node,
-        Vec::new(),
-    )?)
-}
-
-/// Until exec, and until all is removed again.
-fn ours(containers: &Containers, folder: &Path, round: u64) -> Result<[Duration; 2], AnyError> {
-    let name = ContainerName::new(&format!("c{round}"))?;
-    let spec = ContainerSpec {
-        name: name.clone(),
-        command: Command::Argv {
-            program: "/bin/true".into(),
-            args: vec!["true".into()],
-        },
-        env: Vec::new(),
-        working_dir: folder.to_owned(),
-        credentials: None,
-        stdout: folder.join("out"),
-        stderr: folder.join("err"),
-        hostname: None,
-        rlimits: Vec::new(),
-        demand: Demand {
-            cpus_millis: 100,
-            mem_bytes: Some(MEMORY_BYTES),
-            ..Demand::default()
-        },
-    };
-    let began = Instant::now();
-    let launched = containers.launch(&spec)?;
-    let executed = began.elapsed();
-    if let Some(pidfd) = containers.watch(&launched.supervisor)? {
-        let mut poll = [nix::poll::PollFd::new(
-            pidfd.as_fd(),
-            nix::poll::PollFlags::POLLIN,
-        )];
-        nix::poll::poll(&mut poll, nix::poll::PollTimeout::NONE)?;
-    }
-    containers.destroy(&name, Some(&launched.supervisor), DestroyOptions::default())?;
-    containers.forget(&name)?;
-    Ok([executed, began.elapsed()])
 }
 
 /// What no launch can do without: groups with limits, one clone with namespaces, attach, exec.

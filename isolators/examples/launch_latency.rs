@@ -6,35 +6,26 @@
 //! between launches shows what an idle gap costs, which a tight loop hides. At the end descriptors, groups,
 //! mounts and zombies must be what they were before the first launch: with 10000 launches, the leak test.
 
+mod bench;
+#[path = "bench/once.rs"]
+mod once;
+
 use std::process::ExitCode;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use meseta_isolators::{
-    Command, ContainerName, ContainerSpec, Containers, Demand, DestroyOptions, Host, Isolation,
-    Options,
-};
+use bench::AnyError;
+use meseta_isolators::{ContainerName, Containers, Host, Isolation};
 
 fn main() -> ExitCode {
-    if let Some(code) = meseta_isolators::launcher::run_if_requested() {
-        return code;
-    }
-    match measure() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{error}");
-            ExitCode::FAILURE
-        }
-    }
+    bench::run(measure)
 }
 
-type AnyError = Box<dyn std::error::Error + Send + Sync>;
-
 fn measure() -> Result<(), AnyError> {
-    let mut args = std::env::args().skip(1).map(|arg| arg.parse::<usize>());
+    let mut args = std::env::args().skip(1).map(|arg| arg.parse::<u64>());
     let launches = args.next().transpose()?.unwrap_or(200);
-    let pause = Duration::from_millis(u64::try_from(args.next().transpose()?.unwrap_or(0))?);
+    let pause = Duration::from_millis(args.next().transpose()?.unwrap_or(0));
     let threads = args.next().transpose()?.unwrap_or(1);
     let folder = tempfile::tempdir()?;
     let host = Host::detect()?;
@@ -43,26 +34,13 @@ fn measure() -> Result<(), AnyError> {
         None => Isolation::default_for(&host),
     };
     let began = Instant::now();
-    let containers = Containers::open(
-        host.clone(),
-        Options {
-            runtime_dir: folder.path().join("run"),
-            cgroups_root: format!("meseta-bench-{}", std::process::id()).into(),
-            instance: ContainerName::new("bench")?,
-            isolation,
-            enable_cfs: true,
-            revocable_cpu_low_priority: true,
-            limit_swap: false,
-            pids_limit: Some(64),
-            launch_timeout: Duration::from_secs(10),
-        },
-    )?;
+    let containers = bench::open(&host, isolation, folder.path(), "bench")?;
     eprintln!("{:?}, opened in {:?}", host.mode, began.elapsed());
     // What is made once and kept: the first launch's doing.
-    one(&containers, folder.path(), launches)?;
+    once::launch(&containers, folder.path(), launches)?;
     let before = Traces::read(&host, &containers)?;
     let times = Mutex::new(vec![Vec::new(), Vec::new(), Vec::new()]);
-    let next = AtomicUsize::new(0);
+    let next = AtomicU64::new(0);
     let began = Instant::now();
     std::thread::scope(|scope| {
         let worker = || -> Result<(), AnyError> {
@@ -71,7 +49,7 @@ fn measure() -> Result<(), AnyError> {
                 if number >= launches {
                     return Ok(());
                 }
-                let spent = one(&containers, folder.path(), number)?;
+                let spent = once::launch(&containers, folder.path(), number)?;
                 if let Ok(mut times) = times.lock() {
                     for (all, one) in times.iter_mut().zip(spent) {
                         all.push(one);
@@ -160,45 +138,4 @@ impl Traces {
             runtime_files: count(runtime.to_string_lossy().into_owned())?,
         })
     }
-}
-
-fn one(
-    containers: &Containers,
-    folder: &std::path::Path,
-    number: usize,
-) -> Result<[Duration; 3], AnyError> {
-    let name = ContainerName::new(&format!("c{number}"))?;
-    let spec = ContainerSpec {
-        name: name.clone(),
-        command: Command::Argv {
-            program: "/bin/true".into(),
-            args: Vec::new(),
-        },
-        env: Vec::new(),
-        working_dir: folder.to_owned(),
-        credentials: None,
-        stdout: folder.join("out"),
-        stderr: folder.join("err"),
-        hostname: None,
-        rlimits: Vec::new(),
-        demand: Demand {
-            cpus_millis: 100,
-            mem_bytes: Some(64 << 20),
-            ..Demand::default()
-        },
-    };
-    let began = Instant::now();
-    let launched = containers.launch(&spec)?;
-    let executed = Instant::now();
-    if let Some(pidfd) = containers.watch(&launched.supervisor)? {
-        let mut poll = [nix::poll::PollFd::new(
-            std::os::fd::AsFd::as_fd(&pidfd),
-            nix::poll::PollFlags::POLLIN,
-        )];
-        nix::poll::poll(&mut poll, nix::poll::PollTimeout::NONE)?;
-    }
-    let ended = Instant::now();
-    containers.destroy(&name, Some(&launched.supervisor), DestroyOptions::default())?;
-    containers.forget(&name)?;
-    Ok([executed - began, ended - executed, ended.elapsed()])
 }

@@ -6,6 +6,8 @@
 //! sweep, and as a share of a core at one sweep a second. The floor has descriptors of its own of the
 //! very files that the sampler keeps open, and reads each as often.
 
+mod bench;
+
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -13,9 +15,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use bench::AnyError;
 use meseta_isolators::{
-    Command, ContainerName, ContainerSpec, Containers, Demand, DestroyOptions, Host, Isolation,
-    Options, SLOW_EVERY, Sampler,
+    ContainerName, Containers, DestroyOptions, Host, Isolation, SLOW_EVERY, Sampler,
 };
 
 /// Read in every sweep; the others in every fifth.
@@ -32,76 +34,30 @@ const HOT: [&str; 9] = [
 ];
 
 fn main() -> ExitCode {
-    if let Some(code) = meseta_isolators::launcher::run_if_requested() {
-        return code;
-    }
-    match measure() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{error}");
-            ExitCode::FAILURE
-        }
-    }
+    bench::run(measure)
 }
-
-type AnyError = Box<dyn std::error::Error>;
 
 fn measure() -> Result<(), AnyError> {
     let mut args = std::env::args().skip(1).map(|arg| arg.parse::<u32>());
     let count = args.next().transpose()?.unwrap_or(1000);
     let sweeps = args.next().transpose()?.unwrap_or(60);
     let folder = tempfile::tempdir()?;
-    let root = PathBuf::from(format!("meseta-bench-{}", std::process::id()));
     let host = Host::detect()?;
-    let containers = Containers::open(
-        host.clone(),
-        Options {
-            runtime_dir: folder.path().join("run"),
-            cgroups_root: root.clone(),
-            instance: ContainerName::new("bench")?,
-            isolation: Isolation::default_for(&host),
-            enable_cfs: true,
-            revocable_cpu_low_priority: true,
-            limit_swap: false,
-            pids_limit: Some(64),
-            launch_timeout: Duration::from_secs(10),
-        },
-    )?;
+    let isolation = Isolation::default_for(&host);
+    let containers = bench::open(&host, isolation, folder.path(), "bench")?;
     let mut launched = Vec::new();
     for number in 0..count {
-        let spec = sleeper(number, folder.path())?;
+        let spec = bench::spec(number.into(), folder.path(), "/bin/sleep", &["100000"])?;
         let supervisor = containers.launch(&spec)?.supervisor;
         launched.push((spec.name, supervisor));
     }
-    let result = compare(&containers, &launched, &root, sweeps);
+    let result = compare(&containers, &launched, &bench::cgroups_root(), sweeps);
     for (name, supervisor) in &launched {
         containers.destroy(name, Some(supervisor), DestroyOptions::default())?;
         containers.forget(name)?;
     }
     containers.close();
     result
-}
-
-fn sleeper(number: u32, folder: &Path) -> Result<ContainerSpec, AnyError> {
-    Ok(ContainerSpec {
-        name: ContainerName::new(&format!("c{number}"))?,
-        command: Command::Argv {
-            program: "/bin/sleep".into(),
-            args: vec!["sleep".into(), "100000".into()],
-        },
-        env: Vec::new(),
-        working_dir: folder.to_owned(),
-        credentials: None,
-        stdout: "/dev/null".into(),
-        stderr: "/dev/null".into(),
-        hostname: None,
-        rlimits: Vec::new(),
-        demand: Demand {
-            cpus_millis: 100,
-            mem_bytes: Some(64 << 20),
-            ..Demand::default()
-        },
-    })
 }
 
 type Launched = [(ContainerName, meseta_isolators::ProcessIdentity)];

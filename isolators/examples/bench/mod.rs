@@ -1,0 +1,81 @@
+//! What the measuring programs beside this folder have in common: their beginning, and their containers.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use meseta_isolators::{
+    Command, ContainerName, ContainerSpec, Containers, Demand, Host, Isolation, Options,
+};
+
+pub(crate) type AnyError = Box<dyn std::error::Error + Send + Sync>;
+
+pub(crate) const MEMORY_BYTES: u64 = 64 << 20;
+
+/// A program's `main`.
+pub(crate) fn run(measure: impl FnOnce() -> Result<(), AnyError>) -> ExitCode {
+    if let Some(code) = meseta_isolators::launcher::run_if_requested() {
+        return code;
+    }
+    match measure() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Below every hierarchy, this program's alone.
+pub(crate) fn cgroups_root() -> PathBuf {
+    format!("meseta-bench-{}", std::process::id()).into()
+}
+
+pub(crate) fn open(
+    host: &Host,
+    isolation: Isolation,
+    folder: &Path,
+    name: &str,
+) -> Result<Containers, AnyError> {
+    let options = Options {
+        runtime_dir: folder.join(name),
+        cgroups_root: cgroups_root(),
+        instance: ContainerName::new(name)?,
+        isolation,
+        enable_cfs: true,
+        revocable_cpu_low_priority: true,
+        limit_swap: false,
+        pids_limit: Some(64),
+        launch_timeout: Duration::from_secs(10),
+    };
+    Ok(Containers::open(host.clone(), options)?)
+}
+
+/// The container of a number, with a program by its path and what it is told.
+pub(crate) fn spec(
+    number: u64,
+    folder: &Path,
+    program: &str,
+    args: &[&str],
+) -> Result<ContainerSpec, AnyError> {
+    let args = [program].into_iter().chain(args.iter().copied());
+    Ok(ContainerSpec {
+        name: ContainerName::new(&format!("c{number}"))?,
+        command: Command::Argv {
+            program: program.into(),
+            args: args.map(Into::into).collect(),
+        },
+        env: Vec::new(),
+        working_dir: folder.to_owned(),
+        credentials: None,
+        stdout: folder.join("out"),
+        stderr: folder.join("err"),
+        hostname: None,
+        rlimits: Vec::new(),
+        demand: Demand {
+            cpus_millis: 100,
+            mem_bytes: Some(MEMORY_BYTES),
+            ..Demand::default()
+        },
+    })
+}
