@@ -6,15 +6,38 @@ use std::path::{Path, PathBuf};
 
 use crate::checkpoint::Layout;
 use crate::flags::Flags;
-use crate::run::RunError;
 
 /// Everything of ours that is gone after a boot.
 const RUNTIME_ROOT: &str = "/run/meseta";
 
-pub(crate) fn prepare_work_dir(work_dir: &Path) -> Result<Layout, RunError> {
+/// Why a directory of the agent's cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum DirectoryError {
+    /// It cannot be made or written.
+    #[error("failed to {doing} {path}: give a directory that this user can write (--{flag})")]
+    Unusable {
+        /// What was tried.
+        doing: &'static str,
+        /// The directory or file.
+        path: PathBuf,
+        /// The flag that names it.
+        flag: &'static str,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Two agents, one work directory.
+    #[error("{path} is in use by another agent: give each its own --work_dir")]
+    InUse {
+        /// The lock.
+        path: PathBuf,
+    },
+}
+
+pub(crate) fn prepare_work_dir(work_dir: &Path) -> Result<Layout, DirectoryError> {
     let failed = |doing: &'static str, path: &Path| {
         let path = path.to_owned();
-        move |source| RunError::Directory {
+        move |source| DirectoryError::Unusable {
             doing,
             path,
             flag: "work_dir",
@@ -37,9 +60,9 @@ pub(crate) fn prepare_work_dir(work_dir: &Path) -> Result<Layout, RunError> {
 }
 
 /// Held for as long as the agent lives; the kernel lets go of it whatever happens.
-pub(crate) fn lock(layout: &Layout) -> Result<std::fs::File, RunError> {
+pub(crate) fn lock(layout: &Layout) -> Result<std::fs::File, DirectoryError> {
     let path = layout.meta().join("lock");
-    let failed = |source: std::io::Error| RunError::Directory {
+    let failed = |source: std::io::Error| DirectoryError::Unusable {
         doing: "lock",
         path: path.clone(),
         flag: "work_dir",
@@ -48,7 +71,7 @@ pub(crate) fn lock(layout: &Layout) -> Result<std::fs::File, RunError> {
     let file = std::fs::File::create(&path).map_err(failed)?;
     match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(file),
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(RunError::InUse { path }),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(DirectoryError::InUse { path }),
         Err(errno) => Err(failed(errno.into())),
     }
 }
@@ -62,13 +85,13 @@ pub(crate) fn write_endpoint(
     work_dir: &Path,
     scheme: &str,
     address: SocketAddr,
-) -> Result<(), RunError> {
+) -> Result<(), DirectoryError> {
     let path = endpoint_path(work_dir);
     let fresh = path.with_extension("new");
     let written = std::fs::File::create(&fresh)
         .and_then(|mut file| writeln!(file, "{scheme}://{address}"))
         .and_then(|()| std::fs::rename(&fresh, &path));
-    written.map_err(|source| RunError::Directory {
+    written.map_err(|source| DirectoryError::Unusable {
         doing: "write",
         path,
         flag: "work_dir",
@@ -92,6 +115,16 @@ pub(crate) fn runtime_dir(flags: &Flags, layout: &Layout, privileged: bool) -> P
         None if privileged => Path::new(RUNTIME_ROOT).join("agent"),
         None => layout.work_dir().join("run"),
     }
+}
+
+/// Makes it.
+pub(crate) fn create_runtime_dir(runtime_dir: &Path) -> Result<(), DirectoryError> {
+    std::fs::create_dir_all(runtime_dir).map_err(|source| DirectoryError::Unusable {
+        doing: "create",
+        path: runtime_dir.to_owned(),
+        flag: "runtime_dir",
+        source,
+    })
 }
 
 /// The name of our cgroup folder: of this work directory, on any boot.

@@ -14,7 +14,7 @@ use meseta_isolators::{
 use meseta_proto::mesos::v1 as pb;
 use meseta_resources::{Ranges, Resources, Role};
 
-use crate::configuration::ConfigurationError;
+use crate::configuration::error::ConfigurationError;
 use crate::flags::Flags;
 use crate::isolation_flags::IsolationFlags;
 use crate::seccomp_profile;

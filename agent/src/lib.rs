@@ -30,6 +30,7 @@ mod shell;
 pub use access_flags::AccessFlags;
 pub use check::{Finding, Severity, check};
 pub use configuration::ConfigurationError;
+pub use directories::DirectoryError;
 pub use flags::Flags;
 pub use health::Health;
 pub use isolation_flags::IsolationFlags;

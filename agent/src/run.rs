@@ -33,7 +33,8 @@ use crate::checkpoint::{self, Image, Layout, Store};
 use crate::configuration::{self, Configuration};
 use crate::core::{AgentCore, Enforceable, ExitReason, Input, Options};
 use crate::directories::{
-    endpoint_path, instance_of, lock, prepare_work_dir, remove_empty, runtime_dir, write_endpoint,
+    create_runtime_dir, endpoint_path, instance_of, lock, prepare_work_dir, remove_empty,
+    runtime_dir, write_endpoint,
 };
 use crate::flags::Flags;
 use crate::health::Health;
@@ -514,12 +515,7 @@ fn open_blocking(
     };
     let (rights, watch) = (settings.rights(&isolation), settings.watch(&isolation));
     let runtime_dir = runtime_dir(flags, layout, privileged).join(&instance);
-    std::fs::create_dir_all(&runtime_dir).map_err(|source| RunError::Directory {
-        doing: "create",
-        path: runtime_dir.clone(),
-        flag: "runtime_dir",
-        source,
-    })?;
+    create_runtime_dir(&runtime_dir)?;
     let containers = Containers::open_with(
         host,
         meseta_isolators::Options {

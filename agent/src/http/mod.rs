@@ -27,15 +27,13 @@ use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use meseta_access::Action;
 use meseta_proto::transport::door::{Caller, Door};
-use meseta_proto::transport::server::Peer;
-
-use crate::checkpoint::Layout;
+use meseta_proto::transport::server::{CancellationToken, Peer};
 use meseta_proto::verbosity::Verbosity;
 
+use crate::checkpoint::Layout;
 use crate::core::{self, Snapshot};
 use crate::metrics::Metrics;
 use crate::permission;
-use crate::run::CancellationToken;
 use crate::shell::CoreHandle;
 use crate::shell::containerizer::Containerizer;
 use crate::shell::executors::ExecutorStreams;

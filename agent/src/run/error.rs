@@ -1,10 +1,10 @@
 //! Why an agent does not start, or ends: each with what to give or to do instead.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 
 use crate::checkpoint::{ReadError, StoreError};
 use crate::configuration::ConfigurationError;
+use crate::directories::DirectoryError;
 use crate::oversubscription::OversubscriptionError;
 use crate::shell::link::MasterAddressError;
 
@@ -35,24 +35,8 @@ pub enum RunError {
         source: std::io::Error,
     },
     /// A directory cannot be used.
-    #[error("failed to {doing} {path}: give a directory that this user can write (--{flag})")]
-    Directory {
-        /// What was tried.
-        doing: &'static str,
-        /// The directory or file.
-        path: PathBuf,
-        /// The flag that names it.
-        flag: &'static str,
-        /// Why.
-        #[source]
-        source: std::io::Error,
-    },
-    /// Two agents, one work directory.
-    #[error("{path} is in use by another agent: give each its own --work_dir")]
-    InUse {
-        /// The lock.
-        path: PathBuf,
-    },
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
     /// The checkpoints are there but cannot be used.
     #[error("failed to read the checkpoints")]
     Checkpoints(#[source] ReadError),
