@@ -15,7 +15,7 @@ use meseta_resources::{ContainerId, ExecutorId, Now, Resources};
 use tracing::{info, warn};
 
 use super::demand::{combined, demand};
-use super::launch::{role_of, unix_ns, user_of};
+use super::fields::{role_of, unix_ns, user_of};
 use super::model::{Container, Executor, ExecutorKind, ExecutorLink, Task};
 use super::registration::stream_key;
 use super::states::dropped_or_lost;
@@ -129,7 +129,7 @@ impl AgentCore {
         if has_command {
             check_command(task.command.as_ref())?;
         }
-        super::checks::validate(task)?;
+        super::check_rules::validate(task).map_err(Refusal::invalid)?;
         if let Some(container) = &task.container {
             check_container(container)?;
         }

@@ -15,7 +15,7 @@ use meseta_resources::{ContainerId, Now};
 use tracing::{error, info};
 
 use super::demand::{combined, demand};
-use super::launch::{unix_ns, volumes_among};
+use super::fields::{unix_ns, volumes_among};
 use super::model::{Doom, Executor, ExecutorKind, Phase, Task, Unit};
 use super::{Action, AgentCore, Destination};
 use crate::checkpoint::{KillCause, LogEntry, RunKey, TaskKey, Write};

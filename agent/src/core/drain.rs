@@ -14,8 +14,8 @@ use meseta_resources::{FrameworkId, Now};
 use tracing::info;
 
 use super::AgentCore;
+use super::fields::duration;
 use super::kill::{KILL_GRACE_DEFAULT, grace_of};
-use super::launch::duration;
 use super::states::{dropped_or_lost, has_capability};
 
 /// How this agent is drained.

@@ -15,7 +15,8 @@ use meseta_proto::mesos::v1::task_status::{Reason, Source};
 use meseta_resources::{ExecutorId, FrameworkId, Now, TaskId};
 use tracing::{info, warn};
 
-use super::launch::{container_message, duration};
+use super::fields::duration;
+use super::launch::container_message;
 use super::model::{Executor, ExecutorKind, Phase, Unit};
 use super::states::{gone_or_lost, is_terminal};
 use super::updates::{Pushed, StreamKey};

@@ -14,7 +14,7 @@ use meseta_proto::mesos::v1::task_status::{Reason, Source};
 use meseta_resources::{ContainerId, FrameworkId, Now};
 use tracing::{info, warn};
 
-use super::launch::{duration, unix_ns};
+use super::fields::{duration, unix_ns};
 use super::model::{Doom, Executor, ExecutorKind, Kill, Phase, Unit};
 use super::registration::stream_key;
 use super::{Action, AgentCore, Destination, ExitReason, State, Timer};

@@ -9,9 +9,10 @@ use std::time::Duration;
 use meseta_isolators::ProcessIdentity;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::task_status::{Reason, Source};
-use meseta_resources::{ContainerId, FrameworkId, Now, Resources, Role};
+use meseta_resources::{ContainerId, FrameworkId, Now};
 use tracing::{info, warn};
 
+use super::fields::{duration, unix_ns, volumes_among};
 use super::model::{Executor, ExecutorKind, Framework, Phase, Task, Unit};
 use super::{Action, AgentCore, Destination, LaunchPlan, Subject, Timer};
 use crate::checkpoint::{
@@ -323,38 +324,4 @@ pub fn container_message(container: &ContainerId) -> pb::ContainerId {
         value: child.to_owned(),
         parent: Some(Box::new(parent)),
     })
-}
-
-/// Whom a task runs as: who its command says, or else its framework.
-pub(super) fn user_of(command: Option<&pb::CommandInfo>, framework: &pb::FrameworkInfo) -> String {
-    command
-        .and_then(|command| command.user.clone())
-        .unwrap_or_else(|| framework.user.clone())
-}
-
-/// The persistent volumes among resources.
-pub(crate) fn volumes_among<'a>(
-    resources: impl IntoIterator<Item = &'a pb::Resource>,
-) -> Vec<pb::Resource> {
-    let is_volume = |resource: &&pb::Resource| {
-        let disk = resource.disk.as_ref();
-        disk.is_some_and(|disk| disk.persistence.is_some())
-    };
-    resources.into_iter().filter(is_volume).cloned().collect()
-}
-
-/// The role that resources were allocated to.
-pub(super) fn role_of(resources: &Resources) -> Option<Role> {
-    resources
-        .iter()
-        .find_map(|resource| resource.allocation_role().cloned())
-}
-
-/// Mesos's durations may be negative, which means none.
-pub(super) fn duration(info: &pb::DurationInfo) -> Duration {
-    Duration::from_nanos(u64::try_from(info.nanoseconds).unwrap_or(0))
-}
-
-pub(super) fn unix_ns(now: Now) -> u64 {
-    u64::try_from(now.unix.as_nanos()).unwrap_or(u64::MAX)
 }

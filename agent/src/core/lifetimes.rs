@@ -16,7 +16,7 @@ use tracing::{info, warn};
 
 use super::ending::{exit_message, limited};
 use super::executors::plain;
-use super::launch::duration;
+use super::fields::duration;
 use super::model::{Executor, ExecutorKind, Phase, Unit};
 use super::{AgentCore, Ending, Exit, State, Timer};
 use crate::checkpoint::{KillCause, RunKey};

@@ -25,11 +25,13 @@
 
 mod accept;
 mod attend;
+mod check_rules;
 mod checks;
 mod demand;
 mod drain;
 mod ending;
 mod executors;
+mod fields;
 mod io;
 mod kill;
 mod launch;
@@ -60,12 +62,12 @@ use meseta_resources::{
 pub use checks::{Look, Probe, ProbeId, Sight, Watch};
 pub use demand::Enforceable;
 pub use demand::{demand_of_run, demand_of_task};
+pub(crate) use fields::volumes_among;
 pub use io::{
     Action, ConnectionId, Destination, Effect, Ending, Exit, ExitReason, Input, LaunchPlan,
     Limitation, LinkId, Lsn, SharedTaskKey, Subject,
 };
 pub use launch::container_message;
-pub(crate) use launch::volumes_among;
 pub use model::{
     Container, Doom, Executor, ExecutorKind, ExecutorLink, Framework, Kill, Phase, Task, Unit,
     command_executor_name,

@@ -17,7 +17,7 @@ use meseta_resources::{ContainerId, Now, Resources};
 use tracing::{info, warn};
 
 use super::demand::{combined, demand};
-use super::launch::{role_of, user_of};
+use super::fields::{role_of, user_of};
 use super::model::{
     Container, Doom, Executor, ExecutorKind, ExecutorLink, Framework, Kill, Phase, Task, Unit,
 };
