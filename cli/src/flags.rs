@@ -428,8 +428,8 @@ mod tests {
             "# Flags\n\nEvery flag of both daemons, as `--name=value`, as a key of the TOML file that \
              `--config` names, or from the\nenvironment as `MESETA_<NAME>`; the command line wins, \
              then the environment. Booleans also take `--no-name`. A\nvalue `file:///path` stands for \
-             the file's text; of flags for files of secrets it is the path, and the text is shown\n\
-             nowhere. Durations: `ns us ms secs mins hrs days weeks`; sizes: `B KB MB GB TB`.\n\n\
+             the file's text; of `acls` and of flags for files of secrets it is the path, and the text\n\
+             is shown nowhere. Durations: `ns us ms secs mins hrs days weeks`; sizes: `B KB MB GB TB`.\n\n\
              This page is made from the declarations (`MESETA_BLESS=1 cargo test -p meseta`). How the \
              defaults differ from\nthose of Mesos, and why: [departures](departures.md).\n",
         );
