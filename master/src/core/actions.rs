@@ -27,10 +27,9 @@ impl MasterCore {
         action: Action,
         caller: &Caller,
     ) -> Answer {
-        let known = FrameworkId::new(framework)
-            .ok()
-            .filter(|id| self.frameworks.contains_key(id));
-        let Some(id) = known else {
+        // The very id that is kept, so that what the call makes shares it.
+        let known = self.frameworks.get(framework);
+        let Some(id) = known.map(|framework| framework.id.clone()) else {
             return Answer::BadRequest("Framework cannot be found".to_owned());
         };
         if let Some(refusal) = self

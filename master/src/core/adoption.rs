@@ -102,6 +102,8 @@ impl MasterCore {
         ) else {
             return Err("its framework is unknown".to_owned());
         };
+        // The very id that is kept, which very many tasks share.
+        let framework_id = framework.id.clone();
         let fallback = framework
             .terms
             .roles

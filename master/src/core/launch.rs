@@ -183,10 +183,9 @@ impl MasterCore {
         id: &FrameworkId,
         basket: &Basket,
         info: &TaskInfo,
-        (task_id, mut resources): (TaskId, Resources),
+        (task_id, resources): (TaskId, Resources),
         executor_id: Option<ExecutorId>,
     ) {
-        resources.shrink_to_fit();
         let (Some(framework), Some(agent)) = (
             self.frameworks.get_mut(id),
             self.agents.get_mut(&basket.agent),
@@ -195,11 +194,12 @@ impl MasterCore {
         };
         let record = TaskRecord {
             task_id: task_id.clone(),
-            framework_id: id.clone(),
+            framework_id: framework.id.clone(),
             agent_id: basket.agent.clone(),
             executor_id,
             role: basket.role.clone(),
-            resources,
+            // The role is the one that all share, and no room is kept for more.
+            resources: resources.allocate(&basket.role),
             state: TaskState::TaskStaging,
             update_state: None,
             update_uuid: None,
@@ -210,7 +210,7 @@ impl MasterCore {
         framework
             .tasks
             .insert(task_id.clone(), basket.agent.clone());
-        let key = (id.clone(), task_id.clone());
+        let key = (framework.id.clone(), task_id.clone());
         Arc::make_mut(&mut agent.tasks).insert(key, Arc::new(record));
         self.counters.tasks_launched += 1;
         self.note_task(id, &task_id);

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -146,13 +146,59 @@ struct Piece {
 }
 
 impl Piece {
-    fn render(&self) -> Bytes {
+    fn render(&self, shelf: &Arc<Shelf>) -> Bytes {
+        let mut out = shelf.take();
         // What is expected, and some more.
-        let mut out = Vec::with_capacity(self.bytes + self.bytes / 8);
+        out.reserve(self.bytes + self.bytes / 8);
         for (row, range) in &self.parts {
             row.render(range.clone(), &mut out);
         }
-        out.into()
+        Bytes::from_owner(Buffer {
+            bytes: out,
+            home: Arc::downgrade(shelf),
+        })
+    }
+}
+
+/// Buffers of one answer that have been sent, for its next pieces: new ones come from the kernel page by page.
+#[derive(Debug, Default)]
+struct Shelf(Mutex<Vec<Vec<u8>>>);
+
+impl Shelf {
+    /// An empty one.
+    fn take(&self) -> Vec<u8> {
+        let taken = self.0.lock().ok().and_then(|mut buffers| buffers.pop());
+        taken.unwrap_or_default()
+    }
+
+    fn put(&self, mut buffer: Vec<u8>) {
+        buffer.clear();
+        if let Ok(mut buffers) = self.0.lock()
+            && buffers.len() <= AHEAD
+            && buffer.capacity() <= 2 * PIECE_BYTES
+        {
+            buffers.push(buffer);
+        }
+    }
+}
+
+/// A rendered piece, whose buffer goes home once it is sent, if that is still there.
+struct Buffer {
+    bytes: Vec<u8>,
+    home: Weak<Shelf>,
+}
+
+impl AsRef<[u8]> for Buffer {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if let Some(home) = self.home.upgrade() {
+            home.put(std::mem::take(&mut self.bytes));
+        }
     }
 }
 
@@ -256,6 +302,7 @@ impl Renderings {
         let mut cutter = Cutter::new();
         document.first.iter().for_each(|row| cutter.add(row));
         let mut under_way = VecDeque::new();
+        let shelf = Arc::default();
         loop {
             let is_crowded = Arc::strong_count(&self.readers) > READERS_AHEAD_MAX;
             let wanted = if is_crowded { 1 } else { 1 + AHEAD };
@@ -270,7 +317,7 @@ impl Renderings {
                 let Some(piece) = cutter.cut.pop_front() else {
                     break;
                 };
-                under_way.push_back(self.begin(piece));
+                under_way.push_back(self.begin(piece, &shelf));
             }
             let Some(rendering) = under_way.pop_front() else {
                 return;
@@ -291,12 +338,12 @@ impl Renderings {
     }
 
     /// A piece that nobody waits for any more is not begun.
-    fn begin(&self, piece: Piece) -> AbortOnDropHandle<Option<Bytes>> {
-        let slots = self.slots.clone();
+    fn begin(&self, piece: Piece, shelf: &Arc<Shelf>) -> AbortOnDropHandle<Option<Bytes>> {
+        let (slots, shelf) = (self.slots.clone(), shelf.clone());
         AbortOnDropHandle::new(tokio::spawn(async move {
             let slot = slots.acquire_owned().await.ok()?;
             let rendering = tokio::task::spawn_blocking(move || {
-                let bytes = piece.render();
+                let bytes = piece.render(&shelf);
                 drop(slot);
                 bytes
             });
@@ -418,7 +465,8 @@ mod tests {
             let mut cutter = Cutter::new();
             rows.iter().for_each(|row| cutter.add(row));
             cutter.finish();
-            let pieces: Vec<u8> = cutter.cut.iter().flat_map(Piece::render).collect();
+            let shelf = Arc::default();
+            let pieces: Vec<u8> = cutter.cut.iter().flat_map(|piece| piece.render(&shelf)).collect();
             for (place, piece) in cutter.cut.iter().enumerate() {
                 let each = piece.parts.iter().map(|(row, _)| row.bytes_each()).max().unwrap();
                 let full = if place == 0 { FIRST_BYTES } else { PIECE_BYTES };
