@@ -3,13 +3,14 @@
 //! Entered through [`to`], with a snapshot in and a smaller one out, and through [`Filter`] for events.
 //! Invariant: a framework that is hidden hides its tasks, executors, offers and operations.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
 
 use meseta_access::{Action, Approver};
 use meseta_proto::mesos::v1::master::{Event, event};
 use meseta_proto::mesos::v1::{self, ExecutorInfo};
-use meseta_resources::{FrameworkId, Role};
+use meseta_resources::{FrameworkId, Resource, Resources, Role};
 use prost::Message;
 
 use crate::core::{AgentView, FrameworkView, Snapshot, TaskRecord};
@@ -32,13 +33,47 @@ impl Snapshot {
     /// Whether the reader of this snapshot may see a role.
     #[must_use]
     pub(crate) fn shows_role(&self, role: &Role) -> bool {
-        self.viewer.allows(Action::ViewRole, Some(role.as_str()))
+        sees_role(&self.viewer, role)
     }
+}
+
+/// What is reserved and allocated to roles that somebody may see all of, and what is nobody's: as the
+/// resources themselves are shown. Sums are shown whole, as in Mesos.
+pub(crate) fn resources<'a>(all: &'a Resources, approver: &Approver) -> Cow<'a, Resources> {
+    filtered(all, approver, |resource| {
+        let reserved = resource.reservations().iter().map(|one| &one.role);
+        reserved
+            .chain(resource.allocation_role())
+            .all(|role| sees_role(approver, role))
+    })
+}
+
+/// What is reserved to a role that somebody may see.
+pub(crate) fn reserved<'a>(all: &'a Resources, approver: &Approver) -> Cow<'a, Resources> {
+    filtered(all, approver, |resource| {
+        let role = resource.reservation_role();
+        role.is_some_and(|role| sees_role(approver, role))
+    })
+}
+
+fn filtered<'a>(
+    all: &'a Resources,
+    approver: &Approver,
+    keep: impl Fn(&Resource) -> bool,
+) -> Cow<'a, Resources> {
+    if approver.allows_everything() {
+        Cow::Borrowed(all)
+    } else {
+        Cow::Owned(all.filtered(keep))
+    }
+}
+
+fn sees_role(approver: &Approver, role: &Role) -> bool {
+    approver.allows(Action::ViewRole, Some(role.as_str()))
 }
 
 /// What [`to`] makes.
 pub(crate) fn reduced(snapshot: &Snapshot, approver: &Approver) -> Snapshot {
-    let sees_role = |role: &Role| approver.allows(Action::ViewRole, Some(role.as_str()));
     let sees = |framework: &&Arc<FrameworkView>| {
         approver.allows(Action::ViewFramework, Some(&framework.info.user))
     };
@@ -93,7 +128,7 @@ pub(crate) fn reduced(snapshot: &Snapshot, approver: &Approver) -> Snapshot {
         weights: snapshot
             .weights
             .iter()
-            .filter(|(role, _)| sees_role(role))
+            .filter(|(role, _)| sees_role(approver, role))
             .map(|(role, weight)| (role.clone(), *weight))
             .collect(),
         quotas: Arc::new(

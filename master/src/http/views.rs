@@ -12,6 +12,7 @@ mod task;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use meseta_access::Approver;
 use meseta_proto::mesos::v1::TaskState;
 use serde::Serialize;
 
@@ -220,9 +221,10 @@ pub(super) fn state(
 }
 
 fn agents(snapshot: &Snapshot) -> Row {
-    let agents = snapshot.agents.clone();
+    let (agents, viewer) = (snapshot.agents.clone(), snapshot.viewer.clone());
     list(agents.len(), AGENT_BYTES, move |index, out| {
-        write(out, &agents.get(index).map(|agent| Agent::of(agent)));
+        let agent = agents.get(index);
+        write(out, &agent.map(|agent| Agent::of(agent, &viewer)));
     })
 }
 
@@ -285,11 +287,12 @@ pub(super) fn summary(snapshot: &Arc<Snapshot>) -> Document {
         hostname: &snapshot.identity.hostname,
         cluster: snapshot.identity.cluster.as_deref(),
     };
-    let agents = snapshot.agents.clone();
+    let (agents, viewer) = (snapshot.agents.clone(), snapshot.viewer.clone());
     let first = vec![
         text(before_list(&fields, "slaves")),
         list(agents.len(), AGENT_BYTES, move |index, out| {
-            write(out, &agents.get(index).map(|agent| agent_summary(agent)));
+            let agent = agents.get(index);
+            write(out, &agent.map(|agent| agent_summary(agent, &viewer)));
         }),
         between_lists("frameworks"),
     ];
@@ -312,7 +315,7 @@ pub(super) fn summary(snapshot: &Arc<Snapshot>) -> Document {
     }
 }
 
-fn agent_summary(agent: &AgentView) -> impl Serialize + '_ {
+fn agent_summary<'a>(agent: &'a AgentView, viewer: &Approver) -> impl Serialize + use<'a> {
     #[derive(Serialize)]
     struct AgentSummary<'a> {
         #[serde(flatten)]
@@ -330,7 +333,7 @@ fn agent_summary(agent: &AgentView) -> impl Serialize + '_ {
         }
     }
     AgentSummary {
-        agent: Agent::of(agent),
+        agent: Agent::of(agent, viewer),
         counts,
         framework_ids,
     }

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use meseta_access::Approver;
+use meseta_proto::convert;
 use meseta_proto::mesos::v1::master::Response;
 use meseta_proto::mesos::v1::master::call::Type as CallType;
 use meseta_proto::mesos::v1::master::response::{
@@ -15,6 +17,7 @@ use crate::core::{AgentView, Drain, Format, FrameworkView, Offer, Snapshot, Task
 use crate::http::Site;
 use crate::http::views;
 use crate::measures::Measures;
+use crate::visible;
 
 /// What is asked for; `None` for a call that asks nothing or is not served.
 pub(super) fn answer(site: &Site, snapshot: &Snapshot, kind: CallType) -> Option<Response> {
@@ -192,21 +195,33 @@ pub(super) fn state(snapshot: &Snapshot) -> response::GetState {
 }
 
 fn agents(snapshot: &Snapshot) -> response::GetAgents {
+    let (agents, recovered) = (snapshot.agents.iter(), snapshot.recovered_agents.iter());
+    let viewer = &snapshot.viewer;
     response::GetAgents {
-        agents: snapshot.agents.iter().map(|view| agent(view)).collect(),
-        recovered_agents: snapshot
-            .recovered_agents
-            .iter()
-            .map(|(_, info)| (**info).clone())
-            .collect(),
+        agents: agents.map(|view| agent(view, viewer)).collect(),
+        recovered_agents: recovered.map(|(_, info)| seen_info(info, viewer)).collect(),
     }
 }
 
-pub(super) fn agent(agent: &AgentView) -> get_agents::Agent {
+/// What an agent said of itself, without the resources of roles that somebody may not see.
+fn seen_info(info: &v1::AgentInfo, viewer: &Approver) -> v1::AgentInfo {
+    let mut info = info.clone();
+    if !viewer.allows_everything() {
+        let all = convert::resources(&info.resources).unwrap_or_default();
+        let seen = visible::resources(&all, viewer);
+        info.resources = to_wire(&seen, Format::PostRefinement);
+    }
+    info
+}
+
+/// An agent as somebody may see it.
+pub(super) fn agent(agent: &AgentView, viewer: &Approver) -> get_agents::Agent {
+    let shown =
+        |resources: &Resources| to_wire(&visible::resources(resources, viewer), Format::Endpoint);
     let profile = &agent.profile;
     let draining = agent.deactivation.as_ref().filter(|d| d.drain.is_some());
     get_agents::Agent {
-        agent_info: profile.info.clone(),
+        agent_info: seen_info(&profile.info, viewer),
         active: agent.is_active(),
         deactivated: Some(agent.deactivation.is_some()),
         drain_info: draining.and_then(|d| d.drain.as_ref()).map(Drain::to_wire),
@@ -217,9 +232,9 @@ pub(super) fn agent(agent: &AgentView) -> get_agents::Agent {
         pid: Some(profile.pid()),
         registered_time: Some(time(agent.registered)),
         reregistered_time: agent.reregistered.map(time),
-        total_resources: to_wire(&profile.total, Format::Endpoint),
-        allocated_resources: to_wire(&agent.used_total(), Format::Endpoint),
-        offered_resources: to_wire(&agent.offered, Format::Endpoint),
+        total_resources: shown(&profile.total),
+        allocated_resources: shown(&agent.used_total()),
+        offered_resources: shown(&agent.offered),
         capabilities: profile
             .capabilities
             .iter()

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use meseta_access::Approver;
 use meseta_proto::mesos::v1::master::{Event, event};
 
 use super::answers;
@@ -53,7 +54,7 @@ pub(crate) fn event(note: Note) -> Arc<Event> {
         },
         Note::AgentAdded(view) => Event {
             agent_added: Some(event::AgentAdded {
-                agent: answers::agent(&view),
+                agent: answers::agent(&view, &Approver::default()),
             }),
             ..typed(Type::AgentAdded)
         },

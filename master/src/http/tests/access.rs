@@ -605,3 +605,66 @@ async fn what_was_known_under_other_rules_is_sent_again() {
     .await
     .expect("sent again once the rules are others");
 }
+
+#[tokio::test]
+async fn what_is_reserved_is_shown_to_those_who_may_see_the_role() {
+    use meseta_proto::convert::{Format, parse_resources, to_resources};
+    use meseta_proto::meseta::v1 as meseta;
+    use meseta_proto::mesos::v1;
+    let dir = TempDir::new().unwrap();
+    let acls = r#"{"permissive":true,
+        "view_roles":[{"principals":{"values":["reader"]},"roles":{"values":["www"]}},
+            {"principals":{"values":["reader"]},"roles":{"type":"NONE"}}]}"#;
+    let site = site_behind(door(&dir, acls), Recovered::default());
+    let (sender, mut frames) = tokio::sync::mpsc::channel(16);
+    let connection = site.handle.new_connection();
+    let connected = site
+        .handle
+        .agent_connected(connection, sender, Caller::default());
+    connected.await.unwrap();
+    let resources = parse_resources(
+        "cpus:4;cpus(www):1;cpus(ads):2",
+        &meseta_resources::Role::star(),
+    );
+    let register = meseta::Register {
+        agent_info: v1::AgentInfo {
+            hostname: "node.example".to_owned(),
+            resources: to_resources(&resources.unwrap(), Format::PostRefinement).unwrap(),
+            ..v1::AgentInfo::default()
+        },
+        version: "0.1.0".to_owned(),
+        ..meseta::Register::default()
+    };
+    let register = meseta::agent_frame::Message::Register(register);
+    site.handle.agent_frame(connection, register).await.unwrap();
+    frames.recv().await.unwrap();
+    let router = router(site);
+    let people = People::new();
+    for (who, roles, listed) in [(RIGHT, &["ads", "www"][..], 3), (READER, &["www"][..], 2)] {
+        let answer = async |(method, path): (&Method, &str), body: &str| -> serde_json::Value {
+            let response = ask(&router, &people, who, (method, path), (&[JSON], body)).await;
+            serde_json::from_str(&text_of(response).await).unwrap()
+        };
+        let slaves = answer((&Method::GET, "/slaves"), "").await;
+        let state = answer((&Method::GET, "/state"), "").await;
+        let summary = answer((&Method::GET, "/state-summary"), "").await;
+        let agent = &slaves["slaves"][0];
+        let names = |by_role: &serde_json::Value| -> Vec<String> {
+            by_role.as_object().unwrap().keys().cloned().collect()
+        };
+        for by_role in [
+            &agent["reserved_resources"],
+            &agent["reserved_resources_full"],
+            &state["slaves"][0]["reserved_resources"],
+            &summary["slaves"][0]["reserved_resources"],
+        ] {
+            assert_eq!(names(by_role), roles, "{agent:#}");
+        }
+        assert_eq!(agent["resources"]["cpus"], 7.0, "sums are whole");
+        let agents = answer((&Method::POST, "/api/v1"), r#"{"type":"GET_AGENTS"}"#).await;
+        let agent = &agents["get_agents"]["agents"][0];
+        for list in [&agent["total_resources"], &agent["agent_info"]["resources"]] {
+            assert_eq!(list.as_array().unwrap().len(), listed, "{agent:#}");
+        }
+    }
+}

@@ -1,7 +1,9 @@
 //! Agents, which Mesos calls slaves here.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
+use meseta_access::Approver;
 use meseta_proto::convert;
 use meseta_proto::mesos::v1::{AgentInfo, DomainInfo, DrainInfo};
 use meseta_proto::v0::{AttributesView, Full, Reserved, ReservedFull, Summary};
@@ -11,6 +13,7 @@ use serde::{Serialize, Serializer};
 use super::super::pieces::{Document, list, text};
 use super::{AGENT_BYTES, between_lists, write};
 use crate::core::{AgentView, Drain, Snapshot};
+use crate::visible;
 
 /// The summary of resources that the view itself holds.
 #[derive(Debug)]
@@ -22,12 +25,32 @@ impl Serialize for Owned {
     }
 }
 
+/// What somebody may see of them.
 #[derive(Debug)]
-struct OwnedFull(Resources);
+struct SeenFull<'a>(Cow<'a, Resources>);
 
-impl Serialize for OwnedFull {
+impl Serialize for SeenFull<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         Full(&self.0).serialize(serializer)
+    }
+}
+
+/// The same of what is reserved, by role.
+#[derive(Debug)]
+struct SeenReserved<'a>(Cow<'a, Resources>);
+
+impl Serialize for SeenReserved<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Reserved(&self.0).serialize(serializer)
+    }
+}
+
+#[derive(Debug)]
+struct SeenReservedFull<'a>(Cow<'a, Resources>);
+
+impl Serialize for SeenReservedFull<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        ReservedFull(&self.0).serialize(serializer)
     }
 }
 
@@ -60,7 +83,7 @@ pub(super) struct Agent<'a> {
     resources: Summary<'a>,
     used_resources: Summary<'a>,
     offered_resources: Summary<'a>,
-    reserved_resources: Reserved<'a>,
+    reserved_resources: SeenReserved<'a>,
     unreserved_resources: Owned,
     active: bool,
     deactivated: bool,
@@ -73,7 +96,8 @@ pub(super) struct Agent<'a> {
 }
 
 impl<'a> Agent<'a> {
-    pub(super) fn of(agent: &'a AgentView) -> Self {
+    /// As somebody may see it.
+    pub(super) fn of(agent: &'a AgentView, viewer: &Approver) -> Self {
         let profile = &agent.profile;
         let draining = agent.deactivation.as_ref().filter(|d| d.drain.is_some());
         let drain = draining.and_then(|deactivation| deactivation.drain.as_ref());
@@ -89,7 +113,7 @@ impl<'a> Agent<'a> {
             resources: Summary(&profile.total),
             used_resources: Summary(&agent.digest().used),
             offered_resources: Summary(&agent.offered),
-            reserved_resources: Reserved(&profile.total),
+            reserved_resources: SeenReserved(visible::reserved(&profile.total, viewer)),
             unreserved_resources: Owned(profile.total.unreserved()),
             active: agent.is_active(),
             deactivated: agent.deactivation.is_some(),
@@ -111,20 +135,21 @@ impl<'a> Agent<'a> {
 struct FullAgent<'a> {
     #[serde(flatten)]
     agent: Agent<'a>,
-    reserved_resources_full: ReservedFull<'a>,
-    unreserved_resources_full: OwnedFull,
-    used_resources_full: Full<'a>,
-    offered_resources_full: Full<'a>,
+    reserved_resources_full: SeenReservedFull<'a>,
+    unreserved_resources_full: SeenFull<'a>,
+    used_resources_full: SeenFull<'a>,
+    offered_resources_full: SeenFull<'a>,
 }
 
 impl<'a> FullAgent<'a> {
-    fn of(agent: &'a AgentView) -> Self {
+    fn of(agent: &'a AgentView, viewer: &Approver) -> Self {
+        let total = &agent.profile.total;
         Self {
-            agent: Agent::of(agent),
-            reserved_resources_full: ReservedFull(&agent.profile.total),
-            unreserved_resources_full: OwnedFull(agent.profile.total.unreserved()),
-            used_resources_full: Full(&agent.digest().used),
-            offered_resources_full: Full(&agent.offered),
+            agent: Agent::of(agent, viewer),
+            reserved_resources_full: SeenReservedFull(visible::resources(total, viewer)),
+            unreserved_resources_full: SeenFull(Cow::Owned(total.unreserved())),
+            used_resources_full: SeenFull(visible::resources(&agent.digest().used, viewer)),
+            offered_resources_full: SeenFull(visible::resources(&agent.offered, viewer)),
         }
     }
 }
@@ -161,10 +186,12 @@ pub(in super::super) fn slaves(snapshot: &Snapshot, id: Option<&str>) -> Documen
     let agents: Vec<Arc<AgentView>> = agents.cloned().collect();
     let recovered = snapshot.recovered_agents.iter();
     let recovered: Vec<_> = recovered.filter(|(id, _)| wanted(id)).cloned().collect();
+    let viewer = snapshot.viewer.clone();
     Document::of(vec![
         text("{\"slaves\":["),
         list(agents.len(), FULL_BYTES, move |index, out| {
-            write(out, &agents.get(index).map(|agent| FullAgent::of(agent)));
+            let agent = agents.get(index);
+            write(out, &agent.map(|agent| FullAgent::of(agent, &viewer)));
         }),
         between_lists("recovered_slaves"),
         list(recovered.len(), AGENT_BYTES, move |index, out| {
