@@ -6,6 +6,8 @@ use std::process::Command;
 
 /// Lines of a source file before its tests; beyond this it is asking to be a folder.
 const FILE_LINES_MAX: usize = 600;
+/// Lines of a file of tests; beyond this it is about more than one thing.
+const TEST_FILE_LINES_MAX: usize = 700;
 /// Lines of a function, signature and closing brace included.
 const FUNCTION_LINES_MAX: usize = 100;
 
@@ -250,6 +252,21 @@ fn files_and_functions_fit() {
     assert_none("too long", long);
 }
 
+#[test]
+fn files_of_tests_fit() {
+    let mut long = Vec::new();
+    for path in files("rs")
+        .iter()
+        .filter(|p| is_test_file(p.strip_prefix(root()).expect("ours")))
+    {
+        let lines = read(path).lines().count();
+        if lines > TEST_FILE_LINES_MAX {
+            long.push(format!("{}: {lines} lines", path.display()));
+        }
+    }
+    assert_none("too long", long);
+}
+
 /// Functions of formatted code: from the line that opens one to the brace at the same indentation.
 fn long_functions(lines: &[&str]) -> Vec<String> {
     let mut found = Vec::new();
@@ -332,6 +349,19 @@ fn every_link_in_the_documents_resolves() {
         }
     }
     assert_none("links that lead nowhere", broken);
+}
+
+#[test]
+fn every_decision_is_listed() {
+    let folder = root().join("docs/decisions");
+    let list = read(&folder.join("README.md"));
+    let missing = files("md")
+        .into_iter()
+        .filter(|path| path.parent() == Some(&folder))
+        .filter_map(|path| Some(path.file_name()?.to_str()?.to_owned()))
+        .filter(|name| name != "README.md" && !list.contains(&format!("({name})")))
+        .collect();
+    assert_none("docs/decisions/README.md does not list", missing);
 }
 
 #[test]
