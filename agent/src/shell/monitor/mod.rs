@@ -116,8 +116,9 @@ impl Samples {
     }
 }
 
-/// Of the descriptors that this process may have, the part that may stay open on control files.
-const KEPT_DESCRIPTORS_DIVISOR: u64 = 2;
+/// Of the descriptors that this process may have, what stays free of control files at most: two for each
+/// container, and connections. With few of them it is half.
+const OTHER_DESCRIPTORS_MAX: u64 = 7_000;
 
 /// Sweeps for ever.
 pub(crate) async fn run(containerizer: Containerizer, samples: Samples, interval: Duration) {
@@ -156,7 +157,8 @@ impl Readers {
     fn new() -> Self {
         use rustix::process::{Resource, getrlimit};
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-        let kept = usize::try_from(limit / KEPT_DESCRIPTORS_DIVISOR).unwrap_or(usize::MAX);
+        let kept = limit - OTHER_DESCRIPTORS_MAX.min(limit / 2);
+        let kept = usize::try_from(kept).unwrap_or(usize::MAX);
         Self {
             host: HostReader::at(Path::new("/proc")),
             sampler: Sampler::new(kept),
