@@ -1,4 +1,4 @@
-//! `cargo +nightly fuzz run acls`: see `meseta_fuzz::doors`.
+//! libFuzzer on `meseta_fuzz::doors::acls`.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| meseta_fuzz::doors::acls(data));

@@ -1,4 +1,4 @@
-//! `cargo +nightly fuzz run headers`: see `meseta_fuzz::parsers`.
+//! libFuzzer on `meseta_fuzz::parsers::headers`.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| meseta_fuzz::parsers::headers(data));

@@ -1,4 +1,4 @@
-//! `cargo +nightly fuzz run master_core`: see `meseta_fuzz::master_core`.
+//! libFuzzer on `meseta_fuzz::master_core::master_core`.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| meseta_fuzz::master_core::master_core(data));

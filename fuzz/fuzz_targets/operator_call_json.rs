@@ -1,4 +1,4 @@
-//! `cargo +nightly fuzz run operator_call_json`: see `meseta_fuzz::parsers`.
+//! libFuzzer on `meseta_fuzz::parsers::operator_call_json`.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| meseta_fuzz::parsers::operator_call_json(data));

@@ -1,4 +1,4 @@
-//! `cargo +nightly fuzz run resource_messages`: see `meseta_fuzz::parsers`.
+//! libFuzzer on `meseta_fuzz::parsers::resource_messages`.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| meseta_fuzz::parsers::resource_messages(data));

@@ -1,4 +1,4 @@
-//! `cargo +nightly fuzz run resources_text`: see `meseta_fuzz::parsers`.
+//! libFuzzer on `meseta_fuzz::parsers::resources_text`.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| meseta_fuzz::parsers::resources_text(data));

@@ -1,4 +1,4 @@
-//! `cargo +nightly fuzz run scheduler_call_protobuf`: see `meseta_fuzz::parsers`.
+//! libFuzzer on `meseta_fuzz::parsers::scheduler_call_protobuf`.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| meseta_fuzz::parsers::scheduler_call_protobuf(data));

@@ -5,28 +5,6 @@
 use meseta_access::rate_limits::RateLimits;
 use meseta_access::{Acls, Action, Authorizer, SecretHash, basic};
 
-/// Every body with seeds.
-pub const ALL: &[(&str, fn(&[u8]), &[&[u8]])] = &[
-    ("acls", acls, ACLS),
-    ("basic_credentials", basic_credentials, CLAIMS),
-    ("rate_limits", rate_limits, RATES),
-];
-
-const ACLS: &[&[u8]] = &[
-    br#"{"permissive":false,"register_frameworks":[{"principals":{"values":["a"]},"roles":{"values":["r","a/%"]}}]}"#,
-    br#"{"run_tasks":[{"principals":{"type":"ANY"},"users":{"type":"NONE"}}],"teardown_frameworks":[]}"#,
-];
-
-const CLAIMS: &[&[u8]] = &[
-    b"Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==",
-    b"Basic Tm9uZTpOb25l",
-    b"$argon2id$v=19$m=19456,t=2,p=1$c2FsdHNhbHQ$aGFzaA",
-];
-
-const RATES: &[&[u8]] = &[
-    br#"{"limits":[{"principal":"a","qps":5.5,"capacity":10},{"principal":"b"}],"aggregate_default_qps":2}"#,
-];
-
 /// Whatever the list says, asking about anything gets an answer.
 pub fn acls(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {

@@ -22,23 +22,11 @@ use meseta_proto::transport::door::Caller;
 use meseta_resources::Role;
 use meseta_resources::time::{Moment, Now};
 
-/// Every body with seeds.
-pub const ALL: &[(&str, fn(&[u8]), &[&[u8]])] = &[("master_core", master_core, SEEDS)];
-
 /// Steps of one run: each costs some hundred microseconds at most.
 const STEPS_MAX: usize = 200;
 
 /// Frameworks and agents that take part.
 const PLAYERS: u8 = 4;
-
-const SEEDS: &[&[u8]] = &[
-    // Agents and frameworks come, tasks run and end, are acknowledged, asked about and killed.
-    b"\x00\x00\x01\x00\x04\x00\x00\x01\x02\x05\x00\x01\x01\x06\x00\x01\x01\x05\x00\x01\x02\x06\x00\x01\x02\x07\x00",
-    b"\x00\x00\x00\x01\x01\x00\x01\x01\x04\x00\x00\x05\x04\x01\x01\x06\x02\x00\x03\x00\x08\x05\x0c\x40\x03\x00\x02\x00",
-    b"\x00\x00\x01\x00\x04\x00\x00\x03\x0b\x00\x0c\x02\x0b\x01\x0d\x00\x01\x0b\x06\x0c\x10\x0b\x07\x09\x00",
-    // A REVIVE, a RECONCILE and nonsense, encoded.
-    b"\x00\x00\x01\x00\x0e\x00\x09\x0a\x03\x0a\x01f\x10\x05\x2a\x00\x0e\x00\x0f\x0a\x03\x0a\x01f\x10\x09\x52\x07\x0a\x05\x0a\x03\x0a\x01t\x0f\x00\x05\xff\xff\xff\xff\xff",
-];
 
 /// Takes the input byte by byte; afterwards everything is zero.
 struct Source<'a>(&'a [u8]);
@@ -209,7 +197,7 @@ impl World {
             10 => self.roles(source),
             11 => self.maintain(source.byte()),
             12 => {
-                self.now.moment = self.now.moment + Duration::from_secs(source.byte().into());
+                self.now.moment += Duration::from_secs(source.byte().into());
                 self.input(Input::Tick);
             }
             13 => self.answer_inverse(source),

@@ -11,19 +11,33 @@ const TELLING: &[u8] = b"\"{}[]:,;-+.eE0129\\/*()\n\t \0\x7f\xff";
 const LENGTH_MAX: usize = 4_096;
 
 /// Runs the body on each seed, and on so many variations of them.
-pub fn run(body: fn(&[u8]), seeds: &[&[u8]], count: u32, seed: u64) {
+pub fn run(body: fn(&[u8]), seeds: &[Vec<u8>], count: u32, seed: u64) {
     let mut rng = Rng::with_seed(seed);
     for input in seeds {
-        body(input);
+        tell(body, input);
     }
     for _ in 0..count {
-        body(&variation(&mut rng, seeds));
+        tell(body, &variation(&mut rng, seeds));
     }
 }
 
-fn variation(rng: &mut Rng, seeds: &[&[u8]]) -> Vec<u8> {
-    let pick = |rng: &mut Rng| seeds.get(rng.usize(..seeds.len().max(1))).copied();
-    let mut input = pick(rng).unwrap_or_default().to_vec();
+/// Shows the input when the body panics, as it can be made a seed.
+fn tell(body: fn(&[u8]), input: &[u8]) {
+    struct OnPanic<'a>(&'a [u8]);
+    impl Drop for OnPanic<'_> {
+        fn drop(&mut self) {
+            if std::thread::panicking() {
+                eprintln!("the input was b\"{}\"", self.0.escape_ascii());
+            }
+        }
+    }
+    let shown = OnPanic(input);
+    body(shown.0);
+}
+
+fn variation(rng: &mut Rng, seeds: &[Vec<u8>]) -> Vec<u8> {
+    let pick = |rng: &mut Rng| seeds.get(rng.usize(..seeds.len().max(1))).cloned();
+    let mut input = pick(rng).unwrap_or_default();
     for _ in 0..rng.usize(1..6) {
         let at = rng.usize(..=input.len());
         let end = rng.usize(at..=input.len().min(at + 16));

@@ -50,6 +50,16 @@ const LAYERS: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "meseta-fuzz",
+        &[
+            "meseta-access",
+            "meseta-estimators",
+            "meseta-master",
+            "meseta-proto",
+            "meseta-resources",
+        ],
+    ),
+    (
         "meseta-tests",
         &[
             "meseta-access",
