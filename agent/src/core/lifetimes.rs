@@ -123,7 +123,7 @@ impl AgentCore {
             let framework = pb::FrameworkId {
                 value: key.framework.to_string(),
             };
-            self.tell_exited(framework, &key.executor, wait_status(&ending.exit));
+            self.tell_exited(framework, &key.executor, exit_of(executor, &ending));
         }
         self.forget(&key.container);
         self.retire_if_over(&key);
@@ -230,6 +230,16 @@ impl AgentCore {
 }
 
 /// As wait(2) gives it.
+/// How an executor is said to have ended. What holds the place of Mesos's executor of groups is killed once their
+/// tasks are over, where Mesos's own exits with 0.
+fn exit_of(executor: &Executor, ending: &Ending) -> Option<i32> {
+    let was_ended = executor.container.kill.is_some() && ending.limitation.is_none();
+    match executor.kind {
+        ExecutorKind::Default if was_ended => Some(0),
+        _ => wait_status(&ending.exit),
+    }
+}
+
 fn wait_status(exit: &Exit) -> Option<i32> {
     match exit {
         Exit::Code(code) => Some((code & 0xff) << 8),

@@ -269,6 +269,9 @@ fn version() -> api::response::GetVersion {
     api::response::GetVersion {
         version_info: pb::VersionInfo {
             version: VERSION.to_owned(),
+            build_date: Some("unknown".to_owned()),
+            build_time: Some(0.0),
+            build_user: Some("meseta".to_owned()),
             ..pb::VersionInfo::default()
         },
     }

@@ -40,10 +40,9 @@ fn bad(text: &str) -> Reply {
 }
 
 fn refuse(id: &pb::ContainerId, error: &NestedError) -> Reply {
-    let id = &id.value;
     match error {
         NestedError::Unknown => {
-            let text = format!("Container {id} cannot be found");
+            let text = format!("Container {} cannot be found", full_name(id));
             Reply::text(StatusCode::NOT_FOUND, &text)
         }
         NestedError::Exists => Reply::empty(StatusCode::ACCEPTED),
@@ -52,6 +51,14 @@ fn refuse(id: &pb::ContainerId, error: &NestedError) -> Reply {
         NestedError::Running | NestedError::Failed(_) => {
             Reply::text(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string())
         }
+    }
+}
+
+/// The ids from the outermost container inwards, as Mesos shows them.
+fn full_name(id: &pb::ContainerId) -> String {
+    match &id.parent {
+        None => id.value.clone(),
+        Some(parent) => format!("{}.{}", full_name(parent), id.value),
     }
 }
 
@@ -281,8 +288,12 @@ pub(super) async fn answer(
     call: api::Call,
     response: &mut api::Response,
 ) -> Result<Option<Answer>, Reply> {
-    let missing =
-        || bad("Failed to validate agent::Call: Expecting the call's payload to be present");
+    let field = call.r#type().as_str_name().to_lowercase();
+    let missing = || {
+        bad(&format!(
+            "Failed to validate agent::Call: Expecting '{field}' to be present"
+        ))
+    };
     let containerizer = containerizer(surface)?;
     let nested = &surface.nested;
     match call.r#type() {

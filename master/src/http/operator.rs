@@ -10,6 +10,7 @@ use meseta_access::Approver;
 use meseta_proto::media::{self, MediaType};
 use meseta_proto::mesos::v1::master::call::Type as CallType;
 use meseta_proto::mesos::v1::master::{Call, Response as Message};
+use meseta_proto::recordio;
 use meseta_proto::transport::door::Caller;
 use meseta_proto::transport::server::stream_body;
 use tokio::sync::mpsc;
@@ -107,7 +108,13 @@ async fn forward(
                 return;
             };
             filter.begin(&snapshot);
-            let encode = move || media::encode_record(media, &stream::subscribed(&snapshot));
+            let encode = move || {
+                let event = stream::subscribed(&snapshot);
+                match media {
+                    MediaType::Json => recordio::encode(&lists::subscribed(&event)),
+                    _ => media::encode_record(media, &event),
+                }
+            };
             tokio::task::spawn_blocking(encode).await
         }
     };

@@ -5,8 +5,11 @@
 
 use meseta_proto::WireMessage;
 use meseta_proto::media::{self, MediaType};
-use meseta_proto::mesos::v1::master::Response;
-use meseta_proto::mesos::v1::master::response::{GetAgents, GetExecutors, GetFrameworks, GetTasks};
+use meseta_proto::mesos::v1::master::event::Subscribed;
+use meseta_proto::mesos::v1::master::response::{
+    GetAgents, GetExecutors, GetFrameworks, GetState, GetTasks,
+};
+use meseta_proto::mesos::v1::master::{Event, Response};
 
 /// Whether a list of this name is empty, and so not written by itself.
 type Lists = Vec<(&'static str, bool)>;
@@ -54,6 +57,74 @@ fn whole<M: WireMessage>(message: &M, lists: Lists) -> Vec<u8> {
     body
 }
 
+/// Everything, part by part.
+fn whole_state(state: &GetState) -> Vec<u8> {
+    let parts = [
+        (
+            "get_tasks",
+            state
+                .get_tasks
+                .as_ref()
+                .map(|part| whole(part, of_tasks(part))),
+        ),
+        (
+            "get_executors",
+            state
+                .get_executors
+                .as_ref()
+                .map(|part| whole(part, of_executors(part))),
+        ),
+        (
+            "get_frameworks",
+            state
+                .get_frameworks
+                .as_ref()
+                .map(|part| whole(part, of_frameworks(part))),
+        ),
+        (
+            "get_agents",
+            state
+                .get_agents
+                .as_ref()
+                .map(|part| whole(part, of_agents(part))),
+        ),
+    ];
+    let mut body = b"{".to_vec();
+    for (name, part) in parts {
+        let Some(part) = part else { continue };
+        if body.len() > 1 {
+            body.push(b',');
+        }
+        body.extend_from_slice(format!("\"{name}\":").as_bytes());
+        body.extend_from_slice(&part);
+    }
+    body.push(b'}');
+    body
+}
+
+/// The first event of an operator's stream in JSON.
+pub(crate) fn subscribed(event: &Event) -> Vec<u8> {
+    let told = event.subscribed.as_ref();
+    let Some(state) = told.and_then(|told| told.get_state.as_ref()) else {
+        return media::encode(MediaType::Json, event);
+    };
+    let rest = Subscribed {
+        heartbeat_interval_seconds: told.and_then(|told| told.heartbeat_interval_seconds),
+        ..Subscribed::default()
+    };
+    let mut body = b"{\"type\":\"SUBSCRIBED\",\"subscribed\":{\"get_state\":".to_vec();
+    body.extend_from_slice(&whole_state(state));
+    let rest = media::encode(MediaType::Json, &rest);
+    if let Some(rest) = rest.strip_prefix(b"{").filter(|rest| rest.len() > 1) {
+        body.push(b',');
+        body.extend_from_slice(rest);
+        body.push(b'}');
+    } else {
+        body.extend_from_slice(b"}}");
+    }
+    body
+}
+
 /// A response in JSON.
 pub(crate) fn json(response: &Response) -> Vec<u8> {
     let kind = response.r#type().as_str_name();
@@ -67,47 +138,7 @@ pub(crate) fn json(response: &Response) -> Vec<u8> {
     } else if let Some(tasks) = &response.get_tasks {
         whole(tasks, of_tasks(tasks))
     } else if let Some(state) = &response.get_state {
-        let parts = [
-            (
-                "get_tasks",
-                state
-                    .get_tasks
-                    .as_ref()
-                    .map(|part| whole(part, of_tasks(part))),
-            ),
-            (
-                "get_executors",
-                state
-                    .get_executors
-                    .as_ref()
-                    .map(|part| whole(part, of_executors(part))),
-            ),
-            (
-                "get_frameworks",
-                state
-                    .get_frameworks
-                    .as_ref()
-                    .map(|part| whole(part, of_frameworks(part))),
-            ),
-            (
-                "get_agents",
-                state
-                    .get_agents
-                    .as_ref()
-                    .map(|part| whole(part, of_agents(part))),
-            ),
-        ];
-        let mut body = b"{".to_vec();
-        for (name, part) in parts {
-            let Some(part) = part else { continue };
-            if body.len() > 1 {
-                body.push(b',');
-            }
-            body.extend_from_slice(format!("\"{name}\":").as_bytes());
-            body.extend_from_slice(&part);
-        }
-        body.push(b'}');
-        body
+        whole_state(state)
     } else {
         return media::encode(MediaType::Json, response);
     };
@@ -119,7 +150,7 @@ pub(crate) fn json(response: &Response) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use meseta_proto::mesos::v1::master::response::{GetState, Type};
+    use meseta_proto::mesos::v1::master::response::Type;
     use meseta_proto::mesos::v1::{AgentInfo, master::response::GetVersion};
 
     use super::*;
