@@ -1,31 +1,31 @@
 #!/usr/bin/env python3
-"""A scheduler on an unmodified mesoshttp: tasks to their end.
+"""A scheduler on an unmodified mesoshttp, or on avmesos, which grew out of it: tasks to their end.
 
-usage: mesoshttp_scheduler.py HOST:PORT
+usage: mesoshttp_scheduler.py HOST:PORT MODULE
 Prints one JSON object of what it saw; exits 1 when the tasks did not end in time.
 """
+import importlib
 import json
 import os
 import sys
 import threading
-
-from mesoshttp.client import MesosClient
 
 COUNT = 5
 PATIENCE_SECS = 60
 
 
 class Watcher:
-    def __init__(self, master):
-        self.client = MesosClient(mesos_urls=["http://" + master], frameworkName="mesoshttp",
-                                  frameworkUser="root")
+    def __init__(self, master, module):
+        client = importlib.import_module(module + ".client").MesosClient
+        self.client = client(mesos_urls=["http://" + master], frameworkName=module,
+                             frameworkUser="root")
         self.driver = None
         self.wanted = ["http-%d" % i for i in range(COUNT)]
         self.states = {}
         self.ended = threading.Event()
-        self.client.on(MesosClient.SUBSCRIBED, self.subscribed)
-        self.client.on(MesosClient.OFFERS, self.offered)
-        self.client.on(MesosClient.UPDATE, self.updated)
+        self.client.on(client.SUBSCRIBED, self.subscribed)
+        self.client.on(client.OFFERS, self.offered)
+        self.client.on(client.UPDATE, self.updated)
 
     def subscribed(self, driver):
         self.driver = driver
@@ -59,8 +59,8 @@ class Watcher:
                 self.driver.reconcile([{"task_id": {"value": "no-such-task"}}])
 
 
-def main(master):
-    watcher = Watcher(master)
+def main(master, module):
+    watcher = Watcher(master, module)
     for target in (watcher.client.register, watcher.nudge):
         threading.Thread(target=target, daemon=True).start()
     if not watcher.ended.wait(PATIENCE_SECS):
@@ -72,4 +72,4 @@ def main(master):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

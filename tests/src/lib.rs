@@ -11,6 +11,7 @@ pub mod http;
 pub mod kernel;
 pub mod lending;
 pub mod raw;
+pub mod recording;
 pub mod secure;
 pub mod wait;
 

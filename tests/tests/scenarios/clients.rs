@@ -12,7 +12,12 @@ use crate::Scenario;
 
 pub(crate) const ALL: &[Scenario] = &[
     ("pymesos_runs_unmodified", unless_pymesos, pymesos),
-    ("mesoshttp_runs_unmodified", unless_mesoshttp, mesoshttp),
+    ("mesoshttp_runs_unmodified", unless_mesoshttp, || {
+        requests("mesoshttp");
+    }),
+    ("avmesos_runs_unmodified", unless_avmesos, || {
+        requests("avmesos");
+    }),
     (
         "mesos_framework_runs_unmodified",
         unless_mesos_framework,
@@ -55,6 +60,10 @@ pub(crate) fn unless_pymesos() -> Missing {
 
 fn unless_mesoshttp() -> Missing {
     unless_imports("mesoshttp")
+}
+
+fn unless_avmesos() -> Missing {
+    unless_imports("avmesos.client")
 }
 
 fn unless_mesos_framework() -> Missing {
@@ -185,13 +194,15 @@ fn five_finished(what: &str, output: &Output) {
     );
 }
 
-fn mesoshttp() {
+/// Two clients on Python's `requests` that are used alike.
+fn requests(module: &str) {
     let cluster = Cluster::default();
     let mut command = Command::new(installed_python());
     command
         .arg(repository().join("tests/clients/mesoshttp_scheduler.py"))
-        .arg(cluster.master.address());
-    five_finished("mesoshttp", &output("mesoshttp", &mut command));
+        .arg(cluster.master.address())
+        .arg(module);
+    five_finished(module, &output(module, &mut command));
 }
 
 fn mesos_framework() {

@@ -20,6 +20,7 @@ mod faults;
 mod golden;
 mod hardening;
 mod ill_plugins;
+mod inverse_offers;
 mod launching;
 mod limits;
 mod local;
@@ -34,6 +35,9 @@ mod policies;
 mod probe;
 mod quota;
 mod recorded;
+mod recorded_agent;
+mod recorded_executor;
+mod recorded_pages;
 mod reservations;
 mod reserved_use;
 mod resizing;
@@ -45,6 +49,7 @@ mod task_exec;
 mod units;
 mod wire;
 mod wire_rules;
+mod wire_values;
 
 use std::process::ExitCode;
 
@@ -87,11 +92,16 @@ fn main() -> ExitCode {
         ("clients", clients::ALL),
         ("golden", golden::ALL),
         ("recorded", recorded::ALL),
+        ("recorded_agent", recorded_agent::ALL),
+        ("recorded_executor", recorded_executor::ALL),
+        ("recorded_pages", recorded_pages::ALL),
+        ("inverse_offers", inverse_offers::ALL),
         ("seeds", seeds::ALL),
         ("roles", roles::ALL),
         ("launching", launching::ALL),
         ("wire", wire::ALL),
         ("wire_rules", wire_rules::ALL),
+        ("wire_values", wire_values::ALL),
         ("reservations", reservations::ALL),
         ("reserved_use", reserved_use::ALL),
         ("task_exec", task_exec::ALL),

@@ -1,77 +1,127 @@
-//! The operator's exchanges with a genuine Mesos, sent again: the same codes, texts, headers and keys.
+//! Exchanges with a genuine Mesos, sent again: the same codes, texts, headers and keys.
 
 use std::path::Path;
 use std::time::Duration;
 
 use meseta_tests::framework::{framework_info, task};
 use meseta_tests::raw::{Head, Raw};
-use meseta_tests::{Cluster, Encoding, Framework, Setup, http, wait};
+use meseta_tests::{Cluster, Encoding, Framework, Setup, http, recording, wait};
 use serde_json::{Value, json};
 
 use crate::{Scenario, anywhere};
 
 pub(crate) const ALL: &[Scenario] = &[
     ("quota_is_answered_as_recorded", anywhere, || {
-        replay("operator-quota.jsonl");
+        operators("operator-quota.jsonl");
     }),
     ("weights_are_answered_as_recorded", anywhere, || {
-        replay("operator-weights.jsonl");
+        operators("operator-weights.jsonl");
     }),
     ("reservations_are_answered_as_recorded", anywhere, || {
-        replay("operator-reserve.jsonl");
+        operators("operator-reserve.jsonl");
     }),
     ("maintenance_is_answered_as_recorded", anywhere, || {
-        replay("operator-maintenance.jsonl");
+        operators("operator-maintenance.jsonl");
     }),
     ("errors_are_answered_as_recorded", anywhere, || {
-        replay("operator-errors.jsonl");
+        operators("operator-errors.jsonl");
     }),
+    (
+        "the_agents_errors_are_answered_as_recorded",
+        anywhere,
+        agent_errors,
+    ),
+    ("files_are_answered_as_recorded", anywhere, files),
     ("every_metric_recorded_is_there", anywhere, metrics),
 ];
 
 /// For what an agent still has to do before an answer is as it was recorded.
 const LIMIT: Duration = Duration::from_secs(20);
 
-fn replay(file: &str) {
-    let cluster = Cluster::start(Setup {
+/// The cluster that was recorded.
+pub(crate) fn cluster() -> Cluster {
+    Cluster::start(Setup {
         master_flags: vec!["--quota_semantics=head".into()],
         agent_flags: vec![
             "--hostname=127.0.0.1".into(),
             "--resources=cpus:8;mem:8192;disk:10240;ports:[31000-32000]".into(),
         ],
         ..Setup::default()
-    });
+    })
+}
+
+fn operators(file: &str) {
+    replay(&cluster(), file, &[]);
+}
+
+/// Sends again what was sent, with our names in the place of theirs.
+pub(crate) fn replay(cluster: &Cluster, file: &str, names: &[(&str, &str)]) {
     let slaves = cluster.master.page("/slaves").json();
     let agent = slaves["slaves"][0]["id"]
         .as_str()
         .expect("an id")
         .to_owned();
     let ours = |text: &str| {
-        text.replace("<ADDRESS>", cluster.agent().address())
+        let text = text
+            .replace("<ADDRESS>", cluster.agent().address())
             .replace("<MASTER>", cluster.master.address())
-            .replace("<AGENT>", &agent)
+            .replace("<AGENT>", &agent);
+        names
+            .iter()
+            .fold(text, |text, (theirs, ours)| text.replace(theirs, ours))
     };
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden");
-    let text = std::fs::read_to_string(path.join(file)).expect("a recording");
-    for (number, line) in text.lines().enumerate() {
+    for (number, line) in recording::text(file).lines().enumerate() {
         let exchange: Value = serde_json::from_str(&ours(line)).expect("JSON");
         let what = format!("{file}:{}: {exchange:#}", number + 1);
-        if exchange["request"]
-            .as_str()
-            .expect("a request")
-            .starts_with("GET ")
-        {
+        let to = if exchange["to"] == "agent" {
+            cluster.agent().address()
+        } else {
+            cluster.master.address()
+        };
+        let request = exchange["request"].as_str().expect("a request");
+        if request.starts_with("GET ") {
             let mut last = String::new();
             let agrees = wait::holds(LIMIT, || {
-                let difference = difference(&exchange, &send(&cluster, &exchange));
+                let difference = difference(&exchange, &send(to, &exchange));
                 last = difference.unwrap_or_default();
                 last.is_empty()
             });
             assert!(agrees, "{last}\n{what}");
-        } else if let Some(difference) = difference(&exchange, &send(&cluster, &exchange)) {
+        } else if let Some(difference) = difference(&exchange, &send(to, &exchange)) {
             panic!("{difference}\n{what}");
         }
     }
+}
+
+/// A cluster where the task that was recorded runs.
+fn with_task() -> (Cluster, Framework) {
+    let cluster = cluster();
+    let mut framework = cluster.framework();
+    let offer = framework.offer();
+    let command = "pwd; env > environment; exec sleep 600";
+    let small = [("cpus", 0.5), ("mem", 64.0)];
+    framework.launch(&offer, &[task(&offer, "task-1", command, &small)]);
+    framework.until_state("task-1", "TASK_RUNNING");
+    (cluster, framework)
+}
+
+fn agent_errors() {
+    let (cluster, framework) = with_task();
+    let names = [("<FRAMEWORK>", framework.id.as_str())];
+    replay(&cluster, "agent-errors.jsonl", &names);
+}
+
+fn files() {
+    let (cluster, framework) = with_task();
+    let names = [("<FRAMEWORK>", framework.id.as_str())];
+    replay(&cluster, "agent-files.jsonl", &names);
+    let shown = cluster.agent().page("/files/debug").json();
+    let latest = format!("/frameworks/{}/executors/task-1/runs/latest", framework.id);
+    let place = shown[latest].as_str();
+    assert!(
+        place.is_some_and(|place| Path::new(place).is_dir()),
+        "{shown}"
+    );
 }
 
 fn metrics() {
@@ -91,8 +141,7 @@ fn metrics() {
         )],
     );
     framework.until_state("t1", "TASK_RUNNING");
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden/master-metrics.txt");
-    let text = std::fs::read_to_string(path).expect("a recording");
+    let text = recording::text("master-metrics.txt");
     let wanted = text
         .lines()
         .filter(|line| !line.is_empty() && !line.starts_with('#'));
@@ -132,8 +181,8 @@ fn metrics() {
     assert_eq!(bad.status, 400, "{}", bad.text());
 }
 
-fn send(cluster: &Cluster, exchange: &Value) -> (Head, String) {
-    let mut raw = Raw::connect(cluster.master.address());
+fn send(address: &str, exchange: &Value) -> (Head, String) {
+    let mut raw = Raw::connect(address);
     let mut headers: Vec<String> = vec!["Connection: close".into()];
     if let Some(kind) = exchange["content_type"].as_str() {
         headers.push(format!("Content-Type: {kind}"));
@@ -160,7 +209,7 @@ fn difference(exchange: &Value, (head, body): &(Head, String)) -> Option<String>
     if !status.starts_with(&head.status.to_string()) {
         return Some(format!("the code is {}: {body}", head.status));
     }
-    for name in ["Allow", "Content-Type", "Location"] {
+    for name in ["Allow", "Content-Type", "Content-Disposition", "Location"] {
         let theirs = exchange["response_headers"]
             .get(name)
             .and_then(Value::as_str);
@@ -178,6 +227,11 @@ fn difference(exchange: &Value, (head, body): &(Head, String)) -> Option<String>
             .starts_with("HEAD ");
     if !is_compared {
         return None;
+    }
+    if exchange["compare"] == "shape" {
+        let theirs: Value = serde_json::from_str(theirs).expect("JSON");
+        let ours: Value = serde_json::from_str(body).unwrap_or_default();
+        return recording::difference(&theirs, &ours, &|_| false);
     }
     let same = match serde_json::from_str::<Value>(theirs) {
         Ok(theirs) if theirs.is_object() || theirs.is_array() => {

@@ -1,0 +1,109 @@
+//! What was recorded of a genuine Mesos (`tests/golden`), and how ours is held beside it.
+//!
+//! A value's shape is every path to a value in it with the value's type: ids, times and amounts are
+//! another cluster's, keys and types are not.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+/// One of the files.
+pub fn text(file: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("golden")
+        .join(file);
+    std::fs::read_to_string(&path).unwrap_or_else(|why| panic!("{}: {why}", path.display()))
+}
+
+/// A file of JSON, one value a line.
+pub fn lines(file: &str) -> Vec<Value> {
+    let parse = |line| serde_json::from_str(line).expect("JSON");
+    text(file).lines().map(parse).collect()
+}
+
+/// The framework that was recorded.
+pub fn framework_info() -> Value {
+    json!({"user": "root", "name": "golden", "roles": ["dev"],
+        "capabilities": [{"type": "MULTI_ROLE"}, {"type": "RESERVATION_REFINEMENT"}],
+        "failover_timeout": 0, "checkpoint": true})
+}
+
+/// Every path to a value with the value's type; what differs between elements of a list is united.
+pub fn shape(value: &Value) -> BTreeSet<String> {
+    let mut paths = BTreeSet::new();
+    add_shape(value, "", &mut paths);
+    paths
+}
+
+fn add_shape(value: &Value, path: &str, into: &mut BTreeSet<String>) {
+    let kind = match value {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(all) => {
+            for one in all {
+                add_shape(one, &format!("{path}[]"), into);
+            }
+            "list"
+        }
+        Value::Object(all) => {
+            for (key, one) in all {
+                add_shape(one, &format!("{path}.{key}"), into);
+            }
+            "object"
+        }
+    };
+    into.insert(format!("{path}: {kind}"));
+}
+
+/// How the shapes differ, if they do beyond what `is_incidental` says of a path. What a network of
+/// containers would add is not meaningful on the host's.
+pub fn difference(
+    theirs: &Value,
+    ours: &Value,
+    is_incidental: &dyn Fn(&str) -> bool,
+) -> Option<String> {
+    let of = |value: &Value| {
+        let mut paths = shape(value);
+        paths.retain(|path| {
+            !path.contains(".network_infos")
+                && !path.contains("executor_pid")
+                && !is_incidental(path)
+        });
+        paths
+    };
+    let (theirs, ours) = (of(theirs), of(ours));
+    let missing: Vec<_> = theirs.difference(&ours).collect();
+    let added: Vec<_> = ours.difference(&theirs).collect();
+    let same = missing.is_empty() && added.is_empty();
+    (!same).then(|| format!("missing {missing:#?}, added {added:#?}"))
+}
+
+/// Events by name.
+#[derive(Debug)]
+pub struct Events(Vec<Value>);
+
+impl Events {
+    pub fn read(file: &str) -> Self {
+        Self(lines(file))
+    }
+
+    pub fn event(&self, name: &str) -> &Value {
+        let found = self.0.iter().find(|line| line["name"] == name);
+        &found.unwrap_or_else(|| panic!("nothing recorded as {name:?}"))["event"]
+    }
+
+    /// Same shape, and these texts to the letter.
+    pub fn compare(&self, name: &str, ours: &Value, texts: &[&str]) {
+        let theirs = self.event(name);
+        if let Some(difference) = difference(theirs, ours, &|_| false) {
+            panic!("{name}: {difference}");
+        }
+        for pointer in texts {
+            let (theirs, ours) = (theirs.pointer(pointer), ours.pointer(pointer));
+            assert_eq!(theirs, ours, "{name} {pointer}");
+        }
+    }
+}
