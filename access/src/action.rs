@@ -14,10 +14,10 @@ pub enum Objects {
 }
 
 macro_rules! actions {
-    ($($(#[$doc:meta])* $name:ident $key:literal $object:literal $objects:ident;)*) => {
+    ($(#[doc = $doc:literal] $name:ident $key:literal $object:literal $objects:ident;)*) => {
         /// One kind of thing that somebody may do.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub enum Action { $($(#[$doc])* $name,)* }
+        pub enum Action { $(#[doc = $doc] $name,)* }
 
         impl Action {
             /// All of them.
@@ -33,6 +33,12 @@ macro_rules! actions {
             #[must_use]
             pub const fn object_key(self) -> &'static str {
                 match self { $(Self::$name => $object,)* }
+            }
+
+            /// What it is, in a sentence.
+            #[cfg(test)]
+            const fn meaning(self) -> &'static str {
+                match self { $(Self::$name => $doc,)* }
             }
 
             /// How objects are compared.
@@ -166,3 +172,51 @@ pub const PATHS: &[&str] = &[
     "/metrics/snapshot",
     "/monitor/statistics",
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reference() -> String {
+        let mut page = String::from(
+            "# ACL actions\n\nWhat `--acls` of either daemon may speak of, in Mesos's format, and what an entry calls \
+             its objects; an example is in\n[security.md](security.md). This page is made from the declarations \
+             (`MESETA_BLESS=1 cargo test -p meseta-access`).\n\n\
+             | list | objects | compared | what |\n|---|---|---|---|\n",
+        );
+        for action in Action::ALL {
+            let compared = match action.objects() {
+                Objects::Exact => "by value",
+                Objects::Roles => "by value; `a/%` is all below `a`",
+                Objects::Paths => "by value, of those below",
+                Objects::Whole => "`ANY` or `NONE`",
+            };
+            page += &format!(
+                "| `{}` | `{}` | {compared} | {} |\n",
+                action.key(),
+                action.object_key(),
+                action.meaning().trim().trim_end_matches('.')
+            );
+        }
+        page += "\nPaths that `get_endpoints` may name:\n\n";
+        for path in PATHS {
+            page += &format!("- `{path}`\n");
+        }
+        page
+    }
+
+    /// `docs/acls.md` as the declarations say; rewritten when `MESETA_BLESS` is set.
+    #[test]
+    fn the_reference_page_is_what_is_declared() {
+        let page = reference();
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/acls.md");
+        if std::env::var_os("MESETA_BLESS").is_some() {
+            std::fs::write(path, &page).unwrap();
+        }
+        let there = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(
+            there == page,
+            "docs/acls.md is stale: run `MESETA_BLESS=1 cargo test -p meseta-access`"
+        );
+    }
+}
