@@ -336,7 +336,7 @@ impl Node {
             },
             info,
             resources,
-            version: http::VERSION.to_owned(),
+            version: meseta_proto::INTERFACE_VERSION.to_owned(),
             capabilities: CAPABILITIES.to_vec(),
             registration_backoff_factor: self.flags.registration_backoff_factor,
             oversubscribed_resources_interval: self.flags.oversubscribed_resources_interval,

@@ -246,7 +246,7 @@ pub(crate) fn identity(flags: &Flags, address: SocketAddr) -> Identity {
         ip,
         port: flags.advertise_port.unwrap_or_else(|| address.port()),
         cluster: flags.cluster.clone(),
-        version: VERSION.to_owned(),
+        version: meseta_proto::INTERFACE_VERSION.to_owned(),
     }
 }
 
@@ -261,9 +261,6 @@ fn outward_ip() -> Ipv4Addr {
         Ok(IpAddr::V6(_)) | Err(_) => Ipv4Addr::LOCALHOST,
     }
 }
-
-/// The version of Mesos whose interface is spoken; clients decide by it what they may use.
-const VERSION: &str = "1.12.0";
 
 pub(crate) fn config(flags: &Flags, options: Options, identity: Identity) -> Config {
     Config {

@@ -2,8 +2,10 @@
 //!
 //! Neither knows what is spoken over it: routes are the daemons', messages are in [`crate::media`].
 
+pub mod body;
 pub mod client;
 pub mod door;
+pub mod request;
 pub mod server;
 pub mod tls;
 mod watched;

@@ -13,7 +13,6 @@ use meseta_proto::mesos::v1::agent::response::Type as Answer;
 use meseta_proto::transport::door::Caller;
 
 use super::resource_statistics;
-use super::state::VERSION;
 use super::statistics::{container_status, sampled, value};
 use super::{Reply, Surface, body, containers, files};
 use crate::checkpoint::outermost;
@@ -268,7 +267,7 @@ fn from_snapshot(
 fn version() -> api::response::GetVersion {
     api::response::GetVersion {
         version_info: pb::VersionInfo {
-            version: VERSION.to_owned(),
+            version: meseta_proto::INTERFACE_VERSION.to_owned(),
             build_date: Some("unknown".to_owned()),
             build_time: Some(0.0),
             build_user: Some("meseta".to_owned()),

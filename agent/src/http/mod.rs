@@ -24,9 +24,10 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::State;
 use http::{Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use meseta_access::Action;
+use meseta_proto::transport::body;
 use meseta_proto::transport::door::{Caller, Door};
+use meseta_proto::transport::request::{self, READ};
 use meseta_proto::transport::server::{CancellationToken, Peer};
 use meseta_proto::verbosity::Verbosity;
 
@@ -43,7 +44,6 @@ use crate::shell::nested::NestedContainers;
 
 pub(crate) use query::Query;
 pub(crate) use reply::Reply;
-pub(crate) use state::VERSION;
 
 /// What is answered before the core knows what there is.
 const RECOVERING: &str = "Agent has not finished recovery";
@@ -132,6 +132,9 @@ pub(crate) fn router(surface: Arc<Surface>) -> Router {
 
 async fn dispatch(State(surface): State<Arc<Surface>>, request: Request<Body>) -> Response<Body> {
     let query = Query::parse(request.uri().query().unwrap_or_default());
+    if let Err(refusal) = check_length(request.uri(), &query) {
+        return refusal.into_response(&Query::default());
+    }
     let path = request.uri().path().to_owned();
     if is_disabled(&surface, &path) {
         let text = format!("Endpoint '{path}' is disabled");
@@ -146,12 +149,28 @@ async fn dispatch(State(surface): State<Arc<Surface>>, request: Request<Body>) -
         Ok(caller) => caller,
         Err(turned) => return turned.response(),
     };
-    let reply = match permission::check(&caller, permission::route(route)) {
+    let checked = check_method(route, request.method())
+        .and_then(|()| permission::check(&caller, permission::route(route)));
+    let reply = match checked {
         Ok(()) => answer(&surface, &caller, route, &query, request).await,
         Err(refusal) => Err(refusal),
     };
     let reply = reply.unwrap_or_else(|refusal| refusal);
     reply.into_response(&query)
+}
+
+fn check_length(uri: &http::Uri, query: &Query) -> Result<(), Reply> {
+    let is_long = |path: &http::uri::PathAndQuery| path.as_str().len() > request::URI_BYTES_MAX;
+    if uri.path_and_query().is_some_and(is_long) {
+        let reason = request::uri_too_long();
+        return Err(Reply::text(StatusCode::URI_TOO_LONG, &reason));
+    }
+    let callback = query.get("jsonp").unwrap_or_default();
+    if callback.len() > request::CALLBACK_BYTES_MAX {
+        let reason = request::callback_too_long();
+        return Err(Reply::text(StatusCode::BAD_REQUEST, &reason));
+    }
+    Ok(())
 }
 
 /// Firewall rules name a route with the process or without.
@@ -215,6 +234,26 @@ impl Route {
         let found = ROUTES.iter().find(|(known, _)| *known == path);
         found.map(|(_, route)| *route)
     }
+
+    /// None if any will do.
+    fn methods(self) -> Option<&'static [Method]> {
+        match self {
+            Self::Operator | Self::Executor => Some(&[Method::POST]),
+            Self::Libprocess => None,
+            Self::Health
+            | Self::Version
+            | Self::Flags
+            | Self::State
+            | Self::Statistics
+            | Self::Containers
+            | Self::Metrics
+            | Self::MetricsSnapshot
+            | Self::Browse
+            | Self::Read
+            | Self::Download
+            | Self::Debug => Some(READ),
+        }
+    }
 }
 
 /// The path without what names the process, as libprocess routes it.
@@ -260,19 +299,20 @@ async fn answer(
             )))
         }
         Route::Metrics => Ok(Reply::prometheus(surface.metrics.text(surface).await)),
-        Route::MetricsSnapshot => Ok(Reply::json(&crate::metrics::mesos_keys(surface).await)),
+        Route::MetricsSnapshot => {
+            if let Some(timeout) = query.get("timeout") {
+                // All is at hand: there is nothing to wait for.
+                request::timeout(timeout)
+                    .map_err(|reason| Reply::text(StatusCode::BAD_REQUEST, &reason))?;
+            }
+            Ok(Reply::json(&crate::metrics::mesos_keys(surface).await))
+        }
         Route::Browse => files::browse(surface, caller, query).await,
         Route::Read => files::read(surface, caller, query).await,
         Route::Download => files::download(surface, caller, query).await,
         Route::Debug => files::debug(surface).await,
-        Route::Operator => {
-            expect_post(request.method())?;
-            api::call(surface, caller, request).await
-        }
-        Route::Executor => {
-            expect_post(request.method())?;
-            executor::call(surface, request).await
-        }
+        Route::Operator => api::call(surface, caller, request).await,
+        Route::Executor => executor::call(surface, request).await,
         Route::Libprocess => Err(Reply::text(
             StatusCode::NOT_IMPLEMENTED,
             "This agent speaks to its master over gRPC; frameworks use /api/v1/scheduler of the master",
@@ -280,36 +320,43 @@ async fn answer(
     }
 }
 
-fn expect_post(method: &Method) -> Result<(), Reply> {
-    if *method == Method::POST {
-        return Ok(());
-    }
-    let text =
-        format!("405 Method Not Allowed. Expecting one of {{ 'POST' }}, but received '{method}'.");
-    Err(Reply::text(StatusCode::METHOD_NOT_ALLOWED, &text).allow("POST"))
+fn check_method(route: Route, method: &Method) -> Result<(), Reply> {
+    let allowed = match route.methods() {
+        Some(allowed) if !allowed.contains(method) => allowed,
+        _ => return Ok(()),
+    };
+    let (allow, reason) = request::method_not_allowed(method, allowed);
+    Err(Reply::text(StatusCode::METHOD_NOT_ALLOWED, &reason).allow(allow))
 }
 
 /// A whole body, which must not be too long.
 async fn body(request: Request<Body>) -> Result<bytes::Bytes, Reply> {
-    match Limited::new(request.into_body(), BODY_BYTES_MAX)
-        .collect()
-        .await
-    {
-        Ok(body) => Ok(body.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(Reply::text(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            &format!("The body is longer than {BODY_BYTES_MAX} bytes"),
-        )),
-        Err(_) => Err(Reply::text(
-            StatusCode::BAD_REQUEST,
-            "The body could not be read",
-        )),
-    }
+    let read = body::read(request.into_body(), BODY_BYTES_MAX).await;
+    read.map_err(|error| Reply::text(error.status(), &error.to_string()))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::route;
+    use std::collections::BTreeSet;
+
+    use super::{READ, ROUTES, route};
+
+    #[test]
+    fn every_route_is_in_the_reference_with_its_methods_and_nothing_else_is() {
+        let page = include_str!("../../../docs/endpoints.md");
+        let of_agent = page.split("## Agent").nth(1).expect("a part");
+        let rows = of_agent
+            .lines()
+            .filter_map(|line| line.strip_prefix("| `")?.split_once("` | "));
+        let listed: BTreeSet<(&str, &str)> = rows
+            .map(|(path, rest)| (path, rest.split(" |").next().unwrap_or_default()))
+            .collect();
+        let known = ROUTES.iter().map(|(path, route)| {
+            let methods = route.methods().expect("a list");
+            (*path, if methods == READ { "read" } else { "POST" })
+        });
+        assert_eq!(listed, known.collect(), "docs/endpoints.md");
+    }
 
     #[test]
     fn paths_are_routed_as_libprocess_does() {

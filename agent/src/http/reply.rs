@@ -19,7 +19,7 @@ pub(crate) struct Reply {
     status: StatusCode,
     content_type: Option<&'static str>,
     body: Content,
-    allow: Option<&'static str>,
+    allow: Option<String>,
 }
 
 #[derive(Debug)]
@@ -102,7 +102,7 @@ impl Reply {
     }
 
     /// Tells what would have been allowed.
-    pub(crate) fn allow(mut self, methods: &'static str) -> Self {
+    pub(crate) fn allow(mut self, methods: String) -> Self {
         self.allow = Some(methods);
         self
     }
@@ -148,8 +148,8 @@ impl Reply {
             let value = HeaderValue::from_static(content_type);
             response.headers_mut().insert(CONTENT_TYPE, value);
         }
-        if let Some(methods) = self.allow {
-            let value = HeaderValue::from_static(methods);
+        let allow = self.allow.map(HeaderValue::try_from);
+        if let Some(Ok(value)) = allow {
             response.headers_mut().insert(ALLOW, value);
         }
         response

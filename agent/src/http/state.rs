@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use meseta_proto::INTERFACE_VERSION as VERSION;
 use meseta_proto::convert;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::v0::{AttributesView, Full, Reserved, ReservedFull, Summary};
@@ -11,9 +12,6 @@ use serde_json::{Map, Value, json};
 use super::Surface;
 use super::statistics::value;
 use crate::core::{Executor, ExecutorKind, Framework, Snapshot, Task};
-
-/// Digits and dots only: clients parse it.
-pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// `/version`.
 pub(super) fn version() -> Value {

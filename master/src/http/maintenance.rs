@@ -8,9 +8,10 @@ use http::Method;
 use meseta_proto::json;
 use meseta_proto::mesos::v1::MachineId;
 use meseta_proto::mesos::v1::maintenance::Schedule;
+use meseta_proto::transport::body;
 use meseta_proto::transport::door::Caller;
 
-use super::{BODY_MAX, Endpoint, Site, answered, body, not_json, v0};
+use super::{BODY_MAX, Endpoint, Site, answered, not_json, v0};
 use crate::core::Request;
 
 /// `/maintenance/schedule`: shown, or replaced as a whole.

@@ -4,7 +4,6 @@
 //! `/master` before and `/` behind. Invariant: a handler reads from snapshots or asks the core; it
 //! holds no state of its own.
 
-mod body;
 pub(crate) mod door;
 mod explain;
 mod files;
@@ -32,6 +31,7 @@ use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, Method, StatusCode, header};
 use meseta_proto::json;
 use meseta_proto::transport::door::Door;
+use meseta_proto::transport::request::{self, READ};
 use meseta_proto::verbosity::Verbosity;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
@@ -57,8 +57,6 @@ pub(crate) use scheduler::leave;
 pub(crate) const SCHEDULER_BODY_MAX: usize = 32 * 1024 * 1024;
 /// Bodies of everything else.
 pub(crate) const BODY_MAX: usize = 6 * 1024 * 1024;
-/// The length of a request's path and query.
-const URI_MAX: usize = 8 * 1024;
 
 /// What handlers share.
 #[derive(Debug)]
@@ -202,8 +200,6 @@ impl Endpoint {
 
     pub(crate) fn methods(self) -> &'static [Method] {
         const POST: &[Method] = &[Method::POST];
-        // Mesos does not look at the method of its read-only endpoints, and clients do POST to them.
-        const READ: &[Method] = &[Method::GET, Method::HEAD, Method::POST];
         const ALL: &[Method] = &[
             Method::GET,
             Method::HEAD,
@@ -243,10 +239,9 @@ async fn handle(State(site): State<Arc<Site>>, request: Request) -> Response {
     if request
         .uri()
         .path_and_query()
-        .is_some_and(|path| path.as_str().len() > URI_MAX)
+        .is_some_and(|path| path.as_str().len() > request::URI_BYTES_MAX)
     {
-        let message = format!("The path is longer than {URI_MAX} bytes");
-        return text(StatusCode::URI_TOO_LONG, message);
+        return text(StatusCode::URI_TOO_LONG, request::uri_too_long());
     }
     let Some(endpoint) = Endpoint::find(request.uri().path()) else {
         return page(&site, request).await;
@@ -337,14 +332,9 @@ fn redirect(site: &Site) -> Response {
 }
 
 fn method_not_allowed(method: &Method, allowed: &[Method]) -> Response {
-    let names: Vec<_> = allowed.iter().map(Method::as_str).collect();
-    let quoted: Vec<_> = names.iter().map(|name| format!("'{name}'")).collect();
-    let message = format!(
-        "405 Method Not Allowed. Expecting one of {{ {} }}, but received '{method}'.",
-        quoted.join(", ")
-    );
-    let mut response = text(StatusCode::METHOD_NOT_ALLOWED, message);
-    if let Ok(value) = HeaderValue::from_str(&names.join(", ")) {
+    let (allow, reason) = request::method_not_allowed(method, allowed);
+    let mut response = text(StatusCode::METHOD_NOT_ALLOWED, reason);
+    if let Ok(value) = HeaderValue::from_str(&allow) {
         response.headers_mut().insert(header::ALLOW, value);
     }
     response

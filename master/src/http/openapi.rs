@@ -18,6 +18,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use http::Method;
+    use meseta_proto::transport::request::READ;
     use serde_json::Value;
 
     use super::super::{ENDPOINTS, Endpoint};
@@ -72,12 +73,29 @@ mod tests {
         let page = include_str!("../../../docs/endpoints.md");
         let of_master = page.split("## Master").nth(1).unwrap();
         let of_master = of_master.split("## Agent").next().unwrap();
-        let listed: BTreeSet<&str> = of_master
+        let rows = of_master
             .lines()
-            .filter_map(|line| line.strip_prefix("| `/")?.split('`').next())
+            .filter_map(|line| line.strip_prefix("| `/")?.split_once("` | "));
+        let listed: BTreeSet<(&str, String)> = rows
+            .map(|(path, rest)| {
+                let methods = rest.split(" |").next().unwrap_or_default();
+                (path, methods.replace(", ETag", ""))
+            })
             .collect();
-        let known: BTreeSet<&str> = ENDPOINTS.iter().map(|(path, _)| *path).collect();
-        assert_eq!(listed, known, "docs/endpoints.md");
+        let known = ENDPOINTS.iter().map(|(path, endpoint)| {
+            let methods = endpoint.methods();
+            let names: Vec<&str> = methods.iter().map(Method::as_str).collect();
+            let is_read = methods == READ;
+            (
+                *path,
+                if is_read {
+                    "read".to_owned()
+                } else {
+                    names.join(", ")
+                },
+            )
+        });
+        assert_eq!(listed, known.collect(), "docs/endpoints.md");
     }
 
     #[test]

@@ -11,12 +11,13 @@ use meseta_proto::media::{self, MediaType};
 use meseta_proto::mesos::v1::master::call::Type as CallType;
 use meseta_proto::mesos::v1::master::{Call, Response as Message};
 use meseta_proto::recordio;
+use meseta_proto::transport::body;
 use meseta_proto::transport::door::Caller;
 use meseta_proto::transport::server::stream_body;
 use tokio::sync::mpsc;
 
 use super::whole::Wholes;
-use super::{BODY_MAX, Site, answered, body, text};
+use super::{BODY_MAX, Site, answered, text};
 use crate::core::HEARTBEAT_INTERVAL;
 use crate::events::STALL_MAX;
 use crate::operator::{self, Outcome, lists, stream};

@@ -7,10 +7,11 @@ use axum::response::Response;
 use http::{Method, StatusCode};
 use meseta_proto::json;
 use meseta_proto::mesos::v1::quota::QuotaRequest;
+use meseta_proto::transport::body;
 use meseta_proto::transport::door::Caller;
 
 use super::output::decode;
-use super::{BODY_MAX, Endpoint, Site, answered, body, not_json, text, v0};
+use super::{BODY_MAX, Endpoint, Site, answered, not_json, text, v0};
 use crate::core::{Answer, Request};
 
 pub(super) async fn handle(site: &Arc<Site>, caller: &Caller, request: HttpRequest) -> Response {

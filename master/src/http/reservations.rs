@@ -13,10 +13,11 @@ use meseta_proto::mesos::v1;
 use meseta_proto::mesos::v1::master::Call;
 use meseta_proto::mesos::v1::master::call::Type as CallType;
 use meseta_proto::mesos::v1::offer::{Operation, operation};
+use meseta_proto::transport::body;
 use meseta_proto::transport::door::Caller;
 
 use super::output::{collect_query, repeated_parameter};
-use super::{BODY_MAX, Site, answered, body, text};
+use super::{BODY_MAX, Site, answered, text};
 
 /// Which of the four endpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,11 +11,12 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use meseta_proto::media::{self, MESOS_STREAM_ID, MediaType};
 use meseta_proto::mesos::v1::scheduler::Call;
+use meseta_proto::transport::body;
 use meseta_proto::transport::door::Caller;
 use meseta_proto::transport::server::stream_body;
 use tokio::sync::mpsc;
 
-use super::{SCHEDULER_BODY_MAX, Site, answered, body, door, text};
+use super::{SCHEDULER_BODY_MAX, Site, answered, door, text};
 use crate::core::authorization;
 use crate::core::call::{Action, Checked, Subscribe, check};
 use crate::events::{self, EventSource, STALL_MAX};

@@ -10,20 +10,18 @@ use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};
 use meseta_access::Action;
+use meseta_proto::transport::body;
 use meseta_proto::transport::door::Caller;
-use meseta_resources::parse_duration;
+use meseta_proto::transport::request;
 
 use super::output::collect_query;
 use super::pieces::{Document, once};
 use super::views::write;
-use super::{BODY_MAX, Compressible, Endpoint, Site, answered, body, text, views};
+use super::{BODY_MAX, Compressible, Endpoint, Site, answered, text, views};
 use crate::core::Snapshot;
 use crate::measures::Measures;
 use crate::metrics::Metrics;
 use crate::shell::Closed;
-
-/// The longest name of a JSONP callback.
-const CALLBACK_MAX: usize = 256;
 
 /// Paths that may be asked again and again: what they show has a number that stays while it does.
 const fn is_polled(endpoint: Endpoint) -> bool {
@@ -120,17 +118,13 @@ impl Plan {
         let callback = asked.query.get("jsonp").cloned();
         if callback
             .as_ref()
-            .is_some_and(|callback| callback.len() > CALLBACK_MAX)
+            .is_some_and(|callback| callback.len() > request::CALLBACK_BYTES_MAX)
         {
-            return Err(format!(
-                "The 'jsonp' callback is longer than {CALLBACK_MAX} bytes"
-            ));
+            return Err(request::callback_too_long());
         }
         if let (Endpoint::MetricsSnapshot, Some(timeout)) = (endpoint, asked.query.get("timeout")) {
             // All is at hand: there is nothing to wait for.
-            parse_duration(timeout).map_err(|error| {
-                format!("Invalid timeout '{}': {error}", timeout.escape_debug())
-            })?;
+            request::timeout(timeout)?;
         }
         Ok(Self {
             callback,

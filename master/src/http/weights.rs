@@ -7,9 +7,10 @@ use axum::response::Response;
 use http::{Method, StatusCode};
 use meseta_proto::json;
 use meseta_proto::mesos::v1::WeightInfo;
+use meseta_proto::transport::body;
 use meseta_proto::transport::door::Caller;
 
-use super::{BODY_MAX, Endpoint, Site, answered, body, not_json, text, v0};
+use super::{BODY_MAX, Endpoint, Site, answered, not_json, text, v0};
 use crate::operator;
 
 pub(super) async fn handle(site: &Arc<Site>, caller: &Caller, request: HttpRequest) -> Response {

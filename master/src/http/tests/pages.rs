@@ -40,7 +40,7 @@ async fn paths_are_found_as_mesos_finds_them() {
         text_of(get(&router, "/nosuch").await).await,
         "404 Not Found."
     );
-    let long = format!("/{}", "x".repeat(URI_MAX));
+    let long = format!("/{}", "x".repeat(request::URI_BYTES_MAX));
     assert_eq!(get(&router, &long).await.status(), StatusCode::URI_TOO_LONG);
     for (method, path) in [
         ("DELETE", "/state"),

@@ -3,19 +3,17 @@
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
 use bytes::{Bytes, BytesMut};
 use http::StatusCode;
 use http_body_util::BodyExt;
-
-use super::text;
 
 /// For how long a client may send nothing in the middle of a body.
 const IDLE_MAX: Duration = Duration::from_secs(30);
 
 /// Why there is no body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum BodyError {
+pub enum BodyError {
     #[error("The request body is larger than {max} bytes")]
     TooLarge { max: usize },
     #[error("The request body was not complete after {} seconds of silence", IDLE_MAX.as_secs())]
@@ -25,18 +23,26 @@ pub(super) enum BodyError {
 }
 
 impl BodyError {
-    pub(super) fn response(self) -> Response {
-        let status = match self {
+    #[must_use]
+    pub fn status(self) -> StatusCode {
+        match self {
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Idle => StatusCode::REQUEST_TIMEOUT,
             Self::Truncated => StatusCode::BAD_REQUEST,
-        };
-        text(status, self.to_string())
+        }
+    }
+
+    #[must_use]
+    pub fn response(self) -> Response {
+        (self.status(), self.to_string()).into_response()
     }
 }
 
 /// Reads a body, chunked or not.
-pub(super) async fn read(mut body: Body, max: usize) -> Result<Bytes, BodyError> {
+///
+/// # Errors
+/// When there is too much of it, or not all; what is announced as too much is not waited for.
+pub async fn read(mut body: Body, max: usize) -> Result<Bytes, BodyError> {
     let announced = http_body::Body::size_hint(&body).lower();
     if announced > u64::try_from(max).unwrap_or(u64::MAX) {
         return Err(BodyError::TooLarge { max });

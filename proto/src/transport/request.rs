@@ -1,0 +1,48 @@
+//! What every request keeps to, whichever daemon it asks.
+
+use std::time::Duration;
+
+use http::Method;
+use meseta_resources::parse_duration;
+
+/// The length of a path with its query.
+pub const URI_BYTES_MAX: usize = 8 * 1024;
+
+/// The longest name of a JSONP callback.
+pub const CALLBACK_BYTES_MAX: usize = 256;
+
+/// Mesos does not look at the method of its read-only endpoints, and clients do POST to them.
+pub const READ: &[Method] = &[Method::GET, Method::HEAD, Method::POST];
+
+/// Why a request with too long a path is refused.
+#[must_use]
+pub fn uri_too_long() -> String {
+    format!("The path is longer than {URI_BYTES_MAX} bytes")
+}
+
+/// Why a request with too long a name of a callback is refused.
+#[must_use]
+pub fn callback_too_long() -> String {
+    format!("The 'jsonp' callback is longer than {CALLBACK_BYTES_MAX} bytes")
+}
+
+/// A `timeout` that a reader gives.
+///
+/// # Errors
+/// When it is no duration, in words.
+pub fn timeout(text: &str) -> Result<Duration, String> {
+    parse_duration(text)
+        .map_err(|error| format!("Invalid timeout '{}': {error}", text.escape_debug()))
+}
+
+/// `Allow`, and the reason in Mesos's words.
+#[must_use]
+pub fn method_not_allowed(method: &Method, allowed: &[Method]) -> (String, String) {
+    let names: Vec<_> = allowed.iter().map(Method::as_str).collect();
+    let quoted: Vec<_> = names.iter().map(|name| format!("'{name}'")).collect();
+    let reason = format!(
+        "405 Method Not Allowed. Expecting one of {{ {} }}, but received '{method}'.",
+        quoted.join(", ")
+    );
+    (names.join(", "), reason)
+}
