@@ -294,9 +294,10 @@ impl MasterCore {
             ));
         }
         let id = agent.id().clone();
+        let instead = reserved_otherwise(&agent.profile.total, &operation);
         match self.operate_on_free(&id, &operation, message) {
             Ok(uuid) => Answer::Applied(uuid),
-            Err(text) => Answer::Conflict(text),
+            Err(text) => Answer::Conflict(text + &instead.unwrap_or_default()),
         }
     }
 
@@ -340,4 +341,26 @@ impl MasterCore {
         self.allocate_due = true;
         Ok(self.commit_operation(None, agent, &operation, message, total))
     }
+}
+
+/// That what is to be unreserved is there, but reserved by somebody else or under other labels: Mesos
+/// leaves it to the reader to find that in what is not contained.
+fn reserved_otherwise(total: &Resources, operation: &Operation) -> Option<String> {
+    let Operation::Unreserve(wanted) = operation else {
+        return None;
+    };
+    let is_meant = |held: &Resource| {
+        wanted.iter().any(|wanted| {
+            held.name() == wanted.name()
+                && held.reservation_role() == wanted.reservation_role()
+                && held.reservations() != wanted.reservations()
+        })
+    };
+    let held = total.iter().filter(|held| !held.is_persistent_volume());
+    let held: Resources = held.filter(|held| is_meant(held)).cloned().collect();
+    (!held.is_empty()).then(|| {
+        format!(
+            "; the role has {held} instead: a reservation is named whole, with its principal and labels"
+        )
+    })
 }

@@ -216,6 +216,28 @@ fn the_words_are_those_of_mesos() {
 }
 
 #[test]
+fn a_reservation_of_another_principal_is_named() {
+    let mut world = World::new();
+    let node = world.capable_agent(5051, "cpus:4;mem:1024");
+    let reservation = |who| reserved(&parse("cpus:1"), "ads", who);
+    let theirs = reservation(Some("ops"));
+    assert_eq!(world.operate(&node.id, reserve(&theirs)), Answer::Accepted);
+    let answer = world.operate(&node.id, unreserve(&reservation(None)));
+    assert!(
+        text(&answer).ends_with(
+            "does not contain cpus(reservations: [(DYNAMIC,ads)]):1; the role has \
+             cpus(reservations: [(DYNAMIC,ads,ops)]):1 instead: a reservation is named whole, with its \
+             principal and labels"
+        ),
+        "{answer:?}"
+    );
+    assert_eq!(
+        world.operate(&node.id, unreserve(&theirs)),
+        Answer::Accepted
+    );
+}
+
+#[test]
 fn the_principal_that_asks_must_be_the_reserver() {
     let mut world = World::new();
     let node = world.capable_agent(5051, "cpus:4;mem:1024");
