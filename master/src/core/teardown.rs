@@ -5,11 +5,13 @@ use std::sync::Arc;
 
 use meseta_proto::meseta::v1::{self as meseta, master_frame};
 use meseta_proto::mesos::v1::TaskState;
+use meseta_proto::mesos::v1::task_status::Reason;
 use meseta_proto::mesos::v1::{self};
 use meseta_resources::{AgentId, FrameworkId};
 
 use super::io::{Answer, Visible};
-use super::task::is_terminal;
+use super::status::Verdict;
+use super::task::{TaskRecord, is_terminal};
 use super::watch::Note;
 use super::{FrameworkView, MasterCore};
 
@@ -109,16 +111,35 @@ impl MasterCore {
         Arc::make_mut(&mut agent.executors).retain(|(owner, _), _| owner != id);
         Arc::make_mut(&mut agent.used).remove(id);
         agent.kills_waiting.retain(|(owner, _)| owner != id);
+        for task in &mut gone {
+            if !is_terminal(task.state) {
+                self.end_with_framework(Arc::make_mut(task));
+            }
+        }
         let max = self.config.max_completed_tasks_per_framework;
         if let Some(framework) = self.frameworks.get_mut(id) {
-            for mut task in gone {
+            for task in gone {
                 framework.forget_task(&task.task_id, agent_id);
-                if !is_terminal(task.state) {
-                    Arc::make_mut(&mut task).state = TaskState::TaskKilled;
-                }
                 framework.complete(task, max);
             }
         }
+    }
+
+    /// The nearest word that there is for a task that ends with its framework. Readers of the history look at
+    /// its last status, so there is one; the framework is not there to be told.
+    fn end_with_framework(&mut self, task: &mut TaskRecord) {
+        let state = TaskState::TaskKilled;
+        let status = self.status(Verdict {
+            task_id: task.task_id.as_str(),
+            agent_id: Some(task.agent_id.as_str()),
+            state,
+            reason: Reason::FrameworkRemoved,
+            message: format!("Framework {} removed", task.framework_id),
+        });
+        task.state = state;
+        task.push_status(&status);
+        self.count_status(&task.framework_id, &status);
+        self.note_status(&task.framework_id, &status, state);
     }
 
     /// A framework's task is over and its end has been acknowledged, or nobody is left to do so.
