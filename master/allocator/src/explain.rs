@@ -87,6 +87,8 @@ pub struct Explanation {
     pub blocker: Option<Blocker>,
     /// What it would be offered if it came first.
     pub offer: Resources,
+    /// What keeps that from being all that is free, if quota does.
+    pub withheld: Option<Blocker>,
     /// Its place in the order: dominant share of the role, and of the framework in it.
     pub role_share: f64,
     pub framework_share: f64,
@@ -122,6 +124,7 @@ impl Allocator {
             agent: agent.clone(),
             blocker: None,
             offer: Resources::new(),
+            withheld: None,
             role_share: 0.0,
             framework_share: 0.0,
         };
@@ -132,7 +135,10 @@ impl Allocator {
         explanation.role_share = self.sorter.share_of(self.roles[self.slots[slot].role].own);
         explanation.framework_share = self.sorter.share_of(self.slots[slot].node);
         match self.judge(now, agent_key, slot) {
-            Ok(offer) => explanation.offer = self.classes.resources(&offer, Some(role)),
+            Ok((offer, withheld)) => {
+                explanation.offer = self.classes.resources(&offer, Some(role));
+                explanation.withheld = withheld;
+            }
             Err(blocker) => explanation.blocker = Some(blocker),
         }
         Ok(explanation)
@@ -195,8 +201,13 @@ impl Allocator {
         slots.iter().map(explain).collect()
     }
 
-    /// What the slot would be offered, or the first rule against it.
-    fn judge(&self, now: Moment, agent: AgentKey, slot: SlotKey) -> Result<Bundle, Blocker> {
+    /// What the slot would be offered, with what quota keeps from it, or the first rule against it.
+    fn judge(
+        &self,
+        now: Moment,
+        agent: AgentKey,
+        slot: SlotKey,
+    ) -> Result<(Bundle, Option<Blocker>), Blocker> {
         let (entry, place) = (&self.agents[agent], &self.slots[slot]);
         if self.is_recovering(now) {
             return Err(Blocker::Recovering);
@@ -232,13 +243,17 @@ impl Allocator {
         if self.roles.guarantees > 0 && self.roles.has_claim(place.role) {
             let composed = self.compose(agent, slot, Stage::Guarantees, &mut offer);
             if composed.serves_guarantee && self.judge_offer(now, agent, slot, &offer).is_ok() {
-                return Ok(offer);
+                let withheld = self.cut_blocker(slot, composed, &offer);
+                return Ok((offer, withheld));
             }
         }
         let composed = self.compose(agent, slot, Stage::Rest, &mut offer);
         let judged = self.judge_offer(now, agent, slot, &offer);
         match judged {
-            Ok(()) => Ok(offer),
+            Ok(()) => {
+                let withheld = self.cut_blocker(slot, composed, &offer);
+                Ok((offer, withheld))
+            }
             Err(blocker @ Blocker::Filtered { .. }) => Err(blocker),
             Err(blocker) => Err(self.cut_blocker(slot, composed, &offer).unwrap_or(blocker)),
         }

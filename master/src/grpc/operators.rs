@@ -71,6 +71,7 @@ impl Operators {
             role: answer.role.to_string(),
             agent_id: answer.agent.into(),
             blocker: answer.blocker.map(|blocker| blocker.to_string()),
+            withheld: answer.withheld.map(|withheld| withheld.to_string()),
             offer: to_wire(&answer.offer, Format::PostRefinement),
             role_share: answer.role_share,
             framework_share: answer.framework_share,

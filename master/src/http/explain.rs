@@ -29,9 +29,12 @@ pub(super) async fn handle(site: &Site, caller: &Caller, query: Option<&str>) ->
 }
 
 fn view(explanation: &Explanation) -> serde_json::Value {
-    let reason = match &explanation.blocker {
-        Some(blocker) => blocker.to_string(),
-        None => "nothing is in the way; others may come first".to_owned(),
+    let reason = match (&explanation.blocker, &explanation.withheld) {
+        (Some(blocker), _) => blocker.to_string(),
+        (None, Some(withheld)) => {
+            format!("others may come first, and it is not all that is free: {withheld}")
+        }
+        (None, None) => "nothing is in the way; others may come first".to_owned(),
     };
     json!({
         "framework_id": explanation.framework.as_str(),
@@ -39,7 +42,7 @@ fn view(explanation: &Explanation) -> serde_json::Value {
         "slave_id": explanation.agent.as_str(),
         "blocked": explanation.blocker.is_some(),
         "reason": reason,
-        "offer": explanation.offer.to_string(),
+        "offer": explanation.offer.unallocate().to_string(),
         "role_share": explanation.role_share,
         "framework_share": explanation.framework_share,
     })
