@@ -61,9 +61,9 @@ pub(crate) enum Verb {
     /// Reserve an agent's resources for a role.
     Reserve(verbs::reservations::ReserveOptions),
     /// Take a reservation back.
-    Unreserve(verbs::reservations::ReserveOptions),
+    Unreserve(verbs::reservations::UnreserveOptions),
     /// List, create and destroy persistent volumes.
-    Volumes(verbs::reservations::VolumeOptions),
+    Volumes(verbs::volumes::Options),
     /// End an agent's tasks and give it no more.
     Drain(verbs::nodes::DrainOptions),
     /// Give an agent no more work; its tasks go on.

@@ -40,7 +40,7 @@ fn main() -> ExitCode {
         flags::Verb::Weights(options) => verbs::roles::weights(&options),
         flags::Verb::Reserve(options) => verbs::reservations::reserve(&options),
         flags::Verb::Unreserve(options) => verbs::reservations::unreserve(&options),
-        flags::Verb::Volumes(options) => verbs::reservations::volumes(&options),
+        flags::Verb::Volumes(options) => verbs::volumes::run(&options),
         flags::Verb::Drain(options) => verbs::nodes::drain(&options),
         flags::Verb::Deactivate(options) => verbs::nodes::deactivate(&options),
         flags::Verb::Reactivate(options) => verbs::nodes::reactivate(&options),

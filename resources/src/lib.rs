@@ -9,7 +9,7 @@
 //! | read `--resources`, `--attributes` | [`Resources::parse`], [`Attributes`]`::from_str` |
 //! | judge what a message carries | [`RawResource`], then `Resource::try_from` |
 //! | build from typed parts | [`Resource::new`] of [`ResourceParts`] |
-//! | add, take away, compare, filter | [`Resources`] |
+//! | add, take away, compare, filter, choose | [`Resources`] |
 //! | count, whatever it is reserved for | [`ResourceQuantities`], [`ResourceLimits`] |
 //! | reserve, make volumes | [`Operation`], its steps: [`Conversion`] |
 //! | name things | [`Role`], [`AgentId`] and its siblings |
@@ -45,6 +45,7 @@ mod attributes;
 mod bytes;
 mod command_line;
 mod conversion;
+mod cover;
 mod disk;
 mod display;
 pub mod duration;

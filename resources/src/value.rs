@@ -97,6 +97,21 @@ impl Value {
         }
     }
 
+    /// What both hold; None if that is nothing.
+    pub(crate) fn common(&self, that: &Self) -> Option<Self> {
+        let common = match (self, that) {
+            (Self::Scalar(mine), Self::Scalar(theirs)) => Self::Scalar(*mine.min(theirs)),
+            (Self::Ranges(mine), Self::Ranges(theirs)) => {
+                Self::Ranges(mine.difference(&mine.difference(theirs)))
+            }
+            (Self::Set(mine), Self::Set(theirs)) => {
+                Self::Set(mine.difference(&mine.difference(theirs)))
+            }
+            _ => return None,
+        };
+        (!common.is_empty()).then_some(common)
+    }
+
     pub(crate) fn add(&mut self, that: &Self) {
         match (self, that) {
             (Self::Scalar(mine), Self::Scalar(theirs)) => *mine += *theirs,

@@ -2,9 +2,10 @@
 
 use std::process::ExitCode;
 
+use anyhow::bail;
 use serde_json::Value;
 
-use super::{ListOptions, amount, show, text};
+use super::{ListOptions, amount, items, server, table, text};
 
 pub(crate) fn run(options: &ListOptions) -> anyhow::Result<ExitCode> {
     let headings = [
@@ -17,17 +18,52 @@ pub(crate) fn run(options: &ListOptions) -> anyhow::Result<ExitCode> {
         "DISK MB",
         "ATTRIBUTES",
     ];
-    show(options, "/slaves", "slaves", &headings, row)?;
+    let body = server::get_json(&options.master.master, "/slaves")?;
+    let agents = items(&body, "slaves");
+    if options.json {
+        table::print_json(&Value::Array(agents.to_vec()))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let awaited = items(&body, "recovered_slaves");
+    let awaited = awaited.iter().map(|agent| row(agent, "awaited"));
+    let rows = agents.iter().map(|agent| row(agent, state(agent)));
+    table::print(&headings, rows.chain(awaited).collect());
     Ok(ExitCode::SUCCESS)
 }
 
-fn row(agent: &Value) -> Vec<String> {
+/// The id of the agent that is meant by an id, or by a host name that no other agent has.
+pub(super) fn find<'a>(
+    agents: impl Iterator<Item = &'a Value> + Clone,
+    wanted: &str,
+) -> anyhow::Result<Option<String>> {
+    if agents.clone().any(|agent| text(agent, "id") == wanted) {
+        return Ok(Some(wanted.to_owned()));
+    }
+    let mut named = agents.filter(|agent| text(agent, "hostname") == wanted);
+    match (named.next(), named.next()) {
+        (Some(_), Some(_)) => {
+            bail!("several agents are called {wanted:?}: give an id, see `meseta agents`")
+        }
+        (one, _) => Ok(one.map(|agent| text(agent, "id"))),
+    }
+}
+
+/// In one word; what an operator has done to it before what the network does.
+fn state(agent: &Value) -> &'static str {
     let flag = |key| agent.get(key).and_then(Value::as_bool).unwrap_or(false);
-    let state = match (flag("active"), flag("deactivated")) {
+    match agent.pointer("/drain_info/state").and_then(Value::as_str) {
+        Some("DRAINING") => return "draining",
+        Some("DRAINED") => return "drained",
+        _ => {}
+    }
+    match (flag("active"), flag("deactivated")) {
         (_, true) => "deactivated",
         (true, false) => "active",
         (false, false) => "disconnected",
-    };
+    }
+}
+
+fn row(agent: &Value, state: &str) -> Vec<String> {
     let address = text(agent, "pid");
     let address = address.rsplit('@').next().unwrap_or("-").to_owned();
     vec![
@@ -66,5 +102,37 @@ fn attributes(agent: &Value) -> String {
         "-".to_owned()
     } else {
         pairs.join(";")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_drained_agent_is_called_that() {
+        let agent = |drain: Value, active: bool, deactivated: bool| json!({"active": active, "deactivated": deactivated, "drain_info": drain});
+        let none = Value::Null;
+        for (agent, expected) in [
+            (agent(none.clone(), true, false), "active"),
+            (agent(none.clone(), false, false), "disconnected"),
+            (agent(none, false, true), "deactivated"),
+            (agent(json!({"state": "DRAINING"}), false, true), "draining"),
+            (agent(json!({"state": "DRAINED"}), false, true), "drained"),
+        ] {
+            assert_eq!(state(&agent), expected, "{agent}");
+        }
+    }
+
+    #[test]
+    fn agents_are_found_by_id_and_by_a_name_that_is_theirs_alone() {
+        let agents = [("S0", "a"), ("S1", "b"), ("S2", "b")]
+            .map(|(id, name)| json!({"id": id, "hostname": name}));
+        let found = |wanted| find(agents.iter(), wanted);
+        assert_eq!(found("S1").ok().flatten().as_deref(), Some("S1"));
+        assert_eq!(found("a").ok().flatten().as_deref(), Some("S0"));
+        assert_eq!(found("c").ok().flatten(), None);
+        assert!(found("b").is_err());
     }
 }

@@ -14,9 +14,9 @@ use meseta_resources::time::Moment;
 use meseta_resources::{Resources, Role};
 use tokio::time::Instant;
 
-use super::MasterFlag;
 use super::sandbox::Tail;
 use super::scheduler::Scheduler;
+use super::{MasterFlag, server};
 
 /// Pause between two looks at the task's output.
 const OUTPUT_POLL: Duration = Duration::from_millis(50);
@@ -50,7 +50,7 @@ pub(crate) struct Options {
     /// Environment: `NAME=value`, may be repeated, or one JSON object of strings.
     #[arg(long, value_name = "NAME=VALUE")]
     env: Vec<String>,
-    /// The role to ask for resources in.
+    /// The role to ask for resources in; what is reserved to it is used first.
     #[arg(long, default_value = "*")]
     role: String,
     /// The user to run the task as; unset: the user who runs this.
@@ -69,31 +69,26 @@ fn duration(text: &str) -> Result<Duration, meseta_resources::DurationError> {
 /// Runs the task to its end.
 pub(crate) fn run(options: Options) -> anyhow::Result<ExitCode> {
     let request = Request::new(&options)?;
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("failed to start the runtime")?
-        .block_on(async {
-            let scheduler =
-                Scheduler::subscribe(&options.master.master, request.framework()).await?;
-            let deadline = options.timeout.map(|timeout| Instant::now() + timeout);
-            let mut job = Job {
-                master: options.master.master.clone(),
-                request,
-                scheduler,
-                launched: None,
-                reconciler: Reconciler::new(Pace::default()),
-                started: Instant::now(),
-                largest: None,
-                last: None,
-                output_lost: false,
-            };
-            job.reconciler.start(job.now());
-            let code = job.run(deadline).await;
-            // Whatever happened, the framework does not stay behind; its stream is ending anyway.
-            let _ = job.scheduler.teardown().await;
-            code
-        })
+    server::runtime()?.block_on(async {
+        let scheduler = Scheduler::subscribe(&options.master.master, request.framework()).await?;
+        let deadline = options.timeout.map(|timeout| Instant::now() + timeout);
+        let mut job = Job {
+            master: options.master.master.clone(),
+            request,
+            scheduler,
+            launched: None,
+            reconciler: Reconciler::new(Pace::default()),
+            started: Instant::now(),
+            largest: None,
+            last: None,
+            output_lost: false,
+        };
+        job.reconciler.start(job.now());
+        let code = job.run(deadline).await;
+        // Whatever happened, the framework does not stay behind; its stream is ending anyway.
+        let _ = job.scheduler.teardown().await;
+        code
+    })
 }
 
 /// What is asked for, checked.
@@ -102,8 +97,6 @@ struct Request {
     name: String,
     command: mesos::CommandInfo,
     resources: Resources,
-    /// The same as messages.
-    messages: Vec<mesos::Resource>,
     role: Role,
     user: String,
 }
@@ -126,13 +119,10 @@ impl Request {
             environment: environment(&options.env)?,
             ..mesos::CommandInfo::default()
         };
-        let messages = convert::to_resources(&resources, convert::Format::PostRefinement)
-            .context("--resources")?;
         Ok(Self {
             name: options.name.clone(),
             command,
             resources,
-            messages,
             role,
             user,
         })
@@ -159,15 +149,21 @@ impl Request {
         }
     }
 
-    fn task(&self, id: mesos::TaskId, agent_id: mesos::AgentId) -> mesos::TaskInfo {
-        mesos::TaskInfo {
+    /// The task on these resources of an offer.
+    fn task(
+        &self,
+        id: mesos::TaskId,
+        agent_id: mesos::AgentId,
+        resources: &Resources,
+    ) -> anyhow::Result<mesos::TaskInfo> {
+        Ok(mesos::TaskInfo {
             name: self.name.clone(),
             task_id: id,
             agent_id,
-            resources: self.messages.clone(),
+            resources: convert::to_resources(resources, convert::Format::PostRefinement)?,
             command: Some(self.command.clone()),
             ..mesos::TaskInfo::default()
-        }
+        })
     }
 }
 
@@ -340,8 +336,12 @@ impl Job {
             let resources = convert::resources(&offer.resources)
                 .context("an offer with resources that make no sense")?
                 .unallocate();
-            if self.launched.is_none() && resources.contains(&self.request.resources) {
-                self.launch(offer).await?;
+            // What is reserved to the role is used before what anybody could have.
+            let cover = resources.cover(&self.request.resources);
+            if self.launched.is_none()
+                && let Some(cover) = cover
+            {
+                self.launch(offer, &cover).await?;
                 continue;
             }
             if self
@@ -359,7 +359,7 @@ impl Job {
         self.scheduler.decline(unwanted, REFUSE_SECONDS).await
     }
 
-    async fn launch(&mut self, offer: mesos::Offer) -> anyhow::Result<()> {
+    async fn launch(&mut self, offer: mesos::Offer, cover: &Resources) -> anyhow::Result<()> {
         let framework = self.scheduler.framework_id();
         let suffix = framework.rsplit('-').next().unwrap_or_default();
         let id = mesos::TaskId {
@@ -381,7 +381,7 @@ impl Job {
         eprintln!("task {} on {} ({agent})", id.value, offer.hostname);
         self.reconciler
             .track(&id.value, Some(&offer.agent_id.value));
-        let task = self.request.task(id.clone(), offer.agent_id);
+        let task = self.request.task(id.clone(), offer.agent_id, cover)?;
         self.scheduler.accept(offer.id, task).await?;
         self.launched = Some(LaunchedTask { id, stdout, stderr });
         self.scheduler.suppress().await;
@@ -395,11 +395,22 @@ impl Job {
             return Ok(None);
         }
         let state = status.state();
+        if status.reason() == mesos::task_status::Reason::InvalidOffers {
+            // An operator's request was faster: nothing has run.
+            eprintln!("the offer was taken back before it could be used; waiting for another");
+            self.launched = None;
+            self.scheduler.revive().await;
+            return Ok(None);
+        }
         if self.last.replace(state) != Some(state) {
+            // An answer to our own question says no more than the state.
+            let is_news = status.reason() != mesos::task_status::Reason::Reconciliation;
             let reason = status
                 .reason
+                .filter(|_| is_news)
                 .map(|_| format!(" {}", status.reason().as_str_name()));
-            let message = status.message.as_deref().map(|m| format!(": {m}"));
+            let message = status.message.as_deref().filter(|_| is_news);
+            let message = message.map(|m| format!(": {m}"));
             eprintln!(
                 "{}{}{}",
                 state.as_str_name(),
@@ -454,7 +465,11 @@ impl Job {
         let wanted = &self.request.resources;
         match &self.largest {
             Some(largest) => {
-                eprintln!("waiting: no offer holds {wanted}; the largest had {largest}")
+                eprintln!(
+                    "waiting: no offer holds {wanted}; the largest had {largest}. `meseta explain \
+                     --framework={}` says what is in the way",
+                    self.scheduler.framework_id()
+                )
             }
             None => eprintln!(
                 "waiting for an offer in role {}; `meseta agents` shows who could make one",

@@ -2,15 +2,19 @@
 
 use std::process::ExitCode;
 
+use anyhow::bail;
 use clap::Args;
 use serde_json::Value;
 
 use super::{MasterFlag, items, server, table, text};
 
+/// Frameworks that are named to somebody who named none.
+const LISTED_MAX: usize = 10;
+
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// The framework's id.
-    #[arg(long, required_unless_present = "role")]
+    /// The framework's id. Default: the only framework that is subscribed, unless a role is given.
+    #[arg(long)]
     framework: Option<String>,
     /// A role: all its frameworks are explained.
     #[arg(long)]
@@ -26,8 +30,12 @@ pub(crate) struct Options {
 }
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
+    let framework = match (&options.framework, &options.role) {
+        (None, None) => Some(only_framework(&options.master.master)?),
+        (framework, _) => framework.clone(),
+    };
     let given = [
-        ("framework_id", &options.framework),
+        ("framework_id", &framework),
         ("role", &options.role),
         ("slave_id", &options.agent),
     ];
@@ -55,12 +63,40 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The framework that is meant when none is named.
+fn only_framework(master: &str) -> anyhow::Result<String> {
+    let body = server::get_json(master, "/frameworks")?;
+    match items(&body, "frameworks") {
+        [] => bail!("no framework is subscribed, so nobody waits for an offer"),
+        [one] => Ok(text(one, "id")),
+        several => {
+            let list = several.iter().take(LISTED_MAX);
+            let list = list.map(|one| {
+                format!(
+                    "\n  --framework={} ({})",
+                    text(one, "id"),
+                    text(one, "name")
+                )
+            });
+            bail!(
+                "{} frameworks are subscribed: say which one with --framework, or all of a role with --role \
+                 (`meseta roles`){}",
+                several.len(),
+                list.collect::<String>()
+            )
+        }
+    }
+}
+
 fn row(explanation: &Value) -> Vec<String> {
     vec![
         text(explanation, "framework_id"),
         text(explanation, "role"),
         text(explanation, "slave_id"),
-        text(explanation, "offer"),
+        match text(explanation, "offer").as_str() {
+            "{}" => "-".to_owned(),
+            offer => offer.to_owned(),
+        },
         text(explanation, "reason"),
     ]
 }

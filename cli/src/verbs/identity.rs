@@ -7,8 +7,11 @@ use anyhow::Context as _;
 use clap::{ArgMatches, Args, ValueHint};
 use http::HeaderValue;
 use meseta_access::Credential;
-use meseta_proto::transport::client::{Client, Options};
+use meseta_proto::transport::client::{Client, Options, connector};
 use meseta_proto::transport::tls;
+use tonic::Request;
+use tonic::metadata::MetadataValue;
+use tonic::transport::{Channel, Endpoint};
 
 /// Flags of every verb that speaks to a daemon which wants to know by whom.
 #[derive(Debug, Clone, Default, Args)]
@@ -76,19 +79,54 @@ pub(super) fn scheme() -> &'static str {
 
 /// A client that says who this is. `is_encrypted` if it is for an address of `https`.
 pub(super) fn client(is_encrypted: bool) -> anyhow::Result<Client> {
-    let none = IdentityFlags::default();
-    let flags = IDENTITY.get().unwrap_or(&none);
-    let authorization = authorization(flags)?;
+    let flags = flags();
+    let authorization = authorization(&flags)?;
     if !is_encrypted && authorization.is_none() {
         return Ok(Client::default());
     }
     if !is_encrypted {
         return Ok(Client::in_the_clear(Options::default(), authorization));
     }
+    Ok(Client::with(
+        Options::default(),
+        encryption(&flags)?,
+        authorization,
+    ))
+}
+
+/// A channel for gRPC to an address that is still to be connected to.
+pub(super) fn channel(url: &str) -> anyhow::Result<Channel> {
+    let timeout = Options::default().connect_timeout;
+    let endpoint = Endpoint::from_shared(url.to_owned())
+        .with_context(|| format!("{url} is no address"))?
+        .connect_timeout(timeout);
+    if !url.starts_with("https://") {
+        return Ok(endpoint.connect_lazy());
+    }
+    let connector = connector(encryption(&flags())?, timeout);
+    Ok(endpoint.connect_with_connector_lazy(connector))
+}
+
+/// A message for such a channel, which says who this is.
+pub(super) fn signed<T>(message: T) -> anyhow::Result<Request<T>> {
+    let mut request = Request::new(message);
+    if let Some(header) = authorization(&flags())? {
+        let mut value = MetadataValue::try_from(header.as_bytes())
+            .context("the principal cannot be put in a header")?;
+        value.set_sensitive(true);
+        request.metadata_mut().insert("authorization", value);
+    }
+    Ok(request)
+}
+
+fn flags() -> IdentityFlags {
+    IDENTITY.get().cloned().unwrap_or_default()
+}
+
+fn encryption(flags: &IdentityFlags) -> anyhow::Result<tls::ClientConfig> {
     let own = flags.cert.as_deref().zip(flags.key.as_deref());
-    let config = tls::client(flags.ca.as_deref(), own)
-        .context("the certificates of --ca, --cert and --key cannot be used")?;
-    Ok(Client::with(Options::default(), config, authorization))
+    tls::client(flags.ca.as_deref(), own)
+        .context("the certificates of --ca, --cert and --key cannot be used")
 }
 
 fn authorization(flags: &IdentityFlags) -> anyhow::Result<Option<HeaderValue>> {

@@ -59,10 +59,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
         &executor,
         &options.file,
     );
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("failed to start the runtime")?;
+    let runtime = server::runtime()?;
     loop {
         let has_ended = !options.follow || has_ended(&find()?);
         loop {

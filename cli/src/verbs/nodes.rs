@@ -3,14 +3,14 @@
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use meseta_proto::mesos::v1::maintenance::{Schedule, Window};
 use meseta_proto::mesos::v1::master::{Call, call};
 use meseta_proto::mesos::v1::{AgentId, DurationInfo, MachineId, TimeInfo, Unavailability};
 use serde_json::Value;
 
-use super::{MasterFlag, items, server, table, text};
+use super::{MasterFlag, agents, items, server, table, text};
 
 /// How often the state of a draining agent is asked for.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
@@ -45,26 +45,12 @@ fn duration(text: &str) -> Result<Duration, meseta_resources::DurationError> {
 
 /// The id of the agent that is meant.
 fn find(options: &AgentOptions) -> anyhow::Result<String> {
-    let master = &options.master.master;
-    let body = server::get_json(master, "/slaves")?;
-    let all = || {
-        items(&body, "slaves")
-            .iter()
-            .chain(items(&body, "recovered_slaves"))
-    };
-    let wanted = options.agent.as_str();
-    if all().any(|agent| text(agent, "id") == wanted) {
-        return Ok(wanted.to_owned());
-    }
-    let mut named = all().filter(|agent| text(agent, "hostname") == wanted);
-    match (named.next(), named.next()) {
-        (Some(agent), None) => Ok(text(agent, "id")),
-        (Some(_), Some(_)) => {
-            bail!("several agents are called {wanted:?}: give an id, see `meseta agents`")
-        }
-        // An unreachable agent is known by its id alone.
-        (None, _) => Ok(wanted.to_owned()),
-    }
+    let body = server::get_json(&options.master.master, "/slaves")?;
+    let recovered = items(&body, "recovered_slaves").iter();
+    let all = items(&body, "slaves").iter().chain(recovered);
+    let found = agents::find(all, &options.agent)?;
+    // An unreachable agent is known by its id alone.
+    Ok(found.unwrap_or_else(|| options.agent.clone()))
 }
 
 fn call(kind: call::Type) -> Call {

@@ -126,6 +126,15 @@ impl Scheduler {
         .await;
     }
 
+    /// Asks for offers again.
+    pub(super) async fn revive(&self) {
+        self.attempt(Call {
+            r#type: Some(call::Type::Revive.into()),
+            ..Call::default()
+        })
+        .await;
+    }
+
     pub(super) async fn kill(&self, task_id: &mesos::TaskId) -> anyhow::Result<()> {
         let kill = call::Kill {
             task_id: task_id.clone(),

@@ -1,6 +1,6 @@
 //! One request to a daemon and what came of it, with errors that say what to do next.
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use http::{HeaderName, StatusCode};
 use meseta_proto::WireMessage;
 use meseta_proto::media::MediaType;
@@ -9,7 +9,7 @@ use meseta_proto::transport::client::{Call, Client, Error, RecordStream, Reply};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 
-use super::identity;
+use super::{hints, identity};
 
 /// Verbs speak protobuf: the same messages, half the bytes.
 const MEDIA: MediaType = MediaType::Protobuf;
@@ -27,7 +27,7 @@ pub(super) fn encoded(value: &str) -> impl std::fmt::Display + '_ {
     utf8_percent_encode(value, PLAIN)
 }
 
-fn url(address: &str, path: &str) -> String {
+pub(super) fn url(address: &str, path: &str) -> String {
     let address = address.trim_end_matches('/');
     if address.starts_with("http://") || address.starts_with("https://") {
         return format!("{address}{path}");
@@ -42,25 +42,30 @@ pub(super) fn client(address: &str) -> anyhow::Result<Client> {
 
 /// A daemon that cannot be reached is the newcomer's most likely trouble.
 fn unreachable(address: &str, error: Error) -> anyhow::Error {
-    let hint = match error {
-        Error::Connect { .. } | Error::Timeout { .. } => {
-            format!(
-                "nothing answers at {address}; is it running (`meseta local`), is --master right?"
-            )
-        }
+    let hint = match &error {
+        Error::Connect { .. } | Error::Timeout { .. } => nothing_answers(address),
+        Error::Refused { status, body, .. } => return refusal(address, *status, body),
         _ => format!("the request to {address} failed"),
     };
     anyhow::Error::from(error).context(hint)
 }
 
+pub(super) fn nothing_answers(address: &str) -> String {
+    format!("nothing answers at {address}; is it running (`meseta local`), is --master right?")
+}
+
+/// What runs a verb that asks one thing after another.
+pub(super) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("failed to start the runtime")
+}
+
 /// GET of a JSON page, blocking.
 pub(super) fn get_json(address: &str, path: &str) -> anyhow::Result<Value> {
     let client = client(address)?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("failed to start the runtime")?;
-    let reply = runtime
+    let reply = runtime()?
         .block_on(client.get(&url(address, path)))
         .map_err(|error| unreachable(address, error))?;
     let reply = refuse_failure(address, reply)?;
@@ -71,12 +76,8 @@ pub(super) fn get_json(address: &str, path: &str) -> anyhow::Result<Value> {
 /// A call of the operator API, blocking; the answer is empty for one that asks nothing back.
 pub(super) fn operate(address: &str, message: &master::Call) -> anyhow::Result<master::Response> {
     let client = client(address)?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("failed to start the runtime")?;
     let call = Call::message(&url(address, "/api/v1"), MEDIA, message);
-    let reply = runtime
+    let reply = runtime()?
         .block_on(client.request(call))
         .map_err(|error| unreachable(address, error))?;
     let reply = refuse_failure(address, reply)?;
@@ -88,12 +89,6 @@ fn refuse_failure(address: &str, reply: Reply) -> anyhow::Result<Reply> {
     if reply.status.is_success() {
         return Ok(reply);
     }
-    let text = reply.text();
-    let text = if text.is_empty() {
-        "no reason given"
-    } else {
-        text.trim()
-    };
     if let (StatusCode::TEMPORARY_REDIRECT, Some(leader)) = (reply.status, reply.header("location"))
     {
         let leader = leader
@@ -103,13 +98,35 @@ fn refuse_failure(address: &str, reply: Reply) -> anyhow::Result<Reply> {
             .unwrap_or_default();
         bail!("{address} does not lead; give --master={leader}");
     }
-    if reply.status == StatusCode::UNAUTHORIZED {
-        bail!(
-            "{address} wants to know who asks: give --principal=NAME and --secret-file=FILE, or \
-             others than these"
-        );
-    }
-    bail!("{address} answered {}: {text}", reply.status)
+    Err(refusal(address, reply.status, &reply.text()))
+}
+
+/// A refusal with what helps, on a line of its own.
+pub(super) fn refusal(address: &str, status: StatusCode, words: &str) -> anyhow::Error {
+    let words = words.trim();
+    // The daemons' own words for some of these begin with the code again.
+    let words = words.strip_prefix(&format!("{status}. ")).unwrap_or(words);
+    let words = match words {
+        "" if status == StatusCode::UNAUTHORIZED => "it wants to know who asks",
+        "" => "no reason given",
+        words => words,
+    };
+    let hint = hints::after(status, words).map(str::to_owned);
+    refusal_with(address, status, words, hint)
+}
+
+/// The same, where more is known than the daemon's words.
+pub(super) fn refusal_with(
+    address: &str,
+    status: StatusCode,
+    words: &str,
+    hint: Option<String>,
+) -> anyhow::Error {
+    let hint = hint.map(|hint| format!("\nhint: {hint}"));
+    anyhow!(
+        "{address} answered {status}: {words}{}",
+        hint.unwrap_or_default()
+    )
 }
 
 /// The answer of a call that may find nothing.

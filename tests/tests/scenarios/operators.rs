@@ -1,8 +1,7 @@
-//! What operators do to agents and see of the cluster, over the real binaries: maintenance, draining, the
-//! event stream, and the command line.
+//! What operators do to agents and see of the cluster, over the real binaries: maintenance, draining, and the
+//! event stream.
 
 use std::io::Read as _;
-use std::process::Output;
 use std::time::Duration;
 
 use meseta_proto::mesos::v1::master::{Call, Response};
@@ -27,7 +26,6 @@ pub(crate) const ALL: &[Scenario] = &[
         anywhere,
         questions,
     ),
-    ("an_hour_at_the_command_line", anywhere, command_line),
 ];
 
 fn get(cluster: &Cluster, path: &str) -> Value {
@@ -390,114 +388,4 @@ fn questions() {
     let first = watch(&cluster).next().expect("an event");
     let recovered = &first["subscribed"]["get_state"]["get_agents"]["recovered_agents"];
     assert_eq!(recovered[0]["id"]["value"], id.as_str());
-}
-
-fn text(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-/// The verb's output; it must have gone well.
-fn verb(cluster: &Cluster, verb: &str, args: &[&str]) -> String {
-    let output = cluster.meseta(verb, args);
-    assert!(
-        output.status.success(),
-        "{verb} {args:?}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    text(&output)
-}
-
-/// The verb's complaint; it must have failed.
-fn complaint(cluster: &Cluster, verb: &str, args: &[&str]) -> String {
-    let output = cluster.meseta(verb, args);
-    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-fn has_line(text: &str, words: &[&str]) -> bool {
-    text.lines().any(|line| {
-        line.split_whitespace()
-            .collect::<Vec<_>>()
-            .starts_with(words)
-    })
-}
-
-fn command_line() {
-    let cluster = Cluster::default();
-    let id = agent_id(&cluster);
-    verb(
-        &cluster,
-        "quota",
-        &["set", "eng", "--guarantee=cpus:2;mem:512"],
-    );
-    let quotas = verb(&cluster, "quota", &[]);
-    assert!(
-        has_line(&quotas, &["eng", "cpus", "2", "2", "0"]),
-        "{quotas}"
-    );
-    let too_much = ["set", "ops", "--guarantee=cpus:100"];
-    let refused = complaint(&cluster, "quota", &too_much);
-    assert!(
-        refused.contains("(use 'force' flag to bypass this check)"),
-        "{refused}"
-    );
-    verb(
-        &cluster,
-        "quota",
-        &["set", "ops", "--guarantee=cpus:100", "--force"],
-    );
-    verb(&cluster, "quota", &["remove", "ops"]);
-    verb(&cluster, "weights", &["set", "eng=2.5", "ops=1"]);
-    assert!(has_line(&verb(&cluster, "weights", &[]), &["eng", "2.5"]));
-    let json: Value = serde_json::from_str(&verb(&cluster, "quota", &["--json"])).expect("JSON");
-    assert_eq!(json[0]["quota"]["guarantee"]["cpus"], 2.0);
-    assert!(has_line(
-        &verb(&cluster, "roles", &[]),
-        &["eng", "2.5", "0"]
-    ));
-    let mut framework = Framework::subscribe(
-        &cluster.scheduler_url(),
-        Encoding::Json,
-        &framework_info("eng"),
-    );
-    let offer = framework.offer();
-    let one = task(
-        &offer,
-        "t1",
-        "echo hello; sleep 1000",
-        &[("cpus", 2.0), ("mem", 512.0)],
-    );
-    framework.launch(&offer, &[one]);
-    framework.until_state("t1", "TASK_RUNNING");
-    let quotas = verb(&cluster, "quota", &[]);
-    assert!(
-        has_line(&quotas, &["eng", "cpus", "2", "2", "2"]),
-        "{quotas}"
-    );
-    let why = verb(&cluster, "explain", &["--framework", &framework.id]);
-    assert!(why.contains("has 512 mem of its limit of 512"), "{why}");
-    wait::eventually("the task has written", Duration::from_secs(20), || {
-        (verb(&cluster, "logs", &["t1"]) == "hello\n").then_some(())
-    });
-    let nobody = complaint(&cluster, "logs", &["nosuch"]);
-    assert!(nobody.contains("there is no task \"nosuch\""), "{nobody}");
-    verb(&cluster, "deactivate", &[&id]);
-    assert!(verb(&cluster, "agents", &[]).contains("deactivated"));
-    verb(&cluster, "reactivate", &[&id]);
-    verb(&cluster, "teardown", &[&framework.id]);
-    verb(
-        &cluster,
-        "drain",
-        &[&id, "--max_grace_period=1secs", "--wait"],
-    );
-    let unknown = complaint(&cluster, "drain", &["nosuch"]);
-    assert!(unknown.contains("Unknown agent"), "{unknown}");
-    verb(
-        &cluster,
-        "maintenance",
-        &["schedule", "other-host", "--duration=1hrs"],
-    );
-    assert!(verb(&cluster, "maintenance", &[]).contains("draining"));
-    verb(&cluster, "maintenance", &["clear"]);
-    verb(&cluster, "mark-gone", &[&id]);
 }

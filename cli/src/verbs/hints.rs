@@ -1,0 +1,133 @@
+//! What to do after a refusal, in the words of this command line: the master speaks of its API.
+
+use http::StatusCode;
+
+/// What the master's words are known by, and what helps then.
+const BY_WORDS: &[(&str, &str)] = &[
+    (
+        "use 'force'",
+        "--force sets it all the same; `meseta quota` shows what is used, `meseta agents` what there is",
+    ),
+    (
+        "No agent found",
+        "`meseta agents` lists the agents by id and host name",
+    ),
+    (
+        "Unknown agent",
+        "`meseta agents` lists the agents by id and host name",
+    ),
+    (
+        "There is no agent",
+        "`meseta agents` lists the agents by id and host name",
+    ),
+    (
+        "No framework found",
+        "`meseta frameworks` lists those that are subscribed",
+    ),
+    (
+        "There is no framework",
+        "`meseta frameworks` lists those that are subscribed",
+    ),
+    (
+        "There is no role",
+        "`meseta roles` lists the roles that are in use",
+    ),
+    (
+        "Unknown role",
+        "the master takes only the roles of its --roles",
+    ),
+    (
+        "has no quota set",
+        "`meseta quota` shows which roles have one",
+    ),
+    (
+        "quota hierarchy would not be sound",
+        "what is guaranteed to a role must hold what is guaranteed below it: set the upper role first, \
+         and remove from below upwards",
+    ),
+    (
+        "is not deactivated",
+        "there is nothing to undo: `meseta agents` shows the state of each agent",
+    ),
+    (
+        "still in the DRAINING state",
+        "`meseta drain AGENT --wait` returns when it is drained; reactivate it then",
+    ),
+    (
+        "not part of a maintenance schedule",
+        "schedule it first: `meseta maintenance schedule HOST`; the host name and address are those of \
+         `meseta agents`",
+    ),
+    (
+        "is not in DOWN mode",
+        "only a machine that is down can be brought up: `meseta maintenance` shows which are",
+    ),
+    (
+        "is not in DRAINING mode",
+        "only a machine that is scheduled can be taken down: `meseta maintenance` shows which are",
+    ),
+    (
+        "Agent is part of a maintenance schedule",
+        "`meseta maintenance` shows the schedule, `meseta maintenance clear` calls it off",
+    ),
+    (
+        "does not match a reserved resource",
+        "give --principal=NAME as the cluster knows you, or leave it out",
+    ),
+];
+
+/// What helps, if anything is known to.
+pub(super) fn after(status: StatusCode, words: &str) -> Option<&'static str> {
+    let by_words = BY_WORDS.iter().find(|(known, _)| words.contains(known));
+    if let Some((_, hint)) = by_words {
+        return Some(hint);
+    }
+    Some(match status {
+        StatusCode::UNAUTHORIZED => {
+            "give --principal=NAME and --secret-file=FILE, or others than these"
+        }
+        StatusCode::FORBIDDEN => {
+            "the daemon's --acls decide who may do this: ask as somebody else with --principal and \
+             --secret-file, or have it allowed"
+        }
+        StatusCode::NOT_FOUND => {
+            "it is not there, or no more: `meseta agents`, `frameworks`, `tasks` and `roles` list what is"
+        }
+        StatusCode::CONFLICT => {
+            "the request was understood and is at odds with how things are now: look at `meseta agents`, \
+             `roles` and `tasks`, and try again"
+        }
+        StatusCode::PAYLOAD_TOO_LARGE | StatusCode::URI_TOO_LONG => "ask for less at once",
+        StatusCode::METHOD_NOT_ALLOWED
+        | StatusCode::NOT_ACCEPTABLE
+        | StatusCode::UNSUPPORTED_MEDIA_TYPE => {
+            "is it a Meseta daemon of this version? `meseta --version` and its /version say"
+        }
+        StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => "try again in a moment",
+        status if status.is_client_error() => "the verb's --help says what it takes",
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_refusal_of_a_client_has_a_hint() {
+        for code in 400..500 {
+            let status = StatusCode::from_u16(code).expect("a code");
+            assert!(after(status, "").is_some(), "{code}");
+        }
+        assert_eq!(after(StatusCode::INTERNAL_SERVER_ERROR, ""), None);
+    }
+
+    #[test]
+    fn the_masters_words_win_over_the_code() {
+        let hint = after(
+            StatusCode::BAD_REQUEST,
+            "too much (use 'force' flag to bypass this check)",
+        );
+        assert!(hint.is_some_and(|hint| hint.starts_with("--force")));
+    }
+}

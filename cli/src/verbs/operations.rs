@@ -1,0 +1,140 @@
+//! Operations on an agent's resources: taken by the master, then awaited until the agent has its say.
+//!
+//! Over gRPC, where an operation has a name by which its outcome can be asked for; Mesos's own endpoints
+//! answer before the agent has heard of it.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+use http::StatusCode;
+use meseta_proto::meseta::v1::operator_client::OperatorClient;
+use meseta_proto::meseta::v1::{AwaitOperationRequest, OperationTaken};
+use meseta_proto::mesos::v1::master::call;
+use meseta_proto::mesos::v1::{OperationState, OperationStatus};
+use tonic::transport::Channel;
+use tonic::{Code, Status};
+
+use super::{hints, identity, server, table};
+
+/// Without a word of the agent for so long, say what is being waited for.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+#[derive(Debug, Args)]
+pub(super) struct WaitFlag {
+    /// Return once the master has taken it, not only when the agent has done it.
+    #[arg(long = "no-wait", alias = "no_wait")]
+    no_wait: bool,
+}
+
+#[derive(Debug)]
+pub(super) enum Operation {
+    Reserve(call::ReserveResources),
+    Unreserve(call::UnreserveResources),
+    Create(call::CreateVolumes),
+    Destroy(call::DestroyVolumes),
+}
+
+impl Operation {
+    fn agent(&self) -> &str {
+        let id = match self {
+            Self::Reserve(call) => &call.agent_id,
+            Self::Unreserve(call) => &call.agent_id,
+            Self::Create(call) => &call.agent_id,
+            Self::Destroy(call) => &call.agent_id,
+        };
+        &id.value
+    }
+}
+
+/// Has it done, and says `done` when it is. `helps` knows what to do after a conflict.
+pub(super) fn carry_out(
+    master: &str,
+    operation: Operation,
+    wait: &WaitFlag,
+    done: &str,
+    helps: impl FnOnce() -> Option<String>,
+) -> anyhow::Result<ExitCode> {
+    let agent = operation.agent().to_owned();
+    let outcome = server::runtime()?.block_on(async {
+        let mut client = OperatorClient::new(identity::channel(&server::url(master, ""))?);
+        let taken = match take(&mut client, operation).await? {
+            Ok(taken) => taken,
+            Err(status) => return Err(refused(master, &status, helps)),
+        };
+        if wait.no_wait {
+            return Ok(None);
+        }
+        let operation_uuid = taken
+            .operation_uuid
+            .context("the master did not name the operation")?;
+        let request = identity::signed(AwaitOperationRequest { operation_uuid })?;
+        let mut answer = std::pin::pin!(client.await_operation(request));
+        let answer = tokio::select! {
+            answer = &mut answer => answer,
+            () = tokio::time::sleep(PATIENCE) => {
+                eprintln!("waiting for agent {agent}; who does not want to may leave, it goes on all the same");
+                answer.await
+            }
+        };
+        let lost = "the master took it and cannot tell what came of it; see `meseta agents` and `meseta roles`";
+        Ok(Some(answer.context(lost)?.into_inner()))
+    })?;
+    match outcome {
+        None => {
+            table::say("taken; `meseta roles` and `meseta volumes` show it once the agent has it")
+        }
+        Some(status) => judge(&agent, &status).map(|()| table::say(done))?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn take(
+    client: &mut OperatorClient<Channel>,
+    operation: Operation,
+) -> anyhow::Result<Result<OperationTaken, Status>> {
+    let taken = match operation {
+        Operation::Reserve(call) => client.reserve_resources(identity::signed(call)?).await,
+        Operation::Unreserve(call) => client.unreserve_resources(identity::signed(call)?).await,
+        Operation::Create(call) => client.create_volumes(identity::signed(call)?).await,
+        Operation::Destroy(call) => client.destroy_volumes(identity::signed(call)?).await,
+    };
+    Ok(taken.map(tonic::Response::into_inner))
+}
+
+/// The agent's own word.
+fn judge(agent: &str, status: &OperationStatus) -> anyhow::Result<()> {
+    if status.state() == OperationState::OperationFinished {
+        return Ok(());
+    }
+    let reason = status.message.as_deref().unwrap_or("no reason given");
+    bail!(
+        "agent {agent} has not done it, {}: {reason}",
+        status.state().as_str_name()
+    )
+}
+
+/// A refusal, as the HTTP API would have said it.
+fn refused(master: &str, status: &Status, helps: impl FnOnce() -> Option<String>) -> anyhow::Error {
+    let code = match status.code() {
+        Code::InvalidArgument => StatusCode::BAD_REQUEST,
+        Code::Unauthenticated => StatusCode::UNAUTHORIZED,
+        Code::PermissionDenied => StatusCode::FORBIDDEN,
+        Code::NotFound => StatusCode::NOT_FOUND,
+        Code::FailedPrecondition => StatusCode::CONFLICT,
+        Code::Unimplemented => StatusCode::NOT_IMPLEMENTED,
+        Code::Unavailable if std::error::Error::source(status).is_some() => {
+            let error = anyhow::Error::from(status.clone());
+            return error.context(server::nothing_answers(master));
+        }
+        Code::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+        _ => StatusCode::INTERNAL_SERVER_ERROR,
+    };
+    let hint = match code {
+        StatusCode::CONFLICT => helps(),
+        _ => None,
+    };
+    let known = || hints::after(code, status.message()).map(str::to_owned);
+    server::refusal_with(master, code, status.message(), hint.or_else(known))
+}

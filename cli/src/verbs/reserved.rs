@@ -1,0 +1,193 @@
+//! What is reserved on an agent and whose it is, as the master tells it; so that nobody has to type what is
+//! known.
+
+use std::sync::Arc;
+
+use anyhow::{Context as _, bail};
+use meseta_proto::convert;
+use meseta_proto::mesos::v1;
+use meseta_resources::{Reservation, Resource, Role};
+use serde_json::Value;
+
+use super::{items, server, text};
+
+/// One agent, as `/slaves` shows it.
+#[derive(Debug)]
+pub(super) struct Holder {
+    pub(super) id: String,
+    reserved: Vec<Resource>,
+}
+
+impl Holder {
+    /// The agent with this id, or this host name if no other has it.
+    pub(super) fn find(master: &str, wanted: &str) -> anyhow::Result<Self> {
+        let body = server::get_json(master, "/slaves")?;
+        let agents = items(&body, "slaves");
+        let id = super::agents::find(agents.iter(), wanted)?
+            .with_context(|| format!("there is no agent {wanted:?}; `meseta agents` lists them"))?;
+        let agent = agents.iter().find(|agent| text(agent, "id") == id);
+        let reserved = agent.map(reserved).transpose()?.unwrap_or_default();
+        Ok(Self { id, reserved })
+    }
+
+    /// What is reserved to the role and is no volume.
+    fn of<'a>(&'a self, role: &'a Role) -> impl Iterator<Item = &'a Resource> {
+        self.reserved
+            .iter()
+            .filter(move |one| !one.is_persistent_volume() && one.is_reserved_to(role))
+    }
+
+    /// The reservations on which `wanted` lies when it is reserved to `role`: those of `reserver` if one is
+    /// named, else those of `asker` if it has some, else the only ones. None if there are none.
+    pub(super) fn reservations(
+        &self,
+        wanted: &Resource,
+        role: &Role,
+        reserver: Option<&str>,
+        asker: Option<&str>,
+    ) -> anyhow::Result<Option<Vec<Reservation>>> {
+        let all = self.of(role).filter(|one| one.name() == wanted.name());
+        let mut stacks: Vec<&[Reservation]> = all.map(Resource::reservations).collect();
+        stacks.dedup();
+        let by = |stack: &&[Reservation], name: &str| {
+            let top = stack.last().and_then(|top| top.principal.as_deref());
+            top == Some(name)
+        };
+        if let Some(reserver) = reserver {
+            stacks.retain(|stack| by(stack, reserver));
+        } else if let Some(asker) = asker
+            && stacks.iter().any(|stack| by(stack, asker))
+        {
+            stacks.retain(|stack| by(stack, asker));
+        }
+        match stacks.as_slice() {
+            [] => Ok(None),
+            [one] => Ok(Some(one.to_vec())),
+            _ => bail!(
+                "{} of role '{role}' is reserved more than once on agent {}, {}: say whose is meant with \
+                 --reserver=NAME",
+                wanted.name(),
+                self.id,
+                self.told(role)
+            ),
+        }
+    }
+
+    /// The role's volume of this id, or that of any role if none is named.
+    pub(super) fn volume(&self, id: &str, role: Option<&Role>) -> anyhow::Result<&Resource> {
+        let is_meant = |one: &&Resource| {
+            let persistence = one.disk().and_then(|disk| disk.persistence.as_ref());
+            persistence.is_some_and(|found| found.id.as_ref() == id)
+                && role.is_none_or(|role| one.is_reserved_to(role))
+        };
+        let mut found = self.reserved.iter().filter(is_meant);
+        match (found.next(), found.next()) {
+            (Some(volume), None) => Ok(volume),
+            (Some(_), Some(_)) => {
+                bail!(
+                    "several roles have a volume {id:?} on agent {}: give --role",
+                    self.id
+                )
+            }
+            (None, _) => bail!(
+                "there is no volume {id:?} on agent {}; `meseta volumes` lists them",
+                self.id
+            ),
+        }
+    }
+
+    /// What the role has there, in words.
+    pub(super) fn told(&self, role: &Role) -> String {
+        let told = self.of(role).map(|one| {
+            let reserver = one
+                .reservation()
+                .and_then(|top| top.principal.clone())
+                .unwrap_or_else(|| Arc::from("nobody in particular"));
+            format!("{}:{} by {reserver}", one.name(), one.value())
+        });
+        let told: Vec<String> = told.collect();
+        if told.is_empty() {
+            "nothing that could be unreserved".to_owned()
+        } else {
+            told.join(", ")
+        }
+    }
+}
+
+/// Every reserved resource of an agent, each in the format with the whole stack.
+fn reserved(agent: &Value) -> anyhow::Result<Vec<Resource>> {
+    let full = agent.get("reserved_resources_full");
+    let roles = full.and_then(Value::as_object).into_iter().flatten();
+    let all = roles.flat_map(|(_, resources)| resources.as_array().into_iter().flatten());
+    let mut reserved = Vec::new();
+    for resource in all {
+        let mut message: v1::Resource = serde_json::from_value(resource.clone())
+            .context("the master shows a reservation that makes no sense")?;
+        if !message.reservations.is_empty() {
+            message.role = None;
+            message.reservation = None;
+        }
+        reserved.push(convert::resource(&message)?);
+    }
+    Ok(reserved)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn holder() -> Holder {
+        let cpus = |amount: f64, principal: &str, role: &str| {
+            json!({"name": "cpus", "type": "SCALAR", "scalar": {"value": amount}, "role": role,
+                   "reservation": {"principal": principal},
+                   "reservations": [{"type": "DYNAMIC", "role": role, "principal": principal}]})
+        };
+        let volume = json!({"name": "disk", "type": "SCALAR", "scalar": {"value": 64.0},
+            "reservations": [{"type": "DYNAMIC", "role": "eng", "principal": "ops"}],
+            "disk": {"persistence": {"id": "v1"}, "volume": {"mode": "RW", "container_path": "data"}}});
+        let agent = json!({"id": "S0", "reserved_resources_full": {
+            "eng": [cpus(1.0, "ann", "eng"), cpus(2.0, "ops", "eng"), volume],
+            "ads": [cpus(0.5, "ops", "ads")]}});
+        Holder {
+            id: "S0".to_owned(),
+            reserved: reserved(&agent).expect("understood"),
+        }
+    }
+
+    fn principal(found: anyhow::Result<Option<Vec<Reservation>>>) -> Option<String> {
+        let stack = found.expect("one")?;
+        stack
+            .last()
+            .and_then(|top| Some(top.principal.as_ref()?.to_string()))
+    }
+
+    #[test]
+    fn the_reservation_that_is_meant_is_found() {
+        let holder = holder();
+        let (eng, ads) = (
+            Role::new("eng").expect("a role"),
+            Role::new("ads").expect("a role"),
+        );
+        let wanted = Resource::cpus(meseta_resources::Scalar::from_units(1));
+        let find = |role, reserver, asker| holder.reservations(&wanted, role, reserver, asker);
+        assert_eq!(principal(find(&ads, None, None)).as_deref(), Some("ops"));
+        assert_eq!(
+            principal(find(&ads, None, Some("ann"))).as_deref(),
+            Some("ops")
+        );
+        assert_eq!(
+            principal(find(&eng, None, Some("ann"))).as_deref(),
+            Some("ann")
+        );
+        assert_eq!(
+            principal(find(&eng, Some("ops"), Some("ann"))).as_deref(),
+            Some("ops")
+        );
+        assert_eq!(principal(find(&eng, Some("bob"), None)), None);
+        let unsure = find(&eng, None, None).expect_err("two").to_string();
+        assert!(unsure.contains("cpus:1 by ann, cpus:2 by ops"), "{unsure}");
+        assert!(holder.volume("v1", None).is_ok() && holder.volume("v1", Some(&eng)).is_ok());
+        assert!(holder.volume("v1", Some(&ads)).is_err());
+    }
+}

@@ -1,0 +1,354 @@
+//! The command line as operators use it: what it does, what it prints, what it says when it cannot.
+
+use std::process::Output;
+use std::time::Duration;
+
+use meseta_tests::framework::{framework_info, task};
+use meseta_tests::{Cluster, Encoding, Framework, Setup, wait};
+use serde_json::Value;
+
+use crate::reservations::agent_id;
+use crate::{Scenario, anywhere};
+
+pub(crate) const ALL: &[Scenario] = &[
+    ("an_operators_hour", anywhere, hour),
+    (
+        "reservations_are_awaited_and_found_by_role",
+        anywhere,
+        reservations,
+    ),
+    ("refusals_say_what_to_do", anywhere, refusals),
+    (
+        "execute_uses_what_is_reserved_to_its_role_first",
+        anywhere,
+        reserved_first,
+    ),
+    ("completions_know_every_verb", anywhere, completions),
+];
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// The verb's output; it must have gone well.
+fn verb(cluster: &Cluster, verb: &str, args: &[&str]) -> String {
+    let output = cluster.meseta(verb, args);
+    assert!(
+        output.status.success(),
+        "{verb} {args:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    text(&output)
+}
+
+/// The verb's complaint; it must have failed.
+fn complaint(cluster: &Cluster, verb: &str, args: &[&str]) -> String {
+    let output = cluster.meseta(verb, args);
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn has_line(text: &str, words: &[&str]) -> bool {
+    text.lines().any(|line| {
+        line.split_whitespace()
+            .collect::<Vec<_>>()
+            .starts_with(words)
+    })
+}
+
+fn hour() {
+    let cluster = Cluster::default();
+    let id = agent_id(&cluster);
+    verb(
+        &cluster,
+        "quota",
+        &["set", "eng", "--guarantee=cpus:2;mem:512"],
+    );
+    let quotas = verb(&cluster, "quota", &[]);
+    assert!(
+        has_line(&quotas, &["eng", "cpus", "2", "2", "0"]),
+        "{quotas}"
+    );
+    let too_much = ["set", "ops", "--guarantee=cpus:100"];
+    let refused = complaint(&cluster, "quota", &too_much);
+    assert!(
+        refused.contains("(use 'force' flag to bypass this check)"),
+        "{refused}"
+    );
+    verb(
+        &cluster,
+        "quota",
+        &["set", "ops", "--guarantee=cpus:100", "--force"],
+    );
+    verb(&cluster, "quota", &["remove", "ops"]);
+    verb(&cluster, "weights", &["set", "eng=2.5", "ops=1"]);
+    assert!(has_line(&verb(&cluster, "weights", &[]), &["eng", "2.5"]));
+    let json: Value = serde_json::from_str(&verb(&cluster, "quota", &["--json"])).expect("JSON");
+    assert_eq!(json[0]["quota"]["guarantee"]["cpus"], 2.0);
+    assert!(has_line(
+        &verb(&cluster, "roles", &[]),
+        &["eng", "2.5", "0"]
+    ));
+    let mut framework = Framework::subscribe(
+        &cluster.scheduler_url(),
+        Encoding::Json,
+        &framework_info("eng"),
+    );
+    let offer = framework.offer();
+    let one = task(
+        &offer,
+        "t1",
+        "echo hello; sleep 1000",
+        &[("cpus", 2.0), ("mem", 512.0)],
+    );
+    framework.launch(&offer, &[one]);
+    framework.until_state("t1", "TASK_RUNNING");
+    let quotas = verb(&cluster, "quota", &[]);
+    assert!(
+        has_line(&quotas, &["eng", "cpus", "2", "2", "2"]),
+        "{quotas}"
+    );
+    let why = verb(&cluster, "explain", &["--framework", &framework.id]);
+    assert!(why.contains("has 512 mem of its limit of 512"), "{why}");
+    wait::eventually("the task has written", Duration::from_secs(20), || {
+        (verb(&cluster, "logs", &["t1"]) == "hello\n").then_some(())
+    });
+    let nobody = complaint(&cluster, "logs", &["nosuch"]);
+    assert!(nobody.contains("there is no task \"nosuch\""), "{nobody}");
+    verb(&cluster, "deactivate", &[&id]);
+    assert!(verb(&cluster, "agents", &[]).contains("deactivated"));
+    verb(&cluster, "reactivate", &[&id]);
+    verb(&cluster, "teardown", &[&framework.id]);
+    // Mesos's own command line goes by the last status.
+    let over = cluster.master.page("/tasks?task_id=t1").json();
+    let statuses = over["tasks"][0]["statuses"].as_array().expect("a list");
+    let last = statuses.last().map(|status| status["state"].clone());
+    assert_eq!(last, Some("TASK_KILLED".into()), "{over:#}");
+    verb(
+        &cluster,
+        "drain",
+        &[&id, "--max_grace_period=1secs", "--wait"],
+    );
+    assert!(verb(&cluster, "agents", &[]).contains("drained"));
+    let unknown = complaint(&cluster, "drain", &["nosuch"]);
+    assert!(unknown.contains("Unknown agent"), "{unknown}");
+    verb(
+        &cluster,
+        "maintenance",
+        &["schedule", "other-host", "--duration=1hrs"],
+    );
+    assert!(verb(&cluster, "maintenance", &[]).contains("draining"));
+    verb(&cluster, "maintenance", &["clear"]);
+    verb(&cluster, "mark-gone", &[&id]);
+}
+
+/// `meseta roles` as the reserved cpus of a role.
+fn reserved_cpus(cluster: &Cluster, role: &str) -> f64 {
+    let roles: Value = serde_json::from_str(&verb(cluster, "roles", &["--json"])).expect("JSON");
+    let found = roles.as_array().expect("a list").iter();
+    let cpus = found
+        .filter(|one| one["name"] == role)
+        .map(|one| &one["reserved"]["cpus"]);
+    cpus.filter_map(Value::as_f64).sum()
+}
+
+fn reservations() {
+    let cluster = Cluster::default();
+    let id = agent_id(&cluster);
+    let name = cluster.master.page("/slaves").json()["slaves"][0]["hostname"].clone();
+    let name = name.as_str().expect("a name").to_owned();
+    // Told when the agent has it, so that what is read next has it too.
+    let ops = ["--resources=cpus:1;mem:64;disk:32", "--principal=ops"];
+    let said = verb(&cluster, "reserve", &[&name, "--role=eng", ops[0], ops[1]]);
+    assert!(
+        said.contains("reserved for role 'eng'") && said.contains(&id),
+        "{said}"
+    );
+    assert_eq!(reserved_cpus(&cluster, "eng"), 1.0);
+    // By somebody else: whose it was is found.
+    let part = "--resources=cpus:0.5";
+    let refine = ["--role=eng/backend", "--from=eng", part, "--principal=ann"];
+    verb(&cluster, "reserve", &[&[id.as_str()], &refine[..]].concat());
+    assert_eq!(reserved_cpus(&cluster, "eng/backend"), 0.5);
+    verb(&cluster, "unreserve", &[&id, "--role=eng/backend", part]);
+    assert_eq!(reserved_cpus(&cluster, "eng/backend"), 0.0);
+    assert_eq!(reserved_cpus(&cluster, "eng"), 1.0);
+    // A volume, by its id alone once it is there.
+    let volume = ["--role=eng", "--disk=16", "--container_path=data"];
+    let create = [&["create", &id, "--id=v1"], &volume[..]].concat();
+    verb(&cluster, "volumes", &create);
+    assert!(has_line(
+        &verb(&cluster, "volumes", &[]),
+        &["v1", "eng", "16.0", "data", &id]
+    ));
+    let held = complaint(
+        &cluster,
+        "unreserve",
+        &[&id, "--role=eng", "--resources=disk:32"],
+    );
+    assert!(
+        held.contains("disk:16 by ops") && held.contains("`meseta volumes`"),
+        "{held}"
+    );
+    verb(&cluster, "volumes", &["destroy", &id, "--id=v1"]);
+    let gone = complaint(&cluster, "volumes", &["destroy", &id, "--id=v1"]);
+    assert!(gone.contains("there is no volume \"v1\""), "{gone}");
+    // Two reservers: which is meant is asked for.
+    verb(
+        &cluster,
+        "reserve",
+        &[&id, "--role=eng", part, "--principal=bob"],
+    );
+    let unsure = complaint(&cluster, "unreserve", &[&id, "--role=eng", part]);
+    assert!(
+        unsure.contains("--reserver=NAME") && unsure.contains("cpus:0.5 by bob"),
+        "{unsure}"
+    );
+    verb(
+        &cluster,
+        "unreserve",
+        &[&id, "--role=eng", part, "--reserver=bob"],
+    );
+    let rest = "--resources=cpus:1;mem:64;disk:32";
+    let said = verb(
+        &cluster,
+        "unreserve",
+        &[&id, "--role=eng", rest, "--no-wait"],
+    );
+    assert!(said.contains("taken"), "{said}");
+    wait::eventually("nothing is reserved", Duration::from_secs(20), || {
+        (reserved_cpus(&cluster, "eng") == 0.0).then_some(())
+    });
+}
+
+/// Each with the line that says what helps.
+fn refusals() {
+    let cluster = Cluster::default();
+    let id = agent_id(&cluster);
+    let reserve = |more: &[&'static str]| [&["AGENT", "--role=eng"], more].concat();
+    for (name, args, said, hint) in [
+        (
+            "quota",
+            vec!["set", "eng", "--guarantee=cpus:100"],
+            "exceed",
+            "--force",
+        ),
+        ("quota", vec!["remove", "eng"], "no quota", "`meseta quota`"),
+        (
+            "weights",
+            vec!["set", "eng=0"],
+            "must be positive",
+            "--help",
+        ),
+        (
+            "reserve",
+            reserve(&["--resources=cpus:100"]),
+            "does not contain cpus:100",
+            "--from=ROLE",
+        ),
+        (
+            "unreserve",
+            reserve(&["--resources=cpus:1"]),
+            "does not contain",
+            "nothing that could be",
+        ),
+        (
+            "reactivate",
+            vec!["AGENT"],
+            "not deactivated",
+            "`meseta agents`",
+        ),
+        ("drain", vec!["nosuch"], "Unknown agent", "`meseta agents`"),
+        ("mark-gone", vec!["nosuch"], "not found", "`meseta agents`"),
+        (
+            "teardown",
+            vec!["nosuch"],
+            "No framework",
+            "`meseta frameworks`",
+        ),
+        (
+            "explain",
+            vec!["--framework=nosuch"],
+            "no framework",
+            "`meseta frameworks`",
+        ),
+        (
+            "maintenance",
+            vec!["down", "nosuch"],
+            "not part of",
+            "`meseta maintenance schedule",
+        ),
+        (
+            "maintenance",
+            vec!["up", "nosuch"],
+            "not part of",
+            "`meseta maintenance schedule",
+        ),
+    ] {
+        let args: Vec<&str> = args
+            .iter()
+            .map(|arg| if *arg == "AGENT" { &id } else { *arg })
+            .collect();
+        let complained = complaint(&cluster, name, &args);
+        assert!(complained.contains(said), "{name} {args:?}: {complained}");
+        let help = complained.lines().find(|line| line.starts_with("hint: "));
+        assert!(
+            help.is_some_and(|line| line.contains(hint)),
+            "{name} {args:?}: {complained}"
+        );
+    }
+    let nobody = complaint(&cluster, "explain", &[]);
+    assert!(nobody.contains("no framework is subscribed"), "{nobody}");
+    let framework = cluster.framework();
+    let only = verb(&cluster, "explain", &[]);
+    assert!(only.contains(&framework.id), "{only}");
+    let second = cluster.framework();
+    let several = complaint(&cluster, "explain", &[]);
+    assert!(
+        several.contains(&format!("--framework={}", second.id)),
+        "{several}"
+    );
+}
+
+fn reserved_first() {
+    let cluster = Cluster::start(Setup {
+        agent_flags: vec!["--resources=cpus:1;mem:512;cpus(eng):1;mem(eng):32".into()],
+        ..Setup::default()
+    });
+    // More cpus than are free, more memory than is reserved.
+    let resources = "--resources=cpus:1.5;mem:64";
+    let args = ["--role=eng", resources, "--name=both", "--command=true"];
+    verb(&cluster, "execute", &args);
+    let tasks = cluster.master.page("/tasks").json();
+    assert_eq!(tasks["tasks"][0]["resources"]["cpus"], 1.5, "{tasks:#}");
+    assert_eq!(tasks["tasks"][0]["role"], "eng");
+    // Somebody else's reservation is not for the taking.
+    let output = cluster.meseta(
+        "execute",
+        &["--role=web", resources, "--command=true", "--timeout=4secs"],
+    );
+    assert_eq!(output.status.code(), Some(124));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("no offer holds"), "{said}");
+}
+
+fn completions() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let output = std::process::Command::new(meseta_tests::daemon::binary())
+            .args(["completions", shell])
+            .output()
+            .expect("meseta runs");
+        assert!(output.status.success(), "{shell}");
+        let script = text(&output);
+        for name in [
+            "quota",
+            "unreserve",
+            "drain",
+            "explain",
+            "max_grace_period",
+            "reserver",
+        ] {
+            assert!(script.contains(name), "{name} for {shell}");
+        }
+    }
+}
