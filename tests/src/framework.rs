@@ -82,6 +82,11 @@ pub fn framework_info(role: &str) -> Value {
 impl Framework {
     /// Subscribes; panics when the master does not answer with SUBSCRIBED.
     pub fn subscribe(url: &str, encoding: Encoding, info: &Value) -> Self {
+        Self::try_subscribe(url, encoding, info).unwrap_or_else(|why| panic!("SUBSCRIBE: {why}"))
+    }
+
+    /// Subscribes, where the master may be away or refuse.
+    pub fn try_subscribe(url: &str, encoding: Encoding, info: &Value) -> Result<Self, String> {
         let mut call = json!({"type": "SUBSCRIBE", "subscribe": {"framework_info": info}});
         if let Some(id) = info.get("id") {
             call["framework_id"] = id.clone();
@@ -92,8 +97,10 @@ impl Framework {
             .header("content-type", media)
             .header("accept", media)
             .send(&encoding.encode(&call))
-            .expect("the master answers");
-        assert_eq!(response.status().as_u16(), 200, "SUBSCRIBE");
+            .map_err(|error| error.to_string())?;
+        if response.status() != 200 {
+            return Err(format!("the master answered {}", response.status()));
+        }
         let header = |name: &str| {
             let value = response.headers().get(name).and_then(|v| v.to_str().ok());
             value.unwrap_or_default().to_owned()
@@ -119,10 +126,11 @@ impl Framework {
             events,
             held: Vec::new(),
         };
-        framework.subscribed = framework.wait_for("SUBSCRIBED");
+        framework.subscribed =
+            framework.within(patience(), &|event| event["type"] == "SUBSCRIBED")?;
         let id = framework.subscribed["subscribed"]["framework_id"]["value"].as_str();
         framework.id = id.expect("a framework id").to_owned();
-        framework
+        Ok(framework)
     }
 
     /// The next event of this type; others are kept for later.
@@ -198,13 +206,19 @@ impl Framework {
     }
 
     /// Sends a call; the framework's id is added.
-    pub fn call(&self, mut call: Value) -> Answer {
+    pub fn call(&self, call: Value) -> Answer {
+        self.try_call(call)
+            .unwrap_or_else(|e| panic!("POST {}: {e}", self.url))
+    }
+
+    /// The same, where the master may be away.
+    pub fn try_call(&self, mut call: Value) -> Result<Answer, ureq::Error> {
         call["framework_id"] = json!({"value": self.id});
         let headers = [
             ("content-type", self.encoding.media_type()),
             ("mesos-stream-id", &self.stream_id),
         ];
-        http::post(&self.url, &headers, &self.encoding.encode(&call))
+        http::try_post(&self.url, &headers, &self.encoding.encode(&call))
     }
 
     /// Sends a call that must be taken.

@@ -4,6 +4,7 @@
 //! and removes the cgroups below a root of its own, and deletes the work directory, also when the
 //! test failed. Nothing else on the machine is touched.
 
+pub mod books;
 pub mod cluster;
 pub mod daemon;
 pub mod framework;

@@ -5,6 +5,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use meseta_proto::mesos::v1::{agent, master};
+use meseta_tests::daemon::Daemon;
 use meseta_tests::raw::{Head, Raw};
 use meseta_tests::{Cluster, http};
 use serde_json::{Value, json};
@@ -68,7 +69,7 @@ fn facts(cluster: &Cluster) -> Value {
     })
 }
 
-/// One request on a connection of its own; the body may be anything.
+/// One request to the master; see [`send_to`].
 fn send(
     cluster: &Cluster,
     method: &str,
@@ -76,7 +77,18 @@ fn send(
     headers: &[&str],
     body: &[u8],
 ) -> (Head, String) {
-    let mut raw = Raw::connect(cluster.master.address());
+    send_to(&cluster.master, method, path, headers, body)
+}
+
+/// One request on a connection of its own; the body may be anything.
+pub(crate) fn send_to(
+    daemon: &Daemon,
+    method: &str,
+    path: &str,
+    headers: &[&str],
+    body: &[u8],
+) -> (Head, String) {
+    let mut raw = Raw::connect(daemon.address());
     let mut head = format!(
         "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {}\r\n",
         body.len()
@@ -125,7 +137,7 @@ fn methods() {
 }
 
 /// What a list or an object may be instead.
-fn nonsense() -> Vec<Vec<u8>> {
+pub(crate) fn nonsense() -> Vec<Vec<u8>> {
     let deep = |open: &str, close: &str| {
         format!("{}{}", open.repeat(20_000), close.repeat(20_000)).into_bytes()
     };
@@ -218,7 +230,7 @@ fn large() {
             let head = raw.head();
             assert_eq!(head.status, 413, "{method} {path}");
             assert!(
-                chunked(&cluster, &method, path),
+                chunked(&cluster.master, &method, path),
                 "{method} {path} in chunks"
             );
         }
@@ -227,10 +239,12 @@ fn large() {
 }
 
 /// Sends chunks until it is refused; whether it was.
-fn chunked(cluster: &Cluster, method: &str, path: &str) -> bool {
-    let mut stream = TcpStream::connect(cluster.master.address()).expect("connected");
+pub(crate) fn chunked(daemon: &Daemon, method: &str, path: &str) -> bool {
+    let mut stream = TcpStream::connect(daemon.address()).expect("connected");
     let _ = stream.set_read_timeout(Some(Duration::from_secs(20)));
-    let head = format!("{method} {path} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n");
+    let head = format!(
+        "{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+    );
     stream.write_all(head.as_bytes()).expect("the head is sent");
     let chunk = [b"10000\r\n".as_slice(), &vec![b' '; 0x10000], b"\r\n"].concat();
     let refused_at = (0..1_600).position(|_| stream.write_all(&chunk).is_err());

@@ -5,11 +5,14 @@
 //! `cargo build`, since the daemons are the binary beside the tests.
 
 mod access;
+mod agent_endpoints;
+mod bad_calls;
 mod bad_flags;
 mod bad_operations;
 mod bad_requests;
 mod bursting;
 mod clients;
+mod command_line;
 mod conversation;
 mod enforcement;
 mod estimating;
@@ -34,6 +37,7 @@ mod policies;
 #[path = "../../../isolators/tests/kernel/probe.rs"]
 mod probe;
 mod quota;
+mod readers;
 mod recorded;
 mod recorded_agent;
 mod recorded_executor;
@@ -43,9 +47,11 @@ mod reserved_use;
 mod resizing;
 mod restart;
 mod roles;
+mod seed_reservations;
 mod seeds;
 mod shares;
 mod task_exec;
+mod under_load;
 mod units;
 mod wire;
 mod wire_rules;
@@ -84,12 +90,15 @@ fn main() -> ExitCode {
         ("estimating", estimating::ALL),
         ("restart", restart::ALL),
         ("bad_flags", bad_flags::ALL),
+        ("bad_calls", bad_calls::ALL),
         ("bad_operations", bad_operations::ALL),
         ("bad_requests", bad_requests::ALL),
         ("every_endpoint", every_endpoint::ALL),
+        ("agent_endpoints", agent_endpoints::ALL),
         ("local", local::ALL),
         ("quota", quota::ALL),
         ("clients", clients::ALL),
+        ("readers", readers::ALL),
         ("golden", golden::ALL),
         ("recorded", recorded::ALL),
         ("recorded_agent", recorded_agent::ALL),
@@ -97,6 +106,7 @@ fn main() -> ExitCode {
         ("recorded_pages", recorded_pages::ALL),
         ("inverse_offers", inverse_offers::ALL),
         ("seeds", seeds::ALL),
+        ("seed_reservations", seed_reservations::ALL),
         ("roles", roles::ALL),
         ("launching", launching::ALL),
         ("wire", wire::ALL),
@@ -105,8 +115,10 @@ fn main() -> ExitCode {
         ("reservations", reservations::ALL),
         ("reserved_use", reserved_use::ALL),
         ("task_exec", task_exec::ALL),
+        ("under_load", under_load::ALL),
         ("units", units::ALL),
         ("operators", operators::ALL),
+        ("command_line", command_line::ALL),
         ("access", access::ALL),
         ("operator_grpc", operator_grpc::ALL),
         ("policies", policies::ALL),
