@@ -92,7 +92,7 @@ async fn operators_watch_what_happens() {
     assert_eq!(first["type"], "SUBSCRIBED");
     assert_eq!(first["subscribed"]["heartbeat_interval_seconds"], 15.0);
     let frameworks = &first["subscribed"]["get_state"]["get_frameworks"];
-    assert_eq!(frameworks["frameworks"], serde_json::Value::Null);
+    assert_eq!(frameworks["frameworks"], serde_json::json!([]));
     let beat = record(&mut watching).await;
     assert_eq!(beat, serde_json::json!({"type": "HEARTBEAT"}));
     let (_stream, _, id) = subscribe(&router).await;
