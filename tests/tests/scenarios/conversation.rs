@@ -337,7 +337,8 @@ fn not_reading() {
         ("content-type", "application/json"),
         ("mesos-stream-id", stream_id.as_str()),
     ];
-    let refused = (0..8).find_map(|_| {
+    // Answers are made between other work, so how many calls it takes is up to the machine.
+    let refused = (0..40).find_map(|_| {
         let answer = meseta_tests::http::post(&url, &headers, call.to_string().as_bytes());
         (answer.status != 202).then_some(answer.status)
     });
