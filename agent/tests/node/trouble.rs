@@ -281,8 +281,9 @@ fn no_launcher() {
     let run = world.dir.path().join("run");
     let mut instances = std::fs::read_dir(&run).expect("it is there");
     let instance = instances.next().expect("one").expect("readable").path();
-    world.signal_agent(Signal::KILL);
     let log = instance.join("launcher.log");
+    wait_for("the first launcher", || log.exists().then_some(()));
+    world.signal_agent(Signal::KILL);
     std::fs::remove_file(&log).expect("it is there");
     std::fs::create_dir(&log).expect("made");
     let ended = world.command().stderr(Stdio::piped()).output();

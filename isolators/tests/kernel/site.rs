@@ -126,7 +126,10 @@ impl Site {
     ) -> Result<(), Failed> {
         self.close();
         let opened = Containers::open_with(self.host.clone(), options, node, custom);
-        *self.containers.borrow_mut() = Some(opened.map_err(|error| chain(&error))?);
+        let opened = opened.map_err(|error| chain(&error))?;
+        // What a test does to the host then does not meet a launcher that is on its way.
+        opened.ready().map_err(|error| chain(&error))?;
+        *self.containers.borrow_mut() = Some(opened);
         Ok(())
     }
 
