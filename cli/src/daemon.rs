@@ -46,7 +46,7 @@ pub(crate) fn agent(
         let env = meseta_agent::RunEnv {
             flags_view,
             verbosity,
-            ready: Some(tidy_when_started(trim_for_ever())),
+            ready: Some(tidy_when_started(tidy_for_ever())),
             started: service_manager::attend(),
             shutdown,
         };
@@ -73,7 +73,7 @@ where
 
 /// The agent's heap is small, and grows for a moment with each burst of launches and each large answer, as do the pages
 /// of the program that are mapped. Not for the master, whose heap is large and which must not wait for it.
-async fn trim_for_ever() {
+async fn tidy_for_ever() {
     loop {
         let _ = tokio::task::spawn_blocking(memory::tidy).await;
         tokio::time::sleep(memory::TIDY_EVERY).await;

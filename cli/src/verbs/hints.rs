@@ -2,32 +2,20 @@
 
 use http::StatusCode;
 
+const AGENTS: &str = "`meseta agents` lists the agents by id and host name";
+const FRAMEWORKS: &str = "`meseta frameworks` lists those that are subscribed";
+
 /// What the master's words are known by, and what helps then.
 const BY_WORDS: &[(&str, &str)] = &[
     (
         "use 'force'",
         "--force sets it all the same; `meseta quota` shows what is used, `meseta agents` what there is",
     ),
-    (
-        "No agent found",
-        "`meseta agents` lists the agents by id and host name",
-    ),
-    (
-        "Unknown agent",
-        "`meseta agents` lists the agents by id and host name",
-    ),
-    (
-        "There is no agent",
-        "`meseta agents` lists the agents by id and host name",
-    ),
-    (
-        "No framework found",
-        "`meseta frameworks` lists those that are subscribed",
-    ),
-    (
-        "There is no framework",
-        "`meseta frameworks` lists those that are subscribed",
-    ),
+    ("No agent found", AGENTS),
+    ("Unknown agent", AGENTS),
+    ("There is no agent", AGENTS),
+    ("No framework found", FRAMEWORKS),
+    ("There is no framework", FRAMEWORKS),
     (
         "There is no role",
         "`meseta roles` lists the roles that are in use",
