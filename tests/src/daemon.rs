@@ -63,12 +63,18 @@ pub struct Daemon {
 impl Daemon {
     /// Starts `meseta VERB FLAGS` and waits until it says where it listens.
     pub fn start(verb: &str, work_dir: &Path, flags: &[String]) -> Self {
+        let level = "debug,h2=info,hyper=info,tower=info,hyper_util=info";
+        Self::start_logging(verb, work_dir, flags, level)
+    }
+
+    /// The same, with this much in its log.
+    pub fn start_logging(verb: &str, work_dir: &Path, flags: &[String], level: &str) -> Self {
         std::fs::create_dir_all(work_dir).expect("a work directory");
         let endpoint = work_dir.join("endpoint");
         let _ = std::fs::remove_file(&endpoint);
         let log = work_dir.with_extension("log");
         let mut daemon = Self {
-            child: spawn(verb, work_dir, flags, &log),
+            child: spawn(verb, work_dir, flags, level, &log),
             url: String::new(),
             log,
         };
@@ -143,7 +149,7 @@ impl Drop for Daemon {
     }
 }
 
-fn spawn(verb: &str, work_dir: &Path, flags: &[String], log: &Path) -> Child {
+fn spawn(verb: &str, work_dir: &Path, flags: &[String], level: &str, log: &Path) -> Child {
     let file = std::fs::OpenOptions::new()
         .create(true)
         .append(true)
@@ -159,10 +165,7 @@ fn spawn(verb: &str, work_dir: &Path, flags: &[String], log: &Path) -> Child {
         .arg(verb)
         .arg(format!("--work_dir={}", work_dir.display()))
         .args(flags)
-        .env(
-            "MESETA_LOG",
-            "debug,h2=info,hyper=info,tower=info,hyper_util=info",
-        )
+        .env("MESETA_LOG", level)
         .stdin(Stdio::null())
         .stdout(file.try_clone().expect("a descriptor"))
         .stderr(file)

@@ -1,0 +1,82 @@
+//! What the daemons use: resident and anonymous memory and descriptors, each second, as the kernel counts them.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use crate::bench::Bench;
+use crate::fleet::Fleet;
+
+const INTERVAL: Duration = Duration::from_secs(1);
+/// After the floods: for connections to be seen closed and memory to be given back; less after short ones.
+const SETTLE: Duration = Duration::from_secs(30);
+
+/// At one moment.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Sample {
+    pub(crate) resident_kib: u64,
+    pub(crate) anonymous_kib: u64,
+    pub(crate) descriptors: u64,
+}
+
+/// A daemon's first, highest and last.
+#[derive(Debug, Default)]
+pub(crate) struct Course {
+    pub(crate) first: Sample,
+    pub(crate) highest: Sample,
+    pub(crate) last: Sample,
+}
+
+pub(crate) type Courses = BTreeMap<&'static str, Course>;
+
+/// Looks every second until the time is over.
+pub(crate) fn follow(bench: &Bench) -> Courses {
+    let mut courses = Courses::new();
+    while !bench.time.is_over() {
+        look(&bench.fleet, &mut courses);
+        bench.time.pause(INTERVAL);
+    }
+    look(&bench.fleet, &mut courses);
+    courses
+}
+
+/// Looks until the time for giving back is over, after floods of this length.
+pub(crate) fn settle(fleet: &Fleet, courses: &mut Courses, length: Duration) {
+    let began = Instant::now();
+    while began.elapsed() < SETTLE.min(length) {
+        std::thread::sleep(INTERVAL);
+        look(fleet, courses);
+    }
+}
+
+fn look(fleet: &Fleet, courses: &mut Courses) {
+    for (name, pid) in fleet.processes() {
+        let Some((sample, highest_kib)) = sample(pid) else {
+            continue;
+        };
+        let course = courses.entry(name).or_default();
+        if course.first.resident_kib == 0 {
+            course.first = sample;
+        }
+        let highest = &mut course.highest;
+        highest.resident_kib = highest.resident_kib.max(highest_kib);
+        highest.anonymous_kib = highest.anonymous_kib.max(sample.anonymous_kib);
+        highest.descriptors = highest.descriptors.max(sample.descriptors);
+        course.last = sample;
+    }
+}
+
+/// What a process uses, and the most that it had resident; none when it is gone.
+fn sample(pid: i32) -> Option<(Sample, u64)> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let kib = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        line.trim().split(' ').next()?.parse::<u64>().ok()
+    };
+    let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
+    let sample = Sample {
+        resident_kib: kib("VmRSS:")?,
+        anonymous_kib: kib("RssAnon:")?,
+        descriptors: u64::try_from(descriptors.count()).ok()?,
+    };
+    Some((sample, kib("VmHWM:")?))
+}

@@ -1,0 +1,71 @@
+//! Bodies of which one byte comes a second, with right credentials and without.
+
+use std::io::{self, Write as _};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use crate::bench::{Bench, Tally};
+use crate::fleet::{SHARED, authorization, stranger};
+use crate::sockets::{connect, send_head};
+
+const GROUP: u8 = 5;
+/// To each daemon.
+const BODIES: usize = 200;
+const ANNOUNCED_BYTES: usize = 1_000_000;
+const BYTE_PAUSE: Duration = Duration::from_secs(1);
+
+pub(super) fn run(bench: &Bench, tally: &Tally) -> anyhow::Result<()> {
+    let authorization = authorization("flood");
+    let master = bench.fleet.master_address();
+    let node = bench.fleet.node_address(SHARED);
+    let targets = [
+        (master, "POST /api/v1/scheduler"),
+        (node, "POST /api/v1/executor"),
+    ];
+    let mut bodies: Vec<(TcpStream, Instant)> = Vec::new();
+    while !bench.time.is_over() {
+        for number in bodies.len()..2 * BODIES {
+            let (to, line) = targets[number % targets.len()];
+            let opened = connect(to, Some(stranger(GROUP, 1))).and_then(|mut stream| {
+                let headers = [
+                    ("Content-Type", "application/json"),
+                    ("Authorization", authorization.as_str()),
+                ];
+                send_head(&mut stream, line, &headers, ANNOUNCED_BYTES)?;
+                Ok(stream)
+            });
+            match opened {
+                Ok(stream) => {
+                    tally.count("begun");
+                    bodies.push((stream, Instant::now()));
+                }
+                Err(error) => {
+                    tally.count(format!("{:?}", error.kind()));
+                    break;
+                }
+            }
+        }
+        bodies.retain_mut(|(stream, began)| {
+            let is_open = stream.write_all(b"x").is_ok() && is_open(stream);
+            if !is_open {
+                tally.count("ended by the daemon");
+                tally.most("ms for the longest", began.elapsed());
+            }
+            is_open
+        });
+        bench.time.pause(BYTE_PAUSE);
+    }
+    for (_, began) in &bodies {
+        tally.most("ms for the longest", began.elapsed());
+    }
+    Ok(())
+}
+
+/// Nothing has been answered.
+fn is_open(stream: &TcpStream) -> bool {
+    let looked = stream
+        .set_nonblocking(true)
+        .and_then(|()| stream.peek(&mut [0]));
+    let _ = stream.set_nonblocking(false);
+    matches!(looked, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+}

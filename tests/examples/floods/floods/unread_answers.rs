@@ -1,0 +1,79 @@
+//! Streams of events and large pages of the master and of a node that are asked for and never read.
+
+use std::io::{self, Write as _};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
+use std::time::Duration;
+
+use crate::bench::{Bench, Tally};
+use crate::fleet::{SHARED, stranger};
+use crate::sockets::{connect_deaf, send_head};
+
+/// Addresses that clients come from, each with as many connections as one may have who says nothing of itself.
+const GROUP: u8 = 1;
+const CLIENTS_PER_ADDRESS: usize = 100;
+/// Of each kind and daemon.
+const EVENTS: usize = 200;
+const PAGES: usize = 100;
+const WHOLE: usize = 20;
+/// Until all are closed and asked for anew.
+const HELD: Duration = Duration::from_secs(30);
+const JSON: [(&str, &str); 1] = [("Content-Type", "application/json")];
+
+pub(super) fn run(bench: &Bench, tally: &Tally) -> anyhow::Result<()> {
+    let master = bench.fleet.master_address();
+    let node = bench.fleet.node_address(SHARED);
+    let kinds = [
+        (
+            master,
+            "events",
+            "POST /api/v1",
+            r#"{"type":"SUBSCRIBE"}"#,
+            EVENTS,
+        ),
+        (master, "/state", "GET /state", "", PAGES),
+        (
+            master,
+            "GET_STATE",
+            "POST /api/v1",
+            r#"{"type":"GET_STATE"}"#,
+            WHOLE,
+        ),
+        (node, "node's /state", "GET /state", "", PAGES),
+        (
+            node,
+            "node's GET_STATE",
+            "POST /api/v1",
+            r#"{"type":"GET_STATE"}"#,
+            WHOLE,
+        ),
+    ];
+    while !bench.time.is_over() {
+        let mut held = Vec::new();
+        for (to, name, line, body, count) in kinds {
+            for _ in 0..count {
+                if bench.time.is_over() {
+                    return Ok(());
+                }
+                let number = held.len() / CLIENTS_PER_ADDRESS + 1;
+                let from = stranger(GROUP, u8::try_from(number)?);
+                match ask(to, from, line, body) {
+                    Ok(stream) => {
+                        tally.count(name);
+                        held.push(stream);
+                    }
+                    Err(error) => tally.count(format!("{name} {:?}", error.kind())),
+                }
+            }
+        }
+        tally.count("rounds");
+        bench.time.pause(HELD);
+    }
+    Ok(())
+}
+
+fn ask(to: SocketAddrV4, from: Ipv4Addr, line: &str, body: &str) -> io::Result<TcpStream> {
+    let mut stream = connect_deaf(to, Some(from))?;
+    send_head(&mut stream, line, &JSON, body.len())?;
+    stream.write_all(body.as_bytes())?;
+    Ok(stream)
+}

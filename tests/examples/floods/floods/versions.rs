@@ -1,0 +1,23 @@
+//! `/version` in a loop by nobody in particular, of a master that has rules.
+
+use std::time::{Duration, Instant};
+
+use crate::bench::{Bench, Tally};
+use crate::fleet::stranger;
+use crate::sockets::Client;
+
+const GROUP: u8 = 6;
+
+pub(super) fn run(bench: &Bench, tally: &Tally) -> anyhow::Result<()> {
+    let mut client = Client::new(bench.fleet.master_address(), Some(stranger(GROUP, 1)));
+    while !bench.time.is_over() {
+        let began = Instant::now();
+        let answer = client.send("GET /version", &[], b"");
+        tally.answer("asked", &answer.map(|reply| reply.status));
+        tally.most("ms for the slowest", began.elapsed());
+        if began.elapsed() > Duration::from_secs(1) {
+            tally.count("slower than a second");
+        }
+    }
+    Ok(())
+}
