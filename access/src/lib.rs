@@ -8,6 +8,7 @@ pub mod acl;
 pub mod action;
 pub mod authorizer;
 pub mod basic;
+pub mod browser;
 pub mod credentials;
 pub mod exposure;
 pub mod rate_limits;
