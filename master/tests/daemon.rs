@@ -197,7 +197,7 @@ impl Stream {
         let body = call.to_string();
         // In chunks, and asking for the connection to be closed, as some clients do.
         let request = format!(
-            "POST /api/v1/scheduler HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: \
+            "POST /api/v1/scheduler HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: \
              application/json\r\nTransfer-Encoding: chunked\r\n\r\n{:x}\r\n{body}\r\n0\r\n\r\n",
             body.len()
         );
@@ -254,7 +254,7 @@ impl Stream {
 async fn post(address: SocketAddr, path: &str, stream: &str, body: String) -> (u16, String) {
     let mut socket = TcpStream::connect(address).await.unwrap();
     let request = format!(
-        "POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n\
+        "POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n\
          Mesos-Stream-Id: {stream}\r\nContent-Length: {}\r\n\r\n{body}",
         body.len()
     );
@@ -264,7 +264,7 @@ async fn post(address: SocketAddr, path: &str, stream: &str, body: String) -> (u
 
 async fn get(address: SocketAddr, path: &str) -> (u16, String) {
     let mut socket = TcpStream::connect(address).await.unwrap();
-    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     socket.write_all(request.as_bytes()).await.unwrap();
     read_response(socket).await
 }
@@ -586,7 +586,7 @@ async fn a_hundred_megabytes_are_refused_before_they_are_read() {
     let master = Master::start(dir.path(), &["--registry=in_memory"]).await;
     let socket = TcpStream::connect(master.address).await.unwrap();
     let (mut reader, mut writer) = socket.into_split();
-    let head = "POST /api/v1/scheduler HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n\
+    let head = "POST /api/v1/scheduler HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
                 Content-Length: 104857600\r\n\r\n";
     writer.write_all(head.as_bytes()).await.unwrap();
     let mut answer = vec![0; 12];

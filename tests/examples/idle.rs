@@ -62,7 +62,7 @@ fn report(what: &str, times: &[Duration]) {
 fn stalled(master: &Daemon, probe: &mut TcpStream, count: usize) {
     let body = r#"{"type":"SUBSCRIBE"}"#;
     let text = format!(
-        "POST /api/v1 HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n\
+        "POST /api/v1 HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
          Content-Length: {}\r\n\r\n{body}",
         body.len()
     );
@@ -98,7 +98,7 @@ fn connect(address: &str) -> TcpStream {
 
 /// A request and its whole answer, which is small.
 fn request(stream: &mut TcpStream) {
-    let text = b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n";
+    let text = b"GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n";
     stream.write_all(text).expect("sent");
     let mut answer = Vec::new();
     let mut piece = [0; 1_024];

@@ -289,7 +289,7 @@ fn free_port() -> anyhow::Result<SocketAddr> {
 fn ask(at: SocketAddr, path: &str) -> Option<String> {
     let mut stream = TcpStream::connect(at).ok()?;
     stream.set_read_timeout(Some(PATIENCE)).ok()?;
-    let request = format!("GET {path} HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n");
+    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).ok()?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).ok()?;

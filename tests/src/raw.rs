@@ -45,7 +45,7 @@ impl Raw {
     /// Sends a request with these header lines and a body of known length.
     pub fn request(&mut self, line: &str, headers: &[&str], body: &str) {
         let mut text = format!(
-            "{line} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n",
+            "{line} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n",
             body.len()
         );
         for header in headers {

@@ -58,7 +58,8 @@ pub(crate) fn send_head(
     headers: &[(&str, &str)],
     body_bytes: usize,
 ) -> io::Result<()> {
-    let mut head = format!("{line} HTTP/1.1\r\nHost: meseta\r\nContent-Length: {body_bytes}\r\n");
+    let mut head =
+        format!("{line} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {body_bytes}\r\n");
     for (name, value) in headers {
         head = head + name + ": " + value + "\r\n";
     }

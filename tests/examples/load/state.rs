@@ -133,7 +133,7 @@ pub(crate) fn read(url: &str) -> anyhow::Result<()> {
     let began = Instant::now();
     write!(
         stream,
-        "GET /{path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        "GET /{path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     )?;
     let mut bytes = stream.read(&mut buffer)?;
     let first = began.elapsed();

@@ -448,8 +448,10 @@ fn smuggled() {
         "Content-Length: 5\r\n folded",
     ] {
         let mut raw = Raw::connect(master.address());
-        let body = "0\r\n\r\nGET /state HTTP/1.1\r\nHost: x\r\n\r\n";
-        raw.send(format!("POST /api/v1 HTTP/1.1\r\nHost: x\r\n{head}\r\n\r\n{body}").as_bytes());
+        let body = "0\r\n\r\nGET /state HTTP/1.1\r\nHost: localhost\r\n\r\n";
+        raw.send(
+            format!("POST /api/v1 HTTP/1.1\r\nHost: localhost\r\n{head}\r\n\r\n{body}").as_bytes(),
+        );
         let answer = raw.rest();
         assert!(answer.starts_with("HTTP/1.1 400"), "{head}: {answer}");
         assert_eq!(answer.matches("HTTP/1.1").count(), 1, "{head}: {answer}");
@@ -457,8 +459,8 @@ fn smuggled() {
     // A chunk that is none ends the connection, and what follows it is not another request.
     let mut raw = Raw::connect(master.address());
     raw.send(
-        b"POST /api/v1 HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n\
-          Transfer-Encoding: chunked\r\n\r\n-1\r\n{}\r\nGET /state HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"POST /api/v1 HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+          Transfer-Encoding: chunked\r\n\r\n-1\r\n{}\r\nGET /state HTTP/1.1\r\nHost: localhost\r\n\r\n",
     );
     let answer = raw.rest();
     assert!(!answer.contains("200 OK"), "{answer}");

@@ -172,7 +172,7 @@ fn large() {
     for path in posted {
         let mut raw = Raw::connect(cluster.agent().address());
         let head = format!(
-            "POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: \
+            "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: \
              100000000\r\n\r\n["
         );
         raw.send(head.as_bytes());

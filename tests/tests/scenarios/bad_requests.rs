@@ -110,7 +110,7 @@ fn huge(url: &str) {
     let path = &url[url.find("/api").expect("a path")..];
     let mut stream = TcpStream::connect(address).expect("connected");
     let head = format!(
-        "POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100000000\r\n\r\n"
+        "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100000000\r\n\r\n"
     );
     stream.write_all(head.as_bytes()).expect("the head is sent");
     let chunk = vec![b' '; 1 << 16];

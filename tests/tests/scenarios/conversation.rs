@@ -310,7 +310,7 @@ fn not_reading() {
     let body = json!({"type": "SUBSCRIBE", "subscribe": {"framework_info": info}}).to_string();
     let mut stream = std::net::TcpStream::connect(cluster.master.address()).expect("connected");
     let head = format!(
-        "POST /api/v1/scheduler HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+        "POST /api/v1/scheduler HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
         body.len()
     );
     stream.write_all((head + &body).as_bytes()).expect("sent");

@@ -90,7 +90,7 @@ pub(crate) fn send_to(
 ) -> (Head, String) {
     let mut raw = Raw::connect(daemon.address());
     let mut head = format!(
-        "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {}\r\n",
+        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {}\r\n",
         body.len()
     );
     for header in headers {
@@ -223,7 +223,7 @@ fn large() {
             let mut raw = Raw::connect(cluster.master.address());
             raw.send(
                 format!(
-                    "{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 100000000\r\n\r\n["
+                    "{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000000\r\n\r\n["
                 )
                 .as_bytes(),
             );
@@ -243,7 +243,7 @@ pub(crate) fn chunked(daemon: &Daemon, method: &str, path: &str) -> bool {
     let mut stream = TcpStream::connect(daemon.address()).expect("connected");
     let _ = stream.set_read_timeout(Some(Duration::from_secs(20)));
     let head = format!(
-        "{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
     );
     stream.write_all(head.as_bytes()).expect("the head is sent");
     let chunk = [b"10000\r\n".as_slice(), &vec![b' '; 0x10000], b"\r\n"].concat();

@@ -112,8 +112,9 @@ fn chunked() {
     let cluster = Cluster::default();
     let call = subscribe_call(&framework_info("dev"));
     let mut raw = Raw::connect(cluster.master.address());
-    let mut text =
-        format!("{API} HTTP/1.1\r\nHost: x\r\n{JSON}\r\nTransfer-Encoding: chunked\r\n\r\n");
+    let mut text = format!(
+        "{API} HTTP/1.1\r\nHost: localhost\r\n{JSON}\r\nTransfer-Encoding: chunked\r\n\r\n"
+    );
     for part in call.as_bytes().chunks(17) {
         text += &format!("{:x}\r\n{}\r\n", part.len(), String::from_utf8_lossy(part));
     }

@@ -158,8 +158,9 @@ fn lengths() {
 
 /// A request whose body comes in small chunks.
 fn in_chunks(address: &str, line: &str, body: &str) -> (Head, String) {
-    let mut text =
-        format!("{line} HTTP/1.1\r\nHost: x\r\n{JSON}\r\nTransfer-Encoding: chunked\r\n\r\n");
+    let mut text = format!(
+        "{line} HTTP/1.1\r\nHost: localhost\r\n{JSON}\r\nTransfer-Encoding: chunked\r\n\r\n"
+    );
     for part in body.as_bytes().chunks(5) {
         text += &format!("{:x}\r\n{}\r\n", part.len(), String::from_utf8_lossy(part));
     }
