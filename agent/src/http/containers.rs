@@ -15,10 +15,12 @@ use meseta_proto::mesos::v1::agent::call::Type;
 use meseta_proto::mesos::v1::agent::process_io;
 use meseta_proto::mesos::v1::agent::response::Type as Answer;
 use meseta_proto::recordio::Decoder;
+use meseta_proto::transport::body::{BodyError, Pace};
 use meseta_proto::transport::door::Caller;
 use meseta_proto::transport::server::stream_body;
 use meseta_resources::ContainerId;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use super::{Reply, Surface};
 use crate::checkpoint::nested_id;
@@ -509,13 +511,13 @@ pub(super) async fn attach_input(
     let mut body = request.into_body();
     let mut decoder = Decoder::new(RECORD_BYTES_MAX);
     let mut attached: Option<(pb::ContainerId, Attached)> = None;
+    // Who types may rest, but not before he has said where, nor in the middle of a record.
+    let mut pace = Some(Pace::new(Instant::now()));
     loop {
-        let frame = match &attached {
-            Some((_, attached)) => tokio::select! {
-                frame = body.frame() => frame,
-                () = attached.ended() => break,
-            },
-            None => body.frame().await,
+        let frame = tokio::select! {
+            frame = body.frame() => frame,
+            () = ended(attached.as_ref()) => break,
+            () = too_slow(pace) => return Err(slow()),
         };
         let Some(frame) = frame else {
             break;
@@ -523,6 +525,8 @@ pub(super) async fn attach_input(
         let frame = frame.map_err(|_| bad("The body could not be read"))?;
         if let Some(bytes) = frame.data_ref() {
             decoder.push(bytes);
+            let pace = pace.get_or_insert_with(|| Pace::new(Instant::now()));
+            pace.add(bytes.len());
         }
         while let Some(record) = decoder
             .next_record()
@@ -546,8 +550,31 @@ pub(super) async fn attach_input(
                 (Some(_), _, None) => return Err(bad("Expecting 'process_io' to be present")),
             }
         }
+        let is_between = attached.is_some() && decoder.finish().is_ok();
+        pace.take_if(|_| is_between);
     }
     Ok(Reply::empty(StatusCode::OK))
+}
+
+/// Until the container ends; for ever before it is known.
+async fn ended(attached: Option<&(pb::ContainerId, Attached)>) {
+    match attached {
+        Some((_, attached)) => attached.ended().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Until more should have come; for ever where nothing is awaited.
+async fn too_slow(pace: Option<Pace>) {
+    match pace {
+        Some(pace) => tokio::time::sleep_until(pace.deadline()).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn slow() -> Reply {
+    let error = BodyError::Slow;
+    Reply::text(error.status(), &error.to_string())
 }
 
 /// One record of what is typed.

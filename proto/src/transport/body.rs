@@ -1,15 +1,58 @@
-//! Request bodies: read whole, up to a limit, from clients that keep sending.
+//! Request bodies: read whole, up to a limit, from clients that keep sending, and fast enough.
+//!
+//! Invariant: no request waits for a body for ever, however its bytes are spread over time. Streams of messages may
+//! rest as long as they like between two messages, and not within one: see [`messages`].
 
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::response::{IntoResponse as _, Response};
 use bytes::{Bytes, BytesMut};
 use http::StatusCode;
+use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt;
+use tokio::time::{Instant, Sleep};
 
 /// For how long a client may send nothing in the middle of a body.
 const IDLE_MAX: Duration = Duration::from_secs(30);
+
+/// For how long a body may come as slowly as it likes.
+const GRACE: Duration = Duration::from_secs(30);
+/// What has to come on the average after that: the largest body has a quarter of an hour then, over the slowest
+/// line that such bodies are sent over.
+const BYTES_PER_SECOND_MIN: u64 = 32 * 1024;
+
+/// How fast a body, or a message in one, has to come.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    begun: Instant,
+    bytes: u64,
+}
+
+impl Pace {
+    #[must_use]
+    pub fn new(now: Instant) -> Self {
+        Self {
+            begun: now,
+            bytes: 0,
+        }
+    }
+
+    /// Counts what has come.
+    pub fn add(&mut self, bytes: usize) {
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+        self.bytes = self.bytes.saturating_add(bytes);
+    }
+
+    /// When more must have come.
+    #[must_use]
+    pub fn deadline(&self) -> Instant {
+        let earned = Duration::from_millis(self.bytes.saturating_mul(1000) / BYTES_PER_SECOND_MIN);
+        self.begun + GRACE + earned
+    }
+}
 
 /// Why there is no body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -18,6 +61,8 @@ pub enum BodyError {
     TooLarge { max: usize },
     #[error("The request body was not complete after {} seconds of silence", IDLE_MAX.as_secs())]
     Idle,
+    #[error("The request body came at less than {} KiB a second", BYTES_PER_SECOND_MIN / 1024)]
+    Slow,
     #[error("The request body ended early")]
     Truncated,
 }
@@ -27,7 +72,7 @@ impl BodyError {
     pub fn status(self) -> StatusCode {
         match self {
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::Idle => StatusCode::REQUEST_TIMEOUT,
+            Self::Idle | Self::Slow => StatusCode::REQUEST_TIMEOUT,
             Self::Truncated => StatusCode::BAD_REQUEST,
         }
     }
@@ -41,17 +86,16 @@ impl BodyError {
 /// Reads a body, chunked or not.
 ///
 /// # Errors
-/// When there is too much of it, or not all; what is announced as too much is not waited for.
+/// When there is too much of it, or not all, or not in time; what is announced as too much is not waited for.
 pub async fn read(mut body: Body, max: usize) -> Result<Bytes, BodyError> {
     let announced = http_body::Body::size_hint(&body).lower();
     if announced > u64::try_from(max).unwrap_or(u64::MAX) {
         return Err(BodyError::TooLarge { max });
     }
     let mut whole = BytesMut::new();
+    let mut pace = Pace::new(Instant::now());
     loop {
-        let frame = tokio::time::timeout(IDLE_MAX, body.frame())
-            .await
-            .map_err(|_| BodyError::Idle)?;
+        let frame = next_frame(&mut body, &pace).await?;
         let Some(frame) = frame else {
             return Ok(whole.freeze());
         };
@@ -62,6 +106,230 @@ pub async fn read(mut body: Body, max: usize) -> Result<Bytes, BodyError> {
         if whole.len().saturating_add(data.len()) > max {
             return Err(BodyError::TooLarge { max });
         }
+        pace.add(data.len());
         whole.extend_from_slice(&data);
+    }
+}
+
+async fn next_frame(
+    body: &mut Body,
+    pace: &Pace,
+) -> Result<Option<Result<Frame<Bytes>, axum::Error>>, BodyError> {
+    let silent = Instant::now() + IDLE_MAX;
+    let deadline = pace.deadline();
+    let frame = tokio::time::timeout_at(silent.min(deadline), body.frame()).await;
+    frame.map_err(|_| {
+        if silent <= deadline {
+            BodyError::Idle
+        } else {
+            BodyError::Slow
+        }
+    })
+}
+
+/// The body of a gRPC call, each of whose messages has to come in time once it has begun; the first, if
+/// `is_awaited`, from now on.
+pub fn messages(body: Body, is_awaited: bool) -> Body {
+    Body::new(Messages {
+        body,
+        prefix: Vec::with_capacity(PREFIX_BYTES),
+        left: 0,
+        pace: is_awaited.then(|| Pace::new(Instant::now())),
+        timer: None,
+    })
+}
+
+/// Before each message of a gRPC body: whether it is compressed, and its length.
+const PREFIX_BYTES: usize = 5;
+
+struct Messages {
+    body: Body,
+    /// What has come of a message's prefix.
+    prefix: Vec<u8>,
+    /// What is still to come of a message.
+    left: u32,
+    /// Of the message that is awaited.
+    pace: Option<Pace>,
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl Messages {
+    /// Follows where messages begin and end.
+    fn take(&mut self, mut data: &[u8], now: Instant) {
+        while !data.is_empty() {
+            let pace = self.pace.get_or_insert_with(|| Pace::new(now));
+            if self.left > 0 {
+                let count = data
+                    .len()
+                    .min(usize::try_from(self.left).unwrap_or(usize::MAX));
+                pace.add(count);
+                self.left = self
+                    .left
+                    .saturating_sub(u32::try_from(count).unwrap_or(u32::MAX));
+                data = data.get(count..).unwrap_or_default();
+            } else {
+                let count = data.len().min(PREFIX_BYTES - self.prefix.len());
+                let (begin, rest) = data.split_at(count);
+                self.prefix.extend_from_slice(begin);
+                data = rest;
+                if let [_, length @ ..] = self.prefix.as_slice()
+                    && let Ok(length) = length.try_into()
+                {
+                    self.left = u32::from_be_bytes(length);
+                    self.prefix.clear();
+                }
+            }
+            if self.left == 0 && self.prefix.is_empty() {
+                self.pace = None;
+            }
+        }
+    }
+}
+
+impl http_body::Body for Messages {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let this = &mut *self;
+        match Pin::new(&mut this.body).poll_frame(context) {
+            Poll::Ready(frame) => {
+                if let Some(Ok(frame)) = &frame
+                    && let Some(data) = frame.data_ref()
+                {
+                    this.take(data, Instant::now());
+                }
+                Poll::Ready(frame)
+            }
+            Poll::Pending => {
+                let Some(pace) = this.pace else {
+                    this.timer = None;
+                    return Poll::Pending;
+                };
+                let deadline = pace.deadline();
+                let new = || Box::pin(tokio::time::sleep_until(deadline));
+                let timer = this.timer.get_or_insert_with(new);
+                if timer.deadline() != deadline {
+                    timer.as_mut().reset(deadline);
+                }
+                timer.as_mut().poll(context).map(|()| {
+                    let text = BodyError::Slow.to_string();
+                    let status = tonic::Status::deadline_exceeded(text);
+                    Some(Err(axum::Error::new(status)))
+                })
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        http_body::Body::size_hint(&self.body)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::mpsc;
+
+    use super::super::server::{CancellationToken, stream_body};
+    use super::*;
+
+    /// A body that a test sends, and where it does so.
+    fn sent() -> (mpsc::Sender<Bytes>, Body) {
+        let (sender, receiver) = mpsc::channel(64);
+        (sender, stream_body(receiver, CancellationToken::new()))
+    }
+
+    /// Sends pieces of one size in steps of a second until the other side has enough of it.
+    async fn trickle(sender: mpsc::Sender<Bytes>, piece: &'static [u8]) {
+        while sender.send(Bytes::from_static(piece)).await.is_ok() {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_trickles_is_given_up() {
+        let (sender, body) = sent();
+        let sending = tokio::spawn(trickle(sender, b"x"));
+        let begun = Instant::now();
+        assert_eq!(read(body, 1 << 20).await, Err(BodyError::Slow));
+        assert!(begun.elapsed() <= GRACE + Duration::from_secs(1));
+        sending.await.unwrap();
+        let (_sender, silent) = sent();
+        assert_eq!(read(silent, 1 << 20).await, Err(BodyError::Idle));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_large_body_that_goes_on_is_read() {
+        const PIECE: &[u8] = &[b'x'; 40 * 1024];
+        const LARGE: usize = 32 << 20;
+        let (sender, body) = sent();
+        let sending = tokio::spawn(async move {
+            for _ in 0..LARGE / PIECE.len() {
+                sender.send(Bytes::from_static(PIECE)).await.unwrap();
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        });
+        let begun = Instant::now();
+        let whole = read(body, LARGE).await.unwrap();
+        assert_eq!(whole.len() / PIECE.len(), LARGE / PIECE.len());
+        assert!(begun.elapsed() > Duration::from_secs(600));
+        sending.await.unwrap();
+        // The same at less than what has to come.
+        let (sender, body) = sent();
+        let sending = tokio::spawn(trickle(sender, &PIECE[..20 * 1024]));
+        let begun = Instant::now();
+        assert_eq!(read(body, LARGE).await, Err(BodyError::Slow));
+        assert!(begun.elapsed() < 3 * GRACE, "{:?}", begun.elapsed());
+        sending.await.unwrap();
+    }
+
+    fn message(length: u8) -> Bytes {
+        let mut bytes = vec![0, 0, 0, 0, length];
+        bytes.resize(PREFIX_BYTES + usize::from(length), b'x');
+        bytes.into()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_of_messages_rests_between_them_and_not_within_one() {
+        let (sender, body) = sent();
+        let mut body = messages(body, false);
+        let rest = Duration::from_secs(3600);
+        // One message, an empty one, and one in pieces with the beginning of the next: four bytes of its prefix.
+        let bytes = [message(3), message(0), message(200), message(1)].concat();
+        let cuts = [0, 8, 13, 30, bytes.len() - 2];
+        for (index, cut) in cuts.windows(2).enumerate() {
+            if index < 3 {
+                let resting = tokio::time::timeout(rest, body.frame()).await;
+                assert!(resting.is_err(), "between two messages");
+            }
+            let piece = Bytes::copy_from_slice(&bytes[cut[0]..cut[1]]);
+            sender.send(piece).await.unwrap();
+            body.frame().await.unwrap().unwrap();
+        }
+        let begun = Instant::now();
+        let error = body.frame().await.unwrap().unwrap_err();
+        assert!(error.to_string().contains("KiB a second"), "{error}");
+        assert!(begun.elapsed() <= GRACE, "the last prefix had begun");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_only_message_of_a_call_is_awaited() {
+        let (_sender, body) = sent();
+        let mut body = messages(body, true);
+        assert!(body.frame().await.unwrap().is_err());
+        let (sender, body) = sent();
+        let mut body = messages(body, true);
+        sender.send(message(9)).await.unwrap();
+        body.frame().await.unwrap().unwrap();
+        let rest = Duration::from_secs(3600);
+        let resting = tokio::time::timeout(rest, body.frame()).await;
+        assert!(resting.is_err(), "it has come");
     }
 }
