@@ -20,6 +20,7 @@ pub(crate) mod recover;
 mod sandbox;
 mod spec;
 pub(crate) mod terminal;
+mod turns;
 mod volumes;
 mod wishes;
 pub(crate) mod writer;

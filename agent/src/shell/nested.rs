@@ -25,6 +25,7 @@ use super::containerizer::Containerizer;
 use super::events::readable;
 use super::spec::{Prepared, container_spec, spec_inside};
 use super::terminal::{Terminal, WindowSize};
+use super::turns::Turns;
 use super::wishes::task_isolation;
 use super::writer::chain;
 use crate::core::LaunchPlan;
@@ -139,6 +140,7 @@ impl Output {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NestedContainers {
     table: Arc<Mutex<BTreeMap<ContainerId, Option<Arc<Nested>>>>>,
+    turns: Turns,
 }
 
 impl NestedContainers {
@@ -179,6 +181,7 @@ impl NestedContainers {
         plan: LaunchPlan,
     ) -> Result<(), NestedError> {
         let id = plan.container().clone();
+        let _turn = self.turns.launch().await;
         self.reserve(&id)?;
         let shared = containerizer.clone();
         let launched = tokio::task::spawn_blocking(move || {
@@ -215,6 +218,7 @@ impl NestedContainers {
         let supervisor = containerizer
             .supervisor_of(parent)
             .ok_or(NestedError::Unknown)?;
+        let _turn = self.turns.launch().await;
         self.reserve(&id)?;
         let shared = containerizer.clone();
         let parent = parent.clone();
@@ -320,6 +324,7 @@ impl NestedContainers {
         if nested.ended.borrow().is_none() {
             return Err(NestedError::Running);
         }
+        let _turn = self.turns.remove().await;
         self.table().remove(id);
         if let Some(sandbox) = nested.sandbox.clone() {
             let removed = tokio::task::spawn_blocking(move || std::fs::remove_dir_all(sandbox));
