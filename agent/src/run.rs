@@ -18,6 +18,7 @@ use meseta_proto::convert::{self, Format};
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::agent_info::capability::Type as Capability;
 use meseta_proto::transport::door::Door;
+use meseta_proto::transport::files::FileReads;
 use meseta_proto::transport::server;
 pub use meseta_proto::transport::server::CancellationToken;
 use meseta_proto::transport::tls;
@@ -74,7 +75,10 @@ pub struct RunEnv {
 pub async fn run(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     let start = Instant::now();
     let master = MasterAddress::parse(&flags.master)?;
-    let (door, certificate) = flags.access.settings(flags.ip, flags.insecure).build()?;
+    let (door, certificate) = flags
+        .access
+        .settings(flags.ip, flags.insecure, flags.hostname.clone())
+        .build()?;
     let identity = flags.access.identity()?;
     let configuration = configuration::read(&flags)?;
     let lending = Configured::read(&flags)?;
@@ -200,6 +204,7 @@ fn surface(
         verbosity,
         metrics: Metrics::new().map_err(|error| RunError::Internal(error.to_string()))?,
         door,
+        file_reads: FileReads::default(),
     }))
 }
 

@@ -10,6 +10,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use meseta_proto::transport::door::DoorError;
+use meseta_proto::transport::files::FileReads;
 use meseta_proto::transport::server::{self, CancellationToken};
 use meseta_proto::transport::tls;
 use meseta_proto::verbosity::Verbosity;
@@ -95,7 +96,10 @@ pub enum RunError {
 /// Runs a master until `env.shutdown` completes.
 pub async fn run(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     let options = flags.options()?;
-    let (door, certificate) = flags.access.settings(flags.ip, flags.insecure).build()?;
+    let (door, certificate) = flags
+        .access
+        .settings(flags.ip, flags.insecure, flags.hostname.clone())
+        .build()?;
     let pace = Pace::new(options.rate_limits.as_ref());
     let kind = registry_kind(&flags)?;
     prepare_work_dir(&flags.work_dir)?;
@@ -143,6 +147,7 @@ pub async fn run(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         renderings: Renderings::default(),
         wholes: Wholes::default(),
         files: Files::new(flags.external_log_file.clone()),
+        file_reads: FileReads::default(),
         door,
         pace,
         verbosity: env.verbosity,

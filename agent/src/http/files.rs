@@ -7,19 +7,14 @@ use meseta_access::Action;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::agent as api;
 use meseta_proto::transport::door::Caller;
-use meseta_proto::transport::server::{CancellationToken, stream_body};
+use meseta_proto::transport::files::Crowded;
 use meseta_resources::{ExecutorId, FrameworkId};
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
 
 use super::{Query, Reply, Surface};
 use crate::core::Snapshot;
 use crate::permission;
 use crate::sandbox_files::{Entry, FilesError, Sandboxes};
-
-/// A download is read and sent in pieces of this size, a few at a time.
-const PIECE_BYTES: usize = 64 * 1024;
-const PIECES_AHEAD: usize = 4;
 
 impl From<FilesError> for Reply {
     fn from(error: FilesError) -> Self {
@@ -57,10 +52,12 @@ async fn on_disk<T: Send + 'static>(
             .check(Action::AccessSandbox, user.as_deref())
             .map_err(|forbidden| permission::refused(&forbidden))?;
     }
-    match tokio::task::spawn_blocking(move || work(sandboxes)).await {
-        Ok(done) => done.map_err(Reply::from),
-        Err(_) => Err(Reply::text(StatusCode::INTERNAL_SERVER_ERROR, "Failed.\n")),
-    }
+    let read = surface.file_reads.run(move || work(sandboxes)).await;
+    read.map_err(crowded)?.map_err(Reply::from)
+}
+
+fn crowded(crowded: Crowded) -> Reply {
+    Reply::text(StatusCode::SERVICE_UNAVAILABLE, &crowded.to_string())
 }
 
 /// As whom an executor runs or ran, as long as that is remembered.
@@ -164,36 +161,17 @@ pub(super) async fn download(
     caller: &Caller,
     query: &Query,
 ) -> Result<Reply, Reply> {
-    use std::os::unix::fs::FileExt as _;
     let path = path_of(query)?;
     let name = path.rsplit('/').next().unwrap_or_default().to_owned();
     let (file, size) = on_disk(surface, caller, &path.clone(), move |sandboxes| {
         sandboxes.open(&path)
     })
     .await?;
-    let (pieces, body) = mpsc::channel(PIECES_AHEAD);
-    tokio::task::spawn_blocking(move || {
-        let mut at = 0;
-        while at < size {
-            let mut piece = vec![0; PIECE_BYTES];
-            let left = usize::try_from(size - at).unwrap_or(usize::MAX);
-            piece.truncate(left);
-            let Ok(count) = file.read_at(&mut piece, at) else {
-                return;
-            };
-            piece.truncate(count);
-            at += u64::try_from(count).unwrap_or(u64::MAX);
-            // A reader that went away, or a file that became shorter, ends the download.
-            if count == 0 || pieces.blocking_send(piece.into()).is_err() {
-                return;
-            }
-        }
-    });
-    Ok(Reply::file(
-        name,
-        size,
-        stream_body(body, CancellationToken::new()),
-    ))
+    let body = surface
+        .file_reads
+        .body(file, size, caller.connection.clone())
+        .map_err(crowded)?;
+    Ok(Reply::file(name, size, body))
 }
 
 /// `/files/debug`: the virtual paths and what they stand for.

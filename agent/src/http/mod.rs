@@ -26,7 +26,8 @@ use axum::extract::State;
 use http::{Method, Request, Response, StatusCode};
 use meseta_access::Action;
 use meseta_proto::transport::body;
-use meseta_proto::transport::door::{Caller, Door};
+use meseta_proto::transport::door::{self, Caller, Door};
+use meseta_proto::transport::files::FileReads;
 use meseta_proto::transport::request::{self, READ};
 use meseta_proto::transport::server::{CancellationToken, Peer};
 use meseta_proto::verbosity::Verbosity;
@@ -91,6 +92,8 @@ pub(crate) struct Surface {
     pub(crate) metrics: Metrics,
     /// Lets in who may come.
     pub(crate) door: Door,
+    /// Files that are read for clients.
+    pub(crate) file_reads: FileReads,
     /// How much is logged.
     pub(crate) verbosity: Verbosity,
 }
@@ -131,6 +134,17 @@ pub(crate) fn router(surface: Arc<Surface>) -> Router {
 }
 
 async fn dispatch(State(surface): State<Arc<Surface>>, request: Request<Body>) -> Response<Body> {
+    // No route changes anything by GET.
+    let source = match surface.door.screen(&request, false) {
+        Ok(source) => source,
+        Err(turned) => return turned.response(),
+    };
+    let mut response = routed(surface, request).await;
+    door::share(source, &mut response);
+    response
+}
+
+async fn routed(surface: Arc<Surface>, request: Request<Body>) -> Response<Body> {
     let query = Query::parse(request.uri().query().unwrap_or_default());
     if let Err(refusal) = check_length(request.uri(), &query) {
         return refusal.into_response(&Query::default());

@@ -9,7 +9,8 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};
 use meseta_access::rate_limits::{Limiter, RateLimits};
-use meseta_proto::transport::door::{Caller, Realm};
+use meseta_proto::transport::body;
+use meseta_proto::transport::door::{Caller, Realm, share};
 use meseta_proto::transport::server::Peer;
 use tokio::time::Instant;
 
@@ -23,19 +24,33 @@ pub(crate) fn before(routes: Router, site: Arc<Site>) -> Router {
 
 async fn enter(State(site): State<Arc<Site>>, mut request: Request, next: Next) -> Response {
     let path = request.uri().path();
+    let grpc = grpc_realm(path);
+    let endpoint = Endpoint::find(path);
+    let query = request.uri().query();
+    let changes_by_get = endpoint.is_some_and(|endpoint| endpoint.changes_by_get(query));
+    let source = match site.door.screen(&request, changes_by_get) {
+        Ok(source) => source,
+        Err(turned) if grpc.is_some() => return turned.status_of_grpc().into_http(),
+        Err(turned) => return turned.response(),
+    };
     if is_disabled(&site, path) {
         let message = format!("Endpoint '{path}' is disabled");
         return text(StatusCode::FORBIDDEN, message);
     }
-    let grpc = grpc_realm(path);
-    let realm = grpc.or_else(|| Endpoint::find(path).map(permission::realm));
+    let realm = grpc.or_else(|| endpoint.map(permission::realm));
     // What is nowhere needs no door.
     let realm = realm.unwrap_or(Realm::Open);
     let peer = request.extensions().get::<Peer>();
     match site.door.enter(realm, request.headers(), peer).await {
         Ok(caller) => {
             request.extensions_mut().insert(caller);
-            next.run(request).await
+            if let Some(realm) = grpc {
+                // The frames of an agent come when there is something to tell.
+                request = request.map(|body| body::messages(body, realm != Realm::Agents));
+            }
+            let mut response = next.run(request).await;
+            share(source, &mut response);
+            response
         }
         Err(turned) if grpc.is_some() => turned.status_of_grpc().into_http(),
         Err(turned) => turned.response(),

@@ -1,14 +1,14 @@
 //! `/files/browse`, `/files/read`, `/files/download`, `/files/debug`: the master's log.
 
 use std::collections::BTreeMap;
+use std::io;
 
-use axum::body::Body;
 use axum::response::Response;
 use http::{HeaderValue, StatusCode, header};
 use meseta_proto::mesos::v1::FileInfo;
+use meseta_proto::transport::door::Caller;
+use meseta_proto::transport::files::Crowded;
 use serde_json::{Value, json};
-use tokio::io::AsyncReadExt as _;
-use tokio_util::io::ReaderStream;
 
 use super::{Site, output, text};
 use crate::files::{self, Files, FilesError};
@@ -25,17 +25,23 @@ pub(crate) enum Wish {
     Debug,
 }
 
-pub(super) async fn handle(site: &Site, wish: Wish, query: Option<&str>) -> Response {
+pub(super) async fn handle(
+    site: &Site,
+    caller: &Caller,
+    wish: Wish,
+    query: Option<&str>,
+) -> Response {
     let query = output::collect_query(query.unwrap_or_default());
     if wish == Wish::Download {
-        return download(&site.files, &query).await;
+        return download(site, caller, &query).await;
     }
     let files = site.files.clone();
-    let work = tokio::task::spawn_blocking(move || show(&files, wish, &query));
-    match work.await {
-        Ok(response) => response,
-        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
-    }
+    let shown = site.file_reads.run(move || show(&files, wish, &query));
+    shown.await.unwrap_or_else(crowded)
+}
+
+fn crowded(crowded: Crowded) -> Response {
+    text(StatusCode::SERVICE_UNAVAILABLE, crowded.to_string())
 }
 
 fn show(files: &Files, wish: Wish, query: &BTreeMap<String, String>) -> Response {
@@ -67,25 +73,31 @@ fn refused(error: FilesError) -> Response {
 }
 
 /// The whole file as it is now, piece by piece: a log may be larger than the memory.
-async fn download(files: &Files, query: &BTreeMap<String, String>) -> Response {
+async fn download(site: &Site, caller: &Caller, query: &BTreeMap<String, String>) -> Response {
     let Some(path) = query.get("path").filter(|path| !path.is_empty()) else {
         return text(StatusCode::BAD_REQUEST, PATH_MISSING);
     };
-    let place = match files.place(path) {
-        Ok(place) => place,
+    let place = match site.files.place(path) {
+        Ok(place) => place.to_owned(),
         Err(error) => return refused(error),
     };
-    let opened = async {
-        let file = tokio::fs::File::open(place).await?;
-        let length = file.metadata().await?.len();
-        std::io::Result::Ok((file, length))
-    };
-    let (file, length) = match opened.await {
-        Ok(opened) => opened,
-        Err(error) => return refused(files::failed(path, error)),
-    };
+    let wanted = place.clone();
+    let opened = site.file_reads.run(move || {
+        let file = std::fs::File::open(wanted)?;
+        let length = file.metadata()?.len();
+        io::Result::Ok((file, length))
+    });
     // What is written meanwhile is not part of it.
-    let body = Body::from_stream(ReaderStream::new(file.take(length)));
+    let (file, length) = match opened.await {
+        Ok(Ok(opened)) => opened,
+        Ok(Err(error)) => return refused(files::failed(path, error)),
+        Err(error) => return crowded(error),
+    };
+    let connection = caller.connection.clone();
+    let body = match site.file_reads.body(file, length, connection) {
+        Ok(body) => body,
+        Err(error) => return crowded(error),
+    };
     let name = place.file_name().unwrap_or_default().to_string_lossy();
     let disposition = format!("attachment; filename={name}");
     let mut response = Response::new(body);

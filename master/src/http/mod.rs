@@ -29,8 +29,10 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, Method, StatusCode, header};
+use meseta_access::browser;
 use meseta_proto::json;
 use meseta_proto::transport::door::Door;
+use meseta_proto::transport::files::FileReads;
 use meseta_proto::transport::request::{self, READ};
 use meseta_proto::verbosity::Verbosity;
 use tokio_util::sync::CancellationToken;
@@ -69,6 +71,8 @@ pub(crate) struct Site {
     pub(crate) renderings: Renderings,
     pub(crate) wholes: Wholes,
     pub(crate) files: Files,
+    /// Files that are read for clients.
+    pub(crate) file_reads: FileReads,
     /// Lets in who may come.
     pub(crate) door: Door,
     /// What holds frameworks to their pace.
@@ -235,6 +239,36 @@ impl Endpoint {
     }
 }
 
+impl Endpoint {
+    /// Whether a request may change something although it is a GET.
+    pub(crate) fn changes_by_get(self, query: Option<&str>) -> bool {
+        self == Self::LoggingToggle && query.is_some_and(|query| query.contains("level"))
+    }
+
+    /// Refuses a body of a type that only a page's form has. Nothing else is asked of the type, as in Mesos: `curl
+    /// -d` says that it sends a form.
+    fn refuse_type(self, request: &Request) -> Option<Response> {
+        let wanted = match self {
+            Self::Quota | Self::Weights | Self::Schedule | Self::MachineUp | Self::MachineDown => {
+                "application/json"
+            }
+            Self::Teardown | Self::Reservation(_) => "application/x-www-form-urlencoded",
+            _ => return None,
+        };
+        let mut given = request.headers().get_all(header::CONTENT_TYPE).iter();
+        let given = given.find(|kind| {
+            let kind = String::from_utf8_lossy(kind.as_bytes());
+            browser::is_type_of_forms(&kind)
+        })?;
+        let given = String::from_utf8_lossy(given.as_bytes());
+        let message = format!(
+            "Expecting 'Content-Type' of {wanted}, not '{}'",
+            given.escape_debug()
+        );
+        Some(text(StatusCode::UNSUPPORTED_MEDIA_TYPE, message))
+    }
+}
+
 async fn handle(State(site): State<Arc<Site>>, request: Request) -> Response {
     if request
         .uri()
@@ -253,6 +287,9 @@ async fn handle(State(site): State<Arc<Site>>, request: Request) -> Response {
     let Some(caller) = door::caller(&request) else {
         return text(StatusCode::INTERNAL_SERVER_ERROR, "This route has no door");
     };
+    if let Some(refused) = endpoint.refuse_type(&request) {
+        return refused;
+    }
     let need = permission::endpoint(endpoint, request.method());
     if let Err(forbidden) = permission::check(&caller, need) {
         return text(StatusCode::FORBIDDEN, forbidden.to_string());
@@ -285,7 +322,7 @@ async fn handle(State(site): State<Arc<Site>>, request: Request) -> Response {
         Endpoint::MachineDown => {
             maintenance::machines(&site, caller, request, core::Request::StartMaintenance).await
         }
-        Endpoint::Files(wish) => files::handle(&site, wish, request.uri().query()).await,
+        Endpoint::Files(wish) => files::handle(&site, caller, wish, request.uri().query()).await,
         Endpoint::Version
         | Endpoint::State
         | Endpoint::StateSummary

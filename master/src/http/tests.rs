@@ -73,6 +73,7 @@ fn site_behind(door: Door, recovered: Recovered) -> Arc<Site> {
         verbosity: Verbosity::default(),
         webui: None,
         files: Files::default(),
+        file_reads: FileReads::default(),
         door,
         pace: Pace::default(),
         shutdown: CancellationToken::new(),

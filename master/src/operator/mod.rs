@@ -15,6 +15,7 @@ use meseta_proto::mesos::v1::master::call::{DrainAgent, Type as CallType};
 use meseta_proto::mesos::v1::master::response::{self, Type as ResponseType};
 use meseta_proto::mesos::v1::master::{Call, Response};
 use meseta_proto::transport::door::Caller;
+use meseta_proto::transport::files::Crowded;
 
 use crate::core::{Answer, Request};
 use crate::files::{Files, FilesError};
@@ -139,8 +140,9 @@ pub(crate) async fn execute(
     }
     if matches!(kind, CallType::ListFiles | CallType::ReadFile) {
         let files = site.files.clone();
-        let work = tokio::task::spawn_blocking(move || file_answer(&files, call));
-        return work.await.map_err(|_| Closed);
+        let read = site.file_reads.run(move || file_answer(&files, call)).await;
+        let crowded = |crowded: Crowded| Outcome::Done(Answer::Unavailable(crowded.to_string()));
+        return Ok(read.unwrap_or_else(crowded));
     }
     if let Some(set) = call.set_logging_level {
         let duration = u64::try_from(set.duration.nanoseconds).map(Duration::from_nanos);

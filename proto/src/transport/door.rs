@@ -5,22 +5,28 @@
 //! realm that is authenticated nobody comes in unknown, and a call by somebody known costs no hash.
 
 mod authenticator;
+mod guesses;
 mod rules;
+pub(super) mod screen;
 mod settings;
 
+use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
+use meseta_access::browser::{self, Policy};
 use meseta_access::{Action, Approver, Forbidden, basic};
 use tokio_util::sync::CancellationToken;
 
-use super::server::Peer;
-use super::tls::PeerCertificate;
+use super::server::{Connection, Network, Peer};
+use super::tls::{PeerCertificate, Served};
 use authenticator::Verdict;
+use guesses::Source;
 use rules::Rules;
+pub use screen::{Names, share};
 pub use settings::{DoorError, Settings, client_credential, fresh_key};
 
 /// A part of a daemon that is authenticated, or not, as a whole.
@@ -62,6 +68,8 @@ pub struct Caller {
     /// What he has shown of himself, over TLS.
     pub certificate: Option<Arc<PeerCertificate>>,
     pub address: Option<SocketAddr>,
+    /// What the call came over; none in tests of routes.
+    pub connection: Option<Connection>,
 }
 
 impl Caller {
@@ -109,12 +117,16 @@ pub enum Turned {
     Busy,
     /// A door that opens from inside only.
     Forbidden(&'static str),
+    /// A browser sent it for a page that may not.
+    Page(browser::Refused),
 }
 
 impl Turned {
     #[must_use]
     pub const fn status(&self) -> StatusCode {
         match self {
+            Self::Page(browser::Refused::Host(_)) => StatusCode::MISDIRECTED_REQUEST,
+            Self::Page(_) => StatusCode::FORBIDDEN,
             Self::Unauthorized { .. } => StatusCode::UNAUTHORIZED,
             Self::TooMany => StatusCode::TOO_MANY_REQUESTS,
             Self::Busy => StatusCode::SERVICE_UNAVAILABLE,
@@ -123,19 +135,21 @@ impl Turned {
     }
 
     #[must_use]
-    pub const fn text(&self) -> &'static str {
-        match self {
+    pub fn text(&self) -> Cow<'static, str> {
+        let text = match self {
+            Self::Page(refused) => return refused.to_string().into(),
             Self::Unauthorized { .. } => "401 Unauthorized.",
             Self::TooMany => "Too many wrong credentials came from this address; try again later",
             Self::Busy => "Too many credentials are being checked; try again",
             Self::Forbidden(why) => why,
-        }
+        };
+        Cow::Borrowed(text)
     }
 
     /// The answer to an HTTP request.
     #[must_use]
     pub fn response(&self) -> Response<Body> {
-        let mut response = Response::new(Body::from(self.text()));
+        let mut response = Response::new(Body::from(self.text().into_owned()));
         *response.status_mut() = self.status();
         let headers = response.headers_mut();
         let plain = HeaderValue::from_static("text/plain; charset=utf-8");
@@ -149,7 +163,7 @@ impl Turned {
             Self::TooMany | Self::Busy => {
                 headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
             }
-            Self::Forbidden(_) => {}
+            Self::Forbidden(_) | Self::Page(_) => {}
         }
         response
     }
@@ -162,7 +176,7 @@ impl Turned {
             Self::Unauthorized { .. } => tonic::Status::unauthenticated(text),
             Self::TooMany => tonic::Status::resource_exhausted(text),
             Self::Busy => tonic::Status::unavailable(text),
-            Self::Forbidden(_) => tonic::Status::permission_denied(text),
+            Self::Forbidden(_) | Self::Page(_) => tonic::Status::permission_denied(text),
         }
     }
 }
@@ -182,6 +196,10 @@ pub struct Door {
     certified_agents: bool,
     /// Paths that are shut, as Mesos's firewall has them.
     disabled: Vec<String>,
+    /// What browsers may send.
+    pages: Policy,
+    /// What is served, which names this daemon.
+    certificate: Option<Arc<Served>>,
 }
 
 impl Door {
@@ -196,6 +214,8 @@ impl Door {
             encrypted: false,
             certified_agents: false,
             disabled: Vec::new(),
+            pages: Policy::default(),
+            certificate: None,
         }
     }
 
@@ -249,6 +269,7 @@ impl Door {
             approver: self.rules.authorizer().approver(principal),
             certificate,
             address: peer.map(|peer| peer.address),
+            connection: peer.map(Peer::connection),
         })
     }
 
@@ -262,6 +283,7 @@ impl Door {
             approver: Approver::default(),
             certificate: None,
             address: peer.map(|peer| peer.address),
+            connection: peer.map(Peer::connection),
         })
     }
 
@@ -283,14 +305,23 @@ impl Door {
         let claim = basic::claim(given.as_bytes()).ok_or_else(unauthorized)?;
         let authenticator = self.rules.authenticator.as_ref();
         let authenticator = authenticator.ok_or_else(unauthorized)?;
-        let address = peer.map(|peer| peer.address.ip());
-        match authenticator.check(&claim, address).await {
+        match authenticator.check(&claim, peer.map(source)).await {
             Verdict::Known => Ok(claim.principal),
             Verdict::Unknown => Err(unauthorized()),
             Verdict::TooMany => Err(Turned::TooMany),
             Verdict::Busy => Err(Turned::Busy),
         }
     }
+}
+
+/// Where a claim comes from, as far as it is proven.
+fn source(peer: &Peer) -> Source {
+    let certificate = peer.certificate.as_ref();
+    let name = certificate.and_then(|certificate| certificate.principal());
+    name.map_or_else(
+        || Source::Network(Network::of(peer.address.ip())),
+        Source::Certificate,
+    )
 }
 
 #[cfg(test)]

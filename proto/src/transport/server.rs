@@ -3,7 +3,9 @@
 //! [`serve`] and [`serve_with`] own the accept loop and all connections. Invariant: when they return, no
 //! connection is left. Limits of bodies are the routes' affair; who may come in is the [`super::door`]'s.
 
+mod admission;
 mod peer;
+mod stall;
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -13,6 +15,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
 use bytes::Bytes;
+use http::header::{CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use http::{Request, Response};
 use http_body::Frame;
 use hyper::body::Incoming;
@@ -21,14 +24,18 @@ use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulShutdown;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tower::ServiceExt as _;
 use tracing::{debug, warn};
 
+use super::door::screen::RESOURCE_POLICY;
 use super::tls::{PeerCertificate, Served};
-use peer::Addresses;
-pub use peer::Peer;
+pub(in crate::transport) use admission::Network;
+use admission::{Admission, InUse, Limits};
+pub use peer::{Connection, Peer};
+use stall::Stall;
 
 pub use tokio_util::sync::CancellationToken;
 
@@ -39,10 +46,13 @@ pub struct Options {
     /// How long a connection may wait for its next request. Clients keep connections over long
     /// silences and do not all repeat a call that met a closed one, so this is generous.
     pub idle_timeout: Duration,
-    /// Connections beyond this are closed as soon as they are accepted.
+    /// For one more than these an idle one goes whose other side is not known.
     pub connections_max: usize,
-    /// Connections of one address that has not said who it is; loopback has no such limit.
+    /// The same of one address, or 64 bits of an IPv6 one, whose connections have not said who they are;
+    /// loopback has no such limit.
     pub connections_per_address_max: usize,
+    /// How long a client may take nothing of what is sent to it.
+    pub stall_timeout: Duration,
     /// From the beginning of shutdown to the end of the last connection.
     pub drain_timeout: Duration,
 }
@@ -54,6 +64,7 @@ impl Default for Options {
             idle_timeout: Duration::from_secs(600),
             connections_max: 16_384,
             connections_per_address_max: 512,
+            stall_timeout: Duration::from_secs(60),
             drain_timeout: Duration::from_secs(5),
         }
     }
@@ -88,8 +99,10 @@ pub async fn serve_with(
     certificate: Option<Arc<Served>>,
     shutdown: CancellationToken,
 ) {
-    let addresses = Addresses::new(options.connections_per_address_max);
-    let permits = Arc::new(Semaphore::new(options.connections_max));
+    let admission = Admission::new(Limits {
+        connections_max: options.connections_max,
+        strangers_max: options.connections_per_address_max,
+    });
     let graceful = GracefulShutdown::new();
     let mut connections = JoinSet::new();
     let mut is_full = false;
@@ -103,36 +116,34 @@ pub async fn serve_with(
             Ok(accepted) => accepted,
             Err(error) => {
                 warn!(%error, "failed to accept a connection");
+                // Most often there are no descriptors left.
+                admission.make_room(Instant::now());
                 tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
                 continue;
             }
         };
-        let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else {
+        let Some(place) = admission.admit(peer.ip(), Instant::now()) else {
             if !is_full {
-                warn!(%peer, limit = options.connections_max, "connection refused: too many");
+                warn!(%peer, "connection refused: too many, and none of them is idle");
             }
             is_full = true;
             continue;
         };
         is_full = false;
-        let Some(place) = addresses.take(peer.ip()) else {
-            debug!(%peer, limit = options.connections_per_address_max, "connection refused: too many of this address");
-            continue;
-        };
-        let connection = Connection {
+        let connection = Accepted {
             peer: Peer::new(peer, stream.local_addr().ok(), place),
             stream,
             router: router.clone(),
-            permit,
         };
+        let closed = connection.peer.connection();
         let watcher = graceful.watcher();
-        match &certificate {
-            None => drop(connections.spawn(connection.run(options, watcher))),
-            Some(certificate) => {
-                let certificate = certificate.clone();
-                connections.spawn(connection.run_encrypted(certificate, options, watcher));
+        let certificate = certificate.clone();
+        connections.spawn(async move {
+            tokio::select! {
+                () = connection.run(certificate, options, watcher) => {}
+                () = closed.closed() => debug!(%peer, "connection closed: given up for others"),
             }
-        }
+        });
     }
     drop(listener);
     if tokio::time::timeout(options.drain_timeout, graceful.shutdown())
@@ -147,11 +158,10 @@ pub async fn serve_with(
     connections.shutdown().await;
 }
 
-struct Connection {
+struct Accepted {
     stream: TcpStream,
     peer: Peer,
     router: Router,
-    permit: OwnedSemaphorePermit,
 }
 
 /// The first byte of every TLS connection: the type of a handshake's record.
@@ -160,19 +170,25 @@ const HANDSHAKE: u8 = 0x16;
 const NOT_ENCRYPTED: &[u8] = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\n\
     Content-Length: 42\r\nConnection: close\r\n\r\nThis port speaks TLS: use https:// instead";
 
-impl Connection {
-    async fn run(self, options: Options, watcher: hyper_util::server::graceful::Watcher) {
+impl Accepted {
+    async fn run(
+        self,
+        certificate: Option<Arc<Served>>,
+        options: Options,
+        watcher: hyper_util::server::graceful::Watcher,
+    ) {
+        match certificate {
+            Some(certificate) => self.run_encrypted(certificate, options, watcher).await,
+            None => self.run_plain(options, watcher).await,
+        }
+    }
+
+    async fn run_plain(self, options: Options, watcher: hyper_util::server::graceful::Watcher) {
         let address = self.peer.address;
         if let Err(error) = self.stream.set_nodelay(true) {
             debug!(peer = %address, %error, "failed to set TCP_NODELAY");
         }
-        let Self {
-            stream,
-            peer,
-            router,
-            permit: _permit,
-        } = self;
-        speak(stream, peer, router, options, watcher).await;
+        speak(self.stream, self.peer, self.router, options, watcher).await;
     }
 
     async fn run_encrypted(
@@ -186,7 +202,7 @@ impl Connection {
         let peeked = tokio::time::timeout(options.header_timeout, self.stream.peek(&mut first));
         match peeked.await {
             Ok(Ok(1)) if first == [HANDSHAKE] => {}
-            Ok(Ok(1)) if self.peer.is_local() => return self.run(options, watcher).await,
+            Ok(Ok(1)) if self.peer.is_local() => return self.run_plain(options, watcher).await,
             Ok(Ok(1)) => {
                 // Whether he reads it is up to him.
                 let _ = self.stream.write_all(NOT_ENCRYPTED).await;
@@ -203,7 +219,6 @@ impl Connection {
             stream,
             mut peer,
             router,
-            permit: _permit,
         } = self;
         let accepted = certificate.acceptor().accept(stream);
         let stream = match tokio::time::timeout(options.header_timeout, accepted).await {
@@ -213,6 +228,9 @@ impl Connection {
         };
         peer.encrypted = true;
         peer.certificate = PeerCertificate::of(stream.get_ref().1).map(Arc::new);
+        if peer.certificate.is_some() {
+            peer.introduced();
+        }
         speak(stream, peer, router, options, watcher).await;
     }
 }
@@ -232,10 +250,12 @@ async fn speak<S>(
     let notify = Arc::clone(&first_request);
     let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
         notify.notify_one();
+        let in_use = peer.begin();
         request.extensions_mut().insert(ConnectInfo(address));
         request.extensions_mut().insert(peer.clone());
-        call(router.clone(), request)
+        call(router.clone(), request, in_use)
     });
+    let stream = Stall::new(stream, options.stall_timeout);
     let builder = builder(options);
     let connection = builder
         .serve_connection_with_upgrades(TokioIo::new(stream), service)
@@ -274,8 +294,56 @@ fn builder(options: Options) -> auto::Builder<TokioExecutor> {
     builder
 }
 
-async fn call(router: Router, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
-    router.oneshot(request.map(Body::new)).await
+async fn call(
+    router: Router,
+    request: Request<Incoming>,
+    in_use: InUse,
+) -> Result<Response<Answer>, Infallible> {
+    const GRPC: &[u8] = b"application/grpc";
+    let kind = request.headers().get(CONTENT_TYPE);
+    let is_grpc = kind.is_some_and(|kind| kind.as_bytes().starts_with(GRPC));
+    let mut response = router.oneshot(request.map(Body::new)).await?;
+    if !is_grpc {
+        guard(&mut response);
+    }
+    Ok(response.map(|body| Answer {
+        body,
+        _in_use: in_use,
+    }))
+}
+
+/// Tells browsers to take an answer for nothing but what it says it is, and to give it to no other page.
+fn guard(response: &mut Response<Body>) {
+    let headers = response.headers_mut();
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    let own = HeaderValue::from_static("same-origin");
+    headers.entry(RESOURCE_POLICY).or_insert(own);
+}
+
+/// The body of an answer. Until it is sent, its connection is in use.
+struct Answer {
+    body: Body,
+    _in_use: InUse,
+}
+
+impl http_body::Body for Answer {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: std::pin::Pin<&mut Self>,
+        context: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        std::pin::Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        self.body.size_hint()
+    }
 }
 
 /// A body that is what `records` yields until its sender is dropped or `shutdown` is cancelled.

@@ -214,22 +214,97 @@ async fn a_connection_that_says_nothing_in_time_is_closed() {
     server.stop().await;
 }
 
+/// A route that answers when the test says so, and where it says that a request has come.
+fn held(
+    arrived: mpsc::Sender<()>,
+    release: CancellationToken,
+) -> impl FnOnce(CancellationToken) -> Router {
+    move |shutdown| {
+        let stuck = move || async move {
+            arrived.send(()).await.unwrap();
+            release.cancelled().await;
+        };
+        plain(shutdown).route("/held", get(stuck))
+    }
+}
+
 #[tokio::test]
-async fn connections_beyond_the_cap_are_closed() {
+async fn silence_makes_room_for_others_and_who_is_being_answered_does_not() {
     let options = Options {
-        connections_max: 1,
+        connections_max: 2,
         ..Options::default()
     };
-    let server = Running::start(options, plain).await;
-    let client = Client::default();
-    // Keeps its connection.
-    client.get(&server.url("/who")).await.unwrap();
-    let mut second = TcpStream::connect(server.address).await.unwrap();
-    assert_eq!(second.read(&mut [0; 1]).await.unwrap(), 0);
-    assert_eq!(
-        client.get(&server.url("/who")).await.unwrap().status,
-        StatusCode::OK
-    );
+    let (arrived, mut arrivals) = mpsc::channel(1);
+    let release = CancellationToken::new();
+    let server = Running::start(options, held(arrived, release.clone())).await;
+    let url = server.url("/held");
+    let asking = tokio::spawn(async move { Client::default().get(&url).await });
+    arrivals.recv().await.unwrap();
+    let mut silent = TcpStream::connect(server.address).await.unwrap();
+    for _ in 0..5 {
+        let client = Client::default();
+        let reply = client.get(&server.url("/who")).await.unwrap();
+        assert_eq!(reply.status, StatusCode::OK);
+    }
+    assert_eq!(silent.read(&mut [0; 1]).await.unwrap(), 0, "the oldest");
+    // With all in use the newcomer is the one that goes.
+    let url = server.url("/held");
+    let other = tokio::spawn(async move { Client::default().get(&url).await });
+    arrivals.recv().await.unwrap();
+    let mut third = TcpStream::connect(server.address).await.unwrap();
+    assert_eq!(third.read(&mut [0; 1]).await.unwrap(), 0);
+    release.cancel();
+    assert_eq!(asking.await.unwrap().unwrap().status, StatusCode::OK);
+    assert_eq!(other.await.unwrap().unwrap().status, StatusCode::OK);
+    server.stop().await;
+}
+
+/// Something that a body holds.
+struct TellsItsEnd(mpsc::Sender<()>);
+
+impl Drop for TellsItsEnd {
+    fn drop(&mut self) {
+        let _ = self.0.try_send(());
+    }
+}
+
+#[tokio::test]
+async fn who_takes_nothing_of_an_answer_is_given_up() {
+    let options = Options {
+        stall_timeout: Duration::from_millis(50),
+        ..Options::default()
+    };
+    let (dropped, mut drops) = mpsc::channel::<()>(1);
+    let server = Running::start(options, |_| {
+        let endless = move || async move {
+            let held = TellsItsEnd(dropped.clone());
+            let pieces = tokio_stream::StreamExt::map(tokio_stream::iter(0_u64..), move |_| {
+                let _held = &held;
+                Ok::<_, std::convert::Infallible>(Bytes::from(vec![b'x'; 64 * 1024]))
+            });
+            axum::body::Body::from_stream(pieces)
+        };
+        Router::new().route("/endless", get(endless))
+    })
+    .await;
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    let request = "GET /endless HTTP/1.1\r\nHost: x\r\n\r\n";
+    stream.write_all(request.as_bytes()).await.unwrap();
+    stream.peek(&mut [0; 1]).await.unwrap();
+    // The body is gone although nothing was read, and the server still stands.
+    assert_eq!(drops.recv().await, Some(()));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn answers_are_for_pages_of_the_same_origin_and_are_what_they_say() {
+    let server = Running::start(Options::default(), plain).await;
+    for path in ["/who", "/gone", "/nowhere"] {
+        let reply = Client::default().get(&server.url(path)).await.unwrap();
+        assert_eq!(reply.header("x-content-type-options"), Some("nosniff"));
+        let policy = reply.header("cross-origin-resource-policy");
+        assert_eq!(policy, Some("same-origin"), "{path}");
+    }
     server.stop().await;
 }
 

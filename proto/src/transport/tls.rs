@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use meseta_access::browser::HostPattern;
 pub use rustls::ClientConfig;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -230,12 +231,27 @@ pub(super) fn believing_nobody() -> ClientConfig {
         .with_no_client_auth()
 }
 
+/// The DNS names of the certificate in a file.
+fn hosts_of(files: &Files) -> Result<Vec<HostPattern>, TlsError> {
+    let (chain, _) = pair(&files.certificate, &files.key)?;
+    let first = chain.first().map(webpki::EndEntityCert::try_from);
+    let Some(Ok(certificate)) = first else {
+        return Ok(Vec::new());
+    };
+    let names = certificate.valid_dns_names();
+    Ok(names
+        .filter_map(|name| HostPattern::parse(name).ok())
+        .collect())
+}
+
 /// A daemon's certificate as it is now.
 #[derive(Debug)]
 pub struct Served {
     files: Files,
     watched: Watched,
     current: RwLock<Arc<ServerConfig>>,
+    /// Whom it names.
+    hosts: RwLock<Arc<Vec<HostPattern>>>,
 }
 
 impl Served {
@@ -248,10 +264,12 @@ impl Served {
         ];
         let watched = Watched::new(all.into_iter().flatten().cloned());
         let current = RwLock::new(server(&files)?);
+        let hosts = RwLock::new(Arc::new(hosts_of(&files)?));
         Ok(Arc::new(Self {
             files,
             watched,
             current,
+            hosts,
         }))
     }
 
@@ -260,10 +278,18 @@ impl Served {
         current.clone().into()
     }
 
+    /// The names in the certificate as it is now.
+    pub(super) fn hosts(&self) -> Arc<Vec<HostPattern>> {
+        let hosts = self.hosts.read().unwrap_or_else(PoisonError::into_inner);
+        hosts.clone()
+    }
+
     /// Reads the files again; connections that stand are not touched.
     pub fn reload(&self) -> Result<(), TlsError> {
         let fresh = server(&self.files)?;
+        let hosts = hosts_of(&self.files)?;
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = fresh;
+        *self.hosts.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(hosts);
         Ok(())
     }
 

@@ -10,9 +10,11 @@ mod bad_calls;
 mod bad_flags;
 mod bad_operations;
 mod bad_requests;
+mod browsers;
 mod bursting;
 mod clients;
 mod command_line;
+mod connections;
 mod conversation;
 mod enforcement;
 mod estimating;
@@ -120,6 +122,8 @@ fn main() -> ExitCode {
         ("operators", operators::ALL),
         ("command_line", command_line::ALL),
         ("access", access::ALL),
+        ("browsers", browsers::ALL),
+        ("connections", connections::ALL),
         ("operator_grpc", operator_grpc::ALL),
         ("policies", policies::ALL),
     ];

@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use meseta_access::{Action, SecretHash, basic};
 use meseta_proto::mesos::v1::master::call::Type as CallType;
 use meseta_proto::mesos::v1::scheduler::call::Type as SchedulerCall;
-use meseta_proto::transport::door::{Realm, Settings};
+use meseta_proto::transport::door::{Names, Realm, Settings};
 use prost::Message as _;
 use tempfile::TempDir;
 
@@ -87,6 +87,7 @@ fn door(dir: &TempDir, acls: &str) -> Door {
         credentials_flag: "credentials",
         acls: Some(acls.to_owned()),
         firewall_rules: None,
+        names: Names::default(),
         ssl_cert_file: None,
         ssl_key_file: None,
         ssl_ca_file: None,
@@ -521,6 +522,7 @@ async fn a_shut_endpoint_is_shut_under_each_of_its_names() {
         credentials_flag: "credentials",
         acls: None,
         firewall_rules: Some(r#"{"disabled_endpoints":{"paths":["/master/state"]}}"#.to_owned()),
+        names: Names::default(),
         ssl_cert_file: None,
         ssl_key_file: None,
         ssl_ca_file: None,

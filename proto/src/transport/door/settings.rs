@@ -4,13 +4,14 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use meseta_access::browser;
 use meseta_access::exposure::{self, Exposure, Posture};
 use meseta_access::{AclError, CredentialError};
 use serde::Deserialize;
 
 use super::super::tls::{self, FileError, Served, TlsError};
 use super::rules::{Rules, Sources, plain, secret_text};
-use super::{Door, Realm};
+use super::{Door, Names, Realm};
 
 /// What a daemon was told.
 #[derive(Clone, Debug)]
@@ -30,6 +31,8 @@ pub struct Settings {
     pub ssl_cert_file: Option<PathBuf>,
     pub ssl_key_file: Option<PathBuf>,
     pub ssl_ca_file: Option<PathBuf>,
+    /// What the daemon is called, and which pages may use it.
+    pub names: Names,
     /// The realms there are, with the flag of each and what it was set to.
     pub realms: Vec<(Realm, &'static str, Option<bool>)>,
     /// See [`fresh_key`].
@@ -65,6 +68,11 @@ pub enum DoorError {
     NoCredentials {
         flag: &'static str,
         credentials: &'static str,
+    },
+    #[error("--{flag}: {source}")]
+    Page {
+        flag: &'static str,
+        source: browser::ParseError,
     },
     #[error("--ssl_cert_file and --ssl_key_file go together: give both or none")]
     HalfAPair,
@@ -131,19 +139,21 @@ impl Settings {
                 });
             }
         }
+        let served = files
+            .map(Served::load)
+            .transpose()
+            .map_err(DoorError::Tls)?;
         let door = Door {
             daemon: self.daemon,
             rules: Arc::new(rules),
             authenticated,
             exposed: is_strict,
-            encrypted: files.is_some(),
+            encrypted: served.is_some(),
             certified_agents,
             disabled: self.disabled()?,
+            pages: self.names.policy(self.address.is_loopback())?,
+            certificate: served.clone(),
         };
-        let served = files
-            .map(Served::load)
-            .transpose()
-            .map_err(DoorError::Tls)?;
         Ok((door, served))
     }
 

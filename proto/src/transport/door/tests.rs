@@ -18,6 +18,7 @@ fn settings(address: &str) -> Settings {
         credentials_flag: "credentials",
         acls: None,
         firewall_rules: None,
+        names: Names::default(),
         ssl_cert_file: None,
         ssl_key_file: None,
         ssl_ca_file: None,
@@ -267,4 +268,86 @@ async fn changed_credentials_and_rules_are_taken_over_and_broken_ones_are_not() 
         enter("bob", "builder").await.unwrap().principal(),
         Some("bob")
     );
+}
+
+fn asked(method: &str, headers: &[(&str, &str)]) -> http::Request<()> {
+    let mut request = http::Request::builder().method(method).uri("/");
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    request.body(()).unwrap()
+}
+
+#[test]
+fn requests_of_pages_are_screened_by_what_the_flags_name() {
+    let mut settings = settings("127.0.0.1");
+    settings.names = Names {
+        hostname: Some("node1.example".to_owned()),
+        allowed_hosts: Some("proxy.example, *.mesos".to_owned()),
+        allowed_origins: Some("https://page.example".to_owned()),
+    };
+    let (door, _) = settings.clone().build().unwrap();
+    let own = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    for (host, status) in [
+        ("127.0.0.1:5050", None),
+        ("node1.example", None),
+        (own.trim(), None),
+        ("leader.mesos", None),
+        ("evil.example", Some(StatusCode::MISDIRECTED_REQUEST)),
+    ] {
+        for method in ["GET", "POST"] {
+            let told = door.screen(&asked(method, &[("Host", host)]), false);
+            assert_eq!(told.err().map(|turned| turned.status()), status, "{host}");
+        }
+    }
+    let forbidden = Some(StatusCode::FORBIDDEN);
+    for (method, headers, by_get, status) in [
+        (
+            "POST",
+            &[("Origin", "https://page.example")][..],
+            false,
+            None,
+        ),
+        (
+            "POST",
+            &[("Origin", "https://evil.example")],
+            false,
+            forbidden,
+        ),
+        ("GET", &[("Origin", "https://evil.example")], false, None),
+        ("GET", &[("Sec-Fetch-Site", "none")], true, forbidden),
+        ("GET", &[], true, None),
+        (
+            "POST",
+            &[
+                ("Host", "[::1]"),
+                ("Origin", "http://[::1]"),
+                ("Origin", "http://[::1]"),
+            ],
+            false,
+            forbidden,
+        ),
+    ] {
+        let told = door.screen(&asked(method, headers), by_get);
+        assert_eq!(
+            told.err().map(|turned| turned.status()),
+            status,
+            "{headers:?}"
+        );
+    }
+    let turned = door
+        .screen(&asked("POST", &[("Origin", "http://evil.example")]), false)
+        .unwrap_err();
+    let status = turned.status_of_grpc();
+    assert_eq!(status.code(), tonic::Code::PermissionDenied);
+    assert!(status.message().contains("--allowed_origins"), "{status}");
+    for (hosts, origins, flag) in [
+        (Some("http://a"), None, "--allowed_hosts"),
+        (None, Some("page.example"), "--allowed_origins"),
+    ] {
+        let mut wrong = settings.clone();
+        wrong.names.allowed_hosts = hosts.map(str::to_owned);
+        wrong.names.allowed_origins = origins.map(str::to_owned);
+        assert!(refusal(wrong).starts_with(flag));
+    }
 }

@@ -1,0 +1,280 @@
+//! How many secrets are tried at a time and per second, by where they come from.
+//!
+//! A claim is granted before its secret is looked at ([`Guesses::take`]), and only right ones are given back
+//! ([`Guesses::settle`]). Counted by source and by the principal that is claimed, so that guesses at one principal
+//! leave room for the others of an address. Invariants: no more wrong secrets are tried than there are grants,
+//! however many come at once; memory is bounded.
+
+use std::collections::HashMap;
+
+use tokio::time::Instant;
+
+use crate::transport::server::Network;
+
+/// Wrong secrets of one source per second, and how many may come at once.
+const OF_SOURCE: Rate = Rate {
+    per_second: 10.0,
+    burst: 20.0,
+    waiting_max: 64,
+};
+/// The same for one principal of a source.
+const OF_PRINCIPAL: Rate = Rate {
+    per_second: 0.5,
+    burst: 3.0,
+    waiting_max: 4,
+};
+/// Sources that are counted; above it those that are not being looked at are forgotten.
+const SOURCES_MAX: usize = 16_384;
+/// Principals of one source that are counted: more than can be wanting at that rate.
+const PRINCIPALS_MAX: usize = 64;
+
+#[derive(Clone, Copy, Debug)]
+struct Rate {
+    per_second: f64,
+    burst: f64,
+    /// Claims that may wait for others to be settled.
+    waiting_max: usize,
+}
+
+/// Where a claim comes from. Who has proven to have a certificate is not disturbed by others of his address.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Source {
+    Certificate(String),
+    Network(Network),
+}
+
+/// Whether a secret may be looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Leave {
+    Granted,
+    /// As soon as one that is being looked at turns out to be right: to be asked for again by
+    /// [`Guesses::take_waiting`], or given up by [`Guesses::leave`].
+    Wait,
+    Denied,
+}
+
+#[derive(Debug)]
+struct Bucket {
+    rate: Rate,
+    left: f64,
+    since: Instant,
+    /// Claims that are granted and not settled.
+    open: usize,
+    waiting: usize,
+}
+
+impl Bucket {
+    fn new(rate: Rate, now: Instant) -> Self {
+        Self {
+            rate,
+            left: rate.burst,
+            since: now,
+            open: 0,
+            waiting: 0,
+        }
+    }
+
+    fn refresh(&mut self, now: Instant) {
+        let passed = now.saturating_duration_since(self.since).as_secs_f64();
+        self.left = (self.left + passed * self.rate.per_second).min(self.rate.burst);
+        self.since = now;
+    }
+
+    fn leave(&mut self, now: Instant) -> Leave {
+        self.refresh(now);
+        match (self.left >= 1.0, self.open) {
+            (true, _) => Leave::Granted,
+            (false, 0) => Leave::Denied,
+            (false, _) if self.waiting >= self.rate.waiting_max => Leave::Denied,
+            (false, _) => Leave::Wait,
+        }
+    }
+
+    fn grant(&mut self) {
+        self.left -= 1.0;
+        self.open += 1;
+    }
+
+    fn settle(&mut self, was_right: bool) {
+        self.open = self.open.saturating_sub(1);
+        if was_right {
+            self.left = (self.left + 1.0).min(self.rate.burst);
+        }
+    }
+
+    /// Whether it can be forgotten without anything becoming possible by it.
+    fn is_full(&mut self, now: Instant) -> bool {
+        self.refresh(now);
+        self.open == 0 && self.waiting == 0 && self.left >= self.rate.burst
+    }
+}
+
+#[derive(Debug)]
+struct Counted {
+    all: Bucket,
+    principals: HashMap<u64, Bucket>,
+}
+
+/// What was tried lately.
+#[derive(Debug, Default)]
+pub(super) struct Guesses {
+    sources: HashMap<Source, Counted>,
+}
+
+impl Guesses {
+    /// Grants one claim for a principal, which is named by a hash, or not.
+    pub(super) fn take(&mut self, source: &Source, principal: u64, now: Instant) -> Leave {
+        if !self.sources.contains_key(source) {
+            self.make_room(now);
+        }
+        let counted = self
+            .sources
+            .entry(source.clone())
+            .or_insert_with(|| Counted {
+                all: Bucket::new(OF_SOURCE, now),
+                principals: HashMap::new(),
+            });
+        if counted.principals.len() >= PRINCIPALS_MAX {
+            counted.principals.retain(|_, one| !one.is_full(now));
+        }
+        let fresh = || Bucket::new(OF_PRINCIPAL, now);
+        let of_principal = counted.principals.entry(principal).or_insert_with(fresh);
+        let leave = match of_principal.leave(now) {
+            Leave::Denied => Leave::Denied,
+            Leave::Granted => counted.all.leave(now),
+            Leave::Wait if counted.all.waiting >= OF_SOURCE.waiting_max => Leave::Denied,
+            Leave::Wait => Leave::Wait,
+        };
+        for bucket in [of_principal, &mut counted.all] {
+            match leave {
+                Leave::Granted => bucket.grant(),
+                Leave::Wait => bucket.waiting += 1,
+                Leave::Denied => {}
+            }
+        }
+        leave
+    }
+
+    /// The same for one that waits, which goes on waiting or does not.
+    pub(super) fn take_waiting(&mut self, source: &Source, principal: u64, now: Instant) -> Leave {
+        self.leave(source, principal);
+        self.take(source, principal, now)
+    }
+
+    /// One that waited does no longer.
+    pub(super) fn leave(&mut self, source: &Source, principal: u64) {
+        let Some(counted) = self.sources.get_mut(source) else {
+            return;
+        };
+        counted.all.waiting = counted.all.waiting.saturating_sub(1);
+        if let Some(of_principal) = counted.principals.get_mut(&principal) {
+            of_principal.waiting = of_principal.waiting.saturating_sub(1);
+        }
+    }
+
+    /// Tells how a granted claim turned out.
+    pub(super) fn settle(&mut self, source: &Source, principal: u64, was_right: bool) {
+        let Some(counted) = self.sources.get_mut(source) else {
+            return;
+        };
+        counted.all.settle(was_right);
+        if let Some(of_principal) = counted.principals.get_mut(&principal) {
+            of_principal.settle(was_right);
+        }
+    }
+
+    fn make_room(&mut self, now: Instant) {
+        if self.sources.len() < SOURCES_MAX {
+            return;
+        }
+        self.sources.retain(|_, one| !one.all.is_full(now));
+        if self.sources.len() >= SOURCES_MAX {
+            self.sources
+                .retain(|_, one| one.all.open > 0 || one.all.waiting > 0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+    use std::time::Duration;
+
+    use super::*;
+
+    fn network(number: u32) -> Source {
+        Source::Network(Network::of(IpAddr::from(number.to_be_bytes())))
+    }
+
+    /// Wrong claims, one after another; how many were granted.
+    fn wrong(guesses: &mut Guesses, source: &Source, names: &[u64], now: Instant) -> usize {
+        let mut granted = 0;
+        for name in names {
+            if guesses.take(source, *name, now) == Leave::Granted {
+                guesses.settle(source, *name, false);
+                granted += 1;
+            }
+        }
+        granted
+    }
+
+    #[test]
+    fn wrong_secrets_are_tried_at_a_rate_and_right_ones_cost_nothing() {
+        let mut guesses = Guesses::default();
+        let (start, here) = (Instant::now(), network(1));
+        assert_eq!(wrong(&mut guesses, &here, &[7; 250], start), 3);
+        assert_eq!(wrong(&mut guesses, &here, &[7; 250], start), 0);
+        let later = start + Duration::from_secs(4);
+        assert_eq!(wrong(&mut guesses, &here, &[7; 250], later), 2);
+        let names: Vec<u64> = (100..400).collect();
+        // Two of the twenty went a moment ago.
+        assert_eq!(wrong(&mut guesses, &here, &names, later), 18);
+        assert_eq!(wrong(&mut guesses, &network(2), &names, later), 20);
+        let certified = Source::Certificate("node1".to_owned());
+        for _ in 0..1000 {
+            assert_eq!(guesses.take(&certified, 7, later), Leave::Granted);
+            guesses.settle(&certified, 7, true);
+        }
+    }
+
+    #[test]
+    fn others_of_the_address_have_room_and_what_is_undecided_is_awaited() {
+        let mut guesses = Guesses::default();
+        let (now, here) = (Instant::now(), network(1));
+        assert_eq!(wrong(&mut guesses, &here, &[7; 50], now), 3);
+        assert_eq!(guesses.take(&here, 7, now), Leave::Denied);
+        assert_eq!(guesses.take(&here, 8, now), Leave::Granted);
+        // Many right ones come at once: each waits for those before it.
+        let mut open = 1;
+        for name in 100.. {
+            match guesses.take(&here, name, now) {
+                Leave::Granted => open += 1,
+                Leave::Wait => break,
+                Leave::Denied => panic!("{name}"),
+            }
+        }
+        assert_eq!(open, 17);
+        guesses.settle(&here, 100, true);
+        assert_eq!(guesses.take(&here, 900, now), Leave::Granted);
+        for name in (101..116).chain([8, 900]) {
+            guesses.settle(&here, name, false);
+        }
+        assert_eq!(guesses.take(&here, 901, now), Leave::Denied);
+    }
+
+    #[test]
+    fn what_is_counted_is_bounded() {
+        let mut guesses = Guesses::default();
+        let mut now = Instant::now();
+        for number in 0..u32::try_from(SOURCES_MAX + 10).unwrap() {
+            wrong(&mut guesses, &network(number), &[1], now);
+        }
+        assert!(guesses.sources.len() <= SOURCES_MAX);
+        let here = network(1);
+        for name in 0..10_000 {
+            now += Duration::from_millis(10);
+            wrong(&mut guesses, &here, &[name], now);
+        }
+        assert!(guesses.sources[&here].principals.len() <= 2 * PRINCIPALS_MAX);
+    }
+}

@@ -1,0 +1,407 @@
+//! Files that are read for clients: on few threads, with little of each in memory, for those who take it.
+//!
+//! Entered through [`FileReads::run`] for one read and [`FileReads::body`] for a download. Invariants: readers have
+//! [`READS_AT_ONCE`] threads, whatever they do, so that other work which may block always finds some; no thread
+//! waits for a reader; a download has two pieces in memory, and is given up when nothing of it is taken for
+//! [`STALL_MAX`], or sooner for one who asks while there are too many.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::body::Body;
+use bytes::Bytes;
+use http_body::{Frame, SizeHint};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::server::Connection;
+
+/// Threads that read at a time. More would not make one disk faster.
+const READS_AT_ONCE: usize = 8;
+/// How long a read may wait for its turn.
+const TURN_MAX: Duration = Duration::from_secs(30);
+/// What is read of a download at a time, and how much of it is in memory.
+const PIECE_BYTES: usize = 32 * 1024;
+const PIECES_AHEAD: usize = 2;
+/// Downloads at a time: their pieces take 16 MiB.
+const DOWNLOADS_MAX: usize = 256;
+/// For how long a reader may take nothing.
+pub const STALL_MAX: Duration = Duration::from_secs(60);
+/// The same while others ask for a download and there are too many.
+const STALL_MAX_CROWDED: Duration = Duration::from_secs(1);
+
+/// Too much is being read: to be asked again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("Too many files are being read; try again")]
+pub struct Crowded;
+
+/// See the module. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct FileReads(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    turns: Arc<Semaphore>,
+    downloads: Mutex<Downloads>,
+}
+
+impl Default for FileReads {
+    fn default() -> Self {
+        Self(Arc::new(Inner {
+            turns: Arc::new(Semaphore::new(READS_AT_ONCE)),
+            downloads: Mutex::default(),
+        }))
+    }
+}
+
+impl FileReads {
+    /// Does work that may block on one of the readers' threads.
+    pub async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Crowded> {
+        let turn = self.0.turns.clone().acquire_owned();
+        let Ok(Ok(turn)) = tokio::time::timeout(TURN_MAX, turn).await else {
+            return Err(Crowded);
+        };
+        let working = tokio::task::spawn_blocking(move || {
+            let done = work();
+            drop(turn);
+            done
+        });
+        // It panicked, and that was logged.
+        working.await.map_err(|_| Crowded)
+    }
+
+    /// The beginning of a file as the body of an answer. `connection` is what the answer goes over; it is ended
+    /// when its reader takes nothing.
+    pub fn body(
+        &self,
+        file: File,
+        length: u64,
+        connection: Option<Connection>,
+    ) -> Result<Body, Crowded> {
+        let given_up = CancellationToken::new();
+        let download = Download {
+            last: Instant::now(),
+            given_up: given_up.clone(),
+            connection: connection.clone(),
+        };
+        let id = self.downloads().begin(download).ok_or(Crowded)?;
+        let (sender, pieces) = mpsc::channel(1);
+        let pump = Pump {
+            reads: self.clone(),
+            id,
+            file: Arc::new(file),
+            length,
+            pieces: sender,
+        };
+        tokio::spawn(async move {
+            tokio::select! {
+                outcome = pump.run() => if outcome == Outcome::Stalled {
+                    tracing::debug!("a reader took nothing of a file for too long");
+                    if let Some(connection) = &connection {
+                        connection.close();
+                    }
+                },
+                () = given_up.cancelled() => {
+                    tracing::debug!("a reader who takes nothing of a file made room for another");
+                }
+            }
+        });
+        Ok(Body::new(FileBody {
+            pieces,
+            left: length,
+        }))
+    }
+
+    fn downloads(&self) -> MutexGuard<'_, Downloads> {
+        let downloads = self.0.downloads.lock();
+        downloads.unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A download that is under way.
+#[derive(Debug)]
+struct Download {
+    /// When its reader last took something.
+    last: Instant,
+    given_up: CancellationToken,
+    connection: Option<Connection>,
+}
+
+#[derive(Debug, Default)]
+struct Downloads {
+    next: u64,
+    under_way: BTreeMap<u64, Download>,
+}
+
+impl Downloads {
+    /// Counts one more, if need be in the place of the one that has stood still the longest.
+    fn begin(&mut self, download: Download) -> Option<u64> {
+        if self.under_way.len() >= DOWNLOADS_MAX {
+            let (id, longest) = self.under_way.iter().min_by_key(|(_, one)| one.last)?;
+            let still = download.last.saturating_duration_since(longest.last);
+            if still < STALL_MAX_CROWDED {
+                return None;
+            }
+            let id = *id;
+            let given_up = self.under_way.remove(&id)?;
+            given_up.given_up.cancel();
+            if let Some(connection) = given_up.connection {
+                connection.close();
+            }
+        }
+        self.next += 1;
+        self.under_way.insert(self.next, download);
+        Some(self.next)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Done,
+    Stalled,
+}
+
+/// Sends a file piece by piece, as its reader takes it.
+struct Pump {
+    reads: FileReads,
+    id: u64,
+    file: Arc<File>,
+    length: u64,
+    pieces: mpsc::Sender<io::Result<Bytes>>,
+}
+
+impl Pump {
+    async fn run(&self) -> Outcome {
+        let room = Arc::new(Semaphore::new(PIECES_AHEAD));
+        let mut at = 0;
+        while at < self.length {
+            // Comes back when a piece has left this process.
+            let room = room.clone().acquire_owned();
+            let Ok(Ok(room)) = tokio::time::timeout(STALL_MAX, room).await else {
+                return Outcome::Stalled;
+            };
+            if let Some(download) = self.reads.downloads().under_way.get_mut(&self.id) {
+                download.last = Instant::now();
+            }
+            let left = usize::try_from(self.length - at).unwrap_or(usize::MAX);
+            let (file, wanted) = (self.file.clone(), left.min(PIECE_BYTES));
+            let read = self.reads.run(move || read_at(&file, at, wanted)).await;
+            let piece = match read {
+                Ok(Ok(bytes)) if bytes.is_empty() => Err(io::Error::new(
+                    io::ErrorKind::UnexpectedEof,
+                    "it became shorter",
+                )),
+                Ok(read) => read,
+                Err(crowded) => Err(io::Error::new(io::ErrorKind::TimedOut, crowded)),
+            };
+            let is_over = piece.is_err();
+            let piece = piece.map(|bytes| {
+                at += u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+                Bytes::from_owner(Piece { bytes, _room: room })
+            });
+            if self.pieces.send(piece).await.is_err() || is_over {
+                return Outcome::Done;
+            }
+        }
+        Outcome::Done
+    }
+}
+
+impl Drop for Pump {
+    fn drop(&mut self) {
+        self.reads.downloads().under_way.remove(&self.id);
+    }
+}
+
+fn read_at(file: &File, at: u64, wanted: usize) -> io::Result<Vec<u8>> {
+    let mut piece = vec![0; wanted];
+    loop {
+        match file.read_at(&mut piece, at) {
+            Ok(count) => {
+                piece.truncate(count);
+                return Ok(piece);
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Read and not yet sent.
+struct Piece {
+    bytes: Vec<u8>,
+    _room: OwnedSemaphorePermit,
+}
+
+impl AsRef<[u8]> for Piece {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// A body that is an error if it ends before its length, so that nobody takes a part for the whole.
+struct FileBody {
+    pieces: mpsc::Receiver<io::Result<Bytes>>,
+    left: u64,
+}
+
+impl http_body::Body for FileBody {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        if self.left == 0 {
+            return Poll::Ready(None);
+        }
+        let piece = ready!(self.pieces.poll_recv(context));
+        Poll::Ready(Some(match piece {
+            Some(Ok(bytes)) => {
+                let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+                self.left = self.left.saturating_sub(length);
+                Ok(Frame::data(bytes))
+            }
+            Some(Err(error)) => Err(error),
+            None => Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                "the download was given up",
+            )),
+        }))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.left == 0
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.left)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt as _;
+
+    use super::*;
+
+    fn file(bytes: &[u8]) -> File {
+        use std::io::Write as _;
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(bytes).unwrap();
+        file
+    }
+
+    /// All of a body, as a connection takes it: no piece is kept.
+    async fn taken(mut body: Body) -> Result<Vec<u8>, axum::Error> {
+        let mut whole = Vec::new();
+        while let Some(frame) = body.frame().await {
+            whole.extend_from_slice(&frame?.into_data().unwrap_or_default());
+        }
+        Ok(whole)
+    }
+
+    #[tokio::test]
+    async fn a_file_is_sent_whole_or_not_to_its_end() {
+        let reads = FileReads::default();
+        let bytes: Vec<u8> = (0..200_000_u32).flat_map(u32::to_le_bytes).collect();
+        let length = u64::try_from(bytes.len()).unwrap();
+        let body = reads.body(file(&bytes), length, None).unwrap();
+        assert_eq!(http_body::Body::size_hint(&body).exact(), Some(length));
+        assert!(taken(body).await.unwrap() == bytes);
+        let part = reads.body(file(&bytes), 10, None).unwrap();
+        assert!(taken(part).await.unwrap() == bytes[..10]);
+        let empty = reads.body(file(b""), 0, None).unwrap();
+        assert!(taken(empty).await.unwrap().is_empty());
+        let short = reads.body(file(b"x"), 2, None).unwrap();
+        assert!(taken(short).await.is_err(), "it became shorter");
+        assert!(reads.downloads().under_way.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_takes_nothing_is_given_up_and_holds_little_until_then() {
+        let reads = FileReads::default();
+        let large = vec![b'x'; 100 * PIECE_BYTES];
+        let length = u64::try_from(large.len()).unwrap();
+        let mut stalled = reads.body(file(&large), length, None).unwrap();
+        let first = stalled.frame().await.unwrap().unwrap();
+        // More is not read than fits, however long one waits.
+        tokio::time::sleep(STALL_MAX / 2).await;
+        let second = stalled.frame().await.unwrap().unwrap();
+        let third = tokio::time::timeout(STALL_MAX / 4, stalled.frame()).await;
+        assert!(third.is_err(), "two pieces are held");
+        drop((first, second));
+        let third = stalled.frame().await.unwrap().unwrap();
+        let fourth = stalled.frame().await.unwrap().unwrap();
+        let begun = Instant::now();
+        let end = stalled.frame().await.unwrap();
+        assert!(end.is_err(), "a part was taken for the whole");
+        assert_eq!(begun.elapsed().as_secs(), STALL_MAX.as_secs());
+        drop((third, fourth));
+        assert!(reads.downloads().under_way.is_empty());
+        assert_eq!(reads.0.turns.available_permits(), READS_AT_ONCE);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn when_there_are_too_many_the_one_that_stands_still_makes_room() {
+        let reads = FileReads::default();
+        let large = vec![b'x'; 4 * PIECE_BYTES];
+        let length = u64::try_from(large.len()).unwrap();
+        let begin = || reads.body(file(&large), length, None);
+        let mut bodies: Vec<_> = (0..DOWNLOADS_MAX).map(|_| begin().unwrap()).collect();
+        assert_eq!(begin().unwrap_err(), Crowded, "nobody stands still yet");
+        tokio::time::sleep(STALL_MAX_CROWDED).await;
+        // Who takes something stays.
+        drop(bodies[0].frame().await.unwrap().unwrap());
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        let one_more = begin().unwrap();
+        assert!(taken(one_more).await.unwrap() == large);
+        assert!(taken(bodies.remove(0)).await.is_ok());
+        let mut cut = 0;
+        for body in bodies {
+            cut += usize::from(taken(body).await.is_err());
+        }
+        assert_eq!(cut, 1);
+    }
+
+    #[tokio::test]
+    async fn readers_have_so_many_threads_and_no_more() {
+        let reads = FileReads::default();
+        let (release, held) = std::sync::mpsc::channel::<()>();
+        let held = Arc::new(Mutex::new(held));
+        let (told, mut at_work) = mpsc::unbounded_channel();
+        let working: Vec<_> = (0..3 * READS_AT_ONCE)
+            .map(|_| {
+                let (reads, held, told) = (reads.clone(), held.clone(), told.clone());
+                tokio::spawn(async move {
+                    let work = move || {
+                        told.send(()).unwrap();
+                        let _ = held.lock().unwrap().recv();
+                    };
+                    reads.run(work).await
+                })
+            })
+            .collect();
+        for _ in 0..READS_AT_ONCE {
+            at_work.recv().await.unwrap();
+        }
+        // Other work that may block goes on meanwhile.
+        tokio::task::spawn_blocking(|| ()).await.unwrap();
+        assert!(at_work.try_recv().is_err());
+        drop(release);
+        for one in working {
+            one.await.unwrap().unwrap();
+        }
+    }
+}

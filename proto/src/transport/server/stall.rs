@@ -1,0 +1,122 @@
+//! A stream whose other side must take what is sent to it: after a minute in which it took nothing, writing fails.
+//!
+//! Covers every answer over HTTP/1, and HTTP/2 where the whole connection stands still. Invariant: what the other
+//! side takes, however slowly, never fails for it.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Sleep;
+
+#[derive(Debug)]
+pub(super) struct Stall<S> {
+    stream: S,
+    allowed: Duration,
+    /// Set while something waits to be taken.
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl<S> Stall<S> {
+    pub(super) fn new(stream: S, allowed: Duration) -> Self {
+        Self {
+            stream,
+            allowed,
+            timer: None,
+        }
+    }
+
+    fn judge<T>(
+        &mut self,
+        written: Poll<io::Result<T>>,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.timer = None;
+            return written;
+        }
+        let allowed = self.allowed;
+        let new = || Box::pin(tokio::time::sleep(allowed));
+        let timer = self.timer.get_or_insert_with(new);
+        timer.as_mut().poll(context).map(|()| {
+            let text = "the other side took nothing for too long";
+            Err(io::Error::new(io::ErrorKind::TimedOut, text))
+        })
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Stall<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Stall<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.judge(written, context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, parts);
+        self.judge(written, context)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = Pin::new(&mut self.stream).poll_flush(context);
+        self.judge(flushed, context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let shut = Pin::new(&mut self.stream).poll_shutdown(context);
+        self.judge(shut, context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+
+    const ALLOWED: Duration = Duration::from_secs(60);
+
+    #[tokio::test(start_paused = true)]
+    async fn who_takes_nothing_is_given_up_and_who_takes_little_is_not() {
+        let (here, mut there) = tokio::io::duplex(16);
+        let mut stall = Stall::new(here, ALLOWED);
+        let taking = tokio::spawn(async move {
+            let mut taken = 0;
+            for _ in 0..10 {
+                tokio::time::sleep(ALLOWED - Duration::from_secs(1)).await;
+                taken += there.read(&mut [0; 4]).await.unwrap();
+            }
+            (there, taken)
+        });
+        let begun = tokio::time::Instant::now();
+        let error = stall.write_all(&[0; 1024]).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        let (_there, taken) = taking.await.unwrap();
+        assert_eq!(taken, 40, "all that was asked for");
+        let took = begun.elapsed();
+        assert!(took >= 10 * ALLOWED && took <= 11 * ALLOWED, "{took:?}");
+    }
+}
