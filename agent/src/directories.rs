@@ -1,7 +1,14 @@
 //! The agent's directories: made, locked, named, and left as they were found.
+//!
+//! Invariant: modes are those of this file, whatever umask the agent was started with. Tasks walk through the
+//! folders above their sandbox and can list none of them.
 
-use std::io::Write as _;
+use std::fs::{DirBuilder, File, OpenOptions, Permissions};
+use std::io::{self, Write as _};
 use std::net::SocketAddr;
+use std::os::unix::fs::{
+    DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
+};
 use std::path::{Path, PathBuf};
 
 use crate::checkpoint::Layout;
@@ -9,6 +16,15 @@ use crate::flags::Flags;
 
 /// Everything of ours that is gone after a boot.
 const RUNTIME_ROOT: &str = "/run/meseta";
+
+/// Folders between the work directory and a sandbox or volume: everybody may walk through, and nobody but the
+/// agent learns the names in them, which are ids of frameworks, executors and containers.
+pub(crate) const PASSAGE_MODE: u32 = 0o711;
+/// What is the agent's alone.
+const PRIVATE_DIR_MODE: u32 = 0o700;
+const PRIVATE_FILE_MODE: u32 = 0o600;
+/// What says where the agent listens.
+const ENDPOINT_MODE: u32 = 0o644;
 
 /// Why a directory of the agent's cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -44,23 +60,61 @@ pub(crate) fn prepare_work_dir(work_dir: &Path) -> Result<Layout, DirectoryError
             source,
         }
     };
-    std::fs::create_dir_all(work_dir).map_err(failed("create", work_dir))?;
+    make_missing(work_dir, PASSAGE_MODE).map_err(failed("create", work_dir))?;
     let work_dir = std::fs::canonicalize(work_dir).map_err(failed("find", work_dir))?;
     let layout = Layout::new(&work_dir);
+    for top in [layout.sandboxes(), layout.volumes()] {
+        // One that an earlier agent left listable is not that any more.
+        make_passage(&work_dir, &top).map_err(failed("create", &top))?;
+    }
     let meta = layout.meta();
     // Owner only: checkpoints hold what frameworks gave their tasks.
-    std::os::unix::fs::DirBuilderExt::mode(&mut std::fs::DirBuilder::new(), 0o700)
-        .recursive(true)
-        .create(&meta)
-        .map_err(failed("create", &meta))?;
+    make_missing(&meta, PRIVATE_DIR_MODE).map_err(failed("create", &meta))?;
     let probe = meta.join(".writable");
     std::fs::write(&probe, b"").map_err(failed("write", &probe))?;
     let _ = std::fs::remove_file(&probe);
     Ok(layout)
 }
 
+/// Makes a folder and the missing ones above it, each of this mode; what is there stays as it is.
+pub(crate) fn make_missing(path: &Path, mode: u32) -> io::Result<()> {
+    match DirBuilder::new().mode(mode).create(path) {
+        // Whatever the umask took away.
+        Ok(()) => std::fs::set_permissions(path, Permissions::from_mode(mode)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let above = path.parent().filter(|above| !above.as_os_str().is_empty());
+            // Some places take no new folder, and say it so.
+            let above = above.filter(|above| !above.is_dir()).ok_or(error)?;
+            make_missing(above, mode)?;
+            make_missing(path, mode)
+        }
+        Err(_) if path.is_dir() => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Makes the folders from `base`, which is there, down to a path in it such that tasks can walk through and
+/// not list them, those too that were there. None of them may be a task's to change.
+pub(crate) fn make_passage(base: &Path, path: &Path) -> io::Result<()> {
+    let below = path.strip_prefix(base).map_err(io::Error::other)?;
+    let mut at = base.to_owned();
+    for part in below.components() {
+        at.push(part);
+        match std::fs::symlink_metadata(&at) {
+            Ok(found) if !found.is_dir() => return Err(io::ErrorKind::NotADirectory.into()),
+            Ok(found) if found.mode() & 0o7777 == PASSAGE_MODE => {}
+            Ok(_) => std::fs::set_permissions(&at, Permissions::from_mode(PASSAGE_MODE))?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                make_missing(&at, PASSAGE_MODE)?;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
 /// Held for as long as the agent lives; the kernel lets go of it whatever happens.
-pub(crate) fn lock(layout: &Layout) -> Result<std::fs::File, DirectoryError> {
+pub(crate) fn lock(layout: &Layout) -> Result<File, DirectoryError> {
     let path = layout.meta().join("lock");
     let failed = |source: std::io::Error| DirectoryError::Unusable {
         doing: "lock",
@@ -68,12 +122,24 @@ pub(crate) fn lock(layout: &Layout) -> Result<std::fs::File, DirectoryError> {
         flag: "work_dir",
         source,
     };
-    let file = std::fs::File::create(&path).map_err(failed)?;
+    let file = create_file(&path, PRIVATE_FILE_MODE).map_err(failed)?;
     match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(file),
         Err(rustix::io::Errno::WOULDBLOCK) => Err(DirectoryError::InUse { path }),
         Err(errno) => Err(failed(errno.into())),
     }
+}
+
+/// An empty file of exactly this mode, new or as it was.
+fn create_file(path: &Path, mode: u32) -> io::Result<File> {
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(mode)
+        .open(path)?;
+    file.set_permissions(Permissions::from_mode(mode))?;
+    Ok(file)
 }
 
 pub(crate) fn endpoint_path(work_dir: &Path) -> PathBuf {
@@ -88,7 +154,7 @@ pub(crate) fn write_endpoint(
 ) -> Result<(), DirectoryError> {
     let path = endpoint_path(work_dir);
     let fresh = path.with_extension("new");
-    let written = std::fs::File::create(&fresh)
+    let written = create_file(&fresh, ENDPOINT_MODE)
         .and_then(|mut file| writeln!(file, "{scheme}://{address}"))
         .and_then(|()| std::fs::rename(&fresh, &path));
     written.map_err(|source| DirectoryError::Unusable {
@@ -119,7 +185,7 @@ pub(crate) fn runtime_dir(flags: &Flags, layout: &Layout, privileged: bool) -> P
 
 /// Makes it.
 pub(crate) fn create_runtime_dir(runtime_dir: &Path) -> Result<(), DirectoryError> {
-    std::fs::create_dir_all(runtime_dir).map_err(|source| DirectoryError::Unusable {
+    make_missing(runtime_dir, PASSAGE_MODE).map_err(|source| DirectoryError::Unusable {
         doing: "create",
         path: runtime_dir.to_owned(),
         flag: "runtime_dir",
@@ -132,4 +198,56 @@ pub(crate) fn instance_of(work_dir: &Path) -> String {
     use std::os::unix::ffi::OsStrExt as _;
     let sum = crc32fast::hash(work_dir.as_os_str().as_bytes());
     format!("agent-{sum:08x}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        std::fs::symlink_metadata(path).expect("there").mode() & 0o7777
+    }
+
+    #[test]
+    fn modes_are_exact_and_what_an_earlier_agent_left_is_mended() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let base = std::fs::canonicalize(dir.path()).expect("a path");
+        let work = base.join("var/work");
+        // Listable by everybody, and closed to everybody: both have been seen.
+        std::fs::create_dir_all(work.join("slaves/S0")).expect("made");
+        for (path, was) in [("slaves", 0o755), ("slaves/S0", 0o700)] {
+            let was = Permissions::from_mode(was);
+            std::fs::set_permissions(work.join(path), was).expect("set");
+        }
+        let layout = prepare_work_dir(&work).expect("usable");
+        let runs = work.join("slaves/S0/frameworks/F/executors/E/runs");
+        make_passage(&work, &runs).expect("made");
+        let lock = lock(&layout).expect("locked");
+        write_endpoint(&work, "http", ([127, 0, 0, 1], 1).into()).expect("written");
+        for path in runs.ancestors().take_while(|path| *path != work) {
+            assert_eq!(mode(path), PASSAGE_MODE, "{}", path.display());
+        }
+        for (path, expected) in [
+            ("volumes", 0o711),
+            ("meta", 0o700),
+            ("meta/lock", 0o600),
+            ("endpoint", 0o644),
+        ] {
+            assert_eq!(mode(&work.join(path)), expected, "{path}");
+        }
+        drop(lock);
+    }
+
+    #[test]
+    fn an_operators_folder_keeps_its_mode_and_a_link_is_no_passage() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let base = std::fs::canonicalize(dir.path()).expect("a path");
+        std::fs::set_permissions(&base, Permissions::from_mode(0o751)).expect("set");
+        prepare_work_dir(&base).expect("usable");
+        assert_eq!(mode(&base), 0o751);
+        std::os::unix::fs::symlink("/", base.join("slaves/link")).expect("linked");
+        let refused = make_passage(&base, &base.join("slaves/link/x"));
+        assert!(refused.is_err(), "{refused:?}");
+        assert!(prepare_work_dir(Path::new("/proc/x/y")).is_err());
+    }
 }

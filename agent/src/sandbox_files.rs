@@ -3,7 +3,7 @@
 //! A path is the real one of a sandbox or a virtual one (`/frameworks/F/executors/E/runs/latest/...`).
 //! Its ids are validated, the sandbox's folder is opened, and what remains is resolved beneath it by
 //! `openat2`: no `..`, symbolic link, magic link or device leads out. Blocking. Invariant: what is
-//! read is a regular file beneath the sandbox's own inode.
+//! read is a regular file beneath the sandbox's own inode, of whoever owns the sandbox or the file's folder.
 
 use std::fs::File;
 use std::io;
@@ -127,7 +127,7 @@ pub(crate) struct Sandboxes {
 }
 
 /// A path, split into the sandbox and what is beneath it.
-#[derive(Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 struct Located {
     framework: FrameworkId,
     executor: ExecutorId,
@@ -209,6 +209,7 @@ impl Sandboxes {
         check_regular(&open_beneath(&located, OFlags::PATH)?)?;
         let file = open_beneath(&located, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?;
         let size = check_regular(&file)?;
+        check_owner(&located, &file)?;
         Ok((File::from(file), size))
     }
 
@@ -299,6 +300,27 @@ fn check_regular(file: &OwnedFd) -> Result<u64, FilesError> {
         FileType::Directory => Err(FilesError::IsDirectory),
         _ => Err(FilesError::NotAFile),
     }
+}
+
+/// Refuses what does not belong to whoever owns the sandbox, or the folder that it is in: where the kernel lets
+/// users link to others' files (`protected_hardlinks`), a task may have put one there that it cannot read itself.
+fn check_owner(located: &Located, file: &OwnedFd) -> Result<(), FilesError> {
+    let owner = rustix::fs::fstat(file)?.st_uid;
+    let folders = [
+        Path::new(""),
+        located.beneath.parent().unwrap_or(Path::new("")),
+    ];
+    for folder in folders {
+        let folder = Located {
+            beneath: folder.to_owned(),
+            ..located.clone()
+        };
+        let folder = open_beneath(&folder, OFlags::PATH | OFlags::DIRECTORY)?;
+        if rustix::fs::fstat(&folder)?.st_uid == owner {
+            return Ok(());
+        }
+    }
+    Err(FilesError::NotFound)
 }
 
 /// Names of users and groups, each looked up once.

@@ -9,8 +9,9 @@ use std::time::Duration;
 use meseta_isolators::cgroup::{Groups, Version};
 use meseta_isolators::isolator::Observed;
 use meseta_isolators::{
-    Command, ContainerName, ContainerSpec, Containers, Controller, Demand, DestroyOptions, Host,
-    Isolation, Isolator, KnobWrite, LaunchIsolation, NodeOptions, Options, Rlimit,
+    Command, ContainerName, ContainerSpec, Containers, Controller, Demand, Destination,
+    DestroyOptions, Host, Isolation, Isolator, KnobWrite, LaunchIsolation, NodeOptions, Options,
+    Rlimit,
 };
 
 /// `RLIMIT_CORE`.
@@ -86,8 +87,8 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
         env: Vec::new(),
         working_dir: folder.path().to_owned(),
         credentials: None,
-        stdout: folder.path().join("out"),
-        stderr: folder.path().join("err"),
+        stdout: Destination::file(folder.path(), "out"),
+        stderr: Destination::file(folder.path(), "err"),
         hostname: None,
         rlimits: Vec::new(),
         demand: Demand {
@@ -103,7 +104,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     }
     eprintln!(
         "core dumps: {}",
-        std::fs::read_to_string(&spec.stdout)?.trim()
+        std::fs::read_to_string(spec.stdout.path())?.trim()
     );
     let supervisor = Some(&launched.supervisor);
     containers.destroy(&name, supervisor, DestroyOptions::default())?;

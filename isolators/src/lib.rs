@@ -18,6 +18,7 @@
 //! to it, or a scope is asked of systemd; the agent's own process never forks with work in the child; an exit that nobody saw is
 //! reported as unknown, never as success.
 
+pub mod beneath;
 pub mod cgroup;
 pub mod containers;
 mod demand;
@@ -48,9 +49,9 @@ pub use isolator::{
     TaskIsolation,
 };
 pub use launcher::{
-    CapabilitySets, Command, Credentials, CredentialsError, LaunchError, LaunchIsolation,
-    LaunchSpec, LaunchStep, Launched, Launcher, LauncherOptions, LogFile, MountAction, MountStep,
-    Place, Rlimit, SeccompProgram,
+    CapabilitySets, Command, Credentials, CredentialsError, Destination, LaunchError,
+    LaunchIsolation, LaunchSpec, LaunchStep, Launched, Launcher, LauncherOptions, LogFile,
+    MountAction, MountStep, Place, Rlimit, SeccompProgram,
 };
 pub use status::{ExitCause, ExitRecord, StatusError};
 pub use usage::{ContainerUsage, CpuUsage, IoUsage, MemoryUsage, PidsUsage, PressureUsage};

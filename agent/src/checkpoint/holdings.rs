@@ -5,12 +5,11 @@
 //! directories of volumes are made before the record that names them, and removed after the record
 //! that does not; [`restore`] completes what a crash cut short.
 
-use std::fs;
 use std::io;
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use meseta_isolators::beneath::Folder;
 use meseta_proto::convert::{self, Format};
 use meseta_proto::mesos::v1 as pb;
 use meseta_resources::{DiskSourceKind, Resource, Resources};
@@ -18,10 +17,13 @@ use prost::Message as _;
 
 use super::durable::{Batch, StoreError, io_error};
 use super::layout::Layout;
+use crate::directories::{PASSAGE_MODE, make_missing, make_passage};
 
-/// Tasks' users walk through the folders above a volume; the volume itself is given to its user when
-/// it is first used.
+/// The mode of a volume, whatever the umask, as in Mesos; it is given to its user when it is first used.
 const VOLUME_DIR_MODE: u32 = 0o755;
+
+/// How far below a disk's folder its volumes are: `volumes/roles/<role>/<persistence id>`.
+const VOLUME_DEPTH: usize = 4;
 
 /// What the core holds, shared with the writer.
 #[derive(Clone, Debug, Default)]
@@ -89,19 +91,20 @@ pub(super) fn make_volume(
         return Ok(());
     };
     let missing = path.ancestors().take_while(|folder| !folder.is_dir());
-    for folder in missing.collect::<Vec<_>>().into_iter().rev() {
-        let made = fs::DirBuilder::new().mode(VOLUME_DIR_MODE).create(folder);
-        match made {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                return Err(io_error("create the folder", folder)(error));
-            }
-            _ => {}
-        }
+    for folder in missing {
         if let Some(parent) = folder.parent() {
             batch.touch_dir(parent);
         }
     }
-    Ok(())
+    let is_mount = volume.is_disk_of(DiskSourceKind::Mount);
+    if let (Some(base), Some(parent), false) =
+        (path.ancestors().nth(VOLUME_DEPTH), path.parent(), is_mount)
+    {
+        make_missing(base, PASSAGE_MODE)
+            .and_then(|()| make_passage(base, parent))
+            .map_err(io_error("create the folder", parent))?;
+    }
+    make_missing(&path, VOLUME_DIR_MODE).map_err(io_error("create the folder", &path))
 }
 
 /// Removes a volume's data. `aside` is a fresh place below the work directory, emptied by others.
@@ -124,34 +127,25 @@ pub(super) fn remove_volume(
             Ok(())
         }
         // A file system of its own stays, its contents go.
-        Some(DiskSourceKind::Mount) => empty(&path),
-        Some(_) => match fs::remove_dir_all(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(io_error("remove the volume", &path)(error))
-            }
-            _ => Ok(()),
-        },
+        Some(DiskSourceKind::Mount) => {
+            let emptied = Folder::open(&path).and_then(|folder| folder.empty());
+            unless_gone(emptied).map_err(io_error("empty", &path))
+        }
+        Some(_) => {
+            let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
+                return Ok(());
+            };
+            let removed = Folder::open(above).and_then(|above| above.remove(Path::new(name)));
+            unless_gone(removed).map_err(io_error("remove the volume", &path))
+        }
     }
 }
 
-fn empty(folder: &Path) -> Result<(), StoreError> {
-    let entries = match fs::read_dir(folder) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(io_error("list", folder)(error)),
-    };
-    for entry in entries {
-        let entry = entry.map_err(io_error("list", folder))?;
-        let path = entry.path();
-        let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
-        let removed = if is_dir {
-            fs::remove_dir_all(&path)
-        } else {
-            fs::remove_file(&path)
-        };
-        removed.map_err(io_error("remove", &path))?;
+fn unless_gone(removed: io::Result<()>) -> io::Result<()> {
+    match removed {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
     }
-    Ok(())
 }
 
 /// The persistent volumes among messages.

@@ -6,12 +6,13 @@
 //! is retired again. Ends, with its work done, when it is dropped.
 
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::SystemTime;
+
+use meseta_isolators::beneath::Folder;
 
 /// One wish to look is enough, however many trees there are.
 const WISHES_MAX: usize = 1;
@@ -80,11 +81,11 @@ fn sweep(folder: &Path) {
     };
     for entry in entries.flatten() {
         let path = entry.path();
-        match fs::remove_dir_all(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                tracing::warn!(path = %path.display(), %error, "a retired checkpoint is left over");
-            }
-            _ => {}
+        // Volumes are among it, whose tasks may have nested folders deeper than a stack is.
+        let removed =
+            Folder::open(folder).and_then(|all| all.remove(Path::new(&entry.file_name())));
+        if let Err(error) = removed {
+            tracing::warn!(path = %path.display(), %error, "a retired checkpoint is left over");
         }
     }
 }

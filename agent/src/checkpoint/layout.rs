@@ -131,10 +131,19 @@ impl Layout {
         self.run(&key.run).join("tasks").join(key.task.as_str())
     }
 
+    /// The folder of all sandboxes.
+    pub fn sandboxes(&self) -> PathBuf {
+        self.work_dir.join("slaves")
+    }
+
+    /// The folder of all persistent volumes that lie in the work directory.
+    pub fn volumes(&self) -> PathBuf {
+        self.work_dir.join("volumes")
+    }
+
     /// The folder that holds all sandboxes of an executor's runs.
     pub fn sandbox_runs(&self, key: &RunKey) -> PathBuf {
-        self.work_dir
-            .join("slaves")
+        self.sandboxes()
             .join(key.agent.as_str())
             .join("frameworks")
             .join(key.framework.as_str())
@@ -147,7 +156,7 @@ impl Layout {
     pub fn volume(&self, role: &meseta_resources::Role, id: &str) -> PathBuf {
         // A role's name may have slashes; no role's name has a space.
         let role = role.as_str().replace('/', " ");
-        self.work_dir.join("volumes/roles").join(role).join(id)
+        self.volumes().join("roles").join(role).join(id)
     }
 
     /// The sandbox of one run.
@@ -157,12 +166,16 @@ impl Layout {
 
     /// The sandbox of a container of this run: the run's own, or that of one nested in it.
     pub fn sandbox_of(&self, key: &RunKey, container: &ContainerId) -> PathBuf {
-        let mut folder = self.sandbox(key);
-        for child in nested_names(container) {
-            folder = folder.join("containers").join(child);
-        }
-        folder
+        self.sandbox(key).join(inside(container))
     }
+}
+
+/// Where the sandbox of a container is in that of its run, whose owner may put anything in the way; nothing
+/// for the run's own.
+pub fn inside(container: &ContainerId) -> PathBuf {
+    nested_names(container).fold(PathBuf::new(), |path, child| {
+        path.join("containers").join(child)
+    })
 }
 
 /// Names of the files of an executor's run.

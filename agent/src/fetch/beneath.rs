@@ -1,13 +1,13 @@
 //! Files and folders beneath one folder, whoever else may be at work there.
 //!
-//! Every part of a path is resolved by the kernel beneath the folder and through no link (`openat2`).
-//! Paths with `..`, or absolute ones, are refused before.
+//! Works with the rights of the task's user, on a thread that has only those. Every path is resolved by
+//! [`meseta_isolators::beneath`]; paths with `..`, or absolute ones, are refused before.
 
 use std::fs::File;
-use std::os::fd::OwnedFd;
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
+use meseta_isolators::beneath;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::Step;
@@ -15,16 +15,18 @@ use super::Step;
 /// A folder that everything stays in.
 #[derive(Debug)]
 pub(super) struct Folder {
-    root: OwnedFd,
+    root: beneath::Folder,
 }
 
+/// The mode of folders that are made on the way.
+const FOLDER_MODE: u32 = 0o755;
 /// Folders deeper than this are nobody's archive.
 const DEPTH_MAX: usize = 100;
 
 impl Folder {
-    pub(super) fn open(path: &Path) -> std::io::Result<Self> {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let root = rustix::fs::open(path, flags, Mode::empty())?;
+    /// The folder at a path in another, which nobody but the agent can move.
+    pub(super) fn open(outer: &Path, path: &Path) -> std::io::Result<Self> {
+        let root = beneath::Folder::open(outer)?.folder(path)?;
         Ok(Self { root })
     }
 
@@ -72,26 +74,31 @@ impl Folder {
             .map_err(|error| failed("link", &name, error))
     }
 
-    fn parent_of(&self, name: &str) -> Step<(OwnedFd, PathBuf)> {
+    fn parent_of(&self, name: &str) -> Step<(beneath::Folder, PathBuf)> {
         let path = checked(name)?;
         let last = path.file_name().ok_or("an empty path")?;
         let parent = self.enter(path.parent().unwrap_or(Path::new("")))?;
         Ok((parent, PathBuf::from(last)))
     }
 
-    fn enter(&self, path: &Path) -> Step<OwnedFd> {
-        let mut at =
-            rustix::io::fcntl_dupfd_cloexec(&self.root, 0).map_err(|error| error.to_string())?;
+    fn enter(&self, path: &Path) -> Step<beneath::Folder> {
+        let again = self.root.folder(Path::new(""));
+        let mut at = again.map_err(|error| error.to_string())?;
         for part in path.components() {
             let part = Path::new(part.as_os_str());
-            match rustix::fs::mkdirat(&at, part, Mode::from_raw_mode(0o755)) {
-                Ok(()) | Err(Errno::EXIST) => {}
+            let made = match rustix::fs::mkdirat(&at, part, Mode::from_raw_mode(FOLDER_MODE)) {
+                Ok(()) => true,
+                Err(Errno::EXIST) => false,
                 Err(error) => return Err(failed("create", part, error)),
+            };
+            let entered = at.folder(part);
+            at = entered.map_err(|error| format!("failed to enter {}: {error}", part.display()))?;
+            if made {
+                // Whatever the umask took away. These are the user's own rights: of its own files only.
+                let mode = Mode::from_raw_mode(FOLDER_MODE);
+                rustix::fs::chmodat(&at, ".", mode, AtFlags::empty())
+                    .map_err(|error| failed("set the mode of", part, error))?;
             }
-            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-            at = rustix::fs::openat2(&at, part, flags, Mode::empty(), resolve)
-                .map_err(|error| failed("enter", part, error))?;
         }
         Ok(at)
     }
@@ -115,7 +122,7 @@ fn checked(name: &str) -> Step<PathBuf> {
     Ok(path)
 }
 
-fn remove(parent: &OwnedFd, name: &Path) -> Step<()> {
+fn remove(parent: &beneath::Folder, name: &Path) -> Step<()> {
     match rustix::fs::unlinkat(parent, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
         Err(error) => Err(failed("replace", name, error)),

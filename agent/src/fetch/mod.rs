@@ -75,16 +75,17 @@ impl Budget {
     }
 }
 
-/// Fetches everything into a sandbox, as its owner.
+/// Fetches everything into a sandbox, as its owner. The sandbox is at `path` in that of its run, which nobody
+/// but the agent can move.
 pub(crate) fn fetch(
     uris: &[Uri],
-    sandbox: &Path,
+    (outer, path): (&Path, &Path),
     owner: Option<&Credentials>,
     limits: Limits,
     cancelled: &Arc<AtomicBool>,
 ) -> Result<(), FetchError> {
     let (uris, owner, cancelled) = (uris.to_vec(), owner.cloned(), cancelled.clone());
-    let sandbox = sandbox.to_owned();
+    let (outer, path) = (outer.to_owned(), path.to_owned());
     let failed = |why: String| FetchError {
         uri: String::new(),
         why,
@@ -92,7 +93,7 @@ pub(crate) fn fetch(
     let working = std::thread::Builder::new()
         .name("fetcher".to_owned())
         .spawn(move || {
-            let folder = Folder::open(&sandbox).map_err(|error| failed(error.to_string()))?;
+            let folder = Folder::open(&outer, &path).map_err(|error| failed(error.to_string()))?;
             become_user(owner.as_ref()).map_err(|error| failed(error.to_string()))?;
             let mut budget = Budget { limits, cancelled };
             for uri in &uris {

@@ -39,7 +39,14 @@ impl Site {
 
     fn fetch_within(&self, uri: Uri, limits: Limits) -> Result<(), String> {
         let wanted = Arc::new(AtomicBool::new(false));
-        fetch(&[uri], &self.sandbox(), None, limits, &wanted).map_err(|error| error.to_string())
+        fetch(
+            &[uri],
+            (&self.sandbox(), Path::new("")),
+            None,
+            limits,
+            &wanted,
+        )
+        .map_err(|error| error.to_string())
     }
 
     fn read(&self, name: &str) -> String {
@@ -334,6 +341,8 @@ fn a_fetch_that_nobody_wants_any_more_stops() {
     let site = Site::new();
     let uri = site.give("a", b"text");
     let unwanted = Arc::new(AtomicBool::new(true));
-    let stopped = fetch(&[uri], &site.sandbox(), None, Limits::default(), &unwanted);
+    let sandbox = site.sandbox();
+    let place = (sandbox.as_path(), Path::new(""));
+    let stopped = fetch(&[uri], place, None, Limits::default(), &unwanted);
     assert!(stopped.is_err());
 }

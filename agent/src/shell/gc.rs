@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use meseta_isolators::beneath::Folder;
 use tracing::{info, warn};
 
 use super::monitor::unix_now;
@@ -153,8 +154,11 @@ impl Gc {
 
     fn remove(&self, sandbox: &Path) -> std::io::Result<()> {
         detach_mounts(sandbox)?;
-        match std::fs::remove_dir_all(sandbox) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        match (sandbox.parent().map(Folder::open), sandbox.file_name()) {
+            (Some(Ok(runs)), Some(name)) => runs.remove(Path::new(name))?,
+            (Some(Err(error)), _) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(error);
+            }
             _ => {}
         }
         // What held nothing else goes with it; each of these fails on a folder that does.
@@ -215,8 +219,11 @@ fn detach_mounts(sandbox: &Path) -> std::io::Result<()> {
     inside.sort_by_key(|point| std::cmp::Reverse(point.components().count()));
     for point in inside {
         warn!(path = %point.display(), "detaching what was left mounted in an old sandbox");
-        let flags = rustix::mount::UnmountFlags::DETACH | rustix::mount::UnmountFlags::NOFOLLOW;
-        rustix::mount::unmount(&point, flags)?;
+        // Other tasks of its user may put links in the way.
+        let inner = point.strip_prefix(sandbox).unwrap_or(Path::new(""));
+        let place = Folder::open(sandbox)?.open_at(inner, nix::fcntl::OFlag::O_PATH)?;
+        let place = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&place));
+        rustix::mount::unmount(place, rustix::mount::UnmountFlags::DETACH)?;
     }
     Ok(())
 }

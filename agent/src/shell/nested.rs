@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use meseta_isolators::{
-    ContainerName, ContainerSpec, DestroyOptions, ExitCause, Inside, KillOutcome, KillRequest,
-    Launched, ProcessIdentity, TaskIsolation,
+    ContainerName, ContainerSpec, Destination, DestroyOptions, ExitCause, Inside, KillOutcome,
+    KillRequest, Launched, ProcessIdentity, TaskIsolation,
 };
 use meseta_resources::ContainerId;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -23,6 +23,7 @@ use tracing::{info, warn};
 
 use super::containerizer::Containerizer;
 use super::events::readable;
+use super::sandbox::NestedSandbox;
 use super::spec::{Prepared, container_spec, spec_inside};
 use super::terminal::{Terminal, WindowSize};
 use super::turns::Turns;
@@ -76,7 +77,7 @@ pub(crate) type Ended = Option<i32>;
 struct Nested {
     supervisor: ProcessIdentity,
     /// Its own sandbox, if it has one.
-    sandbox: Option<PathBuf>,
+    sandbox: Option<NestedSandbox>,
     input: tokio::sync::Mutex<Option<Input>>,
     /// Held by whoever is attached to the input.
     attached: Arc<tokio::sync::Mutex<()>>,
@@ -185,15 +186,17 @@ impl NestedContainers {
         self.reserve(&id)?;
         let shared = containerizer.clone();
         let launched = tokio::task::spawn_blocking(move || {
-            let rights = &shared.options().rights;
+            let options = shared.options();
+            let sandbox = NestedSandbox::of(&options.layout, &plan);
+            let rights = &options.rights;
             let wishes = task_isolation(rights, plan.container_info())?;
-            let Prepared { spec, mounts } = container_spec(shared.options(), &plan)?;
+            let Prepared { spec, mounts } = container_spec(options, &plan)?;
             let wishes = TaskIsolation { mounts, ..wishes };
             let launched = shared
                 .containers()
                 .launch_with(&spec, &wishes)
                 .map_err(|error| chain(&error))?;
-            Ok((spec.working_dir, launched))
+            Ok((sandbox, launched))
         });
         let launched = flatten(launched.await);
         let (sandbox, launched) = launched.inspect_err(|_| drop(self.table().remove(&id)))?;
@@ -327,7 +330,7 @@ impl NestedContainers {
         let _turn = self.turns.remove().await;
         self.table().remove(id);
         if let Some(sandbox) = nested.sandbox.clone() {
-            let removed = tokio::task::spawn_blocking(move || std::fs::remove_dir_all(sandbox));
+            let removed = tokio::task::spawn_blocking(move || sandbox.remove());
             if let Ok(Err(error)) = removed.await {
                 warn!(container_id = %id, %error, "a sandbox is left over");
             }
@@ -402,7 +405,7 @@ fn flatten<T>(done: Result<Result<T, String>, tokio::task::JoinError>) -> Result
 /// What goes in and out of a container, and where it is kept meanwhile.
 #[derive(Debug, Default)]
 struct Ends {
-    sandbox: Option<PathBuf>,
+    sandbox: Option<NestedSandbox>,
     input: Option<Input>,
     output: Output,
     sources: Vec<Source>,
@@ -421,8 +424,8 @@ fn on_pipes(
     let pipes = Pipes::make(&containerizer.containers().sessions_dir(&name))
         .map_err(|error| format!("failed to make pipes: {error}"))?;
     let mut spec = spec_inside(containerizer.options(), plan, parent)?;
-    spec.stdout = pipes.path("out");
-    spec.stderr = pipes.path("err");
+    spec.stdout = Destination::Endpoint(pipes.path("out"));
+    spec.stderr = Destination::Endpoint(pipes.path("err"));
     let inside = Inside {
         supervisor,
         stdin: Some(pipes.path("in")),
@@ -453,8 +456,8 @@ fn at_terminal(
     let opened = Terminal::open(size);
     let (terminal, path) = opened.map_err(|error| format!("failed to open a terminal: {error}"))?;
     let mut spec = spec_inside(containerizer.options(), plan, parent)?;
-    spec.stdout.clone_from(&path);
-    spec.stderr.clone_from(&path);
+    spec.stdout = Destination::Endpoint(path.clone());
+    spec.stderr.clone_from(&spec.stdout);
     let inside = Inside {
         supervisor,
         stdin: Some(path),

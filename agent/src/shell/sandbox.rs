@@ -4,20 +4,20 @@
 //! of a task in a group lies inside its executor's, with a link to it in `tasks/`.
 //! Everything above it stays the agent's.
 
-use std::fs;
+use std::ffi::OsStr;
 use std::io;
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use meseta_isolators::Credentials;
-use rustix::fs::{Mode, OFlags};
+use meseta_isolators::beneath::{Folder, Owner};
 
-use crate::checkpoint::{Layout, RunKey, nested_names};
+use crate::checkpoint::{Layout, RunKey, inside};
 use crate::core::{LaunchPlan, Subject};
+use crate::directories::make_passage;
 
-/// Folders above the sandbox can be walked through by the tasks' users.
-const PARENT_MODE: u32 = 0o755;
+/// Folders inside a sandbox that hold those of others.
+const INNER_MODE: u32 = 0o755;
+/// A sandbox is its user's, and of the user's group to read.
 const SANDBOX_MODE: u32 = 0o750;
 const ATTEMPTS: u32 = 10;
 
@@ -29,12 +29,6 @@ pub(crate) struct SandboxError {
     path: PathBuf,
     #[source]
     source: io::Error,
-}
-
-impl SandboxError {
-    fn is_not_found(&self) -> bool {
-        self.source.kind() == io::ErrorKind::NotFound
-    }
 }
 
 fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> SandboxError {
@@ -59,16 +53,16 @@ pub(crate) fn create(
     let runs = layout.sandbox_runs(run);
     let sandbox = layout.sandbox(run);
     for attempt in 1.. {
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(PARENT_MODE)
-            .create(&runs)
-            .map_err(failed("create", &runs))?;
-        match make(&sandbox, owner) {
+        make_passage(layout.work_dir(), &runs).map_err(failed("create", &runs))?;
+        let made = Folder::open(&runs).and_then(|runs| {
+            let name = OsStr::new(run.container.as_str());
+            runs.make_folder(name, SANDBOX_MODE, ids(owner))
+        });
+        match made {
             // The folders above may just have been removed with an old sandbox.
-            Err(error) if error.is_not_found() && attempt < ATTEMPTS => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound && attempt < ATTEMPTS => {}
             made => {
-                made?;
+                made.map_err(failed("create", &sandbox))?;
                 break;
             }
         }
@@ -78,7 +72,7 @@ pub(crate) fn create(
 }
 
 /// The folder of a task inside its executor's sandbox. What is there belongs to a user who may have put
-/// links in our way, so that each part is made and opened beneath the one before.
+/// anything in our way: what exists is used only if it is what we would make.
 fn create_nested(
     layout: &Layout,
     plan: &LaunchPlan,
@@ -87,62 +81,51 @@ fn create_nested(
 ) -> Result<PathBuf, SandboxError> {
     let outer = layout.sandbox(&plan.run);
     let sandbox = layout.sandbox_of(&plan.run, plan.container());
-    let child: String = nested_names(plan.container()).collect();
+    let path = inside(plan.container());
     let made = || -> io::Result<()> {
-        let root = rustix::fs::open(&outer, FOLDER, Mode::empty())?;
-        let containers = enter(&root, "containers", PARENT_MODE, None)?;
-        enter(&containers, &child, SANDBOX_MODE, owner)?;
-        let tasks = enter(&root, "tasks", PARENT_MODE, None)?;
-        let target = format!("../containers/{child}");
-        rustix::fs::symlinkat(target, &tasks, task)?;
+        let root = Folder::open(&outer)?;
+        let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        let containers = root.enter_all(above, INNER_MODE, None)?;
+        containers.own_folder(name, SANDBOX_MODE, ids(owner))?;
+        let tasks = root.enter(OsStr::new("tasks"), INNER_MODE, None)?;
+        rustix::fs::symlinkat(Path::new("..").join(&path), &tasks, task)?;
         Ok(())
     };
     made().map_err(failed("create", &sandbox))?;
     Ok(sandbox)
 }
 
-const FOLDER: OFlags = OFlags::RDONLY
-    .union(OFlags::DIRECTORY)
-    .union(OFlags::NOFOLLOW)
-    .union(OFlags::CLOEXEC);
-
-/// Makes a folder if it is missing and opens it; a link in its place is refused.
-fn enter(
-    parent: &OwnedFd,
-    name: &str,
-    mode: u32,
-    owner: Option<&Credentials>,
-) -> io::Result<OwnedFd> {
-    match rustix::fs::mkdirat(parent, name, Mode::from_raw_mode(mode)) {
-        Ok(()) | Err(rustix::io::Errno::EXIST) => {}
-        Err(error) => return Err(error.into()),
-    }
-    let folder = rustix::fs::openat(parent, name, FOLDER, Mode::empty())?;
-    rustix::fs::fchmod(&folder, Mode::from_raw_mode(mode))?;
-    if let Some(owner) = owner {
-        std::os::unix::fs::fchown(&folder, Some(owner.uid), Some(owner.gid))?;
-    }
-    Ok(folder)
+/// A sandbox inside that of a run, whose owner may put anything in the way to it.
+#[derive(Clone, Debug)]
+pub(super) struct NestedSandbox {
+    outer: PathBuf,
+    path: PathBuf,
 }
 
-fn make(sandbox: &Path, owner: Option<&Credentials>) -> Result<(), SandboxError> {
-    fs::DirBuilder::new()
-        .mode(SANDBOX_MODE)
-        .create(sandbox)
-        .map_err(failed("create", sandbox))?;
-    // Whatever the umask took away.
-    fs::set_permissions(sandbox, fs::Permissions::from_mode(SANDBOX_MODE))
-        .map_err(failed("set the mode of", sandbox))?;
-    if let Some(owner) = owner {
-        std::os::unix::fs::chown(sandbox, Some(owner.uid), Some(owner.gid))
-            .map_err(failed("give away", sandbox))?;
+impl NestedSandbox {
+    /// That of a plan's container.
+    pub(super) fn of(layout: &Layout, plan: &LaunchPlan) -> Self {
+        Self {
+            outer: layout.sandbox(&plan.run),
+            path: inside(plan.container()),
+        }
     }
-    Ok(())
+
+    /// Removes it with all that it holds. Blocking.
+    pub(super) fn remove(&self) -> io::Result<()> {
+        Folder::open(&self.outer)?.remove(&self.path)
+    }
+}
+
+fn ids(owner: Option<&Credentials>) -> Owner {
+    owner.map(|owner| (owner.uid, owner.gid))
 }
 
 fn point_latest(runs: &Path, run: &RunKey) -> Result<(), SandboxError> {
     let latest = runs.join("latest");
     let fresh = runs.join(format!(".latest.{}", run.container));
     std::os::unix::fs::symlink(run.container.as_str(), &fresh).map_err(failed("link", &fresh))?;
-    fs::rename(&fresh, &latest).map_err(failed("rename into place", &latest))
+    std::fs::rename(&fresh, &latest).map_err(failed("rename into place", &latest))
 }

@@ -3,9 +3,11 @@
 //! Makes the sandbox on the way, because that is where the paths come from; everything else is a
 //! function of the plan. Blocking.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use meseta_isolators::{Command, ContainerName, ContainerSpec, Credentials, MountStep, Rlimit};
+use meseta_isolators::{
+    Command, ContainerName, ContainerSpec, Credentials, Destination, MountStep, Rlimit,
+};
 use meseta_resources::ContainerId;
 
 use super::containerizer::Options;
@@ -14,6 +16,7 @@ use super::environment::task_environment;
 use super::sandbox;
 use super::volumes;
 use super::writer::chain;
+use crate::checkpoint::inside;
 use crate::core::LaunchPlan;
 
 /// What is launched, and what it is to see in its sandbox.
@@ -33,7 +36,8 @@ pub(super) fn container_spec(options: &Options, plan: &LaunchPlan) -> Result<Pre
     let mounts = volumes::of_plan(layout, plan)
         .and_then(|volumes| volumes::provide(&site, &volumes, credentials.as_ref()))
         .map_err(|error| chain(&error))?;
-    let spec = spec_in(options, plan, credentials, sandbox)?;
+    let inner = inside(plan.container());
+    let spec = spec_in(options, plan, credentials, sandbox, &inner)?;
     Ok(Prepared { spec, mounts })
 }
 
@@ -45,7 +49,7 @@ pub(super) fn spec_inside(
 ) -> Result<ContainerSpec, String> {
     let credentials = credentials(options, plan)?;
     let sandbox = options.layout.sandbox_of(&plan.run, task);
-    let mut spec = spec_in(options, plan, credentials, sandbox)?;
+    let mut spec = spec_in(options, plan, credentials, sandbox, &inside(task))?;
     spec.stdout.clone_from(&spec.stderr);
     Ok(spec)
 }
@@ -60,11 +64,16 @@ fn spec_in(
     plan: &LaunchPlan,
     credentials: Option<Credentials>,
     sandbox: PathBuf,
+    inner: &Path,
 ) -> Result<ContainerSpec, String> {
     let name = ContainerName::new(plan.container().as_str()).map_err(|error| chain(&error))?;
     let env =
         task_environment(&options.environment, plan, &sandbox).map_err(|error| chain(&error))?;
-    let output = |stream: &str| -> PathBuf { sandbox.join(stream) };
+    // The run's own folder is the last on the way that no task can move.
+    let output = |stream: &str| Destination::File {
+        beneath: options.layout.sandbox(&plan.run),
+        path: inner.join(stream),
+    };
     Ok(ContainerSpec {
         name,
         command: command_of(plan),
@@ -73,7 +82,7 @@ fn spec_in(
         stdout: output("stdout"),
         stderr: output("stderr"),
         hostname: hostname_of(plan),
-        rlimits: descriptors::with_task_limit(rlimits_of(plan)?),
+        rlimits: descriptors::with_usual_limits(rlimits_of(plan)?),
         demand: plan.demand,
         working_dir: sandbox,
     })

@@ -5,7 +5,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use meseta_isolators::{
-    Command, ContainerName, ContainerSpec, Containers, Demand, Host, Isolation, Options,
+    Command, ContainerName, ContainerSpec, Containers, Demand, Destination, Host, Isolation,
+    Options,
 };
 
 pub(crate) type AnyError = Box<dyn std::error::Error + Send + Sync>;
@@ -68,8 +69,8 @@ pub(crate) fn spec(
         env: Vec::new(),
         working_dir: folder.to_owned(),
         credentials: None,
-        stdout: folder.join("out"),
-        stderr: folder.join("err"),
+        stdout: Destination::file(folder, "out"),
+        stderr: Destination::file(folder, "err"),
         hostname: None,
         rlimits: Vec::new(),
         demand: Demand {

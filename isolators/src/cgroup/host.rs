@@ -46,6 +46,15 @@ pub struct Unified {
     pub controllers: Vec<Controller>,
 }
 
+/// One mounted tree of either version.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct CgroupTree {
+    /// Where it is mounted.
+    pub mount: PathBuf,
+    /// The controllers of a v1 hierarchy, separated by commas; `None` for the v2 tree.
+    pub controllers: Option<String>,
+}
+
 /// The cgroup hierarchies and the rights found on this machine (or in a fixture).
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Host {
@@ -144,6 +153,22 @@ impl Host {
             unified,
             privileged,
         })
+    }
+
+    /// All trees in which groups can be made.
+    pub fn trees(&self) -> Vec<CgroupTree> {
+        let v1 = self.v1.iter().map(|tree| {
+            let names: Vec<_> = tree.controllers.iter().map(|one| one.name()).collect();
+            CgroupTree {
+                mount: tree.mount.clone(),
+                controllers: Some(names.join(",")),
+            }
+        });
+        let v2 = self.unified.iter().map(|tree| CgroupTree {
+            mount: tree.mount.clone(),
+            controllers: None,
+        });
+        v1.chain(v2).collect()
     }
 
     /// Whether a controller can be used here, in whichever tree.

@@ -18,13 +18,22 @@ mod v2;
 pub(crate) use destroy::{Destroy, Progress, remove_if_empty};
 pub(crate) use drift::drifts;
 pub use drift::{Drift, DriftKind};
-pub use host::{DetectError, Host, Mode, Unified, V1Hierarchy};
+pub use host::{CgroupTree, DetectError, Host, Mode, Unified, V1Hierarchy};
 pub use kept::Files;
 pub(crate) use kept::{Anchors, Budget};
 pub use knob::{KnobError, KnobWrite};
 pub(crate) use knob::{flat_value, flat_values, list_pids, number, read_text};
 pub use layout::{GroupDir, Groups, Layout, LayoutError};
 pub use scope::{ScopeError, task_scope};
+
+/// Lets everybody read a group that was just made, whatever the umask: programs look there for their limits.
+fn show(dir: &std::path::Path) -> Result<(), KnobError> {
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(dir, mode).map_err(|source| KnobError::Create {
+        path: dir.to_owned(),
+        source,
+    })
+}
 
 /// The version of a hierarchy.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]

@@ -39,7 +39,8 @@ pub(super) fn create(dir: &Path, controller: Controller) -> Result<(), KnobError
     created.map_err(|error| KnobError::Create {
         path: dir.to_owned(),
         source: cause(&error),
-    })
+    })?;
+    super::show(dir)
 }
 
 /// The crate does more than make the folder for some controllers, and adds nothing for the others.
@@ -47,7 +48,8 @@ fn create_plainly(dir: &Path) -> Result<(), KnobError> {
     fs::create_dir_all(dir).map_err(|source| KnobError::Create {
         path: dir.to_owned(),
         source,
-    })
+    })?;
+    super::show(dir)
 }
 
 /// Gives a new group of a cpuset hierarchy, and those above it that we have just made, the processors

@@ -14,7 +14,7 @@ use super::{Controller, KnobError, KnobWrite};
 /// Makes one group; one that exists already is no error.
 pub(super) fn create(dir: &Path) -> Result<(), KnobError> {
     match fs::create_dir(dir) {
-        Ok(()) => Ok(()),
+        Ok(()) => super::show(dir),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         Err(source) => Err(KnobError::Create {
             path: dir.to_owned(),

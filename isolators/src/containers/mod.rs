@@ -42,6 +42,9 @@ pub use types::{
 /// Folder of the containers in the runtime directory.
 const CONTAINERS_DIR: &str = "containers";
 
+/// What is kept of containers while they run is nobody else's to read.
+const FOLDER_MODE: u32 = 0o700;
+
 /// Highest signal that a kill request may begin with: the classic ones.
 const SIGNAL_MAX: u8 = 31;
 
@@ -88,9 +91,7 @@ impl Containers {
                 .ok()
                 .map(|memory| memory.mem_total),
         };
-        let mounts = host.v1.iter().map(|tree| tree.mount.clone());
-        let mounts = mounts.chain(host.unified.as_ref().map(|tree| tree.mount.clone()));
-        let mut isolators = isolation.isolators_with(settings, node, &mounts.collect::<Vec<_>>());
+        let mut isolators = isolation.isolators_with(settings, node, &host.trees());
         isolators.extend(custom);
         let grouped = isolators.iter().any(|one| !one.controllers().is_empty());
         let layout = if isolation.needs_groups() || grouped {
@@ -107,10 +108,13 @@ impl Containers {
             Layout::none()
         };
         let folder = options.runtime_dir.join(CONTAINERS_DIR);
-        fs::create_dir_all(&folder).map_err(|source| OpenError::RuntimeDir {
-            path: folder,
-            source,
-        })?;
+        std::os::unix::fs::DirBuilderExt::mode(&mut fs::DirBuilder::new(), FOLDER_MODE)
+            .recursive(true)
+            .create(&folder)
+            .map_err(|source| OpenError::RuntimeDir {
+                path: folder,
+                source,
+            })?;
         layout.create_instance().map_err(OpenError::Groups)?;
         revocable::prepare(&layout, settings.revocable_cpu_low_priority)
             .map_err(OpenError::Groups)?;

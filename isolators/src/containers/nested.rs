@@ -13,7 +13,7 @@ use crate::cgroup::{Controller, Groups, Version, flat_value, number, read_text};
 use crate::demand::Demand;
 use crate::identity::{ContainerName, NESTING, ProcessIdentity};
 use crate::isolator::TaskIsolation;
-use crate::launcher::{Command, LaunchError, LaunchIsolation, Launched, MountStep};
+use crate::launcher::{Command, Destination, LaunchError, LaunchIsolation, Launched, MountStep};
 use crate::sys;
 
 /// What the process is called that changes a container's mounts; nobody else's name begins with a dot.
@@ -73,8 +73,8 @@ impl Containers {
             env: Vec::new(),
             working_dir: "/".into(),
             credentials: None,
-            stdout: "/dev/null".into(),
-            stderr: "/dev/null".into(),
+            stdout: Destination::Null,
+            stderr: Destination::Null,
             hostname: None,
             rlimits: Vec::new(),
             demand: Demand::default(),
@@ -163,6 +163,7 @@ impl Containers {
 fn join(isolation: &mut LaunchIsolation, inside: &Inside, enter: bool) {
     isolation.pid_namespace = false;
     isolation.mount_namespace = false;
+    isolation.cgroup_namespace = false;
     isolation.ipc_namespace = false;
     isolation.uts_namespace = false;
     isolation.network_namespace = false;

@@ -9,7 +9,7 @@ use crate::cgroup::{KnobError, LayoutError};
 use crate::demand::Demand;
 use crate::identity::{ContainerName, ProcessIdentity};
 use crate::isolator::{Isolation, IsolationError};
-use crate::launcher::{Command, Credentials, LaunchError, Rlimit};
+use crate::launcher::{Command, Credentials, Destination, LaunchError, Rlimit};
 use crate::status::ExitRecord;
 
 /// How an agent's containers are kept.
@@ -48,10 +48,10 @@ pub struct ContainerSpec {
     pub working_dir: PathBuf,
     /// Whom to run as; `None` stays what the agent is.
     pub credentials: Option<Credentials>,
-    /// File that standard output is appended to; created if missing.
-    pub stdout: PathBuf,
-    /// The same for standard error.
-    pub stderr: PathBuf,
+    /// Where standard output goes.
+    pub stdout: Destination,
+    /// Where standard error goes.
+    pub stderr: Destination,
     /// Host name inside a uts namespace; `None` keeps the host's.
     pub hostname: Option<String>,
     /// Limits per process (`posix/rlimits`).

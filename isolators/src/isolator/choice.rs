@@ -1,13 +1,12 @@
 //! Which isolators are on: the names, what is on by default, what excludes or needs what.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 
 use super::{
     Isolator, IsolatorOptions, NodeOptions, blkio, capabilities, cpu, cpuset, devices, disk,
     filesystem, hugetlb, mem, namespaces, nnp, perf_event, pids, ports, posix, rlimits, seccomp,
 };
-use crate::cgroup::{Controller, Host, Mode};
+use crate::cgroup::{CgroupTree, Controller, Host, Mode};
 
 /// Which isolators are on (`--isolation`).
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -42,7 +41,7 @@ pub enum IsolationError {
 }
 
 /// Every isolator's name.
-pub const NAMES: [&str; 24] = [
+pub const NAMES: [&str; 25] = [
     "cgroups/all",
     "cgroups/blkio",
     "cgroups/cpu",
@@ -58,6 +57,7 @@ pub const NAMES: [&str; 24] = [
     "linux/capabilities",
     "linux/nnp",
     "linux/seccomp",
+    "namespaces/cgroup",
     "namespaces/ipc",
     "namespaces/mnt",
     "namespaces/net",
@@ -86,7 +86,7 @@ const BY_DEFAULT: [&str; 9] = [
 const BY_DEFAULT_UNPRIVILEGED: [&str; 4] = ["linux/nnp", "posix/cpu", "posix/mem", "posix/rlimits"];
 
 /// What [`Isolation::hardened_for`] adds.
-const HARDENING: [&str; 8] = [
+const HARDENING: [&str; 9] = [
     "cgroups/blkio",
     "cgroups/cpuset",
     "cgroups/devices",
@@ -94,6 +94,7 @@ const HARDENING: [&str; 8] = [
     "filesystem/shm",
     "linux/capabilities",
     "linux/seccomp",
+    "namespaces/cgroup",
     "cgroups/perf_event",
 ];
 
@@ -121,9 +122,10 @@ const UNPRIVILEGED: [&str; 7] = [
 ];
 
 /// Those that do nothing without another one.
-const NEEDS: [(&str, &str); 2] = [
+const NEEDS: [(&str, &str); 3] = [
     ("filesystem/kernel", "namespaces/mnt"),
     ("filesystem/shm", "namespaces/mnt"),
+    ("namespaces/cgroup", "namespaces/mnt"),
 ];
 
 impl Isolation {
@@ -243,15 +245,15 @@ impl Isolation {
         self.isolators_with(options, &NodeOptions::default(), &[])
     }
 
-    /// The same with all settings; `cgroup_mounts` are where this host's trees are mounted.
+    /// The same with all settings; `trees` are this host's cgroup trees.
     pub fn isolators_with(
         &self,
         options: IsolatorOptions,
         node: &NodeOptions,
-        cgroup_mounts: &[PathBuf],
+        trees: &[CgroupTree],
     ) -> Vec<Box<dyn Isolator>> {
         self.names()
-            .filter_map(|name| build(name, options, node, cgroup_mounts))
+            .filter_map(|name| build(name, options, node, trees))
             .collect()
     }
 }
@@ -260,7 +262,7 @@ fn build(
     name: &'static str,
     options: IsolatorOptions,
     node: &NodeOptions,
-    cgroup_mounts: &[PathBuf],
+    trees: &[CgroupTree],
 ) -> Option<Box<dyn Isolator>> {
     let cpu = || cpu::Cpu::new(options).with(node);
     Some(match name {
@@ -271,7 +273,7 @@ fn build(
         "cgroups/hugetlb" => Box::new(hugetlb::Hugetlb::new(node.hugetlb_bytes)),
         "cgroups/perf_event" => Box::new(perf_event::PerfEvent),
         "disk/du" => Box::new(disk::DiskDu),
-        "filesystem/kernel" => Box::new(filesystem::Kernel::new(cgroup_mounts)),
+        "filesystem/kernel" => Box::new(filesystem::Kernel::new(trees)),
         "filesystem/shm" => Box::new(filesystem::Shm::new(node.shm_bytes)),
         "linux/capabilities" => Box::new(capabilities::Capabilities::new(node)),
         "linux/seccomp" => Box::new(seccomp::Seccomp::new(node)),
@@ -280,6 +282,7 @@ fn build(
         "cgroups/mem" => Box::new(mem::Memory::new(options)),
         "cgroups/pids" => Box::new(pids::Pids::new(options)),
         "linux/nnp" => Box::new(nnp::NoNewPrivs),
+        "namespaces/cgroup" => Box::new(namespaces::Cgroup::new(trees)),
         "namespaces/ipc" => Box::new(namespaces::Ipc),
         "namespaces/mnt" => Box::new(namespaces::Mount),
         "namespaces/pid" => Box::new(namespaces::Pid),

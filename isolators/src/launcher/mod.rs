@@ -13,12 +13,13 @@ mod plan;
 mod privileges;
 mod report;
 mod server;
+mod stdio;
 mod supervisor;
 mod task;
 
 use std::ffi::{CString, OsString};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -115,6 +116,47 @@ impl Credentials {
     }
 }
 
+/// Where what a process prints goes.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Destination {
+    /// To a file, appended to, at a path beneath a folder. Only the caller can move the folder; what is in it
+    /// may be anybody's, so that no link is followed and a file that is there already must be a plain one
+    /// of the process's user.
+    File {
+        /// The folder.
+        beneath: PathBuf,
+        /// The file's path in it.
+        path: PathBuf,
+    },
+    /// To a pipe or terminal that the caller made for this process, at a path that only the caller can
+    /// change; it is given to the process's user.
+    Endpoint(PathBuf),
+    /// Nowhere.
+    Null,
+}
+
+impl Destination {
+    /// A file of this name in a folder that only the caller can move.
+    pub fn file(folder: &Path, name: &str) -> Self {
+        Self::File {
+            beneath: folder.to_owned(),
+            path: name.into(),
+        }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> PathBuf {
+        match self {
+            Self::File { beneath, path } => beneath.join(path),
+            Self::Endpoint(path) => path.clone(),
+            Self::Null => NULL.into(),
+        }
+    }
+}
+
+/// The device that everything written to is lost in.
+const NULL: &str = "/dev/null";
+
 /// One resource limit of the task's processes.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct Rlimit {
@@ -139,10 +181,10 @@ pub struct LaunchSpec {
     pub working_dir: PathBuf,
     /// Whom to run as; `None` stays what the agent is.
     pub credentials: Option<Credentials>,
-    /// File that standard output is appended to; created if missing.
-    pub stdout: PathBuf,
-    /// The same for standard error; may be the same file.
-    pub stderr: PathBuf,
+    /// Where standard output goes.
+    pub stdout: Destination,
+    /// Where standard error goes; may be the same.
+    pub stderr: Destination,
     /// Folder for the exit status and the supervisor's identity; must exist.
     pub status_dir: PathBuf,
     /// What the isolators add.
@@ -156,6 +198,8 @@ pub struct LaunchIsolation {
     pub pid_namespace: bool,
     /// New mount namespace; with a new pid namespace it gets its own `/proc`.
     pub mount_namespace: bool,
+    /// New cgroup namespace: the groups that the task is in are the roots of what it sees.
+    pub cgroup_namespace: bool,
     /// New System V and POSIX queue namespace.
     pub ipc_namespace: bool,
     /// New host name namespace, with this name in it (or the host's).
@@ -217,6 +261,12 @@ pub enum MountAction {
     ReadOnlyTree,
     /// Makes this folder or file read-only, whether or not it is a mount of its own.
     ReadOnlyPath,
+    /// Replaces a cgroup tree by a read-only view of it from the container's own cgroup namespace. One that the
+    /// kernel cannot show so is not there.
+    CgroupTree {
+        /// The controllers of a v1 hierarchy, separated by commas; `None` for the v2 tree.
+        controllers: Option<String>,
+    },
     /// Covers a file with `/dev/null`.
     MaskFile,
     /// Covers a folder with an empty, read-only one.
@@ -337,6 +387,8 @@ pub enum LaunchStep {
     JoinNamespaces,
     /// Taking the terminal.
     Terminal,
+    /// Making or entering a cgroup namespace.
+    CgroupNamespace,
 }
 
 /// Why a launch failed. After any of these no process of it is left, unless the variant says so.
@@ -404,7 +456,7 @@ pub enum LaunchError {
 
 impl LaunchStep {
     /// All steps; the place of a step is its code, which is stored: append only.
-    const ALL: [Self; 22] = [
+    const ALL: [Self; 23] = [
         Self::CloneSupervisor,
         Self::MountPropagation,
         Self::MountProc,
@@ -427,6 +479,7 @@ impl LaunchStep {
         Self::Seccomp,
         Self::JoinNamespaces,
         Self::Terminal,
+        Self::CgroupNamespace,
     ];
 
     /// A number from 1 on. Async-signal-safe.
@@ -456,7 +509,8 @@ impl LaunchStep {
             | Self::MountProc
             | Self::Hostname
             | Self::Mount
-            | Self::JoinNamespaces => " (needs CAP_SYS_ADMIN)",
+            | Self::JoinNamespaces
+            | Self::CgroupNamespace => " (needs CAP_SYS_ADMIN)",
             Self::Rlimit | Self::OomScore => " (needs CAP_SYS_RESOURCE)",
             Self::Credentials => " (needs CAP_SETUID and CAP_SETGID)",
             Self::Capabilities => " (needs CAP_SETPCAP)",
@@ -500,6 +554,7 @@ impl LaunchStep {
             Self::Seccomp => "installing its system call filter",
             Self::JoinNamespaces => "entering its container's namespaces",
             Self::Terminal => "taking its terminal",
+            Self::CgroupNamespace => "hiding the cgroups around its own",
         }
     }
 }
@@ -514,7 +569,7 @@ mod tests {
             assert_eq!(LaunchStep::from_code(step.code()), Some(step));
         }
         assert_eq!(LaunchStep::from_code(0), None);
-        assert_eq!(LaunchStep::from_code(23), None);
+        assert_eq!(LaunchStep::from_code(24), None);
     }
 
     #[test]

@@ -5,17 +5,19 @@
 //! never holds more than its limit in each of its files, because a writer that is faster than
 //! [`PACE_BYTES`] waits in its pipe, and what cannot be kept is thrown away rather than waited for.
 
-use std::ffi::{CStr, CString};
+use std::ffi::{CString, OsStr};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, OFlag, SpliceFFlags, splice};
-use nix::sys::stat::{FileStat, Mode, SFlag};
 use nix::unistd::UnlinkatFlags;
 
 use super::LogFile;
-use super::plan::TaskPlan;
+use super::plan::{PlannedOutput, TaskPlan};
+use super::stdio::folder_of;
+use crate::beneath::{Folder, OUTPUT_MODE, Owner};
 
 /// What one container's output may be per [`PACE`]: 64 MB a second cost a few hundredths of a
 /// processor, which are nobody's share.
@@ -33,10 +35,10 @@ const FILE_BYTES_MIN: u64 = 4096;
 struct Stream {
     /// Where the supervisor reads; `None` once every writer is gone.
     pipe: Option<OwnedFd>,
-    dir: OwnedFd,
+    dir: Folder,
     name: CString,
     limit: LogFile,
-    owner: Option<(u32, u32)>,
+    owner: Owner,
     /// `None` when no file could be opened; the output is lost then.
     file: Option<OwnedFd>,
     written: u64,
@@ -51,29 +53,19 @@ pub(super) struct Output {
     pause_until: Duration,
 }
 
-/// The ends that the task writes to.
-#[derive(Debug)]
-pub(super) struct Ends {
-    pub(super) stdout: OwnedFd,
-    pub(super) stderr: Option<OwnedFd>,
-}
-
 impl Output {
-    /// Pipes and files for a plan whose output is rotated.
-    pub(super) fn new(plan: &TaskPlan) -> io::Result<(Self, Ends)> {
-        let mut output = Self::default();
-        let stdout = output.add(plan, &plan.stdout, plan.stdout_log)?;
-        let stderr = if plan.stderr == plan.stdout {
-            None
-        } else {
-            Some(output.add(plan, &plan.stderr, plan.stderr_log)?)
-        };
-        Ok((output, Ends { stdout, stderr }))
-    }
-
-    fn add(&mut self, plan: &TaskPlan, path: &CStr, log: Option<LogFile>) -> io::Result<OwnedFd> {
-        let limit = log.ok_or(io::ErrorKind::InvalidInput)?;
-        let owner = plan.credentials.as_ref().map(|(uid, gid, _)| (*uid, *gid));
+    /// A pipe whose other end is carried into a file; the end that the task writes to.
+    pub(super) fn add(
+        &mut self,
+        plan: &TaskPlan,
+        to: &PlannedOutput,
+        limit: LogFile,
+    ) -> io::Result<OwnedFd> {
+        // Nothing else can be renamed when it is full.
+        let beneath = to.beneath.as_ref().ok_or(io::ErrorKind::InvalidInput)?;
+        let (dir, name) = folder_of(beneath, &to.path)?;
+        let name = CString::new(name.as_bytes()).map_err(io::Error::other)?;
+        let owner = plan.owner();
         let (ours, theirs) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
         let flags = nix::fcntl::fcntl(&ours, FcntlArg::F_GETFL)?;
         let flags = OFlag::from_bits_retain(flags) | OFlag::O_NONBLOCK;
@@ -82,13 +74,6 @@ impl Output {
             // The task may open /dev/stdout anew.
             nix::unistd::fchown(&theirs, Some(uid.into()), Some(gid.into()))?;
         }
-        let bytes = path.to_bytes();
-        let slash = bytes.iter().rposition(|byte| *byte == b'/');
-        let slash = slash.ok_or(io::ErrorKind::InvalidInput)?;
-        let folder = CString::new(&bytes[..slash.max(1)]).map_err(io::Error::other)?;
-        let name = CString::new(&bytes[slash + 1..]).map_err(io::Error::other)?;
-        let flags = OFlag::O_DIRECTORY | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
-        let dir = nix::fcntl::open(folder.as_c_str(), flags, Mode::empty())?;
         let mut stream = Stream {
             pipe: Some(ours),
             dir,
@@ -101,8 +86,11 @@ impl Output {
             file: None,
             written: 0,
         };
-        // Nobody else writes here yet, and what an earlier run left is gone on with.
-        stream.open(OFlag::empty())?;
+        // What an earlier run left is gone on with.
+        let name = OsStr::from_bytes(stream.name.as_bytes());
+        let opened = stream.dir.output_file(name, owner, OFlag::empty())?;
+        stream.written = opened.bytes;
+        stream.file = Some(opened.file);
         self.streams.push(stream);
         Ok(theirs)
     }
@@ -150,7 +138,7 @@ impl Stream {
     fn pump(&mut self, mut budget: u64) -> u64 {
         if self.file.is_none() {
             // There may be room again.
-            let _ = self.open(OFlag::O_EXCL);
+            let _ = self.begin_file();
         }
         while budget > 0 {
             if self.written >= self.limit.bytes {
@@ -215,22 +203,16 @@ impl Stream {
         let _ = nix::unistd::unlinkat(&self.dir, self.name.as_c_str(), unlink);
         self.written = 0;
         // A failure is tried again when there is more to write.
-        let _ = self.open(OFlag::O_EXCL);
+        let _ = self.begin_file();
     }
 
-    fn open(&mut self, more: OFlag) -> io::Result<()> {
-        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
-        let flags = flags | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | more;
-        let mode = Mode::from_bits_truncate(0o644);
-        let file = nix::fcntl::openat(&self.dir, self.name.as_c_str(), flags, mode)?;
-        let found: FileStat = nix::sys::stat::fstat(&file)?;
-        if SFlag::from_bits_truncate(found.st_mode) & SFlag::S_IFMT != SFlag::S_IFREG {
-            return Err(io::ErrorKind::InvalidInput.into());
-        }
-        if let Some((uid, gid)) = self.owner {
-            nix::unistd::fchown(&file, Some(uid.into()), Some(gid.into()))?;
-        }
-        self.written = u64::try_from(found.st_size).unwrap_or(0);
+    /// A new file, of a name that is free by now; whatever the task puts there is not ours to write to.
+    fn begin_file(&mut self) -> io::Result<()> {
+        let name = OsStr::from_bytes(self.name.as_bytes());
+        let file = self
+            .dir
+            .create(name, OUTPUT_MODE, self.owner, OFlag::empty())?;
+        self.written = 0;
         self.file = Some(file);
         Ok(())
     }

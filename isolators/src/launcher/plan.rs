@@ -8,13 +8,15 @@
 mod bytes;
 
 use std::ffi::{CString, OsStr};
+use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::{
-    CapabilitySets, Command, Credentials, LaunchError, LaunchIsolation, LaunchSpec, LaunchStep,
-    LogFile, MountAction, MountStep, SeccompProgram,
+    CapabilitySets, Command, Credentials, Destination, LaunchError, LaunchIsolation, LaunchSpec,
+    LaunchStep, LogFile, MountAction, MountStep, NULL, SeccompProgram,
 };
+use crate::beneath::Owner;
 use crate::identity::BootId;
 use crate::sys::namespaces;
 
@@ -32,8 +34,8 @@ pub(super) struct TaskPlan {
     pub(super) boot_id: Vec<u8>,
     pub(super) status_dir: CString,
     pub(super) hostname: Option<Vec<u8>>,
-    pub(super) stdout: CString,
-    pub(super) stderr: CString,
+    pub(super) stdout: PlannedOutput,
+    pub(super) stderr: PlannedOutput,
     /// `<group>/tasks` files.
     pub(super) v1_tasks: Vec<CString>,
     pub(super) v2_group: Option<CString>,
@@ -58,6 +60,44 @@ pub(super) struct TaskPlan {
     pub(super) join: [u64; 2],
     pub(super) stdin: Option<CString>,
     pub(super) terminal: bool,
+    pub(super) cgroup_namespace: bool,
+}
+
+/// A destination with its strings.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub(super) struct PlannedOutput {
+    /// The folder that `path` is relative to, for a file.
+    pub(super) beneath: Option<CString>,
+    /// Empty for none.
+    pub(super) path: CString,
+}
+
+impl PlannedOutput {
+    fn new(to: &Destination) -> Result<Self, String> {
+        Ok(match to {
+            Destination::File { beneath, path } => Self {
+                beneath: Some(c_path(beneath)?),
+                path: c_path(path)?,
+            },
+            Destination::Endpoint(path) => Self {
+                beneath: None,
+                path: c_path(path)?,
+            },
+            Destination::Null => Self::default(),
+        })
+    }
+}
+
+impl fmt::Display for PlannedOutput {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(beneath) = &self.beneath {
+            write!(to, "{}/", beneath.to_string_lossy())?;
+        }
+        match self.path.is_empty() {
+            true => to.write_str(NULL),
+            false => to.write_str(&self.path.to_string_lossy()),
+        }
+    }
 }
 
 /// A mount step with its strings.
@@ -75,6 +115,10 @@ pub(super) enum PlannedAction {
     ReadOnlyTree,
     ReadOnlyPath,
     MaskFile,
+    /// A cgroup tree: its controllers, or empty for the v2 tree.
+    CgroupTree {
+        controllers: CString,
+    },
     /// A new tmpfs with these options, which anybody may write to or nobody.
     Tmpfs {
         options: CString,
@@ -102,6 +146,12 @@ impl PlannedMount {
             MountAction::ReadOnlyTree => PlannedAction::ReadOnlyTree,
             MountAction::ReadOnlyPath => PlannedAction::ReadOnlyPath,
             MountAction::MaskFile => PlannedAction::MaskFile,
+            MountAction::CgroupTree { controllers } => PlannedAction::CgroupTree {
+                controllers: c_text(
+                    controllers.as_deref().unwrap_or_default().as_bytes(),
+                    "a controller",
+                )?,
+            },
             MountAction::Bind {
                 source,
                 beneath: root,
@@ -157,8 +207,8 @@ impl TaskPlan {
                 .hostname
                 .as_ref()
                 .map(|name| name.as_bytes().to_vec()),
-            stdout: c_path(&spec.stdout)?,
-            stderr: c_path(&spec.stderr)?,
+            stdout: PlannedOutput::new(&spec.stdout)?,
+            stderr: PlannedOutput::new(&spec.stderr)?,
             v1_tasks: isolation
                 .v1_groups
                 .iter()
@@ -191,8 +241,15 @@ impl TaskPlan {
             join: resolve_join(isolation)?,
             stdin: isolation.stdin.as_deref().map(c_path).transpose()?,
             terminal: isolation.terminal,
+            cgroup_namespace: isolation.cgroup_namespace,
         };
         Ok(plan)
+    }
+
+    /// Whose what is made for the task is to be.
+    pub(super) fn owner(&self) -> Owner {
+        let credentials = self.credentials.as_ref();
+        credentials.map(|(uid, gid, _)| (*uid, *gid))
     }
 
     /// What a failed step was about, for its message.
@@ -202,7 +259,7 @@ impl TaskPlan {
         };
         match step {
             LaunchStep::RecordIdentity => text(Some(&self.status_dir)),
-            LaunchStep::OpenStdio => format!("{:?}, {:?}", self.stdout, self.stderr),
+            LaunchStep::OpenStdio => format!("{}, {}", self.stdout, self.stderr),
             LaunchStep::JoinCgroup if self.v1_tasks.is_empty() => text(self.v2_group.as_ref()),
             LaunchStep::JoinCgroup => text(self.v1_tasks.get(index)),
             LaunchStep::CloneTask => text(self.v2_group.as_ref()),
@@ -227,6 +284,7 @@ impl TaskPlan {
             | LaunchStep::Setsid
             | LaunchStep::NoNewPrivs
             | LaunchStep::Loopback
+            | LaunchStep::CgroupNamespace
             | LaunchStep::CloseFds => format!("namespaces {:#x}", self.namespaces),
         }
     }

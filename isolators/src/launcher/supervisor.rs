@@ -6,7 +6,7 @@
 //! exit record, and ends, which ends everything else in its pid namespace. It is a member of none of
 //! the container's cgroups, so neither an OOM kill nor a destroy takes the record with it.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,10 +21,11 @@ use nix::time::{ClockId, clock_gettime};
 use nix::unistd::Pid;
 
 use super::LaunchStep;
-use super::output::{Ends, Output};
+use super::output::Output;
 use super::plan::TaskPlan;
 use super::privileges::{self, Capabilities};
 use super::report::{Outcome, Report};
+use super::stdio::Stdio;
 use super::task::{Prepared, become_task};
 use crate::identity::{BootId, ProcessIdentity, start_ticks_of_stat};
 use crate::status::{ExitCause, ExitRecord, STATUS_FILE, SUPERVISOR_FILE};
@@ -108,27 +109,15 @@ fn set_up(
     who.supervisor_start = start_ticks_of_stat(&stat).unwrap_or(0);
     record_identity(plan, who, status_dir.as_fd()).at(LaunchStep::RecordIdentity)?;
     drop(lock);
-    // In there the groups may be read-only.
-    let groups = open_groups(plan).at(LaunchStep::JoinCgroup)?;
+    // While all paths mean what they mean to the agent.
+    let groups = TaskGroups::open(plan)?;
+    let (stdio, output) = Stdio::open(plan).at(LaunchStep::OpenStdio)?;
     join_namespaces(plan).at(LaunchStep::JoinNamespaces)?;
     enter_namespaces(plan)?;
     let signals = SignalQueue::new().at(LaunchStep::CloneTask)?;
     let failure = SharedPair::new().at(LaunchStep::CloneTask)?;
-    let (output, ends) = match plan.stdout_log {
-        Some(_) => Output::new(plan)
-            .map(|(output, ends)| (output, Some(ends)))
-            .at(LaunchStep::OpenStdio)?,
-        None => (Output::default(), None),
-    };
-    let task = clone_task(
-        plan,
-        *who,
-        report,
-        &failure,
-        own_pid_namespace,
-        &groups,
-        ends,
-    )?;
+    let die_with = (!own_pid_namespace).then(|| nix::unistd::getpid().as_raw());
+    let task = clone_task(plan, *who, report, &failure, die_with, &groups, stdio)?;
     Ok(Running {
         task,
         output,
@@ -183,10 +172,49 @@ fn write_in(dir: BorrowedFd<'_>, name: &str, bytes: &[u8], durable: bool) -> io:
     Ok(())
 }
 
-/// The groups of a task that is put into a container that runs, opened where they can be written to.
-fn open_groups(plan: &TaskPlan) -> nix::Result<Vec<OwnedFd>> {
-    let files = plan.v1_tasks.iter().filter(|_| plan.join != [0, 0]);
-    files.map(|tasks| open(tasks, OFlag::O_WRONLY)).collect()
+/// The groups that the task is to be in, opened where they can be found and written to.
+struct TaskGroups {
+    /// The v1 groups' `tasks`, for a task that is put into a container that runs.
+    v1: Vec<OwnedFd>,
+    v2: Option<OwnedFd>,
+    /// The cgroup namespace of that container.
+    namespace: Option<OwnedFd>,
+}
+
+impl TaskGroups {
+    fn open(plan: &TaskPlan) -> Result<Self, Failure> {
+        let joins = plan.join != [0, 0];
+        let files = plan.v1_tasks.iter().filter(|_| joins);
+        let v1: nix::Result<_> = files.map(|tasks| open(tasks, OFlag::O_WRONLY)).collect();
+        let v2 = plan.v2_group.as_deref();
+        let v2 = v2.map(|group| open(group, OFlag::O_DIRECTORY)).transpose();
+        Ok(Self {
+            v1: v1.at(LaunchStep::JoinCgroup)?,
+            v2: v2.at(LaunchStep::JoinCgroup)?,
+            namespace: joins
+                .then(|| cgroup_namespace_below(plan.join[0]))
+                .flatten(),
+        })
+    }
+}
+
+/// The cgroup namespace of the tasks of a supervisor, which is in another itself: it is in none of their
+/// groups. None if all its tasks have just ended.
+fn cgroup_namespace_below(supervisor: u64) -> Option<OwnedFd> {
+    let supervisor = i32::try_from(supervisor).ok()?;
+    let children = || crate::process_tree::children_of(supervisor);
+    let open_of = |pid: i32| {
+        let path = CString::new(format!("/proc/{pid}/ns/cgroup")).ok()?;
+        // A link of the kernel's, which is followed.
+        let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
+        let opened = nix::fcntl::open(path.as_c_str(), flags, Mode::empty()).ok()?;
+        // Its number may have been somebody else's by then.
+        children()
+            .into_iter()
+            .any(|child| child == pid)
+            .then_some(opened)
+    };
+    children().into_iter().find_map(open_of)
 }
 
 /// Enters the namespaces of a container that runs; its processes are numbered so from our child on.
@@ -236,61 +264,34 @@ fn enter_namespaces(plan: &TaskPlan) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Opens a file for the task's output, and gives it to the task's user.
-fn open_output(path: &CStr, plan: &TaskPlan) -> io::Result<OwnedFd> {
-    let file = open(path, OFlag::O_WRONLY | OFlag::O_APPEND | OFlag::O_CREAT)?;
-    if let Some((uid, gid, _)) = &plan.credentials {
-        nix::unistd::fchown(&file, Some((*uid).into()), Some((*gid).into()))?;
-    }
-    Ok(file)
-}
-
 fn clone_task(
     plan: &TaskPlan,
     who: Report,
     report: BorrowedFd<'_>,
     failure: &SharedPair,
-    own_pid_namespace: bool,
-    groups: &[OwnedFd],
-    ends: Option<Ends>,
+    die_with: Option<i32>,
+    groups: &TaskGroups,
+    stdio: Stdio,
 ) -> Result<i32, Failure> {
-    let stdin = match &plan.stdin {
-        Some(path) if plan.terminal => open(path, OFlag::O_RDWR),
-        Some(path) => open(path, OFlag::O_RDONLY),
-        None => open(c"/dev/null", OFlag::O_RDONLY),
-    };
-    let stdin = stdin.at(LaunchStep::OpenStdio)?;
-    let (stdout, separate) = match ends {
-        Some(ends) => (ends.stdout, ends.stderr),
-        None => {
-            let stdout = open_output(&plan.stdout, plan).at(LaunchStep::OpenStdio)?;
-            let separate = (plan.stderr != plan.stdout).then(|| open_output(&plan.stderr, plan));
-            (stdout, separate.transpose().at(LaunchStep::OpenStdio)?)
-        }
-    };
-    let group = plan
-        .v2_group
-        .as_deref()
-        .map(|group| open(group, OFlag::O_DIRECTORY));
-    let group = group.transpose().at(LaunchStep::JoinCgroup)?;
     let filters: Vec<_> = plan.seccomp.iter().map(privileges::filter).collect();
     let capabilities = plan.capabilities.map(Capabilities::new);
     let prepared = Prepared {
         plan,
-        groups,
+        groups: &groups.v1,
+        cgroup_namespace: groups.namespace.as_ref().map(AsFd::as_fd),
         filters: &filters,
         capabilities: capabilities.as_ref(),
         args: ExecArray::new(&plan.args),
         env: ExecArray::new(&plan.env),
-        stdin: stdin.as_fd(),
-        stdout: stdout.as_fd(),
-        stderr: separate.as_ref().unwrap_or(&stdout).as_fd(),
+        stdin: stdio.stdin.as_fd(),
+        stdout: stdio.stdout.as_fd(),
+        stderr: stdio.stderr.as_ref().unwrap_or(&stdio.stdout).as_fd(),
         report,
         running: who,
         failure,
-        die_with: (!own_pid_namespace).then(|| nix::unistd::getpid().as_raw()),
+        die_with,
     };
-    let cloned = sys::clone_process(0, group.as_ref().map(AsFd::as_fd));
+    let cloned = sys::clone_process(0, groups.v2.as_ref().map(AsFd::as_fd));
     match cloned.at(LaunchStep::CloneTask)? {
         Cloned::Child => become_task(&prepared),
         Cloned::Parent(pid) => Ok(pid),

@@ -25,6 +25,8 @@ pub(super) struct Prepared<'a> {
     pub(super) plan: &'a TaskPlan,
     /// The plan's v1 groups, if they had to be opened before.
     pub(super) groups: &'a [OwnedFd],
+    /// The cgroup namespace to enter.
+    pub(super) cgroup_namespace: Option<BorrowedFd<'a>>,
     /// The plan's system call filters, ready to install.
     pub(super) filters: &'a [BpfProgram],
     /// The plan's capabilities, looked up.
@@ -76,6 +78,9 @@ pub(super) fn become_task(prepared: &Prepared<'_>) -> ! {
 fn enter(prepared: &Prepared<'_>) -> Result<(), Failure> {
     let plan = prepared.plan;
     join_groups(prepared)?;
+    // From its groups on: those are the roots of what it sees.
+    cgroup_namespace(prepared)
+        .map_err(|errno| failed(LaunchStep::CgroupNamespace, errno.into(), 0))?;
     // Fails only for a process that leads a group already, which a new clone does not.
     nix::unistd::setsid().map_err(|errno| failed(LaunchStep::Setsid, errno.into(), 0))?;
     if let Some(score) = &plan.oom_score_adj {
@@ -146,6 +151,15 @@ fn enter(prepared: &Prepared<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
+fn cgroup_namespace(prepared: &Prepared<'_>) -> nix::Result<()> {
+    let flag = nix::sched::CloneFlags::CLONE_NEWCGROUP;
+    match prepared.cgroup_namespace {
+        Some(theirs) => nix::sched::setns(theirs, flag),
+        None if prepared.plan.cgroup_namespace => nix::sched::unshare(flag),
+        None => Ok(()),
+    }
+}
+
 /// One change to the container's mount table. What is not there needs no protection.
 fn change_mount(mount: &PlannedMount) -> io::Result<()> {
     let path = &mount.path;
@@ -156,6 +170,11 @@ fn change_mount(mount: &PlannedMount) -> io::Result<()> {
             other => other,
         },
         PlannedAction::ReadOnlyPath => read_only_path(path),
+        PlannedAction::CgroupTree { controllers } => match sys::mount_cgroup(path, controllers) {
+            // The hierarchy has controllers that we do not know.
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Ok(()),
+            other => other,
+        },
         PlannedAction::MaskFile => sys::mount_bind(c"/dev/null", path),
         PlannedAction::Tmpfs { options, writable } => sys::mount_tmpfs(path, options, *writable),
         PlannedAction::Bind {

@@ -19,8 +19,8 @@ mod signals;
 
 pub(crate) use bpf::attach_device_program;
 pub(crate) use mounts::{
-    bind_place, loopback_up, mount_bind, mount_tmpfs, open_linkless, open_place, read_only,
-    unmount_folder,
+    bind_place, loopback_up, mount_bind, mount_cgroup, mount_tmpfs, open_linkless, open_place,
+    read_only, unmount_folder,
 };
 
 pub(crate) use signals::{

@@ -174,6 +174,30 @@ pub(crate) fn mount_tmpfs(onto: &CStr, options: &CStr, writable: bool) -> io::Re
     }))
 }
 
+/// Mounts a cgroup tree as this process's cgroup namespace shows it, read-only, in the place of the one that is
+/// there: the v1 hierarchy of these controllers, or the v2 tree if there are none. Async-signal-safe.
+pub(crate) fn mount_cgroup(onto: &CStr, controllers: &CStr) -> io::Result<()> {
+    let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC | libc::MS_RDONLY;
+    let (kind, options) = if controllers.is_empty() {
+        (c"cgroup2", ptr::null())
+    } else {
+        (c"cgroup", controllers.as_ptr())
+    };
+    // The kernel mounts no filesystem on itself. What is not a mount is none to be rid of.
+    // SAFETY: the path is NUL-terminated.
+    let _ = unsafe { libc::umount2(onto.as_ptr(), libc::MNT_DETACH) };
+    // SAFETY: all strings are NUL-terminated; the options may be null.
+    result(libc::c_long::from(unsafe {
+        libc::mount(
+            kind.as_ptr(),
+            onto.as_ptr(),
+            kind.as_ptr(),
+            flags,
+            options.cast(),
+        )
+    }))
+}
+
 /// Brings `lo` of this process's network namespace up. Async-signal-safe.
 pub(crate) fn loopback_up() -> io::Result<()> {
     // SAFETY: no memory is passed.

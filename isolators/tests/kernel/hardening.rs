@@ -6,15 +6,16 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 
 use libtest_mimic::Failed;
+use meseta_isolators::cgroup::Version;
 use meseta_isolators::{
-    CapabilityRequest, CapabilitySet, Command, ContainerSpec, Credentials, ExitCause, Isolation,
-    LaunchError, LaunchStep, NodeOptions, SeccompAction, SeccompChoice, SeccompProfile,
-    TaskIsolation,
+    CapabilityRequest, CapabilitySet, Command, ContainerSpec, Controller, Credentials, ExitCause,
+    Inside, Isolation, LaunchError, LaunchStep, NodeOptions, SeccompAction, SeccompChoice,
+    SeccompProfile, TaskIsolation,
 };
 
 use crate::Test;
 use crate::probe;
-use crate::site::{Site, check, same};
+use crate::site::{Site, chain, check, same};
 
 pub(crate) const TESTS: &[(&str, Test)] = &[
     ("a_hostile_task_of_root_finds_no_way_out", hostile_root),
@@ -23,6 +24,7 @@ pub(crate) const TESTS: &[(&str, Test)] = &[
     ("set_user_id_programs_give_nothing", set_user_id),
     ("capabilities_are_what_is_allowed", capabilities),
     ("system_call_filters_are_per_task", filters),
+    ("cgroups_around_a_container_are_hidden", hidden_groups),
     (
         "a_working_directory_behind_a_descriptor_is_refused",
         magic_directory,
@@ -51,13 +53,18 @@ fn harden(site: &Site, node: &NodeOptions) -> Result<(), Failed> {
 fn probed(
     site: &Site,
     mut spec: ContainerSpec,
+    hardened: bool,
 ) -> Result<(Vec<String>, BTreeMap<String, String>), Failed> {
     let address = format!("meseta-{}", site.root().display());
     let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&address)?)?;
     let shared = tempfile::NamedTempFile::new_in("/dev/shm")?;
     let groups = site.with(|containers| containers.groups(&spec.name));
     let dirs: Vec<_> = groups.process_dirs();
-    let dirs: Vec<_> = dirs.iter().map(|dir| dir.to_string_lossy()).collect();
+    // As the host names them, and where a cgroup namespace shows them; nowhere else are those the host's.
+    let trees = site.host().trees().into_iter();
+    let roots: Vec<_> = trees.filter(|_| hardened).map(|tree| tree.mount).collect();
+    let dirs = dirs.iter().chain(&roots);
+    let dirs: Vec<_> = dirs.map(|dir| dir.to_string_lossy()).collect();
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o644);
     fs::set_permissions(shared.path(), open)?;
     for (name, value) in [
@@ -122,7 +129,7 @@ fn expect_status(
 
 fn hostile_root(site: &Site) -> Result<(), Failed> {
     harden(site, &NodeOptions::default())?;
-    let (open, status) = probed(site, site.spec("c", ""))?;
+    let (open, status) = probed(site, site.spec("c", ""), true)?;
     same(open, Vec::new())?;
     let standard = CapabilitySet::standard();
     expect_status(&status, standard, standard)
@@ -132,14 +139,14 @@ fn hostile_user(site: &Site) -> Result<(), Failed> {
     harden(site, &NodeOptions::default())?;
     let mut spec = site.spec("c", "");
     spec.credentials = nobody();
-    let (open, status) = probed(site, spec)?;
+    let (open, status) = probed(site, spec, true)?;
     same(open, Vec::new())?;
     expect_status(&status, CapabilitySet::EMPTY, CapabilitySet::EMPTY)
 }
 
 /// The probe can tell: without the isolators most of it goes through.
 fn open_ways(site: &Site) -> Result<(), Failed> {
-    let (open, status) = probed(site, site.spec("c", ""))?;
+    let (open, status) = probed(site, site.spec("c", ""), false)?;
     same(status.get("Seccomp").map(String::as_str), Some("0"))?;
     for name in [
         "unshare",
@@ -226,6 +233,57 @@ fn capabilities(site: &Site) -> Result<(), Failed> {
         matches!(&refused, Err(LaunchError::Invalid { reason, .. }) if reason.contains("CAP_SYS_ADMIN")),
         || format!("{refused:?}"),
     )
+}
+
+/// Neither the task nor what is put into its container learns where its groups are, and both find its limits.
+fn hidden_groups(site: &Site) -> Result<(), Failed> {
+    site.open_more("namespaces/cgroup", &NodeOptions::default())?;
+    let seen = "cat /proc/self/cgroup /proc/self/mountinfo; readlink /proc/self/ns/cgroup";
+    let outer = site.spec("outer", &format!("{seen}; exec sleep 1000"));
+    let launched = site.launch(&outer)?;
+    site.wait_output(&outer, "cgroup:[")?;
+    let output = site.output(&outer);
+    let namespace = output.lines().last().unwrap_or_default().to_owned();
+    let ours = fs::read_link("/proc/self/ns/cgroup")?;
+    check(*namespace != *ours.to_string_lossy(), || output.clone())?;
+    let inside = Inside {
+        supervisor: launched.supervisor.clone(),
+        stdin: None,
+        terminal: false,
+    };
+    let spec = site.spec("outer+in", seen);
+    let inner = site
+        .with(|c| c.launch_inside(&spec, &TaskIsolation::default(), &inside))
+        .map_err(|error| Failed::from(chain(&error)))?;
+    site.wait_end(&spec, &inner)?;
+    let within = site.output(&spec);
+    check(within.ends_with(&format!("{namespace}\n")), || {
+        within.clone()
+    })?;
+    let root = site.root().to_string_lossy().into_owned();
+    for text in [&output, &within] {
+        check(!text.contains(&root), || text.clone())?;
+    }
+    let groups = site.with(|containers| containers.groups(&outer.name));
+    let own = groups
+        .dirs
+        .iter()
+        .filter(|group| group.version == Version::V1);
+    check(
+        own.clone().count() == 0 || output.contains("memory:/\n"),
+        || output.clone(),
+    )?;
+    site.destroy(&spec, &inner)?;
+    site.destroy(&outer, &launched)?;
+    let memory = site.host().v1.iter();
+    let memory = memory.filter(|tree| tree.controllers.contains(&Controller::Memory));
+    for tree in memory {
+        // The container's own limit, where programs look for it.
+        let file = tree.mount.join("memory.limit_in_bytes");
+        let spec = site.spec("limit", &format!("cat {}", file.display()));
+        same(site.run(&spec)?.1, format!("{}\n", 64 << 20))?;
+    }
+    Ok(())
 }
 
 fn filters(site: &Site) -> Result<(), Failed> {

@@ -6,10 +6,13 @@ use std::path::Path;
 
 use libtest_mimic::Failed;
 use meseta_isolators::cgroup::Version;
-use meseta_isolators::{Command, Credentials, ExitCause, LaunchError, LaunchStep, Limit, Rlimit};
+use meseta_isolators::{
+    Command, Credentials, Destination, ExitCause, Inside, LaunchError, LaunchStep, Limit, LogFile,
+    MountAction, MountStep, Place, Rlimit, TaskIsolation,
+};
 
 use crate::Test;
-use crate::site::{Site, check, name, same};
+use crate::site::{Site, chain, check, name, same};
 
 pub(crate) const TESTS: &[(&str, Test)] = &[
     ("exit_status_is_persisted", exit_status),
@@ -30,6 +33,9 @@ pub(crate) const TESTS: &[(&str, Test)] = &[
     ("missing_program_is_reported_with_errno", missing_program),
     ("every_failing_step_is_named", failing_steps),
     ("symlinked_output_is_refused", symlinked_output),
+    ("output_follows_no_swapped_folder", swapped_folder),
+    ("output_is_a_plain_file_of_the_tasks_user", plain_output),
+    ("output_goes_where_the_agent_sees_it", mounted_over),
     ("a_name_in_use_is_refused", name_in_use),
     ("launcher_death_costs_no_container", launcher_death),
     ("supervisor_runs_from_a_sealed_image", sealed_image),
@@ -268,7 +274,7 @@ fn other_user(site: &Site) -> Result<(), Failed> {
         site.run(&spec)?.1,
         "65534\n65533\n65533 1234\n0022\n".to_owned(),
     )?;
-    let owner = fs::metadata(&spec.stdout)?;
+    let owner = fs::metadata(spec.stdout.path())?;
     same((owner.uid(), owner.gid()), (65534, 65533))
 }
 
@@ -326,7 +332,7 @@ fn failing_steps(site: &Site) -> Result<(), Failed> {
     };
     cases.push((unknown, LaunchStep::Exec, 2));
     let mut stdout = site.spec("stdout", "true");
-    stdout.stdout = site.sandbox().join("gone/out");
+    stdout.stdout = Destination::file(&site.sandbox(), "gone/out");
     cases.push((stdout, LaunchStep::OpenStdio, 2));
     let mut rlimit = site.spec("rlimit", "true");
     rlimit.rlimits = vec![Rlimit {
@@ -360,7 +366,7 @@ fn symlinked_output(site: &Site) -> Result<(), Failed> {
     let spec = site.spec("c", "echo written");
     let victim = site.sandbox().join("victim");
     fs::write(&victim, "untouched")?;
-    std::os::unix::fs::symlink(&victim, &spec.stdout)?;
+    std::os::unix::fs::symlink(&victim, spec.stdout.path())?;
     let error = site.with(|containers| containers.launch(&spec)).err();
     let refused = matches!(
         &error,
@@ -369,6 +375,127 @@ fn symlinked_output(site: &Site) -> Result<(), Failed> {
     );
     check(refused, || format!("{error:?}"))?;
     same(fs::read_to_string(victim)?, "untouched".to_owned())
+}
+
+fn refused_stdio(error: Option<LaunchError>, errno: i32) -> Result<(), Failed> {
+    let refused = matches!(
+        &error,
+        Some(LaunchError::Step { step: LaunchStep::OpenStdio, source, .. })
+            if source.raw_os_error() == Some(errno)
+    );
+    check(refused, || format!("{error:?}"))
+}
+
+/// Whether the supervisor carries the output or the task writes it itself.
+fn both_ways() -> [TaskIsolation; 2] {
+    let log = LogFile {
+        bytes: 1 << 20,
+        files: 1,
+    };
+    let carried = TaskIsolation {
+        stdout_log: Some(log),
+        stderr_log: Some(log),
+        ..TaskIsolation::default()
+    };
+    [TaskIsolation::default(), carried]
+}
+
+/// The sandbox is a task's: any folder in it may be a link by now.
+fn swapped_folder(site: &Site) -> Result<(), Failed> {
+    let outside = site.sandbox().with_file_name("outside");
+    fs::create_dir_all(outside.join("c"))?;
+    fs::write(outside.join("c/err"), "theirs")?;
+    std::os::unix::fs::symlink(&outside, site.sandbox().join("containers"))?;
+    for (number, task) in both_ways().into_iter().enumerate() {
+        let mut spec = site.spec(&format!("c{number}"), "echo written");
+        spec.stdout = Destination::file(&site.sandbox(), "containers/c/out");
+        spec.stderr = Destination::file(&site.sandbox(), "containers/c/err");
+        let error = site.with(|containers| containers.launch_with(&spec, &task));
+        refused_stdio(error.err(), libc::ELOOP)?;
+    }
+    same(fs::read_dir(outside.join("c"))?.count(), 1)?;
+    same(
+        fs::read_to_string(outside.join("c/err"))?,
+        "theirs".to_owned(),
+    )
+}
+
+/// Pipes keep nobody waiting, and what somebody else owns stays theirs.
+fn plain_output(site: &Site) -> Result<(), Failed> {
+    let theirs = site.sandbox().with_file_name("theirs");
+    fs::write(&theirs, "theirs")?;
+    let nobody = Credentials {
+        uid: 65534,
+        gid: 65534,
+        groups: Vec::new(),
+    };
+    for (number, task) in both_ways().into_iter().enumerate() {
+        for (kind, errno) in [
+            ("fifo", libc::EINVAL),
+            ("hard", libc::EMLINK),
+            ("plain", libc::EPERM),
+        ] {
+            let name = format!("{kind}{number}");
+            let mut spec = site.spec(&name, "echo written");
+            spec.credentials = Some(nobody.clone());
+            spec.stderr = Destination::file(&site.sandbox(), &name);
+            let path = spec.stderr.path();
+            match kind {
+                "fifo" => nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU)?,
+                "hard" => fs::hard_link(&theirs, &path)?,
+                _ => fs::write(&path, "root's")?,
+            }
+            let error = site.with(|containers| containers.launch_with(&spec, &task));
+            refused_stdio(error.err(), errno)?;
+            same(fs::metadata(&path)?.uid(), 0)?;
+        }
+    }
+    same(fs::read_to_string(&theirs)?, "theirs".to_owned())?;
+    // What is the user's own already is gone on with.
+    let mut spec = site.spec("own", "echo written");
+    spec.credentials = Some(nobody);
+    fs::write(spec.stdout.path(), "before ")?;
+    std::os::unix::fs::chown(spec.stdout.path(), Some(65534), Some(65534))?;
+    same(site.run(&spec)?.1, "before written\n".to_owned())
+}
+
+/// A task has mounted a folder of its own over that which the output's path leads through.
+fn mounted_over(site: &Site) -> Result<(), Failed> {
+    let evil = site.sandbox().with_file_name("evil");
+    fs::create_dir(&evil)?;
+    let task = TaskIsolation {
+        mounts: vec![MountStep {
+            path: site.sandbox(),
+            action: MountAction::Bind {
+                source: Place {
+                    beneath: None,
+                    path: evil.clone(),
+                },
+                beneath: None,
+                writable: true,
+            },
+        }],
+        ..TaskIsolation::default()
+    };
+    let outer = site.spec("outer", "echo up; exec sleep 1000");
+    let launched = site
+        .with(|containers| containers.launch_with(&outer, &task))
+        .map_err(|error| Failed::from(chain(&error)))?;
+    site.wait_output(&outer, "up")?;
+    let inside = Inside {
+        supervisor: launched.supervisor.clone(),
+        stdin: None,
+        terminal: false,
+    };
+    let spec = site.spec("outer+in", "echo within");
+    let inner = site
+        .with(|containers| containers.launch_inside(&spec, &TaskIsolation::default(), &inside))
+        .map_err(|error| Failed::from(chain(&error)))?;
+    site.wait_end(&spec, &inner)?;
+    same(site.output(&spec), "within\n".to_owned())?;
+    same(fs::read_dir(&evil)?.count(), 0)?;
+    site.destroy(&spec, &inner)?;
+    site.destroy(&outer, &launched)
 }
 
 fn name_in_use(site: &Site) -> Result<(), Failed> {

@@ -27,7 +27,10 @@ fn exit_status(site: &Site) -> Result<(), Failed> {
     let (record, output) = site.run(&spec)?;
     same(record.cause, ExitCause::Exited(3))?;
     same(output, "out\n".to_owned())?;
-    same(std::fs::read_to_string(&spec.stderr)?, "err\n".to_owned())
+    same(
+        std::fs::read_to_string(spec.stderr.path())?,
+        "err\n".to_owned(),
+    )
 }
 
 fn failure(site: &Site) -> Result<(), Failed> {

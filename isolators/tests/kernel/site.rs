@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::Failed;
 use meseta_isolators::{
-    Command, ContainerName, ContainerSpec, Containers, Controller, Demand, DestroyOptions,
-    ExitRecord, Host, Isolation, Isolator, Launched, NodeOptions, Options, TaskIsolation,
+    Command, ContainerName, ContainerSpec, Containers, Controller, Demand, Destination,
+    DestroyOptions, ExitRecord, Host, Isolation, Isolator, Launched, NodeOptions, Options,
+    TaskIsolation,
 };
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -189,8 +190,8 @@ impl Site {
             env: vec![("PATH".into(), "/usr/sbin:/usr/bin:/sbin:/bin".into())],
             working_dir: self.sandbox(),
             credentials: None,
-            stdout: self.sandbox().join(format!("{container}.out")),
-            stderr: self.sandbox().join(format!("{container}.err")),
+            stdout: Destination::file(&self.sandbox(), &format!("{container}.out")),
+            stderr: Destination::file(&self.sandbox(), &format!("{container}.err")),
             hostname: None,
             rlimits: Vec::new(),
             demand: Demand {
@@ -214,7 +215,7 @@ impl Site {
     }
 
     pub(crate) fn output(&self, spec: &ContainerSpec) -> String {
-        fs::read_to_string(&spec.stdout).unwrap_or_default()
+        fs::read_to_string(spec.stdout.path()).unwrap_or_default()
     }
 
     /// Waits for the supervisor's end and reads what it left.

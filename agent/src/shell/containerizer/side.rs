@@ -15,6 +15,7 @@ use super::super::spec::{Prepared, container_spec};
 use super::super::volumes;
 use super::super::writer::chain;
 use super::{Containerizer, Entry, Options, blocking};
+use crate::checkpoint::inside;
 use crate::core::{Input, LaunchPlan, Probe, Sight};
 use crate::fetch;
 
@@ -44,7 +45,10 @@ impl Containerizer {
             let uris = plan.command().map(|command| command.uris.as_slice());
             fetch::fetch(
                 uris.unwrap_or_default(),
-                &prepared.spec.working_dir,
+                (
+                    &inner.options.layout.sandbox(&plan.run),
+                    &inside(plan.container()),
+                ),
                 prepared.spec.credentials.as_ref(),
                 fetch::Limits::default(),
                 &cancelled,

@@ -21,7 +21,7 @@ use meseta_proto::mesos::v1::volume::source::{Type as SourceType, sandbox_path};
 use meseta_resources::{Resource, VolumeMode};
 use tracing::warn;
 
-use crate::checkpoint::{Layout, RunKey, nested_names, volume_path};
+use crate::checkpoint::{Layout, RunKey, inside, volume_path};
 use crate::core::{LaunchPlan, Subject};
 use points::Kind;
 pub(super) use running::change;
@@ -139,7 +139,7 @@ impl Site {
     ) -> Self {
         Self {
             root: layout.sandbox(run),
-            inside: inside(nested_names(container)),
+            inside: inside(container),
             mounts,
         }
     }
@@ -157,13 +157,6 @@ pub(super) fn owner(site: &Site, switch_user: bool) -> Result<Option<Credentials
         gid: meta.gid(),
         groups: Vec::new(),
     }))
-}
-
-/// Where the sandbox of a nested container is in that of the outermost.
-fn inside<'a>(children: impl Iterator<Item = &'a str>) -> PathBuf {
-    children.fold(PathBuf::new(), |path, child| {
-        path.join("containers").join(child)
-    })
 }
 
 /// What a container that is to be launched wants to see.
@@ -301,7 +294,7 @@ fn own_sandbox(
         let reason = "'container_path' is relative for SANDBOX_PATH volume SELF type";
         return Err(refused(name, reason));
     }
-    let own = inside(nested_names(&plan.container));
+    let own = inside(&plan.container);
     Ok(Origin::Sandbox {
         beneath: layout.sandbox(&plan.run),
         path: own.join(sandbox_parts(name, path)?),
@@ -314,11 +307,12 @@ fn parent_sandbox(
     name: &str,
     path: &str,
 ) -> Result<Origin, VolumeError> {
-    let mut names: Vec<&str> = nested_names(&plan.container).collect();
-    if names.pop().is_none() {
+    let own = inside(&plan.container);
+    // Its parent's is two parts up: `containers` and its own name.
+    let Some(above) = own.ancestors().nth(2) else {
         let reason = "SANDBOX_PATH volume PARENT type only works for nested container";
         return Err(refused(name, reason));
-    }
+    };
     let path = sandbox_parts(name, path)?;
     // What is mounted in there is seen in that container only: here it is looked for where it lies.
     for volume in of_resources(layout, &plan.around)? {
@@ -336,7 +330,7 @@ fn parent_sandbox(
     }
     Ok(Origin::Sandbox {
         beneath: layout.sandbox(&plan.run),
-        path: inside(names.into_iter()).join(path),
+        path: above.join(path),
     })
 }
 

@@ -1,16 +1,17 @@
 //! Places beneath a sandbox: found, made, linked and removed while its owner may be changing it.
 //!
-//! Each part of a path is opened beneath the one before, and a link is never followed. Invariant: what
-//! was there before keeps its owner and its mode.
+//! Invariant: what was there before keeps its owner and its mode, and no link is followed.
 
+use std::ffi::{OsStr, OsString};
 use std::fs::Metadata;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use meseta_isolators::Credentials;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
+use meseta_isolators::beneath::{Folder, Owner};
+use nix::fcntl::OFlag;
+use rustix::fs::{AtFlags, FileType};
 use rustix::io::Errno;
 
 /// As the sandbox itself: its user's.
@@ -34,54 +35,15 @@ impl Kind {
     }
 }
 
-fn open_root(root: &Path) -> io::Result<OwnedFd> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    Ok(rustix::fs::open(root, flags, Mode::empty())?)
-}
-
-fn open_in(parent: &OwnedFd, name: &Path, flags: OFlags) -> rustix::io::Result<OwnedFd> {
-    let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-    rustix::fs::openat2(parent, name, flags, Mode::empty(), resolve)
-}
-
-fn give(fd: &OwnedFd, owner: Option<(u32, u32)>) -> io::Result<()> {
-    match owner {
-        Some((uid, gid)) => std::os::unix::fs::fchown(fd, Some(uid), Some(gid)),
-        None => Ok(()),
-    }
-}
-
-fn ids(owner: Option<&Credentials>) -> Option<(u32, u32)> {
+fn ids(owner: Option<&Credentials>) -> Owner {
     owner.map(|owner| (owner.uid, owner.gid))
 }
 
-/// Enters a folder, which is made if it is missing.
-fn enter(parent: &OwnedFd, name: &Path, owner: Option<(u32, u32)>) -> io::Result<OwnedFd> {
-    let is_new = match rustix::fs::mkdirat(parent, name, Mode::from_raw_mode(FOLDER_MODE)) {
-        Ok(()) => true,
-        Err(Errno::EXIST) => false,
-        Err(error) => return Err(error.into()),
-    };
-    if is_new && owner.is_some() {
-        let folder = open_in(parent, name, OFlags::RDONLY | OFlags::DIRECTORY)?;
-        give(&folder, owner)?;
-    }
-    Ok(open_in(parent, name, OFlags::PATH | OFlags::DIRECTORY)?)
-}
-
 /// The folder that a path ends in, with those above it made, and its last part.
-fn parent_of(
-    root: &Path,
-    path: &Path,
-    owner: Option<(u32, u32)>,
-) -> io::Result<(OwnedFd, PathBuf)> {
+fn parent_of(root: &Folder, path: &Path, owner: Owner) -> io::Result<(Folder, OsString)> {
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
-    let mut at = open_root(root)?;
-    for part in path.parent().unwrap_or(Path::new("")).components() {
-        at = enter(&at, Path::new(part.as_os_str()), owner)?;
-    }
-    Ok((at, PathBuf::from(name)))
+    let above = path.parent().unwrap_or(Path::new(""));
+    Ok((root.enter_all(above, FOLDER_MODE, owner)?, name.to_owned()))
 }
 
 /// Makes something to mount on; what is there already must be of the kind.
@@ -91,36 +53,39 @@ pub(super) fn make(
     kind: Kind,
     owner: Option<&Credentials>,
 ) -> io::Result<()> {
-    let (parent, name) = parent_of(root, path, ids(owner))?;
+    let owner = ids(owner);
+    let (parent, name) = parent_of(&Folder::open(root)?, path, owner)?;
     if kind == Kind::Folder {
-        return enter(&parent, &name, ids(owner)).map(drop);
+        return parent.enter(&name, FOLDER_MODE, owner).map(drop);
     }
-    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
-    match rustix::fs::openat(&parent, &name, flags, Mode::from_raw_mode(FILE_MODE)) {
-        Ok(file) => give(&file, ids(owner)),
-        Err(Errno::EXIST) => {
-            let there = rustix::fs::statat(&parent, &name, AtFlags::SYMLINK_NOFOLLOW)?;
-            match FileType::from_raw_mode(there.st_mode) {
+    match parent.create(&name, FILE_MODE, owner, OFlag::empty()) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            match kind_of(&parent, &name)? {
                 FileType::RegularFile => Ok(()),
                 _ => Err(io::ErrorKind::AlreadyExists.into()),
             }
         }
-        Err(error) => Err(error.into()),
+        made => made.map(drop),
     }
+}
+
+fn kind_of(parent: &Folder, name: &OsStr) -> rustix::io::Result<FileType> {
+    let there = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
+    Ok(FileType::from_raw_mode(there.st_mode))
 }
 
 /// What is at a place; a folder of the root's owner's is made where nothing is.
 pub(super) fn find_or_make(root: &Path, path: &Path) -> io::Result<Kind> {
-    let stat = rustix::fs::fstat(&open_root(root)?)?;
-    let (parent, name) = parent_of(root, path, Some((stat.st_uid, stat.st_gid)))?;
-    match rustix::fs::statat(&parent, &name, AtFlags::SYMLINK_NOFOLLOW) {
-        Ok(there) => match FileType::from_raw_mode(there.st_mode) {
-            FileType::Directory => Ok(Kind::Folder),
-            FileType::Symlink => Err(Errno::LOOP.into()),
-            _ => Ok(Kind::File),
-        },
+    let root = Folder::open(root)?;
+    let stat = rustix::fs::fstat(&root)?;
+    let owner = Some((stat.st_uid, stat.st_gid));
+    let (parent, name) = parent_of(&root, path, owner)?;
+    match kind_of(&parent, &name) {
+        Ok(FileType::Directory) => Ok(Kind::Folder),
+        Ok(FileType::Symlink) => Err(Errno::LOOP.into()),
+        Ok(_) => Ok(Kind::File),
         Err(Errno::NOENT) => {
-            enter(&parent, &name, Some((stat.st_uid, stat.st_gid)))?;
+            parent.enter(&name, FOLDER_MODE, owner)?;
             Ok(Kind::Folder)
         }
         Err(error) => Err(error.into()),
@@ -134,7 +99,7 @@ pub(super) fn link(
     target: &Path,
     owner: Option<&Credentials>,
 ) -> io::Result<()> {
-    let (parent, name) = parent_of(root, path, ids(owner))?;
+    let (parent, name) = parent_of(&Folder::open(root)?, path, ids(owner))?;
     match rustix::fs::readlinkat(&parent, &name, Vec::new()) {
         Ok(there) if there.to_bytes() == target.as_os_str().as_bytes() => return Ok(()),
         Ok(_) => rustix::fs::unlinkat(&parent, &name, AtFlags::empty())?,
@@ -147,16 +112,12 @@ pub(super) fn link(
 
 /// Removes an empty folder on which something was mounted; whatever else is there stays.
 pub(super) fn remove(root: &Path, path: &Path) {
-    let removed = open_root(root).and_then(|root| {
-        let above = path.parent().filter(|above| !above.as_os_str().is_empty());
-        let parent = match above {
-            Some(above) => open_in(&root, above, OFlags::PATH | OFlags::DIRECTORY)?,
-            None => root,
-        };
+    let removed = || -> io::Result<()> {
+        let parent = Folder::open(root)?.folder(path.parent().unwrap_or(Path::new("")))?;
         let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
         Ok(rustix::fs::unlinkat(&parent, name, AtFlags::REMOVEDIR)?)
-    });
-    if let Err(error) = removed {
+    };
+    if let Err(error) = removed() {
         tracing::debug!(path = %path.display(), %error, "a place of a volume is left over");
     }
 }

@@ -5,8 +5,9 @@
 //! because files there are root's. Needs `namespaces/mnt`, and `linux/capabilities` to make it last: with
 //! CAP_SYS_ADMIN a task could mount them again.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use crate::cgroup::CgroupTree;
 use crate::containers::ContainerSpec;
 use crate::isolator::Isolator;
 use crate::launcher::{LaunchIsolation, MountAction, MountStep};
@@ -38,8 +39,8 @@ pub(crate) struct Kernel {
 }
 
 impl Kernel {
-    /// `cgroup_mounts` may lie outside `/sys`.
-    pub(crate) fn new(cgroup_mounts: &[PathBuf]) -> Self {
+    /// Cgroup trees may lie outside `/sys`.
+    pub(crate) fn new(trees: &[CgroupTree]) -> Self {
         let step = |path: &Path, action| MountStep {
             path: path.to_owned(),
             action,
@@ -47,7 +48,8 @@ impl Kernel {
         let hidden_files = HIDDEN_FILES.map(|path| step(Path::new(path), MountAction::MaskFile));
         let folders = HIDDEN_FOLDERS.map(|path| step(Path::new(path), MountAction::MaskFolder));
         let mut steps = vec![step(Path::new(SYS), MountAction::ReadOnlyTree)];
-        let elsewhere = cgroup_mounts.iter().filter(|path| !path.starts_with(SYS));
+        let mounts = trees.iter().map(|tree| &tree.mount);
+        let elsewhere = mounts.filter(|path| !path.starts_with(SYS));
         steps.extend(elsewhere.map(|path| step(path, MountAction::ReadOnlyTree)));
         steps.extend(READ_ONLY.map(|path| step(Path::new(path), MountAction::ReadOnlyPath)));
         steps.extend(hidden_files);
@@ -72,8 +74,11 @@ mod tests {
 
     #[test]
     fn every_cgroup_tree_is_covered_once() {
-        let mounts = ["/sys/fs/cgroup/cpu".into(), "/mnt/unified".into()];
-        let steps = Kernel::new(&mounts).steps;
+        let tree = |mount: &str| CgroupTree {
+            mount: mount.into(),
+            controllers: None,
+        };
+        let steps = Kernel::new(&["/sys/fs/cgroup/cpu", "/mnt/unified"].map(tree)).steps;
         let trees = steps
             .iter()
             .filter(|step| step.action == MountAction::ReadOnlyTree);

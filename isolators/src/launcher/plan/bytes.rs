@@ -3,7 +3,7 @@
 use std::ffi::CString;
 
 use super::super::{CapabilitySets, LogFile, SeccompProgram};
-use super::{PlannedAction, PlannedMount, TaskPlan};
+use super::{PlannedAction, PlannedMount, PlannedOutput, TaskPlan};
 
 impl TaskPlan {
     /// As bytes; the namespaces come first, where [`TaskPlan::namespaces_of`] finds them.
@@ -13,8 +13,8 @@ impl TaskPlan {
         out.bytes(&self.boot_id);
         out.text(&self.status_dir);
         out.optional(self.hostname.as_deref());
-        out.text(&self.stdout);
-        out.text(&self.stderr);
+        self.stdout.encode(&mut out);
+        self.stderr.encode(&mut out);
         out.texts(&self.v1_tasks);
         out.optional(self.v2_group.as_ref().map(|group| group.as_bytes()));
         out.optional(self.oom_score_adj.as_deref());
@@ -61,6 +61,7 @@ impl TaskPlan {
         }
         out.optional(self.stdin.as_ref().map(|path| path.as_bytes()));
         out.number(u64::from(self.terminal));
+        out.number(u64::from(self.cgroup_namespace));
         out.0
     }
 
@@ -77,8 +78,8 @@ impl TaskPlan {
             boot_id: from.bytes()?.to_vec(),
             status_dir: from.text()?,
             hostname: from.optional()?.map(<[u8]>::to_vec),
-            stdout: from.text()?,
-            stderr: from.text()?,
+            stdout: PlannedOutput::decode(&mut from)?,
+            stderr: PlannedOutput::decode(&mut from)?,
             v1_tasks: from.texts()?,
             v2_group: from.optional()?.map(CString::new).transpose().ok()?,
             oom_score_adj: from.optional()?.map(<[u8]>::to_vec),
@@ -121,7 +122,22 @@ impl TaskPlan {
         plan.join = [from.number()?, from.number()?];
         plan.stdin = from.optional()?.map(CString::new).transpose().ok()?;
         plan.terminal = from.number()? != 0;
+        plan.cgroup_namespace = from.number()? != 0;
         from.0.is_empty().then_some(plan)
+    }
+}
+
+impl PlannedOutput {
+    fn encode(&self, out: &mut Writer) {
+        out.optional(self.beneath.as_ref().map(|root| root.as_bytes()));
+        out.text(&self.path);
+    }
+
+    fn decode(from: &mut Reader<'_>) -> Option<Self> {
+        Some(Self {
+            beneath: from.optional()?.map(CString::new).transpose().ok()?,
+            path: from.text()?,
+        })
     }
 }
 
@@ -149,6 +165,10 @@ impl PlannedMount {
                 out.number(u64::from(*writable));
             }
             PlannedAction::Unmount => out.number(5),
+            PlannedAction::CgroupTree { controllers } => {
+                out.number(6);
+                out.text(controllers);
+            }
         }
     }
 
@@ -170,6 +190,9 @@ impl PlannedMount {
                     writable: from.number()? != 0,
                 },
                 5 => PlannedAction::Unmount,
+                6 => PlannedAction::CgroupTree {
+                    controllers: from.text()?,
+                },
                 _ => return None,
             },
         })

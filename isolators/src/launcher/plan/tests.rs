@@ -19,8 +19,8 @@ fn spec() -> LaunchSpec {
             gid: 8,
             groups: vec![8, 9],
         }),
-        stdout: "/sandbox/stdout".into(),
-        stderr: "/sandbox/stderr".into(),
+        stdout: Destination::file("/sandbox".as_ref(), "stdout"),
+        stderr: Destination::Endpoint("/run/pipe".into()),
         status_dir: "/run/x".into(),
         isolation: LaunchIsolation {
             pid_namespace: true,

@@ -1,0 +1,185 @@
+//! What a folder's owner may put in the way, put there before each call; and one race.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::*;
+
+/// A folder, and beside it one that nothing may touch.
+fn place() -> (tempfile::TempDir, PathBuf, PathBuf) {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (inside, outside) = (dir.path().join("inside"), dir.path().join("outside"));
+    fs::create_dir(&inside).expect("made");
+    fs::create_dir(&outside).expect("made");
+    fs::write(outside.join("file"), "theirs").expect("written");
+    (dir, inside, outside)
+}
+
+fn errno<T>(result: io::Result<T>) -> Option<Errno> {
+    result.err()?.raw_os_error().map(Errno::from_raw)
+}
+
+fn write(output: &OutputFile, text: &str) {
+    let written = nix::unistd::write(&output.file, text.as_bytes());
+    assert_eq!(written, Ok(text.len()));
+}
+
+#[test]
+fn output_goes_on_in_the_owners_own_file() {
+    let (_dir, inside, _) = place();
+    let folder = Folder::open(&inside).expect("opened");
+    let open = || folder.output_file(OsStr::new("out"), None, OFlag::O_APPEND);
+    let first = open().expect("made");
+    assert_eq!(first.bytes, 0);
+    write(&first, "one ");
+    let again = open().expect("there");
+    assert_eq!(again.bytes, 4);
+    write(&again, "two");
+    let path = inside.join("out");
+    assert_eq!(fs::read_to_string(&path).expect("read"), "one two");
+    let mode = fs::metadata(&path).expect("there").mode() & 0o7777;
+    assert_eq!(mode, OUTPUT_MODE);
+}
+
+#[test]
+fn whatever_is_no_plain_file_of_the_owners_is_refused() {
+    let (_dir, inside, outside) = place();
+    let folder = Folder::open(&inside).expect("opened");
+    symlink(outside.join("file"), inside.join("link")).expect("linked");
+    symlink(outside.join("new"), inside.join("dangling")).expect("linked");
+    fs::hard_link(outside.join("file"), inside.join("hard")).expect("linked");
+    nix::unistd::mkfifo(&inside.join("fifo"), Mode::S_IRWXU).expect("made");
+    fs::create_dir(inside.join("folder")).expect("made");
+    let _socket = std::os::unix::net::UnixListener::bind(inside.join("socket")).expect("bound");
+    for (name, expected) in [
+        ("link", Errno::ELOOP),
+        ("dangling", Errno::ELOOP),
+        ("hard", Errno::EMLINK),
+        ("fifo", Errno::EINVAL),
+        ("folder", Errno::EISDIR),
+        ("socket", Errno::EINVAL),
+    ] {
+        let opened = folder.output_file(OsStr::new(name), None, OFlag::empty());
+        assert_eq!(errno(opened), Some(expected), "{name}");
+    }
+    // With a reader a pipe could be opened, and would be no file all the same.
+    let _reader = fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(inside.join("fifo"))
+        .expect("opened");
+    let opened = folder.output_file(OsStr::new("fifo"), None, OFlag::empty());
+    assert_eq!(errno(opened), Some(Errno::EINVAL));
+    assert!(!outside.join("new").exists());
+    // What is somebody else's stays that, even with one name only.
+    let stranger = Some((fs::metadata(&inside).expect("there").uid() + 1, 0));
+    fs::write(inside.join("plain"), "").expect("written");
+    let opened = folder.output_file(OsStr::new("plain"), stranger, OFlag::empty());
+    assert_eq!(errno(opened), Some(Errno::EPERM));
+}
+
+#[test]
+fn no_path_leads_out() {
+    let (_dir, inside, outside) = place();
+    let folder = Folder::open(&inside).expect("opened");
+    symlink(&outside, inside.join("away")).expect("linked");
+    symlink("../outside", inside.join("relative")).expect("linked");
+    for path in ["away", "relative", "..", "../outside", "/", "away/x"] {
+        assert!(folder.folder(Path::new(path)).is_err(), "{path}");
+        assert!(
+            folder.enter_all(Path::new(path), 0o755, None).is_err(),
+            "{path}"
+        );
+        let _ = folder.remove(&Path::new(path).join("file"));
+    }
+    assert!(outside.join("file").exists());
+    symlink(&inside, inside.parent().expect("one").join("linked")).expect("linked");
+    assert!(Folder::open(&inside.with_file_name("linked")).is_err());
+}
+
+#[test]
+fn what_was_there_keeps_its_mode_and_what_is_new_has_it_exactly() {
+    let (_dir, inside, _) = place();
+    let folder = Folder::open(&inside).expect("opened");
+    fs::create_dir(inside.join("old")).expect("made");
+    fs::set_permissions(inside.join("old"), fs::Permissions::from_mode(0o700)).expect("set");
+    folder
+        .enter_all(Path::new("old/./new"), 0o777, None)
+        .expect("made");
+    let mode = |path: &str| fs::metadata(inside.join(path)).expect("there").mode() & 0o7777;
+    assert_eq!((mode("old"), mode("old/new")), (0o700, 0o777));
+    let again = folder.make_folder(OsStr::new("old"), 0o755, None);
+    assert_eq!(errno(again), Some(Errno::EEXIST));
+}
+
+#[test]
+fn a_tree_is_removed_to_any_depth_and_no_link_is_followed() {
+    let (_dir, inside, outside) = place();
+    let tree = inside.join("a/tree");
+    fs::create_dir_all(&tree).expect("made");
+    symlink(&outside, tree.join("link")).expect("linked");
+    fs::hard_link(outside.join("file"), tree.join("hard")).expect("linked");
+    // Deeper than paths, descriptors and a thread's stack go.
+    let mut at = Folder::open(&tree).expect("opened");
+    for level in 0..20_000 {
+        if level % 1000 == 0 {
+            at.create(OsStr::new("file"), 0o644, None, OFlag::empty())
+                .expect("made");
+        }
+        at = at.make_folder(OsStr::new("d"), 0o700, None).expect("made");
+    }
+    drop(at);
+    let folder = Folder::open(&inside).expect("opened");
+    folder.remove(Path::new("a/tree")).expect("removed");
+    folder.remove(Path::new("a/tree")).expect("gone already");
+    folder.remove(Path::new("no/such")).expect("never there");
+    assert_eq!(fs::read_dir(inside.join("a")).expect("read").count(), 0);
+    assert_eq!(
+        fs::read_to_string(outside.join("file")).expect("there"),
+        "theirs"
+    );
+    // A link is removed itself.
+    symlink(&outside, inside.join("link")).expect("linked");
+    folder.remove(Path::new("link")).expect("removed");
+    assert!(!inside.join("link").exists() && outside.join("file").exists());
+}
+
+/// A folder is swapped for a link and back as fast as that goes, while files are made and removed below it.
+#[test]
+fn a_race_for_the_folder_is_never_won() {
+    let (_dir, inside, outside) = place();
+    let folder = Folder::open(&inside).expect("opened");
+    fs::create_dir(inside.join("real")).expect("made");
+    symlink(&outside, inside.join("link")).expect("linked");
+    let over = AtomicBool::new(false);
+    let mut entered = 0;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let exchange = RenameFlags::RENAME_EXCHANGE;
+            while !over.load(Ordering::Relaxed) {
+                let (real, link) = (inside.join("real"), inside.join("link"));
+                let at = nix::fcntl::AT_FDCWD;
+                let swapped = nix::fcntl::renameat2(at, &real, at, &link, exchange);
+                assert_eq!(swapped, Ok(()));
+            }
+        });
+        for _ in 0..5_000 {
+            let Ok(real) = folder.enter(OsStr::new("real"), 0o755, None) else {
+                continue;
+            };
+            entered += 1;
+            let name = OsStr::new("file");
+            let made = real.output_file(name, None, OFlag::empty()).expect("made");
+            write(&made, "ours");
+            let _ = folder.remove(Path::new("real/file"));
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    assert!(entered > 0);
+    assert_eq!(
+        fs::read_to_string(outside.join("file")).expect("there"),
+        "theirs"
+    );
+}

@@ -1,0 +1,105 @@
+//! The three standard streams of a task, opened while their paths mean what they mean to the agent.
+//!
+//! Entered through [`Stdio::open`] by the supervisor, before it enters or makes any namespace: in a container
+//! that runs, a task may have mounted something of its own over the folders that the paths lead through.
+//! Invariants: nothing here waits for anybody, and only what is new, or was made for this very process, is
+//! given to the task's user.
+
+use std::ffi::{CStr, OsStr};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::sys::stat::{Mode, SFlag, fstat};
+
+use super::output::Output;
+use super::plan::{PlannedOutput, TaskPlan};
+use crate::beneath::{Folder, Owner};
+
+/// What the task reads from and writes to.
+#[derive(Debug)]
+pub(super) struct Stdio {
+    pub(super) stdin: OwnedFd,
+    pub(super) stdout: OwnedFd,
+    /// `None` if it is the same as standard output.
+    pub(super) stderr: Option<OwnedFd>,
+}
+
+impl Stdio {
+    /// Opens them, with what is to be carried into files of bounded size.
+    pub(super) fn open(plan: &TaskPlan) -> io::Result<(Self, Output)> {
+        let stdin = match &plan.stdin {
+            Some(path) if plan.terminal => endpoint(path, OFlag::O_RDWR),
+            Some(path) => endpoint(path, OFlag::O_RDONLY),
+            None => endpoint(c"/dev/null", OFlag::O_RDONLY),
+        }?;
+        let mut output = Output::default();
+        let mut open = |to: &PlannedOutput, log| match log {
+            Some(log) => output.add(plan, to, log),
+            None => open_output(to, plan.owner()),
+        };
+        let stdout = open(&plan.stdout, plan.stdout_log)?;
+        let stderr = if plan.stderr == plan.stdout {
+            None
+        } else {
+            Some(open(&plan.stderr, plan.stderr_log)?)
+        };
+        let stdio = Self {
+            stdin,
+            stdout,
+            stderr,
+        };
+        Ok((stdio, output))
+    }
+}
+
+/// The folder that a file of output is in, and the file's name there.
+pub(super) fn folder_of<'a>(beneath: &CStr, path: &'a CStr) -> io::Result<(Folder, &'a OsStr)> {
+    let path = Path::new(OsStr::from_bytes(path.to_bytes()));
+    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+    let root = Folder::open(Path::new(OsStr::from_bytes(beneath.to_bytes())))?;
+    let above = path.parent().unwrap_or(Path::new(""));
+    Ok((root.folder(above)?, name))
+}
+
+fn open_output(to: &PlannedOutput, owner: Owner) -> io::Result<OwnedFd> {
+    let Some(beneath) = &to.beneath else {
+        if to.path.is_empty() {
+            return endpoint(c"/dev/null", OFlag::O_WRONLY);
+        }
+        let opened = endpoint(&to.path, OFlag::O_WRONLY)?;
+        if let Some((uid, gid)) = owner {
+            nix::unistd::fchown(&opened, Some(uid.into()), Some(gid.into()))?;
+        }
+        return Ok(opened);
+    };
+    let (folder, name) = folder_of(beneath, &to.path)?;
+    let opened = folder.output_file(name, owner, OFlag::O_APPEND)?.file;
+    wait_for_it(&opened)?;
+    Ok(opened)
+}
+
+/// A pipe, a terminal or the null device, which the agent made or the machine has.
+fn endpoint(path: &CStr, flags: OFlag) -> io::Result<OwnedFd> {
+    // Without waiting for whoever is to be at the other end: they may be gone.
+    let flags = flags | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW | OFlag::O_NOCTTY | OFlag::O_NONBLOCK;
+    let opened = nix::fcntl::open(path, flags, Mode::empty())?;
+    let kind = SFlag::from_bits_truncate(fstat(&opened)?.st_mode) & SFlag::S_IFMT;
+    if kind != SFlag::S_IFIFO && kind != SFlag::S_IFCHR {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    wait_for_it(&opened)?;
+    Ok(opened)
+}
+
+/// Lets reads and writes wait, as programs expect of their standard streams.
+fn wait_for_it(opened: &OwnedFd) -> nix::Result<()> {
+    let flags = OFlag::from_bits_retain(fcntl(opened, FcntlArg::F_GETFL)?);
+    fcntl(
+        opened,
+        FcntlArg::F_SETFL(flags.difference(OFlag::O_NONBLOCK)),
+    )?;
+    Ok(())
+}
