@@ -45,6 +45,8 @@ pub(crate) struct TaskRights {
     pub(crate) capabilities: bool,
     /// Whether `linux/seccomp` is on.
     pub(crate) seccomp: bool,
+    /// Whether a task may do without its filter.
+    pub(crate) unconfined: bool,
     /// Whether `filesystem/shm` is on.
     pub(crate) shm: bool,
     /// Whether `namespaces/ipc` is on.
@@ -73,6 +75,8 @@ pub(crate) struct IsolationSettings {
     /// What all containers may.
     pub(crate) node: NodeOptions,
     profiles: Arc<BTreeMap<String, SeccompProfile>>,
+    /// Whether a task may do without a system call filter.
+    unconfined: bool,
     flags: IsolationFlags,
 }
 
@@ -88,6 +92,8 @@ pub(crate) fn read(
     flags: &Flags,
     resources: &Resources,
 ) -> Result<IsolationSettings, ConfigurationError> {
+    // Where everybody may run tasks as root anyway, nothing is gained by less than Mesos gives.
+    let is_open = flags.ip.is_loopback() || flags.insecure;
     let flags = &flags.isolation;
     for (flag, pause) in [
         (
@@ -124,6 +130,7 @@ pub(crate) fn read(
         asked: asked.transpose().map_err(ConfigurationError::Isolation)?,
         node,
         profiles: Arc::new(profiles),
+        unconfined: flags.allow_unconfined_seccomp.unwrap_or(is_open),
         flags: flags.clone(),
     })
 }
@@ -358,6 +365,7 @@ impl IsolationSettings {
             share_ipc: !self.flags.disallow_sharing_agent_ipc_namespace,
             capabilities: isolation.has("linux/capabilities"),
             seccomp: isolation.has("linux/seccomp"),
+            unconfined: self.unconfined,
             shm: isolation.has("filesystem/shm"),
             ipc: isolation.has("namespaces/ipc"),
             mounts: isolation.has("namespaces/mnt"),
@@ -464,6 +472,22 @@ mod tests {
         let usual = settings(&["--enforce_container_ports"], "").expect("read");
         let isolation = usual.isolation(&host).expect("switched on");
         assert!(isolation.has("network/ports") && usual.watch(&isolation).enforce_ports);
+    }
+
+    #[test]
+    fn doing_without_a_filter_is_the_operators_to_allow() {
+        let exposed = ["--ip=10.0.0.7"];
+        for (args, allowed) in [
+            (&[][..], true),
+            (&["--allow_unconfined_seccomp=false"], false),
+            (&exposed, false),
+            (&["--ip=10.0.0.7", "--insecure"], true),
+            (&["--ip=10.0.0.7", "--allow_unconfined_seccomp"], true),
+        ] {
+            let settings = settings(args, "").expect("sound");
+            let isolation = Isolation::parse("linux/seccomp").expect("known");
+            assert_eq!(settings.rights(&isolation).unconfined, allowed, "{args:?}");
+        }
     }
 
     #[test]

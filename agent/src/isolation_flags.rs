@@ -33,6 +33,12 @@ pub struct IsolationFlags {
     #[arg(long, value_name = "NAME")]
     pub seccomp_profile_name: Option<String>,
 
+    /// Let tasks ask to run without a system call filter (`linux_info.seccomp.unconfined`). Default: as
+    /// Mesos on loopback and with `--insecure`, refused elsewhere.
+    #[arg(long, action = ArgAction::Set, num_args = 0..=1, require_equals = true,
+          default_missing_value = "true")]
+    pub allow_unconfined_seccomp: Option<bool>,
+
     /// Refuse tasks that ask to share the host's process numbers.
     #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1,
           require_equals = true, default_missing_value = "true")]

@@ -42,6 +42,11 @@ fn seccomp(rights: &TaskRights, asked: Option<&pb::SeccompInfo>) -> Result<Secco
         (Some(_), true) => {
             Err("a seccomp profile was named for a container that is to be unconfined".to_owned())
         }
+        (None, true) if rights.seccomp && !rights.unconfined => Err(
+            "no system call filter was asked for, which this agent does not allow; its operator can \
+             (--allow_unconfined_seccomp)"
+                .to_owned(),
+        ),
         (None, true) => Ok(SeccompChoice::Unconfined),
         (None, false) => Ok(SeccompChoice::Node),
         (Some(name), false) if !rights.seccomp => Err(format!(
@@ -123,6 +128,7 @@ mod tests {
             share_ipc: true,
             capabilities: true,
             seccomp: true,
+            unconfined: true,
             shm: true,
             ipc: true,
             mounts: true,
@@ -196,7 +202,21 @@ mod tests {
             ..pb::LinuxInfo::default()
         };
         let none = TaskRights::default();
+        let free = pb::LinuxInfo {
+            seccomp: Some(pb::SeccompInfo {
+                profile_name: None,
+                unconfined: Some(true),
+            }),
+            ..pb::LinuxInfo::default()
+        };
+        let confined = TaskRights {
+            unconfined: false,
+            ..all_rights()
+        };
+        let allowed = asked(&all_rights(), free.clone()).expect("allowed");
+        assert_eq!(allowed.seccomp, SeccompChoice::Unconfined);
         for (rights, linux, complaint) in [
+            (confined, free, "--allow_unconfined_seccomp"),
             (all_rights(), seccomp(Some("open.json"), true), "unconfined"),
             (
                 all_rights(),
