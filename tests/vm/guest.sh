@@ -32,8 +32,44 @@ systemctl daemon-reload
 export MESETA_TEST_MACHINE=1 MESETA_TEST_PATIENCE=180
 filter=$(cat filter)
 [ -n "$filter" ] || suite isolation ./kernel unified:: --test-threads 2
-suite systemd-1 ./systemd-scenarios $filter
-suite systemd-2 ./systemd-scenarios $filter
+if [ "$filter" != safe ]; then
+  suite systemd-1 ./systemd-scenarios $filter
+  suite systemd-2 ./systemd-scenarios $filter
+fi
+
+# The same properties as the agent's, but those that make it a service that lasts; whatever the suites start
+# inherits them.
+chmod 755 /payload
+below_the_unit() { # USER PROGRAM ARGUMENT...
+  user=$1; shift
+  mkdir -p /run/systemd/system/suite.service.d
+  {
+    printf '[Service]\nType=exec\nUser=%s\nWorkingDirectory=/payload\n' "$user"
+    printf 'Environment=MESETA_TEST_PATIENCE=%s\nExecStart=/payload/%s\n' "$MESETA_TEST_PATIENCE" "$*"
+    printf 'StandardOutput=append:/out/.suite\nStandardError=append:/out/.suite\n'
+    sed -n '/^\[Service\]/,/^\[Install\]/p' systemd/meseta-agent.service |
+      grep -E '^[A-Z][A-Za-z]*=' |
+      grep -vE '^(Type|NotifyAccess|ExecStart|Timeout|Watchdog|Restart|KillMode|State|Runtime|Slice)'
+  } >/run/systemd/system/suite.service
+  cp systemd/meseta-agent.service.d/sessions.conf.example /run/systemd/system/suite.service.d/sessions.conf
+  systemctl daemon-reload
+  : >/out/.suite
+  systemctl show -p UMask -p NoNewPrivileges -p CapabilityBoundingSet suite.service
+  systemctl start --wait suite.service; code=$?
+  cat /out/.suite; rm -f /out/.suite
+  systemctl reset-failed suite.service 2>/dev/null
+  return $code
+}
+if [ -z "$filter" ] || [ "$filter" = safe ]; then
+  # The installed services would be in the way of nothing, but of the processor.
+  systemctl stop meseta-agent meseta-master
+  for user in root nobody; do
+    suite node-$user below_the_unit $user node --test-threads 2
+    suite safe-$user below_the_unit $user scenarios safe::
+    suite hardening-$user below_the_unit $user scenarios hardening::
+  done
+  systemctl start meseta-master meseta-agent
+fi
 systemctl status meseta-agent meseta-master meseta-tasks.scope --no-pager -l >/out/units.txt 2>&1
 systemd-cgls --no-pager >/out/groups.txt 2>&1
 exit $failed

@@ -36,20 +36,20 @@ fn stderr(output: &Output) -> String {
 
 fn own_groups() {
     let cluster = Cluster::default();
-    let command =
-        "--command=echo hello; cat /proc/self/cgroup; echo pid $$; readlink /proc/self/ns/pid";
+    let command = "--command=echo hello; cat /proc/self/cgroup; echo pid $$; readlink /proc/self/ns/pid; \
+         cat /sys/fs/cgroup/memory/memory.limit_in_bytes 2>/dev/null || true";
     let output = cluster.meseta("execute", &[command, "--resources=cpus:0.5;mem:64"]);
     let text = stdout(&output);
     assert_eq!(output.status.code(), Some(0), "{text}{}", stderr(&output));
     assert!(text.starts_with("hello\n"), "{text}");
-    let groups: Vec<_> = text
-        .lines()
-        .filter(|l| l.contains(&cluster.cgroups_root))
-        .collect();
+    // Its groups are the roots of what it sees.
+    assert!(!text.contains(&cluster.cgroups_root), "{text}");
+    let groups: Vec<_> = text.lines().filter(|l| l.ends_with(":/")).collect();
+    let v1_limit = std::path::Path::new("/sys/fs/cgroup/memory/memory.limit_in_bytes");
+    let limit = (64_u64 << 20).to_string();
     assert!(
-        !groups.is_empty(),
-        "not in a group below {}: {text}",
-        cluster.cgroups_root
+        !v1_limit.exists() || text.lines().any(|line| line == limit),
+        "not in a group with its limit: {text}"
     );
     for controller in ["cpu", "memory", "pids"] {
         let own = groups.iter().any(|l| {

@@ -49,6 +49,7 @@ mod reserved_use;
 mod resizing;
 mod restart;
 mod roles;
+mod safe;
 mod seed_reservations;
 mod seeds;
 mod shares;
@@ -124,6 +125,7 @@ fn main() -> ExitCode {
         ("access", access::ALL),
         ("browsers", browsers::ALL),
         ("connections", connections::ALL),
+        ("safe", safe::ALL),
         ("operator_grpc", operator_grpc::ALL),
         ("policies", policies::ALL),
     ];

@@ -107,10 +107,26 @@ impl Node {
         resources: &[(&str, f64)],
         limits: Value,
     ) -> Container {
+        let command = json!({"value": command, "shell": true});
+        self.launch_with(
+            name,
+            resources,
+            json!({"command": command, "limits": limits}),
+        )
+    }
+
+    /// A task that runs, with these fields of `TaskInfo`; null is none.
+    pub(crate) fn launch_with(
+        &mut self,
+        name: &str,
+        resources: &[(&str, f64)],
+        fields: Value,
+    ) -> Container {
         let offer = self.offer();
-        let mut task = task(&offer, name, command, resources);
-        if !limits.is_null() {
-            task["limits"] = limits;
+        let mut task = task(&offer, name, "", resources);
+        let fields = fields.as_object().expect("fields");
+        for (field, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
+            task[field] = value.clone();
         }
         self.framework.launch(&offer, &[task]);
         self.framework.until_state(name, "TASK_RUNNING");

@@ -6,6 +6,7 @@ use std::process::Command;
 
 use meseta_tests::{http, kernel, wait};
 use nix::sys::signal::Signal;
+use serde_json::json;
 
 use crate::Test;
 use crate::node::{
@@ -17,6 +18,7 @@ pub(crate) const ALL: &[Test] = &[
     ("start_is_over_when_the_agent_answers", start),
     ("the_machine_is_found_fit", check),
     ("tasks_live_in_a_delegated_scope", scope),
+    ("an_ordinary_users_task_runs", ordinary_user),
     ("kill_9", kill_9),
     ("a_hung_agent_is_killed_by_the_watchdog", watchdog),
     ("stop_and_start", stop_and_start),
@@ -51,6 +53,41 @@ fn check(_: &mut Node) {
         said.contains("cgroups: v2") && said.contains("scope of their own"),
         "{said}"
     );
+}
+
+/// The unit's umask closes what the agent makes without saying how; a task of an ordinary user starts, writes its
+/// sandbox, and is read, all the same.
+fn ordinary_user(node: &mut Node) {
+    assert_eq!(property(AGENT, "UMask"), "0077");
+    let command = "id -u; echo written > file; cat file; umask; ls /var/lib/meseta/agent/slaves \
+        || echo unlisted; exec sleep 1000";
+    let user = json!({"command": {"value": command, "shell": true, "user": "nobody"}});
+    let container = node.launch_with("ordinary", &[("cpus", 0.1), ("mem", 64.0)], user);
+    let framework = &node.framework.id;
+    let runs = format!("/frameworks/{framework}/executors/ordinary/runs/latest");
+    let expected = "65534\nwritten\n0022\nunlisted\n";
+    wait::eventually("what it prints is read", PATIENCE, || {
+        let page = format!("/files/read?path={runs}/stdout&offset=0");
+        (agent_page(&page).json()["data"] == expected).then_some(())
+    });
+    let listed = agent_page(&format!("/files/browse?path={runs}")).json();
+    let entries = listed.as_array().expect("entries");
+    let file = entries.iter().find(|one| {
+        let path = one["path"].as_str().unwrap_or_default();
+        path.ends_with("/file")
+    });
+    let file = file.expect("what it wrote");
+    assert_eq!(
+        (&file["uid"], &file["mode"]),
+        (&json!("nobody"), &json!("-rw-r--r--"))
+    );
+    node.kill(&container, "ordinary");
+    let stranger = Command::new("setpriv")
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+        .args(["ls", "/var/lib/meseta/agent/slaves"])
+        .output()
+        .expect("it runs");
+    assert!(!stranger.status.success());
 }
 
 fn scope(node: &mut Node) {

@@ -1,0 +1,159 @@
+//! Safe: what a tenant tries against others, the node and the master, and what becomes of it.
+//!
+//! One file for each way in. `tests/vm/run` runs this group in its machine too, under the shipped unit's umask,
+//! as root and as an ordinary user: `cargo test -p meseta-tests --test scenarios -- safe::`.
+
+mod modes;
+mod paths;
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use meseta_tests::framework::{framework_info, task};
+use meseta_tests::{Cluster, Encoding, Framework, Setup, unless_root};
+use serde_json::{Value, json};
+
+use crate::{Scenario, anywhere};
+
+pub(crate) const ALL: &[Scenario] = &[
+    (
+        "a_check_writes_through_no_link_of_its_task",
+        unless_root,
+        paths::swapped_for_a_check,
+    ),
+    (
+        "a_check_meets_no_pipe_or_file_of_others",
+        unless_root,
+        paths::planted_for_a_check,
+    ),
+    (
+        "a_nested_container_is_removed_through_no_link",
+        unless_root,
+        paths::swapped_for_a_removal,
+    ),
+    (
+        "a_nested_sandbox_takes_no_folder_of_another_user",
+        unless_root,
+        paths::planted_for_a_sandbox,
+    ),
+    (
+        "the_api_reads_no_file_that_is_another_users",
+        unless_root,
+        paths::linked_for_a_reader,
+    ),
+    (
+        "an_ordinary_users_task_runs_under_any_umask",
+        unless_root,
+        modes::under_a_umask,
+    ),
+    (
+        "an_agent_of_an_ordinary_user_runs_under_any_umask",
+        anywhere,
+        modes::without_root,
+    ),
+    (
+        "tasks_see_no_ids_of_others_and_no_groups_of_the_host",
+        unless_root,
+        modes::unseen,
+    ),
+    (
+        "core_files_are_for_those_who_ask",
+        unless_root,
+        modes::core_files,
+    ),
+    (
+        "doing_without_a_filter_is_the_operators_to_allow",
+        unless_root,
+        modes::unconfined,
+    ),
+];
+
+const NOBODY: u32 = 65534;
+
+/// A cluster whose sandboxes an ordinary user's tasks can reach.
+fn open_cluster(agent_flags: &[&str]) -> Cluster {
+    let mut setup = Setup::default();
+    let flags = agent_flags.iter().map(|flag| (*flag).to_owned());
+    setup.agent_flags.extend(flags);
+    let cluster = Cluster::start(setup);
+    for dir in [cluster.dir.path(), &cluster.agent_dir(0)] {
+        let through = std::fs::Permissions::from_mode(0o711);
+        std::fs::set_permissions(dir, through).expect("permissions");
+    }
+    cluster
+}
+
+/// A framework of an ordinary user.
+fn framework_of_nobody(cluster: &Cluster) -> Framework {
+    let mut info = framework_info("dev");
+    info["user"] = "nobody".into();
+    Framework::subscribe(&cluster.scheduler_url(), Encoding::Json, &info)
+}
+
+fn small(offer: &Value, id: &str, command: &str) -> Value {
+    task(offer, id, command, &[("cpus", 0.1), ("mem", 32.0)])
+}
+
+/// The sandbox of an executor's only run.
+fn sandbox(cluster: &Cluster, framework: &Framework, executor: &str) -> PathBuf {
+    let agents = cluster.agent_dir(0).join("slaves");
+    let mut entries = std::fs::read_dir(agents).expect("the agents' sandboxes");
+    let agent = entries
+        .next()
+        .expect("one agent")
+        .expect("its folder")
+        .path();
+    let runs = agent
+        .join("frameworks")
+        .join(&framework.id)
+        .join("executors")
+        .join(executor)
+        .join("runs/latest");
+    std::fs::canonicalize(runs).expect("its run")
+}
+
+/// Runs a shell command as an ordinary user; whether it succeeded.
+fn as_nobody(dir: &Path, script: &str) -> bool {
+    let status = Command::new("/bin/sh")
+        .args(["-e", "-c", script])
+        .current_dir(dir)
+        .uid(NOBODY)
+        .gid(NOBODY)
+        .status();
+    status.expect("a shell").success()
+}
+
+/// A folder of root's alone with one file in it.
+fn secret(cluster: &Cluster, name: &str) -> PathBuf {
+    let dir = cluster.dir.path().join(name);
+    std::fs::create_dir(&dir).expect("made");
+    std::fs::write(dir.join("file"), "secret").expect("written");
+    for (path, mode) in [(dir.join("file"), 0o600), (dir.clone(), 0o700)] {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("set");
+    }
+    dir
+}
+
+/// A check of health that never gives up.
+fn health(command: &str) -> Value {
+    json!({
+        "type": "COMMAND", "command": {"value": command}, "delay_seconds": 0.0,
+        "interval_seconds": 0.1, "timeout_seconds": 20.0, "grace_period_seconds": 0.0,
+        "consecutive_failures": 1_000_000,
+    })
+}
+
+/// Waits for an update that says so of a task's health.
+fn until_healthy(framework: &mut Framework, id: &str, healthy: bool) {
+    loop {
+        let status = framework.update(id);
+        framework.acknowledge(&status);
+        let lives = status["state"] == "TASK_STARTING" || status["state"] == "TASK_RUNNING";
+        assert!(lives, "{status:#}");
+        if status["healthy"] == healthy {
+            return;
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! What a task finds around it: folders, groups and limits, whatever the agent was started with.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use meseta_tests::{Cluster, Framework, http};
+use nix::sys::stat::{Mode, umask};
+use serde_json::{Value, json};
+
+use super::{as_nobody, framework_of_nobody, open_cluster, sandbox, small};
+
+/// Runs a task to its end; what it printed, as the API tells it.
+fn printed(cluster: &Cluster, framework: &mut Framework, task: Value) -> String {
+    let id = task["task_id"]["value"].as_str().expect("an id").to_owned();
+    let offer = framework.offer();
+    let mut task = task;
+    task["agent_id"] = offer["agent_id"].clone();
+    framework.launch(&offer, &[task]);
+    framework.until_state(&id, "TASK_FINISHED");
+    let path = format!(
+        "/frameworks/{}/executors/{id}/runs/latest/stdout",
+        framework.id
+    );
+    let url = &cluster.agent().url;
+    let answer = http::get(&format!("{url}/files/read?path={path}&offset=0"));
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    answer.json()["data"].as_str().expect("text").to_owned()
+}
+
+/// A cluster whose daemons were started with the strictest umask, as by the shipped units.
+fn strict_cluster() -> Cluster {
+    let before = umask(Mode::from_bits_truncate(0o077));
+    let cluster = open_cluster(&[]);
+    umask(before);
+    cluster
+}
+
+fn mode(path: &Path) -> u32 {
+    std::fs::symlink_metadata(path).expect("there").mode() & 0o7777
+}
+
+/// Starts, writes its sandbox, is checked, reads its limits where programs look for them, and is read.
+fn lives(cluster: &Cluster, framework: &mut Framework) -> String {
+    let command = "echo made > file; cat file; id -u; mkdir folder; echo also > folder/file; \
+        cat /sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/memory.max 2>/dev/null; pwd";
+    let text = printed(cluster, framework, small(&Value::Null, "t", command));
+    assert!(text.starts_with("made\n"), "{text}");
+    let sandbox = sandbox(cluster, framework, "t");
+    assert!(
+        text.trim_end().ends_with(&sandbox.display().to_string()),
+        "{text}"
+    );
+    assert_eq!(mode(&sandbox), 0o750);
+    assert_eq!(mode(&sandbox.join("stdout")), 0o644);
+    text
+}
+
+pub(super) fn under_a_umask() {
+    let cluster = strict_cluster();
+    let mut framework = framework_of_nobody(&cluster);
+    let text = lives(&cluster, &mut framework);
+    // Its own limit, or on v2 that of the leaf that it is in.
+    let limit = (32_u64 << 20).to_string();
+    assert!(
+        text.lines().any(|line| line == limit || line == "max"),
+        "{text}"
+    );
+    let agent = cluster.agent_dir(0);
+    let run = sandbox(&cluster, &framework, "t");
+    for folder in run.ancestors().skip(1).take_while(|path| **path != *agent) {
+        assert_eq!(mode(folder), 0o711, "{}", folder.display());
+    }
+    for (path, expected) in [("meta", 0o700), ("meta/lock", 0o600), ("endpoint", 0o644)] {
+        assert_eq!(mode(&agent.join(path)), expected, "{path}");
+    }
+}
+
+pub(super) fn without_root() {
+    let cluster = strict_cluster();
+    let mut framework = cluster.framework();
+    lives(&cluster, &mut framework);
+}
+
+/// Other frameworks', executors' and containers' ids are passwords of a kind: they are not listed.
+pub(super) fn unseen() {
+    let cluster = open_cluster(&[]);
+    let mut framework = framework_of_nobody(&cluster);
+    let slaves = cluster.agent_dir(0).join("slaves");
+    let command = format!(
+        "ls {} && echo listed; cat /proc/self/cgroup /proc/self/mountinfo; echo done",
+        slaves.display()
+    );
+    let mut task = small(&Value::Null, "t", &command);
+    // What a check prints is the task's to show too.
+    task["health_check"] = super::health("cat /proc/self/cgroup >&2");
+    let text = printed(&cluster, &mut framework, task);
+    assert!(text.ends_with("done\n"), "{text}");
+    assert!(!text.contains("listed"), "{text}");
+    assert!(!text.contains(&cluster.cgroups_root), "{text}");
+    let run = sandbox(&cluster, &framework, "t");
+    let errors = std::fs::read_to_string(run.join("stderr")).expect("its file");
+    assert!(!errors.contains(&cluster.cgroups_root), "{errors}");
+    for folder in run
+        .ancestors()
+        .skip(1)
+        .take_while(|path| path.starts_with(&slaves))
+    {
+        assert!(!as_nobody(folder, "ls"), "{}", folder.display());
+    }
+}
+
+pub(super) fn core_files() {
+    let cluster = open_cluster(&[]);
+    let mut framework = framework_of_nobody(&cluster);
+    let command = "ulimit -Sc; ulimit -Hc";
+    let text = printed(
+        &cluster,
+        &mut framework,
+        small(&Value::Null, "usual", command),
+    );
+    assert_eq!(text, "0\n0\n");
+    let mut task = small(&Value::Null, "asks", command);
+    task["container"] = json!({"type": "MESOS", "rlimit_info": {
+        "rlimits": [{"type": "RLMT_CORE", "soft": 512_000, "hard": 1_024_000}]}});
+    // In blocks of 512 bytes.
+    assert_eq!(printed(&cluster, &mut framework, task), "1000\n2000\n");
+}
+
+fn without_a_filter(id: &str) -> Value {
+    let mut task = small(&Value::Null, id, "grep ^Seccomp: /proc/self/status");
+    task["container"] = json!({"type": "MESOS", "linux_info": {"seccomp": {"unconfined": true}}});
+    task
+}
+
+pub(super) fn unconfined() {
+    let cluster = open_cluster(&[]);
+    let mut framework = framework_of_nobody(&cluster);
+    let text = printed(&cluster, &mut framework, without_a_filter("t"));
+    assert_eq!(text, "Seccomp:\t0\n");
+    drop((framework, cluster));
+    let cluster = open_cluster(&["--allow_unconfined_seccomp=false"]);
+    let mut framework = framework_of_nobody(&cluster);
+    let offer = framework.offer();
+    let mut task = without_a_filter("t");
+    task["agent_id"] = offer["agent_id"].clone();
+    framework.launch(&offer, &[task]);
+    let status = framework.until_state("t", "TASK_FAILED");
+    let message = status["message"].as_str().unwrap_or_default();
+    assert!(message.contains("--allow_unconfined_seccomp"), "{status:#}");
+}
