@@ -16,13 +16,14 @@ pub(crate) fn master(
     flags: meseta_master::Flags,
     flags_view: BTreeMap<String, String>,
 ) -> anyhow::Result<ExitCode> {
+    memory::large_pieces_go_back();
     let verbosity = prepare()?;
     runtime()?.block_on(async {
         let shutdown = stop_requested()?;
         let env = meseta_master::RunEnv {
             flags_view,
             verbosity,
-            ready: Some(tidy_when_started(std::future::ready(()))),
+            ready: Some(tidy_when_started(trim_for_ever())),
             started: service_manager::attend(),
             shutdown: Box::pin(shutdown.cancelled_owned()),
         };
@@ -72,11 +73,25 @@ where
 }
 
 /// The agent's heap is small, and grows for a moment with each burst of launches and each large answer, as do the pages
-/// of the program that are mapped. Not for the master, whose heap is large and which must not wait for it.
+/// of the program that are mapped. Not for the master, whose heap may be large and which must not wait for it often.
 async fn tidy_for_ever() {
     loop {
         let _ = tokio::task::spawn_blocking(memory::tidy).await;
         tokio::time::sleep(memory::TIDY_EVERY).await;
+    }
+}
+
+/// The master's heap, whenever what was freed of it may be much.
+async fn trim_for_ever() {
+    let mut trims = memory::Trims::new();
+    loop {
+        tokio::time::sleep(memory::TIDY_EVERY).await;
+        let look = tokio::task::spawn_blocking(move || {
+            trims.look();
+            trims
+        });
+        let Ok(looked) = look.await else { return };
+        trims = looked;
     }
 }
 

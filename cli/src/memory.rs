@@ -3,8 +3,9 @@
 //! [`give_back`] unmaps what only the start needed: a start runs through flag parsing, configuration, recovery,
 //! registration; of the binary's 30 MB of text and constants it touches little, but the kernel maps sixteen pages for
 //! each that is touched, so some 16 MB stay resident of which a daemon at work uses one. What is needed again is
-//! mapped again from the page cache, without a read. [`few_arenas`] keeps freed memory from staying with the
-//! allocator, and [`tidy`] does all that from time to time. Invariant: a mapping with a page of its own (data, relocated constants) is not touched.
+//! mapped again from the page cache, without a read. [`few_arenas`] and [`large_pieces_go_back`] keep freed memory from
+//! staying with the allocator, [`tidy`] does all that from time to time, and [`Trims`] says when a large heap is worth it.
+//! Invariant: a mapping with a page of its own (data, relocated constants) is not touched.
 
 #![expect(
     unsafe_code,
@@ -44,20 +45,92 @@ pub(crate) fn few_arenas() {
     }
 }
 
+/// In a master, pieces from this size on have a mapping each: requests of megabytes, what a password's hash works on.
+/// Left to itself the C library raises the size with each large piece that is freed, and then sixteen arenas keep
+/// three or four of them each: after a hundred wrong guesses that was 400 MB. Smaller ones, and all the arenas, stay
+/// for the sake of throughput.
+#[cfg(target_env = "gnu")]
+const LARGE_BYTES: libc::c_int = 1 << 20;
+
+/// Has the allocator give large pieces back as they are freed. Before other threads allocate.
+pub(crate) fn large_pieces_go_back() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: takes two integers and locks the allocator's own state. A refusal changes nothing.
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE_BYTES)
+    };
+}
+
+/// A heap below this is not worth a trim.
+const SMALL_HEAP_BYTES: u64 = 64 << 20;
+/// Growth since the last look after which there may be something to give back soon.
+const GROWTH_BYTES: u64 = 64 << 20;
+/// The longest pause between two trims that brought nothing: each holds up who allocates for some milliseconds.
+const TRIM_PAUSE_MAX: Duration = Duration::from_secs(300);
+
+/// When a heap that may be large is trimmed: soon after it grew or a trim was of use, and ever more seldom otherwise.
+#[derive(Debug)]
+pub(crate) struct Trims {
+    /// Bytes after the last trim.
+    after: u64,
+    pause: Duration,
+    waited: Duration,
+}
+
+impl Trims {
+    pub(crate) fn new() -> Self {
+        Self {
+            after: 0,
+            pause: TIDY_EVERY,
+            waited: Duration::ZERO,
+        }
+    }
+
+    /// Whether to trim now, [`TIDY_EVERY`] after it was asked last, with so many bytes of heap.
+    fn is_due(&mut self, heap: u64) -> bool {
+        self.waited += TIDY_EVERY;
+        if heap > self.after.saturating_add(GROWTH_BYTES) {
+            self.pause = TIDY_EVERY;
+        }
+        heap > SMALL_HEAP_BYTES && self.waited >= self.pause
+    }
+
+    /// Takes note of a trim.
+    fn done(&mut self, before: u64, after: u64) {
+        let is_of_use = after < before - before / 8;
+        self.pause = if is_of_use {
+            TIDY_EVERY
+        } else {
+            TRIM_PAUSE_MAX.min(self.pause * 2)
+        };
+        self.waited = Duration::ZERO;
+        self.after = after;
+    }
+
+    /// Gives freed memory back if that is due; to be called each [`TIDY_EVERY`].
+    pub(crate) fn look(&mut self) {
+        let Some(before) = resident("RssAnon:") else {
+            return;
+        };
+        if self.is_due(before) {
+            trim();
+            self.done(before, resident("RssAnon:").unwrap_or(before));
+        }
+    }
+}
+
 /// Gives back what a burst of work has left: freed memory, and pages of the program.
 pub(crate) fn tidy() {
     trim();
-    if program_bytes().is_some_and(|bytes| bytes > PROGRAM_BYTES_MAX) {
+    if resident("RssFile:").is_some_and(|bytes| bytes > PROGRAM_BYTES_MAX) {
         give_back();
     }
 }
 
-/// Bytes of files that are mapped and resident.
-fn program_bytes() -> Option<u64> {
+/// Resident bytes of a kind: `RssFile:` for files that are mapped, `RssAnon:` for the heap and stacks.
+fn resident(kind: &str) -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let told = status
-        .lines()
-        .find_map(|line| line.strip_prefix("RssFile:"))?;
+    let told = status.lines().find_map(|line| line.strip_prefix(kind))?;
     let kilobytes: u64 = told.trim().strip_suffix("kB")?.trim_end().parse().ok()?;
     kilobytes.checked_mul(1024)
 }
@@ -144,6 +217,31 @@ mod tests {
         ];
         assert_eq!(clean(&smaps.concat()), [0x1000..0x2000, 0x2000..0x5000]);
         assert!(clean("garbage\n- -\n1000-2000 r-xp").is_empty());
+    }
+
+    #[test]
+    fn a_heap_is_trimmed_when_that_may_be_of_use() {
+        const MIB: u64 = 1 << 20;
+        let mut trims = Trims::new();
+        assert!(!trims.is_due(50 * MIB), "small");
+        assert!(trims.is_due(1_000 * MIB));
+        trims.done(1_000 * MIB, 1_000 * MIB);
+        // All in use: looked at again after 20 s, 40 s, 80 s.
+        let mut after_looks = Vec::new();
+        for _ in 0..3 {
+            let looks = (1..100).find(|_| trims.is_due(1_000 * MIB));
+            after_looks.push(looks.expect("due some time"));
+            trims.done(1_000 * MIB, 1_000 * MIB);
+        }
+        assert_eq!(after_looks, [2, 4, 8]);
+        // Then it grows, and then most of it has been freed.
+        assert!(trims.is_due(1_100 * MIB));
+        trims.done(1_100 * MIB, 300 * MIB);
+        assert!(trims.is_due(300 * MIB));
+        for _ in 0..20 {
+            trims.done(300 * MIB, 300 * MIB);
+        }
+        assert_eq!(trims.pause, TRIM_PAUSE_MAX);
     }
 
     /// Code and constants work as before.

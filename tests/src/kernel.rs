@@ -97,6 +97,15 @@ pub fn start_time(pid: i32) -> Option<u64> {
         .ok()
 }
 
+/// A line of a process's status that is in KiB, such as `RssAnon` or `VmHWM`.
+pub fn memory_kib(pid: i32, name: &str) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    line.trim().split(' ').next()?.parse().ok()
+}
+
 /// Processes whose command line contains `needle`.
 pub fn processes_like(needle: &str) -> Vec<i32> {
     let Ok(entries) = std::fs::read_dir("/proc") else {

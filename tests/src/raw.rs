@@ -1,8 +1,11 @@
 //! HTTP as bytes on a socket: what a request says to the letter, and what comes back, chunk by chunk.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
+use std::os::fd::AsRawFd as _;
 use std::time::Duration;
+
+use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, SockaddrIn};
 
 /// No answer takes longer.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -30,7 +33,22 @@ impl Head {
 
 impl Raw {
     pub fn connect(address: &str) -> Self {
-        let stream = TcpStream::connect(address).expect("connected");
+        Self::over(TcpStream::connect(address).expect("connected"))
+    }
+
+    /// Connects from another of this machine's addresses.
+    pub fn connect_from(from: Ipv4Addr, address: &str) -> Self {
+        let address: SocketAddrV4 = address.parse().expect("an address");
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let socket = socket::socket(AddressFamily::Inet, SockType::Stream, flags, None);
+        let socket = socket.expect("a socket");
+        let from = SockaddrIn::from(SocketAddrV4::new(from, 0));
+        socket::bind(socket.as_raw_fd(), &from).expect("an address of this machine");
+        socket::connect(socket.as_raw_fd(), &SockaddrIn::from(address)).expect("connected");
+        Self::over(TcpStream::from(socket))
+    }
+
+    fn over(stream: TcpStream) -> Self {
         stream.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
         Self {
             reader: BufReader::new(stream),

@@ -48,6 +48,7 @@ mod reservations;
 mod reserved_use;
 mod resizing;
 mod restart;
+mod returned_memory;
 mod roles;
 mod safe;
 mod seed_reservations;
@@ -128,6 +129,7 @@ fn main() -> ExitCode {
         ("safe", safe::ALL),
         ("operator_grpc", operator_grpc::ALL),
         ("policies", policies::ALL),
+        ("returned_memory", returned_memory::ALL),
     ];
     let trials = groups
         .iter()

@@ -1,0 +1,60 @@
+//! Memory that a burst of requests took goes back to the machine, and does not stay with the daemon.
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use meseta_access::basic;
+use meseta_tests::daemon::Daemon;
+use meseta_tests::raw::Raw;
+use meseta_tests::secure::credentials;
+use meseta_tests::{kernel, wait};
+use tempfile::TempDir;
+
+use crate::{Scenario, anywhere};
+
+pub(crate) const ALL: &[Scenario] = &[("wrong_guesses_leave_no_memory_behind", anywhere, guesses)];
+
+/// Each guess costs the master a piece of 19 MiB for a moment.
+const GUESSES_PER_ADDRESS: u8 = 5;
+/// A few from each address and for each principal, as more are not looked at.
+const ADDRESSES: u8 = 24;
+const AT_ONCE: u8 = 4;
+/// What a master without nodes has, twice and more.
+const HEAP_KIB_MAX: u64 = 40 << 10;
+const LIMIT: Duration = Duration::from_secs(30);
+
+fn guesses() {
+    let dir = TempDir::new().expect("a directory");
+    let people = dir.path().join("people");
+    credentials(&people, &[("ada", "wonder")]);
+    let flags = [
+        "--port=0".to_owned(),
+        format!("--credentials={}", people.display()),
+        "--authenticate_http_readonly".to_owned(),
+    ];
+    let master = Daemon::start("master", &dir.path().join("master"), &flags);
+    std::thread::scope(|threads| {
+        for thread in 0..AT_ONCE {
+            let address = master.address();
+            threads.spawn(move || {
+                for host in (0..ADDRESSES).filter(|host| host % AT_ONCE == thread) {
+                    guess(address, Ipv4Addr::new(127, 0, 1, host + 1));
+                }
+            });
+        }
+    });
+    wait::eventually("the memory of guesses is given back", LIMIT, || {
+        let heap = kernel::memory_kib(master.pid(), "RssAnon").expect("a running master");
+        (heap < HEAP_KIB_MAX).then_some(())
+    });
+}
+
+fn guess(address: &str, from: Ipv4Addr) {
+    let mut connection = Raw::connect_from(from, address);
+    for number in 0..GUESSES_PER_ADDRESS {
+        let principal = format!("ada-{number}");
+        let claim = format!("Authorization: {}", basic::header(&principal, b"guess"));
+        connection.request("GET /state", &[&claim], "");
+        assert_eq!(connection.answer().0.status, 401);
+    }
+}
