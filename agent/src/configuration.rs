@@ -145,7 +145,8 @@ fn read_variables(flags: &Flags) -> Result<BTreeMap<String, String>, Configurati
     serde_json::from_str(&text).map_err(|error| ConfigurationError::Variables(error.to_string()))
 }
 
-/// Whether the configuration still gives what reservations and volumes were made of.
+/// Whether the configuration still gives as much as reservations and volumes were made of. Of which roles it
+/// gives it is another matter: what does not fit is set aside, see `core/operations.rs`.
 pub(crate) fn check_holdings(
     work_dir: &Path,
     resources: &Resources,
@@ -156,6 +157,9 @@ pub(crate) fn check_holdings(
     let Err(error) = resources.with_checkpointed(&checkpointed) else {
         return Ok(());
     };
+    if resources.quantities().contains(&checkpointed.quantities()) {
+        return Ok(());
+    }
     Err(ConfigurationError::Checkpointed {
         given: resources.to_string(),
         checkpointed: checkpointed.to_string(),

@@ -6,8 +6,10 @@
 //! ask for an operation is not decided here.
 
 use crate::disk::VolumeMode;
+use crate::stack::common_reservations;
 use crate::{
-    Disk, DiskSourceKind, NotContained, ReservationError, Resource, Resources, Scalar, Value,
+    Disk, DiskSourceKind, NotContained, ReservationError, ReservationKind, Resource, Resources,
+    Scalar, Value,
 };
 
 /// One step of an operation.
@@ -36,8 +38,13 @@ pub enum ConversionError {
     ReadOnly(Resource),
     #[error("{0} is revocable: what can be taken back can be neither reserved nor made a volume")]
     Revocable(Resource),
-    #[error("{0} must be unreserved one reservation below the volume; destroy the volume first")]
+    #[error("{0} is a volume, whose data is kept for its role: destroy the volume first")]
     VolumePresent(Resource),
+    #[error(
+        "{0} would change a static reservation: that is the agent's own, from its --resources, and \
+         neither made nor moved at run time"
+    )]
+    Static(Resource),
     #[error("{0} is shared and cannot be resized")]
     Shared(Resource),
     #[error("{0} cannot be divided and so cannot be shrunk")]
@@ -101,10 +108,11 @@ impl Conversion {
     /// reservation popped.
     ///
     /// # Errors
-    /// When something of `target` is not dynamically reserved, or is revocable.
+    /// When something of `target` is not dynamically reserved, is revocable, or is a volume.
     pub fn reserve(target: &Resources) -> Result<Self, ConversionError> {
         for resource in target {
             check_dynamic(resource)?;
+            check_no_volume(resource)?;
         }
         Ok(Self::new(target.pop_reservation()?, target.clone()))
     }
@@ -112,13 +120,15 @@ impl Conversion {
     /// RESERVE with an explicit source: replaces the reservations of `source` by those of `target`.
     ///
     /// # Errors
-    /// When either side is not reserved alike throughout, or the quantities differ.
+    /// When either side is not reserved alike throughout, has volumes, or the quantities differ, or when a
+    /// static reservation would be taken or made.
     pub fn rereserve(source: &Resources, target: &Resources) -> Result<Self, ConversionError> {
         for resource in target {
             check_dynamic(resource)?;
         }
         check_alike(source)?;
         check_alike(target)?;
+        check_changes(source, target)?;
         let (before, after) = (source.to_unreserved(), target.to_unreserved());
         if before != after {
             return Err(ConversionError::QuantitiesDiffer { before, after });
@@ -133,9 +143,7 @@ impl Conversion {
     pub fn unreserve(resources: &Resources) -> Result<Self, ConversionError> {
         for resource in resources {
             check_dynamic(resource)?;
-            if resource.is_persistent_volume() {
-                return Err(ConversionError::VolumePresent(resource.clone()));
-            }
+            check_no_volume(resource)?;
         }
         Ok(Self::new(resources.clone(), resources.pop_reservation()?))
     }
@@ -256,6 +264,28 @@ fn check_alike(resources: &Resources) -> Result<(), ConversionError> {
         Some(other) => Err(ConversionError::StacksDiffer(first.clone(), other.clone())),
         None => Ok(()),
     }
+}
+
+/// What is kept for a role stays there.
+fn check_no_volume(resource: &Resource) -> Result<(), ConversionError> {
+    if resource.is_persistent_volume() {
+        return Err(ConversionError::VolumePresent(resource.clone()));
+    }
+    Ok(())
+}
+
+/// What is popped of the one side and pushed for the other was made at run time, and holds no data.
+fn check_changes(source: &Resources, target: &Resources) -> Result<(), ConversionError> {
+    let both = || source.iter().chain(target.iter());
+    let common = common_reservations(both());
+    for resource in both() {
+        check_no_volume(resource)?;
+        let mut changed = resource.reservations().iter().skip(common);
+        if changed.any(|one| one.kind == ReservationKind::Static) {
+            return Err(ConversionError::Static(resource.clone()));
+        }
+    }
+    Ok(())
 }
 
 /// The disk that a volume occupies.

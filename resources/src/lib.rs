@@ -92,6 +92,7 @@ pub use resources::{Iter, NotContained, Resources};
 pub use role::{Role, RoleError};
 pub use scalar::{Scalar, ScalarError};
 pub use set::ItemSet;
+pub use stack::common_reservations;
 pub use text::{ParseError, ParseReason, ValueError};
 pub use time::{Moment, Now};
 pub use value::{Value, ValueKind};

@@ -202,6 +202,21 @@ impl Resources {
         }
         Ok(total + checkpointed)
     }
+
+    /// What an agent has whose configuration gives `self` and which remembers `checkpointed`, without those of
+    /// the remembered ones that the configuration does not hold; and these.
+    #[must_use]
+    pub fn with_fitting(&self, checkpointed: &Self) -> (Self, Self) {
+        let (mut plain, mut fitting, mut others) = (self.clone(), Self::new(), Self::new());
+        for resource in checkpointed {
+            let configured = resource.configured().with_allocation(None);
+            match plain.try_sub_assign(&configured.into()) {
+                Ok(()) => fitting += resource,
+                Err(_) => others += resource,
+            }
+        }
+        (plain + &fitting, others)
+    }
 }
 
 #[cfg(test)]
@@ -259,7 +274,15 @@ mod tests {
         assert_eq!(total.to_checkpoint(), checkpointed);
         assert_eq!(total.quantities(), configured.quantities());
         assert_eq!(total.unreserved(), all("cpus:5;disk:70"));
+        assert_eq!(
+            configured.with_fitting(&checkpointed),
+            (total, Resources::new())
+        );
         let smaller = all("cpus:2;disk:100;cpus(a):2;disk(a):50");
+        let (rest, others) = smaller.with_fitting(&checkpointed);
+        assert_eq!(others, dynamic("cpus:3", "x"), "the others are there");
+        assert_eq!(rest.to_checkpoint() + &others, checkpointed);
+        assert_eq!(rest.quantities(), smaller.quantities());
         let error = smaller.with_checkpointed(&checkpointed).unwrap_err();
         assert_eq!(error.wanted.to_string(), "cpus:3");
     }

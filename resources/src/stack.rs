@@ -2,7 +2,19 @@
 
 use std::convert::Infallible;
 
-use crate::{Reservation, ReservationError, Resources};
+use crate::{Reservation, ReservationError, Resource, Resources};
+
+/// How many reservations, from the bottom of the stack, all of these have in common.
+pub fn common_reservations<'a>(resources: impl IntoIterator<Item = &'a Resource>) -> usize {
+    let mut resources = resources.into_iter().map(Resource::reservations);
+    let Some(first) = resources.next() else {
+        return 0;
+    };
+    resources.fold(first.len(), |common, other| {
+        let both = first.iter().zip(other).take(common);
+        both.take_while(|(one, other)| one == other).count()
+    })
+}
 
 impl Resources {
     /// Reserves everything further: one more entry on each stack.
@@ -41,21 +53,11 @@ impl Resources {
     /// the stacks are the same. Each side must be reserved alike throughout.
     #[must_use]
     pub fn reservation_ancestor(&self, that: &Self) -> Self {
-        let stack = |side: &Self| {
-            side.iter()
-                .next()
-                .map(|first| first.reservations().to_vec())
-        };
-        let (Some(mine), Some(theirs)) = (stack(self), stack(that)) else {
+        let (Some(mine), Some(theirs)) = (self.iter().next(), that.iter().next()) else {
             return self.clone();
         };
-        let shared = mine
-            .iter()
-            .zip(&theirs)
-            .take_while(|(mine, theirs)| mine == theirs)
-            .count();
         let mut ancestor = self.clone();
-        for _ in shared..mine.len() {
+        for _ in common_reservations([mine, theirs])..mine.reservations().len() {
             match ancestor.pop_reservation() {
                 Ok(popped) => ancestor = popped,
                 Err(_) => break,

@@ -178,6 +178,9 @@ pub struct AgentCore {
     updates: StatusUpdates,
     /// All that the agent has, reservations and volumes included.
     total: Resources,
+    /// Reservations and volumes that were checkpointed and that `--resources` does not give: they are kept on
+    /// record and not used.
+    set_aside: Resources,
     operations: OperationUpdates,
     shown: operations::Shown,
     timers: BTreeSet<(Moment, Timer)>,
@@ -210,6 +213,7 @@ impl AgentCore {
             awaits_executors: false,
             updates: StatusUpdates::default(),
             total: options.resources.clone(),
+            set_aside: Resources::new(),
             operations: OperationUpdates::default(),
             shown: operations::Shown::new(options.resources.clone()),
             timers: BTreeSet::new(),

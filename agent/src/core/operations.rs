@@ -111,7 +111,14 @@ impl AgentCore {
         }
         let conversions = operation.conversions().map_err(|error| error.to_string())?;
         let total = meseta_resources::apply_all(&conversions, &self.total);
-        self.total = total.map_err(|error| error.to_string())?;
+        let total = total.map_err(|error| error.to_string())?;
+        let configured = &self.options.resources;
+        configured
+            .with_checkpointed(&total.to_checkpoint())
+            .map_err(|error| {
+                format!("the agent's own --resources do not give what this is made of: {error}")
+            })?;
+        self.total = total;
         let produced = conversions.iter().map(|step| step.produced()).sum();
         Ok((operation, produced))
     }
@@ -119,7 +126,7 @@ impl AgentCore {
     /// Makes what the agent holds, and what it has to tell, durable.
     fn persist_holdings(&mut self, created: Vec<Resource>, destroyed: Vec<Resource>) {
         let holdings = Arc::new(Holdings {
-            resources: self.total.to_checkpoint(),
+            resources: self.total.to_checkpoint() + &self.set_aside,
             operations: self.operations.kept(),
         });
         let operations = holdings.operations.clone();
@@ -225,17 +232,18 @@ impl AgentCore {
                 return;
             }
         };
-        match self.options.resources.with_checkpointed(&checkpointed) {
-            Ok(total) => {
-                self.shown.resources.clone_from(&total);
-                self.total = total;
-            }
-            Err(error) => {
-                // The start is refused before it comes to this.
-                error!(%error, "the checkpointed reservations do not fit --resources");
-                self.counters.recovery_errors += 1;
-            }
+        let (total, others) = self.options.resources.with_fitting(&checkpointed);
+        self.shown.resources.clone_from(&total);
+        self.total = total;
+        if !others.is_empty() {
+            error!(
+                resources = %others,
+                "checkpointed reservations or volumes are not made of what --resources gives; they are \
+                 set aside, with their data, until it does"
+            );
+            self.counters.recovery_errors += 1;
         }
+        self.set_aside = others;
         for operation in record.operations {
             if let Some(uuid) = uuid_of(&operation.uuid) {
                 self.operations

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use meseta_access::{Action, Approver, Forbidden};
 use meseta_proto::mesos::v1::{ExecutorInfo, FrameworkInfo, TaskInfo};
 use meseta_proto::transport::door::Caller;
-use meseta_resources::{AgentId, Operation, Resource, Role};
+use meseta_resources::{AgentId, Operation, Reservation, Resource, Role, common_reservations};
 
 use super::MasterCore;
 use super::agent::AgentProfile;
@@ -113,16 +113,10 @@ pub(crate) fn operation(approver: &Approver, operation: &Operation) -> Result<()
         resources.try_for_each(|resource| approver.check(action, Some(&object(resource))))
     };
     match operation {
-        Operation::Reserve { source, resources } => {
-            each(Action::ReserveResources, resources, role_of)?;
-            // What is taken from another reservation is unreserved first.
-            let reserved: Vec<Resource> = source
-                .iter()
-                .filter(|one| one.is_reserved())
-                .cloned()
-                .collect();
-            each(Action::UnreserveResources, &reserved, reserver_of)
+        Operation::Reserve { source, resources } if source.is_empty() => {
+            each(Action::ReserveResources, resources, role_of)
         }
+        Operation::Reserve { source, resources } => reservation_moved(approver, source, resources),
         Operation::Unreserve(resources) => each(Action::UnreserveResources, resources, reserver_of),
         Operation::Create(volumes) => each(Action::CreateVolume, volumes, role_of),
         Operation::Destroy(volumes) => each(Action::DestroyVolume, volumes, creator_of),
@@ -130,6 +124,35 @@ pub(crate) fn operation(approver: &Approver, operation: &Operation) -> Result<()
             approver.check(Action::ResizeVolume, Some(&role_of(volume)))
         }
     }
+}
+
+/// A reservation that is replaced is unreserved down to what both sides have in common, and reserved up from
+/// there. Each step is authorized, and where there is none, so is what stays.
+fn reservation_moved(
+    approver: &Approver,
+    source: &[Resource],
+    target: &[Resource],
+) -> Result<(), Forbidden> {
+    let common = common_reservations(source.iter().chain(target));
+    let of = |resources: &[Resource]| -> BTreeSet<Reservation> {
+        let steps = resources
+            .iter()
+            .flat_map(|one| one.reservations().iter().skip(common));
+        steps.cloned().collect()
+    };
+    let (popped, pushed) = (of(source), of(target));
+    for reservation in &popped {
+        let reserver = reservation.principal.as_deref().unwrap_or_default();
+        approver.check(Action::UnreserveResources, Some(reserver))?;
+    }
+    for reservation in &pushed {
+        approver.check(Action::ReserveResources, Some(reservation.role.as_str()))?;
+    }
+    if popped.is_empty() && pushed.is_empty() {
+        let role = target.first().map_or_else(|| "*".to_owned(), role_of);
+        approver.check(Action::ReserveResources, Some(&role))?;
+    }
+    Ok(())
 }
 
 fn role_of(resource: &Resource) -> String {

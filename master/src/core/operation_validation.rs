@@ -7,7 +7,8 @@ use std::collections::BTreeSet;
 
 use meseta_proto::mesos::v1::agent_info::capability::Type as Capability;
 use meseta_resources::{
-    Conversion, DiskSourceKind, Operation, Resource, Resources, Role, Scalar, VolumeMode,
+    Conversion, ConversionError, DiskSourceKind, Operation, Reservation, Resource, Resources, Role,
+    Scalar, VolumeMode, common_reservations,
 };
 
 use super::agent::Agent;
@@ -37,8 +38,12 @@ pub(super) fn validate(
                 check_source(source, resources)?;
             }
             check_provider(resources)?;
+            let kept = match source.as_slice() {
+                [] => None,
+                source => Some(common_reservations(source.iter().chain(resources))),
+            };
             for resource in resources {
-                check_reserve(resource, asker, agent)?;
+                check_reserve(resource, kept, asker, agent)?;
             }
             check_roles(resources, asker)
                 .map_err(|text| format!("Invalid reservation resources: {text}"))
@@ -151,13 +156,15 @@ fn check_source(source: &[Resource], target: &[Resource]) -> Result<(), String> 
         all.to_unreserved()
     };
     let (before, after) = (plain(source), plain(target));
-    if before == after {
-        return Ok(());
+    if before != after {
+        return Err(format!(
+            "Source and target resources should refer to identical resource quantities: {before} \
+             vs. {after}"
+        ));
     }
-    Err(format!(
-        "Source and target resources should refer to identical resource quantities: {before} vs. \
-         {after}"
-    ))
+    let all = |resources: &[Resource]| resources.iter().cloned().collect();
+    let moved = Conversion::rereserve(&all(source), &all(target));
+    moved.map(drop).map_err(|error| error.to_string())
 }
 
 fn check_alike(resources: &[Resource]) -> Result<(), String> {
@@ -174,7 +181,13 @@ fn check_alike(resources: &[Resource]) -> Result<(), String> {
     Err(format!("Mixed reservations are not supported: {all}"))
 }
 
-fn check_reserve(resource: &Resource, asker: Asker<'_>, agent: &Agent) -> Result<(), String> {
+/// `kept` is how many of its reservations were there before; all but the last if it is not said.
+fn check_reserve(
+    resource: &Resource,
+    kept: Option<usize>,
+    asker: Asker<'_>,
+    agent: &Agent,
+) -> Result<(), String> {
     let top = resource.reservation();
     let Some(top) = top.filter(|_| resource.is_dynamically_reserved()) else {
         return Err(format!("Resource {resource} is not dynamically reserved"));
@@ -193,22 +206,14 @@ fn check_reserve(resource: &Resource, asker: Asker<'_>, agent: &Agent) -> Result
              without RESERVATION_REFINEMENT capability"
         ));
     }
+    if resource.is_persistent_volume() {
+        return Err(ConversionError::VolumePresent(resource.clone()).to_string());
+    }
     if let Some(principal) = asker.principal {
-        match top.principal.as_deref() {
-            None => {
-                return Err(format!(
-                    "A reserve operation was attempted by principal '{principal}', but there is a \
-                     reserved resource in the request with no principal set"
-                ));
-            }
-            Some(reserver) if reserver != principal => {
-                return Err(format!(
-                    "A reserve operation was attempted by authenticated principal '{principal}', \
-                     which does not match a reserved resource in the request with principal \
-                     '{reserver}'"
-                ));
-            }
-            Some(_) => {}
+        let stack = resource.reservations();
+        let kept = kept.unwrap_or_else(|| stack.len().saturating_sub(1));
+        for pushed in stack.iter().skip(kept) {
+            check_reserver(pushed, principal)?;
         }
     }
     let allocated = resource.allocation_role();
@@ -225,6 +230,22 @@ fn check_reserve(resource: &Resource, asker: Asker<'_>, agent: &Agent) -> Result
                 .to_owned(),
         ),
         (None, None) => Ok(()),
+    }
+}
+
+/// Who asks makes reservations in no name but its own.
+fn check_reserver(pushed: &Reservation, principal: &str) -> Result<(), String> {
+    match pushed.principal.as_deref() {
+        None => Err(format!(
+            "A reserve operation was attempted by principal '{principal}', but there is a \
+             reserved resource in the request with no principal set"
+        )),
+        Some(reserver) if reserver != principal => Err(format!(
+            "A reserve operation was attempted by authenticated principal '{principal}', \
+             which does not match a reserved resource in the request with principal \
+             '{reserver}'"
+        )),
+        Some(_) => Ok(()),
     }
 }
 

@@ -248,6 +248,50 @@ fn what_cannot_be_done_is_dropped_and_changes_nothing() {
 }
 
 #[test]
+fn a_static_reservation_is_not_moved_whatever_the_master_says() {
+    let mut simulation = Simulation::registered();
+    simulation.configured = "cpus:4;mem:1024;disk:100;cpus(ads):1";
+    simulation.crash(false);
+    simulation.back(Vec::new());
+    let before = simulation.total();
+    let source = before.filtered(Resource::is_reserved);
+    let moved = Operation::Reserve {
+        source: source.iter().cloned().collect(),
+        resources: reserved("cpus:1").iter().cloned().collect(),
+    };
+    simulation.tell(apply(&moved, 1));
+    let told = simulation.told_updates().pop().unwrap();
+    assert_eq!(state(&told), OperationState::OperationDropped);
+    assert_eq!(simulation.total(), before);
+}
+
+#[test]
+fn what_does_not_fit_the_configuration_is_set_aside_with_its_data() {
+    let mut simulation = Simulation::registered();
+    let data = volume("disk:60", "v");
+    simulation.tell(apply(&reserve("cpus:4;disk:60"), 1));
+    simulation.tell(apply(&Operation::Create(vec![data.clone()]), 2));
+    let dir = simulation.work_dir().join("volumes/roles/dev/v");
+    let before = simulation.total();
+    // As much as before, but for somebody else.
+    simulation.configured = "cpus:2;mem:1024;disk:40;cpus(ads):2;disk(ads):60";
+    simulation.crash(false);
+    simulation.back(Vec::new());
+    assert!(simulation.total().to_checkpoint().is_empty());
+    simulation.tell(apply(&reserve("mem:10"), 3));
+    simulation.crash(false);
+    simulation.back(Vec::new());
+    assert_eq!(simulation.total().to_checkpoint(), reserved("mem:10"));
+    assert!(dir.is_dir(), "the data waits");
+    simulation.configured = "cpus:4;mem:1024;disk:100";
+    simulation.crash(false);
+    simulation.back(Vec::new());
+    let both = before.to_checkpoint() + &reserved("mem:10");
+    assert_eq!(simulation.total().to_checkpoint(), both);
+    assert!(simulation.total().contains_resource(&data));
+}
+
+#[test]
 fn volumes_are_directories_that_come_and_go_with_their_records() {
     let mut simulation = Simulation::registered();
     let dir = simulation.work_dir().join("volumes/roles/dev/v");

@@ -68,15 +68,19 @@ pub(super) struct Simulation {
     pub(super) capabilities: Vec<FrameworkCapability>,
     seed: u64,
     written_before: u64,
+    /// What `--resources` gives from the next start on.
+    pub(super) configured: &'static str,
 }
 
-fn options() -> Options {
+const CONFIGURED: &str = "cpus:4;mem:1024;disk:100";
+
+fn options(configured: &str) -> Options {
     Options {
         info: pb::AgentInfo {
             hostname: "host".to_owned(),
             ..pb::AgentInfo::default()
         },
-        resources: Resources::parse("cpus:4;mem:1024;disk:100", &Role::star()).expect("resources"),
+        resources: Resources::parse(configured, &Role::star()).expect("resources"),
         address: pb::Address::default(),
         version: "1.0.0".to_owned(),
         capabilities: Vec::new(),
@@ -100,7 +104,7 @@ impl Simulation {
         let dir = tempfile::tempdir().expect("a directory");
         let store = Store::open(Layout::new(dir.path()));
         let mut simulation = Self {
-            core: AgentCore::new(options(), 1),
+            core: AgentCore::new(options(CONFIGURED), 1),
             now: Now {
                 moment: Moment::from_nanos(1),
                 unix: UNIX_AT_START,
@@ -119,6 +123,7 @@ impl Simulation {
             capabilities: Vec::new(),
             seed: 1,
             written_before: 0,
+            configured: CONFIGURED,
         };
         simulation.step(Input::Recovered(Box::default()));
         simulation
@@ -289,7 +294,7 @@ impl Simulation {
         self.outbox = Outbox::default();
         self.outbox.durable(self.written_before);
         self.link = None;
-        self.core = AgentCore::new(options(), self.seed);
+        self.core = AgentCore::new(options(self.configured), self.seed);
         if rebooted {
             self.machine.clear();
         }

@@ -16,7 +16,8 @@ pub(super) fn caller(acls: &str, principal: Option<&str>) -> Caller {
     }
 }
 
-fn refusal(world: &mut World, connection: ConnectionId) -> String {
+/// What a subscription that is refused is told.
+pub(super) fn refusal(world: &mut World, connection: ConnectionId) -> String {
     let mut events = world.take_events(connection).into_iter();
     let error = events.find_map(|event| event.error);
     error.expect("an ERROR event").message
@@ -269,4 +270,38 @@ fn an_agent_comes_back_if_it_still_may() {
     };
     assert!(!back(&mut world, nobody));
     assert!(back(&mut world, "{}"));
+}
+
+#[test]
+fn each_step_of_a_move_is_authorized() {
+    let acls = r#"{"permissive":false,
+        "reserve_resources":[{"principals":{"values":["eve"]},"roles":{"values":["ads/x","evil"]}}],
+        "unreserve_resources":[
+            {"principals":{"values":["eve"]},"reserver_principals":{"values":["eve"]}}]}"#;
+    let eve = Authorizer::new(Acls::parse(acls).unwrap(), false).approver(Some("eve".to_owned()));
+    let plain = || parse("cpus:1");
+    let ads = |by: &str| reserved(&plain(), "ads", Some(by));
+    let refined = |by: &str| reserved(&ads("ops"), "ads/x", Some(by));
+    let evil = || reserved(&plain(), "evil", Some("eve"));
+    for (source, target, allowed) in [
+        // Of the source, all that is popped counts, and not only what is on top.
+        (ads("ops"), evil(), false),
+        (refined("eve"), evil(), false),
+        (reserved(&ads("eve"), "ads/x", Some("eve")), evil(), true),
+        (refined("ops"), ads("ops"), false),
+        // Of the target, all that is pushed.
+        (plain(), reserved(&ads("eve"), "ads/x", Some("eve")), false),
+        (plain(), evil(), true),
+        // What both have stays as it is.
+        (ads("ops"), refined("eve"), true),
+        (refined("eve"), refined("eve"), true),
+        (ads("ops"), ads("ops"), false),
+    ] {
+        let operation = meseta_resources::Operation::Reserve {
+            source: list(&source),
+            resources: list(&target),
+        };
+        let verdict = super::super::authorization::operation(&eve, &operation);
+        assert_eq!(verdict.is_ok(), allowed, "{source} to {target}");
+    }
 }

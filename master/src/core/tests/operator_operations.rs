@@ -288,6 +288,83 @@ fn a_reservation_is_moved_with_a_source() {
     );
 }
 
+/// RESERVE that takes `source` and makes `target` of it.
+fn moved(source: &Resources, target: &Resources) -> Message {
+    let mut message = reserve(target);
+    message.reserve.as_mut().unwrap().source = to_wire(source, Format::PostRefinement);
+    message
+}
+
+#[test]
+fn a_static_reservation_is_neither_moved_nor_made() {
+    let mut world = World::new();
+    let configured = parse("cpus:4;mem:1024;cpus(ads):2");
+    let node = world.capable_agent(5051, "cpus:4;mem:1024;cpus(ads):2");
+    let (plain, fixed) = (parse("cpus:2"), parse("cpus(ads):2"));
+    let evil = reserved(&plain, "evil", Some("eve"));
+    let refined = reserved(&fixed, "ads/x", Some("eve"));
+    for (source, target) in [(&fixed, &evil), (&plain, &refined), (&refined, &evil)] {
+        let answer = world.operate_as(&node.id, moved(source, target), Some("eve"));
+        let told = text(&answer);
+        assert!(told.contains("static reservation"), "{source}: {told}");
+        assert_eq!(world.agent_total(&node), configured);
+    }
+    // What is on top of it is another matter.
+    let refine = moved(&fixed, &refined);
+    let answer = world.operate_as(&node.id, refine, Some("eve"));
+    assert_eq!(answer, Answer::Accepted);
+    let undo = unreserve(&refined);
+    assert_eq!(world.operate(&node.id, undo), Answer::Accepted);
+    assert_eq!(world.agent_total(&node), configured);
+}
+
+#[test]
+fn every_reservation_that_is_pushed_names_who_asks() {
+    let mut world = World::new();
+    let node = world.capable_agent(5051, "cpus:4;mem:1024");
+    let plain = parse("cpus:2");
+    let forged = reserved(&reserved(&plain, "ads", Some("ops")), "ads/x", Some("eve"));
+    let answer = world.operate_as(&node.id, moved(&plain, &forged), Some("eve"));
+    assert!(text(&answer).contains("with principal 'ops'"), "{answer:?}");
+    let own = reserved(&reserved(&plain, "ads", Some("eve")), "ads/x", Some("eve"));
+    let answer = world.operate_as(&node.id, moved(&plain, &own), Some("eve"));
+    assert_eq!(answer, Answer::Accepted);
+    // What stays as it is may be another's.
+    let by_ops = reserved(&parse("cpus:1"), "web", Some("ops"));
+    assert_eq!(world.operate(&node.id, reserve(&by_ops)), Answer::Accepted);
+    let further = reserved(&by_ops, "web/x", Some("eve"));
+    let answer = world.operate_as(&node.id, moved(&by_ops, &further), Some("eve"));
+    assert_eq!(answer, Answer::Accepted);
+}
+
+#[test]
+fn a_volume_stays_with_the_role_that_its_data_is_kept_for() {
+    let mut world = World::new();
+    let node = world.capable_agent(5051, "cpus:4;mem:1024;disk:100");
+    let disk = |role: &str| reserved(&parse("disk:10"), role, None);
+    let theirs = volume(&disk("a"), "v", false);
+    assert_eq!(
+        world.operate(&node.id, reserve(&disk("a"))),
+        Answer::Accepted
+    );
+    let made = create(std::slice::from_ref(&theirs));
+    assert_eq!(world.operate(&node.id, made), Answer::Accepted);
+    let before = world.agent_total(&node);
+    let theirs: Resources = theirs.into();
+    let other: Resources = volume(&disk("b"), "v", false).into();
+    let below = reserved(&theirs, "a/b", None);
+    for message in [
+        moved(&theirs, &other),
+        moved(&theirs, &below),
+        reserve(&below),
+    ] {
+        let answer = world.operate(&node.id, message);
+        let told = text(&answer);
+        assert!(told.contains("destroy the volume first"), "{told}");
+        assert_eq!(world.agent_total(&node), before);
+    }
+}
+
 #[test]
 fn a_disconnected_agent_cannot_be_told() {
     let mut world = World::new();
