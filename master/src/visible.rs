@@ -8,12 +8,16 @@ use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
 
 use meseta_access::{Action, Approver};
+use meseta_proto::convert;
+use meseta_proto::mesos::v1::master::response::get_agents;
 use meseta_proto::mesos::v1::master::{Event, event};
 use meseta_proto::mesos::v1::{self, ExecutorInfo};
 use meseta_resources::{FrameworkId, Resource, Resources, Role};
 use prost::Message;
 
-use crate::core::{AgentView, FrameworkView, Snapshot, TaskRecord};
+use crate::core::{
+    AgentView, Format, FrameworkView, OperationRecord, Snapshot, TaskRecord, to_wire,
+};
 use crate::shell::Closed;
 
 /// A snapshot without what somebody may not see; the same one if he may see everything.
@@ -168,7 +172,7 @@ fn reduced_agent(
     });
     let operations = agent.operations.iter().filter(|(_, operation)| {
         let owner = operation.framework_id.as_ref();
-        owner.is_none_or(|owner| shown.contains(owner))
+        owner.is_none_or(|owner| shown.contains(owner)) && operation_is_seen(approver, operation)
     });
     AgentView {
         tasks: Arc::new(
@@ -189,6 +193,18 @@ fn reduced_agent(
         digested: OnceLock::new(),
         ..agent.clone()
     }
+}
+
+/// Whether somebody may see all roles that an operation takes something of or gives something to.
+fn operation_is_seen(approver: &Approver, operation: &OperationRecord) -> bool {
+    let steps = convert::operation(&operation.info).map(|operation| operation.conversions());
+    let Ok(Ok(steps)) = steps else {
+        return false;
+    };
+    let mut changed = steps
+        .iter()
+        .flat_map(|step| [step.consumed(), step.produced()]);
+    changed.all(|part| resources(part, approver).len() == part.len())
 }
 
 /// The users of frameworks, as which their tasks run that name none.
@@ -240,11 +256,37 @@ impl Filter {
             .extend(tasks.map(|(framework, task)| (framework.to_string(), task.to_string())));
     }
 
-    /// Whether he may hear of this.
-    pub(crate) fn passes(&mut self, event: &Event) -> bool {
+    /// The event as the subscriber may hear of it; `None` if it may not.
+    pub(crate) fn seen(&mut self, event: Arc<Event>) -> Option<Arc<Event>> {
         if self.approver.allows_everything() {
-            return true;
+            return Some(event);
         }
+        if !self.passes(&event) {
+            return None;
+        }
+        if event.agent_added.is_none() {
+            return Some(event);
+        }
+        let mut reduced = Arc::unwrap_or_clone(event);
+        if let Some(added) = &mut reduced.agent_added {
+            self.reduce_agent(&mut added.agent);
+        }
+        Some(Arc::new(reduced))
+    }
+
+    /// Takes the resources of hidden roles away, as `GET_AGENTS` does.
+    fn reduce_agent(&self, agent: &mut get_agents::Agent) {
+        let reduce = |list: &mut Vec<v1::Resource>, format| {
+            let all = convert::resources(list).unwrap_or_default();
+            *list = to_wire(&resources(&all, &self.approver), format);
+        };
+        reduce(&mut agent.agent_info.resources, Format::PostRefinement);
+        reduce(&mut agent.total_resources, Format::Endpoint);
+        reduce(&mut agent.allocated_resources, Format::Endpoint);
+        reduce(&mut agent.offered_resources, Format::Endpoint);
+    }
+
+    fn passes(&mut self, event: &Event) -> bool {
         if let Some(added) = &event.framework_added {
             return self.add_framework(&added.framework.framework_info);
         }

@@ -314,8 +314,10 @@ pub(super) async fn answer(
         }
         Type::WaitContainer | Type::WaitNestedContainer => {
             let is_new = call.r#type() == Type::WaitContainer;
-            let id = call.wait_container.map(|wait| wait.container_id);
-            let id = id.or(call.wait_nested_container.map(|wait| wait.container_id));
+            let id = match is_new {
+                true => call.wait_container.map(|wait| wait.container_id),
+                false => call.wait_nested_container.map(|wait| wait.container_id),
+            };
             let id = id.ok_or_else(missing)?;
             authorize(surface, caller, Type::WaitContainer, Some(&id)).await?;
             let ended = nested.wait(&checked(&id)?).await;
@@ -334,12 +336,13 @@ pub(super) async fn answer(
             Ok(Some(Answer::WaitNestedContainer))
         }
         Type::KillContainer | Type::KillNestedContainer => {
-            let older = call.kill_nested_container;
-            let older = older.map(|kill| (kill.container_id, kill.signal));
-            let kill = call
-                .kill_container
-                .map(|kill| (kill.container_id, kill.signal));
-            let (id, signal) = kill.or(older).ok_or_else(missing)?;
+            let newer = |kill: api::call::KillContainer| (kill.container_id, kill.signal);
+            let older = |kill: api::call::KillNestedContainer| (kill.container_id, kill.signal);
+            let kill = match call.r#type() {
+                Type::KillContainer => call.kill_container.map(newer),
+                _ => call.kill_nested_container.map(older),
+            };
+            let (id, signal) = kill.ok_or_else(missing)?;
             authorize(surface, caller, Type::KillContainer, Some(&id)).await?;
             let signal = signal.unwrap_or(SIGKILL);
             let killed = nested.kill(containerizer, &checked(&id)?, signal).await;
@@ -347,10 +350,13 @@ pub(super) async fn answer(
             Ok(None)
         }
         _ => {
-            let older = call.remove_nested_container;
-            let older = older.map(|remove| remove.container_id);
-            let id = call.remove_container.map(|remove| remove.container_id);
-            let id = id.or(older).ok_or_else(missing)?;
+            let id = match call.r#type() {
+                Type::RemoveContainer => call.remove_container.map(|remove| remove.container_id),
+                _ => call
+                    .remove_nested_container
+                    .map(|remove| remove.container_id),
+            };
+            let id = id.ok_or_else(missing)?;
             authorize(surface, caller, Type::RemoveContainer, Some(&id)).await?;
             let removed = nested.remove(&checked(&id)?).await;
             removed.map_err(|error| refuse(&id, &error))?;

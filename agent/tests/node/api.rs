@@ -56,6 +56,30 @@ fn judged() {
         ),
         (
             JSON,
+            "{\"type\":\"KILL_CONTAINER\",\"kill_nested_container\":{\"container_id\":{\"value\":\"a\"}}}",
+            400,
+            "Expecting 'kill_container' to be present",
+        ),
+        (
+            JSON,
+            "{\"type\":\"WAIT_CONTAINER\",\"wait_nested_container\":{\"container_id\":{\"value\":\"a\"}}}",
+            400,
+            "Expecting 'wait_container' to be present",
+        ),
+        (
+            JSON,
+            "{\"type\":\"REMOVE_CONTAINER\",\"remove_nested_container\":{\"container_id\":{\"value\":\"a\"}}}",
+            400,
+            "Expecting 'remove_container' to be present",
+        ),
+        (
+            JSON,
+            "{\"type\":\"GET_HEALTH\",\"set_logging_level\":{\"level\":3,\"duration\":{\"nanoseconds\":1}}}",
+            200,
+            "\"healthy\":true",
+        ),
+        (
+            JSON,
             "{\"type\":\"PRUNE_IMAGES\"}",
             501,
             "PRUNE_IMAGES is not implemented yet",

@@ -349,13 +349,13 @@ impl MasterCore {
 
 /// The tasks that an operation would launch.
 fn tasks_of(operation: &Operation) -> &[TaskInfo] {
-    if let Some(launch) = &operation.launch {
-        return &launch.task_infos;
-    }
-    operation
-        .launch_group
-        .as_ref()
-        .map_or(&[], |group| group.task_group.tasks.as_slice())
+    let (launch, group) = (operation.launch.as_ref(), operation.launch_group.as_ref());
+    let tasks = match operation.r#type() {
+        operation::Type::Launch => launch.map(|launch| &launch.task_infos),
+        operation::Type::LaunchGroup => group.map(|group| &group.task_group.tasks),
+        _ => None,
+    };
+    tasks.map_or(&[], Vec::as_slice)
 }
 
 /// What a filter asks for, in the bounds of Mesos: too long is a year, nonsense is the default.

@@ -200,10 +200,10 @@ async fn forward(
             event = watching.events.recv() => match event {
                 Some((number, event)) => {
                     last = number;
-                    if !filter.passes(&event) {
-                        continue;
+                    match filter.seen(event) {
+                        Some(event) => numbered(number, Arc::unwrap_or_clone(event)),
+                        None => continue,
                     }
-                    numbered(number, (*event).clone())
                 }
                 None => {
                     let status = Status::resource_exhausted("slow consumer");

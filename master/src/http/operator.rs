@@ -8,7 +8,6 @@ use bytes::Bytes;
 use http::{StatusCode, header};
 use meseta_access::Approver;
 use meseta_proto::media::{self, MediaType};
-use meseta_proto::mesos::v1::master::call::Type as CallType;
 use meseta_proto::mesos::v1::master::{Call, Response as Message};
 use meseta_proto::recordio;
 use meseta_proto::transport::body;
@@ -20,7 +19,7 @@ use super::whole::Wholes;
 use super::{BODY_MAX, Site, answered, text};
 use crate::core::HEARTBEAT_INTERVAL;
 use crate::events::STALL_MAX;
-use crate::operator::{self, Outcome, lists, stream};
+use crate::operator::{self, Checked, Outcome, lists, stream};
 use crate::shell::Watching;
 use crate::visible::{self, Filter};
 
@@ -49,7 +48,7 @@ pub(super) async fn handle(site: &Arc<Site>, caller: &Caller, request: Request) 
         Ok(accept) => accept,
         Err(error) => return text(error.status(), error.to_string()),
     };
-    if kind == CallType::Subscribe {
+    if matches!(call, Checked::Subscribe) {
         return subscribe(site, caller, accept).await;
     }
     match operator::execute(site, caller, kind, call).await {
@@ -133,8 +132,10 @@ async fn forward(
             biased;
             () = records.closed() => return,
             event = watching.events.recv() => match event {
-                Some((_, event)) if !filter.passes(&event) => continue,
-                Some((_, event)) => media::encode_record(media, &*event),
+                Some((_, event)) => match filter.seen(event) {
+                    Some(event) => media::encode_record(media, &*event),
+                    None => continue,
+                },
                 None => return,
             },
             _ = beats.tick() => heartbeat.clone(),

@@ -117,62 +117,52 @@ fn list(change: Change, name: &str, value: &str) -> Result<Vec<v1::Resource>, St
     })
 }
 
-/// The calls of the operator API that are answered here.
-pub(crate) const CALLS: [CallType; 6] = [
-    CallType::ReserveResources,
-    CallType::UnreserveResources,
-    CallType::CreateVolumes,
-    CallType::DestroyVolumes,
-    CallType::GrowVolume,
-    CallType::ShrinkVolume,
-];
-
-/// The agent and the operation that a call of the operator API names; None if it is no such call.
-pub(crate) fn of_call(kind: CallType, call: Call) -> Option<(String, Operation)> {
+/// The agent and the operation that a call of the operator API names; or the part that it lacks.
+pub(crate) fn of_call(kind: CallType, call: Call) -> Result<(String, Operation), &'static str> {
     let typed = |kind: operation::Type| Operation {
         r#type: Some(kind.into()),
         ..Operation::default()
     };
-    Some(match kind {
+    Ok(match kind {
         CallType::ReserveResources => {
-            let body = call.reserve_resources?;
+            let body = call.reserve_resources.ok_or("reserve_resources")?;
             let operation = Change::Reserve.operation(body.resources, body.source);
             (body.agent_id.value, operation)
         }
         CallType::UnreserveResources => {
-            let body = call.unreserve_resources?;
+            let body = call.unreserve_resources.ok_or("unreserve_resources")?;
             let operation = Change::Unreserve.operation(body.resources, Vec::new());
             (body.agent_id.value, operation)
         }
         CallType::CreateVolumes => {
-            let body = call.create_volumes?;
+            let body = call.create_volumes.ok_or("create_volumes")?;
             let operation = Change::Create.operation(body.volumes, Vec::new());
             (body.agent_id.value, operation)
         }
         CallType::DestroyVolumes => {
-            let body = call.destroy_volumes?;
+            let body = call.destroy_volumes.ok_or("destroy_volumes")?;
             let operation = Change::Destroy.operation(body.volumes, Vec::new());
             (body.agent_id.value, operation)
         }
         CallType::GrowVolume => {
-            let body = call.grow_volume?;
+            let body = call.grow_volume.ok_or("grow_volume")?;
             let mut operation = typed(operation::Type::GrowVolume);
             operation.grow_volume = Some(operation::GrowVolume {
                 volume: body.volume,
                 addition: body.addition,
             });
-            (body.agent_id?.value, operation)
+            (body.agent_id.ok_or("agent_id")?.value, operation)
         }
         CallType::ShrinkVolume => {
-            let body = call.shrink_volume?;
+            let body = call.shrink_volume.ok_or("shrink_volume")?;
             let mut operation = typed(operation::Type::ShrinkVolume);
             operation.shrink_volume = Some(operation::ShrinkVolume {
                 volume: body.volume,
                 subtract: body.subtract,
             });
-            (body.agent_id?.value, operation)
+            (body.agent_id.ok_or("agent_id")?.value, operation)
         }
-        _ => return None,
+        _ => return Err("type"),
     })
 }
 

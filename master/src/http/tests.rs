@@ -2,6 +2,7 @@
 
 mod access;
 mod carriage;
+mod filtering;
 mod operators;
 mod pages;
 mod scheduler;

@@ -11,11 +11,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use meseta_proto::mesos::v1::WeightInfo;
-use meseta_proto::mesos::v1::master::call::{DrainAgent, Type as CallType};
+use meseta_proto::mesos::v1::master::call::{self, DrainAgent, Type as CallType};
 use meseta_proto::mesos::v1::master::response::{self, Type as ResponseType};
 use meseta_proto::mesos::v1::master::{Call, Response};
+use meseta_proto::mesos::v1::offer::Operation;
 use meseta_proto::transport::door::Caller;
-use meseta_proto::transport::files::Crowded;
 
 use crate::core::{Answer, Request};
 use crate::files::{Files, FilesError};
@@ -47,22 +47,43 @@ const fn is_large(kind: CallType) -> bool {
     )
 }
 
+/// A call, understood: what its type says, with the body of that type and no other.
+#[derive(Debug)]
+pub(crate) enum Checked {
+    Subscribe,
+    /// Answered from a snapshot or from what the master knows of itself.
+    Question,
+    Metrics,
+    SetLoggingLevel(call::SetLoggingLevel),
+    ListFiles(call::ListFiles),
+    ReadFile(call::ReadFile),
+    Teardown {
+        framework_id: String,
+    },
+    Operate {
+        agent_id: String,
+        operation: Box<Operation>,
+    },
+    /// Or why it makes no sense.
+    Request(Result<Request, String>),
+}
+
 /// Says what a call is, if it has the parts that it needs.
-pub(crate) fn check(call: Call) -> Result<(CallType, Call), String> {
+pub(crate) fn check(call: Call) -> Result<(CallType, Checked), String> {
     const FAILED: &str = "Failed to validate master::Call: Expecting";
     let kind = call.r#type.and_then(|kind| CallType::try_from(kind).ok());
     let Some(kind) = kind.filter(|kind| *kind != CallType::Unknown) else {
         return Err(format!("{FAILED} 'type' to be present"));
     };
-    match missing(kind, &call) {
-        Some(part) => Err(format!("{FAILED} '{part}' to be present")),
-        None => Ok((kind, call)),
+    match checked(kind, call) {
+        Ok(checked) => Ok((kind, checked)),
+        Err(part) => Err(format!("{FAILED} '{part}' to be present")),
     }
 }
 
-/// Names the body that a call lacks.
-fn missing(kind: CallType, call: &Call) -> Option<&'static str> {
-    let (present, part) = match kind {
+/// Takes the body that belongs to a type, or names it if it is missing.
+fn checked(kind: CallType, call: Call) -> Result<Checked, &'static str> {
+    Ok(match kind {
         CallType::Unknown
         | CallType::GetHealth
         | CallType::GetFlags
@@ -77,43 +98,98 @@ fn missing(kind: CallType, call: &Call) -> Option<&'static str> {
         | CallType::GetRoles
         | CallType::GetWeights
         | CallType::GetMaster
-        | CallType::Subscribe
         | CallType::GetMaintenanceStatus
         | CallType::GetMaintenanceSchedule
-        | CallType::GetQuota => return None,
-        CallType::GetMetrics => (call.get_metrics.is_some(), "get_metrics"),
-        CallType::SetLoggingLevel => (call.set_logging_level.is_some(), "set_logging_level"),
-        CallType::ListFiles => (call.list_files.is_some(), "list_files"),
-        CallType::ReadFile => (call.read_file.is_some(), "read_file"),
-        CallType::UpdateWeights => (call.update_weights.is_some(), "update_weights"),
-        CallType::ReserveResources => (call.reserve_resources.is_some(), "reserve_resources"),
-        CallType::UnreserveResources => (call.unreserve_resources.is_some(), "unreserve_resources"),
-        CallType::CreateVolumes => (call.create_volumes.is_some(), "create_volumes"),
-        CallType::DestroyVolumes => (call.destroy_volumes.is_some(), "destroy_volumes"),
-        CallType::GrowVolume => match &call.grow_volume {
-            None => (false, "grow_volume"),
-            Some(body) => (body.agent_id.is_some(), "agent_id"),
+        | CallType::GetQuota => Checked::Question,
+        CallType::Subscribe => Checked::Subscribe,
+        CallType::GetMetrics => {
+            call.get_metrics.ok_or("get_metrics")?;
+            Checked::Metrics
+        }
+        CallType::SetLoggingLevel => {
+            Checked::SetLoggingLevel(call.set_logging_level.ok_or("set_logging_level")?)
+        }
+        CallType::ListFiles => Checked::ListFiles(call.list_files.ok_or("list_files")?),
+        CallType::ReadFile => Checked::ReadFile(call.read_file.ok_or("read_file")?),
+        CallType::Teardown => Checked::Teardown {
+            framework_id: call.teardown.ok_or("teardown")?.framework_id.value,
         },
-        CallType::ShrinkVolume => match &call.shrink_volume {
-            None => (false, "shrink_volume"),
-            Some(body) => (body.agent_id.is_some(), "agent_id"),
+        CallType::ReserveResources
+        | CallType::UnreserveResources
+        | CallType::CreateVolumes
+        | CallType::DestroyVolumes
+        | CallType::GrowVolume
+        | CallType::ShrinkVolume => {
+            let (agent_id, operation) = reservations::of_call(kind, call)?;
+            Checked::Operate {
+                agent_id,
+                operation: Box::new(operation),
+            }
+        }
+        CallType::UpdateWeights
+        | CallType::UpdateMaintenanceSchedule
+        | CallType::StartMaintenance
+        | CallType::StopMaintenance
+        | CallType::DrainAgent
+        | CallType::DeactivateAgent
+        | CallType::ReactivateAgent
+        | CallType::UpdateQuota
+        | CallType::SetQuota
+        | CallType::RemoveQuota
+        | CallType::MarkAgentGone => Checked::Request(request(kind, call)?),
+    })
+}
+
+/// What a call asks of the core, or why it makes no sense; names the body if that is missing.
+fn request(kind: CallType, call: Call) -> Result<Result<Request, String>, &'static str> {
+    Ok(Ok(match kind {
+        CallType::SetQuota => {
+            Request::SetQuota(Box::new(call.set_quota.ok_or("set_quota")?.quota_request))
+        }
+        CallType::RemoveQuota => Request::RemoveQuota {
+            role: call.remove_quota.ok_or("remove_quota")?.role,
         },
-        CallType::UpdateMaintenanceSchedule => (
-            call.update_maintenance_schedule.is_some(),
-            "update_maintenance_schedule",
-        ),
-        CallType::StartMaintenance => (call.start_maintenance.is_some(), "start_maintenance"),
-        CallType::StopMaintenance => (call.stop_maintenance.is_some(), "stop_maintenance"),
-        CallType::DrainAgent => (call.drain_agent.is_some(), "drain_agent"),
-        CallType::DeactivateAgent => (call.deactivate_agent.is_some(), "deactivate_agent"),
-        CallType::ReactivateAgent => (call.reactivate_agent.is_some(), "reactivate_agent"),
-        CallType::UpdateQuota => (call.update_quota.is_some(), "update_quota"),
-        CallType::SetQuota => (call.set_quota.is_some(), "set_quota"),
-        CallType::RemoveQuota => (call.remove_quota.is_some(), "remove_quota"),
-        CallType::Teardown => (call.teardown.is_some(), "teardown"),
-        CallType::MarkAgentGone => (call.mark_agent_gone.is_some(), "mark_agent_gone"),
-    };
-    (!present).then_some(part)
+        CallType::UpdateQuota => {
+            let update = call.update_quota.ok_or("update_quota")?;
+            Request::UpdateQuota {
+                force: update.force.unwrap_or_default(),
+                configs: update.quota_configs,
+            }
+        }
+        CallType::UpdateWeights => {
+            weights(call.update_weights.ok_or("update_weights")?.weight_infos)
+        }
+        CallType::UpdateMaintenanceSchedule => {
+            let update = call.update_maintenance_schedule;
+            let update = update.ok_or("update_maintenance_schedule")?;
+            Request::UpdateSchedule(Box::new(update.schedule))
+        }
+        CallType::StartMaintenance => {
+            Request::StartMaintenance(call.start_maintenance.ok_or("start_maintenance")?.machines)
+        }
+        CallType::StopMaintenance => {
+            Request::StopMaintenance(call.stop_maintenance.ok_or("stop_maintenance")?.machines)
+        }
+        CallType::DrainAgent => {
+            return Ok(drain_request(call.drain_agent.ok_or("drain_agent")?));
+        }
+        CallType::DeactivateAgent => {
+            let body = call.deactivate_agent.ok_or("deactivate_agent")?;
+            let agent_id = body.agent_id.value;
+            Request::DeactivateAgent { agent_id }
+        }
+        CallType::ReactivateAgent => {
+            let body = call.reactivate_agent.ok_or("reactivate_agent")?;
+            let agent_id = body.agent_id.value;
+            Request::ReactivateAgent { agent_id }
+        }
+        CallType::MarkAgentGone => {
+            let body = call.mark_agent_gone.ok_or("mark_agent_gone")?;
+            let agent_id = body.agent_id.value;
+            Request::MarkAgentGone { agent_id }
+        }
+        _ => return Err("type"),
+    }))
 }
 
 /// Carries a checked call out.
@@ -121,62 +197,70 @@ pub(crate) async fn execute(
     site: &Arc<Site>,
     caller: &Caller,
     kind: CallType,
-    call: Call,
+    call: Checked,
 ) -> Result<Outcome, Closed> {
     if let Err(forbidden) = permission::check(caller, permission::question(kind)) {
         return Ok(Outcome::Done(Answer::Forbidden(forbidden.to_string())));
     }
-    if kind == CallType::Teardown {
-        let id = call.teardown.map(|teardown| teardown.framework_id.value);
-        let answer = site.handle.teardown(caller, id.unwrap_or_default()).await?;
-        return Ok(Outcome::Done(answer));
+    match call {
+        Checked::Teardown { framework_id } => {
+            let answer = site.handle.teardown(caller, framework_id).await?;
+            Ok(Outcome::Done(answer))
+        }
+        Checked::Operate {
+            agent_id,
+            operation,
+        } => {
+            let answer = site.handle.operate(caller, agent_id, *operation).await?;
+            Ok(Outcome::Done(answer))
+        }
+        Checked::ListFiles(list) => {
+            Ok(answer_of_files(site, move |files| list_files(files, &list)).await)
+        }
+        Checked::ReadFile(read) => {
+            Ok(answer_of_files(site, move |files| read_file(files, &read)).await)
+        }
+        Checked::SetLoggingLevel(set) => Ok(Outcome::Done(set_logging_level(site, caller, &set))),
+        Checked::Request(Err(message)) => Ok(Outcome::Done(Answer::BadRequest(message))),
+        Checked::Request(Ok(request)) => {
+            let answer = site.handle.administer(caller, request).await?;
+            Ok(Outcome::Done(explained(kind, answer)))
+        }
+        Checked::Metrics => metrics(site, caller).await,
+        // A stream is opened by those who can send one.
+        Checked::Subscribe | Checked::Question => question(site, caller, kind).await,
     }
-    if reservations::CALLS.contains(&kind) {
-        let answer = match reservations::of_call(kind, call) {
-            Some((agent, operation)) => site.handle.operate(caller, agent, operation).await?,
-            None => Answer::BadRequest("Failed to validate master::Call".to_owned()),
-        };
-        return Ok(Outcome::Done(answer));
+}
+
+fn set_logging_level(site: &Site, caller: &Caller, set: &call::SetLoggingLevel) -> Answer {
+    match u64::try_from(set.duration.nanoseconds).map(Duration::from_nanos) {
+        Ok(duration) => {
+            site.raise_logging(caller, set.level, duration);
+            Answer::Done
+        }
+        Err(_) => Answer::BadRequest(
+            "Failed to set the logging level: 'duration' must not be negative".to_owned(),
+        ),
     }
-    if matches!(kind, CallType::ListFiles | CallType::ReadFile) {
-        let files = site.files.clone();
-        let read = site.file_reads.run(move || file_answer(&files, call)).await;
-        let crowded = |crowded: Crowded| Outcome::Done(Answer::Unavailable(crowded.to_string()));
-        return Ok(read.unwrap_or_else(crowded));
-    }
-    if let Some(set) = call.set_logging_level {
-        let duration = u64::try_from(set.duration.nanoseconds).map(Duration::from_nanos);
-        return Ok(Outcome::Done(match duration {
-            Ok(duration) => {
-                site.raise_logging(caller, set.level, duration);
-                Answer::Done
-            }
-            Err(_) => Answer::BadRequest(
-                "Failed to set the logging level: 'duration' must not be negative".to_owned(),
-            ),
-        }));
-    }
+}
+
+async fn metrics(site: &Arc<Site>, caller: &Caller) -> Result<Outcome, Closed> {
     // Before the snapshot: who waits holds nothing.
+    let turn = site.wholes.turn().await;
+    let (snapshot, measures) = site.handle.measures(caller).await?;
+    let site = site.clone();
+    let rendering =
+        tokio::task::spawn_blocking(move || answers::metrics(&site, &snapshot, &measures));
+    let response = rendering.await.map_err(|_| Closed)?;
+    Ok(Outcome::Response(Box::new(response), Some(turn)))
+}
+
+async fn question(site: &Arc<Site>, caller: &Caller, kind: CallType) -> Result<Outcome, Closed> {
+    // As above.
     let turn = match is_large(kind) {
         true => Some(site.wholes.turn().await),
         false => None,
     };
-    if kind == CallType::GetMetrics {
-        let (snapshot, measures) = site.handle.measures(caller).await?;
-        let site = site.clone();
-        let rendering =
-            tokio::task::spawn_blocking(move || answers::metrics(&site, &snapshot, &measures));
-        let response = rendering.await.map_err(|_| Closed)?;
-        return Ok(Outcome::Response(Box::new(response), turn));
-    }
-    if let Some(request) = request(call) {
-        let request = match request {
-            Ok(request) => request,
-            Err(message) => return Ok(Outcome::Done(Answer::BadRequest(message))),
-        };
-        let answer = site.handle.administer(caller, request).await?;
-        return Ok(Outcome::Done(explained(kind, answer)));
-    }
     let snapshot = site.handle.view(caller).await?;
     let site = site.clone();
     let rendering = tokio::task::spawn_blocking(move || answers::answer(&site, &snapshot, kind));
@@ -188,50 +272,6 @@ pub(crate) async fn execute(
             kind.as_str_name()
         ))),
     })
-}
-
-/// What a call asks of the core, or why not; `None` if it only asks how things are.
-fn request(call: Call) -> Option<Result<Request, String>> {
-    if let Some(set) = call.set_quota {
-        return Some(Ok(Request::SetQuota(Box::new(set.quota_request))));
-    }
-    if let Some(remove) = call.remove_quota {
-        return Some(Ok(Request::RemoveQuota { role: remove.role }));
-    }
-    if let Some(update) = call.update_quota {
-        return Some(Ok(Request::UpdateQuota {
-            force: update.force.unwrap_or_default(),
-            configs: update.quota_configs,
-        }));
-    }
-    if let Some(update) = call.update_weights {
-        return Some(Ok(weights(update.weight_infos)));
-    }
-    if let Some(update) = call.update_maintenance_schedule {
-        return Some(Ok(Request::UpdateSchedule(Box::new(update.schedule))));
-    }
-    if let Some(start) = call.start_maintenance {
-        return Some(Ok(Request::StartMaintenance(start.machines)));
-    }
-    if let Some(stop) = call.stop_maintenance {
-        return Some(Ok(Request::StopMaintenance(stop.machines)));
-    }
-    if let Some(drain) = call.drain_agent {
-        return Some(drain_request(drain));
-    }
-    if let Some(body) = call.deactivate_agent {
-        let agent_id = body.agent_id.value;
-        return Some(Ok(Request::DeactivateAgent { agent_id }));
-    }
-    if let Some(body) = call.reactivate_agent {
-        let agent_id = body.agent_id.value;
-        return Some(Ok(Request::ReactivateAgent { agent_id }));
-    }
-    if let Some(body) = call.mark_agent_gone {
-        let agent_id = body.agent_id.value;
-        return Some(Ok(Request::MarkAgentGone { agent_id }));
-    }
-    None
 }
 
 fn drain_request(drain: DrainAgent) -> Result<Request, String> {
@@ -250,38 +290,48 @@ fn drain_request(drain: DrainAgent) -> Result<Request, String> {
     })
 }
 
-/// LIST_FILES and READ_FILE.
-fn file_answer(files: &Files, call: Call) -> Outcome {
-    let result = if let Some(list) = call.list_files {
-        files.list(&list.path).map(|file_infos| Response {
-            r#type: Some(ResponseType::ListFiles.into()),
-            list_files: Some(response::ListFiles { file_infos }),
-            ..Response::default()
-        })
-    } else {
-        let read = call.read_file.unwrap_or_default();
-        let part = files.read(&read.path, read.offset, read.length);
-        part.map(|part| Response {
-            r#type: Some(ResponseType::ReadFile.into()),
-            read_file: Some(response::ReadFile {
-                size: part.size,
-                data: part.data,
-            }),
-            ..Response::default()
-        })
-    };
-    match result {
-        Ok(response) => Outcome::Response(Box::new(response), None),
-        Err(FilesError::NotFound) => Outcome::Done(Answer::NotFound(String::new())),
-        Err(error) => Outcome::Done(Answer::Unavailable(error.to_string())),
+/// Reads files where that may take its time.
+async fn answer_of_files(
+    site: &Site,
+    read: impl FnOnce(&Files) -> Result<Response, FilesError> + Send + 'static,
+) -> Outcome {
+    let files = site.files.clone();
+    match site.file_reads.run(move || read(&files)).await {
+        Ok(Ok(response)) => Outcome::Response(Box::new(response), None),
+        Ok(Err(FilesError::NotFound)) => Outcome::Done(Answer::NotFound(String::new())),
+        Ok(Err(error)) => Outcome::Done(Answer::Unavailable(error.to_string())),
+        Err(crowded) => Outcome::Done(Answer::Unavailable(crowded.to_string())),
     }
+}
+
+fn list_files(files: &Files, list: &call::ListFiles) -> Result<Response, FilesError> {
+    let file_infos = files.list(&list.path)?;
+    Ok(Response {
+        r#type: Some(ResponseType::ListFiles.into()),
+        list_files: Some(response::ListFiles { file_infos }),
+        ..Response::default()
+    })
+}
+
+fn read_file(files: &Files, read: &call::ReadFile) -> Result<Response, FilesError> {
+    let part = files.read(&read.path, read.offset, read.length)?;
+    Ok(Response {
+        r#type: Some(ResponseType::ReadFile.into()),
+        read_file: Some(response::ReadFile {
+            size: part.size,
+            data: part.data,
+        }),
+        ..Response::default()
+    })
 }
 
 /// The request that sets these weights.
 pub(crate) fn weights(infos: Vec<WeightInfo>) -> Request {
-    let weights = infos
-        .into_iter()
-        .map(|info| (info.role.unwrap_or_default(), info.weight));
+    let weights = infos.into_iter().map(|info| {
+        // As Mesos does; what is authorized and what is applied is the same.
+        let role = info.role.as_deref().unwrap_or_default().trim().to_owned();
+        (role, info.weight)
+    });
     Request::UpdateWeights(weights.collect())
 }
 

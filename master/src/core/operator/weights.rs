@@ -18,7 +18,6 @@ impl MasterCore {
         const FAILED: &str = "Failed to validate update weights request JSON";
         let mut changes = Vec::new();
         for (name, weight) in weights {
-            let name = name.trim();
             let role = Role::new(name)
                 .map_err(|error| refused(format!("{FAILED}: Invalid role '{name}': {error}")))?;
             self.check_known(&role)

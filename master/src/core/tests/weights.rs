@@ -30,7 +30,7 @@ fn weights_are_checked_kept_and_used() {
     refusal(world.administer(weights(&[("dev", f64::NAN)])));
     assert_eq!(world.administer(weights(&[])), Answer::Done);
     assert_eq!(
-        world.administer(weights(&[(" dev ", 2.5), ("ops", 3.0)])),
+        world.administer(weights(&[("dev", 2.5), ("ops", 3.0)])),
         Answer::Done
     );
     assert_eq!(world.administer(weights(&[("ops", 1.0)])), Answer::Done);

@@ -16,17 +16,17 @@ use super::*;
 use crate::permission::{self, Need};
 
 /// Those who ask, with what they show.
-struct People {
+pub(super) struct People {
     headers: [(&'static str, Option<String>); 4],
 }
 
 const NOBODY: usize = 0;
 const WRONG: usize = 1;
-const READER: usize = 2;
-const RIGHT: usize = 3;
+pub(super) const READER: usize = 2;
+pub(super) const RIGHT: usize = 3;
 
 impl People {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let header = |name: &str, secret: &[u8]| Some(basic::header(name, secret));
         Self {
             headers: [
@@ -67,7 +67,7 @@ fn acls() -> String {
 }
 
 /// `acls` is what the flag says.
-fn door(dir: &TempDir, acls: &str) -> Door {
+pub(super) fn door(dir: &TempDir, acls: &str) -> Door {
     let hash = |secret: &[u8]| SecretHash::of(secret, [5; 16]).unwrap();
     let path = dir.path().join("people");
     let lines = format!("right {}\nreader {}\n", hash(b"w"), hash(b"r"));
@@ -141,7 +141,7 @@ fn body_for(endpoint: Endpoint, method: &Method) -> &'static str {
     }
 }
 
-async fn ask(
+pub(super) async fn ask(
     router: &Router,
     people: &People,
     who: usize,

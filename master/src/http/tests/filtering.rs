@@ -1,0 +1,187 @@
+//! What a call may do and what a reader is shown: no more than the call's type and the reader's roles allow.
+
+use meseta_proto::convert;
+use meseta_proto::meseta::v1::{Register, agent_frame};
+use meseta_proto::mesos::v1::agent_info::Capability;
+use meseta_proto::mesos::v1::agent_info::capability::Type as AgentCapability;
+use meseta_proto::mesos::v1::{Address, AgentInfo};
+use meseta_resources::{Operation, Reservation, Resources, Role};
+use tempfile::TempDir;
+use tokio::sync::mpsc;
+
+use super::access::{People, READER, RIGHT, ask, door};
+use super::*;
+use crate::core::{Answer, Format, to_wire};
+
+/// The bodies of calls that change something.
+const CHANGES: &str = r#""set_logging_level":{"level":3,"duration":{"nanoseconds":3600000000000}},
+    "update_weights":{"weight_infos":[{"role":"ads","weight":2}]},
+    "set_quota":{"quota_request":{"force":true,"role":"ads",
+        "guarantee":[{"name":"cpus","type":"SCALAR","scalar":{"value":1}}]}},
+    "update_maintenance_schedule":{"schedule":{"windows":[{"machine_ids":[{"hostname":"a"}],
+        "unavailability":{"start":{"nanoseconds":1}}}]}}"#;
+
+#[tokio::test]
+async fn a_call_does_what_its_type_says_and_nothing_else() {
+    let router = master();
+    let call = async |kind: &str, more: &str| {
+        let body = format!(r#"{{"type":"{kind}"{more}}}"#);
+        let answer = send(&router, "POST", "/api/v1", &[JSON], body).await;
+        let status = answer.status();
+        assert_eq!(status, StatusCode::OK, "{kind}");
+        let text = text_of(answer).await;
+        serde_json::from_str::<serde_json::Value>(&text).unwrap_or_default()
+    };
+    let questions = [
+        "GET_HEALTH",
+        "GET_FLAGS",
+        "GET_VERSION",
+        "GET_LOGGING_LEVEL",
+        "GET_STATE",
+        "GET_AGENTS",
+        "GET_FRAMEWORKS",
+        "GET_EXECUTORS",
+        "GET_OPERATIONS",
+        "GET_TASKS",
+        "GET_ROLES",
+        "GET_WEIGHTS",
+        "GET_MASTER",
+        "GET_MAINTENANCE_STATUS",
+        "GET_MAINTENANCE_SCHEDULE",
+        "GET_QUOTA",
+    ];
+    for kind in questions {
+        let answer = call(kind, &format!(",{CHANGES}")).await;
+        assert_eq!(answer["type"], kind);
+    }
+    // One change, with the bodies of all of them: this one is made.
+    call("UPDATE_WEIGHTS", &format!(",{CHANGES}")).await;
+    let level = call("GET_LOGGING_LEVEL", "").await;
+    assert_eq!(level["get_logging_level"]["level"], 0);
+    let schedule = call("GET_MAINTENANCE_SCHEDULE", "").await;
+    assert!(!schedule.to_string().contains("hostname"), "{schedule}");
+    let quota = call("GET_QUOTA", "").await;
+    assert!(!quota.to_string().contains("ads"), "{quota}");
+    let weights = call("GET_WEIGHTS", "").await;
+    assert!(weights.to_string().contains("ads"), "{weights}");
+}
+
+#[tokio::test]
+async fn what_is_authorized_is_what_is_applied() {
+    let dir = TempDir::new().unwrap();
+    let acls = r#"{"permissive":true,"update_weights":[
+        {"principals":{"values":["right"]},"roles":{"values":["ads"]}},
+        {"principals":{"type":"NONE"},"roles":{"values":["ads"]}}]}"#;
+    let router = router(site_behind(door(&dir, acls), Recovered::default()));
+    let people = People::new();
+    let put = (&Method::PUT, "/weights");
+    for name in ["ads", " ads ", "\\tads", "ads\\n"] {
+        let weights = format!(r#"[{{"role":"{name}","weight":2}}]"#);
+        let set = ask(&router, &people, READER, put, (&[], &weights)).await;
+        assert_eq!(set.status(), StatusCode::FORBIDDEN, "{name:?}");
+        let set = ask(&router, &people, RIGHT, put, (&[], &weights)).await;
+        assert_eq!(set.status(), StatusCode::OK, "{name:?}");
+    }
+    let read = (&Method::GET, "/weights");
+    let shown = ask(&router, &people, RIGHT, read, (&[], "")).await;
+    assert_eq!(text_of(shown).await, r#"[{"weight":2.0,"role":"ads"}]"#);
+}
+
+fn parse(text: &str) -> Resources {
+    convert::parse_resources(text, &Role::star()).unwrap()
+}
+
+/// Lets an agent with static reservations of `ads` and `www` join; returns its stream.
+async fn join(handle: &Handle) -> impl Sized {
+    let kinds = [
+        AgentCapability::MultiRole,
+        AgentCapability::HierarchicalRole,
+        AgentCapability::ReservationRefinement,
+        AgentCapability::ResourceProvider,
+    ];
+    let resources = parse("cpus:4;mem:1024;cpus(ads):2;cpus(www):1");
+    let register = Register {
+        agent_info: AgentInfo {
+            hostname: "node.example".to_owned(),
+            port: Some(5051),
+            resources: to_wire(&resources, Format::PostRefinement),
+            ..AgentInfo::default()
+        },
+        version: "1.12.0".to_owned(),
+        address: Some(Address {
+            hostname: Some("node.example".to_owned()),
+            ip: Some("10.0.0.1".to_owned()),
+            port: 5051,
+        }),
+        capabilities: kinds
+            .map(|kind| Capability {
+                r#type: Some(kind.into()),
+            })
+            .to_vec(),
+        ..Register::default()
+    };
+    let (frames, mut taken) = mpsc::channel(100);
+    let connection = handle.new_connection();
+    let caller = Caller::default();
+    let connected = handle.agent_connected(connection, frames, caller).await;
+    connected.unwrap();
+    let message = agent_frame::Message::Register(register);
+    handle.agent_frame(connection, message).await.unwrap();
+    taken.recv().await.expect("a frame that says it is in");
+    taken
+}
+
+#[tokio::test]
+async fn events_and_operations_hide_the_roles_that_lists_hide() {
+    let dir = TempDir::new().unwrap();
+    let acls = r#"{"permissive":true,"view_roles":[
+        {"principals":{"values":["reader"]},"roles":{"values":["www"]}},
+        {"principals":{"values":["reader"]},"roles":{"type":"NONE"}}]}"#;
+    let site = site_behind(door(&dir, acls), Recovered::default());
+    let (handle, router) = (site.handle.clone(), router(site));
+    let people = People::new();
+    let to = (&Method::POST, "/api/v1");
+    let watch = r#"{"type":"SUBSCRIBE"}"#;
+    let mut streams = Vec::new();
+    for who in [READER, RIGHT] {
+        let mut watching = ask(&router, &people, who, to, (&[JSON], watch)).await;
+        record(&mut watching).await;
+        record(&mut watching).await;
+        streams.push((who, watching));
+    }
+    let _frames = join(&handle).await;
+    let question = async |who: usize, kind: &str| -> serde_json::Value {
+        let body = format!(r#"{{"type":"{kind}"}}"#);
+        let answer = ask(&router, &people, who, to, (&[JSON], &body)).await;
+        serde_json::from_str(&text_of(answer).await).unwrap()
+    };
+    for (who, watching) in &mut streams {
+        let event = record(watching).await;
+        assert_eq!(event["type"], "AGENT_ADDED");
+        let told = &event["agent_added"]["agent"];
+        let listed = question(*who, "GET_AGENTS").await;
+        assert_eq!(*told, listed["get_agents"]["agents"][0]);
+        assert_eq!(told.to_string().contains("ads"), *who == RIGHT, "{told}");
+        assert!(told.to_string().contains("www"), "{told}");
+    }
+    let agents = question(RIGHT, "GET_AGENTS").await;
+    let id = agents["get_agents"]["agents"][0]["agent_info"]["id"]["value"].as_str();
+    for (role, seen) in [("ads", 0), ("www", 1)] {
+        let role = Role::new(role).unwrap();
+        let taken = parse("cpus:1").push_reservation(&Reservation::dynamic(role, Some("right")));
+        let reserve = Operation::Reserve {
+            source: Vec::new(),
+            resources: taken.unwrap().iter().cloned().collect(),
+        };
+        let operation = convert::to_operation(&reserve);
+        let (operator, id) = (Caller::default(), id.unwrap().to_owned());
+        let answer = handle.operate(&operator, id, operation).await;
+        assert!(matches!(answer, Ok(Answer::Applied(_))), "{answer:?}");
+        let shown = question(READER, "GET_OPERATIONS").await;
+        let shown = shown["get_operations"]["operations"].as_array();
+        assert_eq!(shown.map_or(0, Vec::len), seen);
+    }
+    let all = question(RIGHT, "GET_OPERATIONS").await;
+    let all = all["get_operations"]["operations"].as_array();
+    assert_eq!(all.map_or(0, Vec::len), 2);
+}
