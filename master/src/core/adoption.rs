@@ -17,11 +17,13 @@ use super::timers::Timer;
 use super::{MasterCore, wire};
 
 impl MasterCore {
-    /// Takes what an agent runs onto the books. Tells of which frameworks it should run nothing.
+    /// Takes what an agent runs onto the books. Tells of which frameworks it should run nothing. `is_expected`
+    /// says that the agent is one that the registry had when this master started.
     pub(super) fn adopt(
         &mut self,
         id: &AgentId,
         report: &meseta::Reregister,
+        is_expected: bool,
     ) -> BTreeSet<FrameworkId> {
         let mut finished = BTreeSet::new();
         for info in &report.frameworks {
@@ -30,14 +32,14 @@ impl MasterCore {
                 .as_ref()
                 .and_then(|id| FrameworkId::new(&id.value).ok());
             let Some(framework) = framework else { continue };
-            if self
-                .completed_frameworks
-                .iter()
-                .any(|completed| completed.id == framework)
-            {
+            let principal = info.principal.as_deref();
+            if self.ownership.is_removed(&framework) {
+                finished.insert(framework);
+            } else if !self.is_its_owners(&framework, principal, is_expected) {
+                tracing::warn!(agent_id = %id, framework_id = %framework, "agent runs tasks of another principal under the framework's id; they are ended");
                 finished.insert(framework);
             } else {
-                self.recover_framework(framework, info);
+                self.recover_framework(framework, info, is_expected);
             }
         }
         for task in &report.tasks {
@@ -53,15 +55,19 @@ impl MasterCore {
     }
 
     /// A framework that agents know and this master does not: it may subscribe again.
-    fn recover_framework(&mut self, id: FrameworkId, info: &v1::FrameworkInfo) {
+    fn recover_framework(&mut self, id: FrameworkId, info: &v1::FrameworkInfo, is_expected: bool) {
         if self.frameworks.contains_key(&id) || self.frameworks.len() >= super::FRAMEWORKS_MAX {
             return;
         }
         let roles =
             super::subscribe::valid_roles(info).unwrap_or_else(|_| BTreeSet::from([Role::star()]));
+        let mut info = info.clone();
+        if let Some(owner) = self.ownership.owner_of(&id) {
+            info.principal = Some(owner.to_owned());
+        }
         let terms = Terms {
-            capabilities: Capabilities::of(info),
-            info: Arc::new(info.clone()),
+            capabilities: Capabilities::of(&info),
+            info: Arc::new(info),
             roles,
             suppressed: BTreeSet::new(),
             offer_constraints: None,
@@ -82,6 +88,7 @@ impl MasterCore {
             },
         ));
         self.frameworks.insert(id.clone(), framework);
+        self.note_reported(&id, is_expected);
         self.note_deadline(&id, timeout);
     }
 

@@ -8,7 +8,7 @@ use meseta_proto::mesos::v1::task_status::Reason;
 use meseta_proto::mesos::v1::{self, OperationState, TaskState, TaskStatus};
 use meseta_resources::{AgentId, FrameworkId};
 
-use super::agent::Agent;
+use super::agent::{Agent, UnreachableAgent};
 use super::io::{ConnectionId, Visible};
 use super::status::Verdict;
 use super::task::{TaskRecord, is_terminal};
@@ -51,16 +51,21 @@ impl MasterCore {
         tracing::warn!(agent_id = %id, "agent unreachable");
         self.counters.agent_unreachable_completed += 1;
         self.counters.agent_removals_unhealthy += 1;
-        self.unreachable_agents.insert(id.clone(), since);
+        let hostname = agent.profile.info.hostname.clone();
+        let lost = UnreachableAgent { since, hostname };
+        self.unreachable_agents.insert(id.clone(), lost);
         self.lose(agent, Loss::Unreachable { since });
     }
 
     pub(super) fn recovered_unreachable(&mut self, id: AgentId, since: Duration) {
-        if self.recovered_agents.remove(&id).is_none() {
+        let Some(agent) = self.recovered_agents.remove(&id) else {
             return;
-        }
+        };
         self.counters.agent_unreachable_completed += 1;
-        self.unreachable_agents.insert(id.clone(), since);
+        let hostname = agent.info.hostname.clone();
+        let lost = UnreachableAgent { since, hostname };
+        self.unreachable_agents.insert(id.clone(), lost);
+        self.settle_claims();
         self.agent_failure(&id);
     }
 
@@ -80,6 +85,7 @@ impl MasterCore {
             self.unreachable_tasks_gone(id);
         }
         let was_expected = self.recovered_agents.remove(id).is_some();
+        self.settle_claims();
         if let Some(agent) = self.take_agent(id) {
             self.lose(agent, Loss::Gone);
         } else if was_expected {

@@ -231,18 +231,26 @@ impl MasterCore {
             );
             return Err((text, false));
         }
-        let known = id.and_then(|id| {
-            let registered = self.agents.get(id).map(|agent| &agent.profile.info);
-            let recovered = self.recovered_agents.get(id).map(|agent| &*agent.info);
-            registered.or(recovered)
-        });
-        match known {
-            Some(info) if !certificate.is_for(&info.hostname) => {
+        match id.and_then(|id| self.host_of(id)) {
+            Some(known) if !certificate.is_for(known) => {
                 let text = "the agent's certificate is not one for the host that this agent was \
                             admitted from";
                 Err((text.to_owned(), false))
             }
             Some(_) | None => Ok(()),
         }
+    }
+
+    /// The host that an agent was admitted from, whether it is here, expected, or unreachable.
+    pub(super) fn host_of(&self, id: &AgentId) -> Option<&str> {
+        let registered = self
+            .agents
+            .get(id)
+            .map(|agent| &agent.profile.info.hostname);
+        let recovered = || Some(&self.recovered_agents.get(id)?.info.hostname);
+        let unreachable = || Some(&self.unreachable_agents.get(id)?.hostname);
+        let host = registered.or_else(recovered).or_else(unreachable)?;
+        // Older masters did not note it.
+        (!host.is_empty()).then_some(host)
     }
 }

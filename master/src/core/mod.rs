@@ -34,6 +34,7 @@ mod operation_feedback;
 mod operation_validation;
 mod operations;
 mod operator;
+mod ownership;
 mod part_validation;
 mod persisted;
 mod reconcile;
@@ -61,9 +62,10 @@ use meseta_proto::transport::door::Caller;
 use meseta_resources::time::{Moment, Now};
 use meseta_resources::{AgentId, FrameworkId, OfferId, Role, TaskId};
 
-use agent::Agent;
+use agent::{Agent, UnreachableAgent};
 use framework::Framework;
 use inverse_offers::InverseOffers;
+use ownership::Ownership;
 use reconcile::Inquiry;
 use registration::Pending;
 use shown::Shown;
@@ -85,7 +87,9 @@ pub use io::{Answer, ConnectionId, Effect, Input, Lsn, ReplyId, Visible};
 pub use offers::Offer;
 pub use operation::{OperationRecord, OperationTable, OperationUuid};
 pub use operator::{Deactivation, Drain, Maintenance, Request};
-pub use persisted::{AgentRecord, DeadlineRecord, Mutation, Recovered, UnreachableRecord};
+pub use persisted::{
+    AgentRecord, DeadlineRecord, FrameworkRecord, Mutation, Recovered, UnreachableRecord,
+};
 pub use snapshot::{AgentView, FrameworkView, Snapshot};
 pub use task::{ExecutorRecord, StatusRecord, TaskRecord, TaskTable, is_terminal};
 pub use watch::Note;
@@ -118,7 +122,7 @@ pub struct MasterCore {
     /// Connections whose first frame waits for the registry.
     introducing: BTreeSet<ConnectionId>,
     recovered_agents: BTreeMap<AgentId, RecoveredAgent>,
-    unreachable_agents: BTreeMap<AgentId, Duration>,
+    unreachable_agents: BTreeMap<AgentId, UnreachableAgent>,
     /// Since when.
     gone_agents: BTreeMap<AgentId, Duration>,
     /// Agents whose return waits for the registry.
@@ -131,6 +135,7 @@ pub struct MasterCore {
 
     frameworks: Shown<FrameworkId, Framework, FrameworkView>,
     schedulers: BTreeMap<ConnectionId, FrameworkId>,
+    ownership: Ownership,
     /// Oldest first.
     completed_frameworks: VecDeque<Arc<FrameworkView>>,
     /// Until when frameworks that are away may be so, as the registry has it; since the Unix epoch.
@@ -201,6 +206,7 @@ impl MasterCore {
             next_agent: 0,
             frameworks: Shown::default(),
             schedulers: BTreeMap::new(),
+            ownership: Ownership::recovered(&recovered),
             completed_frameworks: VecDeque::new(),
             deadlines: BTreeMap::new(),
             next_framework: 0,
@@ -374,7 +380,11 @@ impl MasterCore {
         }
         for record in recovered.unreachable {
             if let Ok(id) = AgentId::new(&record.agent_id) {
-                self.unreachable_agents.insert(id, record.since);
+                let agent = UnreachableAgent {
+                    since: record.since,
+                    hostname: record.hostname,
+                };
+                self.unreachable_agents.insert(id, agent);
             }
         }
         self.deadlines = recovered

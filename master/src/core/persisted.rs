@@ -27,6 +27,16 @@ pub enum Mutation {
     PutWeights(Vec<(String, f64)>),
     /// Replaces the quotas of these roles; one without effect removes the role's.
     UpdateQuota(Vec<(Role, Quota)>),
+    /// A framework's id belongs to a principal.
+    PutFramework(FrameworkRecord),
+    /// These frameworks' ids belong to nobody.
+    RemoveFrameworks { framework_ids: Vec<String> },
+    /// These frameworks were removed, as time since the Unix epoch, and their ids are not given to anybody
+    /// again; of the removals before and among them, some are forgotten.
+    EndFrameworks {
+        removed: Vec<(String, Duration)>,
+        forgotten: Vec<String>,
+    },
     /// A framework is away, and is ended if it is not back in time.
     PutDeadline(DeadlineRecord),
     /// These frameworks are back, or ended.
@@ -58,6 +68,17 @@ pub struct UnreachableRecord {
     pub agent_id: String,
     /// Since when, as time since the Unix epoch.
     pub since: Duration,
+    /// The host that it was admitted from; empty if an older master wrote this.
+    pub hostname: String,
+}
+
+/// To whom a framework's id belongs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FrameworkRecord {
+    pub framework_id: String,
+    pub principal: String,
+    /// Since when nothing was heard of it, as time since the Unix epoch.
+    pub absent: Option<Duration>,
 }
 
 /// Until when a framework may be away.
@@ -77,6 +98,10 @@ pub struct Recovered {
     pub unreachable: Vec<UnreachableRecord>,
     /// With the time since the Unix epoch.
     pub gone: Vec<(String, Duration)>,
+    /// Of frameworks that have a principal and were not removed.
+    pub frameworks: Vec<FrameworkRecord>,
+    /// With the time since the Unix epoch.
+    pub removed_frameworks: Vec<(String, Duration)>,
     /// Of frameworks that were away when the last master ended.
     pub deadlines: Vec<DeadlineRecord>,
     /// `None` when no weights were ever written.

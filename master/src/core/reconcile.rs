@@ -160,8 +160,8 @@ impl MasterCore {
                 framework,
                 verdict(state, "Reconciliation: Task is unknown to the agent"),
             );
-        } else if let Some(since) = self.unreachable_agents.get(id) {
-            let nanoseconds = i64::try_from(since.as_nanos()).unwrap_or(i64::MAX);
+        } else if let Some(agent) = self.unreachable_agents.get(id) {
+            let nanoseconds = i64::try_from(agent.since.as_nanos()).unwrap_or(i64::MAX);
             let state = self.state_for(framework, TaskState::TaskUnreachable);
             let mut status = self.status(verdict(state, "Reconciliation: Task is unreachable"));
             status.unreachable_time = Some(v1::TimeInfo { nanoseconds });

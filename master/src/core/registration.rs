@@ -15,6 +15,7 @@ use prost::Message;
 use super::agent::{Agent, AgentProfile, RecoveredAgent};
 use super::agent_profile::{profile, record};
 use super::io::{ConnectionId, Visible};
+use super::ownership::Subscription;
 use super::persisted::Mutation;
 use super::task::{TaskRecord, is_terminal};
 use super::timers::Timer;
@@ -58,6 +59,8 @@ pub(super) enum Pending {
     PruneGone {
         agents: Vec<AgentId>,
     },
+    Subscribe(Box<Subscription>),
+    Removals,
     Operator(operator::Pending),
     /// Nothing: it is only to be known after a restart.
     Nothing,
@@ -67,6 +70,7 @@ impl MasterCore {
     pub(super) fn take_effect(&mut self, pending: Pending) {
         match pending {
             Pending::Nothing => {}
+            Pending::Removals => self.write_removals(),
             Pending::Admit {
                 connection,
                 profile,
@@ -91,10 +95,11 @@ impl MasterCore {
             }
             Pending::Removed { agent, why } => self.agent_removed(&agent, why),
             Pending::PruneGone { agents } => {
-                for agent in agents {
-                    self.gone_agents.remove(&agent);
-                }
+                agents
+                    .iter()
+                    .for_each(|id| drop(self.gone_agents.remove(id)));
             }
+            Pending::Subscribe(subscription) => self.subscription_stored(*subscription),
             Pending::Operator(pending) => self.administered(pending),
             Pending::Prune { agents } => {
                 for agent in agents {
@@ -424,7 +429,7 @@ impl MasterCore {
             );
             return;
         }
-        self.recovered_agents.remove(&id);
+        let is_expected = self.recovered_agents.remove(&id).is_some();
         self.counters.agent_reregistrations += 1;
         tracing::info!(agent_id = %id, tasks = report.tasks.len(), "agent back");
         self.insert_agent(connection, profile, self.now.unix);
@@ -432,7 +437,8 @@ impl MasterCore {
             agent.reregistered = Some(self.now.unix);
             agent.keeps_id = true;
         }
-        let finished = self.adopt(&id, &report);
+        let finished = self.adopt(&id, &report, is_expected);
+        self.settle_claims();
         self.adopt_operations(&id, &report);
         self.announce_agent(&id, Vec::new());
         for framework in finished {
@@ -480,7 +486,7 @@ impl MasterCore {
         tracing::info!(agent_id = %id, tasks = report.tasks.len(), "agent reconnected");
         let unknown = self.tasks_unknown_to(&id, &report);
         self.drop_executors_unknown_to(&id, &report);
-        let finished = self.adopt(&id, &report);
+        let finished = self.adopt(&id, &report, false);
         let unknown_operations = self.adopt_operations(&id, &report);
         if let Some(agent) = self.agents.get(&id) {
             let updated = self.allocator.update_agent(agent);

@@ -233,7 +233,7 @@ impl MasterCore {
             unreachable_agents: self
                 .unreachable_agents
                 .iter()
-                .map(|(id, since)| (id.clone(), *since))
+                .map(|(id, agent)| (id.clone(), agent.since))
                 .collect(),
             frameworks,
             completed_frameworks: self.completed_frameworks.iter().cloned().collect(),

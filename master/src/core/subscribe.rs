@@ -17,8 +17,9 @@ use super::authorization;
 use super::call::{self, Subscribe};
 use super::framework::{self, Capabilities, Framework, Link, Terms};
 use super::io::{Answer, ConnectionId, Visible};
+use super::ownership::{PRINCIPAL_BYTES_MAX, Subscription};
 use super::timers::Timer;
-use super::{FRAMEWORKS_MAX, HEARTBEAT_INTERVAL, MasterCore, event_of};
+use super::{HEARTBEAT_INTERVAL, MasterCore, event_of};
 
 /// Roles of one framework.
 const ROLES_PER_FRAMEWORK_MAX: usize = 10_000;
@@ -33,19 +34,48 @@ impl MasterCore {
     ) {
         self.counters.call("subscribe");
         let name = call.info.name.clone();
-        let result = self
-            .understand(call, caller)
-            .and_then(|terms| self.admit(terms));
-        let outcome = result
-            .as_ref()
-            .map_or_else(String::as_str, |id| id.as_str());
+        let result = self.understand(call, caller);
+        let result = result.and_then(|terms| Ok((self.identify(&terms)?, terms)));
+        match result {
+            Ok((id, terms)) => self.admit(Subscription {
+                connection,
+                stream_id,
+                id,
+                terms,
+                caller: caller.clone(),
+            }),
+            Err(text) => {
+                caller.audit("SUBSCRIBE", &name, &text);
+                self.refuse_subscription(connection, text);
+            }
+        }
+    }
+
+    pub(super) fn refuse_subscription(&mut self, connection: ConnectionId, text: String) {
+        tracing::info!(%connection, reason = %text, "subscription refused");
+        self.end_stream(connection, text, "subscription refused");
+    }
+
+    /// Makes the framework, or updates the one there is, and gives it its stream.
+    pub(super) fn admit_now(&mut self, subscription: Subscription) {
+        let Subscription {
+            connection,
+            stream_id,
+            id,
+            terms,
+            caller,
+        } = subscription;
+        let name = terms.info.name.clone();
+        let result = if self.frameworks.contains_key(&id) {
+            self.update(&id, terms).map(drop)
+        } else {
+            self.create(id.clone(), terms)
+        };
+        let outcome = result.as_ref().err().map_or(id.as_str(), String::as_str);
         caller.audit("SUBSCRIBE", &name, outcome);
         match result {
-            Ok(id) => self.connect(&id, connection, stream_id, caller),
-            Err(text) => {
-                tracing::info!(%connection, reason = %text, "subscription refused");
-                self.end_stream(connection, text, "subscription refused");
-            }
+            Ok(()) => self.connect(&id, connection, stream_id, &caller),
+            Err(text) => self.refuse_subscription(connection, text),
         }
     }
 
@@ -65,6 +95,11 @@ impl MasterCore {
     /// Checks everything that does not depend on the framework's past.
     fn understand(&self, mut call: Subscribe, caller: &Caller) -> Result<Terms, String> {
         authorization::take_name(&mut call.info, caller)?;
+        if call.info.principal.as_ref().map_or(0, String::len) > PRINCIPAL_BYTES_MAX {
+            return Err(format!(
+                "'FrameworkInfo.principal' is longer than {PRINCIPAL_BYTES_MAX} bytes"
+            ));
+        }
         let roles = valid_roles(&call.info)?;
         if roles.len() > ROLES_PER_FRAMEWORK_MAX {
             return Err(format!(
@@ -123,38 +158,7 @@ impl MasterCore {
         })
     }
 
-    /// Makes the framework, or updates the one there is.
-    fn admit(&mut self, terms: Terms) -> Result<FrameworkId, String> {
-        let id = call::id_of(&terms.info);
-        if id.is_empty() {
-            let id = format!("{}-{:04}", self.config.identity.id, self.next_framework);
-            let id = FrameworkId::new(&id).map_err(|error| error.to_string())?;
-            self.create(id.clone(), terms)?;
-            self.next_framework += 1;
-            return Ok(id);
-        }
-        let id = FrameworkId::new(id).map_err(|error| error.to_string())?;
-        if self
-            .completed_frameworks
-            .iter()
-            .any(|framework| framework.id == id)
-        {
-            return Err("Framework has been removed".to_owned());
-        }
-        if self.frameworks.contains_key(&id) {
-            self.update(&id, terms)?;
-        } else {
-            self.create(id.clone(), terms)?;
-        }
-        Ok(id)
-    }
-
     fn create(&mut self, id: FrameworkId, mut terms: Terms) -> Result<(), String> {
-        if self.frameworks.len() >= FRAMEWORKS_MAX {
-            return Err(format!(
-                "This master has {FRAMEWORKS_MAX} frameworks and takes no more"
-            ));
-        }
         Arc::make_mut(&mut terms.info).id = Some(v1::FrameworkId {
             value: id.to_string(),
         });
@@ -162,6 +166,7 @@ impl MasterCore {
         tracing::info!(framework_id = %id, name = %terms.info.name.escape_debug(), "framework added");
         let framework = Framework::new(id.clone(), terms, self.now.unix);
         self.frameworks.insert(id.clone(), framework);
+        self.note_claim(&id);
         self.note_framework(&id, true);
         Ok(())
     }
@@ -324,6 +329,7 @@ impl MasterCore {
 
     /// A stream has ended.
     pub(super) fn scheduler_gone(&mut self, connection: ConnectionId) {
+        self.ownership.take_subscription(connection);
         let Some(id) = self.schedulers.remove(&connection) else {
             return;
         };

@@ -9,6 +9,7 @@ use meseta_proto::mesos::v1::task_status::Reason;
 use meseta_proto::mesos::v1::{self};
 use meseta_resources::{AgentId, FrameworkId};
 
+use super::framework::Framework;
 use super::io::{Answer, Visible};
 use super::status::Verdict;
 use super::task::{TaskRecord, is_terminal};
@@ -29,6 +30,23 @@ impl MasterCore {
 
     /// Ends everything a framework has and remembers that it was.
     pub(super) fn remove_framework(&mut self, id: &FrameworkId, reason: &'static str) {
+        let Some(framework) = self.end_framework(id, reason) else {
+            return;
+        };
+        self.note_removal(id);
+        self.completed_frameworks
+            .push_back(Arc::new(FrameworkView::of(&framework, true)));
+        while self.completed_frameworks.len() > self.config.max_completed_frameworks {
+            self.completed_frameworks.pop_front();
+        }
+    }
+
+    /// The same, but for remembering.
+    pub(super) fn end_framework(
+        &mut self,
+        id: &FrameworkId,
+        reason: &'static str,
+    ) -> Option<Framework> {
         self.discard_offers(id);
         for agent in self.agents_of(id) {
             self.shut_down_on(&agent, id);
@@ -37,9 +55,7 @@ impl MasterCore {
         self.forget_inverse_replies_of(id);
         let removed = self.allocator.remove_framework(id);
         self.agreed("removing a framework", removed);
-        let Some(mut framework) = self.frameworks.remove(id) else {
-            return;
-        };
+        let mut framework = self.frameworks.remove(id)?;
         tracing::info!(framework_id = %id, reason, "framework removed");
         self.note(|_| Some(Note::FrameworkRemoved(framework.terms.info.clone())));
         if let Some(timer) = framework.failover.take() {
@@ -52,12 +68,8 @@ impl MasterCore {
         self.clear_deadline(id);
         framework.unregistered = Some(self.now.unix);
         self.end_operations_of(id);
-        self.completed_frameworks
-            .push_back(Arc::new(FrameworkView::of(&framework, true)));
-        while self.completed_frameworks.len() > self.config.max_completed_frameworks {
-            self.completed_frameworks.pop_front();
-        }
         self.allocate_due = true;
+        Some(framework)
     }
 
     /// Where a framework has tasks or executors.

@@ -1,6 +1,5 @@
 //! What is due: heartbeats, pings, failovers, allocations, clean-up.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use meseta_proto::meseta::v1::{self as meseta, master_frame};
@@ -149,12 +148,14 @@ impl MasterCore {
             return;
         }
         agent.marking = true;
+        let hostname = agent.profile.info.hostname.clone();
         self.counters.agent_unreachable_scheduled += 1;
         let since = self.now.unix;
         self.persist(
             Mutation::MarkUnreachable(UnreachableRecord {
                 agent_id: id.to_string(),
                 since,
+                hostname,
             }),
             Pending::Unreachable {
                 agent: id.clone(),
@@ -182,10 +183,13 @@ impl MasterCore {
             }
             tracing::warn!(agent_id = %agent, "agent did not come back after the master's restart");
             self.counters.recovery_agent_removals += 1;
+            let expected = self.recovered_agents.get(&agent);
+            let hostname = expected.map(|expected| expected.info.hostname.clone());
             self.persist(
                 Mutation::MarkUnreachable(UnreachableRecord {
                     agent_id: agent.to_string(),
                     since,
+                    hostname: hostname.unwrap_or_default(),
                 }),
                 Pending::RecoveredUnreachable { agent, since },
             );
@@ -199,8 +203,10 @@ impl MasterCore {
             Timer::RegistryGc,
         );
         self.forget_old_deadlines();
+        self.collect_owners();
         let names = |agents: &[AgentId]| agents.iter().map(ToString::to_string).collect();
-        let agents = self.surplus(&self.unreachable_agents);
+        let lost = self.unreachable_agents.iter();
+        let agents = self.surplus(lost.map(|(id, agent)| (id, agent.since)));
         if !agents.is_empty() && self.pending.len() < PENDING_MUTATIONS_MAX {
             let agent_ids = names(&agents);
             self.persist(
@@ -208,7 +214,8 @@ impl MasterCore {
                 Pending::Prune { agents },
             );
         }
-        let agents = self.surplus(&self.gone_agents);
+        let gone = self.gone_agents.iter();
+        let agents = self.surplus(gone.map(|(id, since)| (id, *since)));
         if !agents.is_empty() && self.pending.len() < PENDING_MUTATIONS_MAX {
             let agent_ids = names(&agents);
             self.persist(
@@ -219,11 +226,8 @@ impl MasterCore {
     }
 
     /// What of a list is too much or too old.
-    fn surplus(&self, lost: &BTreeMap<AgentId, Duration>) -> Vec<AgentId> {
-        let mut listed: Vec<_> = lost
-            .iter()
-            .map(|(id, since)| (*since, id.clone()))
-            .collect();
+    fn surplus<'a>(&self, lost: impl Iterator<Item = (&'a AgentId, Duration)>) -> Vec<AgentId> {
+        let mut listed: Vec<_> = lost.map(|(id, since)| (since, id.clone())).collect();
         listed.sort();
         let surplus = listed
             .len()

@@ -12,8 +12,8 @@ use meseta_resources::{ResourceName, Role, Scalar};
 use prost::Message;
 
 use crate::core::{
-    AgentRecord, Deactivation, DeadlineRecord, Drain, Maintenance, Mutation, Recovered,
-    UnreachableRecord,
+    AgentRecord, Deactivation, DeadlineRecord, Drain, FrameworkRecord, Maintenance, Mutation,
+    Recovered, UnreachableRecord,
 };
 
 /// The version of the layout as a whole.
@@ -23,6 +23,8 @@ pub(super) const META_KEY: &str = "meta";
 const AGENT: &str = "agent/";
 const UNREACHABLE: &str = "unreachable/";
 const GONE: &str = "gone/";
+const FRAMEWORK: &str = "framework/";
+const REMOVED: &str = "framework-removed/";
 const DEADLINE: &str = "framework-deadline/";
 const WEIGHTS_KEY: &str = "weights";
 const QUOTA: &str = "quota/";
@@ -48,6 +50,23 @@ struct Agent {
 struct Unreachable {
     #[prost(uint64, tag = "1")]
     since_unix_ms: u64,
+    #[prost(string, tag = "2")]
+    hostname: String,
+}
+
+/// When something has ended.
+#[derive(Clone, PartialEq, Message)]
+struct Ended {
+    #[prost(uint64, tag = "1")]
+    since_unix_ms: u64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Framework {
+    #[prost(string, tag = "1")]
+    principal: String,
+    #[prost(uint64, optional, tag = "2")]
+    absent_since_unix_ms: Option<u64>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -199,14 +218,9 @@ pub(super) fn writes(mutation: &Mutation) -> Vec<Write> {
             Write::put(format!("{AGENT}{agent_id}"), &Agent { info: info.clone() }),
             Write::delete(format!("{UNREACHABLE}{agent_id}")),
         ],
-        Mutation::MarkUnreachable(UnreachableRecord { agent_id, since }) => vec![
-            Write::delete(format!("{AGENT}{agent_id}")),
-            Write::put(
-                format!("{UNREACHABLE}{agent_id}"),
-                &Unreachable {
-                    since_unix_ms: u64::try_from(since.as_millis()).unwrap_or(u64::MAX),
-                },
-            ),
+        Mutation::MarkUnreachable(record) => vec![
+            Write::delete(format!("{AGENT}{}", record.agent_id)),
+            put_unreachable(record),
         ],
         Mutation::RemoveAgent { agent_id } => vec![
             Write::delete(format!("{AGENT}{agent_id}")),
@@ -229,6 +243,17 @@ pub(super) fn writes(mutation: &Mutation) -> Vec<Write> {
                 }
             })
             .collect(),
+        Mutation::PutFramework(record) => vec![put_framework(record)],
+        Mutation::RemoveFrameworks { framework_ids } => deletions(FRAMEWORK, framework_ids),
+        Mutation::EndFrameworks { removed, forgotten } => {
+            let put = |(id, since): &(String, Duration)| {
+                let owner = Write::delete(format!("{FRAMEWORK}{id}"));
+                [owner, put_ended(format!("{REMOVED}{id}"), *since)]
+            };
+            let mut writes: Vec<Write> = removed.iter().flat_map(put).collect();
+            writes.extend(deletions(REMOVED, forgotten));
+            writes
+        }
         Mutation::PutDeadline(DeadlineRecord {
             framework_id,
             deadline,
@@ -238,10 +263,7 @@ pub(super) fn writes(mutation: &Mutation) -> Vec<Write> {
                 deadline_unix_ms: u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX),
             },
         )],
-        Mutation::RemoveDeadlines { framework_ids } => framework_ids
-            .iter()
-            .map(|framework_id| Write::delete(format!("{DEADLINE}{framework_id}")))
-            .collect(),
+        Mutation::RemoveDeadlines { framework_ids } => deletions(DEADLINE, framework_ids),
         Mutation::PutMaintenance(maintenance) => vec![Write::put(
             MAINTENANCE_KEY.to_owned(),
             &StoredMaintenance {
@@ -263,17 +285,9 @@ pub(super) fn writes(mutation: &Mutation) -> Vec<Write> {
             Write::delete(format!("{AGENT}{agent_id}")),
             Write::delete(format!("{UNREACHABLE}{agent_id}")),
             Write::delete(format!("{DEACTIVATION}{agent_id}")),
-            Write::put(
-                format!("{GONE}{agent_id}"),
-                &Unreachable {
-                    since_unix_ms: millis(*since),
-                },
-            ),
+            put_ended(format!("{GONE}{agent_id}"), *since),
         ],
-        Mutation::PruneGone { agent_ids } => agent_ids
-            .iter()
-            .map(|agent_id| Write::delete(format!("{GONE}{agent_id}")))
-            .collect(),
+        Mutation::PruneGone { agent_ids } => deletions(GONE, agent_ids),
         Mutation::PutWeights(weights) => vec![Write::put(
             WEIGHTS_KEY.to_owned(),
             &Weights {
@@ -287,6 +301,32 @@ pub(super) fn writes(mutation: &Mutation) -> Vec<Write> {
             },
         )],
     }
+}
+
+fn deletions(kind: &str, names: &[String]) -> Vec<Write> {
+    let keys = names.iter().map(|name| format!("{kind}{name}"));
+    keys.map(Write::delete).collect()
+}
+
+fn put_ended(key: String, since: Duration) -> Write {
+    let since_unix_ms = millis(since);
+    Write::put(key, &Ended { since_unix_ms })
+}
+
+fn put_unreachable(record: &UnreachableRecord) -> Write {
+    let unreachable = Unreachable {
+        since_unix_ms: millis(record.since),
+        hostname: record.hostname.clone(),
+    };
+    Write::put(format!("{UNREACHABLE}{}", record.agent_id), &unreachable)
+}
+
+fn put_framework(record: &FrameworkRecord) -> Write {
+    let framework = Framework {
+        principal: record.principal.clone(),
+        absent_since_unix_ms: record.absent.map(millis),
+    };
+    Write::put(format!("{FRAMEWORK}{}", record.framework_id), &framework)
 }
 
 /// Adds a stored record to what has been recovered. Kinds that a later version added are skipped.
@@ -306,9 +346,10 @@ pub(super) fn read(
         recovered.unreachable.push(UnreachableRecord {
             agent_id: agent_id.to_owned(),
             since: Duration::from_millis(unreachable.since_unix_ms),
+            hostname: unreachable.hostname,
         });
     } else if let Some(agent_id) = key.strip_prefix(GONE) {
-        let gone = Unreachable::decode(value)?;
+        let gone = Ended::decode(value)?;
         let since = Duration::from_millis(gone.since_unix_ms);
         recovered.gone.push((agent_id.to_owned(), since));
     } else if let Some(agent_id) = key.strip_prefix(DEACTIVATION) {
@@ -326,6 +367,18 @@ pub(super) fn read(
         if let Ok(role) = Role::new(role) {
             recovered.quotas.push((role, quota));
         }
+    } else if let Some(framework_id) = key.strip_prefix(FRAMEWORK) {
+        let framework = Framework::decode(value)?;
+        recovered.frameworks.push(FrameworkRecord {
+            framework_id: framework_id.to_owned(),
+            principal: framework.principal,
+            absent: framework.absent_since_unix_ms.map(Duration::from_millis),
+        });
+    } else if let Some(framework_id) = key.strip_prefix(REMOVED) {
+        let removed = Ended::decode(value)?;
+        let since = Duration::from_millis(removed.since_unix_ms);
+        let entry = (framework_id.to_owned(), since);
+        recovered.removed_frameworks.push(entry);
     } else if let Some(framework_id) = key.strip_prefix(DEADLINE) {
         let deadline = Deadline::decode(value)?;
         recovered.deadlines.push(DeadlineRecord {

@@ -441,6 +441,7 @@ fn lists_of_lost_agents_are_pruned_by_number_and_age() {
     let lost = |id: &str, since: u64| UnreachableRecord {
         agent_id: id.to_owned(),
         since: Duration::from_secs(since),
+        hostname: String::new(),
     };
     let recovered = Recovered {
         epoch: 1,

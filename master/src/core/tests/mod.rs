@@ -12,6 +12,7 @@ mod nodes;
 mod operations;
 mod operator_operations;
 mod oversubscription;
+mod ownership;
 mod partition;
 mod properties;
 mod quota;

@@ -41,6 +41,7 @@ fn world() -> (World, Node, Scheduler, Scheduler) {
         unreachable: vec![UnreachableRecord {
             agent_id: "unreachable".to_owned(),
             since: Duration::from_secs(1_799_000_000),
+            hostname: String::new(),
         }],
         gone: vec![("gone".to_owned(), Duration::from_secs(1_799_000_000))],
         ..Recovered::default()

@@ -62,6 +62,23 @@ impl World {
                     }
                 }
             }
+            Mutation::PutFramework(record) => {
+                let id = record.framework_id.clone();
+                registry.frameworks.retain(|known| known.framework_id != id);
+                registry.frameworks.push(record);
+            }
+            Mutation::RemoveFrameworks { framework_ids } => registry
+                .frameworks
+                .retain(|known| !framework_ids.contains(&known.framework_id)),
+            Mutation::EndFrameworks { removed, forgotten } => {
+                for (id, since) in removed {
+                    registry.frameworks.retain(|known| known.framework_id != id);
+                    registry.removed_frameworks.push((id, since));
+                }
+                registry
+                    .removed_frameworks
+                    .retain(|(id, _)| !forgotten.contains(id));
+            }
             Mutation::PutDeadline(record) => registry.deadlines.push(record),
             Mutation::RemoveDeadlines { framework_ids } => registry
                 .deadlines

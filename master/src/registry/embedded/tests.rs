@@ -8,7 +8,7 @@ use bytes::Bytes;
 use redb::ReadableDatabase;
 
 use super::*;
-use crate::core::{AgentRecord, DeadlineRecord, UnreachableRecord};
+use crate::core::{AgentRecord, DeadlineRecord, FrameworkRecord, UnreachableRecord};
 
 fn open(path: &Path) -> (Recovered, Box<Embedded>, Receiver<Lsn>) {
     let (sender, receiver) = channel();
@@ -25,6 +25,21 @@ fn deadline(id: &str) -> Mutation {
         framework_id: id.to_owned(),
         deadline: Duration::from_secs(7),
     })
+}
+
+fn framework(id: &str, absent: Option<u64>) -> Mutation {
+    Mutation::PutFramework(FrameworkRecord {
+        framework_id: id.to_owned(),
+        principal: format!("owner of {id}"),
+        absent: absent.map(Duration::from_secs),
+    })
+}
+
+fn removal(id: &str, forgotten: &[&str]) -> Mutation {
+    Mutation::EndFrameworks {
+        removed: vec![(id.to_owned(), Duration::from_secs(9))],
+        forgotten: forgotten.iter().map(|id| (*id).to_owned()).collect(),
+    }
 }
 
 fn agent(id: &str) -> Mutation {
@@ -53,7 +68,16 @@ fn everything_reported_durable_is_there_after_reopening() {
         Mutation::MarkUnreachable(UnreachableRecord {
             agent_id: "b".to_owned(),
             since: Duration::from_millis(1_500),
+            hostname: "b.example".to_owned(),
         }),
+        framework("f", None),
+        framework("g", Some(3)),
+        framework("h", None),
+        Mutation::RemoveFrameworks {
+            framework_ids: vec!["h".to_owned()],
+        },
+        removal("e", &[]),
+        removal("f", &["e"]),
         Mutation::RemoveAgent {
             agent_id: "c".to_owned(),
         },
@@ -81,6 +105,15 @@ fn everything_reported_durable_is_there_after_reopening() {
     assert_eq!(ids, ["a"]);
     assert_eq!(recovered.agents[0].info, Bytes::from_static(b"info of a"));
     assert_eq!(recovered.unreachable[0].since, Duration::from_millis(1_500));
+    assert_eq!(recovered.unreachable[0].hostname, "b.example");
+    let known: Vec<_> = recovered
+        .frameworks
+        .into_iter()
+        .map(Mutation::PutFramework)
+        .collect();
+    assert_eq!(known, [framework("g", Some(3))]);
+    let removed = vec![("f".to_owned(), Duration::from_secs(9))];
+    assert_eq!(recovered.removed_frameworks, removed);
     assert_eq!(recovered.weights, Some(vec![("dev".to_owned(), 2.5)]));
     assert_eq!(recovered.deadlines.len(), 1);
     assert_eq!(recovered.deadlines[0].framework_id, "g");

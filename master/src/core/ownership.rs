@@ -1,0 +1,400 @@
+//! To whom framework ids belong, across restarts of the master.
+//!
+//! A framework's principal is in the registry before the framework is told its id, and until the framework is
+//! removed; what was removed is remembered, too. An id that the registry does not know, as after an upgrade,
+//! may be claimed while agents of the registry are still expected, but the claim gives way to what the first
+//! of these says. Invariant: an id that the registry knows is given to its principal only, and no agent that
+//! the registry does not know takes an id from anybody.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use meseta_proto::transport::door::Caller;
+use meseta_resources::FrameworkId;
+
+use super::call;
+use super::framework::{Link, Terms};
+use super::io::{ConnectionId, Visible};
+use super::persisted::{FrameworkRecord, Mutation, Recovered};
+use super::registration::Pending;
+use super::{FRAMEWORKS_MAX, MasterCore, PENDING_MUTATIONS_MAX};
+
+/// Removed frameworks that are remembered. An agent that is away for longer than it takes to remove so many
+/// brings its framework back.
+const REMOVED_MAX: usize = 10_000;
+
+/// Each principal is kept in the registry; a longer one is a mistake.
+pub(super) const PRINCIPAL_BYTES_MAX: usize = 4_096;
+
+const NOT_ITS_PRINCIPAL: &str = "Changing framework's principal is not allowed.";
+
+/// A subscription that has been understood.
+#[derive(Debug)]
+pub(super) struct Subscription {
+    pub(super) connection: ConnectionId,
+    pub(super) stream_id: String,
+    pub(super) id: FrameworkId,
+    pub(super) terms: Terms,
+    pub(super) caller: Caller,
+}
+
+#[derive(Debug)]
+struct Owner {
+    principal: String,
+    /// Since when neither an agent nor the framework itself has been heard of, as time since the Unix epoch.
+    absent: Option<Duration>,
+}
+
+impl Owner {
+    fn record(&self, id: &FrameworkId) -> FrameworkRecord {
+        FrameworkRecord {
+            framework_id: id.to_string(),
+            principal: self.principal.clone(),
+            absent: self.absent,
+        }
+    }
+}
+
+/// What is known of framework ids.
+#[derive(Debug, Default)]
+pub(super) struct Ownership {
+    /// As the registry has it once all that is on its way there has arrived.
+    owners: BTreeMap<FrameworkId, Owner>,
+    removed: BTreeSet<FrameworkId>,
+    /// The same, oldest first.
+    removals: VecDeque<FrameworkId>,
+    /// What of it the registry is still to be told, in one go.
+    unwritten: Vec<(String, Duration)>,
+    forgotten: Vec<String>,
+    /// Whether earlier removals are on their way to the registry.
+    is_writing: bool,
+    /// Frameworks whose principal neither the registry nor one of its agents has confirmed.
+    unproven: BTreeSet<FrameworkId>,
+    /// Subscriptions that wait for the registry.
+    subscribing: BTreeMap<ConnectionId, FrameworkId>,
+}
+
+impl Ownership {
+    pub(super) fn recovered(recovered: &Recovered) -> Self {
+        let mut removed = recovered.removed_frameworks.clone();
+        removed.sort_by_key(|(_, since)| *since);
+        let removals: VecDeque<_> = removed
+            .iter()
+            .filter_map(|(id, _)| FrameworkId::new(id).ok())
+            .collect();
+        let owner = |record: &FrameworkRecord| {
+            let id = FrameworkId::new(&record.framework_id).ok()?;
+            let owner = Owner {
+                principal: record.principal.clone(),
+                absent: record.absent,
+            };
+            Some((id, owner))
+        };
+        Self {
+            owners: recovered.frameworks.iter().filter_map(owner).collect(),
+            removed: removals.iter().cloned().collect(),
+            removals,
+            ..Self::default()
+        }
+    }
+
+    /// Whether a framework has been removed, by this master or an earlier one.
+    pub(super) fn is_removed(&self, id: &FrameworkId) -> bool {
+        self.removed.contains(id)
+    }
+
+    /// The principal that the registry has of an id.
+    pub(super) fn owner_of(&self, id: &FrameworkId) -> Option<&str> {
+        self.owners.get(id).map(|owner| owner.principal.as_str())
+    }
+
+    /// Drops a subscription that waits; its stream has ended, or it is decided on.
+    pub(super) fn take_subscription(&mut self, connection: ConnectionId) -> Option<FrameworkId> {
+        self.subscribing.remove(&connection)
+    }
+
+    fn is_subscribing(&self, id: &FrameworkId) -> bool {
+        self.subscribing.values().any(|waiting| waiting == id)
+    }
+}
+
+impl MasterCore {
+    /// The id that a subscription is for, if it may have it.
+    pub(super) fn identify(&mut self, terms: &Terms) -> Result<FrameworkId, String> {
+        let id = call::id_of(&terms.info);
+        if !id.is_empty() {
+            let id = FrameworkId::new(id).map_err(|error| error.to_string())?;
+            return self.check_claim(&id, terms).map(|()| id);
+        }
+        self.check_room()?;
+        let id = format!("{}-{:04}", self.config.identity.id, self.next_framework);
+        let id = FrameworkId::new(&id).map_err(|error| error.to_string())?;
+        self.next_framework += 1;
+        Ok(id)
+    }
+
+    fn check_room(&self) -> Result<(), String> {
+        if self.frameworks.len() + self.ownership.subscribing.len() < FRAMEWORKS_MAX {
+            return Ok(());
+        }
+        Err(format!(
+            "This master has {FRAMEWORKS_MAX} frameworks and takes no more"
+        ))
+    }
+
+    /// Refuses an id to all but the principal that it belongs to.
+    fn check_claim(&self, id: &FrameworkId, terms: &Terms) -> Result<(), String> {
+        if self.ownership.is_removed(id) {
+            return Err("Framework has been removed".to_owned());
+        }
+        let claimed = terms.info.principal.as_deref();
+        let owner = self.ownership.owner_of(id);
+        if owner.is_some() && owner != claimed {
+            return Err(NOT_ITS_PRINCIPAL.to_owned());
+        }
+        match self.frameworks.get(id) {
+            Some(known) if known.terms.info.principal.as_deref() != claimed => {
+                Err(NOT_ITS_PRINCIPAL.to_owned())
+            }
+            Some(_) => Ok(()),
+            None => self.check_room(),
+        }
+    }
+
+    /// Lets a subscription in: at once, or when the registry has the principal that its id belongs to.
+    pub(super) fn admit(&mut self, subscription: Subscription) {
+        if !self.must_be_stored(&subscription) {
+            self.admit_now(subscription);
+            return;
+        }
+        let connection = subscription.connection;
+        if self.pending.len() >= PENDING_MUTATIONS_MAX {
+            // Without an ERROR event: the scheduler is to subscribe again.
+            let reason = "the registry is busy";
+            self.visible(Visible::CloseScheduler { connection, reason });
+            return;
+        }
+        let id = subscription.id.clone();
+        let principal = subscription.terms.info.principal.clone();
+        self.ownership.subscribing.insert(connection, id.clone());
+        let pending = Pending::Subscribe(Box::new(subscription));
+        self.put_owner(&id, principal.unwrap_or_default(), pending);
+    }
+
+    /// Whether the registry has to have this before the framework may hear that it is subscribed.
+    fn must_be_stored(&self, subscription: &Subscription) -> bool {
+        let (id, info) = (&subscription.id, &subscription.terms.info);
+        if info.principal.is_none() {
+            return false;
+        }
+        if self.ownership.owners.contains_key(id) {
+            return self.ownership.is_subscribing(id);
+        }
+        let is_new = call::id_of(info).is_empty();
+        let is_proven = self.frameworks.contains_key(id) && !self.ownership.unproven.contains(id);
+        is_new || is_proven || self.recovered_agents.is_empty()
+    }
+
+    /// The registry has the principal that a subscription's id belongs to.
+    pub(super) fn subscription_stored(&mut self, subscription: Subscription) {
+        let (connection, id) = (subscription.connection, subscription.id.clone());
+        if self.ownership.take_subscription(connection).is_some() {
+            match self.check_claim(&id, &subscription.terms) {
+                Ok(()) => self.admit_now(subscription),
+                Err(text) => self.refuse_subscription(connection, text),
+            }
+        }
+        self.disown_if_unused(&id);
+    }
+
+    /// Takes back what the registry was told of a framework that never came to be.
+    fn disown_if_unused(&mut self, id: &FrameworkId) {
+        if !self.frameworks.contains_key(id)
+            && !self.ownership.is_subscribing(id)
+            && self.ownership.owners.remove(id).is_some()
+        {
+            let framework_ids = vec![id.to_string()];
+            let removal = Mutation::RemoveFrameworks { framework_ids };
+            self.persist(removal, Pending::Nothing);
+        }
+    }
+
+    fn put_owner(&mut self, id: &FrameworkId, principal: String, then: Pending) {
+        let owner = Owner {
+            principal,
+            absent: None,
+        };
+        let record = owner.record(id);
+        self.ownership.owners.insert(id.clone(), owner);
+        self.ownership.unproven.remove(id);
+        self.persist(Mutation::PutFramework(record), then);
+    }
+
+    /// A framework has come to be on its own word.
+    pub(super) fn note_claim(&mut self, id: &FrameworkId) {
+        let is_known = self.ownership.owners.contains_key(id);
+        if is_known {
+            self.set_absent(id, None);
+        } else if !self.recovered_agents.is_empty() {
+            self.ownership.unproven.insert(id.clone());
+        }
+    }
+
+    /// A framework has come to be on the word of an agent.
+    pub(super) fn note_reported(&mut self, id: &FrameworkId, is_expected: bool) {
+        if self.ownership.owners.contains_key(id) {
+            self.set_absent(id, None);
+        } else if !is_expected {
+            self.ownership.unproven.insert(id.clone());
+        }
+    }
+
+    /// Whether what an agent runs under an id is that of the framework which this master knows by it. `told`
+    /// is the principal that the agent knows; `is_expected` says that the agent is one of the registry.
+    pub(super) fn is_its_owners(
+        &mut self,
+        id: &FrameworkId,
+        told: Option<&str>,
+        is_expected: bool,
+    ) -> bool {
+        // Agents know no principal of what came to them before there was one.
+        let Some(told) = told else {
+            return true;
+        };
+        if let Some(owner) = self.ownership.owner_of(id) {
+            return owner == told;
+        }
+        let Some(framework) = self.frameworks.get(id) else {
+            return true;
+        };
+        let known = framework.terms.info.principal.as_deref();
+        if known == Some(told) {
+            if is_expected {
+                self.prove(id);
+            }
+            return true;
+        }
+        if is_expected && self.ownership.unproven.contains(id) {
+            self.evict(id);
+            return true;
+        }
+        known.is_none()
+    }
+
+    /// A claim is right, or nobody is left who could say that it is not.
+    fn prove(&mut self, id: &FrameworkId) {
+        if self.pending.len() >= PENDING_MUTATIONS_MAX || !self.ownership.unproven.remove(id) {
+            return;
+        }
+        let framework = self.frameworks.get(id);
+        let subscribed = framework.filter(|framework| framework.link != Link::Recovered);
+        let principal = subscribed.and_then(|framework| framework.terms.info.principal.clone());
+        if let Some(principal) = principal {
+            self.put_owner(id, principal, Pending::Nothing);
+        }
+    }
+
+    /// An agent of the registry knows the id as another principal's. What the claimant launched meanwhile is
+    /// ended; it runs on other agents, for one that has not come back yet was given nothing.
+    fn evict(&mut self, id: &FrameworkId) {
+        tracing::warn!(framework_id = %id, "a framework id was claimed that is another principal's");
+        let framework = self.frameworks.get(id);
+        if let Some(connection) = framework.and_then(super::Framework::connection) {
+            let text = "The framework id is that of another principal".to_owned();
+            self.end_stream(connection, text, "the id is another principal's");
+        }
+        self.end_framework(id, "its id is another principal's");
+        self.ownership.unproven.remove(id);
+    }
+
+    /// Claims that nobody contradicted stand once no agent of the registry is expected any more.
+    pub(super) fn settle_claims(&mut self) {
+        if !self.recovered_agents.is_empty() {
+            return;
+        }
+        let unproven: Vec<_> = self.ownership.unproven.iter().cloned().collect();
+        for id in unproven {
+            self.prove(&id);
+        }
+    }
+
+    /// Remembers that a framework was removed: nobody gets its id again.
+    pub(super) fn note_removal(&mut self, id: &FrameworkId) {
+        self.ownership.unproven.remove(id);
+        self.ownership.owners.remove(id);
+        if !self.ownership.removed.insert(id.clone()) {
+            return;
+        }
+        let now = self.now.unix;
+        let ownership = &mut self.ownership;
+        ownership.removals.push_back(id.clone());
+        ownership.unwritten.push((id.to_string(), now));
+        while ownership.removals.len() > REMOVED_MAX {
+            if let Some(oldest) = ownership.removals.pop_front() {
+                ownership.removed.remove(&oldest);
+                ownership.forgotten.push(oldest.to_string());
+            }
+        }
+        if !ownership.is_writing {
+            self.write_removals();
+        }
+    }
+
+    /// Thousands of frameworks may end at once: their removals are one mutation, and the next is made when
+    /// that is durable.
+    pub(super) fn write_removals(&mut self) {
+        let ownership = &mut self.ownership;
+        ownership.is_writing = !ownership.unwritten.is_empty();
+        if !ownership.is_writing {
+            return;
+        }
+        let removals = Mutation::EndFrameworks {
+            removed: std::mem::take(&mut ownership.unwritten),
+            forgotten: std::mem::take(&mut ownership.forgotten),
+        };
+        self.persist(removals, Pending::Removals);
+    }
+
+    /// Forgets the owners of frameworks that have not been heard of for as long as lost agents are kept.
+    pub(super) fn collect_owners(&mut self) {
+        self.settle_claims();
+        let now = self.now.unix;
+        let age = self.config.registry_max_agent_age;
+        let (mut missing, mut old) = (Vec::new(), Vec::new());
+        for (id, owner) in &self.ownership.owners {
+            if self.frameworks.contains_key(id) || self.ownership.is_subscribing(id) {
+                continue;
+            }
+            match owner.absent {
+                None => missing.push(id.clone()),
+                Some(since) if since.saturating_add(age) < now => old.push(id.clone()),
+                Some(_) => {}
+            }
+        }
+        for id in missing {
+            self.set_absent(&id, Some(now));
+        }
+        if old.is_empty() || self.pending.len() >= PENDING_MUTATIONS_MAX {
+            return;
+        }
+        for id in &old {
+            self.ownership.owners.remove(id);
+        }
+        let framework_ids = old.iter().map(ToString::to_string).collect();
+        let removal = Mutation::RemoveFrameworks { framework_ids };
+        self.persist(removal, Pending::Nothing);
+    }
+
+    fn set_absent(&mut self, id: &FrameworkId, absent: Option<Duration>) {
+        let has_room = self.pending.len() < PENDING_MUTATIONS_MAX;
+        let Some(owner) = self.ownership.owners.get_mut(id) else {
+            return;
+        };
+        if owner.absent == absent || !has_room {
+            return;
+        }
+        owner.absent = absent;
+        let record = owner.record(id);
+        self.persist(Mutation::PutFramework(record), Pending::Nothing);
+    }
+}

@@ -1,0 +1,240 @@
+//! To whom framework ids belong, across restarts of the master.
+
+use super::authorization::refusal;
+use super::*;
+
+const NOT_ITS_PRINCIPAL: &str = "Changing framework's principal is not allowed.";
+
+fn owned(principal: &str) -> v1::FrameworkInfo {
+    v1::FrameworkInfo {
+        principal: Some(principal.to_owned()),
+        ..framework("f", &["dev"])
+    }
+}
+
+/// A framework of `ada` with the task `t` on an agent.
+fn begin() -> (World, Node, Scheduler) {
+    let mut world = World::new();
+    let node = world.agent(5051, "cpus:4;mem:1024");
+    let scheduler = world.subscribe(owned("ada"));
+    let offer = world.offers(&scheduler).pop().unwrap();
+    let tasks = vec![task(&node, "t", "cpus:1;mem:64")];
+    world.call(&scheduler, accept(&[&offer], tasks));
+    (world, node, scheduler)
+}
+
+fn as_agents_know_it(scheduler: &Scheduler) -> v1::FrameworkInfo {
+    World::with_id(owned("ada"), &scheduler.id)
+}
+
+/// The agent comes back with the task and the framework as it knows it.
+fn return_of(world: &mut World, node: &Node, scheduler: &Scheduler) -> Node {
+    let tasks = vec![running(node, scheduler, "t", "cpus:1;mem:64", "dev")];
+    world.reregister(node, tasks, vec![as_agents_know_it(scheduler)])
+}
+
+fn is_told_to_end(world: &mut World, node: &Node) -> bool {
+    let frames = world.take_frames(node.connection);
+    let ends = |frame: &master_frame::Message| {
+        matches!(
+            frame,
+            master_frame::Message::ShutdownFramework(_) | master_frame::Message::KillTask(_)
+        )
+    };
+    frames.iter().any(ends)
+}
+
+fn tasks_on_agents(world: &mut World) -> usize {
+    let snapshot = world.core.snapshot();
+    snapshot.agents.iter().map(|agent| agent.tasks.len()).sum()
+}
+
+#[test]
+fn a_framework_id_is_its_principals_after_a_restart() {
+    let (world, node, scheduler) = begin();
+    let mut world = world.restart();
+    // Before the agents are back, and before the owner is.
+    let stolen = World::with_id(owned("mallory"), &scheduler.id);
+    let thief = world.try_subscribe(stolen.clone());
+    assert_eq!(refusal(&mut world, thief), NOT_ITS_PRINCIPAL);
+    let nameless = World::with_id(framework("f", &["dev"]), &scheduler.id);
+    let thief = world.try_subscribe(nameless);
+    assert_eq!(refusal(&mut world, thief), NOT_ITS_PRINCIPAL);
+    let node = return_of(&mut world, &node, &scheduler);
+    assert!(!is_told_to_end(&mut world, &node));
+    let owner = world.subscribe(as_agents_know_it(&scheduler));
+    assert_eq!(owner.id, scheduler.id);
+    let thief = world.try_subscribe(stolen);
+    assert_eq!(refusal(&mut world, thief), NOT_ITS_PRINCIPAL);
+    assert_eq!(tasks_on_agents(&mut world), 1);
+}
+
+#[test]
+fn a_framework_that_was_removed_stays_so_after_a_restart() {
+    let (mut world, node, scheduler) = begin();
+    world.input(Input::AgentGone {
+        connection: node.connection,
+    });
+    assert_eq!(world.call(&scheduler, Action::Teardown), Answer::Accepted);
+    let mut world = world.restart();
+    for claimed in [owned("ada"), owned("mallory")] {
+        let late = world.try_subscribe(World::with_id(claimed, &scheduler.id));
+        assert_eq!(refusal(&mut world, late), "Framework has been removed");
+    }
+    let node = return_of(&mut world, &node, &scheduler);
+    assert!(is_told_to_end(&mut world, &node), "its task is left over");
+    assert!(world.core.snapshot().frameworks.is_empty());
+    assert_eq!(tasks_on_agents(&mut world), 0);
+}
+
+#[test]
+fn a_subscription_is_answered_when_the_registry_has_its_principal() {
+    let mut world = World::new();
+    world.writes_at_once = false;
+    let connection = world.try_subscribe(owned("ada"));
+    assert!(world.take_events(connection).is_empty());
+    world.write();
+    let told = kinds(&world.take_events(connection));
+    assert_eq!(told[0], event::Type::Subscribed);
+    assert_eq!(world.registry.frameworks[0].principal, "ada");
+    // One that leaves before that leaves nothing behind.
+    let connection = world.try_subscribe(owned("bob"));
+    world.input(Input::SchedulerGone { connection });
+    world.write();
+    world.write();
+    assert!(world.take_events(connection).is_empty());
+    assert_eq!(world.core.snapshot().frameworks.len(), 1);
+    assert_eq!(world.registry.frameworks.len(), 1);
+}
+
+/// The master restarts on a registry that an older one wrote, which knows no frameworks.
+fn upgraded(mut world: World) -> World {
+    world.registry.frameworks.clear();
+    world.registry.removed_frameworks.clear();
+    world.restart()
+}
+
+#[test]
+fn an_unproven_claim_gives_way_to_what_agents_of_the_registry_say() {
+    let (world, node, scheduler) = begin();
+    let mut world = upgraded(world);
+    let other = world.agent(5052, "cpus:4;mem:1024");
+    let thief = world.subscribe(World::with_id(owned("mallory"), &scheduler.id));
+    assert_eq!(thief.id, scheduler.id);
+    let offer = world.offers(&thief).pop().unwrap();
+    let tasks = vec![task(&other, "of the thief", "cpus:1;mem:64")];
+    world.call(&thief, accept(&[&offer], tasks));
+    assert!(world.registry.frameworks.is_empty(), "nothing is proven");
+    world.take_frames(other.connection);
+    let node = return_of(&mut world, &node, &scheduler);
+    assert_eq!(
+        refusal(&mut world, thief.connection),
+        "The framework id is that of another principal"
+    );
+    assert!(is_told_to_end(&mut world, &other));
+    assert!(!is_told_to_end(&mut world, &node));
+    assert_eq!(tasks_on_agents(&mut world), 1, "the owner's");
+    let owner = world.subscribe(as_agents_know_it(&scheduler));
+    assert_eq!(owner.id, scheduler.id);
+    assert_eq!(world.registry.frameworks[0].principal, "ada");
+    assert_eq!(world.core.snapshot().completed_frameworks.len(), 0);
+}
+
+#[test]
+fn an_owner_that_the_registry_does_not_know_is_let_in_and_then_known() {
+    let (world, node, scheduler) = begin();
+    let mut world = upgraded(world);
+    world.subscribe(as_agents_know_it(&scheduler));
+    assert!(world.registry.frameworks.is_empty());
+    return_of(&mut world, &node, &scheduler);
+    assert_eq!(world.registry.frameworks[0].principal, "ada");
+    // So it is when nobody is left who could object.
+    let (world, _, scheduler) = begin();
+    let mut world = upgraded(world);
+    world.subscribe(as_agents_know_it(&scheduler));
+    world.advance(700 * SECOND);
+    assert_eq!(world.registry.frameworks[0].principal, "ada");
+}
+
+#[test]
+fn a_false_node_takes_no_id_from_anybody() {
+    for is_upgraded in [false, true] {
+        let (world, node, scheduler) = begin();
+        let mut world = if is_upgraded {
+            let mut world = upgraded(world);
+            world.subscribe(as_agents_know_it(&scheduler));
+            world
+        } else {
+            world.restart()
+        };
+        let mut false_node = Node {
+            id: "false-S7".to_owned(),
+            register: register(6000, "cpus:1;mem:64"),
+            ..node.clone()
+        };
+        let stolen = World::with_id(owned("mallory"), &scheduler.id);
+        let fake = running(&false_node, &scheduler, "fake", "cpus:1;mem:64", "dev");
+        false_node = world.reregister(&false_node, vec![fake], vec![stolen]);
+        assert!(is_told_to_end(&mut world, &false_node));
+        assert_eq!(tasks_on_agents(&mut world), 0);
+        let node = return_of(&mut world, &node, &scheduler);
+        assert!(!is_told_to_end(&mut world, &node));
+        world.subscribe(as_agents_know_it(&scheduler));
+        assert_eq!(tasks_on_agents(&mut world), 1);
+        assert_eq!(world.registry.frameworks[0].principal, "ada");
+    }
+}
+
+#[test]
+fn what_is_kept_of_frameworks_is_bounded() {
+    let mut world = World::new();
+    for number in 0..10_005 {
+        let id = FrameworkId::new(&format!("f{number}")).unwrap();
+        world.core.note_removal(&id);
+    }
+    world.input(Input::Tick);
+    let removed = &world.registry.removed_frameworks;
+    assert_eq!(removed.len(), 10_000);
+    assert_eq!(removed[0].0, "f5", "the oldest are forgotten");
+    // An owner that nobody has heard of for long.
+    let mut config = config();
+    config.registry_gc_interval = 10 * SECOND;
+    config.registry_max_agent_age = 60 * SECOND;
+    let frameworks = vec![FrameworkRecord {
+        framework_id: "f".to_owned(),
+        principal: "ada".to_owned(),
+        absent: None,
+    }];
+    let recovered = Recovered {
+        epoch: 1,
+        frameworks,
+        ..Recovered::default()
+    };
+    let mut world = World::with(config, recovered);
+    world.advance(15 * SECOND);
+    let since = world.registry.frameworks[0].absent;
+    assert!(since.is_some());
+    world.advance(40 * SECOND);
+    assert_eq!(world.registry.frameworks[0].absent, since);
+    world.advance(40 * SECOND);
+    assert!(world.registry.frameworks.is_empty());
+}
+
+#[test]
+fn the_host_of_an_agent_is_known_while_it_is_unreachable() {
+    let mut world = World::new();
+    let node = world.agent(5051, "cpus:1;mem:64");
+    let id = meseta_resources::AgentId::new(&node.id).unwrap();
+    world.advance(100 * SECOND);
+    assert_eq!(world.core.snapshot().unreachable_agents.len(), 1);
+    assert_eq!(world.core.host_of(&id), Some("node.example"));
+    let mut world = world.restart();
+    assert_eq!(world.core.host_of(&id), Some("node.example"));
+    // One that was expected and did not come.
+    let expected = world.agent(5052, "cpus:1;mem:64");
+    let id = meseta_resources::AgentId::new(&expected.id).unwrap();
+    let mut world = world.restart();
+    world.advance(700 * SECOND);
+    assert_eq!(world.core.snapshot().unreachable_agents.len(), 2);
+    assert_eq!(world.core.host_of(&id), Some("node.example"));
+}
