@@ -150,7 +150,11 @@ impl Allocator {
         now + refuse.min(REFUSE_MAX).max(self.options.allocation_interval)
     }
 
-    pub(crate) fn check_role(role: &Role) -> Result<(), Error> {
+    /// Whether a role is one that can be allocated to.
+    ///
+    /// # Errors
+    /// When it has too many levels.
+    pub fn check_role(role: &Role) -> Result<(), Error> {
         let depth = role.components().count();
         if depth > ROLE_LEVELS_MAX {
             return Err(Error::RoleTooDeep {

@@ -56,6 +56,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use meseta_allocator::Allocator;
 use meseta_proto::meseta::v1::{MasterFrame, agent_frame, master_frame};
 use meseta_proto::mesos::v1::scheduler::{Event, event};
 use meseta_proto::transport::door::Caller;
@@ -180,7 +181,7 @@ impl MasterCore {
         if let Some(stored) = &recovered.weights {
             weights = stored
                 .iter()
-                .filter_map(|(role, weight)| Some((Role::new(role).ok()?, *weight)))
+                .filter_map(|(role, weight)| Some((stored_role(role)?, *weight)))
                 .collect();
         }
         let allocator = alloc::Book::new(&config, &weights);
@@ -514,6 +515,20 @@ impl MasterCore {
     fn agent_of(&self, framework: &FrameworkId, task: &TaskId) -> Option<&AgentId> {
         self.frameworks.get(framework)?.tasks.get(task)
     }
+}
+
+/// A role of the registry. One that cannot be used costs what is stored for it, and nothing else.
+fn stored_role(name: &str) -> Option<Role> {
+    let role = Role::new(name).map_err(|error| error.to_string());
+    let checked = role.and_then(|role| match Allocator::check_role(&role) {
+        Ok(()) => Ok(role),
+        Err(error) => Err(error.to_string()),
+    });
+    checked
+        .inspect_err(|reason| {
+            tracing::error!(role = %name.escape_debug(), %reason, "weight of the registry left out");
+        })
+        .ok()
 }
 
 /// Whether an input alone changes nothing that can be looked at.

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use meseta_allocator::Quota;
+use meseta_allocator::{Allocator, Quota};
 use meseta_proto::mesos::v1::MachineId;
 use meseta_proto::mesos::v1::maintenance::Schedule;
 use meseta_proto::mesos::v1::quota::{QuotaConfig, QuotaRequest};
@@ -186,8 +186,9 @@ impl MasterCore {
         }
     }
 
-    /// The only roles there are, if the master was told of any.
+    /// The only roles there are, if the master was told of any; and none that the allocator does not take.
     fn check_known(&self, role: &Role) -> Result<(), String> {
+        Allocator::check_role(role).map_err(|error| error.to_string())?;
         match &self.config.roles {
             Some(roles) if !roles.contains(role) => Err(format!("Unknown role '{role}'")),
             Some(_) | None => Ok(()),

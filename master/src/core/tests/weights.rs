@@ -26,6 +26,9 @@ fn weights_are_checked_kept_and_used() {
     ] {
         assert_eq!(refusal(world.administer(weights(&[(role, weight)]))), text);
     }
+    let deep = vec!["r"; 33].join("/");
+    let told = refusal(world.administer(weights(&[(deep.as_str(), 2.0)])));
+    assert!(told.contains("has 33 levels, more than the 32"), "{told}");
     refusal(world.administer(weights(&[("dev", -2.0)])));
     refusal(world.administer(weights(&[("dev", f64::NAN)])));
     assert_eq!(world.administer(weights(&[])), Answer::Done);
@@ -72,4 +75,18 @@ fn a_weight_for_a_role_outside_the_whitelist_is_refused() {
     let message = refusal(world.administer(weight("other")));
     assert!(message.contains("Unknown role 'other'"), "{message}");
     assert_eq!(world.administer(weight("known")), Answer::Done);
+}
+
+#[test]
+fn a_stored_weight_that_cannot_be_used_costs_no_other() {
+    let deep = vec!["r"; 33].join("/");
+    let recovered = Recovered {
+        epoch: 1,
+        weights: Some(vec![(deep, 3.0), ("dev".to_owned(), 2.5)]),
+        ..Recovered::default()
+    };
+    let mut world = World::with(config(), recovered);
+    let weights = world.core.snapshot().weights.clone();
+    let dev = Role::new("dev").unwrap();
+    assert_eq!(weights.into_iter().collect::<Vec<_>>(), [(dev, 2.5)]);
 }
