@@ -89,6 +89,7 @@ impl MasterCore {
         ));
         self.frameworks.insert(id.clone(), framework);
         self.note_reported(&id, is_expected);
+        self.note_framework(&id, true);
         self.note_deadline(&id, timeout);
     }
 

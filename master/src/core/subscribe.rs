@@ -167,7 +167,6 @@ impl MasterCore {
         let framework = Framework::new(id.clone(), terms, self.now.unix);
         self.frameworks.insert(id.clone(), framework);
         self.note_claim(&id);
-        self.note_framework(&id, true);
         Ok(())
     }
 
@@ -263,7 +262,7 @@ impl MasterCore {
         );
         // The agents repeat at once what nobody acknowledged while the framework was away.
         self.broadcast_info(id);
-        self.note_framework(id, false);
+        self.note_framework(id, is_new);
         tracing::info!(framework_id = %id, %connection, "framework subscribed");
     }
 
@@ -319,6 +318,7 @@ impl MasterCore {
                 if changed {
                     self.broadcast_info(id);
                 }
+                self.note_framework(id, false);
                 self.rescind_offers_of_roles(id, &left);
                 self.allocate_due = true;
                 Answer::Done

@@ -230,7 +230,7 @@ fn events() {
         let kind = event["type"].as_str().expect("a type").to_owned();
         let state = event["task_updated"]["state"].as_str().unwrap_or_default();
         let is_last = state == "TASK_FINISHED";
-        if kind != "HEARTBEAT" && kind != "FRAMEWORK_UPDATED" {
+        if kind != "HEARTBEAT" {
             seen.push(format!("{kind} {state}").trim().to_owned());
         }
         if is_last {

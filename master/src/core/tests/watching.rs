@@ -18,7 +18,7 @@ fn kinds_of(world: &mut World) -> Vec<String> {
         ),
         Note::AgentAdded(_) => "agent added".to_owned(),
         Note::AgentRemoved(_) => "agent removed".to_owned(),
-        Note::FrameworkAdded(_) => "framework added".to_owned(),
+        Note::FrameworkAdded(view) => format!("framework added active={}", view.active),
         Note::FrameworkUpdated(view) => format!("framework connected={}", view.connected),
         Note::FrameworkRemoved(_) => "framework removed".to_owned(),
     };
@@ -118,10 +118,14 @@ fn frameworks_are_told_of_as_they_come_and_go() {
     let mut world = World::new();
     world.core.watch();
     let scheduler = world.subscribe(framework("f", &["dev"]));
-    assert_eq!(
-        kinds_of(&mut world),
-        ["framework added", "framework connected=true"]
-    );
+    assert_eq!(kinds_of(&mut world), ["framework added active=true"]);
+    let update = Action::UpdateFramework(Box::new(Subscribe {
+        info: World::with_id(framework("f", &["dev", "ops"]), &scheduler.id),
+        suppressed_roles: Vec::new(),
+        offer_constraints: None,
+    }));
+    assert_eq!(world.call(&scheduler, update), Answer::Done);
+    assert_eq!(kinds_of(&mut world), ["framework connected=true"]);
     world.input(Input::SchedulerGone {
         connection: scheduler.connection,
     });

@@ -100,9 +100,8 @@ async fn operators_watch_what_happens() {
     assert_eq!(added["type"], "FRAMEWORK_ADDED");
     let info = &added["framework_added"]["framework"]["framework_info"];
     assert_eq!(info["id"]["value"], id.as_str());
-    let updated = record(&mut watching).await;
-    assert_eq!(updated["type"], "FRAMEWORK_UPDATED");
-    assert_eq!(updated["framework_updated"]["framework"]["connected"], true);
+    assert_eq!(added["framework_added"]["framework"]["active"], true);
+    assert_eq!(added["framework_added"]["framework"]["connected"], true);
     let form = format!("frameworkId={id}");
     let ended = send(&router, "POST", "/teardown", &[], form).await;
     assert_eq!(ended.status(), StatusCode::OK);
