@@ -24,12 +24,17 @@ use super::{Controller, KnobError, KnobWrite, v2};
 pub(super) fn create(dir: &Path, controller: Controller) -> Result<(), KnobError> {
     let path = dir.to_owned();
     let root = PathBuf::new();
+    let missing = || dir.ancestors().skip(1).take_while(|above| !above.exists());
+    let missing: Vec<_> = missing().collect();
     let created = match controller {
         Controller::Cpuset
         | Controller::Blkio
         | Controller::Devices
         | Controller::Hugetlb
-        | Controller::PerfEvent => return create_plainly(dir),
+        | Controller::PerfEvent => {
+            create_plainly(dir)?;
+            return missing.into_iter().chain([dir]).try_for_each(super::show);
+        }
         Controller::Cpu => CpuController::new(path, root, false).create(),
         Controller::Cpuacct => CpuAcctController::new(path, root).create(),
         Controller::Memory => MemController::new(path, root, false).create(),
@@ -40,7 +45,7 @@ pub(super) fn create(dir: &Path, controller: Controller) -> Result<(), KnobError
         path: dir.to_owned(),
         source: cause(&error),
     })?;
-    super::show(dir)
+    missing.into_iter().chain([dir]).try_for_each(super::show)
 }
 
 /// The crate does more than make the folder for some controllers, and adds nothing for the others.
@@ -48,8 +53,7 @@ fn create_plainly(dir: &Path) -> Result<(), KnobError> {
     fs::create_dir_all(dir).map_err(|source| KnobError::Create {
         path: dir.to_owned(),
         source,
-    })?;
-    super::show(dir)
+    })
 }
 
 /// Gives a new group of a cpuset hierarchy, and those above it that we have just made, the processors

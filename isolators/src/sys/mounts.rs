@@ -183,9 +183,14 @@ pub(crate) fn mount_cgroup(onto: &CStr, controllers: &CStr) -> io::Result<()> {
     } else {
         (c"cgroup", controllers.as_ptr())
     };
-    // The kernel mounts no filesystem on itself. What is not a mount is none to be rid of.
-    // SAFETY: the path is NUL-terminated.
-    let _ = unsafe { libc::umount2(onto.as_ptr(), libc::MNT_DETACH) };
+    // The kernel mounts no filesystem on itself, and there may be several mounts on top of each other, as a unit's
+    // protection of /sys makes them. What is not a mount is none to be rid of.
+    for _ in 0..STACKED_MAX {
+        // SAFETY: the path is NUL-terminated.
+        if unsafe { libc::umount2(onto.as_ptr(), libc::MNT_DETACH) } != 0 {
+            break;
+        }
+    }
     // SAFETY: all strings are NUL-terminated; the options may be null.
     result(libc::c_long::from(unsafe {
         libc::mount(
@@ -197,6 +202,9 @@ pub(crate) fn mount_cgroup(onto: &CStr, controllers: &CStr) -> io::Result<()> {
         )
     }))
 }
+
+/// Mounts of one tree on one folder: more are nobody's.
+const STACKED_MAX: usize = 8;
 
 /// Brings `lo` of this process's network namespace up. Async-signal-safe.
 pub(crate) fn loopback_up() -> io::Result<()> {

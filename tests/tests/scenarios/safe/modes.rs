@@ -42,7 +42,9 @@ fn mode(path: &Path) -> u32 {
 /// Starts, writes its sandbox, is checked, reads its limits where programs look for them, and is read.
 fn lives(cluster: &Cluster, framework: &mut Framework) -> String {
     let command = "echo made > file; cat file; id -u; mkdir folder; echo also > folder/file; \
-        cat /sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/memory.max 2>/dev/null; pwd";
+        own=$(sed -n 's/^[0-9]*:memory://p' /proc/self/cgroup); \
+        cat /sys/fs/cgroup/memory$own/memory.limit_in_bytes /sys/fs/cgroup/memory.max 2>/dev/null; \
+        pwd";
     let text = printed(cluster, framework, small(&Value::Null, "t", command));
     assert!(text.starts_with("made\n"), "{text}");
     let sandbox = sandbox(cluster, framework, "t");
@@ -83,7 +85,10 @@ pub(super) fn without_root() {
 
 /// Other frameworks', executors' and containers' ids are passwords of a kind: they are not listed.
 pub(super) fn unseen() {
-    let cluster = open_cluster(&[]);
+    // What is on by default on v2 alone.
+    let isolation = "cgroups/cpu,cgroups/mem,cgroups/pids,filesystem/kernel,linux/nnp,\
+        namespaces/cgroup,namespaces/ipc,namespaces/mnt,namespaces/pid,namespaces/uts,posix/rlimits";
+    let cluster = open_cluster(&[&format!("--isolation={isolation}")]);
     let mut framework = framework_of_nobody(&cluster);
     let slaves = cluster.agent_dir(0).join("slaves");
     let command = format!(
