@@ -16,6 +16,7 @@ use tokio::time::Instant;
 
 use super::sandbox::Tail;
 use super::scheduler::Scheduler;
+use super::server::AgentAddress;
 use super::{MasterFlag, server};
 
 /// Pause between two looks at the task's output.
@@ -30,6 +31,11 @@ const FAILOVER_SECONDS: f64 = 15.0;
 const RESUBSCRIBE_PAUSE: Duration = Duration::from_millis(250);
 /// What coreutils' `timeout` exits with.
 const EXIT_TIMED_OUT: u8 = 124;
+/// What `timeout` and `docker run` exit with when it is they that failed.
+const EXIT_FAILED_ITSELF: u8 = 125;
+/// How long the last of a task's output is tried to be read: an agent that restarts is back by then.
+const OUTPUT_PATIENCE: Duration = Duration::from_secs(10);
+const OUTPUT_PAUSE: Duration = Duration::from_millis(200);
 /// What shells report for a command ended by SIGINT.
 const EXIT_INTERRUPTED: u8 = 130;
 
@@ -375,10 +381,19 @@ impl Job {
             .as_deref()
             .or(address.hostname.as_deref())
             .unwrap_or_default();
-        let agent = format!("{host}:{}", address.port);
+        let agent = AgentAddress {
+            address: match host.parse::<std::net::Ipv6Addr>() {
+                Ok(host) => format!("[{host}]:{}", address.port),
+                Err(_) => format!("{host}:{}", address.port),
+            },
+            hostname: offer.hostname.clone(),
+        };
         let tail = |file| Tail::new(&agent, framework, &id.value, file);
         let (stdout, stderr) = (tail("stdout"), tail("stderr"));
-        eprintln!("task {} on {} ({agent})", id.value, offer.hostname);
+        eprintln!(
+            "task {} on {} ({})",
+            id.value, offer.hostname, agent.address
+        );
         self.reconciler
             .track(&id.value, Some(&offer.agent_id.value));
         let task = self.request.task(id.clone(), offer.agent_id, cover)?;
@@ -418,12 +433,32 @@ impl Job {
                 message.unwrap_or_default()
             );
         }
-        let code = exit_code(&status);
-        if code.is_some() {
-            self.show_output().await;
+        let mut code = exit_code(&status);
+        if let Some(code) = &mut code
+            && !self.show_the_rest().await
+            && *code == 0
+        {
+            eprintln!("the task ended well, its output could not be read");
+            *code = EXIT_FAILED_ITSELF;
         }
         self.scheduler.acknowledge(&status).await;
         Ok(code)
+    }
+
+    /// Copies what a task that has ended has written; false if that cannot be had.
+    async fn show_the_rest(&mut self) -> bool {
+        let end = Instant::now() + OUTPUT_PATIENCE;
+        loop {
+            self.show_output().await;
+            let is_there = self
+                .launched
+                .as_ref()
+                .is_some_and(|task| task.stdout.was_found() && task.stderr.was_found());
+            if !self.output_lost || Instant::now() >= end {
+                return !self.output_lost && is_there;
+            }
+            tokio::time::sleep(OUTPUT_PAUSE).await;
+        }
     }
 
     /// Copies output; that it cannot be had is said once, and is no reason to lose the task's end: an

@@ -59,6 +59,10 @@ const BY_WORDS: &[(&str, &str)] = &[
         "`meseta maintenance` shows the schedule, `meseta maintenance clear` calls it off",
     ),
     (
+        "speaks TLS",
+        "give --ca=FILE (or MESETA_CA), the authority that signed its certificate: verbs speak TLS then",
+    ),
+    (
         "does not match a reserved resource",
         "give --principal=NAME as the cluster knows you, or leave it out",
     ),
@@ -94,6 +98,29 @@ pub(super) fn after(status: StatusCode, words: &str) -> Option<&'static str> {
         StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => "try again in a moment",
         status if status.is_client_error() => "the verb's --help says what it takes",
         _ => return None,
+    })
+}
+
+/// What helps where the other side's certificate was not believed; nothing if that is not what is wrong.
+pub(super) fn of_certificate(error: &(dyn std::error::Error + 'static)) -> Option<&'static str> {
+    let mut words = String::new();
+    let mut cause = Some(error);
+    while let Some(one) = cause {
+        words += &format!("{one}: ");
+        cause = one.source();
+    }
+    if !words.contains("invalid peer certificate") {
+        // What a daemon in the clear answers is no TLS.
+        return words
+            .contains("InvalidContentType")
+            .then_some("it does not speak TLS: leave --ca (and MESETA_CA) and `https://` out");
+    }
+    Some(if words.contains("not valid for name") {
+        "call it as its certificate does, or give it one for this address too (`meseta tls` makes such ones)"
+    } else if words.contains("xpired") {
+        "its certificate has ended: give it a new one (`meseta tls renew`)"
+    } else {
+        "--ca (or MESETA_CA) names the authority that signed its certificate; it was not this one"
     })
 }
 

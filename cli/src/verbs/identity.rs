@@ -77,8 +77,9 @@ pub(super) fn scheme() -> &'static str {
     }
 }
 
-/// A client that says who this is. `is_encrypted` if it is for an address of `https`.
-pub(super) fn client(is_encrypted: bool) -> anyhow::Result<Client> {
+/// A client that says who this is. `is_encrypted` if it is for an address of `https`; the certificate that is shown may
+/// be one for the host `also` instead.
+pub(super) fn client(is_encrypted: bool, also: Option<&str>) -> anyhow::Result<Client> {
     let flags = flags();
     let authorization = authorization(&flags)?;
     if !is_encrypted && authorization.is_none() {
@@ -89,7 +90,7 @@ pub(super) fn client(is_encrypted: bool) -> anyhow::Result<Client> {
     }
     Ok(Client::with(
         Options::default(),
-        encryption(&flags)?,
+        encryption(&flags, also)?,
         authorization,
     ))
 }
@@ -103,7 +104,7 @@ pub(super) fn channel(url: &str) -> anyhow::Result<Channel> {
     if !url.starts_with("https://") {
         return Ok(endpoint.connect_lazy());
     }
-    let connector = connector(encryption(&flags())?, timeout);
+    let connector = connector(encryption(&flags(), None)?, timeout);
     Ok(endpoint.connect_with_connector_lazy(connector))
 }
 
@@ -123,10 +124,14 @@ fn flags() -> IdentityFlags {
     IDENTITY.get().cloned().unwrap_or_default()
 }
 
-fn encryption(flags: &IdentityFlags) -> anyhow::Result<tls::ClientConfig> {
+fn encryption(flags: &IdentityFlags, also: Option<&str>) -> anyhow::Result<tls::ClientConfig> {
     let own = flags.cert.as_deref().zip(flags.key.as_deref());
-    tls::client(flags.ca.as_deref(), own)
-        .context("the certificates of --ca, --cert and --key cannot be used")
+    let trusted = flags.ca.as_deref();
+    match also {
+        Some(name) => tls::client_of_either(trusted, own, name),
+        None => tls::client(trusted, own),
+    }
+    .context("the certificates of --ca, --cert and --key cannot be used")
 }
 
 fn authorization(flags: &IdentityFlags) -> anyhow::Result<Option<HeaderValue>> {

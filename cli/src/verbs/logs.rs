@@ -9,6 +9,7 @@ use clap::Args;
 use serde_json::Value;
 
 use super::sandbox::Tail;
+use super::server::AgentAddress;
 use super::{MasterFlag, items, server, text};
 
 /// How often a file that is followed is looked at.
@@ -47,8 +48,12 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
         .iter()
         .find(|agent| text(agent, "id") == text(&task, "slave_id"))
         .with_context(|| format!("the agent of task {:?} is not registered now", options.task))?;
-    let address = text(agent, "pid");
-    let address = address.rsplit('@').next().unwrap_or_default().to_owned();
+    let address = AgentAddress::of(agent).with_context(|| {
+        format!(
+            "the master does not say where agent {} is",
+            text(agent, "id")
+        )
+    })?;
     let executor = match text(&task, "executor_id").as_str() {
         "-" => options.task.clone(),
         executor => executor.to_owned(),
@@ -72,10 +77,27 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
             }
         }
         if has_ended {
+            if !tail.was_found() {
+                bail!(runtime.block_on(absent(options, &mut tail))?);
+            }
             return Ok(ExitCode::SUCCESS);
         }
         std::thread::sleep(LOOK_INTERVAL);
     }
+}
+
+/// What to say where there is no such file.
+async fn absent(options: &Options, tail: &mut Tail) -> anyhow::Result<String> {
+    let (file, task) = (&options.file, &options.task);
+    Ok(match tail.names().await? {
+        Some(names) if !names.is_empty() => format!(
+            "there is no file {file:?} in the sandbox of task {task:?}; these are: {}",
+            names.join(", ")
+        ),
+        _ => format!(
+            "task {task:?} has no sandbox now: it was not made yet, or has been removed since the task ended"
+        ),
+    })
 }
 
 fn has_ended(task: &Value) -> bool {

@@ -4,7 +4,7 @@ use meseta_proto::mesos::v1::agent as api;
 
 use meseta_proto::transport::client::Client;
 
-use super::server;
+use super::server::{self, AgentAddress};
 
 type Piece = api::response::ReadFile;
 
@@ -24,7 +24,9 @@ const LOOKS: u32 = 3;
 pub(super) struct Tail {
     /// Made at the first look.
     client: Option<Client>,
-    agent: String,
+    agent: AgentAddress,
+    /// The sandbox.
+    folder: String,
     path: String,
     offset: u64,
     /// The file that was read last; `None` before the first read.
@@ -36,15 +38,56 @@ pub(super) struct Tail {
 impl Tail {
     /// `file` in the sandbox of the newest run of an executor. For a command task the executor's id
     /// is the task's.
-    pub(super) fn new(agent: &str, framework: &str, executor: &str, file: &str) -> Self {
-        let path = format!("/frameworks/{framework}/executors/{executor}/runs/latest/{file}");
+    pub(super) fn new(agent: &AgentAddress, framework: &str, executor: &str, file: &str) -> Self {
+        let folder = format!("/frameworks/{framework}/executors/{executor}/runs/latest");
         Self {
             client: None,
-            agent: agent.to_owned(),
-            path,
+            agent: agent.clone(),
+            path: format!("{folder}/{file}"),
+            folder,
             offset: 0,
             file_id: None,
             newer: 0,
+        }
+    }
+
+    /// Whether there was ever anything to read, be it empty.
+    pub(super) fn was_found(&self) -> bool {
+        self.file_id.is_some()
+    }
+
+    /// What is in the sandbox; nothing if there is no sandbox.
+    pub(super) async fn names(&mut self) -> anyhow::Result<Option<Vec<String>>> {
+        let call = api::Call {
+            r#type: Some(api::call::Type::ListFiles.into()),
+            list_files: Some(api::call::ListFiles {
+                path: self.folder.clone(),
+            }),
+            ..api::Call::default()
+        };
+        let client = self.client()?;
+        let response: Option<api::Response> =
+            server::call(&client, &self.agent.address, "/api/v1", &call)
+                .await?
+                .found()?;
+        let files = response.and_then(|response| response.list_files);
+        Ok(files.map(|files| {
+            let name = |path: &str| path.rsplit('/').next().unwrap_or_default().to_owned();
+            files
+                .file_infos
+                .iter()
+                .map(|info| name(&info.path))
+                .collect()
+        }))
+    }
+
+    fn client(&mut self) -> anyhow::Result<Client> {
+        match &self.client {
+            Some(client) => Ok(client.clone()),
+            None => {
+                let client = self.agent.client()?;
+                Ok(self.client.insert(client).clone())
+            }
         }
     }
 
@@ -134,13 +177,7 @@ impl Tail {
 
     /// What follows an offset in the log's file after which so many were begun.
     async fn piece(&mut self, newer: u32, offset: u64) -> anyhow::Result<Option<Piece>> {
-        let client = match &self.client {
-            Some(client) => client.clone(),
-            None => {
-                let client = server::client(&self.agent)?;
-                self.client.insert(client).clone()
-            }
-        };
+        let client = self.client()?;
         let path = match newer {
             0 => self.path.clone(),
             _ => format!("{}.{newer}", self.path),
@@ -154,9 +191,10 @@ impl Tail {
             }),
             ..api::Call::default()
         };
-        let response: Option<api::Response> = server::call(&client, &self.agent, "/api/v1", &call)
-            .await?
-            .found()?;
+        let response: Option<api::Response> =
+            server::call(&client, &self.agent.address, "/api/v1", &call)
+                .await?
+                .found()?;
         Ok(response.and_then(|response| response.read_file))
     }
 }

@@ -37,17 +37,72 @@ pub(super) fn url(address: &str, path: &str) -> String {
 
 /// A client for this address.
 pub(super) fn client(address: &str) -> anyhow::Result<Client> {
-    identity::client(url(address, "").starts_with("https://"))
+    identity::client(is_encrypted(address), None)
+}
+
+fn is_encrypted(address: &str) -> bool {
+    url(address, "").starts_with("https://")
+}
+
+/// An agent, as the master says where it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct AgentAddress {
+    /// `address:port`: what is connected to, since it need not have a name that is known here.
+    pub(super) address: String,
+    /// What its certificate is for, at the least: the master has seen to that.
+    pub(super) hostname: String,
+}
+
+impl AgentAddress {
+    /// Of one that `/slaves` lists.
+    pub(super) fn of(agent: &Value) -> Option<Self> {
+        let text = |key| agent.get(key).and_then(Value::as_str);
+        let (_, address) = text("pid")?.rsplit_once('@')?;
+        Some(Self {
+            address: address.to_owned(),
+            hostname: text("hostname").unwrap_or_default().to_owned(),
+        })
+    }
+
+    /// A client for it, which believes a certificate for its address or for its host name.
+    pub(super) fn client(&self) -> anyhow::Result<Client> {
+        identity::client(is_encrypted(&self.address), Some(&self.hostname))
+    }
+
+    /// GET of one of its JSON pages, blocking.
+    pub(super) fn get_json(&self, path: &str) -> anyhow::Result<Value> {
+        get_json_by(&self.client()?, &self.address, path)
+    }
 }
 
 /// A daemon that cannot be reached is the newcomer's most likely trouble.
 fn unreachable(address: &str, error: Error) -> anyhow::Error {
     let hint = match &error {
-        Error::Connect { .. } | Error::Timeout { .. } => nothing_answers(address),
+        Error::Connect { source, .. } => match hints::of_certificate(source) {
+            Some(hint) => {
+                return anyhow!(
+                    "{address} cannot be trusted: {}\nhint: {hint}",
+                    causes(source)
+                );
+            }
+            None => nothing_answers(address),
+        },
+        Error::Timeout { .. } => nothing_answers(address),
         Error::Refused { status, body, .. } => return refusal(address, *status, body),
         _ => format!("the request to {address} failed"),
     };
     anyhow::Error::from(error).context(hint)
+}
+
+/// What stands behind an error, in one line.
+fn causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
 }
 
 pub(super) fn nothing_answers(address: &str) -> String {
@@ -64,7 +119,10 @@ pub(super) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
 
 /// GET of a JSON page, blocking.
 pub(super) fn get_json(address: &str, path: &str) -> anyhow::Result<Value> {
-    let client = client(address)?;
+    get_json_by(&client(address)?, address, path)
+}
+
+fn get_json_by(client: &Client, address: &str, path: &str) -> anyhow::Result<Value> {
     let reply = runtime()?
         .block_on(client.get(&url(address, path)))
         .map_err(|error| unreachable(address, error))?;

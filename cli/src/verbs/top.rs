@@ -9,6 +9,7 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::Value;
 
+use super::server::AgentAddress;
 use super::{MasterFlag, items, server, table, text};
 
 /// Agents that are asked; the rest are named.
@@ -50,17 +51,14 @@ impl Row {
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let agents = server::get_json(&options.master.master, "/slaves")?;
-    let agents: Vec<(String, String)> = items(&agents, "slaves")
+    let agents: Vec<(String, AgentAddress)> = items(&agents, "slaves")
         .iter()
         .take(AGENTS_MAX)
-        .filter_map(|agent| {
-            let (_, address) = agent.get("pid")?.as_str()?.rsplit_once('@')?;
-            Some((text(agent, "id"), address.to_owned()))
-        })
+        .filter_map(|agent| Some((text(agent, "id"), AgentAddress::of(agent)?)))
         .collect();
     let look = || -> BTreeMap<String, Value> {
         let all = agents.iter().filter_map(|(id, address)| {
-            let statistics = server::get_json(address, "/monitor/statistics").ok()?;
+            let statistics = address.get_json("/monitor/statistics").ok()?;
             Some((id.clone(), statistics))
         });
         all.collect()
@@ -69,10 +67,15 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     std::thread::sleep(options.interval);
     let after = look();
     let mut rows = Vec::new();
+    let mut is_whole = true;
     for (id, address) in &agents {
-        let Ok(state) = server::get_json(address, "/state") else {
-            eprintln!("meseta: agent {id} at {address} does not answer");
-            continue;
+        let state = match address.get_json("/state") {
+            Ok(state) => state,
+            Err(error) => {
+                eprintln!("meseta: agent {id} at {}: {error:#}", address.address);
+                is_whole = false;
+                continue;
+            }
         };
         let empty = Value::Null;
         let readings = (
@@ -86,7 +89,11 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     } else {
         print(&rows);
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(if is_whole {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 /// The agent itself first, then its executors.

@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+mod either_name;
+
 use meseta_access::browser::HostPattern;
 pub use rustls::ClientConfig;
 use rustls::pki_types::pem::PemObject as _;
@@ -77,13 +79,14 @@ pub enum FileError {
         #[source]
         source: io::Error,
     },
-    #[error("{path} may be read by others (mode {mode:04o}): only its owner may; try `chmod 600 {path}`", path = path.display())]
+    #[error("{path} may be read by others (mode {mode:04o}): only its owner may, or, of a file of root's, this process's own group; try `chmod 600 {path}`", path = path.display())]
     Open { path: PathBuf, mode: u32 },
     #[error("{path} is longer than {FILE_BYTES_MAX} bytes")]
     TooLong { path: PathBuf },
 }
 
-/// Reads a file of secrets, if nobody but its owner can.
+/// Reads a file of secrets, if nobody but its owner can; or, where root keeps it for a service that it does not belong
+/// to, that service's own group.
 pub fn read_secret_file(path: &Path) -> Result<Vec<u8>, FileError> {
     use std::os::unix::fs::MetadataExt as _;
     let (file, bytes) = read(path)?;
@@ -92,13 +95,30 @@ pub fn read_secret_file(path: &Path) -> Result<Vec<u8>, FileError> {
         source,
     })?;
     let mode = metadata.mode() & 0o7777;
-    if mode & 0o077 != 0 {
+    let owner = (metadata.uid(), metadata.gid());
+    let process = (
+        rustix::process::geteuid().as_raw(),
+        rustix::process::getegid().as_raw(),
+    );
+    if is_open_to_others(mode, owner, process) {
         return Err(FileError::Open {
             path: path.to_owned(),
             mode,
         });
     }
     Ok(bytes)
+}
+
+/// Whether others than its owner may read a file; user and group of its owner, and of this process. A group that root
+/// gave the file to is none of the others if it is the process's own, and the process is not root's.
+const fn is_open_to_others(mode: u32, owner: (u32, u32), process: (u32, u32)) -> bool {
+    let is_service = process.0 != 0;
+    let forbidden = if is_service && owner.0 == 0 && owner.1 == process.1 {
+        0o037
+    } else {
+        0o077
+    };
+    mode & forbidden != 0
 }
 
 pub(super) fn read(path: &Path) -> Result<(std::fs::File, Vec<u8>), FileError> {
@@ -190,20 +210,25 @@ fn server(files: &Files) -> Result<Arc<ServerConfig>, TlsError> {
     Ok(Arc::new(config))
 }
 
-/// What is connected with: whose certificates are believed, and one's own, if there is one.
-pub fn client(
-    trusted: Option<&Path>,
-    identity: Option<(&Path, &Path)>,
-) -> Result<ClientConfig, TlsError> {
-    let roots = match trusted {
-        Some(path) => authorities(path)?,
+/// Whose certificates are believed: these, or what the system trusts.
+fn roots(trusted: Option<&Path>) -> Result<RootCertStore, TlsError> {
+    match trusted {
+        Some(path) => authorities(path),
         None => SYSTEM_AUTHORITIES
             .iter()
             .map(Path::new)
             .find(|path| path.is_file())
             .ok_or(TlsError::NoAuthorities)
-            .and_then(authorities)?,
-    };
+            .and_then(authorities),
+    }
+}
+
+/// What is connected with: whose certificates are believed, and one's own, if there is one.
+pub fn client(
+    trusted: Option<&Path>,
+    identity: Option<(&Path, &Path)>,
+) -> Result<ClientConfig, TlsError> {
+    let roots = roots(trusted)?;
     let path = identity.map_or_else(PathBuf::new, |(certificate, _)| certificate.to_owned());
     let failed = |source| TlsError::Pair {
         path: path.clone(),
@@ -220,6 +245,31 @@ pub fn client(
             builder.with_client_auth_cert(chain, key).map_err(failed)
         }
     }
+}
+
+/// The same, for servers that are known by another name too than the one they are called by: a certificate for either
+/// will do.
+pub fn client_of_either(
+    trusted: Option<&Path>,
+    identity: Option<(&Path, &Path)>,
+    name: &str,
+) -> Result<ClientConfig, TlsError> {
+    let mut config = client(trusted, identity)?;
+    // What is no name of a host is on no certificate.
+    let Ok(name) = ServerName::try_from(name.to_owned()) else {
+        return Ok(config);
+    };
+    let path = || trusted.map_or_else(PathBuf::new, Path::to_owned);
+    let verifier = either_name::EitherName::new(roots(trusted)?, name).map_err(|error| {
+        TlsError::Authorities {
+            path: path(),
+            source: error.into(),
+        }
+    })?;
+    config
+        .dangerous()
+        .set_certificate_verifier(Arc::new(verifier));
+    Ok(config)
 }
 
 /// For clients that speak in the clear: no certificate will do.

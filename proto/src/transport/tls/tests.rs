@@ -171,6 +171,67 @@ async fn certificates_are_believed_or_refused() {
     assert_eq!(ask(&Client::default(), &clear).await.unwrap(), "false -");
 }
 
+/// By its address an agent is not always certified, by its host name it is.
+#[tokio::test]
+async fn a_server_that_is_known_by_two_names_is_believed_by_either() {
+    let dir = TempDir::new().unwrap();
+    let (ours, theirs) = (Authority::new(), Authority::new());
+    let ca = ours.write(dir.path(), "ca.pem");
+    let ask_of = async |authority: &Authority, hosts: &[&str], expired, also: &str| {
+        let (certificate, key) = authority.sign(dir.path(), "served", hosts, expired);
+        let running = run(Files {
+            certificate,
+            key,
+            authorities: None,
+        })
+        .await;
+        let config = client_of_either(Some(&ca), None, also).unwrap();
+        let client = Client::with(ClientOptions::default(), config, None);
+        ask(&client, &format!("https://{}/", running.address)).await
+    };
+    let name = "node1.example";
+    assert!(ask_of(&ours, &[name], false, name).await.is_ok());
+    assert!(ask_of(&ours, &["127.0.0.1"], false, name).await.is_ok());
+    assert!(
+        ask_of(&ours, &["127.0.0.1"], false, "not a name")
+            .await
+            .is_ok()
+    );
+    for (authority, hosts, expired, word) in [
+        (&ours, "node2.example", false, "not valid for name"),
+        (&ours, name, true, "expired"),
+        (&theirs, name, false, "invalid peer certificate"),
+    ] {
+        let error = ask_of(authority, &[hosts], expired, name)
+            .await
+            .unwrap_err();
+        assert!(error.contains(word), "{hosts}: {error}");
+    }
+}
+
+/// A service reads what root keeps for its group; nobody else's group, and nothing that others write or read.
+#[test]
+fn a_file_of_secrets_is_its_owners_or_the_services_own() {
+    let (root, service, person) = ((0, 0), (990, 991), (1000, 1000));
+    for (mode, owner, process, open) in [
+        (0o600, service, service, false),
+        (0o400, root, root, false),
+        (0o640, (0, 991), service, false),
+        (0o440, (0, 991), service, false),
+        (0o640, (0, 100), service, true),
+        (0o640, service, service, true),
+        (0o660, (0, 991), service, true),
+        (0o644, (0, 991), service, true),
+        (0o641, (0, 991), service, true),
+        (0o640, root, root, true),
+        (0o640, (0, 1000), person, false),
+        (0o604, person, person, true),
+    ] {
+        let judged = is_open_to_others(mode, owner, process);
+        assert_eq!(judged, open, "{mode:o} {owner:?} {process:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_certificate_is_one_for_the_hosts_that_it_names() {
     let dir = TempDir::new().unwrap();
