@@ -24,6 +24,7 @@ mod run;
 mod shell;
 mod visible;
 mod watchers;
+mod work_dir;
 
 pub use access_flags::AccessFlags;
 pub use flags::{FlagError, Flags};

@@ -31,7 +31,7 @@ use crate::http::whole::Wholes;
 use crate::metrics::Metrics;
 use crate::registry::{self, Kind, OpenError};
 use crate::shell::Service;
-use crate::{grpc, http};
+use crate::{grpc, http, work_dir};
 
 /// What a master gets from whoever starts it.
 pub struct RunEnv {
@@ -290,16 +290,11 @@ pub(crate) fn config(flags: &Flags, options: Options, identity: Identity) -> Con
     }
 }
 
-/// Makes the directory, and finds out now whether it can be written.
 fn prepare_work_dir(path: &Path) -> Result<(), RunError> {
-    let error = |source| RunError::WorkDir {
+    work_dir::prepare(path).map_err(|source| RunError::WorkDir {
         path: path.to_owned(),
         source,
-    };
-    std::fs::create_dir_all(path).map_err(error)?;
-    let probe = path.join(format!(".probe-{}", std::process::id()));
-    std::fs::write(&probe, b"").map_err(error)?;
-    std::fs::remove_file(&probe).map_err(error)
+    })
 }
 
 async fn listen(address: SocketAddr) -> Result<TcpListener, RunError> {
@@ -312,13 +307,9 @@ async fn listen(address: SocketAddr) -> Result<TcpListener, RunError> {
     })
 }
 
-/// Says in the work directory where the master listens; the file is whole or not there.
-fn write_endpoint(work_dir: &Path, scheme: &str, address: SocketAddr) -> Result<(), RunError> {
-    let error = |source| RunError::WorkDir {
-        path: work_dir.to_owned(),
+fn write_endpoint(path: &Path, scheme: &str, address: SocketAddr) -> Result<(), RunError> {
+    work_dir::write_endpoint(path, scheme, address).map_err(|source| RunError::WorkDir {
+        path: path.to_owned(),
         source,
-    };
-    let temporary = work_dir.join(".endpoint.tmp");
-    std::fs::write(&temporary, format!("{scheme}://{address}\n")).map_err(error)?;
-    std::fs::rename(&temporary, work_dir.join("endpoint")).map_err(error)
+    })
 }

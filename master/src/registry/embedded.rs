@@ -11,6 +11,7 @@ use prost::Message;
 use redb::{Database, DatabaseError, Durability, ReadableTable, TableDefinition};
 
 use crate::core::{Lsn, Mutation, Recovered};
+use crate::work_dir;
 
 use super::records::{self, FORMAT, META_KEY, Meta};
 use super::{OnPersisted, OpenError, QUEUE_MAX, Registry};
@@ -34,9 +35,13 @@ pub struct Embedded {
 impl Embedded {
     /// Opens or creates the file, makes the new epoch durable and starts the writer.
     pub fn open(path: &Path, on_persisted: OnPersisted) -> Result<(Recovered, Self), OpenError> {
+        let file = work_dir::create_file(path).map_err(|source| OpenError::Create {
+            path: path.to_owned(),
+            source,
+        })?;
         let mut builder = Database::builder();
         builder.set_cache_size(CACHE_BYTES);
-        let database = builder.create(path).map_err(|error| match error {
+        let database = builder.create_file(file).map_err(|error| match error {
             DatabaseError::DatabaseAlreadyOpen => OpenError::InUse {
                 path: path.to_owned(),
             },

@@ -45,6 +45,12 @@ pub enum OpenError {
         "the registry {path} is in use by another process: give this master another --work_dir"
     )]
     InUse { path: PathBuf },
+    #[error("failed to open or make the registry {path}: the master's user must own it")]
+    Create {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
     #[error("failed to open the registry {path}")]
     Open {
         path: PathBuf,

@@ -17,6 +17,12 @@ pub(crate) const ALL: &[Scenario] = &[
     ("the_matrix_of_starting", anywhere, starting),
     ("a_shut_cluster_runs_a_task_for_who_may", anywhere, shut),
     (
+        "verbs_reach_an_agent_that_is_certified_by_name_alone",
+        anywhere,
+        by_name,
+    ),
+    ("what_a_master_keeps_is_its_own", anywhere, own_files),
+    (
         "credentials_that_are_open_or_plain_are_refused",
         anywhere,
         careless,
@@ -176,8 +182,8 @@ impl Shut {
         }
     }
 
-    /// An agent that says it is on `host`, with a certificate for `certified`.
-    fn agent(&self, name: &str, host: &str, certified: &str, named: bool) -> Daemon {
+    /// An agent that says it is on `host`, with a certificate for the hosts of `certified`.
+    fn agent(&self, name: &str, host: &str, certified: &[&str], named: bool) -> Daemon {
         let work_dir = self.dir.path().join(name);
         let mut flags = vec![
             "--ip=0.0.0.0".to_owned(),
@@ -199,7 +205,7 @@ impl Shut {
                 text(&self.dir.path().join("node"))
             ));
         }
-        let pair = self.authority.sign(name, &[certified, "127.0.0.1"]);
+        let pair = self.authority.sign(name, certified);
         flags.extend(pair.flags());
         flags.extend(agent_room("agent", &work_dir));
         Daemon::start("agent", &work_dir, &flags)
@@ -261,14 +267,24 @@ fn shut() {
     assert!(clear.text().contains("https://"), "{}", clear.text());
 
     // Another node's certificate, and none of the right principal.
-    let thief = cluster.agent("thief", "node1.example", "node2.example", true);
+    let thief = cluster.agent(
+        "thief",
+        "node1.example",
+        &["node2.example", "127.0.0.1"],
+        true,
+    );
     eventually("the thief is refused", Duration::from_secs(30), || {
         let said = cluster.master.log_text();
         said.contains("certificate is not one for 'node1.example'")
             .then_some(())
     });
     cluster.agents.push(thief);
-    let nameless = cluster.agent("nameless", "node3.example", "node3.example", false);
+    let nameless = cluster.agent(
+        "nameless",
+        "node3.example",
+        &["node3.example", "127.0.0.1"],
+        false,
+    );
     eventually(
         "the nameless one is refused",
         Duration::from_secs(30),
@@ -279,7 +295,12 @@ fn shut() {
         },
     );
     cluster.agents.push(nameless);
-    let honest = cluster.agent("honest", "node1.example", "node1.example", true);
+    let honest = cluster.agent(
+        "honest",
+        "node1.example",
+        &["node1.example", "127.0.0.1"],
+        true,
+    );
     let agent_port = honest
         .address()
         .rsplit(':')
@@ -353,6 +374,116 @@ fn shut() {
             audit.lines().any(|line| is_it(&line)),
             "{who} {call} {result}: {audit}"
         );
+    }
+}
+
+/// Verbs connect to the address that the master tells, which no certificate need name; output that cannot be read
+/// is never a success.
+fn by_name() {
+    let mut cluster = Shut::start();
+    let agent = cluster.agent("named", "node1.example", &["node1.example"], true);
+    cluster.agents.push(agent);
+    let endpoint = cluster.dir.path().join("named/endpoint");
+    let endpoint = std::fs::metadata(endpoint).expect("an endpoint file");
+    assert_eq!(
+        std::os::unix::fs::PermissionsExt::mode(&endpoint.permissions()) & 0o777,
+        0o600
+    );
+    let execute = || {
+        let small = "--resources=cpus:0.1;mem:32";
+        cluster.meseta(
+            "execute",
+            &["--command=echo through", small, "--timeout=60secs"],
+        )
+    };
+    let text = |output: &Output| {
+        let (out, err) = (&output.stdout, &output.stderr);
+        (
+            String::from_utf8_lossy(out).into_owned(),
+            String::from_utf8_lossy(err).into_owned(),
+        )
+    };
+    let output = execute();
+    let (said, complained) = text(&output);
+    assert_eq!(output.status.code(), Some(0), "{said}{complained}");
+    assert_eq!(said, "through\n", "{complained}");
+    let task = complained
+        .lines()
+        .find_map(|line| line.strip_prefix("task "));
+    let task = task
+        .and_then(|line| line.split(' ').next())
+        .expect("a task")
+        .to_owned();
+    let output = cluster.meseta("logs", &[&task]);
+    assert_eq!(text(&output).0, "through\n", "{}", text(&output).1);
+    let output = cluster.meseta("top", &["--interval=100ms"]);
+    assert!(output.status.success(), "{}", text(&output).1);
+    let output = cluster.meseta("logs", &[&task, "--file=nope"]);
+    let complained = text(&output).1;
+    assert_eq!(output.status.code(), Some(1), "{complained}");
+    assert!(
+        complained.contains("\"nope\"") && complained.contains("stdout"),
+        "{complained}"
+    );
+
+    let forbidden = ACLS.replace(
+        r#""access_sandboxes": [{"principals": {"values": ["admin"]}"#,
+        r#""access_sandboxes": [{"principals": {"values": ["nobody"]}"#,
+    );
+    assert_ne!(forbidden, ACLS);
+    std::fs::write(cluster.dir.path().join("acls.json"), forbidden).expect("written");
+    eventually("the new rules count", Duration::from_secs(30), || {
+        let output = cluster.meseta("logs", &[&task]);
+        text(&output).1.contains("403").then_some(())
+    });
+    let output = execute();
+    let (said, complained) = text(&output);
+    assert_eq!(output.status.code(), Some(125), "{said}{complained}");
+    assert!(complained.contains("TASK_FINISHED"), "{complained}");
+    assert!(
+        complained.contains("its output could not be read"),
+        "{complained}"
+    );
+}
+
+/// The registry and the endpoint file, whatever the umask was and whatever they were before.
+fn own_files() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = TempDir::new().expect("a directory");
+    let work_dir = dir.path().join("master");
+    let mode = |path: &Path| {
+        let metadata = std::fs::metadata(path).expect("metadata");
+        metadata.permissions().mode() & 0o7777
+    };
+    let modes = || {
+        let mut found = vec![("work_dir".to_owned(), mode(&work_dir))];
+        for entry in std::fs::read_dir(&work_dir).expect("a folder") {
+            let entry = entry.expect("an entry");
+            let name = entry.file_name().to_string_lossy().into_owned();
+            found.push((name, mode(&entry.path())));
+        }
+        found
+    };
+    let open = |path: &Path, mode| {
+        let mode = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(path, mode).expect("a mode");
+    };
+    std::fs::create_dir(&work_dir).expect("a folder");
+    for round in 0..2 {
+        // As an older master, or a careless umask, left them.
+        open(&work_dir, 0o755);
+        if round == 1 {
+            open(&work_dir.join("registry.redb"), 0o644);
+            open(&work_dir.join("endpoint"), 0o644);
+        }
+        let mut master = Daemon::start("master", &work_dir, &["--port=0".to_owned()]);
+        let found = modes();
+        assert!(found.len() >= 3, "{found:?}");
+        for (name, mode) in &found {
+            let expected = if name == "work_dir" { 0o700 } else { 0o600 };
+            assert_eq!(*mode, expected, "{name} among {found:?}");
+        }
+        master.end(Duration::from_secs(10));
     }
 }
 

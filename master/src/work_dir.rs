@@ -1,0 +1,156 @@
+//! The master's work directory: made, tightened and written to so that nobody but the master's own user reads it.
+//!
+//! Invariant: files are 0600 and the directory is 0700 whatever the umask was and whatever they were before; a
+//! directory that holds anything that is not the master's keeps its mode.
+
+use std::fs::{DirBuilder, File, OpenOptions, Permissions};
+use std::io::{self, Write as _};
+use std::net::SocketAddr;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::Path;
+
+const DIR_MODE: u32 = 0o700;
+const FILE_MODE: u32 = 0o600;
+const ENDPOINT: &str = "endpoint";
+/// The endpoint file before it is whole.
+const FRESH_ENDPOINT: &str = ".endpoint.tmp";
+const PROBE: &str = ".probe";
+
+/// What a master keeps here.
+const OWN: [&str; 5] = [
+    "registry.redb",
+    "registry.id",
+    ENDPOINT,
+    FRESH_ENDPOINT,
+    PROBE,
+];
+
+/// Makes the directory, or tightens the one that is there, and finds out now whether it can be written.
+pub(crate) fn prepare(path: &Path) -> io::Result<()> {
+    match DirBuilder::new()
+        .recursive(false)
+        .mode(DIR_MODE)
+        .create(path)
+    {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            if let Some(parent) = path.parent() {
+                std::fs::create_dir_all(parent)?;
+            }
+            DirBuilder::new().mode(DIR_MODE).create(path)?;
+        }
+        Err(_) if path.is_dir() => {}
+        Err(error) => return Err(error),
+    }
+    tighten(path)?;
+    let probe = path.join(PROBE);
+    create_file(&probe)?;
+    std::fs::remove_file(&probe)
+}
+
+/// A directory of others too, such as `/tmp` or `/var/lib`, is not ours to shut.
+fn tighten(path: &Path) -> io::Result<()> {
+    let mode = std::fs::metadata(path)?.permissions().mode();
+    if mode & 0o077 == 0 {
+        return Ok(());
+    }
+    for entry in std::fs::read_dir(path)? {
+        let name = entry?.file_name();
+        if !OWN.iter().any(|own| name == *own) {
+            tracing::warn!(
+                path = %path.display(),
+                mode = format!("{:04o}", mode & 0o7777),
+                "others can look into the work directory, and it is left so because it holds more than \
+                 the master's files: give the master a directory of its own with --work_dir"
+            );
+            return Ok(());
+        }
+    }
+    match std::fs::set_permissions(path, Permissions::from_mode(DIR_MODE)) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            tracing::warn!(
+                path = %path.display(),
+                "others can look into the work directory, which belongs to another user: `chmod 700` it as that one"
+            );
+            Ok(())
+        }
+        tightened => tightened,
+    }
+}
+
+/// Opens a file of ours, made if it is not there, that nobody else reads from now on.
+pub(crate) fn create_file(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(FILE_MODE)
+        .open(path)?;
+    if file.metadata()?.permissions().mode() & 0o7777 != FILE_MODE {
+        file.set_permissions(Permissions::from_mode(FILE_MODE))?;
+    }
+    Ok(file)
+}
+
+/// Says in the work directory where the master listens; the file is whole or not there.
+pub(crate) fn write_endpoint(work_dir: &Path, scheme: &str, address: SocketAddr) -> io::Result<()> {
+    let fresh = work_dir.join(FRESH_ENDPOINT);
+    let mut file = create_file(&fresh)?;
+    file.set_len(0)?;
+    writeln!(file, "{scheme}://{address}")?;
+    std::fs::rename(&fresh, work_dir.join(ENDPOINT))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        let metadata = std::fs::metadata(path).expect("metadata");
+        metadata.permissions().mode() & 0o7777
+    }
+
+    fn loosen(path: &Path, mode: u32) {
+        std::fs::set_permissions(path, Permissions::from_mode(mode)).expect("a mode");
+    }
+
+    #[test]
+    fn what_is_made_is_the_masters_alone() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let work_dir = dir.path().join("a/b");
+        prepare(&work_dir).expect("prepared");
+        assert_eq!(mode(&work_dir), 0o700);
+        let address = "127.0.0.1:5050".parse().expect("an address");
+        write_endpoint(&work_dir, "http", address).expect("written");
+        let endpoint = work_dir.join("endpoint");
+        assert_eq!(mode(&endpoint), 0o600);
+        let text = std::fs::read_to_string(&endpoint).expect("text");
+        assert_eq!(text, "http://127.0.0.1:5050\n");
+        let entries = std::fs::read_dir(&work_dir).expect("a folder").count();
+        assert_eq!(entries, 1, "the probe is gone");
+    }
+
+    #[test]
+    fn what_was_open_is_shut_at_the_start() {
+        let dir = tempfile::tempdir().expect("a folder");
+        for name in ["registry.redb", "endpoint"] {
+            std::fs::write(dir.path().join(name), "").expect("written");
+            loosen(&dir.path().join(name), 0o644);
+        }
+        loosen(dir.path(), 0o755);
+        prepare(dir.path()).expect("prepared");
+        assert_eq!(mode(dir.path()), 0o700);
+        create_file(&dir.path().join("registry.redb")).expect("opened");
+        assert_eq!(mode(&dir.path().join("registry.redb")), 0o600);
+    }
+
+    #[test]
+    fn a_directory_of_others_is_left_as_it_is() {
+        let dir = tempfile::tempdir().expect("a folder");
+        std::fs::write(dir.path().join("somebody's"), "").expect("written");
+        loosen(dir.path(), 0o1777);
+        prepare(dir.path()).expect("prepared");
+        assert_eq!(mode(dir.path()), 0o1777);
+    }
+}
