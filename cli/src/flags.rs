@@ -13,6 +13,7 @@ use std::process::ExitCode;
 use clap::{Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand, ValueHint};
 
 use crate::estimate;
+use crate::fleet;
 use crate::local;
 use crate::verbs;
 
@@ -82,6 +83,8 @@ pub(crate) enum Verb {
     Teardown(verbs::teardown::Options),
     /// Make a line for a file of credentials: a principal and the hash of its secret.
     Credential(verbs::credential::Options),
+    /// Make certificates, credentials, ACLs and configuration for a small fleet.
+    Tls(fleet::Options),
     /// Print a shell's completions of this command line, e.g. `source <(meseta completions bash)`.
     Completions {
         /// The shell.

@@ -6,6 +6,7 @@
 mod daemon;
 mod estimate;
 mod flags;
+mod fleet;
 mod local;
 mod logging;
 mod memory;
@@ -50,6 +51,7 @@ fn main() -> ExitCode {
         flags::Verb::Logs(options) => verbs::logs::run(&options),
         flags::Verb::Teardown(options) => verbs::teardown::run(&options),
         flags::Verb::Credential(options) => verbs::credential::run(&options),
+        flags::Verb::Tls(options) => fleet::run(&options),
         flags::Verb::Completions { shell } => Ok(flags::completions(shell)),
     };
     outcome.unwrap_or_else(|error| {

@@ -1,5 +1,6 @@
 //! One daemon as a child process: started, found by its endpoint file, killed in several ways.
 
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
@@ -64,17 +65,33 @@ impl Daemon {
     /// Starts `meseta VERB FLAGS` and waits until it says where it listens.
     pub fn start(verb: &str, work_dir: &Path, flags: &[String]) -> Self {
         let level = "debug,h2=info,hyper=info,tower=info,hyper_util=info";
-        Self::start_logging(verb, work_dir, flags, level)
+        Self::start_by(None, verb, work_dir, flags, level)
     }
 
     /// The same, with this much in its log.
     pub fn start_logging(verb: &str, work_dir: &Path, flags: &[String], level: &str) -> Self {
+        Self::start_by(None, verb, work_dir, flags, level)
+    }
+
+    /// The same as a user, and as the group of the same number; needs root.
+    pub fn start_as(user: u32, verb: &str, work_dir: &Path, flags: &[String]) -> Self {
+        let level = "debug,h2=info,hyper=info,tower=info,hyper_util=info";
+        Self::start_by(Some(user), verb, work_dir, flags, level)
+    }
+
+    fn start_by(
+        user: Option<u32>,
+        verb: &str,
+        work_dir: &Path,
+        flags: &[String],
+        level: &str,
+    ) -> Self {
         std::fs::create_dir_all(work_dir).expect("a work directory");
         let endpoint = work_dir.join("endpoint");
         let _ = std::fs::remove_file(&endpoint);
         let log = work_dir.with_extension("log");
         let mut daemon = Self {
-            child: spawn(verb, work_dir, flags, level, &log),
+            child: spawn(user, verb, work_dir, flags, level, &log),
             url: String::new(),
             log,
         };
@@ -149,7 +166,14 @@ impl Drop for Daemon {
     }
 }
 
-fn spawn(verb: &str, work_dir: &Path, flags: &[String], level: &str, log: &Path) -> Child {
+fn spawn(
+    user: Option<u32>,
+    verb: &str,
+    work_dir: &Path,
+    flags: &[String],
+    level: &str,
+    log: &Path,
+) -> Child {
     let file = std::fs::OpenOptions::new()
         .create(true)
         .append(true)
@@ -160,6 +184,9 @@ fn spawn(verb: &str, work_dir: &Path, flags: &[String], level: &str, log: &Path)
         if name.to_string_lossy().starts_with("MESETA_") {
             command.env_remove(name);
         }
+    }
+    if let Some(user) = user {
+        command.uid(user).gid(user);
     }
     command
         .arg(verb)

@@ -18,7 +18,7 @@ pub(crate) mod roles;
 mod sandbox;
 mod scheduler;
 mod server;
-mod table;
+pub(crate) mod table;
 pub(crate) mod tasks;
 pub(crate) mod teardown;
 pub(crate) mod top;

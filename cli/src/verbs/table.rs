@@ -19,7 +19,7 @@ pub(super) fn print(headings: &[&str], rows: Vec<Vec<String>>) {
 }
 
 /// Prints one line for people.
-pub(super) fn say(text: &str) {
+pub(crate) fn say(text: &str) {
     put(text);
 }
 

@@ -54,6 +54,7 @@ mod safe;
 mod seed_reservations;
 mod seeds;
 mod shares;
+mod shut;
 mod task_exec;
 mod under_load;
 mod units;
@@ -88,6 +89,7 @@ fn main() -> ExitCode {
         ("hardening", hardening::ALL),
         ("conversation", conversation::ALL),
         ("shares", shares::ALL),
+        ("shut", shut::ALL),
         ("metrics", metrics::ALL),
         ("oversubscription", oversubscription::ALL),
         ("ill_plugins", ill_plugins::ALL),

@@ -1,0 +1,135 @@
+//! The ACLs of a small fleet, in Mesos's format.
+//!
+//! Invariant: what no entry allows is forbidden, on whatever address a daemon listens; entries that are added come
+//! last, so that those of an operator's own are looked at first.
+
+use anyhow::{Context as _, ensure};
+use meseta_access::{Acls, Action};
+use serde_json::{Map, Value, json};
+
+use super::names::{ADMIN, NODE, PROMETHEUS, Principal};
+
+/// What a framework may do in its roles and in those below them.
+const BY_ROLE: [Action; 6] = [
+    Action::RegisterFramework,
+    Action::ReserveResources,
+    Action::CreateVolume,
+    Action::ResizeVolume,
+    Action::GetQuota,
+    Action::ViewRole,
+];
+/// What it may do to what it made itself.
+const BY_OWNER: [Action; 3] = [
+    Action::TeardownFramework,
+    Action::UnreserveResources,
+    Action::DestroyVolume,
+];
+/// What it may do as its users, and to what runs as them.
+const BY_USER: [Action; 15] = [
+    Action::RunTask,
+    Action::ViewFramework,
+    Action::ViewTask,
+    Action::ViewExecutor,
+    Action::AccessSandbox,
+    Action::LaunchNestedContainerAsUser,
+    Action::LaunchNestedContainerUnderParent,
+    Action::LaunchNestedContainerSessionAsUser,
+    Action::LaunchNestedContainerSessionUnderParent,
+    Action::KillNestedContainer,
+    Action::WaitNestedContainer,
+    Action::RemoveNestedContainer,
+    Action::AttachContainerInput,
+    Action::AttachContainerOutput,
+    Action::ViewContainer,
+];
+
+/// What whoever reads metrics may read.
+const METRICS: [&str; 2] = ["/metrics", "/metrics/snapshot"];
+
+/// The rules of a fleet without frameworks of its own.
+pub(super) fn basic() -> Map<String, Value> {
+    let mut rules = Map::new();
+    rules.insert("permissive".to_owned(), json!(false));
+    for action in Action::ALL {
+        let who = match action {
+            Action::RegisterAgent => NODE,
+            _ => ADMIN,
+        };
+        push(&mut rules, *action, who, json!({"type": "ANY"}));
+    }
+    let metrics = json!({"values": METRICS});
+    push(&mut rules, Action::GetEndpoint, PROMETHEUS, metrics);
+    rules
+}
+
+/// Adds what a framework's principal needs.
+pub(super) fn allow(rules: &mut Map<String, Value>, principal: &Principal) -> anyhow::Result<()> {
+    let below = |role: &String| [role.clone(), format!("{role}/%")];
+    // Nothing is below the role of everybody.
+    let roles: Vec<String> = principal
+        .roles
+        .iter()
+        .flat_map(|role| match role.as_str() {
+            "*" => vec!["*".to_owned()],
+            _ => below(role).to_vec(),
+        })
+        .collect();
+    for action in Action::ALL {
+        let list = rules.get(action.key());
+        ensure!(
+            list.is_none_or(Value::is_array),
+            "`{}` in acls.json is not a list",
+            action.key()
+        );
+    }
+    let name = &principal.name;
+    for (actions, values) in [
+        (&BY_ROLE[..], json!({ "values": roles })),
+        (&BY_OWNER[..], json!({"values": [name]})),
+        (&BY_USER[..], json!({"values": principal.users})),
+    ] {
+        for action in actions {
+            push(rules, *action, name, values.clone());
+        }
+    }
+    Ok(())
+}
+
+fn push(rules: &mut Map<String, Value>, action: Action, principal: &str, objects: Value) {
+    let entry = json!({
+        "principals": {"values": [principal]}, action.object_key(): objects,
+    });
+    let list = rules
+        .entry(action.key())
+        .or_insert_with(|| Value::Array(Vec::new()));
+    if let Value::Array(list) = list {
+        list.push(entry);
+    }
+}
+
+/// Reads a file of rules, which may have been edited since.
+pub(super) fn parse(text: &str) -> anyhow::Result<Map<String, Value>> {
+    Acls::parse(text).context("acls.json cannot be used")?;
+    serde_json::from_str(text).context("acls.json is not JSON")
+}
+
+/// One list a line or more, as people read it.
+pub(super) fn pretty(rules: &Map<String, Value>) -> anyhow::Result<String> {
+    let mut lines = Vec::new();
+    for (key, value) in rules {
+        let text = match value {
+            Value::Array(entries) => {
+                let entries = entries
+                    .iter()
+                    .map(|entry| serde_json::to_string(entry).map(|text| format!("    {text}")));
+                let entries = entries.collect::<Result<Vec<_>, _>>()?;
+                format!("  \"{key}\": [\n{}\n  ]", entries.join(",\n"))
+            }
+            other => format!("  \"{key}\": {other}"),
+        };
+        lines.push(text);
+    }
+    let text = format!("{{\n{}\n}}\n", lines.join(",\n"));
+    Acls::parse(&text).context("the rules that were made cannot be used")?;
+    Ok(text)
+}

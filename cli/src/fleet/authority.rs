@@ -1,0 +1,162 @@
+//! The authority of a small fleet: makes itself, and signs certificates for machines.
+//!
+//! Invariant: a certificate is for the machine's name and for each of its addresses, for servers and for clients,
+//! and never ends after its authority.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
+    Issuer, KeyPair, KeyUsagePurpose,
+};
+
+use super::layout::Fleet;
+use super::names::Machine;
+
+/// Certificates count from this long before they were made: not all clocks of a fleet agree.
+const CLOCK_SLACK: Duration = Duration::from_secs(60 * 60);
+
+/// From when and until when something is valid, since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Validity {
+    from: Duration,
+    until: Duration,
+}
+
+impl Validity {
+    pub(super) fn new(now: Duration, length: Duration) -> Self {
+        Self {
+            from: now.saturating_sub(CLOCK_SLACK),
+            until: now + length,
+        }
+    }
+
+    /// Not longer than the fleet's authority.
+    pub(super) fn within(self, fleet: &Fleet) -> Self {
+        let end = Duration::from_secs(fleet.authority_ends);
+        Self {
+            until: self.until.min(end),
+            ..self
+        }
+    }
+
+    /// The day on which it ends, as `2030-12-31`.
+    pub(super) fn last_day(self) -> String {
+        (rcgen::date_time_ymd(1970, 1, 1) + self.until)
+            .date()
+            .to_string()
+    }
+
+    fn limit(self, params: &mut CertificateParams) {
+        let epoch = rcgen::date_time_ymd(1970, 1, 1);
+        params.not_before = epoch + self.from;
+        params.not_after = epoch + self.until;
+    }
+}
+
+/// A certificate and its key, both in PEM form.
+pub(super) struct Pair {
+    pub(super) certificate: String,
+    pub(super) key: String,
+}
+
+/// What signs.
+pub(super) struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    pem: String,
+}
+
+impl Authority {
+    /// A new one, with its key in PEM form.
+    pub(super) fn create(name: &str, validity: Validity) -> anyhow::Result<(Self, String)> {
+        let key = KeyPair::generate().context("failed to make a key")?;
+        let text = key.serialize_pem();
+        let mut params = params(name)?;
+        validity.limit(&mut params);
+        let certificate = params
+            .self_signed(&key)
+            .context("failed to make the authority's certificate")?;
+        let authority = Self {
+            issuer: Issuer::new(params, key),
+            pem: certificate.pem(),
+        };
+        Ok((authority, text))
+    }
+
+    /// One that [`Self::create`] made under this name.
+    pub(super) fn load(name: &str, certificate: &str, key: &str) -> anyhow::Result<Self> {
+        let key = KeyPair::from_pem(key).context("the key is none in PEM form")?;
+        ensure!(
+            is_of(certificate, key.public_key_raw()),
+            "the key is not that of the certificate"
+        );
+        Ok(Self {
+            issuer: Issuer::new(params(name)?, key),
+            pem: certificate.to_owned(),
+        })
+    }
+
+    /// Its own certificate in PEM form.
+    pub(super) fn pem(&self) -> &str {
+        &self.pem
+    }
+
+    /// Signs a certificate for a machine.
+    pub(super) fn sign(&self, machine: &Machine, validity: Validity) -> anyhow::Result<Pair> {
+        let addresses = machine.addresses.iter().map(ToString::to_string);
+        let hosts: Vec<String> = [machine.name.clone()]
+            .into_iter()
+            .chain(addresses)
+            .collect();
+        let mut params = CertificateParams::new(hosts)
+            .with_context(|| format!("no certificate can be for {}", machine.name))?;
+        params.distinguished_name = called(&machine.name);
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![
+            ExtendedKeyUsagePurpose::ServerAuth,
+            ExtendedKeyUsagePurpose::ClientAuth,
+        ];
+        params.use_authority_key_identifier_extension = true;
+        validity.limit(&mut params);
+        let key = KeyPair::generate().context("failed to make a key")?;
+        let signed = params
+            .signed_by(&key, &self.issuer)
+            .with_context(|| format!("failed to sign the certificate of {}", machine.name))?;
+        Ok(Pair {
+            certificate: signed.pem(),
+            key: key.serialize_pem(),
+        })
+    }
+}
+
+fn called(name: &str) -> DistinguishedName {
+    let mut called = DistinguishedName::new();
+    called.push(DnType::CommonName, name);
+    called
+}
+
+/// Of an authority that signs for machines and for no further authority.
+fn params(name: &str) -> anyhow::Result<CertificateParams> {
+    let mut params = CertificateParams::new(Vec::new())?;
+    params.distinguished_name = called(name);
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    Ok(params)
+}
+
+/// Whether a certificate holds this public key: its bytes stand in it as they are.
+fn is_of(certificate: &str, public_key: &[u8]) -> bool {
+    use base64::Engine as _;
+    let body: String = certificate
+        .lines()
+        .filter(|line| !line.starts_with("-----"))
+        .map(str::trim)
+        .collect();
+    let bytes = base64::engine::general_purpose::STANDARD.decode(body);
+    bytes.is_ok_and(|bytes| {
+        bytes
+            .windows(public_key.len())
+            .any(|part| part == public_key)
+    })
+}

@@ -1,0 +1,184 @@
+//! A fleet's folder on disk.
+//!
+//! Invariant: folders are for their owner alone (0700) but for a machine's own (0755, it becomes `/etc/meseta`), files
+//! likewise (0600) but for configuration (0644), whatever the umask; a file is there whole or not at all, and a folder that could not be made
+//! whole is not there.
+
+use std::fs::{DirBuilder, OpenOptions, Permissions};
+use std::io::{ErrorKind, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail, ensure};
+
+use super::layout::{self, File, Fleet};
+
+const DIR_MODE: u32 = 0o700;
+/// Of `/etc/meseta`: configuration is read by everybody, what is below is not.
+const MACHINE_MODE: u32 = 0o755;
+
+/// The folder, or what will become it.
+#[derive(Debug)]
+pub(super) struct Folder {
+    /// Where it is written.
+    path: PathBuf,
+    /// Where it will be.
+    place: PathBuf,
+    is_kept: bool,
+}
+
+impl Folder {
+    /// A new one, which is removed again unless it is kept.
+    pub(super) fn create(dir: &Path) -> anyhow::Result<Self> {
+        let place =
+            std::path::absolute(dir).with_context(|| format!("{} is no path", dir.display()))?;
+        let name = place.file_name().with_context(|| {
+            format!(
+                "{} cannot be a folder of its own: give --dir=NAME",
+                dir.display()
+            )
+        })?;
+        refuse_existing(dir)?;
+        let parent = place.parent().unwrap_or(Path::new("/"));
+        std::fs::create_dir_all(parent)
+            .with_context(|| format!("failed to create {}", parent.display()))?;
+        let mut fresh = std::ffi::OsString::from(".");
+        fresh.push(name);
+        fresh.push(format!(".new-{}", std::process::id()));
+        let path = parent.join(fresh);
+        make_dir(&path, DIR_MODE)?;
+        Ok(Self {
+            path,
+            place,
+            is_kept: false,
+        })
+    }
+
+    /// One that `init` made.
+    pub(super) fn open(dir: &Path) -> anyhow::Result<Self> {
+        let place =
+            std::path::absolute(dir).with_context(|| format!("{} is no path", dir.display()))?;
+        ensure!(
+            place.join(layout::FLEET).is_file(),
+            "{} has no {}: give the folder that `meseta tls init` made",
+            dir.display(),
+            layout::FLEET
+        );
+        Ok(Self {
+            path: place.clone(),
+            place,
+            is_kept: true,
+        })
+    }
+
+    /// Where it is, or will be once it is kept.
+    pub(super) fn final_path(&self) -> &Path {
+        &self.place
+    }
+
+    pub(super) fn fleet(&self) -> anyhow::Result<Fleet> {
+        let path = self.place.join(layout::FLEET);
+        let fleet: Fleet = serde_json::from_str(&self.read(layout::FLEET)?)
+            .with_context(|| format!("{} cannot be understood", path.display()))?;
+        ensure!(
+            fleet.format == layout::FORMAT && !fleet.master.addresses.is_empty(),
+            "{} was written by another version of meseta: use that one",
+            path.display()
+        );
+        Ok(fleet)
+    }
+
+    pub(super) fn read(&self, path: &str) -> anyhow::Result<String> {
+        let path = self.path.join(path);
+        std::fs::read_to_string(&path).with_context(|| format!("failed to read {}", path.display()))
+    }
+
+    /// Writes files, each whole, in place of those there may be.
+    pub(super) fn write(&self, files: &[File]) -> anyhow::Result<()> {
+        for file in files {
+            let path = self.path.join(&file.path);
+            self.make_parents(&file.path)?;
+            write_whole(&path, file)
+                .with_context(|| format!("failed to write {}", path.display()))?;
+        }
+        Ok(())
+    }
+
+    fn make_parents(&self, file: &Path) -> anyhow::Result<()> {
+        let mut made = self.path.clone();
+        let parents: Vec<_> = file
+            .parent()
+            .into_iter()
+            .flat_map(Path::components)
+            .collect();
+        for (depth, name) in parents.iter().enumerate() {
+            made.push(name);
+            let is_machine = depth == 1 && file.starts_with("machines");
+            make_dir(&made, if is_machine { MACHINE_MODE } else { DIR_MODE })?;
+        }
+        Ok(())
+    }
+
+    /// Puts a new one where it belongs.
+    pub(super) fn keep(mut self) -> anyhow::Result<()> {
+        refuse_existing(&self.place)?;
+        // Over a folder only if that is empty.
+        std::fs::rename(&self.path, &self.place)
+            .with_context(|| format!("failed to make {}", self.place.display()))?;
+        self.is_kept = true;
+        Ok(())
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if !self.is_kept {
+            // What failed has been said; a folder that stays is named so that it is seen for what it is.
+            let _ = std::fs::remove_dir_all(&self.path);
+        }
+    }
+}
+
+fn refuse_existing(dir: &Path) -> anyhow::Result<()> {
+    match std::fs::read_dir(dir) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error).with_context(|| format!("{} is in the way", dir.display())),
+        Ok(mut entries) => {
+            if entries.next().is_some() {
+                bail!(
+                    "{dir} exists already and nothing in it is overwritten: give another --dir, or add to it with \
+                     `meseta tls add --dir={dir} --agent=NAME=ADDRESS`",
+                    dir = dir.display()
+                );
+            }
+            Ok(())
+        }
+    }
+}
+
+/// Makes a folder of this mode; one that is there keeps its own.
+fn make_dir(path: &Path, mode: u32) -> anyhow::Result<()> {
+    let made = DirBuilder::new().mode(mode).create(path);
+    match made {
+        Ok(()) => std::fs::set_permissions(path, Permissions::from_mode(mode)),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        Err(error) => Err(error),
+    }
+    .with_context(|| format!("failed to create {}", path.display()))
+}
+
+fn write_whole(path: &Path, file: &File) -> std::io::Result<()> {
+    let mut name = std::ffi::OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    name.push(".new");
+    let fresh = path.with_file_name(name);
+    let _left_by_another_run = std::fs::remove_file(&fresh);
+    let mut open = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(file.mode())
+        .open(&fresh)?;
+    open.set_permissions(Permissions::from_mode(file.mode()))?;
+    open.write_all(file.text.as_bytes())?;
+    std::fs::rename(&fresh, path)
+}

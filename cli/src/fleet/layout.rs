@@ -1,0 +1,358 @@
+//! Which files a fleet has, and what stands in them: values to values.
+//!
+//! ```text
+//! fleet.json            who is in the fleet
+//! acls.json             the rules, as every daemon gets them
+//! credentials           who may come in, with hashes of their secrets, as every daemon gets it
+//! authority/            the authority's certificate, and its key: of no use to any machine
+//! principals/NAME/      what a person or framework needs: secret, ca.pem, env
+//! machines/NAME/        what goes to /etc/meseta of that machine
+//! ```
+//!
+//! Invariant: the authority's key is in no machine's folder, and a principal's secret in no other's, but for that of
+//! agents.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::authority::{Pair, Validity};
+use super::names::{ADMIN, Machine, NODE, Principal};
+
+/// Of `fleet.json`.
+pub(super) const FORMAT: u32 = 1;
+pub(super) const FLEET: &str = "fleet.json";
+pub(super) const ACLS: &str = "acls.json";
+pub(super) const CREDENTIALS: &str = "credentials";
+pub(super) const AUTHORITY: &str = "authority/ca.pem";
+pub(super) const AUTHORITY_KEY: &str = "authority/ca.key";
+pub(super) const NODE_SECRET: &str = "principals/node/secret";
+
+/// Daemons of a machine, and their folders.
+pub(super) const MASTER: &str = "master";
+pub(super) const AGENT: &str = "agent";
+
+/// Where a machine's folder is copied to.
+const ETC: &str = "/etc/meseta";
+const MASTER_PORT: u16 = 5050;
+const AGENT_PORT: u16 = 5051;
+
+/// Who is in a fleet.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Fleet {
+    pub(super) format: u32,
+    /// The authority's name, by which its certificates name it.
+    pub(super) authority: String,
+    /// When the authority ends, in seconds since 1970.
+    pub(super) authority_ends: u64,
+    pub(super) master: Machine,
+    pub(super) agents: Vec<Machine>,
+    pub(super) principals: Vec<Principal>,
+}
+
+impl Fleet {
+    /// Every machine once; one may be of the master and of an agent.
+    pub(super) fn machines(&self) -> impl Iterator<Item = &Machine> {
+        let agents = self.agents.iter();
+        let others = agents.filter(|agent| agent.name != self.master.name);
+        std::iter::once(&self.master).chain(others)
+    }
+
+    fn master_address(&self) -> SocketAddr {
+        SocketAddr::new(self.master.address(), MASTER_PORT)
+    }
+}
+
+/// What every daemon is told.
+pub(super) struct Shared {
+    /// The authority's certificate.
+    pub(super) authority: String,
+    pub(super) credentials: String,
+    pub(super) acls: String,
+    /// What agents join by.
+    pub(super) node_secret: String,
+}
+
+/// A file below the fleet's folder.
+pub(super) struct File {
+    pub(super) path: PathBuf,
+    pub(super) text: String,
+}
+
+impl File {
+    /// Who may read it: its owner alone, but for configuration, which holds no secret and is read by daemons of other
+    /// users than root.
+    pub(super) fn mode(&self) -> u32 {
+        let is_configuration = self.path.extension().is_some_and(|end| end == "toml");
+        if is_configuration { 0o644 } else { 0o600 }
+    }
+}
+
+pub(super) fn file(path: impl Into<PathBuf>, text: String) -> File {
+    File {
+        path: path.into(),
+        text,
+    }
+}
+
+fn machine_dir(machine: &Machine) -> PathBuf {
+    Path::new("machines").join(&machine.name)
+}
+
+/// What `add` reads again, and what copies are made of.
+pub(super) fn sources(fleet: &Fleet, shared: &Shared) -> anyhow::Result<Vec<File>> {
+    let text = serde_json::to_string_pretty(fleet)? + "\n";
+    Ok(vec![
+        file(ACLS, shared.acls.clone()),
+        file(CREDENTIALS, shared.credentials.clone()),
+        file(FLEET, text),
+    ])
+}
+
+/// What somebody needs to come in as this principal. `place` is where the fleet's folder is, or will be.
+pub(super) fn principal(
+    fleet: &Fleet,
+    name: &str,
+    secret: &str,
+    shared: &Shared,
+    place: &Path,
+) -> Vec<File> {
+    let dir = Path::new("principals").join(name);
+    let mut files = vec![file(dir.join("secret"), format!("{secret}\n"))];
+    if name == NODE {
+        return files;
+    }
+    files.push(file(dir.join("ca.pem"), shared.authority.clone()));
+    let quoted = |path: &Path| format!("'{}'", path.display().to_string().replace('\'', r"'\''"));
+    let own = place.join(&dir);
+    let lines = [
+        "# For shells: `. FILE` makes verbs speak to this master, as this principal.".to_owned(),
+        format!("export MESETA_MASTER={}", fleet.master_address()),
+        format!("export MESETA_CA={}", quoted(&own.join("ca.pem"))),
+        format!("export MESETA_PRINCIPAL='{}'", name.replace('\'', r"'\''")),
+        format!("export MESETA_SECRET_FILE={}", quoted(&own.join("secret"))),
+    ];
+    files.push(file(dir.join("env"), lines.join("\n") + "\n"));
+    files
+}
+
+/// The certificate of a daemon.
+pub(super) fn pair(machine: &Machine, daemon: &str, pair: &Pair) -> Vec<File> {
+    let dir = machine_dir(machine).join(daemon);
+    vec![
+        file(dir.join("cert.pem"), pair.certificate.clone()),
+        file(dir.join("key.pem"), pair.key.clone()),
+    ]
+}
+
+/// What a daemon shares with all others.
+fn shared_files(machine: &Machine, daemon: &str, shared: &Shared) -> Vec<File> {
+    let dir = machine_dir(machine).join(daemon);
+    vec![
+        file(dir.join("ca.pem"), shared.authority.clone()),
+        file(dir.join("acls.json"), shared.acls.clone()),
+        file(dir.join("credentials"), shared.credentials.clone()),
+    ]
+}
+
+/// What the master needs.
+pub(super) fn master(fleet: &Fleet, own: &Pair, shared: &Shared) -> Vec<File> {
+    let machine = &fleet.master;
+    let mut files = pair(machine, MASTER, own);
+    files.extend(master_shared(fleet, shared));
+    let text = configuration(
+        MASTER,
+        machine,
+        MASTER_PORT,
+        &[
+            ("credentials", path_of(MASTER, "credentials")),
+            ("authenticate_agents", "true".to_owned()),
+            ("authenticate_http_frameworks", "true".to_owned()),
+        ],
+    );
+    files.push(file(machine_dir(machine).join("master.toml"), text));
+    files
+}
+
+pub(super) fn master_shared(fleet: &Fleet, shared: &Shared) -> Vec<File> {
+    shared_files(&fleet.master, MASTER, shared)
+}
+
+/// What every agent shares.
+pub(super) fn agents(fleet: &Fleet, shared: &Shared) -> Vec<File> {
+    let all = fleet.agents.iter();
+    all.flat_map(|agent| shared_files(agent, AGENT, shared))
+        .collect()
+}
+
+/// What one agent needs for itself.
+pub(super) fn agent(fleet: &Fleet, machine: &Machine, own: &Pair, node_secret: &str) -> Vec<File> {
+    let mut files = pair(machine, AGENT, own);
+    let dir = machine_dir(machine);
+    files.push(file(
+        dir.join(AGENT).join("credential"),
+        format!("{NODE} {node_secret}\n"),
+    ));
+    let text = configuration(
+        AGENT,
+        machine,
+        AGENT_PORT,
+        &[
+            ("master", quoted(&fleet.master_address().to_string())),
+            ("runtime_dir", quoted("/run/meseta/agent")),
+            ("credential", path_of(AGENT, "credential")),
+            ("http_credentials", path_of(AGENT, "credentials")),
+        ],
+    );
+    files.push(file(dir.join("agent.toml"), text));
+    files
+}
+
+fn quoted(text: &str) -> String {
+    toml::Value::String(text.to_owned()).to_string()
+}
+
+/// A file's path on its machine.
+fn path_of(daemon: &str, name: &str) -> String {
+    quoted(&format!("{ETC}/{daemon}/{name}"))
+}
+
+/// A daemon's configuration file. What is the default elsewhere is written out: the cluster stays shut on whatever
+/// address it listens.
+fn configuration(
+    daemon: &str,
+    machine: &Machine,
+    port: u16,
+    own: &[(&'static str, String)],
+) -> String {
+    let common = [
+        ("ip", quoted(&machine.address().to_string())),
+        ("port", port.to_string()),
+        ("hostname", quoted(&machine.name)),
+        ("work_dir", quoted(&format!("/var/lib/meseta/{daemon}"))),
+    ];
+    let access = [
+        ("authenticate_http_readonly", "true".to_owned()),
+        ("authenticate_http_readwrite", "true".to_owned()),
+        ("acls", quoted(&format!("file://{ETC}/{daemon}/{ACLS}"))),
+        ("ssl_ca_file", path_of(daemon, "ca.pem")),
+        ("ssl_cert_file", path_of(daemon, "cert.pem")),
+        ("ssl_key_file", path_of(daemon, "key.pem")),
+    ];
+    let lines = common.iter().chain(own).chain(&access);
+    let lines: String = lines
+        .map(|(key, value)| format!("{key} = {value}\n"))
+        .collect();
+    format!("# {ETC}/{daemon}.toml: flags of `meseta {daemon}`, made by `meseta tls`.\n{lines}")
+}
+
+/// The lines that take machines' folders to where they belong.
+fn copies<'a>(dir: &str, machines: impl Iterator<Item = &'a Machine>) -> String {
+    let line = |machine: &Machine| {
+        let (name, address) = (&machine.name, machine.address());
+        let host = match address {
+            std::net::IpAddr::V6(address) => format!("[{address}]"),
+            std::net::IpAddr::V4(address) => address.to_string(),
+        };
+        format!("  scp -rp {dir}/machines/{name}/. root@{host}:{ETC}/\n")
+    };
+    machines.map(line).collect()
+}
+
+/// The lines that start daemons, or start them again.
+fn restarts<'a>(fleet: &Fleet, agents: impl Iterator<Item = &'a Machine>, master: bool) -> String {
+    let mut lines = String::new();
+    if master {
+        lines += &format!(
+            "  ssh root@{} 'chown -R meseta-master: {ETC}/{MASTER} && systemctl restart meseta-master'\n",
+            fleet.master.address()
+        );
+    }
+    for agent in agents {
+        lines += &format!(
+            "  ssh root@{} systemctl restart meseta-agent\n",
+            agent.address()
+        );
+    }
+    lines
+}
+
+/// What to do after `init`.
+pub(super) fn after_init(fleet: &Fleet, dir: &str, validity: Validity) -> String {
+    let mut text = format!(
+        "{dir}: certificates of \"{}\", valid until {}; `meseta tls renew --dir={dir}` makes new ones\n\n\
+         Next, where the package of Meseta is installed on these machines:\n\n",
+        fleet.authority,
+        validity.last_day(),
+    );
+    text += &copies(dir, fleet.machines());
+    text += &restarts(fleet, fleet.agents.iter(), true);
+    text += &format!("  . {dir}/principals/{ADMIN}/env\n  meseta agents\n\n");
+    text += &handed_out(dir, &fleet.principals);
+    text += &format!(
+        "{dir}/{AUTHORITY_KEY} makes certificates that the whole fleet believes: keep it off these machines.\n"
+    );
+    text
+}
+
+fn handed_out(dir: &str, principals: &[Principal]) -> String {
+    let mut text = String::new();
+    for principal in principals {
+        text += &format!(
+            "{dir}/principals/{} is for whoever runs that framework: its secret, and whom to believe.\n",
+            principal.name
+        );
+    }
+    text
+}
+
+/// What to do after `add`.
+pub(super) fn after_add(
+    fleet: &Fleet,
+    dir: &str,
+    agents: &[Machine],
+    principals: &[Principal],
+) -> String {
+    let is_new = |machine: &&Machine| agents.iter().any(|agent| agent.name == machine.name);
+    let mut text = String::from("Next:\n\n");
+    if principals.is_empty() {
+        text += &copies(dir, fleet.machines().filter(is_new));
+    } else {
+        text += &copies(dir, fleet.machines());
+        text += &format!(
+            "  ssh root@{} chown -R meseta-master: {ETC}/{MASTER}\n",
+            fleet.master.address()
+        );
+    }
+    text += &restarts(fleet, fleet.agents.iter().filter(is_new), false);
+    text += "\n";
+    if !principals.is_empty() {
+        text += "Daemons that run take new credentials and ACLs over within seconds.\n";
+    }
+    text += &handed_out(dir, principals);
+    text
+}
+
+/// What to do after `renew`.
+pub(super) fn after_renew(
+    fleet: &Fleet,
+    dir: &str,
+    is_meant: impl Fn(&&Machine) -> bool,
+    validity: Validity,
+) -> String {
+    let mut text = format!(
+        "new certificates, valid until {}. Next:\n\n",
+        validity.last_day()
+    );
+    text += &copies(dir, fleet.machines().filter(&is_meant));
+    if is_meant(&&fleet.master) {
+        text += &format!(
+            "  ssh root@{} chown -R meseta-master: {ETC}/{MASTER}\n",
+            fleet.master.address()
+        );
+    }
+    text += "\nDaemons that run take them over within seconds.\n";
+    text
+}

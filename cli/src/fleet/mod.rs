@@ -1,0 +1,344 @@
+//! `meseta tls`: the certificates, credentials, ACLs and configuration of a small fleet, in one folder.
+//!
+//! [`names`] reads who is in the fleet, [`authority`] signs, [`acls`] says who may do what, [`layout`] decides
+//! which files there are, [`folder`] reads and writes them. Invariant: nothing that exists is overwritten but by
+//! `renew` and by what `add` adds to; secrets and keys are in files that only their owner reads, and on no
+//! command line and in no output.
+
+mod acls;
+mod authority;
+mod folder;
+mod layout;
+mod names;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context as _, bail, ensure};
+use clap::{Args, Subcommand, ValueHint};
+use meseta_access::SecretHash;
+
+use authority::{Authority, Validity};
+use folder::Folder;
+use layout::{Fleet, Shared};
+use names::{Machine, Principal};
+
+const SECONDS_PER_DAY: u64 = 24 * 60 * 60;
+/// The longest that anything is valid, in days.
+const DAYS_MAX: u64 = 36_500;
+
+/// What to make.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Make a folder with an authority, and with all that a master and its agents need to be told apart from others.
+    Init(InitOptions),
+    /// Add agents or frameworks to such a folder.
+    Add(AddOptions),
+    /// Give machines of such a folder new certificates.
+    Renew(RenewOptions),
+}
+
+#[derive(Debug, Args)]
+struct InitOptions {
+    /// The folder to make.
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    dir: PathBuf,
+    /// The master's host name and its addresses; it listens on the first.
+    #[arg(long, value_name = "NAME=ADDRESS[,ADDRESS]", value_parser = names::machine)]
+    master: Machine,
+    /// An agent's host name and its addresses; may be repeated.
+    #[arg(long = "agent", value_name = "NAME=ADDRESS[,ADDRESS]", value_parser = names::machine)]
+    agents: Vec<Machine>,
+    #[command(flatten)]
+    added: Added,
+    /// How long the authority is valid.
+    #[arg(long = "authority-days", alias = "authority_days", value_name = "DAYS", default_value_t = 3650,
+          value_parser = clap::value_parser!(u64).range(1..=DAYS_MAX))]
+    authority_days: u64,
+}
+
+#[derive(Debug, Args)]
+struct AddOptions {
+    /// The folder that `meseta tls init` made.
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    dir: PathBuf,
+    /// An agent's host name and its addresses; may be repeated.
+    #[arg(long = "agent", value_name = "NAME=ADDRESS[,ADDRESS]", value_parser = names::machine)]
+    agents: Vec<Machine>,
+    #[command(flatten)]
+    added: Added,
+}
+
+/// What both `init` and `add` take.
+#[derive(Debug, Args)]
+struct Added {
+    /// A framework's principal, the roles that it may subscribe with and the users that its tasks may run as; may be
+    /// repeated. `admin`, `node` and `prometheus` are made in any case.
+    #[arg(long = "principal", value_name = "NAME:role=ROLE:user=USER", value_parser = names::principal)]
+    principals: Vec<Principal>,
+    /// How long certificates are valid.
+    #[arg(long, value_name = "DAYS", default_value_t = 365,
+          value_parser = clap::value_parser!(u64).range(1..=DAYS_MAX))]
+    days: u64,
+}
+
+#[derive(Debug, Args)]
+struct RenewOptions {
+    /// The folder that `meseta tls init` made.
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    dir: PathBuf,
+    /// The machine's name; may be repeated. Default: every machine.
+    #[arg(long = "machine", value_name = "NAME")]
+    machines: Vec<String>,
+    /// How long the new certificates are valid.
+    #[arg(long, value_name = "DAYS", default_value_t = 365,
+          value_parser = clap::value_parser!(u64).range(1..=DAYS_MAX))]
+    days: u64,
+}
+
+/// Makes it, and prints what to do next.
+pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .context("the clock is before 1970")?;
+    let said = match &options.action {
+        Action::Init(options) => init(options, now)?,
+        Action::Add(options) => add(options, now)?,
+        Action::Renew(options) => renew(options, now)?,
+    };
+    crate::verbs::table::say(said.trim_end());
+    Ok(ExitCode::SUCCESS)
+}
+
+fn days(count: u64) -> Duration {
+    Duration::from_secs(count * SECONDS_PER_DAY)
+}
+
+/// A secret that nobody guesses: 244 bits from the operating system's generator, in hexadecimal digits.
+fn fresh_secret() -> String {
+    let halves = [uuid::Uuid::new_v4(), uuid::Uuid::new_v4()];
+    halves.map(|half| half.simple().to_string()).concat()
+}
+
+/// The principal's secret, and its line in the file of credentials.
+fn credential(principal: &str) -> anyhow::Result<(String, String)> {
+    let secret = fresh_secret();
+    let hash = SecretHash::of(secret.as_bytes(), uuid::Uuid::new_v4().into_bytes())?;
+    Ok((secret, format!("{principal} {hash}\n")))
+}
+
+fn init(options: &InitOptions, now: Duration) -> anyhow::Result<String> {
+    let fleet = Fleet {
+        format: layout::FORMAT,
+        authority: format!(
+            "Meseta fleet {}",
+            &uuid::Uuid::new_v4().simple().to_string()[..8]
+        ),
+        authority_ends: (now + days(options.authority_days)).as_secs(),
+        master: options.master.clone(),
+        agents: Vec::new(),
+        principals: Vec::new(),
+    };
+    let until = Validity::new(now, days(options.authority_days));
+    let (authority, key) = Authority::create(&fleet.authority, until)?;
+    let folder = Folder::create(&options.dir)?;
+    let mut files = vec![
+        layout::file(layout::AUTHORITY_KEY, key),
+        layout::file(layout::AUTHORITY, authority.pem().to_owned()),
+    ];
+    let mut shared = Shared {
+        authority: authority.pem().to_owned(),
+        credentials: String::new(),
+        acls: acls::pretty(&acls::basic())?,
+        node_secret: String::new(),
+    };
+    for principal in names::BUILT_IN {
+        let (secret, line) = credential(principal)?;
+        shared.credentials += &line;
+        if principal == names::NODE {
+            shared.node_secret.clone_from(&secret);
+        }
+        let place = folder.final_path();
+        files.extend(layout::principal(
+            &fleet, principal, &secret, &shared, place,
+        ));
+    }
+    let validity = Validity::new(now, days(options.added.days)).within(&fleet);
+    let pair = authority.sign(&fleet.master, validity)?;
+    let grown = Grown {
+        authority: &authority,
+        validity,
+        agents: &options.agents,
+        principals: &options.added.principals,
+        place: folder.final_path(),
+    };
+    let mut fleet = fleet;
+    files.extend(grown.apply(&mut fleet, &mut shared)?);
+    files.extend(layout::master(&fleet, &pair, &shared));
+    files.extend(layout::agents(&fleet, &shared));
+    files.extend(layout::sources(&fleet, &shared)?);
+    folder.write(&files)?;
+    folder.keep()?;
+    let dir = options.dir.display().to_string();
+    Ok(layout::after_init(&fleet, &dir, validity))
+}
+
+/// Who is added to a fleet.
+struct Grown<'a> {
+    authority: &'a Authority,
+    validity: Validity,
+    agents: &'a [Machine],
+    principals: &'a [Principal],
+    /// Where the folder is, or will be.
+    place: &'a Path,
+}
+
+impl Grown<'_> {
+    /// Puts the new ones into the fleet and gives the files that are theirs alone.
+    fn apply(&self, fleet: &mut Fleet, shared: &mut Shared) -> anyhow::Result<Vec<layout::File>> {
+        let mut files = Vec::new();
+        for agent in self.agents {
+            ensure!(
+                fleet.agents.iter().all(|known| known.name != agent.name),
+                "there is an agent {} already; `meseta tls renew --machine={}` gives it a new certificate",
+                agent.name,
+                agent.name
+            );
+            let pair = self.authority.sign(agent, self.validity)?;
+            fleet.agents.push(agent.clone());
+            files.extend(layout::agent(fleet, agent, &pair, &shared.node_secret));
+        }
+        let mut rules = acls::parse(&shared.acls)?;
+        for principal in self.principals {
+            ensure!(
+                fleet
+                    .principals
+                    .iter()
+                    .all(|known| known.name != principal.name),
+                "there is a principal {} already; its rules are in acls.json",
+                principal.name
+            );
+            let (secret, line) = credential(&principal.name)?;
+            shared.credentials += &line;
+            acls::allow(&mut rules, principal)?;
+            fleet.principals.push(principal.clone());
+            let name = &principal.name;
+            files.extend(layout::principal(fleet, name, &secret, shared, self.place));
+        }
+        if !self.principals.is_empty() {
+            shared.acls = acls::pretty(&rules)?;
+        }
+        Ok(files)
+    }
+}
+
+/// The authority of a folder, to sign with.
+fn authority_of(folder: &Folder, fleet: &Fleet, now: Duration) -> anyhow::Result<Authority> {
+    ensure!(
+        fleet.authority_ends > now.as_secs(),
+        "the authority of {} is valid no more: make a new folder with `meseta tls init`",
+        folder.final_path().display()
+    );
+    let key = folder.read(layout::AUTHORITY_KEY).context(
+        "the authority's key is needed to sign; put it back while this runs if you keep it elsewhere",
+    )?;
+    let pem = folder.read(layout::AUTHORITY)?;
+    Authority::load(&fleet.authority, &pem, &key).with_context(|| {
+        format!(
+            "{} and {} of {} cannot be used",
+            layout::AUTHORITY,
+            layout::AUTHORITY_KEY,
+            folder.final_path().display()
+        )
+    })
+}
+
+fn add(options: &AddOptions, now: Duration) -> anyhow::Result<String> {
+    if options.agents.is_empty() && options.added.principals.is_empty() {
+        bail!("nothing to add: give --agent=NAME=ADDRESS or --principal=NAME:role=ROLE:user=USER");
+    }
+    let folder = Folder::open(&options.dir)?;
+    let mut fleet = folder.fleet()?;
+    let authority = authority_of(&folder, &fleet, now)?;
+    let mut shared = Shared {
+        authority: authority.pem().to_owned(),
+        credentials: folder.read(layout::CREDENTIALS)?,
+        acls: folder.read(layout::ACLS)?,
+        node_secret: folder
+            .read(layout::NODE_SECRET)
+            .context("agents are given this secret")?
+            .trim_end()
+            .to_owned(),
+    };
+    let validity = Validity::new(now, days(options.added.days)).within(&fleet);
+    let grown = Grown {
+        authority: &authority,
+        validity,
+        agents: &options.agents,
+        principals: &options.added.principals,
+        place: folder.final_path(),
+    };
+    let mut files = grown.apply(&mut fleet, &mut shared)?;
+    for one in &files {
+        ensure!(
+            !folder.final_path().join(&one.path).exists(),
+            "{} exists already: move it away first",
+            folder.final_path().join(&one.path).display()
+        );
+    }
+    files.extend(layout::master_shared(&fleet, &shared));
+    files.extend(layout::agents(&fleet, &shared));
+    files.extend(layout::sources(&fleet, &shared)?);
+    folder.write(&files)?;
+    let dir = options.dir.display().to_string();
+    Ok(layout::after_add(
+        &fleet,
+        &dir,
+        &options.agents,
+        &options.added.principals,
+    ))
+}
+
+fn renew(options: &RenewOptions, now: Duration) -> anyhow::Result<String> {
+    let folder = Folder::open(&options.dir)?;
+    let fleet = folder.fleet()?;
+    for name in &options.machines {
+        ensure!(
+            fleet.machines().any(|machine| machine.name == *name),
+            "there is no machine {name} in {}; these are: {}",
+            options.dir.display(),
+            fleet
+                .machines()
+                .map(|machine| machine.name.as_str())
+                .collect::<Vec<_>>()
+                .join(", ")
+        );
+    }
+    let authority = authority_of(&folder, &fleet, now)?;
+    let validity = Validity::new(now, days(options.days)).within(&fleet);
+    let is_meant = |machine: &&Machine| {
+        options.machines.is_empty() || options.machines.contains(&machine.name)
+    };
+    let mut files = Vec::new();
+    if is_meant(&&fleet.master) {
+        let pair = authority.sign(&fleet.master, validity)?;
+        files.extend(layout::pair(&fleet.master, layout::MASTER, &pair));
+    }
+    for agent in fleet.agents.iter().filter(is_meant) {
+        let pair = authority.sign(agent, validity)?;
+        files.extend(layout::pair(agent, layout::AGENT, &pair));
+    }
+    folder.write(&files)?;
+    let dir = options.dir.display().to_string();
+    Ok(layout::after_renew(&fleet, &dir, is_meant, validity))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,187 @@
+//! Who is in a fleet, as the command line names them: machines and principals.
+
+use std::net::IpAddr;
+
+use meseta_access::credentials::is_principal;
+use meseta_resources::Role;
+use serde::{Deserialize, Serialize};
+
+/// Who may do everything.
+pub(super) const ADMIN: &str = "admin";
+/// What agents join as.
+pub(super) const NODE: &str = "node";
+/// Who may read metrics.
+pub(super) const PROMETHEUS: &str = "prometheus";
+/// Principals of every fleet.
+pub(super) const BUILT_IN: [&str; 3] = [ADMIN, NODE, PROMETHEUS];
+
+/// The longest name of a host, and the longest part of one between dots, in bytes.
+const HOST_BYTES_MAX: usize = 253;
+const LABEL_BYTES_MAX: usize = 63;
+
+/// A machine: what its certificates are for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Machine {
+    pub(super) name: String,
+    /// Never empty; daemons listen on the first.
+    pub(super) addresses: Vec<IpAddr>,
+}
+
+impl Machine {
+    /// Where its daemons listen.
+    pub(super) fn address(&self) -> IpAddr {
+        let nowhere = IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED);
+        self.addresses.first().copied().unwrap_or(nowhere)
+    }
+}
+
+/// A framework's principal and what it is allowed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Principal {
+    pub(super) name: String,
+    pub(super) roles: Vec<String>,
+    pub(super) users: Vec<String>,
+}
+
+/// Reads `NAME=ADDRESS[,ADDRESS]`.
+pub(super) fn machine(text: &str) -> Result<Machine, String> {
+    let Some((name, addresses)) = text.split_once('=') else {
+        return Err(format!(
+            "it lacks the address: give NAME=ADDRESS, for example {text}=10.0.0.7"
+        ));
+    };
+    if name.parse::<IpAddr>().is_ok() {
+        return Err(format!(
+            "{name} is an address: the name comes first, as in node1.example={name}"
+        ));
+    }
+    if !is_host_name(name) {
+        return Err(format!(
+            "{name:?} is no host name: letters, digits and hyphens, in parts between dots"
+        ));
+    }
+    let addresses = addresses.split(',').map(|one| {
+        let address: IpAddr = one.parse().map_err(|_| {
+            format!("{one:?} is no IP address; give NAME=ADDRESS, for example {name}=10.0.0.7")
+        })?;
+        if address.is_unspecified() || address.is_multicast() {
+            return Err(format!(
+                "{address} is the address of no single machine: give the one that others reach {name} at"
+            ));
+        }
+        Ok(address)
+    });
+    Ok(Machine {
+        name: name.to_ascii_lowercase(),
+        addresses: addresses.collect::<Result<_, _>>()?,
+    })
+}
+
+fn is_host_name(name: &str) -> bool {
+    let is_label = |label: &str| {
+        !label.is_empty()
+            && label.len() <= LABEL_BYTES_MAX
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+            && label
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b == b'-')
+    };
+    name.len() <= HOST_BYTES_MAX && name.split('.').all(is_label)
+}
+
+/// Reads `NAME:role=ROLE:user=USER`, each of the latter once or more.
+pub(super) fn principal(text: &str) -> Result<Principal, String> {
+    let mut parts = text.split(':');
+    let name = parts.next().unwrap_or_default();
+    // It becomes the name of a folder too.
+    if !is_principal(name) || name.contains('/') || name.starts_with('.') {
+        return Err(format!(
+            "{name:?} is no principal: up to 255 bytes without colons, slashes and spaces"
+        ));
+    }
+    if BUILT_IN.contains(&name) {
+        return Err(format!("{name} is made in any case"));
+    }
+    let mut principal = Principal {
+        name: name.to_owned(),
+        roles: Vec::new(),
+        users: Vec::new(),
+    };
+    for part in parts {
+        match part.split_once('=') {
+            Some(("role", role)) => {
+                Role::new(role).map_err(|error| format!("role={role}: {error}"))?;
+                principal.roles.push(role.to_owned());
+            }
+            Some(("user", user)) if !user.is_empty() && !user.contains(char::is_whitespace) => {
+                principal.users.push(user.to_owned());
+            }
+            _ => {
+                return Err(format!(
+                    "{part:?} is neither role=ROLE nor user=USER, for example {name}:role={name}:user=www-data"
+                ));
+            }
+        }
+    }
+    if principal.roles.is_empty() || principal.users.is_empty() {
+        return Err(format!(
+            "a framework needs a role and a user for its tasks, for example {name}:role={name}:user=www-data"
+        ));
+    }
+    Ok(principal)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_has_a_name_and_addresses() {
+        let machine = machine("Node1.example=10.0.0.7,fd00::7").expect("a machine");
+        assert_eq!(machine.name, "node1.example");
+        assert_eq!(machine.address().to_string(), "10.0.0.7");
+        assert_eq!(machine.addresses.len(), 2);
+    }
+
+    #[test]
+    fn a_machine_that_cannot_be_is_refused_with_the_cure() {
+        for (text, word) in [
+            ("node1", "node1=10.0.0.7"),
+            ("10.0.0.7", "lacks the address"),
+            ("10.0.0.7=node1", "the name comes first"),
+            ("node1=node2", "no IP address"),
+            ("node1=", "no IP address"),
+            ("node1=0.0.0.0", "no single machine"),
+            ("../x=10.0.0.7", "no host name"),
+            ("-a=10.0.0.7", "no host name"),
+            ("a..b=10.0.0.7", "no host name"),
+            ("=10.0.0.7", "no host name"),
+        ] {
+            let error = machine(text).expect_err(text);
+            assert!(error.contains(word), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_principal_has_roles_and_users() {
+        let ads = principal("ads:role=ads:role=web:user=www-data").expect("a principal");
+        assert_eq!(ads.roles, ["ads", "web"]);
+        assert_eq!(ads.users, ["www-data"]);
+        for (text, word) in [
+            ("ads", "needs a role and a user"),
+            ("ads:role=ads", "needs a role and a user"),
+            ("ads:roles=ads", "neither role=ROLE"),
+            ("ads:role=a b:user=x", "role=a b"),
+            ("ads:role=ads:user=", "neither role=ROLE"),
+            ("admin:role=a:user=b", "in any case"),
+            ("..:role=a:user=b", "no principal"),
+            ("a/b:role=a:user=b", "no principal"),
+        ] {
+            let error = principal(text).expect_err(text);
+            assert!(error.contains(word), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,336 @@
+//! The folder that is made: what is in it, for whom, and what it is not overwritten by.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt as _;
+
+use meseta_access::{Acls, Action, Authorizer, Credential, Credentials};
+
+use super::*;
+
+const NOW: Duration = Duration::from_secs(1_800_000_000);
+
+fn init_in(dir: &Path, agents: &[&str], principals: &[&str]) -> anyhow::Result<String> {
+    let options = InitOptions {
+        dir: dir.to_owned(),
+        master: names::machine("master.example=10.0.0.1").expect("a machine"),
+        agents: agents
+            .iter()
+            .map(|text| names::machine(text).expect("a machine"))
+            .collect(),
+        added: added(principals, 365),
+        authority_days: 3650,
+    };
+    init(&options, NOW)
+}
+
+fn added(principals: &[&str], days: u64) -> Added {
+    Added {
+        principals: principals
+            .iter()
+            .map(|text| names::principal(text).expect("a principal"))
+            .collect(),
+        days,
+    }
+}
+
+fn add_to(dir: &Path, agents: &[&str], principals: &[&str]) -> anyhow::Result<String> {
+    let options = AddOptions {
+        dir: dir.to_owned(),
+        agents: agents
+            .iter()
+            .map(|text| names::machine(text).expect("a machine"))
+            .collect(),
+        added: added(principals, 365),
+    };
+    add(&options, NOW)
+}
+
+/// Every file and folder below, with its mode and text.
+fn tree(dir: &Path) -> BTreeMap<String, (u32, Option<String>)> {
+    let mut found = BTreeMap::new();
+    let mut left = vec![dir.to_owned()];
+    while let Some(path) = left.pop() {
+        let metadata = std::fs::metadata(&path).expect("metadata");
+        let text = if metadata.is_dir() {
+            let entries = std::fs::read_dir(&path).expect("a folder");
+            left.extend(entries.map(|entry| entry.expect("an entry").path()));
+            None
+        } else {
+            Some(std::fs::read_to_string(&path).expect("text"))
+        };
+        let name = path.strip_prefix(dir).expect("below").display().to_string();
+        found.insert(name, (metadata.permissions().mode() & 0o7777, text));
+    }
+    found
+}
+
+fn text<'a>(tree: &'a BTreeMap<String, (u32, Option<String>)>, path: &str) -> &'a str {
+    let found = tree.get(path).and_then(|(_, text)| text.as_deref());
+    found.unwrap_or_else(|| panic!("no {path} among {:?}", tree.keys()))
+}
+
+#[test]
+fn every_file_is_its_owners_alone_and_the_authoritys_key_is_nowhere_else() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path().join("fleet");
+    let said = init_in(&dir, &["node1.example=10.0.0.7"], &[]).expect("made");
+    let tree = tree(&dir);
+    for (path, (mode, text)) in &tree {
+        let is_machine = path == "machines/master.example" || path == "machines/node1.example";
+        let expected = match text {
+            Some(_) if path.ends_with(".toml") => 0o644,
+            Some(_) => 0o600,
+            None if is_machine => 0o755,
+            None => 0o700,
+        };
+        assert_eq!(*mode, expected, "{path}");
+    }
+    let key = text(&tree, "authority/ca.key");
+    let holders = tree
+        .iter()
+        .filter(|(_, (_, text))| text.as_deref() == Some(key));
+    assert_eq!(holders.count(), 1);
+    // No secret and no key is printed, and each secret is where it is needed.
+    for principal in names::BUILT_IN {
+        let secret = text(&tree, &format!("principals/{principal}/secret")).trim_end();
+        assert!(secret.len() >= 64 && !said.contains(secret));
+        let holders: Vec<_> = tree
+            .iter()
+            .filter(|(_, (_, text))| text.as_deref().is_some_and(|text| text.contains(secret)))
+            .map(|(path, _)| path.as_str())
+            .collect();
+        let mut expected = vec![format!("principals/{principal}/secret")];
+        if principal == names::NODE {
+            expected.insert(0, "machines/node1.example/agent/credential".to_owned());
+        }
+        assert_eq!(holders, expected);
+    }
+    assert!(!said.contains("PRIVATE KEY"), "{said}");
+}
+
+#[test]
+fn credentials_and_configuration_are_what_the_daemons_read() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path().join("fleet");
+    let ads = ["ads:role=ads:user=www-data"];
+    init_in(&dir, &["node1.example=10.0.0.7"], &ads).expect("made");
+    let tree = tree(&dir);
+    let agent = "machines/node1.example/agent";
+    let credentials = Credentials::parse(text(&tree, &format!("{agent}/credentials")));
+    let credentials = credentials.expect("credentials");
+    for principal in ["admin", "node", "prometheus", "ads"] {
+        let secret = text(&tree, &format!("principals/{principal}/secret")).trim_end();
+        let hash = credentials.find(principal).expect("a principal");
+        assert!(hash.is_of(secret.as_bytes()), "{principal}");
+    }
+    let credential = Credential::parse(text(&tree, &format!("{agent}/credential")));
+    assert_eq!(credential.expect("a credential").principal, "node");
+    for (machine, daemon) in [("master.example", "master"), ("node1.example", "agent")] {
+        let path = dir.join(format!("machines/{machine}/{daemon}.toml"));
+        let args = ["meseta", daemon, &format!("--config={}", path.display())];
+        let args = args.iter().map(std::ffi::OsString::from).collect();
+        let view = crate::flags::parse(args).expect("understood").view;
+        assert_eq!(view.get("hostname").map(String::as_str), Some(machine));
+        let key = format!("/etc/meseta/{daemon}/key.pem");
+        assert_eq!(view.get("ssl_key_file"), Some(&key));
+        assert!(tree.contains_key(&format!("machines/{machine}/{daemon}/key.pem")));
+    }
+    let master = text(&tree, "machines/node1.example/agent.toml");
+    assert!(master.contains("master = \"10.0.0.1:5050\""), "{master}");
+    let env = text(&tree, "principals/admin/env");
+    let ca = dir.join("principals/admin/ca.pem");
+    assert!(
+        env.contains(&format!("MESETA_CA='{}'", ca.display())),
+        "{env}"
+    );
+}
+
+#[test]
+fn the_administrator_may_do_everything_and_frameworks_what_is_theirs() {
+    let mut rules = acls::basic();
+    let ads = names::principal("ads:role=ads:user=www-data").expect("a principal");
+    acls::allow(&mut rules, &ads).expect("rules");
+    let acls = Acls::parse(&acls::pretty(&rules).expect("text")).expect("rules");
+    // The daemons' own default must not matter.
+    let rules = Authorizer::new(acls, true);
+    for action in Action::ALL {
+        let by_admin = *action != Action::RegisterAgent;
+        for object in [None, Some("/metrics"), Some("any")] {
+            assert_eq!(
+                rules.allows(Some("admin"), *action, object),
+                by_admin,
+                "{action:?}"
+            );
+            assert!(!rules.allows(None, *action, object), "{action:?}");
+            let by_node = *action == Action::RegisterAgent;
+            assert_eq!(
+                rules.allows(Some("node"), *action, object),
+                by_node,
+                "{action:?}"
+            );
+        }
+    }
+    for (principal, action, object, expected) in [
+        ("ads", Action::RegisterFramework, "ads", true),
+        ("ads", Action::RegisterFramework, "ads/web", true),
+        ("ads", Action::RegisterFramework, "eng", false),
+        ("ads", Action::RunTask, "www-data", true),
+        ("ads", Action::RunTask, "root", false),
+        ("ads", Action::AccessSandbox, "www-data", true),
+        ("ads", Action::AccessSandbox, "root", false),
+        ("ads", Action::TeardownFramework, "ads", true),
+        ("ads", Action::TeardownFramework, "other", false),
+        ("ads", Action::UpdateQuota, "ads", false),
+        ("ads", Action::GetEndpoint, "/metrics", false),
+        ("prometheus", Action::GetEndpoint, "/metrics", true),
+        ("prometheus", Action::GetEndpoint, "/logging/toggle", false),
+        ("prometheus", Action::ViewTask, "www-data", false),
+    ] {
+        let allowed = rules.allows(Some(principal), action, Some(object));
+        assert_eq!(allowed, expected, "{principal} {action:?} {object}");
+    }
+    assert!(!rules.allows(Some("ads"), Action::DrainAgent, None));
+}
+
+#[test]
+fn what_exists_is_not_overwritten() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let fleet = dir.path().join("fleet");
+    init_in(&fleet, &["node1.example=10.0.0.7"], &[]).expect("made");
+    let before = tree(&fleet);
+    let error = init_in(&fleet, &[], &[]).expect_err("refused").to_string();
+    assert!(error.contains("nothing in it is overwritten"), "{error}");
+    assert!(error.contains("meseta tls add"), "{error}");
+    let error = add_to(&fleet, &["node1.example=10.0.0.9"], &[]);
+    let error = error.expect_err("refused").to_string();
+    assert!(error.contains("meseta tls renew"), "{error}");
+    assert_eq!(tree(&fleet), before);
+    // Nothing is left of what was refused.
+    assert_eq!(std::fs::read_dir(dir.path()).expect("a folder").count(), 1);
+    let error = add_to(&dir.path().join("none"), &["a=10.0.0.9"], &[]);
+    let error = error.expect_err("refused").to_string();
+    assert!(error.contains("meseta tls init"), "{error}");
+}
+
+#[test]
+fn a_node_and_a_framework_can_be_added_later() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path().join("fleet");
+    init_in(&dir, &["node1.example=10.0.0.7"], &[]).expect("made");
+    let rules = dir.join("acls.json");
+    let edited = std::fs::read_to_string(&rules).expect("text").replace(
+        "\"prune_images\": [",
+        "\"prune_images\": [\n    {\"principals\": {\"values\": [\"mine\"]}, \"images\": {\"type\": \"ANY\"}},",
+    );
+    std::fs::write(&rules, &edited).expect("written");
+    let before = tree(&dir);
+    let said = add_to(
+        &dir,
+        &["node2.example=10.0.0.8"],
+        &["ads:role=ads:user=www-data"],
+    );
+    let said = said.expect("added");
+    let after = tree(&dir);
+    for path in [
+        "authority/ca.key",
+        "authority/ca.pem",
+        "machines/node1.example/agent/key.pem",
+        "machines/master.example/master/key.pem",
+        "principals/admin/secret",
+    ] {
+        assert_eq!(text(&after, path), text(&before, path), "{path}");
+    }
+    for path in [
+        "machines/node1.example/agent",
+        "machines/node2.example/agent",
+        "machines/master.example/master",
+    ] {
+        let acls = text(&after, &format!("{path}/acls.json"));
+        assert!(
+            acls.contains("\"ads\"") && acls.contains("\"mine\""),
+            "{path}: {acls}"
+        );
+        let credentials = Credentials::parse(text(&after, &format!("{path}/credentials")));
+        assert!(
+            credentials.expect("credentials").find("ads").is_some(),
+            "{path}"
+        );
+        let ca = text(&after, &format!("{path}/ca.pem"));
+        assert_eq!(ca, text(&before, "authority/ca.pem"), "{path}");
+    }
+    let credential = "agent/credential";
+    assert_eq!(
+        text(&after, &format!("machines/node2.example/{credential}")),
+        text(&after, &format!("machines/node1.example/{credential}"))
+    );
+    assert!(
+        said.contains("root@10.0.0.8") && said.contains("root@10.0.0.1"),
+        "{said}"
+    );
+
+    std::fs::remove_file(dir.join("authority/ca.key")).expect("removed");
+    let error = add_to(&dir, &["node3.example=10.0.0.9"], &[]).expect_err("no key");
+    assert!(format!("{error:#}").contains("put it back"), "{error:#}");
+    let another = Authority::create("x", Validity::new(NOW, days(1))).expect("made");
+    std::fs::write(dir.join("authority/ca.key"), another.1).expect("written");
+    let error = add_to(&dir, &["node3.example=10.0.0.9"], &[]).expect_err("another key");
+    assert!(
+        format!("{error:#}").contains("not that of the certificate"),
+        "{error:#}"
+    );
+}
+
+#[test]
+fn certificates_are_renewed_with_the_same_authority() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path().join("fleet");
+    init_in(&dir, &["node1.example=10.0.0.7"], &[]).expect("made");
+    let before = tree(&dir);
+    let options = |machines: &[&str]| RenewOptions {
+        dir: dir.clone(),
+        machines: machines.iter().map(|name| (*name).to_owned()).collect(),
+        days: 30,
+    };
+    let said = renew(&options(&["node1.example"]), NOW).expect("renewed");
+    let after = tree(&dir);
+    let changed: Vec<_> = after
+        .iter()
+        .filter(|(path, entry)| before.get(*path) != Some(entry))
+        .map(|(path, _)| path.as_str())
+        .collect();
+    let expected = [
+        "machines/node1.example/agent/cert.pem",
+        "machines/node1.example/agent/key.pem",
+    ];
+    assert_eq!(changed, expected);
+    assert!(
+        said.contains("root@10.0.0.7") && !said.contains("root@10.0.0.1"),
+        "{said}"
+    );
+    let error = renew(&options(&["node9"]), NOW)
+        .expect_err("unknown")
+        .to_string();
+    assert!(error.contains("master.example, node1.example"), "{error}");
+    let later = NOW + days(4000);
+    let error = renew(&options(&[]), later)
+        .expect_err("too late")
+        .to_string();
+    assert!(error.contains("valid no more"), "{error}");
+}
+
+#[test]
+fn nothing_outlives_its_authority() {
+    let fleet = Fleet {
+        format: layout::FORMAT,
+        authority: "a".to_owned(),
+        authority_ends: (NOW + days(10)).as_secs(),
+        master: names::machine("m=10.0.0.1").expect("a machine"),
+        agents: Vec::new(),
+        principals: Vec::new(),
+    };
+    let short = Validity::new(NOW, days(5));
+    assert_eq!(short.within(&fleet), short);
+    let long = Validity::new(NOW, days(365)).within(&fleet);
+    assert_eq!(long, Validity::new(NOW, days(10)));
+    assert_eq!(short.last_day(), "2027-01-20");
+}
