@@ -254,7 +254,7 @@ impl Allocator {
                 let withheld = self.cut_blocker(slot, composed, &offer);
                 Ok((offer, withheld))
             }
-            Err(blocker @ Blocker::Filtered { .. }) => Err(blocker),
+            // What quota left was perhaps declined: that it was so little is what stops the framework.
             Err(blocker) => Err(self.cut_blocker(slot, composed, &offer).unwrap_or(blocker)),
         }
     }
