@@ -44,7 +44,9 @@ pub(crate) enum Verb {
     /// List the agents.
     Agents(verbs::ListOptions),
     /// List the tasks.
-    Tasks(verbs::ListOptions),
+    Tasks(verbs::tasks::Options),
+    /// Show all that is known of one task, and the last that it has written.
+    Task(verbs::task::Options),
     /// List the frameworks.
     Frameworks(verbs::ListOptions),
     /// List the outstanding offers.
@@ -184,7 +186,11 @@ pub(crate) fn parse(args: Vec<OsString>) -> Result<Parsed, Refusal> {
             view: BTreeMap::new(),
         });
     };
-    let args = with_config(args, daemon)?;
+    let plain = |arg: OsString| {
+        let known = arg.to_str().and_then(|text| with_underscores(text, daemon));
+        known.map_or(arg, OsString::from)
+    };
+    let args = with_config(args.into_iter().map(plain).collect(), daemon)?;
     let args = args
         .into_iter()
         .map(|a| rewrite(a, daemon))
@@ -207,17 +213,112 @@ fn command() -> Command {
     let mut command = Cli::command();
     for daemon in ["master", "agent"] {
         command = command.mut_subcommand(daemon, |sub| {
-            let sub = ConfigFlag::augment_args(sub);
+            let sub = ConfigFlag::augment_args(sub)
+                .next_line_help(true)
+                .after_help(
+                    "Each flag is also a key of the file that --config names, and MESETA_<FLAG> in the environment.",
+                );
             sub.mut_args(|arg| match arg.get_long() {
                 Some(long) => {
                     let name = env_name(long);
-                    arg.env(name).hide_env_values(true)
+                    let heading = heading(long);
+                    arg.env(name)
+                        .hide_env_values(true)
+                        .hide_env(true)
+                        .help_heading(heading)
                 }
                 None => arg,
             })
         });
     }
     command
+}
+
+/// Under what `--help` lists a daemon's flag, by how its name begins.
+fn heading(flag: &str) -> &'static str {
+    const HEADINGS: &[(&str, &[&str])] = &[
+        (
+            "Who may come in",
+            &[
+                "acls",
+                "authenticate_",
+                "credential",
+                "firewall",
+                "http_credentials",
+                "insecure",
+                "rate_limits",
+                "ssl_",
+                "require_",
+            ],
+        ),
+        (
+            "Isolation of containers",
+            &[
+                "cgroups_",
+                "isolation",
+                "isolat",
+                "seccomp",
+                "bounding_",
+                "effective_",
+                "namespaces",
+                "network_",
+                "disallow_sharing",
+                "enforce_",
+                "xfs_",
+                "systemd_",
+                "oom_",
+                "allowed_",
+                "launcher",
+                "switch_user",
+                "hard_",
+                "host_path",
+                "perf_",
+            ],
+        ),
+        (
+            "Resources and lending",
+            &[
+                "resource",
+                "attributes",
+                "default_role",
+                "qos",
+                "oversubscri",
+                "estimator",
+                "reserved_",
+                "revocable",
+                "lend",
+                "roles",
+                "weights",
+                "allocation_",
+                "allocator",
+                "min_allocatable",
+                "fair_sharing",
+                "filter_",
+                "offer_",
+                "quota",
+                "domain",
+                "whitelist",
+            ],
+        ),
+        (
+            "Sandboxes and output",
+            &[
+                "gc_",
+                "sandbox",
+                "max_std",
+                "logrotate_",
+                "container_logger",
+                "fetch",
+                "disk_watch",
+                "container_disk",
+            ],
+        ),
+    ];
+    let is_of = |begins: &&[&str]| begins.iter().any(|begin| flag.starts_with(begin));
+    HEADINGS
+        .iter()
+        .find(|(_, begins)| is_of(begins))
+        .map_or("General", |(heading, _)| heading)
 }
 
 fn env_name(flag: &str) -> String {
@@ -280,6 +381,24 @@ fn rewrite(arg: OsString, daemon: &Command) -> Result<OsString, Refusal> {
         source,
     })?;
     Ok(format!("--{flag}={}", value.trim_end()).into())
+}
+
+/// `--work-dir=x` as `--work_dir=x`, where the latter is a flag and the former is none.
+fn with_underscores(text: &str, daemon: &Command) -> Option<String> {
+    let (name, value) = text.split_once('=').unwrap_or((text, ""));
+    let (dashes, flag) = match name.strip_prefix("--no-") {
+        Some(flag) => ("--no-", flag),
+        None => ("--", name.strip_prefix("--")?),
+    };
+    let is_known = |flag: &str| daemon.get_arguments().any(|a| a.get_long() == Some(flag));
+    let meant = flag.replace('-', "_");
+    if is_known(flag) || !is_known(&meant) {
+        return None;
+    }
+    Some(match text.contains('=') {
+        true => format!("{dashes}{meant}={value}"),
+        false => format!("{dashes}{meant}"),
+    })
 }
 
 /// Puts what the configuration file says behind the subcommand, unless said elsewhere already.
@@ -578,6 +697,58 @@ mod tests {
         ]))
         .expect_err("no such file");
         assert!(refusal.to_string().contains("/nowhere/at/all"), "{refusal}");
+    }
+
+    #[test]
+    fn hyphens_stand_for_underscores() {
+        let flags = ["--work-dir=/x", "--master=h:1", "--no-switch-user"];
+        let line: Vec<&str> = ["meseta", "agent"].into_iter().chain(flags).collect();
+        let view = parse(args(&line)).expect("understood").view;
+        assert_eq!(view.get("work_dir").map(String::as_str), Some("/x"));
+        assert_eq!(view.get("switch_user").map(String::as_str), Some("false"));
+        let refusal = parse(args(&["meseta", "agent", "--no-such-flag=1"])).expect_err("unknown");
+        assert!(refusal.to_string().contains("--no-such-flag"), "{refusal}");
+    }
+
+    /// A word a line is nothing to read.
+    #[test]
+    fn help_is_read_at_80_columns() {
+        for daemon in ["master", "agent"] {
+            let mut sub = find(&command(), daemon)
+                .expect("declared")
+                .clone()
+                .term_width(80);
+            let text = sub.render_long_help().to_string();
+            let flags = sub
+                .get_arguments()
+                .filter(|arg| arg.get_long().is_some())
+                .count();
+            let lines: Vec<&str> = text
+                .lines()
+                .filter(|line| !line.trim().is_empty())
+                .collect();
+            assert!(
+                lines.iter().all(|line| line.chars().count() <= 110),
+                "{text}"
+            );
+            assert!(
+                lines.len() < flags * 8,
+                "{} lines for {flags} flags",
+                lines.len()
+            );
+            let words: usize = lines
+                .iter()
+                .map(|line| line.split_whitespace().count())
+                .sum();
+            assert!(
+                words > 4 * lines.len(),
+                "{words} words on {} lines",
+                lines.len()
+            );
+            for heading in ["Who may come in:", "Resources and lending:", "General:"] {
+                assert!(text.contains(heading), "{heading}");
+            }
+        }
     }
 
     #[test]

@@ -30,11 +30,11 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 5050)]
     port: u16,
     /// Port of the first agent, the next ones follow it; 0 picks free ones.
-    #[arg(long = "agent_port", default_value_t = 5051)]
+    #[arg(long = "agent_port", alias = "agent-port", default_value_t = 5051)]
     agent_port: u16,
     /// Directory for all state; kept. Unset: a fresh one in the temporary directory, removed at the
     /// end.
-    #[arg(long = "work_dir", value_name = "DIR")]
+    #[arg(long = "work_dir", alias = "work-dir", value_name = "DIR")]
     work_dir: Option<PathBuf>,
     /// Number of agents, 1 to 64.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=i64::from(AGENTS_MAX)))]

@@ -32,6 +32,7 @@ fn main() -> ExitCode {
         flags::Verb::Execute(options) => verbs::execute::run(*options),
         flags::Verb::Agents(options) => verbs::agents::run(&options),
         flags::Verb::Tasks(options) => verbs::tasks::run(&options),
+        flags::Verb::Task(options) => verbs::task::run(&options),
         flags::Verb::Frameworks(options) => verbs::frameworks::run(&options),
         flags::Verb::Offers(options) => verbs::offers::run(&options),
         flags::Verb::Top(options) => verbs::top::run(&options),

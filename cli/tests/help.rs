@@ -21,6 +21,8 @@ fn help_names_every_verb_and_what_to_do_first() {
         "execute",
         "agents",
         "tasks",
+        "task",
+        "tls",
         "frameworks",
         "offers",
         "roles",

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::bail;
 use serde_json::Value;
 
-use super::{ListOptions, amount, items, server, table, text};
+use super::{ListOptions, amount, ids, items, server, table, text};
 
 pub(crate) fn run(options: &ListOptions) -> anyhow::Result<ExitCode> {
     let headings = [
@@ -31,7 +31,7 @@ pub(crate) fn run(options: &ListOptions) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The id of the agent that is meant by an id, or by a host name that no other agent has.
+/// The id of the agent that is meant by an id or a part of it, or by a host name that no other agent has.
 pub(super) fn find<'a>(
     agents: impl Iterator<Item = &'a Value> + Clone,
     wanted: &str,
@@ -39,12 +39,18 @@ pub(super) fn find<'a>(
     if agents.clone().any(|agent| text(agent, "id") == wanted) {
         return Ok(Some(wanted.to_owned()));
     }
-    let mut named = agents.filter(|agent| text(agent, "hostname") == wanted);
+    let mut named = agents
+        .clone()
+        .filter(|agent| text(agent, "hostname") == wanted);
     match (named.next(), named.next()) {
         (Some(_), Some(_)) => {
             bail!("several agents are called {wanted:?}: give an id, see `meseta agents`")
         }
-        (one, _) => Ok(one.map(|agent| text(agent, "id"))),
+        (Some(one), None) => Ok(Some(text(one, "id"))),
+        (None, _) => {
+            let ids = agents.filter_map(|agent| agent.get("id")?.as_str());
+            ids::resolve(ids, wanted, "agents")
+        }
     }
 }
 
@@ -127,11 +133,12 @@ mod tests {
 
     #[test]
     fn agents_are_found_by_id_and_by_a_name_that_is_theirs_alone() {
-        let agents = [("S0", "a"), ("S1", "b"), ("S2", "b")]
+        let agents = [("m-S0", "a"), ("m-S1", "b"), ("m-S2", "b")]
             .map(|(id, name)| json!({"id": id, "hostname": name}));
         let found = |wanted| find(agents.iter(), wanted);
-        assert_eq!(found("S1").ok().flatten().as_deref(), Some("S1"));
-        assert_eq!(found("a").ok().flatten().as_deref(), Some("S0"));
+        assert_eq!(found("m-S1").ok().flatten().as_deref(), Some("m-S1"));
+        assert_eq!(found("S1").ok().flatten().as_deref(), Some("m-S1"));
+        assert_eq!(found("a").ok().flatten().as_deref(), Some("m-S0"));
         assert_eq!(found("c").ok().flatten(), None);
         assert!(found("b").is_err());
     }

@@ -14,10 +14,11 @@ use meseta_resources::time::Moment;
 use meseta_resources::{Resources, Role};
 use tokio::time::Instant;
 
+use super::outcome::{exit_code, told};
 use super::sandbox::Tail;
 use super::scheduler::Scheduler;
 use super::server::AgentAddress;
-use super::{MasterFlag, server};
+use super::{MasterFlag, forgiving, server};
 
 /// Pause between two looks at the task's output.
 const OUTPUT_POLL: Duration = Duration::from_millis(50);
@@ -45,12 +46,22 @@ pub(crate) struct Options {
     #[command(flatten)]
     master: MasterFlag,
     /// The shell command to run.
-    #[arg(long)]
-    command: String,
+    #[arg(
+        long,
+        required_unless_present = "arguments",
+        conflicts_with = "arguments"
+    )]
+    command: Option<String>,
+    /// The command to run and its arguments, instead of --command: `meseta execute -- ls -l /`.
+    #[arg(trailing_var_arg = true, value_name = "COMMAND")]
+    arguments: Vec<String>,
+    /// Print nothing but the task's own output and what went wrong.
+    #[arg(long, short)]
+    quiet: bool,
     /// Name and, with a suffix that makes it unique, id of the task.
     #[arg(long, default_value = "execute")]
     name: String,
-    /// What the task needs; `mem` and `disk` in MB.
+    /// What the task needs; `mem` and `disk` in MB, or with a unit, as `mem:1G`.
     #[arg(long, default_value = "cpus:1;mem:128")]
     resources: String,
     /// Environment: `NAME=value`, may be repeated, or one JSON object of strings.
@@ -62,14 +73,10 @@ pub(crate) struct Options {
     /// The user to run the task as; unset: the user who runs this.
     #[arg(long)]
     user: Option<String>,
-    /// Kill the task after this long and exit with 124, e.g. `90secs` or `5mins`; counted from the
+    /// Kill the task after this long and exit with 124, e.g. `90secs` or `5m`; counted from the
     /// start of this command, the wait for an offer included.
-    #[arg(long, value_parser = duration)]
+    #[arg(long, value_parser = forgiving::duration)]
     timeout: Option<Duration>,
-}
-
-fn duration(text: &str) -> Result<Duration, meseta_resources::DurationError> {
-    meseta_resources::parse_duration(text)
 }
 
 /// Runs the task to its end.
@@ -88,6 +95,7 @@ pub(crate) fn run(options: Options) -> anyhow::Result<ExitCode> {
             largest: None,
             last: None,
             output_lost: false,
+            is_quiet: options.quiet,
         };
         job.reconciler.start(job.now());
         let code = job.run(deadline).await;
@@ -110,8 +118,9 @@ struct Request {
 impl Request {
     fn new(options: &Options) -> anyhow::Result<Self> {
         let role = Role::new(&options.role).context("--role")?;
+        let resources = forgiving::resources(&options.resources)?;
         let resources =
-            convert::parse_resources(&options.resources, &Role::star()).context("--resources")?;
+            convert::parse_resources(&resources, &Role::star()).context("--resources")?;
         if resources.is_empty() {
             bail!("--resources asks for nothing; give for example 'cpus:0.5;mem:64'");
         }
@@ -120,7 +129,10 @@ impl Request {
             None => std::env::var("USER").unwrap_or_else(|_| "root".to_owned()),
         };
         let command = mesos::CommandInfo {
-            value: Some(options.command.clone()),
+            value: Some(match &options.command {
+                Some(command) => command.clone(),
+                None => quoted(&options.arguments),
+            }),
             shell: Some(true),
             environment: environment(&options.env)?,
             ..mesos::CommandInfo::default()
@@ -173,6 +185,20 @@ impl Request {
     }
 }
 
+/// The line by which a shell runs these words as they are.
+fn quoted(words: &[String]) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,@%+".contains(c);
+    let word = |word: &String| {
+        if !word.is_empty() && word.chars().all(is_plain) {
+            word.clone()
+        } else {
+            format!("'{}'", word.replace('\'', r"'\''"))
+        }
+    };
+    let words: Vec<String> = words.iter().map(word).collect();
+    format!("exec {}", words.join(" "))
+}
+
 /// `NAME=value` pairs, or one JSON object.
 fn environment(given: &[String]) -> anyhow::Result<Option<mesos::Environment>> {
     let mut variables = Vec::new();
@@ -221,6 +247,8 @@ struct Job {
     largest: Option<Resources>,
     last: Option<mesos::TaskState>,
     output_lost: bool,
+    /// Says only what went wrong.
+    is_quiet: bool,
 }
 
 impl Job {
@@ -390,10 +418,12 @@ impl Job {
         };
         let tail = |file| Tail::new(&agent, framework, &id.value, file);
         let (stdout, stderr) = (tail("stdout"), tail("stderr"));
-        eprintln!(
-            "task {} on {} ({})",
-            id.value, offer.hostname, agent.address
-        );
+        if !self.is_quiet {
+            eprintln!(
+                "task {} on {} ({})",
+                id.value, offer.hostname, agent.address
+            );
+        }
         self.reconciler
             .track(&id.value, Some(&offer.agent_id.value));
         let task = self.request.task(id.clone(), offer.agent_id, cover)?;
@@ -410,6 +440,15 @@ impl Job {
             return Ok(None);
         }
         let state = status.state();
+        let mut code = exit_code(&status);
+        // Before the word on how it ended: what it has written came first.
+        let has_run = matches!(
+            state,
+            mesos::TaskState::TaskFinished
+                | mesos::TaskState::TaskFailed
+                | mesos::TaskState::TaskKilled
+        );
+        let is_output_whole = !has_run || self.show_the_rest().await;
         if status.reason() == mesos::task_status::Reason::InvalidOffers {
             // An operator's request was faster: nothing has run.
             eprintln!("the offer was taken back before it could be used; waiting for another");
@@ -417,25 +456,12 @@ impl Job {
             self.scheduler.revive().await;
             return Ok(None);
         }
-        if self.last.replace(state) != Some(state) {
-            // An answer to our own question says no more than the state.
-            let is_news = status.reason() != mesos::task_status::Reason::Reconciliation;
-            let reason = status
-                .reason
-                .filter(|_| is_news)
-                .map(|_| format!(" {}", status.reason().as_str_name()));
-            let message = status.message.as_deref().filter(|_| is_news);
-            let message = message.map(|m| format!(": {m}"));
-            eprintln!(
-                "{}{}{}",
-                state.as_str_name(),
-                reason.unwrap_or_default(),
-                message.unwrap_or_default()
-            );
+        let is_well = matches!(code, None | Some(0));
+        if self.last.replace(state) != Some(state) && !(self.is_quiet && is_well) {
+            eprintln!("{}", told(&status));
         }
-        let mut code = exit_code(&status);
         if let Some(code) = &mut code
-            && !self.show_the_rest().await
+            && !is_output_whole
             && *code == 0
         {
             eprintln!("the task ended well, its output could not be read");
@@ -521,65 +547,14 @@ async fn until(deadline: Option<Instant>) {
     }
 }
 
-/// What to exit with after a final state; `None` while the task lives.
-fn exit_code(status: &mesos::TaskStatus) -> Option<u8> {
-    use mesos::TaskState as S;
-    match status.state() {
-        S::TaskFinished => Some(0),
-        S::TaskFailed => Some(status.message.as_deref().and_then(told_code).unwrap_or(1)),
-        S::TaskKilled => Some(128 + 15),
-        S::TaskLost | S::TaskError | S::TaskDropped | S::TaskGone | S::TaskGoneByOperator => {
-            Some(1)
-        }
-        S::TaskStaging
-        | S::TaskStarting
-        | S::TaskRunning
-        | S::TaskKilling
-        | S::TaskUnreachable
-        | S::TaskUnknown => None,
-    }
-}
-
-/// The code in the agent's words for how a command ended, which are Mesos's.
-fn told_code(message: &str) -> Option<u8> {
-    if let Some(rest) = message.split("exited with status ").nth(1) {
-        let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
-        return digits.parse().ok();
-    }
-    let signal = message.split("terminated with signal ").nth(1)?;
-    let number = [
-        ("Hangup", 1),
-        ("Interrupt", 2),
-        ("Quit", 3),
-        ("Illegal instruction", 4),
-        ("Aborted", 6),
-        ("Bus error", 7),
-        ("Floating point exception", 8),
-        ("Killed", 9),
-        ("Segmentation fault", 11),
-        ("Broken pipe", 13),
-        ("Alarm clock", 14),
-        ("Terminated", 15),
-    ]
-    .into_iter()
-    .find(|(name, _)| signal.starts_with(name))
-    .map(|(_, number)| number)?;
-    Some(128 + number)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_tasks_own_exit_code_is_read_from_the_message() {
-        assert_eq!(told_code("Command exited with status 3"), Some(3));
-        assert_eq!(told_code("Command exited with status 255"), Some(255));
-        assert_eq!(
-            told_code("Command terminated with signal Segmentation fault"),
-            Some(139)
-        );
-        assert_eq!(told_code("Memory limit exceeded: Requested: 64MB"), None);
+    fn words_are_run_as_they_are() {
+        let words = ["echo", "a b", "it's", "$HOME", ""].map(str::to_owned);
+        assert_eq!(quoted(&words), r"exec echo 'a b' 'it'\''s' '$HOME' ''");
     }
 
     #[test]

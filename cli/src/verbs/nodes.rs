@@ -10,7 +10,7 @@ use meseta_proto::mesos::v1::master::{Call, call};
 use meseta_proto::mesos::v1::{AgentId, DurationInfo, MachineId, TimeInfo, Unavailability};
 use serde_json::Value;
 
-use super::{MasterFlag, agents, items, server, table, text};
+use super::{MasterFlag, agents, forgiving, items, server, table, text};
 
 /// How often the state of a draining agent is asked for.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
@@ -29,7 +29,7 @@ pub(crate) struct DrainOptions {
     #[command(flatten)]
     agent: AgentOptions,
     /// The longest that a task has to end. Default: the time that it asked for.
-    #[arg(long = "max_grace_period", value_name = "DURATION", value_parser = duration)]
+    #[arg(long = "max_grace_period", value_name = "DURATION", value_parser = forgiving::duration)]
     max_grace_period: Option<Duration>,
     /// Once it is drained, the agent is gone for good and must not come back.
     #[arg(long = "mark_gone")]
@@ -37,10 +37,9 @@ pub(crate) struct DrainOptions {
     /// Return only when the agent is drained.
     #[arg(long)]
     wait: bool,
-}
-
-fn duration(text: &str) -> Result<Duration, meseta_resources::DurationError> {
-    meseta_resources::parse_duration(text)
+    /// Wait no longer than this, and exit with 124; the agent goes on draining.
+    #[arg(long, value_name = "DURATION", value_parser = forgiving::duration, requires = "wait")]
+    timeout: Option<Duration>,
 }
 
 /// The id of the agent that is meant.
@@ -85,12 +84,21 @@ pub(crate) fn drain(options: &DrainOptions) -> anyhow::Result<ExitCode> {
         ));
         return Ok(ExitCode::SUCCESS);
     }
-    let mut left = None;
+    wait_until_drained(master, &id, options.timeout)
+}
+
+/// What coreutils' `timeout` exits with.
+const EXIT_TIMED_OUT: u8 = 124;
+
+fn wait_until_drained(
+    master: &str,
+    id: &str,
+    timeout: Option<Duration>,
+) -> anyhow::Result<ExitCode> {
+    let begun = std::time::Instant::now();
+    let mut said = Vec::new();
     loop {
-        let body = server::get_json(
-            master,
-            &format!("/slaves?slave_id={}", server::encoded(&id)),
-        )?;
+        let body = server::get_json(master, &format!("/slaves?slave_id={}", server::encoded(id)))?;
         let state = items(&body, "slaves")
             .first()
             .and_then(|agent| agent.pointer("/drain_info/state"))
@@ -100,15 +108,26 @@ pub(crate) fn drain(options: &DrainOptions) -> anyhow::Result<ExitCode> {
             table::say(&format!("agent {id} is drained"));
             return Ok(ExitCode::SUCCESS);
         }
-        let tasks = tasks_on(master, &id)?;
-        if left.replace(tasks) != Some(tasks) {
-            table::say(&format!("{tasks} tasks left"));
+        let waiting = obstacles(&server::get_json(master, "/frameworks")?, id);
+        if waiting != said {
+            for line in &waiting {
+                table::say(line);
+            }
+            said = waiting;
+        }
+        if timeout.is_some_and(|timeout| begun.elapsed() >= timeout) {
+            eprintln!("meseta: agent {id} is not drained yet; it goes on draining");
+            return Ok(ExitCode::from(EXIT_TIMED_OUT));
         }
         std::thread::sleep(LOOK_INTERVAL);
     }
 }
 
-fn tasks_on(master: &str, id: &str) -> anyhow::Result<usize> {
+/// Tasks that are named of one framework, when they keep an agent from being drained.
+const TASKS_NAMED_MAX: usize = 5;
+
+/// What an agent's draining waits for: tasks that have not ended, and ends that their frameworks have not acknowledged.
+fn obstacles(frameworks: &Value, agent: &str) -> Vec<String> {
     const ENDED: [&str; 8] = [
         "TASK_FINISHED",
         "TASK_FAILED",
@@ -119,12 +138,43 @@ fn tasks_on(master: &str, id: &str) -> anyhow::Result<usize> {
         "TASK_GONE",
         "TASK_GONE_BY_OPERATOR",
     ];
-    let body = server::get_json(master, "/tasks?limit=-1")?;
-    let tasks = items(&body, "tasks").iter();
-    let here = tasks.filter(|task| text(task, "slave_id") == id);
-    Ok(here
-        .filter(|task| !ENDED.contains(&text(task, "state").as_str()))
-        .count())
+    let mut lines = Vec::new();
+    let mut running = 0;
+    for framework in items(frameworks, "frameworks") {
+        let here = items(framework, "tasks").iter();
+        let here = here.filter(|task| text(task, "slave_id") == agent);
+        let (ended, live): (Vec<_>, Vec<_>) =
+            here.partition(|task| ENDED.contains(&text(task, "state").as_str()));
+        running += live.len();
+        let is_connected = framework.get("connected").and_then(Value::as_bool) == Some(true);
+        // One that is away acknowledges no step on the way to the end either.
+        let ended = if is_connected {
+            ended
+        } else {
+            [ended, live].concat()
+        };
+        if ended.is_empty() {
+            continue;
+        }
+        let named: Vec<_> = ended
+            .iter()
+            .take(TASKS_NAMED_MAX)
+            .map(|task| text(task, "id"))
+            .collect();
+        let more = match ended.len() - named.len() {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let id = text(framework, "id");
+        lines.push(format!(
+            "framework {id} ({}{}) has not acknowledged the end of {}{more}; `meseta teardown {id}` frees it",
+            text(framework, "name"),
+            if is_connected { "" } else { ", not connected" },
+            named.join(", ")
+        ));
+    }
+    lines.insert(0, format!("{running} tasks left"));
+    lines
 }
 
 pub(crate) fn deactivate(options: &AgentOptions) -> anyhow::Result<ExitCode> {
@@ -192,10 +242,10 @@ enum MaintenanceAction {
         #[arg(required = true)]
         machines: Vec<String>,
         /// From now until the window opens.
-        #[arg(long = "start_in", default_value = "0secs", value_name = "DURATION", value_parser = duration)]
+        #[arg(long = "start_in", default_value = "0secs", value_name = "DURATION", value_parser = forgiving::duration)]
         start_in: Duration,
         /// How long it lasts. Default: no end is known.
-        #[arg(long, value_name = "DURATION", value_parser = duration)]
+        #[arg(long, value_name = "DURATION", value_parser = forgiving::duration)]
         duration: Option<Duration>,
     },
     /// Call the whole schedule off.
@@ -303,4 +353,32 @@ fn show_schedule(options: &MaintenanceOptions) -> anyhow::Result<()> {
         draining.chain(down).collect(),
     );
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_a_drain_waits_for_is_named() {
+        let task = |id: &str, agent: &str, state: &str| json!({"id": id, "slave_id": agent, "state": state});
+        let frameworks = json!({"frameworks": [
+            {"id": "F1", "name": "away", "connected": false, "tasks": [
+                task("t1", "S0", "TASK_KILLED"), task("t2", "S1", "TASK_KILLED")]},
+            {"id": "F3", "name": "gone", "connected": false, "tasks": [task("t5", "S0", "TASK_RUNNING")]},
+            {"id": "F2", "name": "busy", "connected": true, "tasks": [
+                task("t3", "S0", "TASK_RUNNING"), task("t4", "S0", "TASK_KILLING")]},
+        ]});
+        let said = obstacles(&frameworks, "S0");
+        assert_eq!(said[0], "3 tasks left");
+        assert_eq!(
+            said[1..],
+            [
+                "framework F1 (away, not connected) has not acknowledged the end of t1; `meseta teardown F1` frees it",
+                "framework F3 (gone, not connected) has not acknowledged the end of t5; `meseta teardown F3` frees it",
+            ]
+        );
+        assert_eq!(obstacles(&frameworks, "S9"), ["0 tasks left"]);
+    }
 }

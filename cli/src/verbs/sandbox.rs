@@ -56,6 +56,18 @@ impl Tail {
         self.file_id.is_some()
     }
 
+    /// The end of the file, as much as one answer holds; nothing if there is no file.
+    pub(super) async fn last(&mut self) -> anyhow::Result<Option<Vec<u8>>> {
+        let Some(first) = self.piece(0, 0).await? else {
+            return Ok(None);
+        };
+        let from = first.size.saturating_sub(CHUNK_BYTES);
+        if from == 0 {
+            return Ok(Some(first.data));
+        }
+        Ok(self.piece(0, from).await?.map(|piece| piece.data))
+    }
+
     /// What is in the sandbox; nothing if there is no sandbox.
     pub(super) async fn names(&mut self) -> anyhow::Result<Option<Vec<String>>> {
         let call = api::Call {

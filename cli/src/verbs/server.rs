@@ -27,12 +27,30 @@ pub(super) fn encoded(value: &str) -> impl std::fmt::Display + '_ {
     utf8_percent_encode(value, PLAIN)
 }
 
+/// Where masters listen unless they are told otherwise, and agents.
+const MASTER_PORT: u16 = 5050;
+const AGENT_PORT: u16 = 5051;
+
+/// An address without a port is one of a master.
 pub(super) fn url(address: &str, path: &str) -> String {
     let address = address.trim_end_matches('/');
-    if address.starts_with("http://") || address.starts_with("https://") {
-        return format!("{address}{path}");
+    let (scheme, rest) = address
+        .split_once("://")
+        .unwrap_or((identity::scheme(), address));
+    if has_port(rest) {
+        return format!("{scheme}://{rest}{path}");
     }
-    format!("{}://{address}{path}", identity::scheme())
+    match rest.parse::<std::net::Ipv6Addr>() {
+        Ok(bare) => format!("{scheme}://[{bare}]:{MASTER_PORT}{path}"),
+        Err(_) => format!("{scheme}://{rest}:{MASTER_PORT}{path}"),
+    }
+}
+
+fn has_port(address: &str) -> bool {
+    // The colons of an IPv6 address are none before a port, unless it stands in brackets.
+    let is_bare_v6 = address.parse::<std::net::Ipv6Addr>().is_ok();
+    let port = address.rsplit_once(':').map(|(_, port)| port);
+    !is_bare_v6 && port.is_some_and(|port| port.parse::<u16>().is_ok())
 }
 
 /// A client for this address.
@@ -169,7 +187,15 @@ pub(super) fn refusal(address: &str, status: StatusCode, words: &str) -> anyhow:
         "" => "no reason given",
         words => words,
     };
-    let hint = hints::after(status, words).map(str::to_owned);
+    let hint = if url(address, "").ends_with(&format!(":{AGENT_PORT}"))
+        && status != StatusCode::UNAUTHORIZED
+    {
+        Some(format!(
+            "port {AGENT_PORT} is an agent's, unless it was told otherwise; masters listen on {MASTER_PORT}"
+        ))
+    } else {
+        hints::after(status, words).map(str::to_owned)
+    };
     refusal_with(address, status, words, hint)
 }
 
@@ -279,4 +305,32 @@ pub(super) async fn subscribe<C: WireMessage, E: WireMessage>(
             event: std::marker::PhantomData,
         },
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_master_without_a_port_listens_on_its_own() {
+        for (address, expected) in [
+            ("host", "http://host:5050/state"),
+            ("host:5060", "http://host:5060/state"),
+            ("http://host", "http://host:5050/state"),
+            ("https://host:443/", "https://host:443/state"),
+            ("::1", "http://[::1]:5050/state"),
+            ("[::1]", "http://[::1]:5050/state"),
+            ("[::1]:5060", "http://[::1]:5060/state"),
+        ] {
+            assert_eq!(url(address, "/state"), expected, "{address}");
+        }
+    }
+
+    #[test]
+    fn an_agents_port_is_said_to_be_one() {
+        let error = refusal("host:5051", StatusCode::NOT_FOUND, "").to_string();
+        assert!(error.contains("masters listen on 5050"), "{error}");
+        let error = refusal("host:5050", StatusCode::NOT_FOUND, "").to_string();
+        assert!(!error.contains("5051"), "{error}");
+    }
 }

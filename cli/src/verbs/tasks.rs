@@ -1,38 +1,208 @@
 //! `meseta tasks`: what runs and what has ended, newest first.
 
+use std::collections::HashMap;
 use std::process::ExitCode;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use serde_json::Value;
+use clap::Args;
+use meseta_proto::mesos::v1;
+use meseta_proto::mesos::v1::master::{Call, call};
+use serde_json::{Value, json};
 
-use super::{ListOptions, amount, items, show, text};
+use super::{MasterFlag, amount, items, server, table, text};
 
-pub(crate) fn run(options: &ListOptions) -> anyhow::Result<ExitCode> {
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    #[command(flatten)]
+    master: MasterFlag,
+    /// Only tasks in this state, e.g. `running`.
+    #[arg(long)]
+    state: Option<String>,
+    /// Only tasks of this framework: its id, or as much of it as tells it from others.
+    #[arg(long, value_name = "ID")]
+    framework: Option<String>,
+    /// Only tasks on this agent: its id, or as much of it as tells it from others.
+    #[arg(long, value_name = "ID")]
+    agent: Option<String>,
+    /// Print the master's own JSON, with the reason and message of each task's last status, instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+/// A task among all: its framework and its own id.
+type Key = (String, String);
+
+/// What is known of how a task stands, which `/tasks` does not tell.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Standing {
+    pub(super) reason: Option<&'static str>,
+    pub(super) message: Option<String>,
+    pub(super) source: Option<&'static str>,
+}
+
+impl Standing {
+    fn of(status: &v1::TaskStatus) -> Self {
+        Self {
+            reason: status.reason.map(|_| status.reason().as_str_name()),
+            message: status.message.clone().filter(|text| !text.is_empty()),
+            source: status.source.map(|_| status.source().as_str_name()),
+        }
+    }
+}
+
+/// The statuses of every task that the master knows, oldest first.
+pub(super) fn statuses(master: &str) -> anyhow::Result<HashMap<Key, Vec<Standing>>> {
+    let call = Call {
+        r#type: Some(call::Type::GetTasks.into()),
+        ..Call::default()
+    };
+    let answer = server::operate(master, &call)?
+        .get_tasks
+        .unwrap_or_default();
+    let all = [
+        answer.tasks,
+        answer.unreachable_tasks,
+        answer.completed_tasks,
+    ];
+    let tasks = all.into_iter().flatten();
+    Ok(tasks
+        .map(|task| {
+            let key = (task.framework_id.value, task.task_id.value);
+            (key, task.statuses.iter().map(Standing::of).collect())
+        })
+        .collect())
+}
+
+fn key(task: &Value) -> Key {
+    (text(task, "framework_id"), text(task, "id"))
+}
+
+pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
+    let master = &options.master.master;
+    let body = server::get_json(master, "/tasks?limit=-1")?;
+    let mut known = statuses(master)?;
+    let tasks: Vec<Value> = items(&body, "tasks")
+        .iter()
+        .filter(|task| options.is_meant(task))
+        .map(|task| {
+            let mut task = task.clone();
+            let standing = known.remove(&key(&task)).and_then(|mut all| all.pop());
+            let standing = standing.unwrap_or_default();
+            task["reason"] = json!(standing.reason);
+            task["message"] = json!(standing.message);
+            task
+        })
+        .collect();
+    if options.json {
+        table::print_json(&Value::Array(tasks))?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let headings = [
         "ID",
         "NAME",
         "STATE",
         "CPUS",
         "MEM MB",
+        "AGE",
         "FRAMEWORK",
         "AGENT",
         "HEALTHY",
+        "REASON",
     ];
-    show(options, "/tasks?limit=-1", "tasks", &headings, row)?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
+    table::print(&headings, tasks.iter().map(|task| row(task, now)).collect());
     Ok(ExitCode::SUCCESS)
 }
 
-fn row(task: &Value) -> Vec<String> {
-    let healthy = items(task, "statuses")
-        .last()
-        .map_or("-".to_owned(), |s| text(s, "healthy"));
+impl Options {
+    fn is_meant(&self, task: &Value) -> bool {
+        let is_state = |wanted: &String| {
+            let state = text(task, "state");
+            let plain = state.strip_prefix("TASK_").unwrap_or(&state);
+            wanted.eq_ignore_ascii_case(plain) || wanted.eq_ignore_ascii_case(&state)
+        };
+        let is_id = |key: &str, wanted: &String| {
+            let id = text(task, key);
+            id.starts_with(wanted.as_str()) || id.ends_with(&format!("-{wanted}"))
+        };
+        self.state.as_ref().is_none_or(is_state)
+            && self
+                .framework
+                .as_ref()
+                .is_none_or(|wanted| is_id("framework_id", wanted))
+            && self
+                .agent
+                .as_ref()
+                .is_none_or(|wanted| is_id("slave_id", wanted))
+    }
+}
+
+/// What a task has of a resource, whether it is its own or lent.
+fn both(task: &Value, name: &str) -> String {
+    let number = |key: &str| {
+        let value = task.pointer(&format!("/resources/{key}"));
+        value.and_then(Value::as_f64).unwrap_or(0.0)
+    };
+    match number(&format!("{name}_revocable")) {
+        lent if lent > 0.0 => format!("{}", number(name) + lent),
+        _ => amount(task, "resources", name),
+    }
+}
+
+fn row(task: &Value, now: Duration) -> Vec<String> {
+    let last = items(task, "statuses").last();
+    let healthy = last.map_or("-".to_owned(), |s| text(s, "healthy"));
+    let since = last.and_then(|status| status.get("timestamp")?.as_f64());
+    let reason = text(task, "reason");
     vec![
         text(task, "id"),
         text(task, "name"),
         text(task, "state"),
-        amount(task, "resources", "cpus"),
-        amount(task, "resources", "mem"),
+        both(task, "cpus"),
+        both(task, "mem"),
+        since.map_or("-".to_owned(), |since| age(now, since)),
         text(task, "framework_id"),
         text(task, "slave_id"),
         healthy,
+        reason.strip_prefix("REASON_").unwrap_or(&reason).to_owned(),
     ]
+}
+
+/// How long ago that was, since 1970, in the largest unit that it fills.
+pub(super) fn age(now: Duration, since: f64) -> String {
+    let past = (now.as_secs_f64() - since).max(0.0);
+    let (length, unit) = [(86_400.0, "d"), (3_600.0, "h"), (60.0, "m")]
+        .into_iter()
+        .find(|(length, _)| past >= *length)
+        .unwrap_or((1.0, "s"));
+    format!("{:.0}{unit}", (past / length).floor())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_age_is_in_its_largest_unit() {
+        let now = Duration::from_secs(1_000_000);
+        for (past, expected) in [
+            (0.4, "0s"),
+            (59.0, "59s"),
+            (61.0, "1m"),
+            (7_300.0, "2h"),
+            (200_000.0, "2d"),
+            (-5.0, "0s"),
+        ] {
+            assert_eq!(age(now, 1_000_000.0 - past), expected);
+        }
+    }
+
+    #[test]
+    fn what_is_lent_counts() {
+        let task = json!({"resources": {"cpus": 0.0, "cpus_revocable": 0.5, "mem": 64.0}});
+        assert_eq!(
+            (both(&task, "cpus").as_str(), both(&task, "mem").as_str()),
+            ("0.5", "64")
+        );
+    }
 }

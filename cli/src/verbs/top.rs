@@ -10,7 +10,7 @@ use clap::Args;
 use serde_json::Value;
 
 use super::server::AgentAddress;
-use super::{MasterFlag, items, server, table, text};
+use super::{MasterFlag, forgiving, items, server, table, text};
 
 /// Agents that are asked; the rest are named.
 const AGENTS_MAX: usize = 100;
@@ -21,7 +21,7 @@ pub(crate) struct Options {
     #[command(flatten)]
     master: MasterFlag,
     /// Time between the two looks.
-    #[arg(long, default_value = "2secs", value_parser = meseta_resources::parse_duration)]
+    #[arg(long, default_value = "2secs", value_parser = forgiving::duration)]
     interval: Duration,
     /// Print JSON instead of a table.
     #[arg(long)]

@@ -31,6 +31,7 @@ mod limits;
 mod local;
 mod logs;
 mod metrics;
+mod newcomer;
 mod operator_grpc;
 mod operators;
 mod oversubscription;
@@ -123,6 +124,7 @@ fn main() -> ExitCode {
         ("task_exec", task_exec::ALL),
         ("under_load", under_load::ALL),
         ("units", units::ALL),
+        ("newcomer", newcomer::ALL),
         ("operators", operators::ALL),
         ("command_line", command_line::ALL),
         ("access", access::ALL),

@@ -1,0 +1,126 @@
+//! How a task ended, for people and for shells: one line, and a code to exit with.
+
+use meseta_proto::mesos::v1 as mesos;
+
+/// A state in one line, with the reason and the first line of what the agent says of it.
+pub(super) fn told(status: &mesos::TaskStatus) -> String {
+    let state = status.state().as_str_name();
+    // An answer to our own question says no more than the state.
+    if status.reason() == mesos::task_status::Reason::Reconciliation {
+        return state.to_owned();
+    }
+    let reason = status
+        .reason
+        .map(|_| format!(" {}", status.reason().as_str_name()));
+    let message = status.message.as_deref().map(|message| {
+        let mut lines = message.lines().filter(|line| !line.trim().is_empty());
+        let first = lines.next().unwrap_or_default();
+        match lines.count() {
+            0 => format!(": {first}"),
+            more => format!(
+                ": {first} ({more} lines more: `meseta task {} --json`)",
+                status.task_id.value
+            ),
+        }
+    });
+    format!(
+        "{state}{}{}",
+        reason.unwrap_or_default(),
+        message.unwrap_or_default()
+    )
+}
+
+/// What to exit with after a final state; `None` while the task lives.
+pub(super) fn exit_code(status: &mesos::TaskStatus) -> Option<u8> {
+    use mesos::TaskState as S;
+    match status.state() {
+        S::TaskFinished => Some(0),
+        S::TaskFailed => Some(failure_code(status)),
+        S::TaskKilled => Some(128 + 15),
+        S::TaskLost | S::TaskError | S::TaskDropped | S::TaskGone | S::TaskGoneByOperator => {
+            Some(1)
+        }
+        S::TaskStaging
+        | S::TaskStarting
+        | S::TaskRunning
+        | S::TaskKilling
+        | S::TaskUnreachable
+        | S::TaskUnknown => None,
+    }
+}
+
+/// What shells and Docker report for a command that was killed for its memory.
+const EXIT_OUT_OF_MEMORY: u8 = 128 + 9;
+
+fn failure_code(status: &mesos::TaskStatus) -> u8 {
+    if status.reason() == mesos::task_status::Reason::ContainerLimitationMemory {
+        return EXIT_OUT_OF_MEMORY;
+    }
+    status.message.as_deref().and_then(told_code).unwrap_or(1)
+}
+
+/// The code in the agent's words for how a command ended, which are Mesos's.
+pub(super) fn told_code(message: &str) -> Option<u8> {
+    if let Some(rest) = message.split("exited with status ").nth(1) {
+        let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+        return digits.parse().ok();
+    }
+    let signal = message.split("terminated with signal ").nth(1)?;
+    let number = [
+        ("Hangup", 1),
+        ("Interrupt", 2),
+        ("Quit", 3),
+        ("Illegal instruction", 4),
+        ("Aborted", 6),
+        ("Bus error", 7),
+        ("Floating point exception", 8),
+        ("Killed", 9),
+        ("Segmentation fault", 11),
+        ("Broken pipe", 13),
+        ("Alarm clock", 14),
+        ("Terminated", 15),
+    ]
+    .into_iter()
+    .find(|(name, _)| signal.starts_with(name))
+    .map(|(_, number)| number)?;
+    Some(128 + number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tasks_own_exit_code_is_read_from_the_message() {
+        assert_eq!(told_code("Command exited with status 3"), Some(3));
+        assert_eq!(told_code("Command exited with status 255"), Some(255));
+        assert_eq!(
+            told_code("Command terminated with signal Segmentation fault"),
+            Some(139)
+        );
+        assert_eq!(told_code("Memory limit exceeded: Requested: 64MB"), None);
+    }
+
+    #[test]
+    fn a_failure_is_one_line_and_a_code_that_shells_know() {
+        let mut status = mesos::TaskStatus {
+            state: mesos::TaskState::TaskFailed.into(),
+            reason: Some(mesos::task_status::Reason::ContainerLimitationMemory.into()),
+            message: Some(
+                "Memory limit exceeded: 64MB\n\nMEMORY STATISTICS:\ncache 0\nrss 1\n".into(),
+            ),
+            ..mesos::TaskStatus::default()
+        };
+        assert_eq!(exit_code(&status), Some(137));
+        let line = told(&status);
+        assert!(
+            line.contains("Memory limit exceeded: 64MB (3 lines more"),
+            "{line}"
+        );
+        assert!(!line.contains('\n'), "{line}");
+        status.reason = None;
+        status.message = Some("Command exited with status 3".into());
+        assert_eq!(exit_code(&status), Some(3));
+        assert_eq!(told(&status), "TASK_FAILED: Command exited with status 3");
+    }
+}

@@ -1,0 +1,264 @@
+//! `meseta task`: all that is known of one task, and the last that it has written.
+
+use std::process::ExitCode;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::bail;
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::outcome::told_code;
+use super::sandbox::Tail;
+use super::server::AgentAddress;
+use super::tasks::{Standing, age, statuses};
+use super::{MasterFlag, amount, ids, items, server, table, text};
+
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// The task's id, or as much of it as tells it from others (see `meseta tasks`).
+    task: String,
+    /// Lines of its standard output and error to show.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(0..=1000))]
+    lines: u16,
+    #[command(flatten)]
+    master: MasterFlag,
+    /// Print JSON instead.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What its agent says of a task.
+#[derive(Default)]
+struct OnAgent {
+    use_now: Option<Value>,
+    output: Vec<(&'static str, String)>,
+    trouble: Option<String>,
+}
+
+pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
+    let master = &options.master.master;
+    let task = find(master, &options.task)?;
+    let key = (text(&task, "framework_id"), text(&task, "id"));
+    let standings = statuses(master)?.remove(&key).unwrap_or_default();
+    let agents = server::get_json(master, "/slaves")?;
+    let agent = items(&agents, "slaves")
+        .iter()
+        .find(|agent| text(agent, "id") == text(&task, "slave_id"));
+    let on_agent = match agent.and_then(AgentAddress::of) {
+        None => OnAgent {
+            trouble: Some("its agent is not registered now".to_owned()),
+            ..OnAgent::default()
+        },
+        Some(address) => ask_agent(&address, &task, options.lines),
+    };
+    if options.json {
+        table::print_json(&as_json(&task, &standings, &on_agent))?;
+    } else {
+        for line in describe(&task, agent, &standings, &on_agent)? {
+            table::say(&line);
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn find(master: &str, wanted: &str) -> anyhow::Result<Value> {
+    let body = server::get_json(master, "/tasks?limit=-1")?;
+    let tasks = items(&body, "tasks");
+    let ids = tasks.iter().filter_map(|task| task.get("id")?.as_str());
+    let Some(id) = ids::resolve(ids, wanted, "tasks")? else {
+        bail!("there is no task {wanted:?}; `meseta tasks` lists them");
+    };
+    // The newest of those that had this id.
+    let found = tasks.iter().find(|task| text(task, "id") == id);
+    Ok(found.cloned().unwrap_or(Value::Null))
+}
+
+fn executor_of(task: &Value) -> String {
+    match text(task, "executor_id").as_str() {
+        "-" => text(task, "id"),
+        executor => executor.to_owned(),
+    }
+}
+
+fn ask_agent(address: &AgentAddress, task: &Value, lines: u16) -> OnAgent {
+    let (framework, executor) = (text(task, "framework_id"), executor_of(task));
+    let mut found = OnAgent::default();
+    match address.get_json("/monitor/statistics") {
+        Err(error) => found.trouble = Some(format!("{error:#}")),
+        Ok(all) => {
+            let is_it = |one: &&Value| {
+                text(one, "framework_id") == framework && text(one, "executor_id") == executor
+            };
+            let one = all.as_array().and_then(|all| all.iter().find(is_it));
+            found.use_now = one.and_then(|one| one.get("statistics").cloned());
+        }
+    }
+    for file in ["stdout", "stderr"] {
+        let mut tail = Tail::new(address, &framework, &executor, file);
+        let read = server::runtime().and_then(|runtime| runtime.block_on(tail.last()));
+        match read {
+            Ok(Some(bytes)) => found.output.push((file, last_lines(&bytes, lines))),
+            Ok(None) => {}
+            Err(error) => found.trouble = Some(format!("{error:#}")),
+        }
+    }
+    found
+}
+
+fn last_lines(bytes: &[u8], count: u16) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    let lines: Vec<&str> = text.lines().collect();
+    let from = lines.len().saturating_sub(usize::from(count));
+    lines.get(from..).unwrap_or_default().join("\n")
+}
+
+/// The exit code of a task that has ended, where the agent told one.
+fn exit_code(task: &Value, standings: &[Standing]) -> Option<u8> {
+    match text(task, "state").as_str() {
+        "TASK_FINISHED" => Some(0),
+        "TASK_FAILED" | "TASK_KILLED" => told_code(standings.last()?.message.as_deref()?),
+        _ => None,
+    }
+}
+
+fn describe(
+    task: &Value,
+    agent: Option<&Value>,
+    standings: &[Standing],
+    on_agent: &OnAgent,
+) -> anyhow::Result<Vec<String>> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
+    let mut lines = Vec::new();
+    let mut put = |name: &str, value: String| lines.push(format!("{name:<11}{value}"));
+    put("id", text(task, "id"));
+    put("name", text(task, "name"));
+    put("state", text(task, "state"));
+    if let Some(code) = exit_code(task, standings) {
+        put("exit code", code.to_string());
+    }
+    put("framework", text(task, "framework_id"));
+    let host = agent.map_or("not registered now".to_owned(), |agent| {
+        text(agent, "hostname")
+    });
+    put("agent", format!("{} ({host})", text(task, "slave_id")));
+    put(
+        "allocated",
+        format!(
+            "{} cpus, {} MB of memory, {} MB of disk",
+            amount(task, "resources", "cpus"),
+            amount(task, "resources", "mem"),
+            amount(task, "resources", "disk")
+        ),
+    );
+    if let Some(used) = &on_agent.use_now {
+        let bytes = used.get("mem_rss_bytes").and_then(Value::as_f64);
+        let seconds = |key: &str| used.get(key).and_then(Value::as_f64).unwrap_or(0.0);
+        let cpu = seconds("cpus_user_time_secs") + seconds("cpus_system_time_secs");
+        let mb = bytes.map_or("-".to_owned(), |bytes| {
+            format!("{:.0}", bytes / 1_048_576.0)
+        });
+        put("used", format!("{cpu:.1} s of cpu, {mb} MB of memory now"));
+    }
+    for (index, status) in items(task, "statuses").iter().enumerate() {
+        let standing = standings.get(index).cloned().unwrap_or_default();
+        let when = status.get("timestamp").and_then(Value::as_f64);
+        let when = when.map_or("-".to_owned(), |when| format!("{} ago", age(now, when)));
+        let reason = standing.reason.map(|reason| format!(" {reason}"));
+        let title = if index == 0 { "statuses" } else { "" };
+        let state = text(status, "state");
+        put(
+            title,
+            format!("{when:<9}{state}{}", reason.unwrap_or_default()),
+        );
+        for line in standing.message.iter().flat_map(|message| message.lines()) {
+            put("", format!("         {line}"));
+        }
+    }
+    for (file, text) in &on_agent.output {
+        if !text.is_empty() {
+            lines.push(format!("--- the last of {file}"));
+            lines.extend(text.lines().map(str::to_owned));
+        }
+    }
+    if let Some(trouble) = &on_agent.trouble {
+        lines.push(format!("--- its output and use cannot be read: {trouble}"));
+    }
+    Ok(lines)
+}
+
+fn as_json(task: &Value, standings: &[Standing], on_agent: &OnAgent) -> Value {
+    let mut body = task.clone();
+    body["exit_code"] = json!(exit_code(task, standings));
+    if let Some(statuses) = body.get_mut("statuses").and_then(Value::as_array_mut) {
+        for (status, standing) in statuses.iter_mut().zip(standings) {
+            status["reason"] = json!(standing.reason);
+            status["message"] = json!(standing.message);
+            status["source"] = json!(standing.source);
+        }
+    }
+    body["statistics"] = json!(on_agent.use_now);
+    for (file, text) in &on_agent.output {
+        body[*file] = json!(text);
+    }
+    body
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_lines_are_the_last() {
+        assert_eq!(last_lines(b"a\nb\nc\n", 2), "b\nc");
+        assert_eq!(last_lines(b"a\n", 10), "a");
+        assert_eq!(last_lines(b"", 10), "");
+        assert_eq!(last_lines(b"a\nb", 0), "");
+    }
+
+    #[test]
+    fn an_exit_code_is_told_only_of_what_has_ended() {
+        let failed = Standing {
+            message: Some("Command exited with status 3".to_owned()),
+            ..Standing::default()
+        };
+        let task = |state: &str| json!({"state": state});
+        let standings = [failed];
+        assert_eq!(exit_code(&task("TASK_FAILED"), &standings), Some(3));
+        assert_eq!(exit_code(&task("TASK_FINISHED"), &standings), Some(0));
+        assert_eq!(exit_code(&task("TASK_RUNNING"), &standings), None);
+        assert_eq!(exit_code(&task("TASK_FAILED"), &[]), None);
+    }
+
+    #[test]
+    fn a_task_is_described_with_every_status() {
+        let task = json!({
+            "id": "t1", "name": "t", "state": "TASK_FAILED", "framework_id": "f", "slave_id": "S0",
+            "resources": {"cpus": 0.5, "mem": 64.0, "disk": 0.0},
+            "statuses": [{"state": "TASK_RUNNING", "timestamp": 1.0}, {"state": "TASK_FAILED", "timestamp": 2.0}],
+        });
+        let standings = [
+            Standing::default(),
+            Standing {
+                reason: Some("REASON_COMMAND_EXECUTOR_FAILED"),
+                message: Some("Command exited with status 3".to_owned()),
+                source: None,
+            },
+        ];
+        let on_agent = OnAgent {
+            output: vec![("stdout", "one\ntwo".to_owned())],
+            ..OnAgent::default()
+        };
+        let lines = describe(&task, None, &standings, &on_agent)
+            .expect("lines")
+            .join("\n");
+        for expected in [
+            "exit code  3",
+            "TASK_RUNNING",
+            "TASK_FAILED REASON_COMMAND_EXECUTOR_FAILED",
+            "Command exited with status 3",
+            "--- the last of stdout\none\ntwo",
+        ] {
+            assert!(lines.contains(expected), "{expected}: {lines}");
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! The command line as somebody types it who has read little: near names, short units, parts of ids, narrow terminals.
+
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use meseta_tests::daemon::binary;
+use meseta_tests::framework::{framework_info, task};
+use meseta_tests::wait::eventually;
+use meseta_tests::{Cluster, Encoding, Framework, unless_root};
+use serde_json::Value;
+
+use crate::{Scenario, anywhere};
+
+pub(crate) const ALL: &[Scenario] = &[
+    ("execute_understands_what_is_meant", anywhere, meant),
+    ("a_task_is_told_whole", anywhere, whole),
+    (
+        "a_task_without_memory_exits_as_shells_say",
+        unless_root,
+        memory,
+    ),
+    ("a_drain_names_whom_it_waits_for", anywhere, drain),
+    (
+        "a_limit_is_the_verdict_also_after_a_decline",
+        anywhere,
+        limit,
+    ),
+];
+
+fn out(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn err(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn meant() {
+    let cluster = Cluster::default();
+    let small = "--resources=cpus:0.1;mem:32M";
+    let words = ["-q", small, "--timeout=60s", "--", "echo", "a  b", "$HOME"];
+    let output = cluster.meseta("execute", &words);
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    assert_eq!(out(&output), "a  b $HOME\n");
+    assert_eq!(err(&output), "", "quiet");
+    let output = cluster.meseta("execute", &["--command=true", "--resources=cpu:1"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        err(&output).contains("\"cpus\" is meant"),
+        "{}",
+        err(&output)
+    );
+    // An agent's own port.
+    let output = Command::new(binary())
+        .args(["agents", &format!("--master={}", cluster.agent().address())])
+        .output()
+        .expect("meseta runs");
+    assert_eq!(output.status.code(), Some(1), "{}", out(&output));
+}
+
+fn whole() {
+    let cluster = Cluster::default();
+    let small = "--resources=cpus:0.1;mem:32";
+    let output = cluster.meseta(
+        "execute",
+        &["--name=fails", "--command=echo said; exit 3", small],
+    );
+    assert_eq!(output.status.code(), Some(3), "{}", err(&output));
+    // The output comes before the word on how it ended, and in whole.
+    assert_eq!(out(&output), "said\n");
+    let json = cluster.meseta("tasks", &["--json", "--state=failed"]);
+    let json: Value = serde_json::from_str(&out(&json)).expect("JSON");
+    let message = json[0]["message"].as_str().unwrap_or_default();
+    assert!(message.contains("exited with status 3"), "{json:#}");
+    assert!(json[0].get("reason").is_some(), "{json:#}");
+    let described = out(&cluster.meseta("task", &["fails"]));
+    for expected in [
+        "exit code  3",
+        "TASK_FAILED\n",
+        "--- the last of stdout\nsaid",
+    ] {
+        assert!(described.contains(expected), "{expected}: {described}");
+    }
+    let none = cluster.meseta("task", &["nosuch"]);
+    assert_eq!(none.status.code(), Some(1));
+    for width in [80, 200] {
+        for verb in ["tasks", "agents", "frameworks", "roles"] {
+            let output = Command::new(binary())
+                .args([verb, &format!("--master={}", cluster.master.address())])
+                .env("COLUMNS", width.to_string())
+                .output()
+                .expect("meseta runs");
+            let text = out(&output);
+            let widest = text.lines().map(|line| line.chars().count()).max();
+            assert!(
+                widest.is_some_and(|widest| widest <= width),
+                "{width}: {text}"
+            );
+        }
+    }
+    // An agent by the part of its id that is told apart.
+    let output = cluster.meseta("deactivate", &["S0"]);
+    assert!(output.status.success(), "{}", err(&output));
+}
+
+fn memory() {
+    let cluster = Cluster::default();
+    let greedy = "--command=head -c 200m /dev/zero | tail";
+    let output = cluster.meseta("execute", &[greedy, "--resources=cpus:0.5;mem:32"]);
+    let said = err(&output);
+    assert_eq!(output.status.code(), Some(137), "{said}");
+    assert!(
+        said.contains("REASON_CONTAINER_LIMITATION_MEMORY"),
+        "{said}"
+    );
+    assert!(said.lines().count() < 10, "{said}");
+}
+
+fn drain() {
+    let cluster = Cluster::default();
+    let mut framework = Framework::subscribe(
+        &cluster.scheduler_url(),
+        Encoding::Json,
+        &framework_info("eng"),
+    );
+    let offer = framework.offer();
+    let one = task(&offer, "t1", "sleep 1000", &[("cpus", 0.5), ("mem", 32.0)]);
+    framework.launch(&offer, &[one]);
+    framework.until_state("t1", "TASK_RUNNING");
+    let output = cluster.meseta("drain", &["S0"]);
+    assert!(output.status.success(), "{}", err(&output));
+    let killing = framework.update("t1");
+    assert_eq!(killing["state"], "TASK_KILLING");
+    framework.acknowledge(&killing);
+    assert_eq!(framework.update("t1")["state"], "TASK_KILLED");
+    let output = cluster.meseta("drain", &["S0", "--wait", "--timeout=3s"]);
+    let said = out(&output);
+    assert_eq!(output.status.code(), Some(124), "{said}{}", err(&output));
+    let named = format!(
+        "framework {} (test) has not acknowledged the end of t1",
+        framework.id
+    );
+    assert!(said.contains(&named), "{said}");
+    assert!(
+        said.contains(&format!("meseta teardown {}", framework.id)),
+        "{said}"
+    );
+    // The cure.
+    let output = cluster.meseta("teardown", &[&framework.id]);
+    assert!(output.status.success(), "{}", err(&output));
+    eventually("the agent is drained", Duration::from_secs(30), || {
+        let agents = out(&cluster.meseta("agents", &[]));
+        agents.contains("drained").then_some(())
+    });
+}
+
+fn limit() {
+    let cluster = Cluster::default();
+    let output = cluster.meseta("quota", &["set", "eng", "--limit=cpus:1"]);
+    assert!(output.status.success(), "{}", err(&output));
+    let mut framework = Framework::subscribe(
+        &cluster.scheduler_url(),
+        Encoding::Json,
+        &framework_info("eng"),
+    );
+    let offer = framework.offer();
+    framework.decline(&offer, 3_600.0);
+    eventually("the limit is named", Duration::from_secs(20), || {
+        let said = out(&cluster.meseta("explain", &["--framework", &framework.id]));
+        (said.contains("cpus of its limit of 1") && !said.contains("declined")).then_some(())
+    });
+}
