@@ -383,12 +383,6 @@ fn by_name() {
     let mut cluster = Shut::start();
     let agent = cluster.agent("named", "node1.example", &["node1.example"], true);
     cluster.agents.push(agent);
-    let endpoint = cluster.dir.path().join("named/endpoint");
-    let endpoint = std::fs::metadata(endpoint).expect("an endpoint file");
-    assert_eq!(
-        std::os::unix::fs::PermissionsExt::mode(&endpoint.permissions()) & 0o777,
-        0o600
-    );
     let execute = || {
         let small = "--resources=cpus:0.1;mem:32";
         cluster.meseta(
