@@ -10,6 +10,7 @@ pub mod authorizer;
 pub mod basic;
 pub mod browser;
 pub mod credentials;
+pub mod executor_token;
 pub mod exposure;
 pub mod rate_limits;
 
@@ -17,3 +18,4 @@ pub use acl::{AclError, Acls};
 pub use action::Action;
 pub use authorizer::{Approver, Authorizer, Forbidden};
 pub use credentials::{Credential, CredentialError, Credentials, SecretHash};
+pub use executor_token::{Claims, TokenKey};

@@ -36,7 +36,7 @@ pub use cgroup::{
 };
 pub use containers::{
     ContainerError, ContainerSpec, Containers, DestroyError, DestroyOptions, Inside, KillOutcome,
-    KillRequest, Limitation, OpenError, Options, Recovered, SLOW_EVERY, Sampler, Shrink,
+    KillRequest, Limitation, OpenError, Options, Recovered, SLOW_EVERY, Sampler, Shrink, Socket,
 };
 pub use demand::{Demand, Limit};
 pub use identity::{

@@ -13,7 +13,7 @@ use super::{Controller, KnobError, KnobWrite, Version, v1, v2};
 use crate::identity::ContainerName;
 
 /// Folder of the launcher and the supervisors. No container's name can begin with a dot.
-const SUPERVISORS: &str = ".supervisors";
+pub(crate) const SUPERVISORS: &str = ".supervisors";
 
 /// Parent of the containers with revocable CPUs.
 const REVOCABLE: &str = ".revocable";
@@ -140,6 +140,13 @@ impl Layout {
             .iter()
             .map(|tree| tree.mount.join(&self.root))
             .collect()
+    }
+
+    /// The shared root in the v2 tree.
+    pub fn unified_root(&self) -> Option<PathBuf> {
+        let mut trees = self.trees.iter();
+        let unified = trees.find(|tree| tree.version == Version::V2)?;
+        Some(unified.mount.join(&self.root))
     }
 
     /// The supervisors' folder in each tree.

@@ -23,6 +23,7 @@ pub use kept::Files;
 pub(crate) use kept::{Anchors, Budget};
 pub use knob::{KnobError, KnobWrite};
 pub(crate) use knob::{flat_value, flat_values, list_pids, number, read_text};
+pub(crate) use layout::SUPERVISORS;
 pub use layout::{GroupDir, Groups, Layout, LayoutError};
 pub use scope::{ScopeError, task_scope};
 

@@ -12,6 +12,7 @@ mod nested;
 mod recovery;
 mod revocable;
 mod sampler;
+mod sockets;
 mod types;
 
 use std::fs;
@@ -34,6 +35,7 @@ pub use extra::Shrink;
 use extra::bytes_text;
 pub use nested::Inside;
 pub use sampler::{SLOW_EVERY, Sampler};
+pub use sockets::Socket;
 pub use types::{
     ContainerError, ContainerSpec, DestroyError, DestroyOptions, KillOutcome, KillRequest,
     Limitation, OpenError, Options, Recovered,

@@ -6,6 +6,7 @@
 
 mod authenticator;
 mod guesses;
+mod neighbors;
 mod rules;
 pub(super) mod screen;
 mod settings;
@@ -18,13 +19,15 @@ use std::time::Duration;
 use axum::body::Body;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use meseta_access::browser::{self, Policy};
-use meseta_access::{Action, Approver, Forbidden, basic};
+use meseta_access::{Acls, Action, Approver, Authorizer, Forbidden, basic};
 use tokio_util::sync::CancellationToken;
 
 use super::server::{Connection, Network, Peer};
 use super::tls::{PeerCertificate, Served};
 use authenticator::Verdict;
 use guesses::Source;
+pub use neighbors::Confinement;
+use neighbors::Neighbors;
 use rules::Rules;
 pub use screen::{Names, share};
 pub use settings::{DoorError, Settings, client_credential, fresh_key};
@@ -70,9 +73,23 @@ pub struct Caller {
     pub address: Option<SocketAddr>,
     /// What the call came over; none in tests of routes.
     pub connection: Option<Connection>,
+    /// The container of the executor that it is, whose nested containers are its own.
+    pub container: Option<String>,
 }
 
 impl Caller {
+    /// An executor, which may do nothing but with what is nested in its container.
+    #[must_use]
+    pub fn of_executor(container: String, address: Option<SocketAddr>) -> Self {
+        Self {
+            approver: Authorizer::new(Acls::default(), false).approver(None),
+            certificate: None,
+            address,
+            connection: None,
+            container: Some(container),
+        }
+    }
+
     /// Whose name he has proven to bear.
     #[must_use]
     pub fn principal(&self) -> Option<&str> {
@@ -200,6 +217,8 @@ pub struct Door {
     pages: Policy,
     /// What is served, which names this daemon.
     certificate: Option<Arc<Served>>,
+    /// Who counts as nobody in particular on this machine.
+    neighbors: Neighbors,
 }
 
 impl Door {
@@ -216,7 +235,18 @@ impl Door {
             disabled: Vec::new(),
             pages: Policy::default(),
             certificate: None,
+            neighbors: Neighbors::default(),
         }
+    }
+
+    /// Tells callers in containers from others, once containers are known.
+    pub fn confine(&self, confinement: Arc<dyn Confinement>) {
+        self.neighbors.confine(confinement);
+    }
+
+    /// Whether a caller is root or the daemon's own user, on this machine and in no container.
+    pub async fn trusts(&self, peer: &Peer) -> bool {
+        self.neighbors.trusts(peer).await
     }
 
     /// Takes changed files of credentials and ACLs over, until `shutdown`. Whoever came in before goes by
@@ -257,7 +287,9 @@ impl Door {
                  --ssl_key_file",
             ));
         }
-        let principal = if self.authenticated.contains(&realm) {
+        let principal = if self.authenticated.contains(&realm)
+            || self.is_stranger(realm, headers, peer).await?
+        {
             Some(self.identify(realm, headers, peer).await?)
         } else {
             None
@@ -270,7 +302,29 @@ impl Door {
             certificate,
             address: peer.map(|peer| peer.address),
             connection: peer.map(Peer::connection),
+            container: None,
         })
+    }
+
+    /// Whether somebody on this machine has to say who he is in a realm that asks nobody else; refused if
+    /// nobody could.
+    async fn is_stranger(
+        &self,
+        realm: Realm,
+        headers: &HeaderMap,
+        peer: Option<&Peer>,
+    ) -> Result<bool, Turned> {
+        let Some(peer) = peer.filter(|_| self.neighbors.are_asked_in(realm)) else {
+            return Ok(false);
+        };
+        if self.neighbors.trusts(peer).await {
+            return Ok(false);
+        }
+        let says = headers.contains_key(header::AUTHORIZATION) || peer.certificate.is_some();
+        if says || self.rules.authenticator.is_some() {
+            return Ok(true);
+        }
+        Err(Turned::Forbidden(neighbors::STRANGER))
     }
 
     fn enter_executor(&self, peer: Option<&Peer>) -> Result<Caller, Turned> {
@@ -284,6 +338,7 @@ impl Door {
             certificate: None,
             address: peer.map(|peer| peer.address),
             connection: peer.map(Peer::connection),
+            container: None,
         })
     }
 

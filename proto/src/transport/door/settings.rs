@@ -10,6 +10,7 @@ use meseta_access::{AclError, CredentialError};
 use serde::Deserialize;
 
 use super::super::tls::{self, FileError, Served, TlsError};
+use super::neighbors::Neighbors;
 use super::rules::{Rules, Sources, plain, secret_text};
 use super::{Door, Names, Realm};
 
@@ -153,8 +154,24 @@ impl Settings {
             disabled: self.disabled()?,
             pages: self.names.policy(self.address.is_loopback())?,
             certificate: served.clone(),
+            neighbors: self.neighbors(is_strict),
         };
         Ok((door, served))
+    }
+
+    /// Where nobody is asked who he is, users of this machine other than root and the daemon's own still
+    /// are, unless the operator has said that it does not matter.
+    fn neighbors(&self, is_strict: bool) -> Neighbors {
+        if is_strict || self.insecure {
+            return Neighbors::default();
+        }
+        let unsaid = self.realms.iter().filter(|(_, _, set)| set.is_none());
+        let operators = unsaid.map(|(realm, _, _)| *realm);
+        Neighbors::asked_in(
+            operators
+                .filter(|realm| matches!(realm, Realm::Readonly | Realm::Readwrite))
+                .collect(),
+        )
     }
 
     fn certificate_files(&self) -> Result<Option<tls::Files>, DoorError> {

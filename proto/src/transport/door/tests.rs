@@ -351,3 +351,88 @@ fn requests_of_pages_are_screened_by_what_the_flags_name() {
         assert!(refusal(wrong).starts_with(flag));
     }
 }
+
+struct Inside(u32);
+
+impl Confinement for Inside {
+    fn is_inside(&self, socket: &crate::transport::owner::SocketOwner) -> bool {
+        socket.inode == self.0
+    }
+}
+
+fn neighbor(uid: u32, inode: u32) -> Peer {
+    let owner = crate::transport::owner::SocketOwner {
+        uid,
+        inode,
+        cgroup: None,
+    };
+    Peer::owned("127.0.0.1:9".parse().unwrap(), Some(owner))
+}
+
+#[tokio::test]
+async fn on_loopback_only_root_and_the_daemons_user_are_believed_unasked() {
+    let own = rustix::process::geteuid();
+    let (door, _) = settings("127.0.0.1").build().unwrap();
+    let empty = HeaderMap::new();
+    let unknown = Peer::owned("127.0.0.1:9".parse().unwrap(), None);
+    for realm in [Realm::Readonly, Realm::Readwrite] {
+        for known in [neighbor(0, 1), neighbor(own.as_raw(), 1)] {
+            assert!(door.enter(realm, &empty, Some(&known)).await.is_ok());
+        }
+        for stranger in [&neighbor(65_533, 1), &unknown] {
+            let turned = door.enter(realm, &empty, Some(stranger)).await.unwrap_err();
+            assert_eq!(turned.status(), StatusCode::FORBIDDEN);
+            assert!(turned.text().contains("--http_credentials"));
+            // Nobody can be known here.
+            let claim = named(Some("Basic Tm9uZTpOb25l"));
+            let turned = door.enter(realm, &claim, Some(stranger)).await.unwrap_err();
+            assert_eq!(turned.status(), StatusCode::UNAUTHORIZED);
+        }
+    }
+    let stranger = neighbor(65_533, 1);
+    for realm in [Realm::Open, Realm::Agents, Realm::Scheduler] {
+        assert!(door.enter(realm, &empty, Some(&stranger)).await.is_ok());
+    }
+    door.confine(Arc::new(Inside(7)));
+    let confined = door
+        .enter(Realm::Readwrite, &empty, Some(&neighbor(0, 7)))
+        .await;
+    assert_eq!(confined.is_err(), own.is_root(), "root, but in a container");
+    let free = neighbor(0, 8);
+    assert!(
+        door.enter(Realm::Readwrite, &empty, Some(&free))
+            .await
+            .is_ok()
+    );
+}
+
+#[tokio::test]
+async fn a_stranger_who_says_who_he_is_comes_in_and_the_operator_may_let_all_in() {
+    let dir = TempDir::new().unwrap();
+    let stranger = neighbor(65_533, 1);
+    let mut with_people = settings("127.0.0.1");
+    with_people.credentials = Some(write(&dir, "people", &people(), 0o600));
+    let (door, _) = with_people.build().unwrap();
+    let right = named(Some(&basic::header("ada", b"wonder")));
+    let caller = door.enter(Realm::Readwrite, &right, Some(&stranger)).await;
+    assert_eq!(caller.unwrap().principal(), Some("ada"));
+    let turned = door
+        .enter(Realm::Readwrite, &HeaderMap::new(), Some(&stranger))
+        .await
+        .unwrap_err();
+    assert_eq!(turned.status(), StatusCode::UNAUTHORIZED);
+    let mut open = settings("127.0.0.1");
+    open.realms[0].2 = Some(false);
+    let (door, _) = open.build().unwrap();
+    let empty = HeaderMap::new();
+    let looks = door.enter(Realm::Readonly, &empty, Some(&stranger)).await;
+    assert!(looks.is_ok(), "said so for one realm");
+    let changes = door.enter(Realm::Readwrite, &empty, Some(&stranger)).await;
+    assert!(changes.is_err(), "and not for the other");
+    let mut insecure = settings("127.0.0.1");
+    insecure.insecure = true;
+    let (door, _) = insecure.build().unwrap();
+    for realm in REALMS {
+        assert!(door.enter(realm, &empty, Some(&stranger)).await.is_ok());
+    }
+}

@@ -1,11 +1,12 @@
 //! The other side of a connection: where it is, and what it has shown.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use tokio::time::Instant;
 
 use super::admission::{Entry, InUse, Place};
+use crate::transport::owner::SocketOwner;
 use crate::transport::tls::PeerCertificate;
 
 /// What is known of the other side; an extension of each of its requests.
@@ -18,6 +19,15 @@ pub struct Peer {
     pub encrypted: bool,
     pub certificate: Option<Arc<PeerCertificate>>,
     place: Arc<Place>,
+    /// What was found out of it, once for the connection.
+    found: Arc<Found>,
+}
+
+#[derive(Debug, Default)]
+struct Found {
+    owner: OnceLock<Option<SocketOwner>>,
+    /// Whether it is inside a container of this machine's agents.
+    confined: OnceLock<bool>,
 }
 
 impl Peer {
@@ -28,6 +38,7 @@ impl Peer {
             encrypted: false,
             certificate: None,
             place: Arc::new(place),
+            found: Arc::default(),
         }
     }
 
@@ -43,6 +54,26 @@ impl Peer {
         let ip = self.address.ip().to_canonical();
         let local = self.local.map(|local| local.ip().to_canonical());
         ip.is_loopback() || local == Some(ip)
+    }
+
+    /// Who opened the connection, where the kernel can tell: on this machine.
+    #[must_use]
+    pub fn owner(&self) -> Option<SocketOwner> {
+        let find = || SocketOwner::find(self.address, self.local?);
+        *self.found.owner.get_or_init(find)
+    }
+
+    /// Whether the owner is inside a container, which `look` finds out at the first call.
+    pub fn is_confined(&self, look: impl FnOnce() -> bool) -> bool {
+        *self.found.confined.get_or_init(look)
+    }
+
+    /// One that a test says was opened by this owner.
+    #[must_use]
+    pub fn owned(address: SocketAddr, owner: Option<SocketOwner>) -> Self {
+        let peer = Self::at(address);
+        let _ = peer.found.owner.set(owner);
+        peer
     }
 
     /// Somebody who has said who he is no longer counts towards the limit of strangers.

@@ -1,0 +1,161 @@
+//! Whose a socket on this machine is: which container a process was in when it opened it.
+//!
+//! The kernel remembers the cgroup of version 2 in which a socket was opened, whoever holds it later; that
+//! is compared with the container's folder. Where there is no tree of version 2, or the kernel does not say,
+//! a process of the container must hold the socket. Invariant: a process that cannot be told to be inside a
+//! container is not taken to be.
+
+use std::fs;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::{DirEntryExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+
+use super::Containers;
+use crate::cgroup::{Groups, SUPERVISORS, list_pids};
+use crate::identity::{ContainerName, ProcessIdentity};
+use crate::process_tree;
+
+/// Descriptors of one process that are looked at; one that has more is not taken to hold the socket.
+const DESCRIPTORS_MAX: usize = 65_536;
+
+/// A socket, as the kernel's socket diagnostics tell it.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub struct Socket {
+    /// Its inode.
+    pub inode: u32,
+    /// The cgroup of version 2 in which it was opened.
+    pub cgroup: Option<u64>,
+}
+
+impl Containers {
+    /// Whether a socket was opened inside this very container, not in one that is nested in it.
+    /// `supervisor` is used on a machine without cgroups.
+    pub fn opened(
+        &self,
+        name: &ContainerName,
+        supervisor: Option<&ProcessIdentity>,
+        socket: Socket,
+    ) -> bool {
+        let groups = self.groups(name);
+        if let (Some(cgroup), Some(leaf)) = (socket.cgroup, groups.leaf()) {
+            return fs::metadata(leaf).is_ok_and(|leaf| leaf.ino() == cgroup);
+        }
+        is_held(socket, || members(&groups, supervisor))
+    }
+
+    /// Whether a socket was opened inside any container below the cgroups root, of this agent or another.
+    pub fn opened_by_any(&self, socket: Socket) -> bool {
+        let unified = self.layout.unified_root();
+        if let (Some(cgroup), Some(root)) = (socket.cgroup, unified) {
+            return any_below(&root, &|_, inode| inode == cgroup);
+        }
+        let roots = self.layout.root_dirs();
+        let Some(root) = roots.first() else {
+            return false;
+        };
+        any_below(root, &|dir, _| {
+            is_held(socket, || list_pids(dir).unwrap_or_default())
+        })
+    }
+}
+
+/// Whether a folder of containers below `dir` satisfies `found`, which is given its inode.
+fn any_below(dir: &Path, found: &dyn Fn(&Path, u64) -> bool) -> bool {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    let mut folders = folders.filter(|entry| entry.file_name() != SUPERVISORS);
+    folders.any(|entry| {
+        let path = entry.path();
+        found(&path, entry.ino()) || any_below(&path, found)
+    })
+}
+
+/// The processes of a container itself.
+fn members(groups: &Groups, supervisor: Option<&ProcessIdentity>) -> Vec<i32> {
+    if let Some(dir) = groups.process_dirs().first() {
+        return list_pids(dir).unwrap_or_default();
+    }
+    let alive = supervisor.filter(|supervisor| matches!(supervisor.open(), Ok(Some(_))));
+    alive.map_or_else(Vec::new, |supervisor| {
+        process_tree::descendants_of(Path::new("/proc"), supervisor.pid)
+    })
+}
+
+/// Whether one of these processes holds the socket, and is still one of them after that was seen: its number
+/// may have gone to another meanwhile.
+fn is_held(socket: Socket, members: impl Fn() -> Vec<i32>) -> bool {
+    let wanted = PathBuf::from(format!("socket:[{}]", socket.inode));
+    members().into_iter().any(|pid| {
+        let Ok(process) = fs::File::open(format!("/proc/{pid}")) else {
+            return false;
+        };
+        // Through the open folder: it stays that of this process.
+        let of_process = PathBuf::from(format!("/proc/self/fd/{}", process.as_raw_fd()));
+        holds(&of_process, &wanted)
+            && members().contains(&pid)
+            && fs::read(of_process.join("stat")).is_ok()
+    })
+}
+
+fn holds(process: &Path, wanted: &Path) -> bool {
+    let descriptors = fs::read_dir(process.join("fd"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    let mut targets = descriptors
+        .take(DESCRIPTORS_MAX)
+        .filter_map(|entry| fs::read_link(entry.path()).ok());
+    targets.any(|target| target == wanted)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    fn inode_of(stream: &TcpStream) -> u32 {
+        let link = fs::read_link(format!("/proc/self/fd/{}", stream.as_raw_fd())).expect("a link");
+        let text = link.to_str().expect("text").to_owned();
+        let number = text
+            .strip_prefix("socket:[")
+            .and_then(|rest| rest.strip_suffix(']'));
+        number.expect("a socket").parse().expect("a number")
+    }
+
+    #[test]
+    fn only_a_process_that_holds_the_socket_and_is_still_there_is_found() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let stream = TcpStream::connect(listener.local_addr().expect("an address")).expect("one");
+        let socket = Socket {
+            inode: inode_of(&stream),
+            cgroup: None,
+        };
+        let own = i32::try_from(std::process::id()).expect("a pid");
+        assert!(is_held(socket, || vec![own]));
+        let asked = std::cell::Cell::new(0);
+        let leaves = || {
+            asked.set(asked.get() + 1);
+            if asked.get() == 1 { vec![own] } else { vec![] }
+        };
+        assert!(!is_held(socket, leaves), "it left while it was looked at");
+        assert!(!is_held(socket, || vec![1_999_999_999]));
+        drop(stream);
+        assert!(!is_held(socket, || vec![own]));
+    }
+
+    #[test]
+    fn folders_are_found_at_any_depth_but_not_those_of_supervisors() {
+        let root = tempfile::tempdir().expect("a directory");
+        let inode = |path: &str| {
+            let path = root.path().join(path);
+            fs::create_dir_all(&path).expect("made");
+            fs::metadata(path).expect("there").ino()
+        };
+        let inside = inode("instance/c1/+inner/leaf");
+        let supervisors = inode("instance/.supervisors");
+        assert!(any_below(root.path(), &|_, found| found == inside));
+        assert!(!any_below(root.path(), &|_, found| found == supervisors));
+        assert!(!any_below(Path::new("/nonexistent"), &|_, _| true));
+    }
+}

@@ -1,0 +1,76 @@
+//! Callers on the daemon's own machine: which of them are taken for the operator without a word.
+//!
+//! On loopback a daemon believes root and its own user, as far as they are in no container, and nobody else:
+//! tasks of others run on the same machine, and could otherwise have what they like launched as root.
+//! Invariant: a caller whose user the kernel does not tell is not believed.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use super::Realm;
+use crate::transport::owner::SocketOwner;
+use crate::transport::server::Peer;
+
+/// What a caller hears that is not believed, where there are no credentials to show.
+pub(super) const STRANGER: &str = "Only root and the user of this daemon may call it without \
+    authentication, and no task may: authenticate (the daemon needs --credentials, on an agent \
+    --http_credentials), or let everybody on this machine in with --authenticate_http_readonly=false \
+    and --authenticate_http_readwrite=false";
+
+/// Knows which sockets were opened in containers.
+pub trait Confinement: Send + Sync {
+    /// Whether this one was. May block for some milliseconds.
+    fn is_inside(&self, socket: &SocketOwner) -> bool;
+}
+
+#[derive(Default)]
+pub(super) struct Neighbors {
+    asked_in: Vec<Realm>,
+    confinement: OnceLock<Arc<dyn Confinement>>,
+}
+
+impl fmt::Debug for Neighbors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Neighbors")
+            .field("asked_in", &self.asked_in)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Neighbors {
+    pub(super) fn asked_in(realms: Vec<Realm>) -> Self {
+        Self {
+            asked_in: realms,
+            confinement: OnceLock::new(),
+        }
+    }
+
+    pub(super) fn are_asked_in(&self, realm: Realm) -> bool {
+        self.asked_in.contains(&realm)
+    }
+
+    pub(super) fn confine(&self, confinement: Arc<dyn Confinement>) {
+        let _ = self.confinement.set(confinement);
+    }
+
+    pub(super) async fn trusts(&self, peer: &Peer) -> bool {
+        let Some(owner) = peer.owner() else {
+            return false;
+        };
+        let own = rustix::process::geteuid();
+        if owner.uid != 0 && owner.uid != own.as_raw() {
+            return false;
+        }
+        let Some(confinement) = self.confinement.get() else {
+            return true;
+        };
+        // Tasks of an agent without root are its own user's processes: nothing keeps them apart from it.
+        if !own.is_root() {
+            return true;
+        }
+        let (peer, confinement) = (peer.clone(), confinement.clone());
+        let looking =
+            tokio::task::spawn_blocking(move || peer.is_confined(|| confinement.is_inside(&owner)));
+        looking.await.is_ok_and(|confined| !confined)
+    }
+}

@@ -1,0 +1,284 @@
+//! Whose the other end of a connection on this machine is, as the kernel knows it.
+//!
+//! Entered through [`SocketOwner::find`], which asks the kernel's socket diagnostics for the one socket that
+//! is connected to ours; where netlink is not to be had, the tables of procfs are read, which know no
+//! cgroups. Invariant: only a connection that stands is told, so what is said of it is said of whoever sent
+//! what we read from it: while our end is open the kernel connects no other socket to it.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
+
+/// What the kernel knows of a socket.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub struct SocketOwner {
+    /// The user that opened it.
+    pub uid: u32,
+    /// Its inode.
+    pub inode: u32,
+    /// The cgroup of version 2 in which it was opened, whoever holds it now.
+    pub cgroup: Option<u64>,
+}
+
+/// `TCP_ESTABLISHED`.
+const ESTABLISHED: u8 = 1;
+
+impl SocketOwner {
+    /// The owner of the socket that is bound to `peer` and connected to `local`, if it is on this machine.
+    #[must_use]
+    pub fn find(peer: SocketAddr, local: SocketAddr) -> Option<Self> {
+        let (peer, local) = (canonical(peer), canonical(local));
+        match diagnosed(peer, local) {
+            Ok(found) => found,
+            Err(error) => {
+                tracing::debug!(%error, "socket diagnostics are not to be had; reading procfs");
+                listed(peer, local)
+            }
+        }
+    }
+}
+
+/// IPv4 in the form of IPv6 is one connection with the same addresses in the form of IPv4.
+fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+mod request {
+    pub(super) const LENGTH: usize = 16 + 56;
+    pub(super) const SOCK_DIAG_BY_FAMILY: u16 = 20;
+    pub(super) const NLM_F_REQUEST: u16 = 1;
+    pub(super) const IPPROTO_TCP: u8 = 6;
+    pub(super) const AF_INET: u8 = 2;
+    pub(super) const AF_INET6: u8 = 10;
+}
+
+/// `struct nlmsghdr` and `struct inet_diag_req_v2`, for one socket.
+fn asked(peer: SocketAddr, local: SocketAddr) -> Vec<u8> {
+    use request::{AF_INET, AF_INET6, IPPROTO_TCP, LENGTH, NLM_F_REQUEST, SOCK_DIAG_BY_FAMILY};
+    let mut bytes = Vec::with_capacity(LENGTH);
+    bytes.extend(u32::try_from(LENGTH).unwrap_or(u32::MAX).to_ne_bytes());
+    bytes.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
+    bytes.extend(NLM_F_REQUEST.to_ne_bytes());
+    // Sequence and sender: nobody else is on this socket.
+    bytes.extend([0; 8]);
+    let family = if peer.is_ipv4() { AF_INET } else { AF_INET6 };
+    bytes.extend([family, IPPROTO_TCP, 0, 0]);
+    // Whatever its state.
+    bytes.extend(u32::MAX.to_ne_bytes());
+    bytes.extend(peer.port().to_be_bytes());
+    bytes.extend(local.port().to_be_bytes());
+    for address in [peer.ip(), local.ip()] {
+        let mut padded = [0; 16];
+        match address {
+            IpAddr::V4(ip) => padded
+                .iter_mut()
+                .zip(ip.octets())
+                .for_each(|(to, byte)| *to = byte),
+            IpAddr::V6(ip) => padded = ip.octets(),
+        }
+        bytes.extend(padded);
+    }
+    // Any interface, any cookie.
+    bytes.extend(0_u32.to_ne_bytes());
+    bytes.extend([0xff; 8]);
+    bytes
+}
+
+fn diagnosed(peer: SocketAddr, local: SocketAddr) -> io::Result<Option<SocketOwner>> {
+    if peer.is_ipv4() != local.is_ipv4() {
+        return Ok(None);
+    }
+    let socket = rustix::net::socket_with(
+        AddressFamily::NETLINK,
+        SocketType::RAW,
+        SocketFlags::CLOEXEC,
+        Some(netlink::SOCK_DIAG),
+    )?;
+    rustix::net::send(&socket, &asked(peer, local), SendFlags::empty())?;
+    let mut answer = [0_u8; 4096];
+    // The kernel answers before `send` returns.
+    let (length, _) = rustix::net::recv(&socket, &mut answer[..], RecvFlags::DONTWAIT)?;
+    parse(answer.get(..length).unwrap_or_default())
+}
+
+/// Reads `struct nlmsghdr` with `struct inet_diag_msg` and its attributes, or `struct nlmsgerr`.
+fn parse(message: &[u8]) -> io::Result<Option<SocketOwner>> {
+    const ERROR: u16 = 2;
+    const HEADER: usize = 16;
+    const STATE: usize = HEADER + 1;
+    const UID: usize = HEADER + 64;
+    const INODE: usize = HEADER + 68;
+    const ATTRIBUTES: usize = HEADER + 72;
+    let short = || io::Error::from(io::ErrorKind::UnexpectedEof);
+    let word = |at: usize| -> Option<[u8; 4]> { message.get(at..at + 4)?.try_into().ok() };
+    let kind: [u8; 2] = message
+        .get(4..6)
+        .and_then(|kind| kind.try_into().ok())
+        .ok_or_else(short)?;
+    if u16::from_ne_bytes(kind) == ERROR {
+        let code = i32::from_ne_bytes(word(HEADER).ok_or_else(short)?);
+        let error = Errno::from_raw_os_error(code.saturating_neg());
+        // There is no such socket: the other end is elsewhere, or gone.
+        return if error == Errno::NOENT {
+            Ok(None)
+        } else {
+            Err(error.into())
+        };
+    }
+    let state = *message.get(STATE).ok_or_else(short)?;
+    let owner = SocketOwner {
+        uid: u32::from_ne_bytes(word(UID).ok_or_else(short)?),
+        inode: u32::from_ne_bytes(word(INODE).ok_or_else(short)?),
+        cgroup: cgroup_in(message.get(ATTRIBUTES..).unwrap_or_default()),
+    };
+    // Without an inode nobody holds it any more.
+    Ok((state == ESTABLISHED && owner.inode != 0).then_some(owner))
+}
+
+/// `INET_DIAG_CGROUP_ID`, since Linux 5.8.
+fn cgroup_in(mut attributes: &[u8]) -> Option<u64> {
+    const CGROUP_ID: u16 = 21;
+    loop {
+        let (header, rest) = attributes.split_first_chunk::<4>()?;
+        let [length_low, length_high, kind_low, kind_high] = *header;
+        let length = usize::from(u16::from_ne_bytes([length_low, length_high])).checked_sub(4)?;
+        let value = rest.get(..length)?;
+        if u16::from_ne_bytes([kind_low, kind_high]) == CGROUP_ID {
+            return value.try_into().ok().map(u64::from_ne_bytes);
+        }
+        attributes = rest.get(length.next_multiple_of(4)..)?;
+    }
+}
+
+/// From `/proc/net/tcp` and `/proc/net/tcp6`.
+fn listed(peer: SocketAddr, local: SocketAddr) -> Option<SocketOwner> {
+    let tables = ["/proc/net/tcp", "/proc/net/tcp6"];
+    tables.into_iter().find_map(|table| {
+        let text = std::fs::read_to_string(table).ok()?;
+        text.lines().find_map(|line| row(line, peer, local))
+    })
+}
+
+fn row(line: &str, peer: SocketAddr, local: SocketAddr) -> Option<SocketOwner> {
+    let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+    let is = |at: usize, address: SocketAddr| {
+        let told = fields.get(at).copied().and_then(address_of);
+        told.map(canonical) == Some(address)
+    };
+    if !is(1, peer) || !is(2, local) || *fields.get(3)? != "01" {
+        return None;
+    }
+    Some(SocketOwner {
+        uid: fields.get(7)?.parse().ok()?,
+        inode: fields
+            .get(9)?
+            .parse()
+            .ok()
+            .filter(|inode: &u32| *inode != 0)?,
+        cgroup: None,
+    })
+}
+
+/// `0100007F:1F90`: words of the machine's order, and a port.
+fn address_of(text: &str) -> Option<SocketAddr> {
+    let (address, port) = text.split_once(':')?;
+    let port = u16::from_str_radix(port, 16).ok()?;
+    let word = |at: usize| -> Option<[u8; 4]> {
+        let word = u32::from_str_radix(address.get(at..at + 8)?, 16).ok()?;
+        Some(word.to_ne_bytes())
+    };
+    let ip = match address.len() {
+        8 => IpAddr::from(word(0)?),
+        32 => {
+            let mut octets = [0; 16];
+            for (part, at) in octets.chunks_exact_mut(4).zip([0, 8, 16, 24]) {
+                part.copy_from_slice(&word(at)?);
+            }
+            IpAddr::from(octets)
+        }
+        _ => return None,
+    };
+    Some(SocketAddr::new(ip, port))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsRawFd as _;
+
+    use super::*;
+
+    fn connected(address: &str) -> Option<(TcpStream, TcpStream)> {
+        // A machine may be without IPv6.
+        let listener = TcpListener::bind(address).ok()?;
+        let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (theirs, _) = listener.accept().unwrap();
+        Some((ours, theirs))
+    }
+
+    fn inode_of(stream: &TcpStream) -> u32 {
+        let path = format!("/proc/self/fd/{}", stream.as_raw_fd());
+        let link = std::fs::read_link(path).unwrap();
+        let text = link.to_str().unwrap();
+        let text = text.trim_start_matches("socket:[").trim_end_matches(']');
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn the_kernel_tells_whose_the_other_end_is() {
+        let uid = rustix::process::geteuid().as_raw();
+        for address in ["127.0.0.1:0", "[::1]:0", "[::ffff:127.0.0.1]:0"] {
+            let Some((ours, accepted)) = connected(address) else {
+                continue;
+            };
+            let peer = accepted.peer_addr().unwrap();
+            let local = accepted.local_addr().unwrap();
+            let inode = inode_of(&ours);
+            let asked = diagnosed(canonical(peer), canonical(local));
+            let found = asked.unwrap().expect("a socket");
+            assert_eq!((found.uid, found.inode), (uid, inode), "{address}");
+            let read = listed(canonical(peer), canonical(local)).expect("a row");
+            assert_eq!((read.uid, read.inode), (uid, inode), "{address}");
+            assert_eq!(
+                SocketOwner::find(peer, local).map(|owner| owner.inode),
+                Some(inode)
+            );
+            drop(ours);
+            assert_eq!(SocketOwner::find(peer, local), None, "it is gone");
+        }
+    }
+
+    #[test]
+    fn a_listener_is_not_taken_for_a_connection() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let nobody = "127.0.0.1:1".parse().unwrap();
+        assert_eq!(SocketOwner::find(address, nobody), None);
+    }
+
+    #[test]
+    fn answers_that_make_no_sense_are_errors_or_nobody() {
+        assert!(parse(&[]).is_err());
+        assert!(parse(&[0; 20]).is_err());
+        let mut denied = vec![36, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        denied.extend((-1_i32).to_ne_bytes());
+        assert!(parse(&denied).is_err());
+        let mut whole = vec![0; 16 + 72];
+        whole[17] = ESTABLISHED;
+        assert_eq!(parse(&whole).unwrap(), None, "no inode");
+        whole[16 + 68] = 7;
+        assert_eq!(parse(&whole).unwrap().unwrap().cgroup, None);
+        // An attribute that says it is longer than the message, and one of no length.
+        for length in [200_u16, 0] {
+            let mut odd = whole.clone();
+            odd.extend(length.to_ne_bytes());
+            odd.extend([21, 0, 1, 2]);
+            assert_eq!(parse(&odd).unwrap().unwrap().cgroup, None);
+        }
+        assert_eq!(address_of("0100007F"), None);
+        assert_eq!(address_of("0100007F:zz"), None);
+        assert_eq!(address_of("01:1F90"), None);
+    }
+}
