@@ -23,7 +23,8 @@ pub struct AccessFlags {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub credential: Option<PathBuf>,
 
-    /// Whether those who look must say who they are. Default: only where the network can reach the agent.
+    /// Whether those who look must say who they are. Default: where the network can reach the agent; elsewhere
+    /// root and the agent's own user need not, tasks and other users must.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", action = ArgAction::Set)]
     pub authenticate_http_readonly: Option<bool>,
@@ -32,6 +33,19 @@ pub struct AccessFlags {
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", action = ArgAction::Set)]
     pub authenticate_http_readwrite: Option<bool>,
+
+    /// Whether executors must prove which container they run in: by the token that is in their environment
+    /// (`MESOS_EXECUTOR_AUTHENTICATION_TOKEN`), or, if they send none, by what the kernel knows of their
+    /// connection.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
+          default_value_t = true, default_missing_value = "true", action = ArgAction::Set)]
+    pub authenticate_http_executors: bool,
+
+    /// File with the key that executors' tokens are signed with, of 16 bytes or more; nobody but its owner
+    /// may read it. Default: one that the agent makes in its work directory.
+    #[arg(long, visible_alias = "executor_secret_key", value_name = "FILE",
+          value_hint = ValueHint::FilePath)]
+    pub jwt_secret_key: Option<PathBuf>,
 
     /// Who may do what: Mesos's JSON, or `file:///path` of it. What it does not speak of is allowed on
     /// loopback and with --insecure, and forbidden elsewhere, unless it says `permissive` itself. A changed

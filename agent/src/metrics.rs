@@ -202,6 +202,13 @@ fn agent_metrics(book: &mut Book, surface: &Surface) {
         &[],
         destroy_errors,
     );
+    let dropped = "meseta_agent_framework_messages_dropped_total";
+    let (streams, to_master) = (&surface.streams, &surface.dropped);
+    for (to, count) in [("executor", streams.dropped()), ("master", to_master.get())] {
+        book.add(dropped, &[("to", to)], Some(number(count)));
+    }
+    let ended = Some(number(streams.ended()));
+    book.add("meseta_agent_executor_streams_ended_total", &[], ended);
     host_metrics(book, &surface.samples.host());
 }
 

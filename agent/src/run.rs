@@ -5,10 +5,11 @@
 
 mod address;
 mod error;
+mod hierarchies;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -28,6 +29,8 @@ use tracing::{info, warn};
 
 use address::{advertised, bind, hostname, local_address};
 pub use error::RunError;
+use hierarchies::cgroups_root;
+pub(crate) use hierarchies::narrow;
 
 use crate::access_flags::Identity;
 use crate::checkpoint::{self, Image, Layout, Store};
@@ -37,9 +40,11 @@ use crate::directories::{
     create_runtime_dir, endpoint_path, instance_of, lock, prepare_work_dir, remove_empty,
     runtime_dir, write_endpoint,
 };
+use crate::executor_tokens::ExecutorTokens;
 use crate::flags::Flags;
 use crate::health::Health;
 use crate::http::{self, Surface};
+use crate::intake::Lanes;
 use crate::isolation::{IsolationSettings, TaskRights, Watch};
 use crate::metrics::Metrics;
 use crate::oversubscription::{Configured, Failures, Service, Surroundings};
@@ -52,6 +57,7 @@ use crate::shell::inspection;
 use crate::shell::link::{Links, MasterAddress};
 use crate::shell::monitor::{self, Samples};
 use crate::shell::nested::NestedContainers;
+use crate::shell::outgoing::Dropped;
 use crate::shell::recover::Adoption;
 use crate::shell::writer::chain;
 use crate::shell::{CoreHandle, Driver, Mailbox, mailbox, recover, writer};
@@ -84,6 +90,10 @@ pub async fn run(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     let lending = Configured::read(&flags)?;
     let layout = prepare_work_dir(&flags.work_dir)?;
     let _lock = lock(&layout)?;
+    let key = flags.access.jwt_secret_key.as_deref();
+    let tokens = flags.access.authenticate_http_executors;
+    let tokens = tokens.then(|| ExecutorTokens::open(key, &layout));
+    let tokens = tokens.transpose()?;
     let listen = SocketAddr::new(flags.ip, flags.port);
     let listener = bind(listen).await?;
     let address = local_address(&listener, listen)?;
@@ -100,6 +110,7 @@ pub async fn run(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         told,
         start,
         (&http_shutdown, door),
+        tokens,
     )?;
     if let Some(certificate) = &certificate {
         let watch = certificate
@@ -183,6 +194,7 @@ fn surface(
     told: SocketAddr,
     start: Instant,
     (shutdown, door): (&CancellationToken, Door),
+    tokens: Option<ExecutorTokens>,
 ) -> Result<Arc<Surface>, RunError> {
     Ok(Arc::new(Surface {
         core,
@@ -201,6 +213,10 @@ fn surface(
         recovery: std::sync::OnceLock::new(),
         enable_cfs: flags.cgroups_enable_cfs,
         plugin_failures: Failures::default(),
+        tokens,
+        dropped: Dropped::default(),
+        reading: Lanes::default(),
+        unacknowledged: Lanes::default(),
         verbosity,
         metrics: Metrics::new().map_err(|error| RunError::Internal(error.to_string()))?,
         door,
@@ -247,7 +263,9 @@ impl Node {
         write_endpoint(self.layout.work_dir(), self.scheme, self.address)?;
         let writer = writer::start(opened.store)
             .map_err(|error| RunError::Internal(format!("start a thread: {error}")))?;
-        let links = Links::new(master, self.identity.clone(), self.handle.inputs());
+        let dropped = self.surface.dropped.clone();
+        let inputs = self.handle.inputs();
+        let links = Links::new(master, self.identity.clone(), inputs, dropped.clone());
         let streams = self.surface.streams.clone();
         let driver = Driver::new(
             core,
@@ -258,6 +276,7 @@ impl Node {
             streams,
             self.surface.gc.clone(),
             self.layout.clone(),
+            dropped,
         );
         let driving = tokio::spawn(driver.run());
         let live = gc::sandboxes_of(&opened.image, &self.layout);
@@ -313,7 +332,10 @@ impl Node {
         let containerizer = Containerizer::new(
             containerizer::Options {
                 layout: self.layout.clone(),
-                environment: task_environment(flags, &self.configuration, self.told),
+                environment: AgentEnvironment {
+                    tokens: self.surface.tokens.clone(),
+                    ..task_environment(flags, &self.configuration, self.told)
+                },
                 switch_user: flags.switch_user && privileged,
                 rights,
                 logs: self.configuration.logs,
@@ -324,6 +346,7 @@ impl Node {
             self.handle.inputs(),
         );
         let _ = self.surface.containerizer.set(containerizer.clone());
+        self.surface.door.confine(Arc::new(containerizer.clone()));
         containerizer
     }
 
@@ -441,6 +464,7 @@ fn task_environment(
         shutdown_grace: flags.executor_shutdown_grace_period,
         recovery_timeout: flags.recovery_timeout,
         reregistration_timeout: flags.executor_reregistration_timeout,
+        tokens: None,
     }
 }
 
@@ -558,38 +582,6 @@ fn open_blocking(
         rights,
         watch,
     })
-}
-
-/// Where containers are in each tree: in a scope of systemd if there is one to be had.
-fn cgroups_root(host: &mut Host, flags: &Flags) -> Result<PathBuf, RunError> {
-    if !flags.systemd_enable_support {
-        return Ok(flags.cgroups_root.clone());
-    }
-    let scope = meseta_isolators::task_scope(host, &flags.cgroups_root);
-    let scope = scope.map_err(|error| RunError::Containers(chain(&error)))?;
-    Ok(scope.unwrap_or_else(|| flags.cgroups_root.clone()))
-}
-
-/// Leaves the cgroup trees that are mounted at or below `--cgroups_hierarchy`.
-pub(crate) fn narrow(host: &mut Host, hierarchy: &Path) -> Result<(), RunError> {
-    use meseta_isolators::Mode;
-    let had_any = host.mode != Mode::None;
-    host.v1.retain(|tree| tree.mount.starts_with(hierarchy));
-    host.unified
-        .take_if(|tree| !tree.mount.starts_with(hierarchy));
-    host.mode = match (host.v1.is_empty(), host.unified.is_some()) {
-        (true, false) => Mode::None,
-        (false, false) => Mode::Legacy,
-        (false, true) => Mode::Hybrid,
-        (true, true) => Mode::Unified,
-    };
-    if had_any && host.mode == Mode::None {
-        return Err(RunError::Containers(format!(
-            "no cgroup tree is mounted below {} (--cgroups_hierarchy)",
-            hierarchy.display()
-        )));
-    }
-    Ok(())
 }
 
 /// From the order to launch until exec.

@@ -13,8 +13,12 @@ mod checks;
 mod executor;
 #[path = "node/executors.rs"]
 mod executors;
+#[path = "node/floods.rs"]
+mod floods;
 #[path = "node/harness.rs"]
 mod harness;
+#[path = "node/intruders.rs"]
+mod intruders;
 #[path = "node/nested.rs"]
 mod nested;
 #[path = "node/tasks.rs"]
@@ -39,6 +43,9 @@ fn main() -> ExitCode {
         return executor::executor_main();
     }
     let mut args = std::env::args_os();
+    if std::env::args_os().nth(1).is_some_and(|arg| arg == "call") {
+        return intruders::call_main(args.skip(2));
+    }
     if args.nth(1).is_some_and(|arg| arg == "agent") {
         return harness::agent_main(args);
     }
@@ -51,6 +58,8 @@ fn main() -> ExitCode {
         api::TESTS,
         executors::TESTS,
         checks::TESTS,
+        intruders::TESTS,
+        floods::TESTS,
         nested::TESTS,
         volumes::TESTS,
     ];

@@ -630,6 +630,7 @@ mod tests {
             ("agent", "credential"),
             ("agent", "http_credentials"),
             ("agent", "credentials"),
+            ("agent", "jwt_secret_key"),
         ] {
             let file = file("CANARY");
             let path = file.path().display().to_string();

@@ -19,7 +19,8 @@ pub struct AccessFlags {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub credentials: Option<PathBuf>,
 
-    /// Whether those who look must say who they are. Default: only where the network can reach the master.
+    /// Whether those who look must say who they are. Default: where the network can reach the master; elsewhere
+    /// root and the master's own user need not, other users must.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", action = ArgAction::Set)]
     pub authenticate_http_readonly: Option<bool>,

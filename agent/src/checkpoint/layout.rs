@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! meta/resources/resources_and_operations.state   reservations, volumes, operations
-//! meta/boot_id, meta/instance, meta/estimator
+//! meta/boot_id, meta/instance, meta/estimator, meta/executor_key
 //! meta/slaves/latest -> <agent>
 //! meta/slaves/<agent>/slave.info
 //! meta/slaves/<agent>/frameworks/<framework>/framework.info
@@ -65,6 +65,11 @@ impl Layout {
     /// All checkpoints.
     pub fn meta(&self) -> PathBuf {
         self.work_dir.join("meta")
+    }
+
+    /// What the tokens of executors are signed with.
+    pub(crate) fn executor_key(&self) -> PathBuf {
+        self.meta().join("executor_key")
     }
 
     pub(super) fn boot_id(&self) -> PathBuf {

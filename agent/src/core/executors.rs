@@ -22,6 +22,7 @@ use super::states::{gone_or_lost, is_terminal};
 use super::updates::{Pushed, StreamKey};
 use super::{Action, AgentCore, ConnectionId, Destination};
 use crate::checkpoint::{KillCause, LogEntry, RunKey, Write};
+use crate::intake::Room;
 
 impl AgentCore {
     fn custom(&self, framework: &FrameworkId, executor: &ExecutorId) -> Option<Arc<Executor>> {
@@ -180,6 +181,27 @@ impl AgentCore {
         if let Some(executor) = executor {
             info!(executor_id = %executor.key.executor, "an executor's stream ended");
             self.change_executor(&executor.key, |executor| executor.link.connection = None);
+        }
+    }
+
+    /// Takes an update that came alone; it keeps its room until it is acknowledged.
+    pub(super) fn executor_told(
+        &mut self,
+        now: Now,
+        framework: &FrameworkId,
+        executor: &ExecutorId,
+        status: pb::TaskStatus,
+        room: Room,
+    ) {
+        let uuid = status.uuid.clone().unwrap_or_default();
+        let task = TaskId::new(&status.task_id.value).ok();
+        self.executor_update(now, framework, executor, status);
+        if let Some(task) = task {
+            let stream = StreamKey {
+                framework: framework.clone(),
+                task,
+            };
+            self.updates.keep_room(&stream, &uuid, room);
         }
     }
 

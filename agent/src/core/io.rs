@@ -4,6 +4,7 @@
 //! others can see waits for the write that it follows ([`Effect::Visible`] after an [`Lsn`]); the shell
 //! releases those of one [`Destination`] in order.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +17,9 @@ use meseta_resources::{ContainerId, ExecutorId, FrameworkId, Resources, Role};
 use super::checks::{Probe, ProbeId, Sight};
 use super::oversubscription::Report;
 use super::recovery::Recovery;
+use super::updates::StreamKey;
 use crate::checkpoint::{RunKey, TaskKey, Write};
+use crate::intake::Room;
 
 /// Which of the connections to a master, counted from the agent's start.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash)]
@@ -46,6 +49,13 @@ pub enum Input {
         link: LinkId,
         /// Why, for the log.
         reason: String,
+    },
+    /// The master has taken what waited for it: these streams' updates found no room and are to be sent.
+    LinkHasRoom {
+        /// On this connection.
+        link: LinkId,
+        /// Those.
+        untold: BTreeSet<StreamKey>,
     },
     /// The master said something.
     Frame {
@@ -87,6 +97,8 @@ pub enum Input {
         executor: ExecutorId,
         /// What it has not seen acknowledged.
         subscribe: Box<executor::call::Subscribe>,
+        /// What the call takes of the room for those that are read.
+        room: Room,
     },
     /// A stream to an executor ended.
     ExecutorGone {
@@ -101,6 +113,8 @@ pub enum Input {
         executor: ExecutorId,
         /// What it told; its uuid was checked.
         status: Box<pb::TaskStatus>,
+        /// What the update takes of the room for those that are not acknowledged.
+        room: Room,
     },
     /// A subscribed executor has something for its scheduler.
     ExecutorMessage {
@@ -110,6 +124,8 @@ pub enum Input {
         executor: ExecutorId,
         /// What.
         data: Vec<u8>,
+        /// What the call takes of the room for those that are read.
+        room: Room,
     },
     /// A container's limits were changed, or could not be.
     Resized {

@@ -42,6 +42,7 @@ mod operations;
 mod oversubscription;
 mod recovery;
 mod registration;
+mod reregistration;
 mod snapshot;
 mod states;
 mod tell;
@@ -84,6 +85,7 @@ use crate::checkpoint::{RunKey, TaskKey, Write};
 use checks::Which;
 use operation_updates::OperationUpdates;
 use registration::Link;
+pub(crate) use registration::stream_key;
 
 /// What the core is told once.
 #[derive(Clone, Debug)]
@@ -235,6 +237,7 @@ impl AgentCore {
             Input::Recovered(recovery) => self.recovered(now, *recovery),
             Input::LinkUp { link } => self.link_up(now, link),
             Input::LinkDown { link, reason } => self.link_down(now, link, &reason),
+            Input::LinkHasRoom { link, untold } => self.link_has_room(link, untold),
             Input::Frame { link, frame } => self.frame(now, link, *frame),
             Input::ContainerStarted {
                 container,
@@ -248,17 +251,20 @@ impl AgentCore {
                 framework,
                 executor,
                 subscribe,
+                room: _,
             } => self.executor_subscribed(now, connection, &framework, &executor, *subscribe),
             Input::ExecutorGone { connection } => self.executor_gone(connection),
             Input::ExecutorUpdate {
                 framework,
                 executor,
                 status,
-            } => self.executor_update(now, &framework, &executor, *status),
+                room,
+            } => self.executor_told(now, &framework, &executor, *status, room),
             Input::ExecutorMessage {
                 framework,
                 executor,
                 data,
+                room: _,
             } => self.executor_message(&framework, &executor, data),
             Input::Resized { container, failed } => self.resized(now, &container, failed),
             Input::Probed {

@@ -12,6 +12,7 @@ use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::framework_info::capability::Type as FrameworkCapability;
 use meseta_proto::mesos::v1::task_status::Reason;
 use meseta_resources::{ContainerId, ExecutorId, FrameworkId, Moment, Resources, Role, TaskId};
+use prost::Message as _;
 
 use super::checks::Watch;
 use super::io::ConnectionId;
@@ -342,7 +343,7 @@ impl Task {
         self.statuses.retain(|old| old.state != status.state);
         // Two or three are all that there will be.
         self.statuses.reserve_exact(1);
-        self.statuses.push(status.clone());
+        self.statuses.push(shown(status));
     }
 
     /// The executor that it names to others; none for a command, whose executor is ours.
@@ -391,6 +392,31 @@ impl Task {
     }
 }
 
+/// Bytes of a status that is kept to be shown.
+const SHOWN_STATUS_BYTES_MAX: usize = 64 * 1024;
+/// Characters of its message, if it has more than that.
+const SHOWN_MESSAGE_CHARS: usize = 1024;
+
+/// What is kept of a status to be shown and told at a return: not its data, as in Mesos, and of one that is
+/// still large only what every status has. The update itself is sent whole.
+fn shown(status: &pb::TaskStatus) -> pb::TaskStatus {
+    let mut shown = status.clone();
+    shown.data = None;
+    if shown.encoded_len() <= SHOWN_STATUS_BYTES_MAX {
+        return shown;
+    }
+    let message = shown.message.take();
+    pb::TaskStatus {
+        message: message.map(|message| message.chars().take(SHOWN_MESSAGE_CHARS).collect()),
+        data: None,
+        labels: None,
+        container_status: None,
+        check_status: None,
+        limitation: None,
+        ..shown
+    }
+}
+
 /// How many characters of a command its executor's name shows.
 const COMMAND_IN_NAME_CHARS: usize = 15;
 
@@ -416,4 +442,41 @@ pub fn command_executor_name(task: &pb::TaskInfo) -> String {
         "Command Executor (Task: {}) (Command: {text})",
         task.task_id.value
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_is_kept_to_be_shown_without_what_makes_it_large() {
+        let small = pb::TaskStatus {
+            state: pb::TaskState::TaskRunning.into(),
+            message: Some("all is well".to_owned()),
+            data: Some(vec![0; 6 << 20]),
+            uuid: Some(vec![1; 16]),
+            ..pb::TaskStatus::default()
+        };
+        let kept = pb::TaskStatus {
+            data: None,
+            ..small.clone()
+        };
+        assert_eq!(shown(&small), kept);
+        let label = pb::Label {
+            key: "x".repeat(3 << 20),
+            value: None,
+        };
+        let large = pb::TaskStatus {
+            message: Some("é".repeat(3 << 20)),
+            labels: Some(pb::Labels {
+                labels: vec![label],
+            }),
+            ..small
+        };
+        let shown = shown(&large);
+        assert!(shown.encoded_len() <= SHOWN_STATUS_BYTES_MAX);
+        assert_eq!((shown.state, &shown.uuid), (large.state, &large.uuid));
+        let message = shown.message.expect("its beginning");
+        assert_eq!(message.chars().count(), SHOWN_MESSAGE_CHARS);
+    }
 }

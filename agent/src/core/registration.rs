@@ -5,6 +5,7 @@
 //! frames of a lower epoch than the highest heard of lately are dropped; losing the master touches no
 //! task.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use meseta_proto::convert::{self, Format};
@@ -16,6 +17,7 @@ use meseta_proto::mesos::v1::task_status::{Reason, Source};
 use meseta_resources::{AgentId, FrameworkId, Now, TaskId};
 use tracing::{error, info, warn};
 
+use super::reregistration::divide;
 use super::states::dropped_or_lost;
 use super::{Action, AgentCore, Destination, ExitReason, LinkId, State, StreamKey, Timer};
 use crate::checkpoint::{AgentRecord, Write};
@@ -85,8 +87,14 @@ impl AgentCore {
             now.moment + REGISTRATION_TIMEOUT,
             Timer::RegistrationTimeout(link),
         );
-        let greeting = self.greeting();
-        self.send(greeting);
+        match self.greeting() {
+            ToMaster::Reregister(whole) => {
+                for part in divide(whole) {
+                    self.send(part);
+                }
+            }
+            greeting => self.send(greeting),
+        }
     }
 
     fn greeting(&mut self) -> ToMaster {
@@ -155,6 +163,15 @@ impl AgentCore {
                 "the master does not answer; trying again"
             );
             self.set_timer(now.moment + pause, Timer::Connect(next));
+        }
+    }
+
+    /// Sends the updates that found no room on this connection.
+    pub(super) fn link_has_room(&mut self, link: LinkId, untold: BTreeSet<StreamKey>) {
+        if link == self.link.id && self.updates.is_flowing() {
+            for key in untold {
+                self.send_head(&key);
+            }
         }
     }
 
@@ -400,7 +417,7 @@ fn ping_timeout(seconds: f64) -> Duration {
 }
 
 /// The stream of a task named on the wire; a name that is no id is nobody's.
-pub(super) fn stream_key(framework: &pb::FrameworkId, task: &pb::TaskId) -> Option<StreamKey> {
+pub(crate) fn stream_key(framework: &pb::FrameworkId, task: &pb::TaskId) -> Option<StreamKey> {
     let ids = FrameworkId::new(&framework.value)
         .ok()
         .zip(TaskId::new(&task.value).ok());

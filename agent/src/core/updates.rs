@@ -12,6 +12,7 @@ use meseta_proto::mesos::v1 as pb;
 use meseta_resources::{FrameworkId, Moment, TaskId};
 
 use super::states::is_terminal;
+use crate::intake::Room;
 
 /// First pause before an unacknowledged update is sent again.
 pub const RETRY_INTERVAL_MIN: Duration = Duration::from_secs(10);
@@ -35,6 +36,8 @@ pub struct StreamKey {
 struct Stream {
     queue: VecDeque<pb::TaskStatus>,
     acknowledged: VecDeque<Vec<u8>>,
+    /// What those that executors told take of the room for updates, by their uuids.
+    rooms: BTreeMap<Vec<u8>, Room>,
     /// Set while the head is in flight.
     retry_at: Option<Moment>,
     interval: Duration,
@@ -121,6 +124,7 @@ impl StatusUpdates {
             };
         }
         let head = stream.queue.pop_front();
+        stream.rooms.remove(uuid);
         if stream.queue.is_empty() {
             // For the hours in which nothing happens to the task.
             stream.queue.shrink_to_fit();
@@ -138,6 +142,18 @@ impl StatusUpdates {
             self.arm(now, key, RETRY_INTERVAL_MIN);
         }
         Acknowledged::Next
+    }
+
+    /// Keeps the room that an update takes until it is acknowledged or forgotten; gives it back at once if
+    /// the update is not kept here.
+    pub fn keep_room(&mut self, key: &StreamKey, uuid: &[u8], room: Room) {
+        let Some(stream) = self.streams.get_mut(key) else {
+            return;
+        };
+        let mut queue = stream.queue.iter();
+        if queue.any(|held| held.uuid.as_deref() == Some(uuid)) {
+            stream.rooms.entry(uuid.to_vec()).or_insert(room);
+        }
     }
 
     /// Whether an update of this uuid was taken before, of a task that is not closed.

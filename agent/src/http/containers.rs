@@ -22,10 +22,10 @@ use meseta_resources::ContainerId;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use super::container_rights::{authorize, authorize_launch};
 use super::{Reply, Surface};
 use crate::checkpoint::nested_id;
 use crate::core::{Executor, LaunchPlan, Snapshot, Subject, Task, volumes_among};
-use crate::permission;
 use crate::shell::containerizer::Containerizer;
 use crate::shell::nested::{Attached, NestedError, Pieces, Stream};
 use crate::shell::terminal::WindowSize;
@@ -65,7 +65,7 @@ fn full_name(id: &pb::ContainerId) -> String {
 }
 
 /// The id here of a container that a client names; `None` for one that holds what no id may.
-fn own_id(id: &pb::ContainerId) -> Option<ContainerId> {
+pub(super) fn own_id(id: &pb::ContainerId) -> Option<ContainerId> {
     let plain = |text: &str| !text.is_empty() && !text.contains([meseta_isolators::NESTING, '.']);
     if !plain(&id.value) {
         return None;
@@ -86,9 +86,9 @@ fn containerizer(surface: &Surface) -> Result<&Containerizer, Reply> {
 }
 
 /// What a client wants to run.
-struct Wanted {
-    id: pb::ContainerId,
-    command: Option<pb::CommandInfo>,
+pub(super) struct Wanted {
+    pub(super) id: pb::ContainerId,
+    pub(super) command: Option<pb::CommandInfo>,
     container: Option<pb::ContainerInfo>,
 }
 
@@ -200,7 +200,7 @@ fn plan_of(
 }
 
 /// The executor around a container, and the task in it.
-fn find<'a>(
+pub(super) fn find<'a>(
     snapshot: &'a Snapshot,
     id: &ContainerId,
 ) -> Option<(&'a Arc<Executor>, Option<&'a Arc<Task>>)> {
@@ -215,72 +215,6 @@ fn find<'a>(
         }
     }
     None
-}
-
-/// Whether somebody may do this to a container: by the user that what is around it runs as. Changes are
-/// put on record.
-pub(super) async fn authorize(
-    surface: &Surface,
-    caller: &Caller,
-    kind: Type,
-    id: Option<&pb::ContainerId>,
-) -> Result<(), Reply> {
-    let (nested, alone) = permission::container(kind);
-    let verdict = if caller.approver.allows_everything() {
-        Ok(())
-    } else {
-        let snapshot = surface.snapshot().await?;
-        let user = id.and_then(|id| user_around(&snapshot, id));
-        let action = match id {
-            Some(id) if id.parent.is_none() && user.is_none() => alone,
-            _ => nested,
-        };
-        caller.check(action, user.as_deref())
-    };
-    let object = id.map_or("", |id| id.value.as_str());
-    if kind != Type::WaitContainer {
-        let outcome = verdict.as_ref().err().map(ToString::to_string);
-        caller.audit(
-            kind.as_str_name(),
-            object,
-            outcome.as_deref().unwrap_or("allowed"),
-        );
-    }
-    verdict.map_err(|forbidden| permission::refused(&forbidden))
-}
-
-/// The user of the executor around a container, whichever of its containers that is.
-fn user_around(snapshot: &Snapshot, id: &pb::ContainerId) -> Option<String> {
-    let mut id = id;
-    loop {
-        if let Some((executor, task)) = own_id(id).and_then(|own| find(snapshot, &own)) {
-            return Some(task.map_or(&executor.user, |task| &task.user).clone());
-        }
-        id = id.parent.as_deref()?;
-    }
-}
-
-/// Whether somebody may run a command as its user, below an executor of that one.
-fn authorize_launch(
-    caller: &Caller,
-    snapshot: &Snapshot,
-    (as_user, under_parent): (Action, Action),
-    wanted: &Wanted,
-) -> Result<(), Reply> {
-    let parent = wanted.id.parent.as_deref();
-    let outer = parent.and_then(|parent| user_around(snapshot, parent));
-    let own = wanted.command.as_ref();
-    let own = own.and_then(|command| command.user.clone());
-    let verdict = match parent {
-        None => caller.check(Action::LaunchStandaloneContainer, None),
-        Some(_) => caller
-            .check(under_parent, outer.as_deref())
-            .and_then(|()| caller.check(as_user, own.or(outer).as_deref())),
-    };
-    let outcome = verdict.as_ref().err().map(ToString::to_string);
-    let outcome = outcome.as_deref().unwrap_or("allowed");
-    caller.audit(under_parent.key(), &wanted.id.value, outcome);
-    verdict.map_err(|forbidden| permission::refused(&forbidden))
 }
 
 /// LAUNCH_CONTAINER, WAIT_CONTAINER, KILL_CONTAINER, REMOVE_CONTAINER and their older names.

@@ -13,24 +13,33 @@ use meseta_proto::media::{self, MediaType};
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::executor::{Call, Event, call, event};
 use meseta_proto::mesos::v1::task_status::Source;
-use meseta_proto::transport::server::stream_body;
+use meseta_proto::transport::server::{Peer, stream_body};
 use meseta_resources::{ExecutorId, FrameworkId};
+use prost::Message as _;
 use tokio::sync::mpsc;
 
-use super::{Reply, Surface, body};
+use super::executor_caller::ExecutorCaller;
+use super::{BODY_BYTES_MAX, Reply, Surface, body};
 use crate::core::{ConnectionId, Executor, Input};
+use crate::intake::Room;
+use crate::shell::executors::Queued;
 
 /// How often an executor that hears nothing else hears that the agent is there.
 const HEARTBEAT: Duration = Duration::from_secs(30 * 60);
-/// Records that are encoded and not yet sent.
-const RECORDS_MAX: usize = 16;
+/// Records that are encoded and not yet sent: each may be as large as a task group.
+const RECORDS_MAX: usize = 1;
 
 /// Answers one call.
 pub(super) async fn call(surface: &Arc<Surface>, request: Request<Body>) -> Result<Reply, Reply> {
+    let peer = request.extensions().get::<Peer>().cloned();
+    let caller = ExecutorCaller::of(surface, request.headers(), peer).await?;
     let refuse = |error: media::Error| Reply::text(error.status(), &error.to_string());
     let content_type = media::content_type(request.headers(), &MediaType::MESSAGES);
     let content_type = content_type.map_err(refuse)?;
     let accept = media::accept(request.headers());
+    let lane = caller.lane();
+    let length = announced(&request);
+    let room = surface.reading.take(&lane, length).await;
     let bytes = body(request).await?;
     let call: Call = media::decode(content_type, &bytes)
         .map_err(|error| Reply::text(StatusCode::BAD_REQUEST, &error.to_string()))?;
@@ -44,22 +53,29 @@ pub(super) async fn call(surface: &Arc<Surface>, request: Request<Body>) -> Resu
         call::Type::Heartbeat => return Ok(Reply::empty(StatusCode::ACCEPTED)),
         _ => MediaType::Json,
     };
-    let (framework, executor) = find(surface, &call).await?;
+    caller.check_named(&call)?;
+    let found = find(surface, &call).await;
+    let (framework, executor) = caller.admit(surface, found).await?;
     if call.r#type() != call::Type::Subscribe && !executor.link.has_subscribed {
         let text = "Executor is not subscribed";
         return Err(Reply::text(StatusCode::FORBIDDEN, text));
     }
+    let container = executor.key.container.clone();
     let executor = executor.key.executor.clone();
     match (call.r#type(), call.subscribe, call.update, call.message) {
         (call::Type::Subscribe, Some(subscribe), _, _) => {
-            Ok(open_stream(surface, framework, executor, subscribe, accept).await)
+            Ok(open_stream(surface, framework, executor, subscribe, (accept, room)).await)
         }
         (call::Type::Update, _, Some(update), _) => {
+            let bytes = update.status.encoded_len();
             let status = Box::new(update.status);
+            // Not answered before: whoever is not heard says no more.
+            let until_acknowledged = surface.unacknowledged.take(&container, bytes).await;
             let input = Input::ExecutorUpdate {
                 framework,
                 executor,
                 status,
+                room: until_acknowledged,
             };
             surface.core.tell(input).await;
             Ok(Reply::empty(StatusCode::ACCEPTED))
@@ -69,6 +85,7 @@ pub(super) async fn call(surface: &Arc<Surface>, request: Request<Body>) -> Resu
                 framework,
                 executor,
                 data: message.data,
+                room,
             };
             surface.core.tell(input).await;
             Ok(Reply::empty(StatusCode::ACCEPTED))
@@ -78,6 +95,13 @@ pub(super) async fn call(surface: &Arc<Surface>, request: Request<Body>) -> Resu
             "Unknown executor call",
         )),
     }
+}
+
+/// How much a call may bring.
+fn announced(request: &Request<Body>) -> usize {
+    let length = request.headers().get(http::header::CONTENT_LENGTH);
+    let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
+    length.map_or(BODY_BYTES_MAX, |length: usize| length.min(BODY_BYTES_MAX))
 }
 
 /// The executor that a call names.
@@ -144,7 +168,7 @@ async fn open_stream(
     framework: FrameworkId,
     executor: ExecutorId,
     subscribe: call::Subscribe,
-    media: MediaType,
+    (media, room): (MediaType, Room),
 ) -> Reply {
     let (connection, events) = surface.streams.open();
     let input = Input::ExecutorSubscribed {
@@ -152,6 +176,7 @@ async fn open_stream(
         framework,
         executor,
         subscribe: Box::new(subscribe),
+        room,
     };
     surface.core.tell(input).await;
     let (sender, records) = mpsc::channel(RECORDS_MAX);
@@ -172,27 +197,28 @@ async fn leave(surface: &Surface, connection: ConnectionId) {
 
 /// Encodes events until either end is closed, with a sign of life in longer pauses.
 async fn forward(
-    mut events: mpsc::Receiver<Event>,
+    mut events: mpsc::Receiver<Queued>,
     records: &mpsc::Sender<Bytes>,
     media: MediaType,
     silence: Duration,
 ) {
     loop {
-        let event = tokio::select! {
+        let record = tokio::select! {
             biased;
             () = records.closed() => return,
-            event = events.recv() => event,
-            () = tokio::time::sleep(silence) => Some(Event {
+            queued = events.recv() => {
+                let Some(queued) = queued else { return };
+                // It counts as waiting until there is room for its record.
+                let Ok(place) = records.reserve().await else { return };
+                place.send(media::encode_record(media, queued.event()));
+                continue;
+            }
+            () = tokio::time::sleep(silence) => media::encode_record(media, &Event {
                 r#type: Some(event::Type::Heartbeat.into()),
                 ..Event::default()
             }),
         };
-        let Some(event) = event else { return };
-        if records
-            .send(media::encode_record(media, &event))
-            .await
-            .is_err()
-        {
+        if records.send(record).await.is_err() {
             return;
         }
     }

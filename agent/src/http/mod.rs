@@ -5,8 +5,10 @@
 //! the core and from the last samples; nothing here reads usage from the kernel or holds the core up.
 
 mod api;
+mod container_rights;
 mod containers;
 mod executor;
+mod executor_caller;
 mod files;
 mod query;
 mod reply;
@@ -31,9 +33,12 @@ use meseta_proto::transport::files::FileReads;
 use meseta_proto::transport::request::{self, READ};
 use meseta_proto::transport::server::{CancellationToken, Peer};
 use meseta_proto::verbosity::Verbosity;
+use meseta_resources::ContainerId;
 
 use crate::checkpoint::Layout;
 use crate::core::{self, Snapshot};
+use crate::executor_tokens::ExecutorTokens;
+use crate::intake::Lanes;
 use crate::metrics::Metrics;
 use crate::permission;
 use crate::shell::CoreHandle;
@@ -42,7 +47,9 @@ use crate::shell::executors::ExecutorStreams;
 use crate::shell::gc::Gc;
 use crate::shell::monitor::Samples;
 use crate::shell::nested::NestedContainers;
+use crate::shell::outgoing::Dropped;
 
+pub(crate) use executor_caller::Lane;
 pub(crate) use query::Query;
 pub(crate) use reply::Reply;
 
@@ -90,6 +97,14 @@ pub(crate) struct Surface {
     pub(crate) plugin_failures: crate::oversubscription::Failures,
     /// For `/metrics`.
     pub(crate) metrics: Metrics,
+    /// Whose tokens executors have; none if nobody asks them.
+    pub(crate) tokens: Option<ExecutorTokens>,
+    /// Messages of executors that the master did not take.
+    pub(crate) dropped: Dropped,
+    /// Room for calls of executors that are being read.
+    pub(crate) reading: Lanes<Lane>,
+    /// Room for updates that are not acknowledged.
+    pub(crate) unacknowledged: Lanes<ContainerId>,
     /// Lets in who may come.
     pub(crate) door: Door,
     /// Files that are read for clients.
@@ -161,7 +176,13 @@ async fn routed(surface: Arc<Surface>, request: Request<Body>) -> Response<Body>
     let realm = permission::realm(route);
     let caller = match surface.door.enter(realm, request.headers(), peer).await {
         Ok(caller) => caller,
-        Err(turned) => return turned.response(),
+        Err(turned) => {
+            let executor = executor_caller::operator(&surface, route, request.headers(), peer);
+            match executor.await {
+                Some(caller) => caller,
+                None => return turned.response(),
+            }
+        }
     };
     let checked = check_method(route, request.method())
         .and_then(|()| permission::check(&caller, permission::route(route)));

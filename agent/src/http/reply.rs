@@ -2,7 +2,7 @@
 
 use axum::body::Body;
 use bytes::Bytes;
-use http::header::{ALLOW, CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_TYPE};
+use http::header::{ALLOW, CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_TYPE, WWW_AUTHENTICATE};
 use http::{HeaderValue, Response, StatusCode};
 use meseta_proto::media::MESSAGE_CONTENT_TYPE;
 
@@ -20,6 +20,7 @@ pub(crate) struct Reply {
     content_type: Option<&'static str>,
     body: Content,
     allow: Option<String>,
+    challenge: Option<&'static str>,
 }
 
 #[derive(Debug)]
@@ -44,6 +45,7 @@ impl Reply {
             content_type,
             body: Content::Bytes(body.into()),
             allow: None,
+            challenge: None,
         }
     }
 
@@ -84,6 +86,7 @@ impl Reply {
             content_type: Some("application/octet-stream"),
             body: Content::File { name, length, body },
             allow: None,
+            challenge: None,
         }
     }
 
@@ -98,12 +101,24 @@ impl Reply {
             content_type: Some(content_type),
             body: Content::Stream { body, records },
             allow: None,
+            challenge: None,
         }
     }
 
     /// Tells what would have been allowed.
     pub(crate) fn allow(mut self, methods: String) -> Self {
         self.allow = Some(methods);
+        self
+    }
+
+    /// Whether the agent cannot answer yet.
+    pub(crate) fn is_unavailable(&self) -> bool {
+        self.status == StatusCode::SERVICE_UNAVAILABLE
+    }
+
+    /// Tells what to say who one is by.
+    pub(crate) fn challenge(mut self, challenge: &'static str) -> Self {
+        self.challenge = Some(challenge);
         self
     }
 
@@ -151,6 +166,10 @@ impl Reply {
         let allow = self.allow.map(HeaderValue::try_from);
         if let Some(Ok(value)) = allow {
             response.headers_mut().insert(ALLOW, value);
+        }
+        if let Some(challenge) = self.challenge {
+            let value = HeaderValue::from_static(challenge);
+            response.headers_mut().insert(WWW_AUTHENTICATE, value);
         }
         response
     }

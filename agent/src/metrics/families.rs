@@ -73,6 +73,14 @@ pub const FAMILIES: &[Family] = &[
         "meseta_agent_container_destroy_errors_total",
         "Attempts to take a container apart that left something.",
     ),
+    counter(
+        "meseta_agent_framework_messages_dropped_total",
+        "Messages between frameworks and executors that were dropped because they were not read, by receiver.",
+    ),
+    counter(
+        "meseta_agent_executor_streams_ended_total",
+        "Streams to executors that were ended because they were not read.",
+    ),
     gauge(
         "meseta_agent_resources",
         "The agent's resources, by name (MB for mem and disk).",

@@ -23,6 +23,9 @@ pub enum RunError {
     /// The node would stand open, or what is to shut it cannot be used.
     #[error(transparent)]
     Door(#[from] meseta_proto::transport::door::DoorError),
+    /// Executors cannot be told apart.
+    #[error(transparent)]
+    Tokens(#[from] crate::executor_tokens::TokenError),
     /// Nobody may listen there.
     #[error(
         "failed to listen on {address}: is another agent running? (--port=0 takes a free port)"

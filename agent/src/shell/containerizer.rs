@@ -6,6 +6,7 @@
 //! before the core hears of it. Launches wait for one of a few places.
 
 mod side;
+mod sockets;
 mod taking_apart;
 mod work;
 

@@ -12,9 +12,13 @@ use meseta_proto::mesos::v1::environment::variable::Type as VariableType;
 use meseta_resources::format_duration;
 
 use crate::core::{LaunchPlan, Subject};
+use crate::executor_tokens::ExecutorTokens;
 
 /// What a task without a `PATH` of its own gets.
 const PATH_DEFAULT: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Where an executor finds its token, whatever else was to be in that variable.
+const TOKEN: &str = "MESOS_EXECUTOR_AUTHENTICATION_TOKEN";
 
 /// What is the same for all tasks.
 #[derive(Clone, Debug)]
@@ -31,6 +35,8 @@ pub(crate) struct AgentEnvironment {
     pub(crate) recovery_timeout: Duration,
     /// `--executor_reregistration_timeout`.
     pub(crate) reregistration_timeout: Duration,
+    /// What executors say who they are by; none if nobody asks.
+    pub(crate) tokens: Option<ExecutorTokens>,
 }
 
 /// Why a task's environment cannot be made.
@@ -96,6 +102,10 @@ pub(crate) fn task_environment(
     for variable in own.iter().flat_map(|environment| &environment.variables) {
         let (name, value) = own_variable(variable)?;
         variables.insert(name, value);
+    }
+    if let (Some(tokens), Subject::Executor(_)) = (&agent.tokens, &plan.subject) {
+        let token = OsString::from(tokens.of(&plan.run));
+        variables.insert(TOKEN.to_owned(), token);
     }
     Ok(variables
         .into_iter()

@@ -1,8 +1,8 @@
 //! The connection to the master: one gRPC stream, opened by the agent.
 //!
 //! Each attempt is a task of its own that says once that the link is up and once that it is down. What
-//! the core sends goes into a bounded queue; a master that does not take it is dropped like one that
-//! does not answer.
+//! the core sends goes into a queue that is bounded in bytes ([`super::outgoing`]); a master that does not
+//! take what cannot be kept back is dropped like one that does not answer.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,16 +12,14 @@ use meseta_proto::meseta::v1::agent_registry_client::AgentRegistryClient;
 use meseta_proto::transport::client;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Endpoint;
 use tracing::{debug, info};
 
+use super::outgoing::{Dropped, Outgoing, Queue, outgoing};
 use super::writer::chain;
 use crate::access_flags::Identity;
 use crate::core::{Input, LinkId};
 
-/// Frames on their way to the master: at a registration, one for each task with an update to tell.
-const QUEUE_MAX: usize = 65_536;
 /// Time for the connection to stand.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// A connection without any traffic is probed this often, and dropped after as long again.
@@ -107,13 +105,14 @@ pub(crate) struct Links {
     master: MasterAddress,
     identity: Identity,
     inputs: mpsc::Sender<Input>,
+    dropped: Dropped,
     current: Option<Current>,
 }
 
 #[derive(Debug)]
 struct Current {
     link: LinkId,
-    frames: mpsc::Sender<protocol::AgentFrame>,
+    frames: Outgoing,
     task: JoinHandle<()>,
 }
 
@@ -122,11 +121,13 @@ impl Links {
         master: MasterAddress,
         identity: Identity,
         inputs: mpsc::Sender<Input>,
+        dropped: Dropped,
     ) -> Self {
         Self {
             master,
             identity,
             inputs,
+            dropped,
             current: None,
         }
     }
@@ -134,7 +135,7 @@ impl Links {
     /// Tries once to reach the master.
     pub(crate) fn connect(&mut self, link: LinkId) {
         self.close();
-        let (frames, queue) = mpsc::channel(QUEUE_MAX);
+        let (frames, queue) = outgoing(link, self.inputs.clone(), self.dropped.clone());
         let attempt = Attempt {
             link,
             master: self.master.clone(),
@@ -161,10 +162,7 @@ impl Links {
         let Some(current) = self.current.as_ref().filter(|current| current.link == link) else {
             return;
         };
-        let frame = protocol::AgentFrame {
-            message: Some(message),
-        };
-        if current.frames.try_send(frame).is_err() {
+        if !current.frames.send(message) {
             // It ended, which it says itself, or it does not read: then it may as well be gone.
             let inputs = self.inputs.clone();
             let reason = "the master does not take what it is sent".to_owned();
@@ -196,7 +194,7 @@ struct Attempt {
 }
 
 impl Attempt {
-    async fn run(self, queue: mpsc::Receiver<protocol::AgentFrame>) {
+    async fn run(self, queue: Queue) {
         let reason = match self.speak(queue).await {
             Ok(()) => "the master ended the connection".to_owned(),
             Err(reason) => reason,
@@ -205,7 +203,7 @@ impl Attempt {
         let _ = self.inputs.send(Input::LinkDown { link, reason }).await;
     }
 
-    async fn speak(&self, queue: mpsc::Receiver<protocol::AgentFrame>) -> Result<(), String> {
+    async fn speak(&self, queue: Queue) -> Result<(), String> {
         let address = self.master.resolve()?;
         debug!(master = address, "connecting to the master");
         let scheme = if self.identity.is_encrypted() {
@@ -241,7 +239,7 @@ impl Attempt {
             .max_decoding_message_size(FRAME_BYTES_MAX)
             .max_encoding_message_size(FRAME_BYTES_MAX);
         let refused = |status: tonic::Status| format!("{address}: {}", status_text(&status));
-        let mut request = tonic::Request::new(ReceiverStream::new(queue));
+        let mut request = tonic::Request::new(queue);
         if let Some(authorization) = authorization {
             let value = authorization.parse();
             let mut value: tonic::metadata::MetadataValue<_> =

@@ -15,6 +15,7 @@ pub(crate) mod inspection;
 pub(crate) mod link;
 pub(crate) mod monitor;
 pub(crate) mod nested;
+pub(crate) mod outgoing;
 mod probe;
 pub(crate) mod recover;
 mod sandbox;
@@ -28,6 +29,7 @@ pub(crate) mod writer;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use meseta_proto::meseta::v1::agent_frame;
 use meseta_proto::outbox::Outbox;
 use meseta_resources::{Moment, Now};
 use tokio::sync::{mpsc, oneshot};
@@ -38,12 +40,15 @@ use containerizer::Containerizer;
 use executors::ExecutorStreams;
 use gc::Gc;
 use link::Links;
+use outgoing::Dropped;
 use writer::Writer;
 
 /// Inputs that may wait for the core.
 pub(crate) const INPUTS_MAX: usize = 4096;
 /// Snapshots that may be waited for.
 const QUERIES_MAX: usize = 256;
+/// Bytes of messages between frameworks and executors that wait for the disk; one more is dropped.
+const MESSAGES_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Inputs taken between two looks at everything else.
 const INPUTS_PER_TURN: usize = 64;
 
@@ -106,6 +111,9 @@ pub(crate) struct Driver {
     /// What waits for its write.
     outbox: Outbox<Destination, Action>,
     clock: Clock,
+    /// Bytes in it of messages between frameworks and their executors.
+    messages_bytes: usize,
+    dropped: Dropped,
     /// Shared by those who ask while nothing happens. Not kept for others: what changes would be there twice.
     shared: Weak<Snapshot>,
 }
@@ -124,6 +132,7 @@ impl Driver {
         streams: ExecutorStreams,
         gc: Gc,
         layout: Layout,
+        dropped: Dropped,
     ) -> Self {
         Self {
             core,
@@ -135,6 +144,8 @@ impl Driver {
             gc,
             layout,
             outbox: Outbox::default(),
+            messages_bytes: 0,
+            dropped,
             clock: Clock::new(),
             shared: Weak::new(),
         }
@@ -194,6 +205,13 @@ impl Driver {
                     }
                 }
                 Effect::Visible { after, to, action } => {
+                    let bytes = message_bytes(&action);
+                    if bytes > 0 && self.messages_bytes.saturating_add(bytes) > MESSAGES_BYTES_MAX {
+                        // Nobody is promised that a message arrives.
+                        self.dropped.count();
+                        continue;
+                    }
+                    self.messages_bytes = self.messages_bytes.saturating_add(bytes);
                     if let Err(overflow) = self.outbox.push(to, after.0, action) {
                         // Updates are sent again and launches are answered for after a restart; to
                         // go on with an action missing would be worse than to begin anew.
@@ -218,6 +236,8 @@ impl Driver {
     }
 
     fn carry_out(&mut self, to: &Destination, action: Action) -> Option<ExitReason> {
+        let bytes = message_bytes(&action);
+        self.messages_bytes = self.messages_bytes.saturating_sub(bytes);
         match action {
             Action::Connect { link } => self.links.connect(link),
             Action::Disconnect { link } => self.links.disconnect(link),
@@ -234,6 +254,21 @@ impl Driver {
             }
         }
         None
+    }
+}
+
+/// The size of a message between a framework and its executor.
+fn message_bytes(action: &Action) -> usize {
+    match action {
+        Action::Send { message, .. } => match &**message {
+            agent_frame::Message::ExecutorMessage(message) => message.data.len().max(1),
+            _ => 0,
+        },
+        Action::Tell { event, .. } => {
+            let message = event.message.as_ref();
+            message.map_or(0, |message| message.data.len().max(1))
+        }
+        _ => 0,
     }
 }
 

@@ -48,7 +48,7 @@ pub(crate) const TESTS: &[(&str, bool, fn())] = &[
 
 const EXECUTOR: &str = "executor-1";
 
-fn executor_id() -> pb::ExecutorId {
+pub(crate) fn executor_id() -> pb::ExecutorId {
     pb::ExecutorId {
         value: EXECUTOR.to_owned(),
     }

@@ -131,7 +131,8 @@ impl World {
         let master = listener.local_addr().expect("an address");
         runtime.spawn(async move {
             let incoming = tonic::transport::server::TcpIncoming::from(listener);
-            let service = AgentRegistryServer::new(Registry { links: links_in });
+            let service = AgentRegistryServer::new(Registry { links: links_in })
+                .max_decoding_message_size(meseta_proto::grpc::MESSAGE_MAX_BYTES);
             let server = tonic::transport::Server::builder().add_service(service);
             server.serve_with_incoming(incoming).await
         });

@@ -32,7 +32,9 @@ impl MasterCore {
             agent_frame::Message::AgentUpdate(update) => self.agent_update(&agent, &update),
             agent_frame::Message::Unregister(unregister) => self.unregister(&agent, &unregister),
             agent_frame::Message::OperationUpdate(update) => self.operation_update(&agent, update),
-            agent_frame::Message::Register(_) | agent_frame::Message::Reregister(_) => {
+            agent_frame::Message::Register(_)
+            | agent_frame::Message::Reregister(_)
+            | agent_frame::Message::ReregisterPart(_) => {
                 self.counters.dropped_messages += 1;
             }
         }

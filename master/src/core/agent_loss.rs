@@ -27,6 +27,7 @@ impl MasterCore {
     /// An agent's stream has ended. Its tasks go on; it has until the ping timeout to come back.
     pub(super) fn agent_gone(&mut self, connection: ConnectionId) {
         self.introducing.remove(&connection);
+        self.forget_return(connection);
         let Some(id) = self.agent_connections.remove(&connection) else {
             return;
         };

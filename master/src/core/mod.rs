@@ -40,6 +40,7 @@ mod persisted;
 mod reconcile;
 mod registration;
 mod resource_validation;
+mod returns;
 mod shown;
 mod snapshot;
 mod status;
@@ -69,6 +70,7 @@ use inverse_offers::InverseOffers;
 use ownership::Ownership;
 use reconcile::Inquiry;
 use registration::Pending;
+use returns::Returns;
 use shown::Shown;
 use timers::{Timer, Timers};
 
@@ -122,6 +124,8 @@ pub struct MasterCore {
     agent_callers: BTreeMap<ConnectionId, Caller>,
     /// Connections whose first frame waits for the registry.
     introducing: BTreeSet<ConnectionId>,
+    /// What agents that come back have told so far.
+    returns: Returns,
     recovered_agents: BTreeMap<AgentId, RecoveredAgent>,
     unreachable_agents: BTreeMap<AgentId, UnreachableAgent>,
     /// Since when.
@@ -198,6 +202,7 @@ impl MasterCore {
             agent_connections: BTreeMap::new(),
             agent_callers: BTreeMap::new(),
             introducing: BTreeSet::new(),
+            returns: Returns::default(),
             recovered_agents: BTreeMap::new(),
             unreachable_agents: BTreeMap::new(),
             gone_agents: BTreeMap::new(),

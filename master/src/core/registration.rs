@@ -17,6 +17,7 @@ use super::agent_profile::{profile, record};
 use super::io::{ConnectionId, Visible};
 use super::ownership::Subscription;
 use super::persisted::Mutation;
+use super::returns::empty_handed;
 use super::task::{TaskRecord, is_terminal};
 use super::timers::Timer;
 use super::{MasterCore, PENDING_MUTATIONS_MAX, operator};
@@ -126,10 +127,15 @@ impl MasterCore {
         }
         let result = match message {
             agent_frame::Message::Register(register) => self.register(connection, register),
-            agent_frame::Message::Reregister(report) => self.reregister(connection, report),
+            agent_frame::Message::Reregister(report) => {
+                let report = self.gathered(connection, report);
+                self.reregister(connection, report)
+            }
+            agent_frame::Message::ReregisterPart(part) => self.gather(connection, part),
             _ => Err(("the first frame must introduce the agent".to_owned(), true)),
         };
         if let Err((reason, permanent)) = result {
+            self.forget_return(connection);
             self.refuse_agent(connection, reason, permanent);
         }
     }
@@ -587,16 +593,5 @@ impl MasterCore {
         for (framework, executor) in missing {
             self.remove_executor(id, &framework, &executor);
         }
-    }
-}
-
-/// What an agent would say that comes back under this id with nothing.
-fn empty_handed(mut register: meseta::Register, id: &AgentId) -> meseta::Reregister {
-    register.agent_info.id = Some(v1::AgentId {
-        value: id.to_string(),
-    });
-    meseta::Reregister {
-        register,
-        ..meseta::Reregister::default()
     }
 }

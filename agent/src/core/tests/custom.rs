@@ -86,6 +86,7 @@ impl Simulation {
             framework,
             executor,
             subscribe: Box::new(subscribe),
+            room: Default::default(),
         });
     }
 
@@ -95,6 +96,7 @@ impl Simulation {
             framework,
             executor,
             status: Box::new(status),
+            room: Default::default(),
         });
     }
 
@@ -397,6 +399,7 @@ fn messages_go_both_ways() {
         framework,
         executor,
         data: vec![9],
+        room: Default::default(),
     });
     let sent = simulation.frames.last().cloned();
     let expected = wire::ExecutorMessage {

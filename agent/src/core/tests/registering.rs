@@ -282,3 +282,41 @@ fn orders_before_the_registration_are_dropped() {
             .any(|seen| matches!(seen, Seen::Launch(_)))
     );
 }
+
+#[test]
+fn what_is_too_much_for_one_frame_is_told_in_parts() {
+    let mut simulation = Simulation::registered();
+    for number in 0..3 {
+        let mut task = task(&format!("t{number}"));
+        let label = pb::Label {
+            key: "x".repeat(3 << 20),
+            value: None,
+        };
+        task.labels = Some(pb::Labels {
+            labels: vec![label],
+        });
+        simulation.running(task);
+    }
+    simulation.frames.clear();
+    simulation.link_down();
+    simulation.link_up();
+    let mut told = 0;
+    let frames = std::mem::take(&mut simulation.frames);
+    let count = frames.len();
+    for (number, frame) in frames.into_iter().enumerate() {
+        match frame {
+            FromAgent::ReregisterPart(part) => {
+                assert_eq!(part.register.is_some(), number == 0);
+                told += part.tasks.len();
+            }
+            FromAgent::Reregister(report) => {
+                assert_eq!(number + 1, count, "the return comes last");
+                assert_eq!(report.tasks, []);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!((told, count), (3, 4));
+    simulation.tell(registered());
+    assert_eq!(simulation.core.state(), State::Running);
+}

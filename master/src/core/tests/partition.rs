@@ -362,3 +362,60 @@ fn a_framework_that_came_back_has_no_deadline_and_its_time_anew() {
     world.advance(61 * SECOND);
     assert!(world.registry.deadlines.is_empty(), "it has ended");
 }
+
+fn part(
+    node: &Node,
+    is_first: bool,
+    tasks: Vec<v1::Task>,
+    frameworks: Vec<v1::FrameworkInfo>,
+) -> agent_frame::Message {
+    let register = report(node, Vec::new(), Vec::new()).register;
+    agent_frame::Message::ReregisterPart(meseta::ReregisterPart {
+        register: is_first.then_some(register),
+        tasks,
+        frameworks,
+        ..meseta::ReregisterPart::default()
+    })
+}
+
+#[test]
+fn a_return_in_parts_is_one_return() {
+    let (mut world, node, scheduler) = begin(partition_aware());
+    world.advance(100 * SECOND);
+    world.take_events(scheduler.connection);
+    let info = own_info(&mut world);
+    let connection = world.introduce(part(&node, true, Vec::new(), vec![info]));
+    let tasks = vec![reported(&node, &scheduler, TaskState::TaskRunning)];
+    world.say_on(connection, part(&node, false, tasks, Vec::new()));
+    assert!(
+        world.take_frames(connection).is_empty(),
+        "it is not complete"
+    );
+    let last = agent_frame::Message::Reregister(report(&node, Vec::new(), Vec::new()));
+    world.say_on(connection, last);
+    assert_eq!(world.registered(connection).agent_id.value, node.id);
+    assert_eq!(states(&world.updates(&scheduler)), [TaskState::TaskRunning]);
+}
+
+#[test]
+fn parts_without_a_beginning_are_refused_and_those_of_a_lost_connection_forgotten() {
+    let (mut world, node, scheduler) = begin(partition_aware());
+    world.advance(100 * SECOND);
+    world.take_events(scheduler.connection);
+    let stray = world.introduce(part(&node, false, Vec::new(), Vec::new()));
+    let frames = world.take_frames(stray);
+    assert!(
+        matches!(&frames[..], [master_frame::Message::Refused(refused)] if refused.permanent),
+        "{frames:?}"
+    );
+    let tasks = vec![reported(&node, &scheduler, TaskState::TaskRunning)];
+    let lost = world.introduce(part(&node, true, tasks, Vec::new()));
+    world.input(Input::AgentGone { connection: lost });
+    let info = own_info(&mut world);
+    world.reregister(&node, Vec::new(), vec![info]);
+    assert_eq!(
+        states(&world.updates(&scheduler)),
+        [],
+        "it has no such task"
+    );
+}

@@ -1,0 +1,92 @@
+//! Who may do what with a container: by the user of what is around it, or because it is the caller's own.
+
+use meseta_access::Action;
+use meseta_proto::mesos::v1 as pb;
+use meseta_proto::mesos::v1::agent::call::Type;
+use meseta_proto::transport::door::Caller;
+
+use super::containers::{Wanted, find, own_id};
+use super::{Reply, Surface};
+use crate::core::Snapshot;
+use crate::permission;
+
+/// Whether somebody may do this to a container: by the user that what is around it runs as. Changes are
+/// put on record.
+pub(super) async fn authorize(
+    surface: &Surface,
+    caller: &Caller,
+    kind: Type,
+    id: Option<&pb::ContainerId>,
+) -> Result<(), Reply> {
+    let (nested, alone) = permission::container(kind);
+    let is_own = id.is_some_and(|id| is_inside(caller, id));
+    let verdict = if caller.approver.allows_everything() || is_own {
+        Ok(())
+    } else {
+        let snapshot = surface.snapshot().await?;
+        let user = id.and_then(|id| user_around(&snapshot, id));
+        let action = match id {
+            Some(id) if id.parent.is_none() && user.is_none() => alone,
+            _ => nested,
+        };
+        caller.check(action, user.as_deref())
+    };
+    let object = id.map_or("", |id| id.value.as_str());
+    if kind != Type::WaitContainer {
+        let outcome = verdict.as_ref().err().map(ToString::to_string);
+        caller.audit(
+            kind.as_str_name(),
+            object,
+            outcome.as_deref().unwrap_or("allowed"),
+        );
+    }
+    verdict.map_err(|forbidden| permission::refused(&forbidden))
+}
+
+/// Whether a container is nested in that of the executor that calls.
+fn is_inside(caller: &Caller, id: &pb::ContainerId) -> bool {
+    let Some(mut outer) = id.parent.as_deref() else {
+        return false;
+    };
+    while let Some(parent) = outer.parent.as_deref() {
+        outer = parent;
+    }
+    caller.container.as_deref() == Some(outer.value.as_str())
+}
+
+/// The user of the executor around a container, whichever of its containers that is.
+fn user_around(snapshot: &Snapshot, id: &pb::ContainerId) -> Option<String> {
+    let mut id = id;
+    loop {
+        if let Some((executor, task)) = own_id(id).and_then(|own| find(snapshot, &own)) {
+            return Some(task.map_or(&executor.user, |task| &task.user).clone());
+        }
+        id = id.parent.as_deref()?;
+    }
+}
+
+/// Whether somebody may run a command as its user, below an executor of that one.
+pub(super) fn authorize_launch(
+    caller: &Caller,
+    snapshot: &Snapshot,
+    (as_user, under_parent): (Action, Action),
+    wanted: &Wanted,
+) -> Result<(), Reply> {
+    let parent = wanted.id.parent.as_deref();
+    let outer = parent.and_then(|parent| user_around(snapshot, parent));
+    let own = wanted.command.as_ref();
+    let own = own.and_then(|command| command.user.clone());
+    // As itself: an executor's right is not that of another user.
+    let is_own = is_inside(caller, &wanted.id) && (own.is_none() || own == outer);
+    let verdict = match parent {
+        Some(_) if is_own => Ok(()),
+        None => caller.check(Action::LaunchStandaloneContainer, None),
+        Some(_) => caller
+            .check(under_parent, outer.as_deref())
+            .and_then(|()| caller.check(as_user, own.or(outer).as_deref())),
+    };
+    let outcome = verdict.as_ref().err().map(ToString::to_string);
+    let outcome = outcome.as_deref().unwrap_or("allowed");
+    caller.audit(under_parent.key(), &wanted.id.value, outcome);
+    verdict.map_err(|forbidden| permission::refused(&forbidden))
+}

@@ -1,0 +1,177 @@
+//! Who makes a call of the executor API, and for which executor that caller may speak.
+//!
+//! An executor shows the token of its container. One that knows of no tokens, as those of pymesos and
+//! mesos-go, is told by its connection: the kernel knows in which container that was opened. Root and the
+//! agent's own user may speak for any, as far as they are in no container: nothing is kept from them.
+//! Invariant: whoever may not speak for an executor does not learn whether there is one.
+
+use std::sync::Arc;
+
+use http::{HeaderMap, StatusCode, header};
+use meseta_access::executor_token::{Claims, bearer};
+use meseta_proto::mesos::v1::executor::Call;
+use meseta_proto::transport::door::Caller;
+use meseta_proto::transport::owner::SocketOwner;
+use meseta_proto::transport::server::Peer;
+use meseta_resources::FrameworkId;
+
+use super::{Reply, Route, Surface};
+use crate::core::{Executor, ExecutorKind};
+
+/// What is asked for, as Mesos words it.
+const CHALLENGE: &str = "Bearer realm=\"mesos-agent-executor\"";
+
+/// A caller of the executor API.
+#[derive(Debug)]
+pub(super) enum ExecutorCaller {
+    /// It may speak for any executor.
+    Trusted,
+    /// It has shown the token of one.
+    Claimed(Claims),
+    /// It opened its connection on this machine.
+    Local(SocketOwner),
+    /// Nothing is known of it.
+    Unknown,
+}
+
+/// Who shares the room for calls that are being read.
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
+pub(crate) enum Lane {
+    Trusted,
+    Container(String),
+    Group(u64),
+    User(u32),
+    Unknown,
+}
+
+impl ExecutorCaller {
+    /// With whom it shares room.
+    pub(super) fn lane(&self) -> Lane {
+        match self {
+            Self::Trusted => Lane::Trusted,
+            Self::Claimed(claims) => Lane::Container(claims.container.clone()),
+            Self::Local(owner) => owner.cgroup.map_or(Lane::User(owner.uid), Lane::Group),
+            Self::Unknown => Lane::Unknown,
+        }
+    }
+
+    /// Who makes a request; refused if it shows a token that is none of ours.
+    pub(super) async fn of(
+        surface: &Surface,
+        headers: &HeaderMap,
+        peer: Option<Peer>,
+    ) -> Result<Self, Reply> {
+        let Some(tokens) = &surface.tokens else {
+            return Ok(Self::Trusted);
+        };
+        let given = headers.get(header::AUTHORIZATION);
+        if let Some(token) = given.and_then(|value| bearer(value.as_bytes())) {
+            let claims = tokens.read(token);
+            return claims.map(Self::Claimed).ok_or_else(unauthorized);
+        }
+        let Some(peer) = peer else {
+            return Ok(Self::Unknown);
+        };
+        if surface.door.trusts(&peer).await {
+            return Ok(Self::Trusted);
+        }
+        Ok(peer.owner().map_or(Self::Unknown, Self::Local))
+    }
+
+    /// Refuses a token that names others than the call does.
+    pub(super) fn check_named(&self, call: &Call) -> Result<(), Reply> {
+        let Self::Claimed(claims) = self else {
+            return Ok(());
+        };
+        if claims.framework != call.framework_id.value {
+            return Err(not_claimed("fid", "framework ID"));
+        }
+        if claims.executor != call.executor_id.value {
+            return Err(not_claimed("eid", "executor ID"));
+        }
+        Ok(())
+    }
+
+    /// What was found for a call, if the caller may speak for it.
+    pub(super) async fn admit(
+        &self,
+        surface: &Surface,
+        found: Result<(FrameworkId, Arc<Executor>), Reply>,
+    ) -> Result<(FrameworkId, Arc<Executor>), Reply> {
+        let container = |executor: &Executor| executor.key.container.clone();
+        match (self, found) {
+            (Self::Trusted, found) => found,
+            (Self::Claimed(claims), Ok((_, executor)))
+                if claims.container != container(&executor).as_str() =>
+            {
+                Err(not_claimed("cid", "container ID"))
+            }
+            (Self::Claimed(_), found) => found,
+            (Self::Local(owner), Ok((framework, executor))) => {
+                let Some(containerizer) = surface.containerizer.get() else {
+                    return Err(unauthorized());
+                };
+                let containers = vec![container(&executor)];
+                if containerizer.opened_in(containers, *owner).await.is_some() {
+                    Ok((framework, executor))
+                } else {
+                    Err(unauthorized())
+                }
+            }
+            (Self::Local(_) | Self::Unknown, Err(refusal)) if refusal.is_unavailable() => {
+                Err(refusal)
+            }
+            (Self::Local(_), Err(_)) | (Self::Unknown, _) => Err(unauthorized()),
+        }
+    }
+}
+
+/// An executor that calls the operator API from its container, or with its token: it may nest containers in
+/// its own, as Mesos lets it.
+pub(super) async fn operator(
+    surface: &Surface,
+    route: Route,
+    headers: &HeaderMap,
+    peer: Option<&Peer>,
+) -> Option<Caller> {
+    if route != Route::Operator || surface.tokens.is_none() {
+        return None;
+    }
+    let caller = ExecutorCaller::of(surface, headers, peer.cloned())
+        .await
+        .ok()?;
+    let snapshot = surface.snapshot().await.ok()?;
+    let mut executors = snapshot.executors();
+    let container = match caller {
+        ExecutorCaller::Claimed(claims) => {
+            let executor = executors.find(|executor| {
+                is_executor(executor) && executor.key.container.as_str() == claims.container
+            });
+            executor?.key.container.clone()
+        }
+        ExecutorCaller::Local(owner) => {
+            let executors = executors.filter(|executor| is_executor(executor));
+            let containers = executors.map(|executor| executor.key.container.clone());
+            let containerizer = surface.containerizer.get()?;
+            containerizer.opened_in(containers.collect(), owner).await?
+        }
+        ExecutorCaller::Trusted | ExecutorCaller::Unknown => return None,
+    };
+    let address = peer.map(|peer| peer.address);
+    Some(Caller::of_executor(container.to_string(), address))
+}
+
+fn is_executor(executor: &Executor) -> bool {
+    executor.kind == ExecutorKind::Custom && executor.is_live()
+}
+
+fn unauthorized() -> Reply {
+    let text = "401 Unauthorized. An executor shows the token of its environment \
+        (MESOS_EXECUTOR_AUTHENTICATION_TOKEN), or calls from inside its container";
+    Reply::text(StatusCode::UNAUTHORIZED, text).challenge(CHALLENGE)
+}
+
+fn not_claimed(claim: &str, what: &str) -> Reply {
+    let text = format!("The token does not contain a '{claim}' claim with the {what} of the call");
+    Reply::text(StatusCode::FORBIDDEN, &text)
+}

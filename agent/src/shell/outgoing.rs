@@ -1,0 +1,224 @@
+//! What is on its way to the master, bounded in bytes.
+//!
+//! Beyond the bound messages of executors are dropped, which promise nothing, and status updates wait where
+//! they are kept anyway: their streams are named to the core once there is room. Everything else is small and
+//! goes. Invariant: an update that was not taken is named again, unless its connection ends.
+
+use std::collections::BTreeSet;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+
+use meseta_proto::meseta::v1 as protocol;
+use meseta_proto::meseta::v1::agent_frame::Message;
+use tokio::sync::mpsc;
+use tokio_stream::Stream;
+
+use crate::core::{Input, LinkId, StreamKey, stream_key};
+
+/// Bytes of messages and updates that wait for the master to take them; one alone may be larger.
+const BYTES_MAX: usize = 16 * 1024 * 1024;
+/// Updates are fetched again once so little is left.
+const BYTES_LOW: usize = BYTES_MAX / 2;
+/// Frames that wait: at a registration, one for each task with an update to tell.
+const FRAMES_MAX: usize = 65_536;
+
+/// Messages of executors that were dropped because the master did not read, in the agent's life.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Dropped(Arc<AtomicU64>);
+
+impl Dropped {
+    pub(crate) fn count(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// The core's end of a connection.
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    frames: mpsc::Sender<(protocol::AgentFrame, usize)>,
+    load: Arc<Mutex<Load>>,
+    dropped: Dropped,
+}
+
+/// The connection's end: a stream of frames.
+#[derive(Debug)]
+pub(super) struct Queue {
+    frames: mpsc::Receiver<(protocol::AgentFrame, usize)>,
+    load: Arc<Mutex<Load>>,
+    link: LinkId,
+    inputs: mpsc::Sender<Input>,
+}
+
+#[derive(Debug, Default)]
+struct Load {
+    bytes: usize,
+    /// Streams of updates whose head was not taken.
+    untold: BTreeSet<StreamKey>,
+}
+
+/// Both ends.
+pub(super) fn outgoing(
+    link: LinkId,
+    inputs: mpsc::Sender<Input>,
+    dropped: Dropped,
+) -> (Outgoing, Queue) {
+    let (sender, frames) = mpsc::channel(FRAMES_MAX);
+    let load: Arc<Mutex<Load>> = Arc::default();
+    let queue = Queue {
+        frames,
+        load: load.clone(),
+        link,
+        inputs,
+    };
+    let outgoing = Outgoing {
+        frames: sender,
+        load,
+        dropped,
+    };
+    (outgoing, queue)
+}
+
+fn locked(load: &Mutex<Load>) -> MutexGuard<'_, Load> {
+    load.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Outgoing {
+    /// Sends, or keeps back what may be. `false` if the connection is to be given up.
+    pub(super) fn send(&self, message: Message) -> bool {
+        let bytes = message.encoded_len();
+        {
+            let mut load = locked(&self.load);
+            let is_full = load.bytes > 0 && load.bytes.saturating_add(bytes) > BYTES_MAX;
+            match &message {
+                Message::ExecutorMessage(_) if is_full => {
+                    self.dropped.count();
+                    return true;
+                }
+                Message::StatusUpdate(update) if is_full || !load.untold.is_empty() => {
+                    let key = stream_key(&update.framework_id, &update.status.task_id);
+                    load.untold.extend(key);
+                    return true;
+                }
+                _ => {}
+            }
+            load.bytes = load.bytes.saturating_add(bytes);
+        }
+        let frame = protocol::AgentFrame {
+            message: Some(message),
+        };
+        self.frames.try_send((frame, bytes)).is_ok()
+    }
+}
+
+impl Stream for Queue {
+    type Item = protocol::AgentFrame;
+
+    fn poll_next(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<protocol::AgentFrame>> {
+        let taken = std::task::ready!(self.frames.poll_recv(context));
+        let Some((frame, bytes)) = taken else {
+            return Poll::Ready(None);
+        };
+        let mut load = locked(&self.load);
+        load.bytes = load.bytes.saturating_sub(bytes);
+        if load.bytes <= BYTES_LOW && !load.untold.is_empty() {
+            let untold = std::mem::take(&mut load.untold);
+            drop(load);
+            let (link, inputs) = (self.link, self.inputs.clone());
+            tokio::spawn(async move {
+                let _ = inputs.send(Input::LinkHasRoom { link, untold }).await;
+            });
+        }
+        Poll::Ready(Some(frame))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use meseta_proto::mesos::v1 as pb;
+    use tokio_stream::StreamExt as _;
+
+    use super::*;
+
+    const MIB: usize = 1024 * 1024;
+
+    fn message(bytes: usize) -> Message {
+        Message::ExecutorMessage(protocol::ExecutorMessage {
+            data: vec![0; bytes],
+            ..protocol::ExecutorMessage::default()
+        })
+    }
+
+    fn update(task: &str, bytes: usize) -> Message {
+        let mut update = protocol::StatusUpdate::default();
+        update.framework_id.value = "f".to_owned();
+        update.status.task_id.value = task.to_owned();
+        update.status.data = Some(vec![0; bytes]);
+        update.status.state = pb::TaskState::TaskRunning.into();
+        Message::StatusUpdate(update)
+    }
+
+    fn both() -> (Outgoing, Queue, mpsc::Receiver<Input>, Dropped) {
+        let (inputs, told) = mpsc::channel(16);
+        let dropped = Dropped::default();
+        let (outgoing, queue) = outgoing(LinkId(1), inputs, dropped.clone());
+        (outgoing, queue, told, dropped)
+    }
+
+    #[tokio::test]
+    async fn messages_to_a_master_that_does_not_read_are_dropped_and_counted() {
+        let (outgoing, mut queue, _told, dropped) = both();
+        for _ in 0..100 {
+            assert!(outgoing.send(message(MIB)));
+        }
+        assert!(locked(&outgoing.load).bytes <= BYTES_MAX);
+        let pong = Message::Pong(protocol::Pong { sequence: 1 });
+        assert!(outgoing.send(pong), "small words go");
+        let mut read = 0;
+        loop {
+            let frame = queue.next().await.expect("a frame");
+            match frame.message.expect("a message") {
+                Message::ExecutorMessage(_) => read += 1,
+                _ => break,
+            }
+        }
+        assert_eq!(dropped.get() + read, 100);
+        assert_eq!(locked(&outgoing.load).bytes, 0);
+    }
+
+    #[tokio::test]
+    async fn updates_that_find_no_room_are_named_when_there_is_some() {
+        let (outgoing, mut queue, mut told, _) = both();
+        for number in 0..30 {
+            assert!(outgoing.send(update(&format!("t{number:02}"), MIB)));
+        }
+        assert!(locked(&outgoing.load).bytes <= BYTES_MAX);
+        let mut sent = 0;
+        let untold = loop {
+            tokio::select! {
+                biased;
+                Some(Input::LinkHasRoom { link, untold }) = told.recv() => {
+                    assert_eq!(link, LinkId(1));
+                    break untold;
+                }
+                Some(_) = queue.next() => sent += 1,
+            }
+        };
+        assert!(locked(&outgoing.load).bytes <= BYTES_LOW);
+        // Those that are still queued are not named.
+        drop(outgoing);
+        while queue.next().await.is_some() {
+            sent += 1;
+        }
+        assert_eq!(untold.len() + sent, 30);
+        assert!(untold.iter().all(|key| key.task.as_str() >= "t15"));
+    }
+}

@@ -1,0 +1,218 @@
+//! What executors and frameworks may pile up in the agent: nothing that fills it, nothing that is lost.
+//!
+//! The test speaks for the executor itself, which root may.
+
+use meseta_proto::media::MediaType;
+use meseta_proto::meseta::v1 as wire;
+use meseta_proto::meseta::v1::agent_frame::Message as FromAgent;
+use meseta_proto::meseta::v1::master_frame::Message as ToAgent;
+use meseta_proto::mesos::v1 as pb;
+use meseta_proto::mesos::v1::TaskState::{TaskKilled, TaskRunning};
+use meseta_proto::mesos::v1::executor::{self, Event, call, event};
+use meseta_proto::transport::client::{Call, Client};
+
+use crate::executors::{custom, executor_id};
+use crate::harness::{Link, World, framework_id, task_id, wait_for};
+
+pub(crate) const TESTS: &[(&str, bool, fn())] = &[
+    (
+        "large_updates_wait_for_each_other_and_none_is_lost",
+        true,
+        updates,
+    ),
+    (
+        "messages_to_a_master_that_does_not_read_are_dropped",
+        true,
+        messages_to_master,
+    ),
+    (
+        "messages_to_an_executor_that_does_not_read_are_dropped",
+        true,
+        messages_to_executor,
+    ),
+];
+
+const MIB: usize = 1 << 20;
+/// What the agent may grow by, in KiB, whatever is piled up: its bounds are 24, 24, 16, 16 and 48 MiB, and
+/// a debug build copies more than one that is optimized.
+const GROWTH_KIB_MAX: u64 = 140 << 10;
+
+fn call(kind: call::Type) -> executor::Call {
+    executor::Call {
+        framework_id: framework_id(),
+        executor_id: executor_id(),
+        r#type: Some(kind.into()),
+        ..executor::Call::default()
+    }
+}
+
+fn post(world: &World, call: &executor::Call) -> Call {
+    Call::message(&world.url("/api/v1/executor"), MediaType::Protobuf, call)
+}
+
+/// Peak memory of the agent, in KiB.
+fn peak_kib(world: &World) -> u64 {
+    let path = format!("/proc/{}/status", world.agent_pid());
+    let status = std::fs::read_to_string(path).expect("it runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let number = line.and_then(|line| line.split_ascii_whitespace().next());
+    number.expect("a peak").parse().expect("a number")
+}
+
+fn check_growth(world: &World, before: u64) {
+    let growth = peak_kib(world).saturating_sub(before);
+    assert!(growth < GROWTH_KIB_MAX, "the agent grew by {growth} KiB");
+}
+
+/// How many messages to a receiver the agent says that it has dropped.
+fn dropped(world: &World, to: &str) -> u64 {
+    let name = format!("meseta_agent_framework_messages_dropped_total{{to=\"{to}\"}} ");
+    let text = world.get("/metrics").text();
+    let line = text.lines().find_map(|line| line.strip_prefix(&name));
+    line.expect("a series").parse().expect("a number")
+}
+
+fn world() -> (World, Link) {
+    let (world, mut link) = World::registered(&[]);
+    world.run_in_executor(&link, custom("a", "json"), true);
+    assert_eq!(world.update(&mut link).state(), TaskRunning);
+    (world, link)
+}
+
+fn updates() {
+    const TASKS: usize = 11;
+    let (mut world, mut link) = world();
+    for number in 0..TASKS {
+        world.run_in_executor(&link, custom(&format!("t{number}"), "json"), false);
+        assert_eq!(world.update(&mut link).state(), TaskRunning);
+    }
+    let before = peak_kib(&world);
+    let calls: Vec<_> = (0..TASKS)
+        .map(|number| {
+            let status = pb::TaskStatus {
+                task_id: task_id(&format!("t{number}")),
+                state: TaskRunning.into(),
+                source: Some(pb::task_status::Source::Executor.into()),
+                // None that the executor makes up itself.
+                uuid: Some(vec![0xc0 + u8::try_from(number).expect("a few"); 16]),
+                data: Some(vec![0; 5 * MIB]),
+                ..pb::TaskStatus::default()
+            };
+            let body = executor::Call {
+                update: Some(call::Update { status }),
+                ..call(call::Type::Update)
+            };
+            let call = post(&world, &body);
+            world.runtime.spawn(async move {
+                let reply = Client::default().request(call).await;
+                reply.expect("an answer").status.as_u16()
+            })
+        })
+        .collect();
+    let mut told = std::collections::BTreeSet::new();
+    while told.len() < TASKS {
+        let status = world.update(&mut link);
+        assert_eq!(status.data.map(|data| data.len()), Some(5 * MIB));
+        told.insert(status.task_id.value);
+    }
+    for call in calls {
+        assert_eq!(world.runtime.block_on(call).expect("it ends"), 202);
+    }
+    check_growth(&world, before);
+    // What is kept of them to be shown does not keep the agent from coming back.
+    drop(link);
+    let (_link, report) = world.admit_told();
+    let FromAgent::Reregister(report) = report else {
+        panic!("not one frame: {report:?}");
+    };
+    assert_eq!(report.tasks.len(), TASKS + 1);
+    let statuses = report.tasks.iter().flat_map(|task| &task.statuses);
+    assert!(statuses.clone().count() > TASKS);
+    assert!(statuses.into_iter().all(|status| status.data.is_none()));
+}
+
+fn messages_to_master() {
+    let (world, mut link) = world();
+    let before = peak_kib(&world);
+    let data = vec![0; 4 * MIB];
+    let body = executor::Call {
+        message: Some(call::Message { data }),
+        ..call(call::Type::Message)
+    };
+    for _ in 0..60 {
+        let client = Client::default();
+        let reply = world.runtime.block_on(client.request(post(&world, &body)));
+        let reply = reply.expect("an answer");
+        assert_eq!(reply.status.as_u16(), 202);
+    }
+    check_growth(&world, before);
+    // The master reads again, and is told the rest.
+    let mut read = 0;
+    world.kill(&link, "a", None);
+    loop {
+        match world.next(&mut link) {
+            FromAgent::ExecutorMessage(_) => read += 1,
+            FromAgent::StatusUpdate(update) => {
+                assert_eq!(update.status.state(), TaskKilled);
+                break;
+            }
+            _ => {}
+        }
+    }
+    // The last one that was answered may have been counted since.
+    let dropped = dropped(&world, "master");
+    assert!(dropped >= 40, "{dropped} dropped");
+    assert_eq!(read + dropped, 60);
+}
+
+fn messages_to_executor() {
+    const MESSAGES: usize = 60;
+    let (world, link) = World::registered(&[]);
+    // One that never calls: the test does, in its place.
+    let mut task = custom("a", "json");
+    let executor = task.executor.as_mut().expect("an executor");
+    let command = executor.command.as_mut().expect("a command");
+    command.value = Some("exec sleep 600".to_owned());
+    world.run_in_executor(&link, task, true);
+    wait_for("the executor to run", || {
+        let containers = world.get_json("/containers");
+        (!containers.as_array()?.is_empty()).then_some(())
+    });
+    let subscribe = executor::Call {
+        subscribe: Some(call::Subscribe::default()),
+        ..call(call::Type::Subscribe)
+    };
+    let subscribe = post(&world, &subscribe);
+    let client = Client::default();
+    let opened = world.runtime.block_on(client.stream(subscribe));
+    let mut events = opened.expect("a stream");
+    let before = peak_kib(&world);
+    for _ in 0..MESSAGES {
+        world.send(
+            &link,
+            ToAgent::ExecutorMessage(wire::ExecutorMessage {
+                framework_id: framework_id(),
+                executor_id: executor_id(),
+                data: vec![0; 3 * MIB],
+            }),
+        );
+    }
+    wait_for("most to be dropped", || {
+        (dropped(&world, "executor") > 40).then_some(())
+    });
+    check_growth(&world, before);
+    // What promises something still comes.
+    world.kill(&link, "a", None);
+    let mut messages = 0;
+    loop {
+        let next = events.next_message::<Event>(MediaType::Protobuf);
+        let event = world.runtime.block_on(next);
+        let event = event.expect("a record").expect("an event");
+        match event.r#type() {
+            event::Type::Message => messages += 1,
+            event::Type::Kill => break,
+            _ => {}
+        }
+    }
+    assert!(messages < 20, "{messages} came");
+}

@@ -1,0 +1,403 @@
+//! Tasks and users of the machine that call the agent: as another's executor, and as its operator.
+//!
+//! A task calls by running this binary as `node call`, which says what it was answered.
+
+#![expect(
+    clippy::print_stdout,
+    reason = "what a caller was answered is what the test reads"
+)]
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+use http::{HeaderValue, Method, header};
+use meseta_proto::mesos::v1 as pb;
+use meseta_proto::mesos::v1::TaskState::{TaskFinished, TaskKilled, TaskRunning};
+use meseta_proto::transport::client::{self, Call, Client};
+use serde_json::{Value, json};
+
+use crate::executors::custom;
+use crate::harness::{FRAMEWORK, Link, World, shell, wait_for};
+
+pub(crate) const TESTS: &[(&str, bool, fn())] = &[
+    (
+        "no_task_speaks_for_an_executor_that_is_not_its_own",
+        true,
+        forgery,
+    ),
+    (
+        "an_executor_is_known_by_its_token_which_nobody_else_sees",
+        true,
+        token,
+    ),
+    (
+        "executors_are_asked_nothing_where_the_operator_says_so",
+        true,
+        unasked,
+    ),
+    ("a_task_is_not_the_operator", true, operator),
+    (
+        "an_executor_nests_containers_in_its_own_as_itself",
+        true,
+        nesting,
+    ),
+];
+
+const NOBODY: u32 = 65_534;
+const EXECUTOR: &str = "executor-1";
+
+/// `node call METHOD URL TOKEN-FILE BODY...`: one call for each body; the statuses in order.
+pub(crate) fn call_main(mut args: impl Iterator<Item = std::ffi::OsString>) -> ExitCode {
+    let mut next = || args.next().and_then(|arg| arg.into_string().ok());
+    let (method, url, token) = (next(), next(), next());
+    let method: Method = method.expect("a method").parse().expect("a method");
+    let url = url.expect("a URL");
+    // From a file, so that it is in no command that anybody is shown.
+    let token = token.filter(|path| !path.is_empty());
+    let token = token.map(|path| std::fs::read_to_string(path).expect("a token"));
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    while let Some(body) = next() {
+        let json = HeaderValue::from_static("application/json");
+        let mut call = Call::new(method.clone(), &url)
+            .header(header::CONTENT_TYPE, json.clone())
+            .header(header::ACCEPT, json)
+            .body(body);
+        if let Some(token) = &token {
+            let value = HeaderValue::from_str(&format!("Bearer {token}")).expect("a header");
+            call = call.header(header::AUTHORIZATION, value);
+        }
+        // A stream is a status, too: what it would tell is not waited for.
+        match runtime.block_on(Client::default().stream(call)) {
+            Ok(_) => println!("200"),
+            Err(client::Error::Refused { status, .. }) => println!("{}", status.as_u16()),
+            Err(error) => println!("{error}"),
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+/// This binary where every user can run it.
+fn program_in(world: &World) -> PathBuf {
+    let path = world.dir.path().join("caller");
+    if !path.exists() {
+        std::fs::copy(std::env::current_exe().expect("our path"), &path).expect("copied");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("a mode");
+    }
+    path
+}
+
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+struct Caller<'a> {
+    world: &'a World,
+    program: PathBuf,
+    tasks: u32,
+    /// What was told of other tasks meanwhile.
+    others: Vec<pb::TaskStatus>,
+}
+
+impl<'a> Caller<'a> {
+    fn new(world: &'a World) -> Self {
+        Self {
+            world,
+            program: program_in(world),
+            tasks: 0,
+            others: Vec::new(),
+        }
+    }
+
+    /// What a task of a user is answered, in a container of its own.
+    fn task(
+        &mut self,
+        link: &mut Link,
+        user: &str,
+        (method, path, token): (&str, &str, &str),
+        bodies: &[Value],
+    ) -> Vec<String> {
+        self.tasks += 1;
+        let id = format!("caller-{}", self.tasks);
+        let mut command = format!(
+            "exec {} call {method} {} {}",
+            self.program.display(),
+            self.world.url(path),
+            quoted(token)
+        );
+        for body in bodies {
+            command = format!("{command} {}", quoted(&body.to_string()));
+        }
+        let mut task = shell(&id, &command);
+        if let Some(command) = &mut task.command {
+            command.user = Some(user.to_owned());
+        }
+        self.world.run(link, task);
+        loop {
+            let status = self.world.update(link);
+            if status.task_id.value != id {
+                self.others.push(status);
+            } else if meseta_agent::core::is_terminal(status.state) {
+                assert_eq!(status.state(), TaskFinished, "{status:?}");
+                break;
+            }
+        }
+        let runs =
+            format!("slaves/agent-S0/frameworks/{FRAMEWORK}/executors/{id}/runs/latest/stdout");
+        let text = std::fs::read_to_string(self.world.work_dir().join(runs)).expect("its output");
+        text.lines().map(str::to_owned).collect()
+    }
+
+    /// What a user is answered who is in no container.
+    fn user(&self, uid: u32, (method, path): (&str, &str), body: &Value) -> String {
+        let mut command = Command::new(&self.program);
+        let output = command
+            .args(["call", method, &self.world.url(path), "", &body.to_string()])
+            .uid(uid)
+            .gid(uid)
+            .current_dir("/")
+            .stderr(Stdio::inherit())
+            .output();
+        let output = output.expect("it runs");
+        let text = String::from_utf8(output.stdout).expect("text");
+        text.trim().to_owned()
+    }
+}
+
+fn executor_call(kind: &str, executor: &str, more: Value) -> Value {
+    let mut call = json!({
+        "type": kind,
+        "framework_id": {"value": FRAMEWORK},
+        "executor_id": {"value": executor},
+    });
+    for (key, value) in more.as_object().expect("an object") {
+        call[key] = value.clone();
+    }
+    call
+}
+
+fn subscribe(executor: &str) -> Value {
+    let nothing = json!({"unacknowledged_tasks": [], "unacknowledged_updates": []});
+    executor_call("SUBSCRIBE", executor, json!({"subscribe": nothing}))
+}
+
+fn message() -> Value {
+    executor_call("MESSAGE", EXECUTOR, json!({"message": {"data": "AAAA"}}))
+}
+
+fn finished() -> Value {
+    let status = json!({
+        "task_id": {"value": "a"}, "state": "TASK_FINISHED", "source": "SOURCE_EXECUTOR",
+        "uuid": "AAECAwQFBgcICQoLDA0ODw==",
+    });
+    executor_call("UPDATE", EXECUTOR, json!({"update": {"status": status}}))
+}
+
+const API: (&str, &str, &str) = ("POST", "/api/v1/executor", "");
+
+/// A world whose executor runs as `nobody`, like those who call.
+fn world(flags: &[&str]) -> (World, Link) {
+    let (world, mut link) = World::registered(flags);
+    world.run_in_executor(&link, by_nobody(&world), true);
+    assert_eq!(
+        world.update(&mut link).state(),
+        TaskRunning,
+        "{}",
+        world.log()
+    );
+    (world, link)
+}
+
+fn by_nobody(world: &World) -> pb::TaskInfo {
+    let mut task = custom("a", "json");
+    let executor = task.executor.as_mut().expect("an executor");
+    let command = executor.command.as_mut().expect("a command");
+    command.value = Some(format!("exec {} executor", program_in(world).display()));
+    command.user = Some("nobody".to_owned());
+    task
+}
+
+/// The token in the environment of the executor that runs.
+fn token_of(world: &World) -> Option<String> {
+    let containers = world.get_json("/containers");
+    let container = containers.as_array().expect("a list").iter();
+    let mut container = container.filter(|one| one["executor_id"] == EXECUTOR);
+    let pid = container.next().expect("it runs")["status"]["executor_pid"].clone();
+    let environment = std::fs::read(format!("/proc/{pid}/environ")).expect("an environment");
+    let environment = String::from_utf8_lossy(&environment).into_owned();
+    let mut variables = environment.split('\0');
+    variables.find_map(|one| {
+        let value = one.strip_prefix("MESOS_EXECUTOR_AUTHENTICATION_TOKEN=")?;
+        Some(value.to_owned())
+    })
+}
+
+fn forgery() {
+    let (world, mut link) = world(&[]);
+    let mut caller = Caller::new(&world);
+    for user in ["nobody", "root"] {
+        let bodies = [
+            subscribe(EXECUTOR),
+            finished(),
+            message(),
+            // Whether there is one is not told.
+            subscribe("no-such-executor"),
+        ];
+        let answers = caller.task(&mut link, user, API, &bodies);
+        assert_eq!(answers, ["401"; 4], "a task of {user}");
+        let (method, path, _) = API;
+        let made_up = world.dir.path().join("made-up");
+        std::fs::write(&made_up, "a.b.c").expect("a token");
+        let made_up = made_up.to_str().expect("text");
+        let made_up = caller.task(&mut link, user, (method, path, made_up), &[message()]);
+        assert_eq!(made_up, ["401"]);
+    }
+    let outside = caller.user(NOBODY, ("POST", "/api/v1/executor"), &subscribe(EXECUTOR));
+    assert_eq!(outside, "401", "its user, but not its container");
+    // The executor itself sends no token, and is heard as before; nobody has taken its stream.
+    world.kill(&link, "a", None);
+    let killed = world.update(&mut link);
+    assert_eq!(
+        (killed.task_id.value.as_str(), killed.state()),
+        ("a", TaskKilled)
+    );
+}
+
+fn token() {
+    let (world, mut link) = world(&[]);
+    let token = token_of(&world).expect("a token");
+    let mut caller = Caller::new(&world);
+    let file = world.dir.path().join("token");
+    std::fs::write(&file, &token).expect("written");
+    let (method, path, _) = API;
+    let answers = caller.task(
+        &mut link,
+        "nobody",
+        (method, path, file.to_str().expect("text")),
+        &[subscribe("another"), finished()],
+    );
+    assert_eq!(
+        answers,
+        ["403", "202"],
+        "for whom it was made, from anywhere"
+    );
+    let told = caller
+        .others
+        .pop()
+        .unwrap_or_else(|| world.update(&mut link));
+    assert_eq!(
+        (told.task_id.value.as_str(), told.state()),
+        ("a", TaskFinished)
+    );
+    for page in [
+        "/state",
+        "/flags",
+        "/metrics",
+        "/containers",
+        "/monitor/statistics",
+    ] {
+        assert!(!world.get(page).text().contains(&token), "{page}");
+    }
+    for kind in ["GET_STATE", "GET_EXECUTORS", "GET_CONTAINERS", "GET_FLAGS"] {
+        let answer = world.call(&json!({"type": kind}));
+        assert!(!answer.text().contains(&token), "{kind}");
+    }
+    assert!(!world.log().contains(&token), "the log");
+    let key = world.work_dir().join("meta/executor_key");
+    let mode = std::fs::metadata(&key).expect("a key").permissions().mode();
+    assert_eq!(mode & 0o7777, 0o600);
+    let seen = caller.user(NOBODY, ("GET", "/health"), &json!({}));
+    assert_eq!(seen, "200");
+    assert!(!can_read(NOBODY, &key));
+}
+
+fn can_read(uid: u32, path: &Path) -> bool {
+    let mut command = Command::new("cat");
+    let status = command
+        .arg(path)
+        .uid(uid)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    status.expect("it runs").success()
+}
+
+fn unasked() {
+    let (world, mut link) = world(&["--authenticate_http_executors=false"]);
+    assert_eq!(token_of(&world), None);
+    let mut caller = Caller::new(&world);
+    let answers = caller.task(&mut link, "nobody", API, &[finished(), subscribe("none")]);
+    assert_eq!(answers, ["202", "400"], "as Mesos does by default");
+}
+
+fn operator() {
+    let (world, mut link) = World::registered(&[]);
+    let mut caller = Caller::new(&world);
+    let container = json!({"value": "inner", "parent": {"value": "outer"}});
+    let session = json!({
+        "type": "LAUNCH_NESTED_CONTAINER_SESSION",
+        "launch_nested_container_session": {
+            "container_id": container, "command": {"value": "id", "user": "root"},
+        },
+    });
+    let state = json!({"type": "GET_STATE"});
+    for user in ["nobody", "root"] {
+        let calls = ("POST", "/api/v1", "");
+        let answers = caller.task(&mut link, user, calls, &[session.clone(), state.clone()]);
+        assert_eq!(answers, ["403", "403"], "a task of {user}");
+        let looks = caller.task(&mut link, user, ("GET", "/state", ""), &[json!({})]);
+        assert_eq!(looks, ["403"], "a task of {user}");
+        let open = caller.task(&mut link, user, ("GET", "/health", ""), &[json!({})]);
+        assert_eq!(open, ["200"], "a task of {user}");
+    }
+    assert_eq!(caller.user(NOBODY, ("POST", "/api/v1"), &state), "403");
+    assert_eq!(caller.user(0, ("POST", "/api/v1"), &state), "200");
+    assert_eq!(world.get("/state").status, 200, "the operator");
+    drop(world);
+
+    let (world, _link) = World::registered(&["--authenticate_http_readonly=false"]);
+    let caller = Caller::new(&world);
+    let looks = caller.user(NOBODY, ("GET", "/state"), &json!({}));
+    assert_eq!(looks, "200", "the operator has said so");
+    assert_eq!(caller.user(NOBODY, ("POST", "/api/v1"), &state), "403");
+}
+
+/// An executor that only waits, with the call that is to be made from its container.
+fn nesting_executor(world: &World, body: &Value) -> pb::TaskInfo {
+    let mut task = by_nobody(world);
+    let executor = task.executor.as_mut().expect("an executor");
+    let command = executor.command.as_mut().expect("a command");
+    // Which container it is in, it learns from its sandbox's name.
+    command.value = Some(format!(
+        "c=$(basename $(readlink -f .)); b=$(printf %s {} | sed s/OUTER/$c/); \
+         {} call POST {} '' \"$b\" > answer; \
+         {} call POST {} '' \"$(printf %s \"$b\" | sed s/nobody/root/)\" >> answer; sleep 600",
+        quoted(&body.to_string()),
+        program_in(world).display(),
+        world.url("/api/v1"),
+        program_in(world).display(),
+        world.url("/api/v1"),
+    ));
+    task
+}
+
+fn nesting() {
+    let (world, link) = World::registered(&[]);
+    let launch = json!({
+        "type": "LAUNCH_NESTED_CONTAINER",
+        "launch_nested_container": {
+            "container_id": {"value": "inner", "parent": {"value": "OUTER"}},
+            "command": {"value": "sleep 600", "user": "nobody"},
+        },
+    });
+    world.run_in_executor(&link, nesting_executor(&world, &launch), true);
+    let path = world.work_dir().join(format!(
+        "slaves/agent-S0/frameworks/{FRAMEWORK}/executors/{EXECUTOR}/runs/latest/answer"
+    ));
+    let answer = wait_for("both answers", || {
+        let text = std::fs::read_to_string(&path).ok()?;
+        (text.lines().count() == 2).then_some(text)
+    });
+    assert_eq!(answer, "200\n403\n", "as itself, and as root");
+}
