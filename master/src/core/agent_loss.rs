@@ -94,6 +94,12 @@ impl MasterCore {
         }
     }
 
+    pub(super) fn forget_gone_agents(&mut self, agents: &[AgentId]) {
+        for agent in agents {
+            self.gone_agents.remove(agent);
+        }
+    }
+
     /// Tells frameworks that what was thought unreachable is gone.
     fn unreachable_tasks_gone(&mut self, id: &AgentId) {
         let frameworks: Vec<FrameworkId> = self.frameworks.keys().cloned().collect();

@@ -95,11 +95,7 @@ impl MasterCore {
                 self.recovered_unreachable(agent, since);
             }
             Pending::Removed { agent, why } => self.agent_removed(&agent, why),
-            Pending::PruneGone { agents } => {
-                agents
-                    .iter()
-                    .for_each(|id| drop(self.gone_agents.remove(id)));
-            }
+            Pending::PruneGone { agents } => self.forget_gone_agents(&agents),
             Pending::Subscribe(subscription) => self.subscription_stored(*subscription),
             Pending::Operator(pending) => self.administered(pending),
             Pending::Prune { agents } => {
