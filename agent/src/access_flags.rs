@@ -136,6 +136,12 @@ impl AccessFlags {
         }
     }
 
+    /// The files that hold secrets, or what was made of them.
+    pub(crate) fn files(&self) -> Vec<PathBuf> {
+        let files = [&self.http_credentials, &self.credential, &self.ssl_key_file];
+        files.into_iter().flatten().cloned().collect()
+    }
+
     /// How the master is spoken to; refused now if it could not be.
     pub(crate) fn identity(&self) -> Result<Identity, DoorError> {
         let own = self.ssl_cert_file.clone().zip(self.ssl_key_file.clone());

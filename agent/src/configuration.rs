@@ -49,6 +49,7 @@ pub(crate) fn read(flags: &Flags) -> Result<Configuration, ConfigurationError> {
     for (flag, duration) in [
         ("monitor_interval", flags.monitor_interval),
         ("disk_watch_interval", flags.disk_watch_interval),
+        ("fetcher_stall_timeout", flags.fetcher_stall_timeout),
         (
             "registration_backoff_factor",
             flags.registration_backoff_factor,
@@ -76,7 +77,7 @@ pub(crate) fn read(flags: &Flags) -> Result<Configuration, ConfigurationError> {
 }
 
 /// A flag's text, or that of the file it names.
-fn text_of(flag: &'static str, value: &str) -> Result<String, ConfigurationError> {
+pub(crate) fn text_of(flag: &'static str, value: &str) -> Result<String, ConfigurationError> {
     let Some(path) = value.strip_prefix("file://") else {
         return Ok(value.to_owned());
     };

@@ -193,6 +193,10 @@ pub struct Flags {
     #[arg(long, default_value = "15mins", value_parser = parse_duration, value_name = "DURATION")]
     pub recovery_timeout: Duration,
 
+    /// Time in which a source of fetched files may send nothing before the fetch fails.
+    #[arg(long, default_value = "1mins", value_parser = parse_duration, value_name = "DURATION")]
+    pub fetcher_stall_timeout: Duration,
+
     /// For how long sandboxes are kept after the end of what ran in them, on a disk with room.
     #[arg(long, default_value = "1weeks", value_parser = parse_duration, value_name = "DURATION")]
     pub gc_delay: Duration,

@@ -4,7 +4,7 @@
 //! path. Invariant: a flag that would do nothing, because its isolator is off, is refused.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,8 +14,11 @@ use meseta_isolators::{
 use meseta_proto::mesos::v1 as pb;
 use meseta_resources::{Ranges, Resources, Role};
 
+use crate::capability_grants::CapabilityGrants;
 use crate::configuration::error::ConfigurationError;
+use crate::configuration::text_of;
 use crate::flags::Flags;
+use crate::host_paths::{self, HostPaths};
 use crate::isolation_flags::IsolationFlags;
 use crate::seccomp_profile;
 
@@ -53,6 +56,10 @@ pub(crate) struct TaskRights {
     pub(crate) ipc: bool,
     /// Whether `namespaces/mnt` is on.
     pub(crate) mounts: bool,
+    /// Who may have capabilities that reach others.
+    pub(crate) grants: Arc<CapabilityGrants>,
+    /// What of the machine's files may be shown and fetched.
+    pub(crate) host_paths: Arc<HostPaths>,
 }
 
 /// What is looked at from time to time, and whether it ends containers.
@@ -77,6 +84,8 @@ pub(crate) struct IsolationSettings {
     profiles: Arc<BTreeMap<String, SeccompProfile>>,
     /// Whether a task may do without a system call filter.
     unconfined: bool,
+    grants: Arc<CapabilityGrants>,
+    allowed_host_paths: Option<Vec<PathBuf>>,
     flags: IsolationFlags,
 }
 
@@ -94,6 +103,7 @@ pub(crate) fn read(
 ) -> Result<IsolationSettings, ConfigurationError> {
     // Where everybody may run tasks as root anyway, nothing is gained by less than Mesos gives.
     let is_open = flags.ip.is_loopback() || flags.insecure;
+    let (address, insecure) = (flags.ip, flags.insecure);
     let flags = &flags.isolation;
     for (flag, pause) in [
         (
@@ -126,7 +136,12 @@ pub(crate) fn read(
         isolated_ports: isolated_ports(flags, resources)?,
         ..with_capabilities(flags)?
     };
+    let given = flags.allowed_host_paths.as_deref();
+    let allowed_host_paths = host_paths::allowed(given, address, insecure)
+        .map_err(|why| refused("allowed_host_paths", why))?;
     Ok(IsolationSettings {
+        grants: Arc::new(read_grants(flags, node.capabilities)?),
+        allowed_host_paths,
         asked: asked.transpose().map_err(ConfigurationError::Isolation)?,
         node,
         profiles: Arc::new(profiles),
@@ -178,6 +193,18 @@ fn with_capabilities(flags: &IsolationFlags) -> Result<NodeOptions, Configuratio
         granted_capabilities: granted,
         ..usual
     })
+}
+
+fn read_grants(
+    flags: &IsolationFlags,
+    bounding: CapabilitySet,
+) -> Result<CapabilityGrants, ConfigurationError> {
+    let Some(value) = &flags.granted_capabilities else {
+        return Ok(CapabilityGrants::default());
+    };
+    let flag = "granted_capabilities";
+    let text = text_of(flag, value)?;
+    CapabilityGrants::parse(&text, bounding).map_err(|why| refused(flag, why))
 }
 
 /// Capabilities by their names in the messages.
@@ -357,8 +384,9 @@ impl IsolationSettings {
         Ok(isolation)
     }
 
-    /// What tasks may ask for under these isolators.
-    pub(crate) fn rights(&self, isolation: &Isolation) -> TaskRights {
+    /// What tasks may ask for under these isolators; `own` are the agent's files and folders.
+    pub(crate) fn rights(&self, isolation: &Isolation, own: Vec<PathBuf>) -> TaskRights {
+        let host_paths = HostPaths::new(self.allowed_host_paths.clone(), own);
         TaskRights {
             profiles: self.profiles.clone(),
             share_pid: !self.flags.disallow_sharing_agent_pid_namespace,
@@ -369,6 +397,8 @@ impl IsolationSettings {
             shm: isolation.has("filesystem/shm"),
             ipc: isolation.has("namespaces/ipc"),
             mounts: isolation.has("namespaces/mnt"),
+            grants: self.grants.clone(),
+            host_paths: Arc::new(host_paths),
         }
     }
 
@@ -429,6 +459,17 @@ mod tests {
             ),
             (
                 vec![
+                    "--granted_capabilities={\"grants\": [{\"users\": [\"a\"], \"capabilities\": [\"NET_RAW\"]}]}",
+                ],
+                "--granted_capabilities is invalid: grant 1: CAP_NET_RAW is not among",
+            ),
+            (
+                vec!["--granted_capabilities=file:///nowhere"],
+                "cannot be read",
+            ),
+            (vec!["--allowed_host_paths=data"], "no absolute path"),
+            (
+                vec![
                     "--bounding_capabilities={\"capabilities\": [\"KILL\"]}",
                     "--effective_capabilities={\"capabilities\": [\"CHOWN\"]}",
                 ],
@@ -486,7 +527,11 @@ mod tests {
         ] {
             let settings = settings(args, "").expect("sound");
             let isolation = Isolation::parse("linux/seccomp").expect("known");
-            assert_eq!(settings.rights(&isolation).unconfined, allowed, "{args:?}");
+            assert_eq!(
+                settings.rights(&isolation, Vec::new()).unconfined,
+                allowed,
+                "{args:?}"
+            );
         }
     }
 

@@ -25,6 +25,18 @@ pub struct IsolationFlags {
     #[arg(long, value_name = "JSON")]
     pub bounding_capabilities: Option<String>,
 
+    /// Capabilities that reach other users or the node, by which users' tasks may ask for them, or tasks of
+    /// which roles (`a/%` is every role below `a`), as JSON or `file:///path` of it: `{"grants": [{"users":
+    /// ["www-data"], "roles": ["web"], "capabilities": ["SETUID"]}]}`. Default: only root's tasks may.
+    #[arg(long, value_name = "JSON")]
+    pub granted_capabilities: Option<String>,
+
+    /// Paths of the machine that HOST_PATH volumes may show, with all below them, separated by colons; `/`
+    /// is everything. Each is found with the rights of the task's user. Default: everything on loopback
+    /// and with --insecure, nothing elsewhere.
+    #[arg(long, value_name = "PATHS")]
+    pub allowed_host_paths: Option<String>,
+
     /// Folder of system call profiles in the container engines' JSON format.
     #[arg(long, value_name = "DIR")]
     pub seccomp_config_dir: Option<PathBuf>,

@@ -6,6 +6,7 @@
 //! is durable, and the agent's own end touches no task unless it was told so.
 
 mod access_flags;
+mod capability_grants;
 mod check;
 pub mod checkpoint;
 mod configuration;
@@ -14,8 +15,10 @@ mod detect;
 mod directories;
 mod executor_tokens;
 mod fetch;
+mod file_user;
 mod flags;
 mod health;
+mod host_paths;
 mod http;
 mod intake;
 mod isolation;

@@ -341,6 +341,7 @@ impl Node {
                 logs: self.configuration.logs,
                 launches_at_once: flags.launches_at_once,
                 destroy_timeout: flags.cgroups_destroy_timeout,
+                fetcher_stall_timeout: flags.fetcher_stall_timeout,
             },
             containers,
             self.handle.inputs(),
@@ -542,9 +543,12 @@ fn open_blocking(
         cpus: isolation.has("cgroups/cpu"),
         mem: isolation.has("cgroups/mem"),
     };
-    let (rights, watch) = (settings.rights(&isolation), settings.watch(&isolation));
-    let runtime_dir = runtime_dir(flags, layout, privileged).join(&instance);
+    let runtime_dir = runtime_dir(flags, layout, privileged);
+    let mut own = flags.access.files();
+    own.extend([layout.work_dir().to_owned(), runtime_dir.clone()]);
+    let runtime_dir = runtime_dir.join(&instance);
     create_runtime_dir(&runtime_dir)?;
+    let (rights, watch) = (settings.rights(&isolation, own), settings.watch(&isolation));
     let containers = Containers::open_with(
         host,
         meseta_isolators::Options {

@@ -23,6 +23,8 @@ mod intruders;
 mod nested;
 #[path = "node/tasks.rs"]
 mod tasks;
+#[path = "node/tenants.rs"]
+mod tenants;
 #[path = "node/trouble.rs"]
 mod trouble;
 #[path = "node/volumes.rs"]
@@ -62,6 +64,7 @@ fn main() -> ExitCode {
         floods::TESTS,
         nested::TESTS,
         volumes::TESTS,
+        tenants::TESTS,
     ];
     for (name, needs_root, test) in all.into_iter().flatten() {
         let test = *test;

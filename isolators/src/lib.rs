@@ -43,10 +43,10 @@ pub use identity::{
     BootId, CONTAINER_NAME_BYTES_MAX, ContainerName, ContainerNameError, NESTING, ProcessIdentity,
 };
 pub use isolator::{
-    Breach, CapabilityRequest, CapabilitySet, DeviceKind, DeviceRule, DiskArea, DiskUsage,
-    Inspected, Inspection, Isolation, IsolationError, Isolator, NodeOptions, PortRange,
-    SeccompAction, SeccompArgument, SeccompChoice, SeccompComparison, SeccompError, SeccompProfile,
-    TaskIsolation,
+    Breach, CAPABILITIES, CapabilityEntry, CapabilityRequest, CapabilitySet, DeviceKind,
+    DeviceRule, DiskArea, DiskUsage, Inspected, Inspection, Isolation, IsolationError, Isolator,
+    NodeOptions, PortRange, Reach, SeccompAction, SeccompArgument, SeccompChoice,
+    SeccompComparison, SeccompError, SeccompProfile, TaskIsolation,
 };
 pub use launcher::{
     CapabilitySets, Command, Credentials, CredentialsError, Destination, LaunchError,

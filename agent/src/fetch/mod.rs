@@ -3,7 +3,8 @@
 //! [`fetch`] blocks; it does its work on a thread of its own that reads and writes files as the task's
 //! user, so that nobody gets with it what that user could not get. Every path is resolved beneath the
 //! sandbox, following no link. Invariant: a source or an archive, however hostile, costs at most
-//! [`Limits`] and leaves nothing outside the sandbox.
+//! [`Limits`] and leaves nothing outside the sandbox; a source that sends nothing ends the fetch, and so
+//! does [`Cancel`], whatever it waits for.
 
 mod beneath;
 mod source;
@@ -11,15 +12,70 @@ mod source;
 mod tests;
 mod unpack;
 
-use std::io;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use meseta_isolators::Credentials;
 use meseta_proto::mesos::v1::command_info::Uri;
 
+use crate::file_user::become_user;
+use crate::host_paths::HostPaths;
 use beneath::Folder;
+use source::Source;
+
+/// What is to be fetched, for whom and where to.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    /// What, in order.
+    pub(crate) uris: Vec<Uri>,
+    /// The sandbox of its run, which nobody but the agent can move.
+    pub(crate) outer: PathBuf,
+    /// The sandbox that it goes to, relative to that.
+    pub(crate) sandbox: PathBuf,
+    /// Whose rights on files it is done with; the agent's if absent.
+    pub(crate) owner: Option<Credentials>,
+    /// What it may cost.
+    pub(crate) limits: Limits,
+    /// What of the machine's files is not fetched.
+    pub(crate) host_paths: Arc<HostPaths>,
+    /// Stops it.
+    pub(crate) cancel: Arc<Cancel>,
+}
+
+/// Stops a fetch, whatever it waits for.
+#[derive(Debug, Default)]
+pub(crate) struct Cancel {
+    wanted_no_more: AtomicBool,
+    /// The client of the fetch under way, whose connections are shut down.
+    client: Mutex<Option<ureq::Agent>>,
+}
+
+impl Cancel {
+    /// Ends the fetch soon.
+    pub(crate) fn cancel(&self) {
+        self.wanted_no_more.store(true, Ordering::SeqCst);
+        let client = self.client.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(client) = &*client {
+            client.clone().shutdown();
+        }
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.wanted_no_more.load(Ordering::SeqCst)
+    }
+
+    /// From now on this client goes down with the fetch.
+    fn take_down(&self, client: &ureq::Agent) {
+        let mut place = self.client.lock().unwrap_or_else(PoisonError::into_inner);
+        *place = Some(client.clone());
+        if self.is_cancelled() {
+            client.clone().shutdown();
+        }
+    }
+}
 
 /// What one container's fetches may cost.
 #[derive(Copy, Clone, Debug)]
@@ -28,6 +84,8 @@ pub(crate) struct Limits {
     pub(crate) bytes: u64,
     /// Files, folders and links out of archives.
     pub(crate) entries: u64,
+    /// How long a source may send nothing.
+    pub(crate) stall: Duration,
 }
 
 impl Default for Limits {
@@ -35,6 +93,7 @@ impl Default for Limits {
         Self {
             bytes: 16 << 30,
             entries: 1_000_000,
+            stall: Duration::from_mins(1),
         }
     }
 }
@@ -54,14 +113,19 @@ pub(crate) type Step<T> = Result<T, String>;
 #[derive(Debug)]
 struct Budget {
     limits: Limits,
-    cancelled: Arc<AtomicBool>,
+    cancel: Arc<Cancel>,
 }
 
 impl Budget {
-    fn spend(&mut self, bytes: usize) -> Step<()> {
-        if self.cancelled.load(Ordering::Relaxed) {
+    fn check_wanted(&self) -> Step<()> {
+        if self.cancel.is_cancelled() {
             return Err("the container is not wanted any more".to_owned());
         }
+        Ok(())
+    }
+
+    fn spend(&mut self, bytes: usize) -> Step<()> {
+        self.check_wanted()?;
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
         let left = self.limits.bytes.checked_sub(bytes);
         self.limits.bytes = left.ok_or("it is larger than a container may fetch")?;
@@ -75,17 +139,8 @@ impl Budget {
     }
 }
 
-/// Fetches everything into a sandbox, as its owner. The sandbox is at `path` in that of its run, which nobody
-/// but the agent can move.
-pub(crate) fn fetch(
-    uris: &[Uri],
-    (outer, path): (&Path, &Path),
-    owner: Option<&Credentials>,
-    limits: Limits,
-    cancelled: &Arc<AtomicBool>,
-) -> Result<(), FetchError> {
-    let (uris, owner, cancelled) = (uris.to_vec(), owner.cloned(), cancelled.clone());
-    let (outer, path) = (outer.to_owned(), path.to_owned());
+/// Fetches everything into a sandbox, as its owner.
+pub(crate) fn fetch(request: Request) -> Result<(), FetchError> {
     let failed = |why: String| FetchError {
         uri: String::new(),
         why,
@@ -93,11 +148,19 @@ pub(crate) fn fetch(
     let working = std::thread::Builder::new()
         .name("fetcher".to_owned())
         .spawn(move || {
-            let folder = Folder::open(&outer, &path).map_err(|error| failed(error.to_string()))?;
-            become_user(owner.as_ref()).map_err(|error| failed(error.to_string()))?;
-            let mut budget = Budget { limits, cancelled };
-            for uri in &uris {
-                fetch_one(uri, &folder, &mut budget).map_err(|why| FetchError {
+            let folder = Folder::open(&request.outer, &request.sandbox);
+            let folder = folder.map_err(|error| failed(error.to_string()))?;
+            become_user(request.owner.as_ref()).map_err(|error| failed(error.to_string()))?;
+            let mut budget = Budget {
+                limits: request.limits,
+                cancel: request.cancel.clone(),
+            };
+            let source = Source::new(&request);
+            for uri in &request.uris {
+                let fetched = fetch_one(uri, &source, &folder, &mut budget);
+                // Whatever a fetch ends with that was cut off, this is why.
+                let fetched = budget.check_wanted().and(fetched);
+                fetched.map_err(|why| FetchError {
                     uri: uri.value.clone(),
                     why,
                 })?;
@@ -109,37 +172,10 @@ pub(crate) fn fetch(
     working.join().map_err(panicked)?
 }
 
-/// Gives this thread the user's rights on files, and only those: were it the user's in all respects,
-/// the user could send signals to the agent through it.
-fn become_user(owner: Option<&Credentials>) -> io::Result<()> {
-    let Some(owner) = owner.filter(|_| rustix::process::geteuid().is_root()) else {
-        return Ok(());
-    };
-    let groups: Vec<_> = owner
-        .groups
-        .iter()
-        .map(|group| rustix::process::Gid::from_raw(*group))
-        .collect();
-    rustix::thread::set_thread_groups(&groups)?;
-    // They answer with the identity before; asked for nobody's, they change nothing and tell it.
-    nix::unistd::setfsgid(owner.gid.into());
-    nix::unistd::setfsuid(owner.uid.into());
-    let nobody = u32::MAX;
-    let is = (
-        nix::unistd::setfsuid(nobody.into()).as_raw(),
-        nix::unistd::setfsgid(nobody.into()).as_raw(),
-    );
-    if is == (owner.uid, owner.gid) {
-        Ok(())
-    } else {
-        Err(io::ErrorKind::PermissionDenied.into())
-    }
-}
-
-fn fetch_one(uri: &Uri, sandbox: &Folder, budget: &mut Budget) -> Step<()> {
+fn fetch_one(uri: &Uri, source: &Source, sandbox: &Folder, budget: &mut Budget) -> Step<()> {
     let name = output_name(uri)?;
     let mut file = sandbox.create(&name, 0o644)?;
-    source::copy_to(&uri.value, &mut file, budget)?;
+    source.copy_to(&uri.value, &mut file, budget)?;
     // Mesos extracts nothing that is to be executed.
     if uri.executable.unwrap_or(false) {
         let mode = rustix::fs::Mode::from_raw_mode(0o755);

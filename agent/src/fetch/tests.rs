@@ -1,13 +1,15 @@
 //! Archives of every kind, and everything that a hostile one tries.
 
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
+use meseta_isolators::Credentials;
 use meseta_proto::mesos::v1::command_info::Uri;
 
-use super::{Limits, fetch};
+use super::{Limits, Request, fetch};
+use crate::host_paths::HostPaths;
 
 struct Site {
     dir: tempfile::TempDir,
@@ -38,15 +40,23 @@ impl Site {
     }
 
     fn fetch_within(&self, uri: Uri, limits: Limits) -> Result<(), String> {
-        let wanted = Arc::new(AtomicBool::new(false));
-        fetch(
-            &[uri],
-            (&self.sandbox(), Path::new("")),
-            None,
+        let request = Request {
             limits,
-            &wanted,
-        )
-        .map_err(|error| error.to_string())
+            ..self.request(uri)
+        };
+        fetch(request).map_err(|error| error.to_string())
+    }
+
+    fn request(&self, uri: Uri) -> Request {
+        Request {
+            uris: vec![uri],
+            outer: self.sandbox(),
+            sandbox: PathBuf::new(),
+            owner: None,
+            limits: Limits::default(),
+            host_paths: Arc::default(),
+            cancel: Arc::default(),
+        }
     }
 
     fn read(&self, name: &str) -> String {
@@ -240,6 +250,7 @@ fn bombs_end_at_their_limits() {
     let bytes = Limits {
         bytes: 1 << 20,
         entries: 1000,
+        ..Limits::default()
     };
     let site = Site::new();
     let bomb = gz(&vec![0; 64 << 20]);
@@ -339,10 +350,144 @@ fn sources_that_are_none_are_refused_with_the_reason() {
 #[test]
 fn a_fetch_that_nobody_wants_any_more_stops() {
     let site = Site::new();
-    let uri = site.give("a", b"text");
-    let unwanted = Arc::new(AtomicBool::new(true));
-    let sandbox = site.sandbox();
-    let place = (sandbox.as_path(), Path::new(""));
-    let stopped = fetch(&[uri], place, None, Limits::default(), &unwanted);
-    assert!(stopped.is_err());
+    let request = site.request(site.give("a", b"text"));
+    request.cancel.cancel();
+    assert!(fetch(request).is_err());
+}
+
+/// Takes connections, sends each of them this much, and then nothing; they are given to the test.
+fn silent_after(sent: &'static str) -> (Uri, std::sync::mpsc::Receiver<std::net::TcpStream>) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let value = format!("http://{}/file", listener.local_addr().expect("an address"));
+    let (told, taken) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let _ = stream.write_all(sent.as_bytes());
+            if told.send(stream).is_err() {
+                return;
+            }
+        }
+    });
+    let uri = Uri {
+        value,
+        ..Uri::default()
+    };
+    (uri, taken)
+}
+
+const NOTHING: &str = "";
+const HALF_A_FILE: &str = "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf";
+
+#[test]
+fn a_source_that_sends_nothing_ends_the_fetch_with_that_reason() {
+    for sent in [NOTHING, HALF_A_FILE] {
+        let site = Site::new();
+        let (uri, _taken) = silent_after(sent);
+        let limits = Limits {
+            stall: Duration::from_millis(200),
+            ..Limits::default()
+        };
+        let error = site.fetch_within(uri, limits).expect_err("it stalls");
+        assert!(error.contains("sent nothing for 200ms"), "{error}");
+        assert!(error.contains("--fetcher_stall_timeout"), "{error}");
+    }
+}
+
+#[test]
+fn a_fetch_that_waits_for_its_source_is_stopped_at_once() {
+    // The last has no length: that the connection ends must not pass for the end of the file.
+    let endless = "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nhalf";
+    for sent in [NOTHING, HALF_A_FILE, endless] {
+        let site = Site::new();
+        let (uri, taken) = silent_after(sent);
+        let request = site.request(uri);
+        let cancel = request.cancel.clone();
+        let fetching = std::thread::spawn(move || fetch(request));
+        let _connection = taken.recv().expect("it connects");
+        cancel.cancel();
+        let error = fetching.join().expect("no panic").expect_err("stopped");
+        assert!(error.to_string().contains("not wanted any more"), "{error}");
+    }
+}
+
+#[test]
+fn what_the_agent_has_open_and_what_is_its_own_is_not_fetched() {
+    use std::os::fd::AsRawFd as _;
+    let site = Site::new();
+    let own = site.dir.path().join("own");
+    std::fs::create_dir(&own).expect("made");
+    std::fs::write(own.join("file"), "secret").expect("written");
+    let opened = std::fs::File::open(own.join("file")).expect("opened");
+    let fd = opened.as_raw_fd();
+    let pid = std::process::id();
+    let link = |name: &str, target: &str| {
+        let path = site.dir.path().join(name);
+        std::os::unix::fs::symlink(target, &path).expect("linked");
+        path.display().to_string()
+    };
+    for path in [
+        format!("/proc/self/fd/{fd}"),
+        format!("file:///proc/{pid}/fd/{fd}"),
+        format!("/proc/thread-self/fd/{fd}"),
+        format!("/dev/fd/{fd}"),
+        "/proc/self/status".to_owned(),
+        "/proc/self/root/etc/passwd".to_owned(),
+        "/sys/kernel/uevent_seqnum".to_owned(),
+        "/dev/zero".to_owned(),
+        link("to-status", "/proc/self/status"),
+        link("to-fd", &format!("/proc/self/fd/{fd}")),
+        link("to-own", "own/file"),
+        own.join("file").display().to_string(),
+    ] {
+        let uri = Uri {
+            value: path.clone(),
+            output_file: Some("fetched".to_owned()),
+            ..Uri::default()
+        };
+        let request = Request {
+            host_paths: Arc::new(HostPaths::new(None, vec![own.clone()])),
+            ..site.request(uri)
+        };
+        assert!(fetch(request).is_err(), "{path}");
+        assert_eq!(site.read("fetched"), "", "{path}");
+    }
+}
+
+/// Runs as root only: others cannot become anybody.
+#[test]
+fn local_files_are_read_as_the_owner_with_its_groups() {
+    use std::os::unix::fs::{PermissionsExt as _, chown};
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    const USER: u32 = 65534;
+    const GROUP: u32 = 4242;
+    let site = Site::new();
+    let open = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(site.dir.path(), open).expect("permissions");
+    chown(site.sandbox(), Some(USER), Some(USER)).expect("given away");
+    let folder = site.dir.path().join("groups");
+    std::fs::create_dir(&folder).expect("made");
+    std::fs::write(folder.join("file"), "text").expect("written");
+    std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o750)).expect("set");
+    chown(&folder, Some(0), Some(GROUP)).expect("given away");
+    let fetch_with = |groups: Vec<u32>| {
+        let uri = Uri {
+            value: folder.join("file").display().to_string(),
+            ..Uri::default()
+        };
+        let owner = Some(Credentials {
+            uid: USER,
+            gid: USER,
+            groups,
+        });
+        fetch(Request {
+            owner,
+            ..site.request(uri)
+        })
+    };
+    let error = fetch_with(Vec::new()).expect_err("not in the group");
+    assert!(error.to_string().contains("ermission denied"), "{error}");
+    fetch_with(vec![GROUP]).expect("in the group");
+    assert_eq!(site.read("file"), "text");
 }

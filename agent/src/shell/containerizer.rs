@@ -5,18 +5,20 @@
 //! kernel's counters are asked for limits, and its groups are taken apart for as long as that takes,
 //! before the core hears of it. Launches wait for one of a few places.
 
+mod launching;
 mod side;
 mod sockets;
 mod taking_apart;
 mod work;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use meseta_isolators::{ContainerName, Containers, Demand, KillRequest, Launched, ProcessIdentity};
+use meseta_isolators::{ContainerName, Containers, Demand, KillRequest, ProcessIdentity};
 use meseta_proto::mesos::v1 as pb;
+use meseta_proto::transport::server::CancellationToken;
 use meseta_resources::ContainerId;
 use tokio::sync::{Semaphore, mpsc};
 use tracing::{debug, error, warn};
@@ -24,13 +26,15 @@ use tracing::{debug, error, warn};
 use super::environment::AgentEnvironment;
 use super::events::{any_event, readable, register};
 use super::inspection::{Claims, Measured};
+use super::places::{Places, Shares};
 use super::writer::chain;
 use crate::checkpoint::{Layout, RunKey};
-use crate::core::{Action, Ending, Exit, Input, LaunchPlan, Limitation};
+use crate::core::{Action, Ending, Exit, Input, Limitation};
+use crate::fetch::Cancel;
 use crate::isolation::TaskRights;
 use crate::log_flags::Logs;
 
-use work::{ending_of, launch_now, memory_limitation};
+use work::{ending_of, memory_limitation};
 
 /// First pause before a destroy that left something is tried again; doubles up to the second.
 const DESTROY_RETRY_MIN: Duration = Duration::from_millis(200);
@@ -45,10 +49,20 @@ const LIMIT_LOOK_PAUSE: Duration = Duration::from_millis(25);
 const ENDINGS_AT_ONCE: usize = 16;
 /// How long one of these places may be held; what takes longer goes on without one.
 const ENDING_QUICK: Duration = Duration::from_secs(1);
-/// Containers fetched for at once: each holds a thread, and the network gains nothing by more.
-const FETCHES_AT_ONCE: usize = 16;
-/// Looks at tasks taken at once, each of which holds a thread for up to its timeout; others wait.
-const PROBES_AT_ONCE: usize = 128;
+/// Containers fetched for at once: each holds two threads, and the network gains nothing by more. Half of
+/// them are left to others by a framework whose sources send nothing.
+const FETCHES_AT_ONCE: Shares = Shares {
+    all: 16,
+    each: 8,
+    spare: 16,
+};
+/// Looks at tasks taken at once, each of which holds a thread for up to its timeout; others wait. Half of
+/// them are left to others by a framework whose checks hang.
+const PROBES_AT_ONCE: Shares = Shares {
+    all: 128,
+    each: 64,
+    spare: 64,
+};
 const SIGTERM: i32 = 15;
 
 /// How containers are run here.
@@ -68,6 +82,8 @@ pub(crate) struct Options {
     pub(crate) launches_at_once: usize,
     /// `--cgroups_destroy_timeout`.
     pub(crate) destroy_timeout: Duration,
+    /// `--fetcher_stall_timeout`.
+    pub(crate) fetcher_stall_timeout: Duration,
 }
 
 /// A container as the monitor and the operators see it.
@@ -100,13 +116,13 @@ struct Begun {
 
 #[derive(Debug)]
 enum Entry {
-    /// Waits for a place to be launched; `false` once it is not wanted any more.
+    /// Waits for a place to be launched, until it is cancelled.
     Queued {
-        wanted: bool,
+        cancelled: CancellationToken,
     },
-    /// Is being fetched for or launched; the flag stops the fetching.
+    /// Is being fetched for or launched; the fetching can be stopped.
     Launching {
-        cancelled: Arc<AtomicBool>,
+        fetch: Arc<Cancel>,
     },
     Running(Arc<LiveContainer>),
     /// It is being ended for this.
@@ -129,10 +145,8 @@ struct Inner {
     endings: Semaphore,
     table: Mutex<BTreeMap<ContainerId, Entry>>,
     measured: Measured,
-    /// Fetches under way at once, each a thread.
-    fetch_places: Semaphore,
-    /// Looks at tasks under way at once, each a thread.
-    probe_places: Semaphore,
+    fetch_places: Places,
+    probe_places: Places,
     fetches_succeeded: AtomicU64,
     fetches_failed: AtomicU64,
     destroy_errors: AtomicU64,
@@ -167,8 +181,8 @@ impl Containerizer {
                 endings: Semaphore::new(ENDINGS_AT_ONCE),
                 table: Mutex::new(BTreeMap::new()),
                 measured: Measured::default(),
-                fetch_places: Semaphore::new(FETCHES_AT_ONCE),
-                probe_places: Semaphore::new(PROBES_AT_ONCE),
+                fetch_places: Places::new(FETCHES_AT_ONCE),
+                probe_places: Places::new(PROBES_AT_ONCE),
                 fetches_succeeded: AtomicU64::new(0),
                 fetches_failed: AtomicU64::new(0),
                 destroy_errors: AtomicU64::new(0),
@@ -257,99 +271,6 @@ impl Containerizer {
             | Action::Send { .. }
             | Action::Exit(_) => {}
         }
-    }
-
-    fn launch(&self, plan: LaunchPlan) {
-        let container = plan.container().clone();
-        let queued = Entry::Queued { wanted: true };
-        self.inner.table().insert(container, queued);
-        let this = self.clone();
-        tokio::spawn(async move { this.launch_in_turn(plan).await });
-    }
-
-    async fn launch_in_turn(self, plan: LaunchPlan) {
-        let container = plan.container().clone();
-        let fetches = plan
-            .command()
-            .is_some_and(|command| !command.uris.is_empty());
-        let places = if fetches {
-            &self.inner.fetch_places
-        } else {
-            &self.inner.places
-        };
-        let mut place = places.acquire().await;
-        let Some(cancelled) = self.begin_launch(&container) else {
-            let cause = "it was killed before its launch".to_owned();
-            return self.not_launched(container, cause).await;
-        };
-        let mut prepared = None;
-        if fetches {
-            match self.fetch(plan.clone(), cancelled).await {
-                Ok(spec) => prepared = Some(spec),
-                Err(cause) => return self.not_launched(container, cause).await,
-            }
-            place = self.inner.places.acquire().await;
-        }
-        let begun = Begun {
-            run: plan.run.clone(),
-            container: container.clone(),
-            demand: plan.demand,
-            claims: Claims::of_plan(&plan, &self.inner.options.layout),
-        };
-        let inner = self.inner.clone();
-        let launched = blocking(move || launch_now(&inner, &plan, prepared)).await;
-        drop(place);
-        match launched.unwrap_or_else(|panic| Err(panic.to_string())) {
-            Ok(launched) => self.running(begun, launched).await,
-            Err(cause) => self.not_launched(container, cause).await,
-        }
-    }
-
-    async fn not_launched(&self, container: ContainerId, cause: String) {
-        self.inner.table().remove(&container);
-        warn!(container_id = %container, cause, "launch failed");
-        self.inner
-            .tell(Input::LaunchFailed { container, cause })
-            .await;
-    }
-
-    fn begin_launch(&self, container: &ContainerId) -> Option<Arc<AtomicBool>> {
-        let mut table = self.inner.table();
-        match table.get_mut(container) {
-            Some(entry @ Entry::Queued { wanted: true }) => {
-                let cancelled = Arc::new(AtomicBool::new(false));
-                *entry = Entry::Launching {
-                    cancelled: cancelled.clone(),
-                };
-                Some(cancelled)
-            }
-            _ => None,
-        }
-    }
-
-    async fn running(self, begun: Begun, launched: Launched) {
-        let container = begun.container.clone();
-        let supervisor = launched.supervisor.clone();
-        let live = Arc::new(LiveContainer {
-            run: begun.run,
-            container: begun.container,
-            supervisor: supervisor.clone(),
-            demand: begun.demand,
-            claims: begun.claims,
-            volumes: None,
-            turn: Arc::new(tokio::sync::Mutex::new(true)),
-        });
-        self.inner
-            .table()
-            .insert(container.clone(), Entry::Running(live.clone()));
-        let started = Input::ContainerStarted {
-            container,
-            supervisor,
-            task_pid: launched.task_pid,
-        };
-        self.inner.tell(started).await;
-        // A task of its own: this one holds all that a launch needs, and would for the container's life.
-        tokio::spawn(async move { self.watch(live).await });
     }
 
     /// Takes a container of an earlier agent up.
@@ -483,14 +404,14 @@ impl Containerizer {
 
     fn kill(&self, container: &ContainerId, grace: Duration) {
         let supervisor = match self.inner.table().get_mut(container) {
-            Some(Entry::Queued { wanted }) => {
-                *wanted = false;
+            Some(Entry::Queued { cancelled }) => {
+                cancelled.cancel();
                 return;
             }
             Some(Entry::Running(live) | Entry::Limited(live, _)) => live.supervisor.clone(),
-            Some(Entry::Launching { cancelled }) => {
+            Some(Entry::Launching { fetch }) => {
                 // The core kills again what it hears to have started.
-                cancelled.store(true, Ordering::Relaxed);
+                fetch.cancel();
                 return;
             }
             // What ends needs no kill.

@@ -16,6 +16,7 @@ pub(crate) mod link;
 pub(crate) mod monitor;
 pub(crate) mod nested;
 pub(crate) mod outgoing;
+mod places;
 mod probe;
 pub(crate) mod recover;
 mod sandbox;

@@ -189,7 +189,7 @@ impl NestedContainers {
             let options = shared.options();
             let sandbox = NestedSandbox::of(&options.layout, &plan);
             let rights = &options.rights;
-            let wishes = task_isolation(rights, plan.container_info())?;
+            let wishes = task_isolation(rights, &plan)?;
             let Prepared { spec, mounts } = container_spec(options, &plan)?;
             let wishes = TaskIsolation { mounts, ..wishes };
             let launched = shared

@@ -31,8 +31,8 @@ pub(super) fn container_spec(options: &Options, plan: &LaunchPlan) -> Result<Pre
     let credentials = credentials(options, plan)?;
     let sandbox = sandbox::create(&options.layout, plan, credentials.as_ref())
         .map_err(|error| chain(&error))?;
-    let (layout, has_mounts) = (&options.layout, options.rights.mounts);
-    let site = volumes::Site::new(layout, &plan.run, plan.container(), has_mounts);
+    let (layout, rights) = (&options.layout, &options.rights);
+    let site = volumes::Site::new(layout, &plan.run, plan.container(), rights);
     let mounts = volumes::of_plan(layout, plan)
         .and_then(|volumes| volumes::provide(&site, &volumes, credentials.as_ref()))
         .map_err(|error| chain(&error))?;

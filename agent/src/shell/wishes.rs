@@ -7,12 +7,22 @@ use meseta_isolators::{CapabilityRequest, SeccompChoice, TaskIsolation};
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::linux_info::IpcMode;
 
+use crate::core::LaunchPlan;
 use crate::isolation::{TaskRights, capability_set};
 
 const BYTES_PER_MEGABYTE: u64 = 1 << 20;
 
-/// The wishes of a container, or why it cannot have them.
+/// What a container asks for, or why it cannot have it.
 pub(super) fn task_isolation(
+    rights: &TaskRights,
+    plan: &LaunchPlan,
+) -> Result<TaskIsolation, String> {
+    let mut isolation = requested(rights, plan.container_info())?;
+    isolation.capabilities.granted = rights.grants.of(&plan.user, plan.role.as_ref());
+    Ok(isolation)
+}
+
+fn requested(
     rights: &TaskRights,
     container: Option<&pb::ContainerInfo>,
 ) -> Result<TaskIsolation, String> {
@@ -80,6 +90,7 @@ fn capabilities(rights: &TaskRights, linux: &pb::LinuxInfo) -> Result<Capability
     Ok(CapabilityRequest {
         bounding: bounding.map(capability_set).transpose()?,
         effective: effective.map(capability_set).transpose()?,
+        ..CapabilityRequest::default()
     })
 }
 
@@ -132,6 +143,7 @@ mod tests {
             shm: true,
             ipc: true,
             mounts: true,
+            ..TaskRights::default()
         }
     }
 
@@ -141,7 +153,7 @@ mod tests {
             linux_info: Some(linux),
             ..pb::ContainerInfo::default()
         };
-        task_isolation(rights, Some(&container))
+        requested(rights, Some(&container))
     }
 
     fn capability(one: Capability) -> Option<pb::CapabilityInfo> {
@@ -152,7 +164,7 @@ mod tests {
     #[test]
     fn wishes_are_passed_on() {
         let rights = all_rights();
-        let nothing = task_isolation(&rights, None);
+        let nothing = requested(&rights, None);
         assert_eq!(nothing, Ok(TaskIsolation::default()));
         let all = asked(
             &rights,

@@ -68,8 +68,8 @@ impl Containers {
         let name = name.map_err(|error| refused(&error.to_string()))?;
         let spec = ContainerSpec {
             name: name.clone(),
-            // The work is done before it is executed.
-            command: Command::Shell(":".to_owned()),
+            // No program: it would be root's, and the container's volumes may cover all that there is.
+            command: Command::Nothing,
             env: Vec::new(),
             working_dir: "/".into(),
             credentials: None,

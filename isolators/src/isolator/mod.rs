@@ -42,7 +42,9 @@ use crate::identity::ProcessIdentity;
 use crate::launcher::LaunchIsolation;
 use crate::usage::ContainerUsage;
 
-pub use capabilities::{CapabilityRequest, CapabilitySet, UnknownCapability};
+pub use capabilities::{
+    CAPABILITIES, CapabilityEntry, CapabilityRequest, CapabilitySet, Reach, UnknownCapability,
+};
 pub use choice::{Isolation, IsolationError, NAMES};
 pub use devices::{DeviceKind, DeviceRule, DeviceRuleError};
 pub use inspection::{Breach, DiskArea, DiskUsage, Inspected, Inspection, PortRange};

@@ -67,6 +67,8 @@ pub enum Command {
         /// Arguments, the zeroth first.
         args: Vec<OsString>,
     },
+    /// No program: once everything before an exec is done, it ends well.
+    Nothing,
 }
 
 /// Numeric identity that a task runs with.
@@ -294,12 +296,15 @@ pub enum MountAction {
 }
 
 /// A file or folder that others may move while we look for it.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Place {
     /// A folder that `path` is relative to: it is found below that without following any link.
     pub beneath: Option<PathBuf>,
     /// Its path.
     pub path: PathBuf,
+    /// Whether it is looked for with the rights on files of the container's user. Then no part of `path`
+    /// may be a link.
+    pub by_user: bool,
 }
 
 /// Capabilities as bit sets, bit n for capability number n.

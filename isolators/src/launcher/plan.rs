@@ -52,7 +52,7 @@ pub(super) struct TaskPlan {
     /// Uid, gid, supplementary groups.
     pub(super) credentials: Option<(u32, u32, Vec<u32>)>,
     pub(super) working_dir: CString,
-    /// Paths to try to execute, in order.
+    /// Paths to try to execute, in order; none to execute nothing.
     pub(super) programs: Vec<CString>,
     pub(super) args: Vec<CString>,
     pub(super) env: Vec<CString>,
@@ -127,6 +127,8 @@ pub(super) enum PlannedAction {
     Bind {
         beneath: Option<CString>,
         path: CString,
+        /// Opened with the rights of the task's user.
+        by_user: bool,
         writable: bool,
     },
     Unmount,
@@ -161,6 +163,7 @@ impl PlannedMount {
                 PlannedAction::Bind {
                     beneath: confined(&source.beneath)?,
                     path: c_path(&source.path)?,
+                    by_user: source.by_user,
                     writable: *writable,
                 }
             }
@@ -325,8 +328,10 @@ fn resolve_mounts(spec: &LaunchSpec) -> Result<Vec<PlannedMount>, String> {
     isolation.mounts.iter().map(PlannedMount::new).collect()
 }
 
+/// The programs to try and their arguments; no program if nothing is executed.
 fn resolve_command(spec: &LaunchSpec) -> Result<(Vec<CString>, Vec<CString>), String> {
     match &spec.command {
+        Command::Nothing => Ok((Vec::new(), Vec::new())),
         Command::Shell(text) => {
             let args = [OsStr::new("sh"), OsStr::new("-c"), OsStr::new(text)];
             let args = args

@@ -46,6 +46,9 @@ pub(super) struct Prepared<'a> {
     pub(super) die_with: Option<i32>,
 }
 
+/// Uid, gid, supplementary groups.
+type User = (u32, u32, Vec<u32>);
+
 struct Failure {
     step: LaunchStep,
     errno: i32,
@@ -94,7 +97,8 @@ fn enter(prepared: &Prepared<'_>) -> Result<(), Failure> {
     }
     // After the groups: their folders may be read-only from here on.
     for (index, mount) in plan.mounts.iter().enumerate() {
-        change_mount(mount).map_err(|error| failed(LaunchStep::Mount, error, index))?;
+        change_mount(mount, plan.credentials.as_ref())
+            .map_err(|error| failed(LaunchStep::Mount, error, index))?;
     }
     let stdio = [prepared.stdin, prepared.stdout, prepared.stderr];
     for (number, from) in (0..).zip(stdio) {
@@ -161,7 +165,7 @@ fn cgroup_namespace(prepared: &Prepared<'_>) -> nix::Result<()> {
 }
 
 /// One change to the container's mount table. What is not there needs no protection.
-fn change_mount(mount: &PlannedMount) -> io::Result<()> {
+fn change_mount(mount: &PlannedMount, user: Option<&User>) -> io::Result<()> {
     let path = &mount.path;
     let changed = match &mount.action {
         PlannedAction::ReadOnlyTree => match sys::read_only(path, true) {
@@ -180,9 +184,15 @@ fn change_mount(mount: &PlannedMount) -> io::Result<()> {
         PlannedAction::Bind {
             beneath,
             path: source,
+            by_user,
             writable,
         } => {
-            let source = sys::open_place(beneath.as_deref(), source)?;
+            let beneath = beneath.as_deref();
+            let source = if *by_user {
+                open_by_user(user, beneath, source)?
+            } else {
+                sys::open_place(beneath, source)?
+            };
             return sys::bind_place(source.as_fd(), target(mount)?.as_fd(), *writable);
         }
         PlannedAction::Unmount => {
@@ -200,6 +210,25 @@ fn change_mount(mount: &PlannedMount) -> io::Result<()> {
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR)) => Ok(()),
         other => other,
     }
+}
+
+/// Opens a place with the rights on files that the task's user has, and through no link. What is mounted
+/// is this very descriptor: whatever others do to the path from here on changes nothing.
+fn open_by_user(user: Option<&User>, beneath: Option<&CStr>, path: &CStr) -> io::Result<OwnedFd> {
+    let open = || match beneath {
+        Some(_) => sys::open_place(beneath, path),
+        None => sys::open_linkless(path),
+    };
+    let Some((uid, gid, groups)) = user else {
+        return open();
+    };
+    // They stay: nothing before the change of user depends on the groups that we had.
+    sys::set_groups(groups)?;
+    sys::set_file_user(*uid, *gid)?;
+    let opened = open();
+    let ours = (nix::unistd::geteuid(), nix::unistd::getegid());
+    sys::set_file_user(ours.0.as_raw(), ours.1.as_raw())?;
+    opened
 }
 
 /// Where a step is to be taken, found without following links.
@@ -235,6 +264,9 @@ fn join_groups(prepared: &Prepared<'_>) -> Result<(), Failure> {
 fn execute(prepared: &Prepared<'_>) -> Failure {
     // The agent learns our pid from the stamp on this report. If it is gone, we run all the same.
     let _ = sys::write_once(prepared.report, &prepared.running.encode());
+    if prepared.plan.programs.is_empty() {
+        sys::exit_now(0);
+    }
     let mut denied = None;
     let mut last = libc::ENOENT;
     for (index, program) in prepared.plan.programs.iter().enumerate() {

@@ -314,6 +314,28 @@ pub(crate) fn set_uid(uid: u32) -> io::Result<()> {
     }
 }
 
+/// Sets whose rights on files this thread has, and nothing else of its identity. Leaving root takes the
+/// capabilities on files along, and coming back returns them. Async-signal-safe.
+pub(crate) fn set_file_user(uid: u32, gid: u32) -> io::Result<()> {
+    // They answer with the identity before and tell of no failure; asked for nobody's, they change
+    // nothing and tell what is in force.
+    let nobody = u32::MAX;
+    // SAFETY: no memory is passed. The raw calls change this thread only.
+    let is = unsafe {
+        libc::syscall(libc::SYS_setfsgid, gid);
+        libc::syscall(libc::SYS_setfsuid, uid);
+        (
+            libc::syscall(libc::SYS_setfsuid, nobody),
+            libc::syscall(libc::SYS_setfsgid, nobody),
+        )
+    };
+    if is == (libc::c_long::from(uid), libc::c_long::from(gid)) {
+        Ok(())
+    } else {
+        Err(io::Error::from_raw_os_error(libc::EPERM))
+    }
+}
+
 /// Two integers in a page that a child cloned later shares with us.
 #[derive(Debug)]
 pub(crate) struct SharedPair {

@@ -8,9 +8,9 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 use libtest_mimic::Failed;
 use meseta_isolators::cgroup::Version;
 use meseta_isolators::{
-    CapabilityRequest, CapabilitySet, Command, ContainerSpec, Controller, Credentials, ExitCause,
-    Inside, Isolation, LaunchError, LaunchStep, NodeOptions, SeccompAction, SeccompChoice,
-    SeccompProfile, TaskIsolation,
+    CapabilityRequest, CapabilitySet, Command, ContainerSpec, Controller, Credentials,
+    DestroyOptions, ExitCause, Inside, Isolation, LaunchError, LaunchStep, MountAction, MountStep,
+    NodeOptions, Place, SeccompAction, SeccompChoice, SeccompProfile, TaskIsolation,
 };
 
 use crate::Test;
@@ -28,6 +28,10 @@ pub(crate) const TESTS: &[(&str, Test)] = &[
     (
         "a_working_directory_behind_a_descriptor_is_refused",
         magic_directory,
+    ),
+    (
+        "changing_mounts_runs_nothing_that_the_container_shows",
+        changing_mounts,
     ),
 ];
 
@@ -196,9 +200,16 @@ fn capabilities(site: &Site) -> Result<(), Failed> {
         capabilities: CapabilityRequest {
             bounding,
             effective,
+            granted: CapabilitySet::EMPTY,
         },
         ..TaskIsolation::default()
     };
+    let granted = |set| {
+        let mut task = ask(None, Some(set));
+        task.capabilities.granted = set;
+        task
+    };
+    let bind = CapabilitySet::from_names(["NET_BIND_SERVICE"])?;
     let kill = CapabilitySet::from_names(["KILL"])?;
     let none = CapabilitySet::EMPTY;
     let usual = ask(None, None);
@@ -208,7 +219,8 @@ fn capabilities(site: &Site) -> Result<(), Failed> {
         (nobody(), usual, none, none, none),
         (None, ask(Some(kill), None), kill, kill, none),
         (None, ask(None, Some(none)), none, allowed, none),
-        (nobody(), ask(None, Some(kill)), kill, kill, kill),
+        (nobody(), ask(None, Some(bind)), bind, bind, bind),
+        (nobody(), granted(kill), kill, kill, kill),
     ]
     .into_iter()
     .enumerate()
@@ -227,12 +239,21 @@ fn capabilities(site: &Site) -> Result<(), Failed> {
             })?;
         }
     }
-    let more = ask(Some(CapabilitySet::from_names(["SYS_ADMIN"])?), None);
-    let refused = site.with(|containers| containers.launch_with(&site.spec("more", "true"), &more));
-    check(
-        matches!(&refused, Err(LaunchError::Invalid { reason, .. }) if reason.contains("CAP_SYS_ADMIN")),
-        || format!("{refused:?}"),
-    )
+    let admin = CapabilitySet::from_names(["SYS_ADMIN"])?;
+    for (user, task, named) in [
+        (None, ask(Some(admin), None), "CAP_SYS_ADMIN"),
+        (nobody(), ask(None, Some(kill)), "CAP_KILL"),
+        (nobody(), ask(Some(kill), None), "CAP_KILL"),
+    ] {
+        let mut spec = site.spec("more", "true");
+        spec.credentials = user;
+        let refused = site.with(|containers| containers.launch_with(&spec, &task));
+        check(
+            matches!(&refused, Err(LaunchError::Invalid { reason, .. }) if reason.contains(named)),
+            || format!("{refused:?}"),
+        )?;
+    }
+    Ok(())
 }
 
 /// Neither the task nor what is put into its container learns where its groups are, and both find its limits.
@@ -346,4 +367,54 @@ fn magic_directory(site: &Site) -> Result<(), Failed> {
         check(told, || format!("{number}: {failed:?}"))?;
     }
     Ok(())
+}
+
+/// A container may cover programs that it sees: root's process that changes its mounts runs none.
+fn changing_mounts(site: &Site) -> Result<(), Failed> {
+    site.open_more("linux/capabilities", &NodeOptions::default())?;
+    let (covered, trap) = (
+        fs::canonicalize("/bin/sh")?,
+        fs::canonicalize(site.sandbox())?.join("trap"),
+    );
+    let (script, ran) = (trap.with_extension("script"), trap.with_extension("ran"));
+    fs::write(&trap, format!("#!/bin/bash {}\n", script.display()))?;
+    fs::write(&script, format!("id -u > {}\n", ran.display()))?;
+    fs::set_permissions(&trap, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
+    let mut spec = site.spec("c", "");
+    spec.credentials = nobody();
+    spec.command = Command::Argv {
+        program: "/bin/sleep".into(),
+        args: ["sleep", "1000"].map(Into::into).to_vec(),
+    };
+    let task = TaskIsolation {
+        mounts: vec![MountStep {
+            path: covered,
+            action: MountAction::Bind {
+                source: Place {
+                    beneath: None,
+                    path: trap,
+                    by_user: false,
+                },
+                beneath: None,
+                writable: true,
+            },
+        }],
+        ..TaskIsolation::default()
+    };
+    let launched = site.with(|containers| containers.launch_with(&spec, &task))?;
+    let steps = vec![MountStep {
+        path: "nothing".into(),
+        action: MountAction::Unmount {
+            beneath: Some(site.sandbox()),
+        },
+    }];
+    let changed =
+        site.with(|containers| containers.change_mounts(&spec.name, &launched.supervisor, steps));
+    let covered_ran = fs::read_to_string(&ran).ok();
+    let options = DestroyOptions::default();
+    site.with(|containers| containers.destroy(&spec.name, Some(&launched.supervisor), options))?;
+    changed?;
+    check(covered_ran.is_none(), || {
+        format!("a program of the container's ran as user {covered_ran:?}")
+    })
 }

@@ -470,6 +470,7 @@ fn mounted_over(site: &Site) -> Result<(), Failed> {
                 source: Place {
                     beneath: None,
                     path: evil.clone(),
+                    ..Place::default()
                 },
                 beneath: None,
                 writable: true,

@@ -146,6 +146,7 @@ fn nested_rights_are_its_own(site: &Site) -> Result<(), Failed> {
         capabilities: CapabilityRequest {
             bounding: None,
             effective: Some(CapabilitySet::from_names(["KILL"])?),
+            ..CapabilityRequest::default()
         },
         ..TaskIsolation::default()
     };

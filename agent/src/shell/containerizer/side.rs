@@ -1,7 +1,7 @@
 //! What is done for containers beside their launch and their end: fetching, resizing, looking at tasks.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use meseta_isolators::{ContainerError, ContainerName, Demand, ProcessIdentity, Shrink};
@@ -37,23 +37,26 @@ impl Containerizer {
     pub(super) async fn fetch(
         &self,
         plan: LaunchPlan,
-        cancelled: Arc<AtomicBool>,
+        cancel: Arc<fetch::Cancel>,
     ) -> Result<Prepared, String> {
         let inner = self.inner.clone();
         let fetched = blocking(move || {
             let prepared = container_spec(&inner.options, &plan)?;
-            let uris = plan.command().map(|command| command.uris.as_slice());
-            fetch::fetch(
-                uris.unwrap_or_default(),
-                (
-                    &inner.options.layout.sandbox(&plan.run),
-                    &inside(plan.container()),
-                ),
-                prepared.spec.credentials.as_ref(),
-                fetch::Limits::default(),
-                &cancelled,
-            )
-            .map_err(|error| error.to_string())?;
+            let uris = plan.command().map(|command| command.uris.clone());
+            let options = &inner.options;
+            let request = fetch::Request {
+                uris: uris.unwrap_or_default(),
+                outer: options.layout.sandbox(&plan.run),
+                sandbox: inside(plan.container()),
+                owner: prepared.spec.credentials.clone(),
+                limits: fetch::Limits {
+                    stall: options.fetcher_stall_timeout,
+                    ..fetch::Limits::default()
+                },
+                host_paths: options.rights.host_paths.clone(),
+                cancel,
+            };
+            fetch::fetch(request).map_err(|error| error.to_string())?;
             Ok(prepared)
         });
         let fetched = fetched.await.unwrap_or_else(|panic| Err(panic.to_string()));
@@ -132,8 +135,7 @@ impl Containerizer {
             }
             let options = &inner.options;
             let layout = &options.layout;
-            let site =
-                volumes::Site::new(layout, &live.run, &live.container, options.rights.mounts);
+            let site = volumes::Site::new(layout, &live.run, &live.container, &options.rights);
             let wanted = volumes::of_resources(layout, &wanted).map_err(|error| chain(&error))?;
             let owner = volumes::owner(&site, options.switch_user)?;
             let (supervisor, owner) = (&live.supervisor, owner.as_ref());
@@ -149,16 +151,17 @@ impl Containerizer {
     }
 
     pub(super) fn probe(&self, probe: Probe) {
-        let supervisor = match self.inner.table().get(&probe.container) {
-            Some(Entry::Running(live)) => Some(live.supervisor.clone()),
+        let live = match self.inner.table().get(&probe.container) {
+            Some(Entry::Running(live)) => Some(live.clone()),
             _ => None,
         };
         let this = self.clone();
         tokio::spawn(async move {
             let (id, container) = (probe.id, probe.container.clone());
-            let sight = match supervisor {
-                Some(supervisor) => {
-                    let place = this.inner.probe_places.acquire().await;
+            let sight = match live {
+                Some(live) => {
+                    let place = this.inner.probe_places.take(&live.run.framework).await;
+                    let supervisor = live.supervisor.clone();
                     let inner = this.inner.clone();
                     let looked = blocking(move || {
                         super::super::probe::look(

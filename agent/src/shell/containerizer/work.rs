@@ -17,7 +17,7 @@ pub(super) fn launch_now(
 ) -> Result<Launched, String> {
     let variable = |name: &str| own_variable(plan, name);
     let logs = inner.options.logs.with(variable)?;
-    let wishes = task_isolation(&inner.options.rights, plan.container_info())?;
+    let wishes = task_isolation(&inner.options.rights, plan)?;
     let Prepared { spec, mounts } = match prepared {
         Some(prepared) => prepared,
         None => container_spec(&inner.options, plan)?,

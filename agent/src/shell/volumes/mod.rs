@@ -13,16 +13,21 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 
 use meseta_isolators::{Credentials, MountAction, MountStep, Place};
 use meseta_proto::convert;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::volume::source::{Type as SourceType, sandbox_path};
 use meseta_resources::{Resource, VolumeMode};
+use rustix::fs::{FileType, OFlags};
 use tracing::warn;
 
 use crate::checkpoint::{Layout, RunKey, inside, volume_path};
 use crate::core::{LaunchPlan, Subject};
+use crate::file_user;
+use crate::host_paths::HostPaths;
+use crate::isolation::TaskRights;
 use points::Kind;
 pub(super) use running::change;
 
@@ -127,6 +132,8 @@ pub(super) struct Site {
     inside: PathBuf,
     /// Whether the container has a mount namespace of its own.
     mounts: bool,
+    /// What of the machine's it may be shown.
+    host_paths: Arc<HostPaths>,
 }
 
 impl Site {
@@ -135,12 +142,13 @@ impl Site {
         layout: &Layout,
         run: &RunKey,
         container: &meseta_resources::ContainerId,
-        mounts: bool,
+        rights: &TaskRights,
     ) -> Self {
         Self {
             root: layout.sandbox(run),
             inside: inside(container),
-            mounts,
+            mounts: rights.mounts,
+            host_paths: rights.host_paths.clone(),
         }
     }
 }
@@ -422,7 +430,7 @@ fn provide_one(
     volume: &Volume,
     owner: Option<&Credentials>,
 ) -> Result<Option<MountStep>, VolumeError> {
-    let (source, kind) = source_of(volume, owner)?;
+    let (source, kind) = source_of(site, volume, owner)?;
     match point {
         Point::Machine(path) => {
             let there = fs::metadata(path).map_err(failed("look at", path))?;
@@ -479,11 +487,11 @@ fn bind(path: PathBuf, beneath: Option<PathBuf>, source: Place, writable: bool) 
 }
 
 /// Where a volume lies and what it is; made ready for its user.
-fn source_of(volume: &Volume, owner: Option<&Credentials>) -> Result<(Place, Kind), VolumeError> {
-    let plain = |path: &Path| Place {
-        beneath: None,
-        path: path.to_owned(),
-    };
+fn source_of(
+    site: &Site,
+    volume: &Volume,
+    owner: Option<&Credentials>,
+) -> Result<(Place, Kind), VolumeError> {
     match &volume.from {
         Origin::Data { path, shared } => {
             let meta = fs::metadata(path).map_err(failed("find the volume", path))?;
@@ -493,19 +501,14 @@ fn source_of(volume: &Volume, owner: Option<&Credentials>) -> Result<(Place, Kin
                 std::os::unix::fs::chown(path, Some(owner.uid), Some(owner.gid))
                     .map_err(failed("give away", path))?;
             }
-            Ok((plain(path), Kind::Folder))
+            let place = Place {
+                path: path.clone(),
+                ..Place::default()
+            };
+            Ok((place, Kind::Folder))
         }
         Origin::Machine(path) => {
-            let meta = fs::metadata(path).map_err(|error| {
-                let path = path.display();
-                volume.refused(match error.kind() {
-                    io::ErrorKind::NotFound => {
-                        format!("path '{path}' in HOST_PATH volume does not exist")
-                    }
-                    _ => format!("path '{path}' in HOST_PATH volume: {error}"),
-                })
-            })?;
-            Ok((plain(path), Kind::of(&meta)))
+            machine_place(site, path, owner).map_err(|reason| volume.refused(reason))
         }
         Origin::Sandbox { beneath, path } => {
             let kind = points::find_or_make(beneath, path)
@@ -513,10 +516,41 @@ fn source_of(volume: &Volume, owner: Option<&Credentials>) -> Result<(Place, Kin
             let place = Place {
                 beneath: Some(beneath.clone()),
                 path: path.clone(),
+                ..Place::default()
             };
             Ok((place, kind))
         }
     }
+}
+
+/// Where something of the machine's really is, as far as the task's user can get there and the rules of
+/// the node allow it. It is opened again, as the user and through no link, when it is mounted.
+fn machine_place(
+    site: &Site,
+    path: &Path,
+    owner: Option<&Credentials>,
+) -> Result<(Place, Kind), String> {
+    let named = path.display();
+    let failed = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound => format!("path '{named}' in HOST_PATH volume does not exist"),
+        _ => format!("path '{named}' in HOST_PATH volume, opened as the task's user: {error}"),
+    };
+    let opened = file_user::as_user(owner, || file_user::open(path, OFlags::PATH));
+    let opened = opened.map_err(failed)?;
+    let stat = rustix::fs::fstat(&opened).map_err(|error| failed(error.into()))?;
+    let real = file_user::path_of(&opened).map_err(failed)?;
+    let allowed = site.host_paths.check_volume(&real);
+    allowed.map_err(|why| format!("path '{named}' in HOST_PATH volume: {why}"))?;
+    let kind = match FileType::from_raw_mode(stat.st_mode) {
+        FileType::Directory => Kind::Folder,
+        _ => Kind::File,
+    };
+    let place = Place {
+        path: real,
+        by_user: true,
+        ..Place::default()
+    };
+    Ok((place, kind))
 }
 
 #[cfg(test)]

@@ -63,6 +63,7 @@ fn sandbox_volume(kind: sandbox_path::Type, path: &str, container_path: &str) ->
 struct Room {
     _dir: tempfile::TempDir,
     layout: Layout,
+    host_paths: Arc<HostPaths>,
 }
 
 impl Room {
@@ -73,7 +74,11 @@ impl Room {
         let data = layout.work_dir().join("volumes/roles/dev");
         fs::create_dir_all(data.join("v")).expect("made");
         fs::create_dir_all(data.join("w")).expect("made");
-        Self { _dir: dir, layout }
+        Self {
+            _dir: dir,
+            layout,
+            host_paths: Arc::default(),
+        }
     }
 
     fn plan(&self, volumes: Vec<pb::Volume>) -> LaunchPlan {
@@ -103,7 +108,12 @@ impl Room {
     }
 
     fn provide(&self, plan: &LaunchPlan, mounts: bool) -> Result<Vec<MountStep>, String> {
-        let site = Site::new(&self.layout, &plan.run, &plan.container, mounts);
+        let rights = TaskRights {
+            mounts,
+            host_paths: self.host_paths.clone(),
+            ..TaskRights::default()
+        };
+        let site = Site::new(&self.layout, &plan.run, &plan.container, &rights);
         of_plan(&self.layout, plan)
             .and_then(|volumes| provide(&site, &volumes, None))
             .map_err(|error| crate::shell::writer::chain(&error))
@@ -240,6 +250,52 @@ fn what_makes_no_sense_is_refused() {
             .expect_err(complaint);
         assert!(error.contains(complaint), "{complaint}: {error}");
     }
+}
+
+fn host_volume(path: &Path, at: &str) -> pb::Volume {
+    pb::Volume {
+        container_path: at.to_owned(),
+        host_path: Some(path.display().to_string()),
+        mode: pb::volume::Mode::Rw.into(),
+        ..pb::Volume::default()
+    }
+}
+
+#[test]
+fn what_of_the_machine_is_shown_is_the_operators_to_say() {
+    let mut room = Room::new();
+    let machine = tempfile::tempdir().expect("a directory");
+    let machine = machine.path().canonicalize().expect("there");
+    let (listed, other) = (machine.join("listed"), machine.join("other"));
+    fs::create_dir_all(listed.join("in")).expect("made");
+    fs::create_dir(&other).expect("made");
+    symlink(&other, listed.join("out")).expect("linked");
+    symlink(listed.join("in"), other.join("back")).expect("linked");
+    let own = vec![room.layout.work_dir().to_owned()];
+    room.host_paths = Arc::new(HostPaths::new(Some(vec![listed.clone()]), own));
+    let provide = |path: &Path| room.provide(&room.plan(vec![host_volume(path, "b")]), true);
+    // It is where it really is that counts, and that is what is mounted.
+    for path in [listed.join("in"), other.join("back")] {
+        let steps = provide(&path).expect("allowed");
+        let MountAction::Bind { source, .. } = &steps[0].action else {
+            panic!("{steps:?}");
+        };
+        let expected = Place {
+            beneath: None,
+            path: listed.join("in"),
+            by_user: true,
+        };
+        assert_eq!(*source, expected);
+    }
+    for path in [&other, &listed.join("out"), &machine] {
+        let error = provide(path).expect_err("not listed");
+        assert!(error.contains("--allowed_host_paths"), "{error}");
+    }
+    let error = provide(&room.layout.sandbox(&run())).expect_err("the agent's");
+    assert!(error.contains("the agent's own"), "{error}");
+    // What leads through a process is nobody's path.
+    let error = provide(Path::new("/proc/self/root/etc")).expect_err("a process's");
+    assert!(error.contains("in HOST_PATH volume"), "{error}");
 }
 
 #[test]

@@ -157,11 +157,13 @@ impl PlannedMount {
             PlannedAction::Bind {
                 beneath,
                 path,
+                by_user,
                 writable,
             } => {
                 out.number(4);
                 out.optional(beneath.as_ref().map(|root| root.as_bytes()));
                 out.text(path);
+                out.number(u64::from(*by_user));
                 out.number(u64::from(*writable));
             }
             PlannedAction::Unmount => out.number(5),
@@ -187,6 +189,7 @@ impl PlannedMount {
                 4 => PlannedAction::Bind {
                     beneath: from.optional()?.map(CString::new).transpose().ok()?,
                     path: from.text()?,
+                    by_user: from.number()? != 0,
                     writable: from.number()? != 0,
                 },
                 5 => PlannedAction::Unmount,

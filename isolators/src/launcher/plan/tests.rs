@@ -50,6 +50,7 @@ fn spec() -> LaunchSpec {
                     path: "data".into(),
                     action: MountAction::Bind {
                         source: Place {
+                            by_user: true,
                             beneath: Some("/outer".into()),
                             path: "shared".into(),
                         },

@@ -2,7 +2,10 @@
 //!
 //! The operator's set is the bounding set of root's containers and what they begin with; containers of
 //! other users have none, and cannot get any. A task may ask for less, or, not being root, for some of
-//! the operator's set by name; it can never have more.
+//! the operator's set by name; it can never have more. Invariant: a container that is not root's has none
+//! in any set that reaches other users or the node ([`CAPABILITIES`]), unless the operator granted it.
+
+mod table;
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,6 +13,8 @@ use std::str::FromStr;
 use super::{Isolator, NodeOptions, TaskIsolation};
 use crate::containers::ContainerSpec;
 use crate::launcher::{CapabilitySets, LaunchIsolation};
+
+pub use table::{CAPABILITIES, CapabilityEntry, Reach};
 
 /// What is left to root's containers unless the operator says otherwise: what starting a service as
 /// another user and handling its own files takes. Narrower than what container engines leave, because
@@ -42,6 +47,30 @@ impl CapabilitySet {
     /// The operator's set unless configured.
     pub fn standard() -> Self {
         Self(STANDARD.iter().fold(0, |all, one| all | one.bitmask()))
+    }
+
+    /// Those that reach nobody but the task that has them.
+    pub fn of_the_task_alone() -> Self {
+        let entries = CAPABILITIES.iter().enumerate();
+        let alone = entries.filter(|(_, entry)| entry.reach == Reach::Task);
+        Self(alone.fold(0, |bits, (number, _)| bits | 1 << number))
+    }
+
+    /// With another set.
+    #[must_use]
+    pub fn union(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Without another set.
+    #[must_use]
+    pub fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
+    /// Whether there is none in it.
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
     }
 
     /// Reads names, with or without `CAP_`, in any case.
@@ -101,13 +130,17 @@ impl fmt::Display for CapabilitySet {
     }
 }
 
-/// What a task asks for. Both must be within the operator's set.
+/// What a task asks for. Both must be within the operator's set, and for users other than root within
+/// what reaches the task alone or was granted.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub struct CapabilityRequest {
     /// The most that any of its programs may get.
     pub bounding: Option<CapabilitySet>,
     /// What it begins with.
     pub effective: Option<CapabilitySet>,
+    /// What the operator granted to its user or role beyond what reaches the task alone. Never a matter
+    /// of the task's.
+    pub granted: CapabilitySet,
 }
 
 #[derive(Debug)]
@@ -125,10 +158,20 @@ impl Capabilities {
     }
 
     fn sets(&self, root: bool, request: CapabilityRequest) -> Result<CapabilitySets, String> {
+        let own = CapabilitySet::of_the_task_alone();
+        let given = request.granted.union(self.granted.unwrap_or_default());
         for asked in [request.bounding, request.effective].into_iter().flatten() {
-            if !asked.is_within(self.allowed) {
-                let more = CapabilitySet(asked.0 & !self.allowed.0);
+            let more = asked.without(self.allowed);
+            if !more.is_empty() {
                 return Err(format!("capabilities {more} are not allowed to tasks"));
+            }
+            let more = asked.without(own.union(given));
+            if !root && !more.is_empty() {
+                return Err(format!(
+                    "capabilities {more} reach other users or the node, and this container is not \
+                     root's: leave them out, or have the operator grant them to its user or role \
+                     (--granted_capabilities)"
+                ));
             }
         }
         let usual = match self.granted {
@@ -203,6 +246,7 @@ mod tests {
             let request = CapabilityRequest {
                 bounding: bounding.map(set),
                 effective: effective.map(set),
+                granted: set("CHOWN,KILL"),
             };
             isolator
                 .sets(root, request)
@@ -223,6 +267,55 @@ mod tests {
             "capabilities CAP_SYS_PTRACE are not allowed to tasks"
         );
         assert!(sets(true, Some("KILL"), Some("CHOWN")).is_err());
+    }
+
+    /// Each of the kernel's capabilities, with an operator who allows all of them to containers.
+    #[test]
+    fn what_reaches_others_is_roots_unless_it_is_granted() {
+        let names = CAPABILITIES.map(|entry| entry.name);
+        let all = CapabilitySet::from_names(names).expect("known");
+        let isolator = Capabilities {
+            allowed: all,
+            granted: None,
+        };
+        for entry in CAPABILITIES {
+            let one = set(entry.name);
+            let request = |bounding, effective, granted| CapabilityRequest {
+                bounding,
+                effective,
+                granted,
+            };
+            let none = CapabilitySet::EMPTY;
+            for asked in [
+                request(None, Some(one), none),
+                request(Some(one), None, none),
+                request(Some(one), Some(none), none),
+                request(None, Some(one), all.without(one)),
+            ] {
+                assert!(isolator.sets(true, asked).is_ok(), "{asked:?}");
+                let got = isolator.sets(false, asked);
+                if entry.reach == Reach::Task {
+                    assert!(got.is_ok(), "{asked:?}: {got:?}");
+                } else {
+                    let error = got.expect_err(entry.name);
+                    assert!(
+                        error.contains(&format!("CAP_{} reach", entry.name)),
+                        "{error}"
+                    );
+                    assert!(error.contains("--granted_capabilities"), "{error}");
+                }
+            }
+            // Granted, it is had when it is asked for, and in no other set than asked.
+            let granted = isolator.sets(false, request(None, Some(one), one));
+            let bits = one.bits();
+            let expected = CapabilitySets {
+                bounding: bits,
+                effective: bits,
+            };
+            assert_eq!(granted, Ok(expected));
+            let unasked = isolator.sets(false, request(None, None, all));
+            assert_eq!(unasked, Ok(CapabilitySets::default()));
+        }
     }
 
     #[test]

@@ -1,0 +1,145 @@
+//! What of the machine's files tasks may be shown as volumes, or have fetched: the operator's list, and
+//! never what is the agent's own.
+//!
+//! Pure but for [`HostPaths::new`], which asks the machine where the paths lead. Paths are judged as the
+//! kernel names them, without a link in them.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+/// Folders of the machine that show the kernel and no files.
+const KERNEL_FOLDERS: [&str; 3] = ["/proc", "/sys", "/dev"];
+
+/// The rules of one node.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct HostPaths {
+    /// What HOST_PATH volumes may show; everything if absent.
+    allowed: Option<Vec<PathBuf>>,
+    /// The agent's own files and folders.
+    own: Vec<PathBuf>,
+}
+
+/// Reads `--allowed_host_paths`. Without it everything is allowed where a daemon is as permissive as
+/// Mesos, and nothing where the network can reach it.
+pub(crate) fn allowed(
+    given: Option<&str>,
+    address: IpAddr,
+    insecure: bool,
+) -> Result<Option<Vec<PathBuf>>, String> {
+    let Some(given) = given else {
+        let permissive = insecure || address.is_loopback();
+        return Ok((!permissive).then(Vec::new));
+    };
+    let mut paths = Vec::new();
+    for path in given.split(':').filter(|path| !path.is_empty()) {
+        let path = Path::new(path);
+        let has_parent = path.components().any(|part| part.as_os_str() == "..");
+        if !path.is_absolute() || has_parent {
+            return Err(format!(
+                "{} is no absolute path without '..'",
+                path.display()
+            ));
+        }
+        paths.push(path.to_owned());
+    }
+    Ok(Some(paths))
+}
+
+impl HostPaths {
+    /// With what the operator allows, and the agent's own files and folders.
+    pub(crate) fn new(allowed: Option<Vec<PathBuf>>, own: Vec<PathBuf>) -> Self {
+        let where_they_are = |paths: Vec<PathBuf>| -> Vec<PathBuf> {
+            let real = |path: PathBuf| path.canonicalize().unwrap_or(path);
+            paths.into_iter().map(real).collect()
+        };
+        Self {
+            allowed: allowed.map(where_they_are),
+            own: where_they_are(own),
+        }
+    }
+
+    /// Whether a HOST_PATH volume may show this; if not, why.
+    pub(crate) fn check_volume(&self, path: &Path) -> Result<(), String> {
+        self.check_own(path)?;
+        let is_listed = |allowed: &Vec<PathBuf>| allowed.iter().any(|one| path.starts_with(one));
+        if self.allowed.as_ref().is_none_or(is_listed) {
+            return Ok(());
+        }
+        Err(format!(
+            "{} is not in what this agent's operator allows to be shown: have it added to \
+             --allowed_host_paths, or use a persistent volume or one of the sandbox",
+            path.display()
+        ))
+    }
+
+    /// Whether a task may have this fetched, as far as its user may read it; if not, why.
+    pub(crate) fn check_fetch(&self, path: &Path) -> Result<(), String> {
+        self.check_own(path)?;
+        match KERNEL_FOLDERS.iter().find(|one| path.starts_with(one)) {
+            None => Ok(()),
+            Some(folder) => Err(format!(
+                "{} is in {folder}, where there are no files to be fetched",
+                path.display()
+            )),
+        }
+    }
+
+    fn check_own(&self, path: &Path) -> Result<(), String> {
+        if self.own.iter().any(|own| path.starts_with(own)) {
+            return Err(format!(
+                "{} is the agent's own (its work_dir, its runtime_dir or its credentials)",
+                path.display()
+            ));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_list_everything_is_allowed_where_mesos_would_and_nothing_elsewhere() {
+        let (loopback, exposed) = ("127.0.0.1", "10.0.0.7");
+        let allowed = |given, address: &str, insecure| {
+            allowed(given, address.parse().expect("an address"), insecure)
+        };
+        assert_eq!(allowed(None, loopback, false), Ok(None));
+        assert_eq!(allowed(None, exposed, true), Ok(None));
+        assert_eq!(allowed(None, exposed, false), Ok(Some(Vec::new())));
+        let listed = Ok(Some(vec!["/a".into(), "/b/c".into()]));
+        for (address, insecure) in [(loopback, false), (exposed, true), (exposed, false)] {
+            assert_eq!(allowed(Some("/a:/b/c:"), address, insecure), listed);
+        }
+        for bad in ["a", "/a:b", "/a/../b"] {
+            assert!(allowed(Some(bad), loopback, false).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn paths_are_judged_by_whole_names() {
+        let rules = HostPaths::new(
+            Some(vec!["/srv/data".into(), "/none/such".into()]),
+            vec!["/srv/data/agent".into()],
+        );
+        for allowed in ["/srv/data", "/srv/data/x/y", "/none/such"] {
+            assert_eq!(rules.check_volume(Path::new(allowed)), Ok(()));
+        }
+        for (path, why) in [
+            ("/srv", "--allowed_host_paths"),
+            ("/srv/database", "--allowed_host_paths"),
+            ("/etc/passwd", "--allowed_host_paths"),
+            ("/srv/data/agent", "the agent's own"),
+            ("/srv/data/agent/meta/x", "the agent's own"),
+        ] {
+            let error = rules.check_volume(Path::new(path)).expect_err(path);
+            assert!(error.contains(why), "{error}");
+        }
+        // What is fetched is the user's to read; the list is of what is shown.
+        assert_eq!(rules.check_fetch(Path::new("/etc/passwd")), Ok(()));
+        for path in ["/proc/1/status", "/sys/x", "/dev/null", "/srv/data/agent/x"] {
+            assert!(rules.check_fetch(Path::new(path)).is_err(), "{path}");
+        }
+    }
+}

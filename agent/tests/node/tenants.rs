@@ -1,0 +1,386 @@
+//! What a task of an ordinary user is not given, whatever it asks for: rights over other users, their
+//! files, the agent's own, and the places that fetches of other frameworks need.
+
+use std::io::Write as _;
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
+use std::path::{Path, PathBuf};
+
+use meseta_proto::meseta::v1 as wire;
+use meseta_proto::meseta::v1::agent_frame::Message as FromAgent;
+use meseta_proto::meseta::v1::master_frame::Message as ToAgent;
+use meseta_proto::mesos::v1 as pb;
+use meseta_proto::mesos::v1::TaskState::{TaskFailed, TaskFinished, TaskKilled};
+use meseta_proto::mesos::v1::capability_info::Capability;
+use meseta_proto::mesos::v1::task_status::Reason;
+
+use crate::executors::custom;
+use crate::harness::{Link, World, framework, framework_id, shell};
+
+pub(crate) const TESTS: &[(&str, bool, fn())] = &[
+    (
+        "a_user_gets_no_capability_that_reaches_others",
+        true,
+        capabilities,
+    ),
+    (
+        "granted_capabilities_are_had_by_their_users_and_roles_alone",
+        true,
+        granted,
+    ),
+    (
+        "host_paths_are_resolved_as_the_tasks_user",
+        true,
+        host_paths,
+    ),
+    (
+        "local_files_are_fetched_as_the_tasks_user_and_never_the_agents_own",
+        true,
+        local_files,
+    ),
+    (
+        "silent_fetches_hold_up_their_framework_alone",
+        false,
+        silent_fetches,
+    ),
+];
+
+const NOBODY: u32 = 65534;
+
+/// As `nobody`.
+fn nobodys(mut task: pb::TaskInfo) -> pb::TaskInfo {
+    if let Some(command) = task.command.as_mut() {
+        command.user = Some("nobody".to_owned());
+    }
+    task
+}
+
+fn mesos_container(
+    linux: Option<pb::LinuxInfo>,
+    volumes: Vec<pb::Volume>,
+) -> Option<Box<pb::ContainerInfo>> {
+    Some(Box::new(pb::ContainerInfo {
+        r#type: pb::container_info::Type::Mesos.into(),
+        linux_info: linux,
+        volumes,
+        ..pb::ContainerInfo::default()
+    }))
+}
+
+fn asking(one: Capability) -> Option<pb::CapabilityInfo> {
+    let capabilities = vec![one.into()];
+    Some(pb::CapabilityInfo { capabilities })
+}
+
+/// What the next task to end is told, whose launch was refused.
+fn refused(world: &World, link: &mut Link) -> String {
+    loop {
+        // The end of an executor is told too.
+        let FromAgent::StatusUpdate(update) = world.next(link) else {
+            continue;
+        };
+        world.acknowledge(link, &update.status);
+        if meseta_agent::core::is_terminal(update.status.state) {
+            let last = update.status;
+            assert_eq!(last.state(), TaskFailed, "{last:?}\n{}", world.log());
+            assert_eq!(last.reason(), Reason::ContainerLaunchFailed, "{last:?}");
+            return last.message().to_owned();
+        }
+    }
+}
+
+fn finishes(world: &World, link: &mut Link, task: pb::TaskInfo) {
+    world.run(link, task);
+    let (_, last) = world.until_terminal(link);
+    assert_eq!(last.state(), TaskFinished, "{last:?}\n{}", world.log());
+}
+
+fn capabilities() {
+    let (world, mut link) = World::registered(&[]);
+    let effective = |one| pb::LinuxInfo {
+        effective_capabilities: asking(one),
+        ..pb::LinuxInfo::default()
+    };
+    let asked = [
+        ("effective", effective(Capability::Setuid)),
+        ("files", effective(Capability::DacOverride)),
+        (
+            "older",
+            pb::LinuxInfo {
+                capability_info: asking(Capability::Setuid),
+                ..pb::LinuxInfo::default()
+            },
+        ),
+        (
+            "bounding",
+            pb::LinuxInfo {
+                bounding_capabilities: asking(Capability::Setuid),
+                ..pb::LinuxInfo::default()
+            },
+        ),
+    ];
+    let expect = |message: String, id: &str| {
+        let named = if id == "files" {
+            "CAP_DAC_OVERRIDE"
+        } else {
+            "CAP_SETUID"
+        };
+        assert!(message.contains(named), "{id}: {message}");
+        assert!(
+            message.contains("--granted_capabilities"),
+            "{id}: {message}"
+        );
+    };
+    for (id, linux) in asked {
+        let mut task = nobodys(shell(id, "true"));
+        task.container = mesos_container(Some(linux), Vec::new());
+        world.run(&link, task);
+        expect(refused(&world, &mut link), id);
+    }
+    let linux = || Some(effective(Capability::Setuid));
+    // What root's tasks may ask for is as before, and what reaches nobody is anybody's.
+    let mut task = shell("roots", "true");
+    task.container = mesos_container(linux(), Vec::new());
+    finishes(&world, &mut link, task);
+    let bits = "grep -q 'CapEff:.0*400$' /proc/self/status";
+    let mut task = nobodys(shell("ports", bits));
+    task.container = mesos_container(Some(effective(Capability::NetBindService)), Vec::new());
+    finishes(&world, &mut link, task);
+    // An executor of the framework's own.
+    let mut task = custom("executors", "json");
+    if let Some(executor) = task.executor.as_mut() {
+        if let Some(command) = executor.command.as_mut() {
+            command.user = Some("nobody".to_owned());
+        }
+        executor.container = mesos_container(linux(), Vec::new());
+    }
+    world.run_in_executor(&link, task, true);
+    expect(refused(&world, &mut link), "executors");
+    // A task of a group.
+    let mut task = nobodys(shell("groups", "true"));
+    task.container = mesos_container(linux(), Vec::new());
+    world.run_group(&link, vec![task]);
+    expect(refused(&world, &mut link), "groups");
+}
+
+fn granted() {
+    let grants = r#"{"grants": [
+        {"users": ["nobody"], "capabilities": ["SETUID"]},
+        {"roles": ["dev"], "capabilities": ["CHOWN"]},
+        {"users": ["daemon"], "capabilities": ["KILL"]}
+    ]}"#;
+    let (world, mut link) = World::registered(&[&format!("--granted_capabilities={grants}")]);
+    let task = |id: &str, one, command: &str| {
+        let mut task = nobodys(shell(id, command));
+        let linux = pb::LinuxInfo {
+            effective_capabilities: asking(one),
+            ..pb::LinuxInfo::default()
+        };
+        task.container = mesos_container(Some(linux), Vec::new());
+        task
+    };
+    let has = |bits: &str| {
+        format!(
+            "for set in Inh Prm Eff Bnd Amb; do grep -q \"Cap$set:.0*{bits}$\" /proc/self/status || exit 1; done"
+        )
+    };
+    finishes(
+        &world,
+        &mut link,
+        task("user", Capability::Setuid, &has("80")),
+    );
+    finishes(
+        &world,
+        &mut link,
+        task("role", Capability::Chown, &has("1")),
+    );
+    world.run(&link, task("others", Capability::Kill, "true"));
+    let message = refused(&world, &mut link);
+    assert!(message.contains("CAP_KILL"), "{message}");
+    // Whoever does not ask has none.
+    let none = nobodys(shell("unasked", &has("")));
+    finishes(&world, &mut link, none);
+}
+
+fn host_volume(path: &Path, container_path: &str) -> pb::Volume {
+    pb::Volume {
+        container_path: container_path.to_owned(),
+        host_path: Some(path.display().to_string()),
+        mode: pb::volume::Mode::Rw.into(),
+        ..pb::Volume::default()
+    }
+}
+
+fn mode(path: &Path, bits: u32) {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(bits)).expect("permissions");
+}
+
+/// A folder of root's alone with a file that everybody could read if it were elsewhere.
+fn secret(world: &World) -> PathBuf {
+    let folder = world.dir.path().join("secret");
+    std::fs::create_dir(&folder).expect("made");
+    mode(&folder, 0o700);
+    let file = folder.join("word");
+    std::fs::write(&file, "secret\n").expect("written");
+    mode(&file, 0o644);
+    file
+}
+
+/// A folder of nobody's.
+fn nobodys_folder(world: &World) -> PathBuf {
+    let folder = world.dir.path().join("nobodys");
+    std::fs::create_dir(&folder).expect("made");
+    chown(&folder, Some(NOBODY), Some(NOBODY)).expect("given away");
+    folder
+}
+
+fn host_paths() {
+    let (world, mut link) = World::registered(&[]);
+    let word = secret(&world);
+    let own = nobodys_folder(&world);
+    std::fs::write(own.join("file"), "own\n").expect("written");
+    symlink(&word, own.join("link")).expect("linked");
+    let task = |id: &str, path: &Path| {
+        let mut task = nobodys(shell(id, "cat seen"));
+        task.container = mesos_container(None, vec![host_volume(path, "seen")]);
+        task
+    };
+    for (id, path) in [("behind", word.clone()), ("through", own.join("link"))] {
+        world.run(&link, task(id, &path));
+        let message = refused(&world, &mut link);
+        assert!(message.contains("in HOST_PATH volume"), "{message}");
+        assert!(message.contains("ermission denied"), "{message}");
+    }
+    finishes(&world, &mut link, task("own", &own.join("file")));
+    // The agent's own folders are shown to nobody, root's tasks included.
+    let inside = world.work_dir().join("meta");
+    let mut roots = shell("roots", "true");
+    roots.container = mesos_container(None, vec![host_volume(&inside, "seen")]);
+    world.run(&link, roots);
+    let message = refused(&world, &mut link);
+    assert!(message.contains("the agent's own"), "{message}");
+}
+
+fn with_uri(mut task: pb::TaskInfo, value: String) -> pb::TaskInfo {
+    if let Some(command) = &mut task.command {
+        command.uris.push(pb::command_info::Uri {
+            value,
+            ..pb::command_info::Uri::default()
+        });
+    }
+    task
+}
+
+fn local_files() {
+    let (world, mut link) = World::registered(&[]);
+    let word = secret(&world);
+    let own = nobodys_folder(&world);
+    symlink(&word, own.join("link")).expect("linked");
+    symlink("/proc/self/status", own.join("status")).expect("linked");
+    for (id, path, why) in [
+        ("behind", word.clone(), "ermission denied"),
+        ("through", own.join("link"), "ermission denied"),
+        ("agent", "/proc/self/status".into(), "/proc"),
+        ("linked", own.join("status"), "/proc"),
+        ("kernel", "/sys/kernel/uevent_seqnum".into(), "/sys"),
+    ] {
+        let task = nobodys(shell(id, "true"));
+        world.run(&link, with_uri(task, path.display().to_string()));
+        let message = refused(&world, &mut link);
+        assert!(message.contains(why), "{id}: {message}");
+    }
+}
+
+/// Takes connections and never answers; they are closed when this is dropped.
+struct Silent {
+    port: u16,
+    taken: std::sync::mpsc::Receiver<TcpStream>,
+}
+
+impl Silent {
+    fn new() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        let (told, taken) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                if told.send(stream).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { port, taken }
+    }
+
+    fn url(&self) -> String {
+        format!("http://127.0.0.1:{}/file", self.port)
+    }
+}
+
+/// More than an agent fetches for at once.
+const MANY: usize = 24;
+
+fn silent_fetches() {
+    let (world, mut link) = World::registered(&[]);
+    let silent = Silent::new();
+    for number in 0..MANY {
+        let mut task = shell(&format!("silent-{number}"), "true");
+        task.resources.clear();
+        task.resources.push(crate::harness::scalar("cpus", 0.01));
+        world.run(&link, with_uri(task, silent.url()));
+    }
+    // As many as there will be.
+    let first = silent.taken.recv_timeout(crate::harness::LONG);
+    let _first = first.expect("a fetch has begun");
+    // Another framework's fetch is not held up.
+    let file = world.dir.path().join("file");
+    std::fs::write(&file, "text\n").expect("written");
+    let other = pb::FrameworkId {
+        value: "framework-2".to_owned(),
+    };
+    world.send(
+        &link,
+        ToAgent::RunTask(wire::RunTask {
+            framework: pb::FrameworkInfo {
+                id: Some(other),
+                ..framework()
+            },
+            task: with_uri(shell("quick", "test -s file"), file.display().to_string()),
+            launch_executor: true,
+            resource_version_uuid: None,
+            accepted_time: None,
+        }),
+    );
+    loop {
+        let update = world.unacknowledged_update(&mut link);
+        assert_eq!(update.status.task_id.value, "quick", "{update:?}");
+        world.send(
+            &link,
+            ToAgent::Acknowledge(wire::Acknowledge {
+                framework_id: pb::FrameworkId {
+                    value: "framework-2".to_owned(),
+                },
+                task_id: update.status.task_id.clone(),
+                uuid: update.status.uuid.clone().expect("an update has a uuid"),
+            }),
+        );
+        if meseta_agent::core::is_terminal(update.status.state) {
+            assert_eq!(update.status.state(), TaskFinished, "{update:?}");
+            break;
+        }
+    }
+    // One that is being fetched for and one that waits end when they are killed, although nothing comes.
+    assert_eq!(framework_id().value, crate::harness::FRAMEWORK);
+    for number in [0, MANY - 1] {
+        let id = format!("silent-{number}");
+        world.kill(&link, &id, None);
+        let (_, last) = world.until_terminal(&mut link);
+        assert_eq!(last.task_id.value, id);
+        assert_eq!(last.state(), TaskKilled, "{last:?}");
+    }
+    let mut rest = silent.taken.try_iter().collect::<Vec<_>>();
+    // So that the rest ends as well.
+    for stream in &mut rest {
+        let _ = stream.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");
+    }
+}
