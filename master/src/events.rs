@@ -1,134 +1,160 @@
-//! The queue between the core and one subscriber.
+//! The queues between the core and those who read what it sends: subscribed schedulers, and agents.
 //!
-//! Bounded in events and in bytes, by what is still unread. Invariant: pushing never waits; a
-//! subscriber that does not read is closed with a reason and costs nobody else.
+//! Bounded in messages and in bytes, by what is still unread. Invariants: pushing never waits; a reader that does
+//! not read is closed with a reason and costs nobody else; what one that was given up left unread is freed at
+//! once, whatever its connection still does.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::future::poll_fn;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use meseta_proto::budget::{Budget, Charge, Exhausted, waiting_bytes};
 use meseta_proto::mesos::v1::scheduler::{Event, event};
 use prost::Message;
 use tokio::sync::mpsc;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// Events that may wait for one subscriber: the answers to one reconciliation of 100,000 tasks,
-/// which come at once, and some more.
+/// Events that may wait for one subscriber.
 pub(crate) const EVENTS_MAX: usize = 131_072;
 
-/// What these events may amount to, encoded.
-pub(crate) const EVENT_BYTES_MAX: usize = 64 * 1024 * 1024;
-
-/// What all subscribers together may leave unread. Above it whoever has more than
-/// [`FAIR_BYTES`] unread is closed when the next event comes for it.
-pub(crate) const TOTAL_BYTES_MAX: usize = 256 * 1024 * 1024;
-
-/// What every subscriber may leave unread, whatever the others do.
-pub(crate) const FAIR_BYTES: usize = 64 * 1024;
-
-/// For how long a subscriber may take nothing while something waits for it.
+/// For how long a reader may take nothing while something waits for it.
 pub(crate) const STALL_MAX: Duration = Duration::from_secs(60);
 
-/// Why a subscriber was closed.
+/// Why a reader was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Overflow {
-    #[error("slow consumer: {EVENTS_MAX} events unread")]
-    Events,
-    #[error("slow consumer: {EVENT_BYTES_MAX} bytes unread")]
-    Bytes,
-    #[error("slow consumer: all subscribers together left {TOTAL_BYTES_MAX} bytes unread")]
-    Total,
-    #[error("the subscriber has left")]
+    #[error("slow consumer: {0} messages unread")]
+    Messages(usize),
+    #[error("slow consumer: too much unread: {0}")]
+    Bytes(Exhausted),
+    #[error("the reader has left")]
     Gone,
 }
 
-/// What is unread of all subscribers.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Budget(Arc<AtomicUsize>);
+/// A message that waits, and what it is charged.
+pub(crate) type Waiting<M> = (Charge, Box<M>);
 
 /// The core's end.
 #[derive(Debug)]
-pub(crate) struct EventSink {
-    events: mpsc::Sender<(usize, Box<Event>)>,
-    unread: Arc<Unread>,
-}
-
-/// What is unread of one subscriber; given back to the budget when both ends are gone.
-#[derive(Debug)]
-struct Unread {
-    own: AtomicUsize,
+pub(crate) struct Sink<M> {
+    messages: mpsc::Sender<Waiting<M>>,
+    queue: Weak<Mutex<Option<mpsc::Receiver<Waiting<M>>>>>,
+    /// What waits in the queue. Its budget has what is on its way to the reader, too.
+    queued_bytes: Arc<AtomicUsize>,
     budget: Budget,
+    _ends: DropGuard,
 }
 
-impl Unread {
-    fn add(&self, bytes: usize) -> (usize, usize) {
-        let own = self.own.fetch_add(bytes, Ordering::Relaxed);
-        let all = self.budget.0.fetch_add(bytes, Ordering::Relaxed);
-        (own.saturating_add(bytes), all.saturating_add(bytes))
-    }
-
-    fn take(&self, bytes: usize) {
-        self.own.fetch_sub(bytes, Ordering::Relaxed);
-        self.budget.0.fetch_sub(bytes, Ordering::Relaxed);
-    }
-}
-
-impl Drop for Unread {
-    fn drop(&mut self) {
-        self.budget
-            .0
-            .fetch_sub(*self.own.get_mut(), Ordering::Relaxed);
-    }
-}
-
-/// The stream's end.
+/// The stream's end. Clones read from the same queue.
 #[derive(Debug)]
-pub(crate) struct EventSource {
-    events: mpsc::Receiver<(usize, Box<Event>)>,
-    unread: Arc<Unread>,
+pub(crate) struct Source<M> {
+    messages: Arc<Mutex<Option<mpsc::Receiver<Waiting<M>>>>>,
+    queued_bytes: Arc<AtomicUsize>,
+    ended: CancellationToken,
 }
 
-pub(crate) fn queue(budget: &Budget) -> (EventSink, EventSource) {
-    let (sender, receiver) = mpsc::channel(EVENTS_MAX);
-    let unread = Arc::new(Unread {
-        own: AtomicUsize::new(0),
-        budget: budget.clone(),
-    });
-    let sink = EventSink {
-        events: sender,
-        unread: unread.clone(),
+pub(crate) type EventSink = Sink<Event>;
+pub(crate) type EventSource = Source<Event>;
+
+/// A queue of at most `messages_max` messages, which take what `budget` allows.
+pub(crate) fn queue<M>(budget: Budget, messages_max: usize) -> (Sink<M>, Source<M>) {
+    let (messages, receiver) = mpsc::channel(messages_max);
+    let ended = CancellationToken::new();
+    let queue = Arc::new(Mutex::new(Some(receiver)));
+    let queued_bytes = Arc::new(AtomicUsize::new(0));
+    let sink = Sink {
+        messages,
+        queue: Arc::downgrade(&queue),
+        queued_bytes: queued_bytes.clone(),
+        budget,
+        _ends: ended.clone().drop_guard(),
     };
-    let source = EventSource {
-        events: receiver,
-        unread,
+    let source = Source {
+        messages: queue,
+        queued_bytes,
+        ended,
     };
     (sink, source)
 }
 
-impl EventSink {
-    pub(crate) fn push(&mut self, event: Box<Event>) -> Result<(), Overflow> {
-        let bytes = event.encoded_len();
-        let (own, all) = self.unread.add(bytes);
-        if own > EVENT_BYTES_MAX {
-            return Err(Overflow::Bytes);
+impl<M: Message> Sink<M> {
+    /// Charges a message that is to be pushed.
+    pub(crate) fn charge(&self, message: &M) -> Result<Charge, Overflow> {
+        // One who has left is no slow one.
+        if self.messages.is_closed() {
+            return Err(Overflow::Gone);
         }
-        if all > TOTAL_BYTES_MAX && own > FAIR_BYTES {
-            return Err(Overflow::Total);
-        }
-        self.events
-            .try_send((bytes, event))
-            .map_err(|error| match error {
-                mpsc::error::TrySendError::Full(_) => Overflow::Events,
-                mpsc::error::TrySendError::Closed(_) => Overflow::Gone,
-            })
+        let charge = self.budget.charge(waiting_bytes(message));
+        charge.map_err(Overflow::Bytes)
+    }
+
+    pub(crate) fn push(&self, charge: Charge, message: Box<M>) -> Result<(), Overflow> {
+        self.queued_bytes
+            .fetch_add(charge.bytes(), Ordering::Relaxed);
+        let sent = self.messages.try_send((charge, message));
+        sent.map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => Overflow::Messages(self.messages.max_capacity()),
+            mpsc::error::TrySendError::Closed(_) => Overflow::Gone,
+        })
     }
 }
 
-impl EventSource {
-    /// The next event; `None` once the core has closed the stream and all is read.
-    pub(crate) async fn next(&mut self) -> Option<Box<Event>> {
-        let (bytes, event) = self.events.recv().await?;
-        self.unread.take(bytes);
-        Some(event)
+impl<M> Sink<M> {
+    /// Gives the reader up: what is unread is freed now.
+    pub(crate) fn abandon(self) {
+        if let Some(queue) = self.queue.upgrade() {
+            drop(queue.lock().unwrap_or_else(PoisonError::into_inner).take());
+        }
+    }
+}
+
+/// Whom to give up so that all together have room for a message: the one whose queue gives back most, which may be
+/// the one that the message is for.
+pub(crate) fn slowest<K: Copy + Ord, M>(sinks: &HashMap<K, Sink<M>>, to: K, bytes: usize) -> K {
+    let unread = |key: K, sink: &Sink<M>| {
+        let more = if key == to { bytes } else { 0 };
+        let queued = sink.queued_bytes.load(Ordering::Relaxed);
+        (queued.saturating_add(more), key)
+    };
+    let most = sinks.iter().map(|(key, sink)| unread(*key, sink)).max();
+    most.map_or(to, |(_, key)| key)
+}
+
+impl<M> Clone for Source<M> {
+    fn clone(&self) -> Self {
+        Self {
+            messages: self.messages.clone(),
+            queued_bytes: self.queued_bytes.clone(),
+            ended: self.ended.clone(),
+        }
+    }
+}
+
+impl<M> Source<M> {
+    /// The next message; `None` once the core has closed the stream and all is read.
+    pub(crate) async fn next(&self) -> Option<Waiting<M>> {
+        poll_fn(|context| self.poll_next(context)).await
+    }
+
+    pub(crate) fn poll_next(&self, context: &mut Context<'_>) -> Poll<Option<Waiting<M>>> {
+        let mut receiver = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(receiver) = &mut *receiver else {
+            return Poll::Ready(None);
+        };
+        receiver.poll_recv(context).map(|next| {
+            let (charge, message) = next?;
+            self.queued_bytes
+                .fetch_sub(charge.bytes(), Ordering::Relaxed);
+            Some((charge, message))
+        })
+    }
+
+    /// Completes when the core's end is gone, however much is unread.
+    pub(crate) async fn ended(&self) {
+        self.ended.cancelled().await;
     }
 }
 
@@ -149,6 +175,7 @@ pub(crate) fn stalled() -> Event {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::budgets::Budgets;
 
     fn heartbeat() -> Event {
         Event {
@@ -157,57 +184,108 @@ mod tests {
         }
     }
 
+    fn push(sink: &Sink<Event>, event: Box<Event>) -> Result<(), Overflow> {
+        let charge = sink.charge(&event)?;
+        sink.push(charge, event)
+    }
+
+    fn large(bytes: usize) -> Box<Event> {
+        let mut event = heartbeat();
+        event.error = Some(event::Error {
+            message: "x".repeat(bytes),
+        });
+        Box::new(event)
+    }
+
     #[tokio::test]
     async fn events_come_out_in_order_and_then_the_end() {
-        let (mut sink, mut source) = queue(&Budget::default());
-        sink.push(Box::new(heartbeat())).unwrap();
-        sink.push(Box::new(stalled())).unwrap();
+        let budget = Budget::new(1 << 20);
+        let (sink, source) = queue(budget.clone(), EVENTS_MAX);
+        push(&sink, Box::new(heartbeat())).unwrap();
+        push(&sink, Box::new(stalled())).unwrap();
+        assert!(budget.used() > 0);
         drop(sink);
-        assert_eq!(source.next().await, Some(Box::new(heartbeat())));
-        assert_eq!(source.next().await, Some(Box::new(stalled())));
-        assert_eq!(source.next().await, None);
-        assert_eq!(source.unread.own.load(Ordering::Relaxed), 0);
+        source.ended().await;
+        assert_eq!(source.next().await.unwrap().1, Box::new(heartbeat()));
+        assert_eq!(source.next().await.unwrap().1, Box::new(stalled()));
+        assert!(source.next().await.is_none());
+        assert_eq!(budget.used(), 0);
     }
 
     #[test]
     fn a_reader_who_does_not_read_is_given_up() {
-        let (mut sink, source) = queue(&Budget::default());
-        for _ in 0..EVENTS_MAX {
-            sink.push(Box::new(heartbeat())).unwrap();
+        let budget = Budget::new(1 << 30);
+        let (sink, source) = queue(budget.clone(), 100);
+        for _ in 0..100 {
+            push(&sink, Box::new(heartbeat())).unwrap();
         }
-        assert_eq!(sink.push(Box::new(heartbeat())), Err(Overflow::Events));
+        assert_eq!(
+            push(&sink, Box::new(heartbeat())),
+            Err(Overflow::Messages(100))
+        );
         drop(source);
-        let (mut sink, _source) = queue(&Budget::default());
-        let mut big = heartbeat();
-        big.error = Some(event::Error {
-            message: "x".repeat(EVENT_BYTES_MAX),
-        });
-        assert_eq!(sink.push(Box::new(big)), Err(Overflow::Bytes));
+        assert_eq!(push(&sink, Box::new(heartbeat())), Err(Overflow::Gone));
+        assert_eq!(budget.used(), 0);
+        let (sink, _source) = queue(Budgets::of(64 << 20).subscriber(), EVENTS_MAX);
+        push(&sink, large(400_000)).unwrap();
+        assert!(matches!(
+            push(&sink, large(400_000)),
+            Err(Overflow::Bytes(_))
+        ));
+    }
+
+    /// The connection of a peer that has stopped is not polled, and holds its end of the queue.
+    #[tokio::test]
+    async fn what_a_stopped_reader_left_is_freed_though_its_connection_stands() {
+        let budget = Budget::new(1 << 20);
+        let (sink, source) = queue(budget.clone(), EVENTS_MAX);
+        let held_by_the_connection = source.clone();
+        push(&sink, large(100_000)).unwrap();
+        sink.abandon();
+        source.ended().await;
+        assert_eq!(budget.used(), 0);
+        assert!(held_by_the_connection.next().await.is_none());
     }
 
     #[test]
     fn what_nobody_reads_is_bounded_for_all_together() {
-        let budget = Budget::default();
-        let mut event = heartbeat();
-        event.error = Some(event::Error {
-            message: "x".repeat(EVENT_BYTES_MAX / 2),
-        });
+        let total = 64 << 20;
+        let budgets = Budgets::of(total);
         let mut hoarders = Vec::new();
         let refused = loop {
-            let (mut sink, source) = queue(&budget);
-            let result = sink.push(Box::new(event.clone()));
+            let (sink, source) = queue(budgets.subscriber(), EVENTS_MAX);
+            let result = push(&sink, large(400_000));
             hoarders.push((sink, source));
             if let Err(refused) = result {
                 break refused;
             }
         };
-        assert_eq!(refused, Overflow::Total);
-        assert!(hoarders.len() <= TOTAL_BYTES_MAX / (EVENT_BYTES_MAX / 2) + 1);
+        assert!(matches!(refused, Overflow::Bytes(Exhausted::Whole { .. })));
+        assert!(hoarders.len() <= total / 16 / 800_000 + 1);
         // A modest reader is served all the same, and those who leave give back what they had.
-        let (mut modest, _source) = queue(&budget);
-        modest.push(Box::new(heartbeat())).unwrap();
+        let (modest, _source) = queue(budgets.subscriber(), EVENTS_MAX);
+        push(&modest, Box::new(heartbeat())).unwrap();
         drop(hoarders);
-        let (mut sink, _source) = queue(&budget);
-        sink.push(Box::new(event)).unwrap();
+        let (sink, _source) = queue(budgets.subscriber(), EVENTS_MAX);
+        push(&sink, large(400_000)).unwrap();
+    }
+
+    #[test]
+    fn the_slowest_is_given_up_and_its_queue_is_freed_at_once() {
+        let budget = Budget::new(1 << 20);
+        let mut sinks = HashMap::new();
+        let mut sources = Vec::new();
+        for (key, bytes) in [(1, 10_000), (2, 400_000), (3, 20_000)] {
+            let (sink, source) = queue(budget.share(1 << 20, 0), EVENTS_MAX);
+            push(&sink, large(bytes)).unwrap();
+            sinks.insert(key, sink);
+            sources.push(source);
+        }
+        assert_eq!(slowest(&sinks, 1, 1_000), 2);
+        assert_eq!(slowest(&sinks, 1, 900_000), 1, "what it would have itself");
+        let before = budget.used();
+        sinks.remove(&2).unwrap().abandon();
+        assert!(budget.used() < before - 800_000);
+        assert_eq!(slowest(&sinks, 1, 1_000), 3);
     }
 }

@@ -11,9 +11,12 @@ use std::time::Duration;
 use clap::Args;
 use meseta_access::rate_limits::RateLimits;
 use meseta_allocator::SorterKind;
-use meseta_resources::{ResourceName, ResourceQuantities, Role, Scalar, parse_duration};
+use meseta_resources::{
+    ByteSize, ByteSizeError, ResourceName, ResourceQuantities, Role, Scalar, parse_duration,
+};
 
 use crate::access_flags::AccessFlags;
+use crate::budgets::MEMORY_BUDGET_MIN;
 use crate::core::{AllocatorConfig, QuotaSemantics};
 
 /// Flags of `meseta master`.
@@ -157,6 +160,11 @@ pub struct Flags {
     #[arg(long, default_value_t = 1000, value_name = "COUNT")]
     pub max_unreachable_tasks_per_framework: usize,
 
+    /// Memory for what waits for others and for what is remembered: unread events and frames, requests under way,
+    /// ended tasks. Peers that exceed their part of it are closed or told to come again.
+    #[arg(long, default_value = "4GB", value_name = "BYTES")]
+    pub memory_budget: String,
+
     /// Time between clean-ups of the lists of lost agents.
     #[arg(long, default_value = "15mins", value_name = "DURATION")]
     pub registry_gc_interval: String,
@@ -204,6 +212,7 @@ pub(crate) struct Options {
     pub(crate) offer_timeout: Option<Duration>,
     pub(crate) registry_gc_interval: Duration,
     pub(crate) registry_max_agent_age: Duration,
+    pub(crate) memory_budget: usize,
     pub(crate) roles: Option<BTreeSet<Role>>,
     pub(crate) weights: BTreeMap<Role, f64>,
     pub(crate) quota_semantics: QuotaSemantics,
@@ -268,6 +277,7 @@ impl Flags {
                 second,
                 INTERVAL_MAX,
             )?,
+            memory_budget: self.memory_budget()?,
             roles: self.roles.as_deref().map(roles).transpose()?,
             weights: self
                 .weights
@@ -294,6 +304,19 @@ impl Flags {
                 seed: 0,
             },
         })
+    }
+
+    fn memory_budget(&self) -> Result<usize, FlagError> {
+        let error = |reason: String| FlagError::new("memory_budget", &self.memory_budget, reason);
+        let size: ByteSize = self
+            .memory_budget
+            .parse()
+            .map_err(|reason: ByteSizeError| error(reason.to_string()))?;
+        let least = ByteSize::from_bytes(MEMORY_BUDGET_MIN);
+        if size < least {
+            return Err(error(format!("must be at least {least}")));
+        }
+        usize::try_from(size.as_bytes()).map_err(|reason| error(reason.to_string()))
     }
 
     fn quota_semantics(&self) -> Result<QuotaSemantics, FlagError> {

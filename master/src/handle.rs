@@ -6,18 +6,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use meseta_allocator::Explanation;
+use meseta_proto::budget::Charge;
 use meseta_proto::meseta::v1::{MasterFrame, agent_frame};
 use meseta_proto::mesos::v1::offer::Operation;
 use meseta_proto::transport::door::Caller;
 use tokio::sync::{mpsc, oneshot};
 
+use crate::budgets::Budgets;
 use crate::core::call::{Action, Subscribe};
 use crate::core::{Answer, ConnectionId, Input, OperationUuid, Question, Request, Snapshot};
-use crate::events::{Budget, EventSink};
+use crate::events::{EventSink, Sink};
 use crate::measures::Measures;
 use crate::outcomes::Outcome;
-use crate::visible;
-use crate::watchers::Numbered;
+use crate::view_cache::{Extent, ViewCache};
+use crate::watchers::Watched;
 
 /// Commands that wait for the core; above it callers wait.
 pub(crate) const COMMANDS_MAX: usize = 4_096;
@@ -30,8 +32,10 @@ pub(crate) const FRAMES_MAX: usize = 65_536;
 pub(crate) struct Handle {
     pub(crate) commands: mpsc::Sender<Command>,
     pub(crate) connections: Arc<AtomicU64>,
-    /// What all subscribers together have not read.
-    pub(crate) unread: Budget,
+    /// What may wait, in bytes.
+    pub(crate) budgets: Arc<Budgets>,
+    /// What callers see, if that is not everything.
+    pub(crate) views: Arc<ViewCache>,
 }
 
 /// The master is shutting down.
@@ -41,19 +45,23 @@ pub(crate) struct Closed;
 
 #[derive(Debug)]
 pub(crate) enum Command {
-    Input(Input),
+    /// With what its message is charged until the core has taken it.
+    Input(Input, Option<Charge>),
     Subscribe {
         connection: ConnectionId,
         stream_id: String,
         call: Box<Subscribe>,
         events: EventSink,
         caller: Caller,
+        charge: Option<Charge>,
     },
     Call {
         framework_id: String,
         stream_id: Option<String>,
         action: Box<Action>,
         caller: Caller,
+        /// What the call is charged until the core has taken it.
+        charge: Option<Charge>,
         answer: oneshot::Sender<Answer>,
     },
     Teardown {
@@ -72,7 +80,7 @@ pub(crate) enum Command {
     },
     AgentConnected {
         connection: ConnectionId,
-        frames: mpsc::Sender<Box<MasterFrame>>,
+        frames: Sink<MasterFrame>,
         caller: Caller,
     },
     Snapshot(oneshot::Sender<Arc<Snapshot>>),
@@ -98,11 +106,11 @@ pub(crate) enum Command {
 /// A view on the cluster that goes on.
 #[derive(Debug)]
 pub(crate) struct Watching {
-    /// What has happened since the event that the watcher knows, or everything as it is.
-    pub(crate) begin: Result<Vec<Numbered>, Arc<Snapshot>>,
-    /// The number of the last event that is part of the beginning.
+    /// Everything as it is; `None` if the events go on after the one that the watcher knows.
+    pub(crate) begin: Option<Arc<Snapshot>>,
+    /// The number of the newest event.
     pub(crate) last: u64,
-    pub(crate) events: mpsc::Receiver<Numbered>,
+    pub(crate) events: Watched,
 }
 
 impl Handle {
@@ -118,6 +126,7 @@ impl Handle {
         call: Box<Subscribe>,
         events: EventSink,
         caller: Caller,
+        charge: Option<Charge>,
     ) -> Result<(), Closed> {
         self.send(Command::Subscribe {
             connection,
@@ -125,6 +134,7 @@ impl Handle {
             call,
             events,
             caller,
+            charge,
         })
         .await
     }
@@ -135,6 +145,7 @@ impl Handle {
         stream_id: Option<String>,
         action: Box<Action>,
         caller: Caller,
+        charge: Option<Charge>,
     ) -> Result<Answer, Closed> {
         let (answer, answered) = oneshot::channel();
         self.send(Command::Call {
@@ -142,6 +153,7 @@ impl Handle {
             stream_id,
             action,
             caller,
+            charge,
             answer,
         })
         .await?;
@@ -149,14 +161,27 @@ impl Handle {
     }
 
     pub(crate) async fn scheduler_gone(&self, connection: ConnectionId) -> Result<(), Closed> {
-        self.send(Command::Input(Input::SchedulerGone { connection }))
+        self.send(Command::Input(Input::SchedulerGone { connection }, None))
             .await
+    }
+
+    /// A scheduler has read so many answers to its questions about tasks.
+    pub(crate) async fn answers_read(
+        &self,
+        connection: ConnectionId,
+        answers: usize,
+    ) -> Result<(), Closed> {
+        let read = Input::AnswersRead {
+            connection,
+            answers,
+        };
+        self.send(Command::Input(read, None)).await
     }
 
     pub(crate) async fn agent_connected(
         &self,
         connection: ConnectionId,
-        frames: mpsc::Sender<Box<MasterFrame>>,
+        frames: Sink<MasterFrame>,
         caller: Caller,
     ) -> Result<(), Closed> {
         self.send(Command::AgentConnected {
@@ -172,16 +197,19 @@ impl Handle {
         connection: ConnectionId,
         message: agent_frame::Message,
     ) -> Result<(), Closed> {
+        // An agent whose frame has no room waits, and reads no other: its connection fills up, not the memory.
+        let bytes = message.encoded_len().saturating_mul(2);
+        let charge = self.budgets.incoming_frames.charge_when_free(bytes).await;
         let message = Box::new(message);
-        self.send(Command::Input(Input::AgentFrame {
+        let input = Input::AgentFrame {
             connection,
             message,
-        }))
-        .await
+        };
+        self.send(Command::Input(input, Some(charge))).await
     }
 
     pub(crate) async fn agent_gone(&self, connection: ConnectionId) -> Result<(), Closed> {
-        self.send(Command::Input(Input::AgentGone { connection }))
+        self.send(Command::Input(Input::AgentGone { connection }, None))
             .await
     }
 
@@ -207,8 +235,9 @@ impl Handle {
         let (sender, receiver) = oneshot::channel();
         self.send(Command::Measure(sender)).await?;
         let (snapshot, measures) = receiver.await.map_err(|_| Closed)?;
-        let snapshot = visible::to(snapshot, &caller.approver).await?;
-        Ok((snapshot, measures))
+        let views = &self.views;
+        let snapshot = views.view(snapshot, &caller.approver, Extent::Cluster);
+        Ok((snapshot.await?, measures))
     }
 
     /// What came of an operator's operation.

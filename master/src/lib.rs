@@ -5,6 +5,7 @@
 //! been told about the registry is lost by a crash.
 
 mod access_flags;
+mod budgets;
 mod clock;
 pub mod core;
 mod events;
@@ -22,6 +23,7 @@ mod permission;
 pub mod registry;
 mod run;
 mod shell;
+mod view_cache;
 mod visible;
 mod watchers;
 mod work_dir;

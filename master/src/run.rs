@@ -19,8 +19,9 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 use tower_http::services::ServeDir;
 
+use crate::budgets::Budgets;
 use crate::clock::Clock;
-use crate::core::{Config, Identity, Lsn, MasterCore};
+use crate::core::{Config, Identity, Lsn, MasterCore, Memory};
 use crate::files::Files;
 use crate::flags::{FlagError, Flags, Options};
 use crate::health::Health;
@@ -134,9 +135,10 @@ pub async fn run(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         master_id = %identity.id,
         "registry recovered"
     );
+    let budgets = Budgets::of(options.memory_budget);
     let config = config(&flags, options, identity.clone());
     let core = MasterCore::new(config, recovered, clock.now());
-    let (service, handle) = Service::new(core, clock, registry, persisted);
+    let (service, handle) = Service::new(core, clock, registry, persisted, budgets);
 
     let shutdown = CancellationToken::new();
     let site = Arc::new(Site {
@@ -282,6 +284,7 @@ pub(crate) fn config(flags: &Flags, options: Options, identity: Identity) -> Con
         registry_max_agent_age: options.registry_max_agent_age,
         registry_max_agent_count: flags.registry_max_agent_count,
         registry_gc_interval: options.registry_gc_interval,
+        memory: Memory::of(options.memory_budget),
         root_submissions: flags.root_submissions,
         roles: options.roles,
         weights: options.weights,

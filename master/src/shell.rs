@@ -11,15 +11,18 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use meseta_proto::budget::{Exhausted, waiting_bytes};
 use meseta_proto::meseta::v1::MasterFrame;
-use meseta_proto::outbox::Outbox;
+use meseta_proto::outbox::{Outbox, Weigh};
 use meseta_resources::time::Moment;
+use prost::Message;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
+use crate::budgets::Budgets;
 use crate::clock::{Clock, far_future};
 use crate::core::{Answer, ConnectionId, Effect, Input, Lsn, MasterCore, ReplyId, Visible};
-use crate::events::{Budget, EventSink, Overflow};
+use crate::events::{EventSink, Overflow, Sink, slowest};
 use crate::handle::{COMMANDS_MAX, Command};
 pub(crate) use crate::handle::{Closed, FRAMES_MAX, Handle, Watching};
 use crate::measures::Measures;
@@ -55,6 +58,20 @@ impl Destination {
     }
 }
 
+impl Weigh for Visible {
+    fn bytes(&self) -> usize {
+        /// What everything else takes, more or less.
+        const SMALL: usize = 1_024;
+        match self {
+            Self::Event { event, .. } => waiting_bytes(&**event),
+            Self::Frame { frame, .. } => waiting_bytes(&**frame),
+            Self::OperationOver { status, .. } => waiting_bytes(&**status),
+            Self::Note(note) => note.bytes(),
+            Self::CloseScheduler { .. } | Self::CloseAgent { .. } | Self::Reply { .. } => SMALL,
+        }
+    }
+}
+
 /// The task that owns the core.
 #[derive(Debug)]
 pub(crate) struct Service {
@@ -65,7 +82,7 @@ pub(crate) struct Service {
     commands: mpsc::Receiver<Command>,
     outbox: Outbox<Destination, Visible>,
     schedulers: HashMap<ConnectionId, EventSink>,
-    agents: HashMap<ConnectionId, mpsc::Sender<Box<MasterFrame>>>,
+    agents: HashMap<ConnectionId, Sink<MasterFrame>>,
     replies: HashMap<ReplyId, oneshot::Sender<Answer>>,
     watchers: Watchers,
     next_reply: u64,
@@ -85,6 +102,7 @@ impl Service {
         clock: Clock,
         registry: Box<dyn Registry>,
         persisted: watch::Receiver<Lsn>,
+        budgets: Budgets,
     ) -> (Self, Handle) {
         let (sender, commands) = mpsc::channel(COMMANDS_MAX);
         let service = Self {
@@ -93,11 +111,11 @@ impl Service {
             registry,
             persisted,
             commands,
-            outbox: Outbox::default(),
+            outbox: Outbox::new(budgets.outbox()),
             schedulers: HashMap::new(),
             agents: HashMap::new(),
             replies: HashMap::new(),
-            watchers: Watchers::default(),
+            watchers: Watchers::new(budgets.watched_bytes()),
             next_reply: 0,
             is_burst: false,
             measures: Measures::default(),
@@ -108,7 +126,8 @@ impl Service {
         let handle = Handle {
             commands: sender,
             connections: Arc::new(AtomicU64::new(1)),
-            unread: Budget::default(),
+            budgets: Arc::new(budgets),
+            views: Arc::default(),
         };
         (service, handle)
     }
@@ -139,7 +158,7 @@ impl Service {
         self.schedulers.clear();
         self.agents.clear();
         self.replies.clear();
-        self.watchers = Watchers::default();
+        drop(self.watchers);
         let registry = self.registry;
         if tokio::task::spawn_blocking(move || registry.close())
             .await
@@ -179,7 +198,7 @@ impl Service {
 
     fn command(&mut self, command: Command) {
         match command {
-            Command::Input(input) => {
+            Command::Input(input, _charge) => {
                 self.let_go(&input);
                 self.step(input);
             }
@@ -189,6 +208,7 @@ impl Service {
                 call,
                 events,
                 caller,
+                charge: _charge,
             } => {
                 self.schedulers.insert(connection, events);
                 self.step(Input::Subscribe {
@@ -203,6 +223,7 @@ impl Service {
                 stream_id,
                 action,
                 caller,
+                charge: _charge,
                 answer,
             } => {
                 let reply = self.await_reply(answer);
@@ -298,8 +319,8 @@ impl Service {
 
     fn watch(&mut self, after: Option<u64>, watching: oneshot::Sender<Watching>) {
         self.core.watch();
-        let (events, missed) = self.watchers.add(after);
-        let begin = missed.ok_or_else(|| self.core.snapshot());
+        let (events, goes_on) = self.watchers.add(after);
+        let begin = (!goes_on).then(|| self.core.snapshot());
         let last = self.watchers.last();
         // The asker may have left.
         let _unsent = watching.send(Watching {
@@ -367,16 +388,14 @@ impl Service {
     fn show(&mut self, visible: Visible) {
         match visible {
             Visible::Event { to, event } => {
-                let Some(sink) = self.schedulers.get_mut(&to) else {
-                    return;
-                };
-                if let Err(reason) = sink.push(event) {
+                let mut event = Some(event);
+                while let Some((slow, reason)) = queued(&self.schedulers, to, &mut event) {
                     if reason == Overflow::Gone {
-                        tracing::debug!(connection = %to, %reason, "subscriber closed");
+                        tracing::debug!(connection = %slow, %reason, "subscriber closed");
                     } else {
-                        tracing::warn!(connection = %to, %reason, "subscriber closed");
+                        tracing::warn!(connection = %slow, %reason, "subscriber closed");
                     }
-                    self.give_up(Destination::Scheduler(to));
+                    self.give_up(Destination::Scheduler(slow));
                 }
             }
             Visible::CloseScheduler { connection, reason } => {
@@ -384,12 +403,10 @@ impl Service {
                 self.schedulers.remove(&connection);
             }
             Visible::Frame { to, frame } => {
-                let Some(frames) = self.agents.get(&to) else {
-                    return;
-                };
-                if frames.try_send(frame).is_err() {
-                    tracing::warn!(connection = %to, "agent does not keep up with its frames; its stream ends");
-                    self.give_up(Destination::Agent(to));
+                let mut frame = Some(frame);
+                while let Some((slow, reason)) = queued(&self.agents, to, &mut frame) {
+                    tracing::warn!(connection = %slow, %reason, "agent does not keep up with its frames; its stream ends");
+                    self.give_up(Destination::Agent(slow));
                 }
             }
             Visible::CloseAgent { connection, reason } => {
@@ -397,7 +414,7 @@ impl Service {
                 self.agents.remove(&connection);
             }
             Visible::OperationOver { uuid, status } => self.outcomes.end(uuid, &status),
-            Visible::Note(note) => self.watchers.push(&stream::event(*note)),
+            Visible::Note(note) => self.watchers.push(stream::event(*note)),
             Visible::Reply { reply, answer } => {
                 if let Answer::Applied(uuid) = &answer {
                     self.outcomes.begin(*uuid);
@@ -414,17 +431,40 @@ impl Service {
         self.outbox.drop_destination(&destination);
         match destination {
             Destination::Scheduler(connection) => {
-                self.schedulers.remove(&connection);
+                if let Some(sink) = self.schedulers.remove(&connection) {
+                    sink.abandon();
+                }
                 self.lost.push_back(Input::SchedulerGone { connection });
             }
             Destination::Agent(connection) => {
-                self.agents.remove(&connection);
+                if let Some(sink) = self.agents.remove(&connection) {
+                    sink.abandon();
+                }
                 self.lost.push_back(Input::AgentGone { connection });
             }
             Destination::Reply(reply) => drop(self.replies.remove(&reply)),
             Destination::Outcomes => self.outcomes = Outcomes::default(),
             // They begin anew.
-            Destination::Watchers => self.watchers = Watchers::default(),
+            Destination::Watchers => self.watchers.begin_anew(),
         }
+    }
+}
+
+/// Puts a message in its reader's queue, or says whom to give up first, and why.
+fn queued<M: Message>(
+    sinks: &HashMap<ConnectionId, Sink<M>>,
+    to: ConnectionId,
+    message: &mut Option<Box<M>>,
+) -> Option<(ConnectionId, Overflow)> {
+    let sink = sinks.get(&to)?;
+    match sink.charge(message.as_deref()?) {
+        Ok(charge) => {
+            let pushed = sink.push(charge, message.take()?);
+            pushed.err().map(|reason| (to, reason))
+        }
+        Err(reason @ Overflow::Bytes(Exhausted::Whole { bytes, .. })) => {
+            Some((slowest(sinks, to, bytes), reason))
+        }
+        Err(reason) => Some((to, reason)),
     }
 }

@@ -1,37 +1,25 @@
 //! The cluster as one caller may see it: what he may not is left out of lists, not refused.
 //!
-//! Entered through [`to`], with a snapshot in and a smaller one out, and through [`Filter`] for events.
+//! Entered through [`cluster`] and [`policies`], with a snapshot in and a smaller one out, and through [`Filter`]
+//! for events; [`crate::view_cache`] keeps what is made here.
 //! Invariant: a framework that is hidden hides its tasks, executors, offers and operations.
 
 use std::borrow::Cow;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, OnceLock};
 
 use meseta_access::{Action, Approver};
 use meseta_proto::convert;
+use meseta_proto::mesos::v1;
+use meseta_proto::mesos::v1::master::Event;
 use meseta_proto::mesos::v1::master::response::get_agents;
-use meseta_proto::mesos::v1::master::{Event, event};
-use meseta_proto::mesos::v1::{self, ExecutorInfo};
 use meseta_resources::{FrameworkId, Resource, Resources, Role};
-use prost::Message;
 
 use crate::core::{
-    AgentView, Format, FrameworkView, OperationRecord, Snapshot, TaskRecord, to_wire,
+    AgentView, ExecutorRecord, Format, FrameworkView, OperationRecord, Snapshot, TaskRecord,
+    to_wire,
 };
-use crate::shell::Closed;
-
-/// A snapshot without what somebody may not see; the same one if he may see everything.
-pub(crate) async fn to(
-    snapshot: Arc<Snapshot>,
-    approver: &Approver,
-) -> Result<Arc<Snapshot>, Closed> {
-    if approver.allows_everything() {
-        return Ok(snapshot);
-    }
-    let approver = approver.clone();
-    let work = tokio::task::spawn_blocking(move || Arc::new(reduced(&snapshot, &approver)));
-    work.await.map_err(|_| Closed)
-}
+use crate::operator::stream::Told;
 
 impl Snapshot {
     /// Whether the reader of this snapshot may see a role.
@@ -76,76 +64,58 @@ fn sees_role(approver: &Approver, role: &Role) -> bool {
     approver.allows(Action::ViewRole, Some(role.as_str()))
 }
 
-/// What [`to`] makes.
+/// The whole cluster as a caller may see it.
+#[cfg(test)]
 pub(crate) fn reduced(snapshot: &Snapshot, approver: &Approver) -> Snapshot {
-    let sees = |framework: &&Arc<FrameworkView>| {
-        approver.allows(Action::ViewFramework, Some(&framework.info.user))
-    };
-    let all = || {
-        snapshot
-            .frameworks
-            .iter()
-            .chain(&snapshot.completed_frameworks)
-    };
-    let shown: HashSet<&FrameworkId> = all().filter(sees).map(|framework| &framework.id).collect();
-    let users: Users<'_> = Users(all().map(|one| (&one.id, one.info.user.as_str())).collect());
-    let view = |framework: &Arc<FrameworkView>| {
-        let keep = |tasks: &std::collections::VecDeque<Arc<TaskRecord>>| {
-            let kept = tasks
-                .iter()
-                .filter(|task| users.task_is_seen(approver, task));
-            Arc::new(kept.cloned().collect())
-        };
-        Arc::new(FrameworkView {
-            completed: keep(&framework.completed),
-            unreachable: keep(&framework.unreachable),
-            ..(**framework).clone()
-        })
-    };
-    let mut maintenance = (*snapshot.maintenance).clone();
+    cluster(snapshot, approver, None, &mut Work::default())
+}
+
+/// What was looked at to make a view: it goes with what has changed, not with the cluster.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Work {
+    /// Agents and frameworks whose parts were filtered.
+    pub(crate) entries: u64,
+    /// Tasks and executors for which it was decided whether they are seen.
+    pub(crate) records: u64,
+}
+
+/// A view that was made before, and of what.
+#[derive(Clone, Debug)]
+pub(crate) struct Before {
+    pub(crate) source: Arc<Snapshot>,
+    pub(crate) seen: Arc<Snapshot>,
+}
+
+/// What operators have laid down, as a caller may see it, without what runs: costs nothing but that.
+pub(crate) fn policies(snapshot: &Snapshot, approver: &Approver) -> Snapshot {
+    let mut maintenance = snapshot.maintenance.clone();
     if !approver.allows(Action::GetMaintenanceStatus, None)
         && !approver.allows(Action::GetMaintenanceSchedule, None)
     {
-        maintenance = crate::core::Maintenance::default();
+        maintenance = Arc::default();
     }
-    let agents = snapshot
-        .agents
-        .iter()
-        .map(|agent| Arc::new(reduced_agent(agent, &shown, &users, approver)));
-    let frameworks = snapshot.frameworks.iter().filter(sees).map(view);
+    let weights = snapshot.weights.iter();
+    let quotas = snapshot.quotas.iter();
+    let gets = |role: &Role| approver.allows(Action::GetQuota, Some(role.as_str()));
     Snapshot {
         viewer: approver.clone(),
-        agents: Arc::new(agents.collect()),
-        frameworks: Arc::new(frameworks.collect()),
-        completed_frameworks: snapshot
-            .completed_frameworks
-            .iter()
-            .filter(sees)
-            .map(view)
-            .collect(),
-        offers: snapshot
-            .offers
-            .iter()
-            .filter(|offer| shown.contains(&offer.framework_id))
-            .cloned()
-            .collect(),
-        weights: snapshot
-            .weights
-            .iter()
+        agents: Arc::default(),
+        frameworks: Arc::default(),
+        completed_frameworks: Vec::new(),
+        offers: Vec::new(),
+        weights: weights
             .filter(|(role, _)| sees_role(approver, role))
             .map(|(role, weight)| (role.clone(), *weight))
             .collect(),
         quotas: Arc::new(
-            snapshot
-                .quotas
-                .iter()
-                .filter(|(role, _)| approver.allows(Action::GetQuota, Some(role.as_str())))
+            quotas
+                .filter(|(role, _)| gets(role))
                 .map(|(role, quota)| (role.clone(), quota.clone()))
                 .collect(),
         ),
-        maintenance: Arc::new(maintenance),
-        recovered_agents: snapshot.recovered_agents.clone(),
-        unreachable_agents: snapshot.unreachable_agents.clone(),
+        maintenance,
+        recovered_agents: Vec::new(),
+        unreachable_agents: Vec::new(),
         whitelisted_roles: snapshot.whitelisted_roles.clone(),
         identity: snapshot.identity.clone(),
         counters: snapshot.counters.clone(),
@@ -155,43 +125,285 @@ pub(crate) fn reduced(snapshot: &Snapshot, approver: &Approver) -> Snapshot {
     }
 }
 
-fn reduced_agent(
-    agent: &AgentView,
-    shown: &HashSet<&FrameworkId>,
-    users: &Users<'_>,
+/// The whole cluster as a caller may see it. Parts that are as they were in the view before are taken from there.
+pub(crate) fn cluster(
+    snapshot: &Snapshot,
     approver: &Approver,
-) -> AgentView {
-    let tasks = agent.tasks.iter().filter(|((framework, _), task)| {
-        shown.contains(framework) && users.task_is_seen(approver, task)
+    before: Option<&Before>,
+    work: &mut Work,
+) -> Snapshot {
+    let mut judge = Judge::new(snapshot, approver);
+    // Whom a task belongs to decides whether it is seen: other frameworks, other decisions.
+    let before = before.filter(|before| Judge::new(&before.source, approver).agrees(&judge));
+    let frameworks = frameworks(&snapshot.frameworks, before, &mut judge, work);
+    let completed_frameworks = ended(&snapshot.completed_frameworks, before, &mut judge, work);
+    let agents = agents(&snapshot.agents, before, &mut judge, work);
+    let offers = snapshot.offers.iter();
+    let offers = offers.filter(|offer| judge.shown.contains(&offer.framework_id));
+    Snapshot {
+        agents: Arc::new(agents),
+        frameworks: Arc::new(frameworks),
+        completed_frameworks,
+        offers: offers.cloned().collect(),
+        recovered_agents: snapshot.recovered_agents.clone(),
+        unreachable_agents: snapshot.unreachable_agents.clone(),
+        ..policies(snapshot, approver)
+    }
+}
+
+fn frameworks(
+    all: &[Arc<FrameworkView>],
+    before: Option<&Before>,
+    judge: &mut Judge<'_>,
+    work: &mut Work,
+) -> Vec<Arc<FrameworkView>> {
+    // Both in the order of ids.
+    let mut sources = before
+        .map_or(&[][..], |before| before.source.frameworks.as_slice())
+        .iter()
+        .peekable();
+    let mut views = before
+        .map_or(&[][..], |before| before.seen.frameworks.as_slice())
+        .iter()
+        .peekable();
+    let mut seen = Vec::new();
+    for framework in all {
+        if !judge.shown.contains(&framework.id) {
+            continue;
+        }
+        while sources.next_if(|source| source.id < framework.id).is_some() {}
+        while views.next_if(|view| view.id < framework.id).is_some() {}
+        let known = sources.peek().zip(views.peek());
+        let known =
+            known.filter(|(source, view)| source.id == framework.id && view.id == source.id);
+        seen.push(match known {
+            Some((source, view)) if Arc::ptr_eq(source, framework) => (*view).clone(),
+            known => framework_seen(
+                framework,
+                known.map(|(source, view)| (&***source, &***view)),
+                judge,
+                work,
+            ),
+        });
+    }
+    seen
+}
+
+/// Frameworks that have ended: few, and never changed.
+fn ended(
+    all: &[Arc<FrameworkView>],
+    before: Option<&Before>,
+    judge: &mut Judge<'_>,
+    work: &mut Work,
+) -> Vec<Arc<FrameworkView>> {
+    let known: Vec<_> = before
+        .into_iter()
+        .flat_map(|before| {
+            let views = &before.seen.completed_frameworks;
+            let is_seen = move |id: &FrameworkId| views.iter().any(|view| view.id == *id);
+            let sources = before.source.completed_frameworks.iter();
+            sources.filter(move |source| is_seen(&source.id)).zip(views)
+        })
+        .collect();
+    let mut seen = Vec::new();
+    for framework in all {
+        if !judge.shown.contains(&framework.id) {
+            continue;
+        }
+        let view = known
+            .iter()
+            .find(|(source, _)| Arc::ptr_eq(source, framework));
+        seen.push(match view {
+            Some((_, view)) => (*view).clone(),
+            None => framework_seen(framework, None, judge, work),
+        });
+    }
+    seen
+}
+
+/// A framework with those of its ended tasks that are seen.
+fn framework_seen(
+    framework: &Arc<FrameworkView>,
+    before: Option<(&FrameworkView, &FrameworkView)>,
+    judge: &mut Judge<'_>,
+    work: &mut Work,
+) -> Arc<FrameworkView> {
+    work.entries += 1;
+    let mut keep = |of: fn(&FrameworkView) -> &Records| {
+        let records = of(framework);
+        if let Some((source, view)) = before
+            && Arc::ptr_eq(of(source), records)
+        {
+            return of(view).clone();
+        }
+        let kept: VecDeque<_> = records
+            .iter()
+            .filter(|task| judge.sees_task(task, work))
+            .cloned()
+            .collect();
+        if kept.len() == records.len() {
+            return records.clone();
+        }
+        Arc::new(kept)
+    };
+    let completed = keep(|framework| &framework.completed);
+    let unreachable = keep(|framework| &framework.unreachable);
+    if Arc::ptr_eq(&completed, &framework.completed)
+        && Arc::ptr_eq(&unreachable, &framework.unreachable)
+    {
+        return framework.clone();
+    }
+    Arc::new(FrameworkView {
+        completed,
+        unreachable,
+        ..(**framework).clone()
+    })
+}
+
+type Records = Arc<VecDeque<Arc<TaskRecord>>>;
+
+fn agents(
+    all: &[Arc<AgentView>],
+    before: Option<&Before>,
+    judge: &mut Judge<'_>,
+    work: &mut Work,
+) -> Vec<Arc<AgentView>> {
+    // Every agent is in its view, and both are in the order of ids.
+    let before = before.map(|before| (&before.source.agents, &before.seen.agents));
+    let mut known = before
+        .into_iter()
+        .flat_map(|(sources, views)| sources.iter().zip(views.iter()))
+        .peekable();
+    let seen = all.iter().map(|agent| {
+        while known
+            .next_if(|(source, _)| source.id() < agent.id())
+            .is_some()
+        {}
+        match known.peek() {
+            Some((source, view)) if Arc::ptr_eq(source, agent) => (*view).clone(),
+            _ => agent_seen(agent, judge, work),
+        }
     });
-    let executors = agent.executors.iter().filter(|((framework, _), executor)| {
-        let info = ExecutorInfo::decode(executor.info.clone()).unwrap_or_default();
-        let own = info.command.and_then(|command| command.user);
-        let user = own.as_deref().unwrap_or_else(|| users.of(framework));
-        shown.contains(framework) && approver.allows(Action::ViewExecutor, Some(user))
-    });
-    let operations = agent.operations.iter().filter(|(_, operation)| {
-        let owner = operation.framework_id.as_ref();
-        owner.is_none_or(|owner| shown.contains(owner)) && operation_is_seen(approver, operation)
-    });
-    AgentView {
-        tasks: Arc::new(
-            tasks
-                .map(|(key, task)| (key.clone(), task.clone()))
-                .collect(),
-        ),
-        executors: Arc::new(
-            executors
-                .map(|(key, executor)| (key.clone(), executor.clone()))
-                .collect(),
-        ),
-        operations: Arc::new(
-            operations
-                .map(|(key, operation)| (*key, operation.clone()))
-                .collect(),
-        ),
+    seen.collect()
+}
+
+/// An agent with what is seen of that which is there. One of which all is seen is shared.
+fn agent_seen(agent: &Arc<AgentView>, judge: &mut Judge<'_>, work: &mut Work) -> Arc<AgentView> {
+    work.entries += 1;
+    let tasks: BTreeMap<_, _> = agent
+        .tasks
+        .iter()
+        .filter(|((framework, _), task)| {
+            judge.shown.contains(framework) && judge.sees_task(task, work)
+        })
+        .map(|(key, task)| (key.clone(), task.clone()))
+        .collect();
+    let executors: BTreeMap<_, _> = agent
+        .executors
+        .iter()
+        .filter(|((framework, _), executor)| {
+            judge.shown.contains(framework) && judge.sees_executor(executor, work)
+        })
+        .map(|(key, executor)| (key.clone(), executor.clone()))
+        .collect();
+    let is_seen = |one: &OperationRecord| {
+        let owner = one.framework_id.as_ref();
+        owner.is_none_or(|owner| judge.shown.contains(owner))
+            && operation_is_seen(judge.approver, one)
+    };
+    let hides_operations = agent.operations.values().any(|one| !is_seen(one));
+    if tasks.len() == agent.tasks.len()
+        && executors.len() == agent.executors.len()
+        && !hides_operations
+    {
+        return agent.clone();
+    }
+    let operations = agent.operations.iter();
+    let operations = operations.filter(|(_, one)| is_seen(one));
+    Arc::new(AgentView {
+        operations: Arc::new(operations.map(|(key, one)| (*key, one.clone())).collect()),
+        tasks: Arc::new(tasks),
+        executors: Arc::new(executors),
         digested: OnceLock::new(),
-        ..agent.clone()
+        ..(**agent).clone()
+    })
+}
+
+/// Decides what is seen; asks the rules once for each user.
+struct Judge<'a> {
+    approver: &'a Approver,
+    /// The frameworks that are seen.
+    shown: HashSet<&'a FrameworkId>,
+    /// The users of frameworks, as which their tasks run that name none.
+    users: HashMap<&'a FrameworkId, &'a str>,
+    tasks: HashMap<String, bool>,
+    executors: HashMap<String, bool>,
+}
+
+/// Decisions that are remembered: names of users come from frameworks.
+const USERS_MAX: usize = 4_096;
+
+impl<'a> Judge<'a> {
+    fn new(snapshot: &'a Snapshot, approver: &'a Approver) -> Self {
+        let all = || {
+            snapshot
+                .frameworks
+                .iter()
+                .chain(&snapshot.completed_frameworks)
+        };
+        let mut by_user: HashMap<&str, bool> = HashMap::new();
+        let mut sees = |user: &'a str| {
+            let ask = || approver.allows(Action::ViewFramework, Some(user));
+            *by_user.entry(user).or_insert_with(ask)
+        };
+        Self {
+            approver,
+            shown: all()
+                .filter(|one| sees(&one.info.user))
+                .map(|one| &one.id)
+                .collect(),
+            users: all().map(|one| (&one.id, one.info.user.as_str())).collect(),
+            tasks: HashMap::new(),
+            executors: HashMap::new(),
+        }
+    }
+
+    /// Whether both decide the same of the frameworks that both know. Of one that only one of them knows
+    /// nothing is in an agent or framework that has not changed.
+    fn agrees(&self, other: &Self) -> bool {
+        let known = |(id, user): (&&FrameworkId, &&str)| {
+            other.users.get(*id).is_none_or(|other| other == user)
+        };
+        self.users.iter().all(known)
+    }
+
+    fn sees_task(&mut self, task: &TaskRecord, work: &mut Work) -> bool {
+        work.records += 1;
+        let of_framework = || {
+            self.users
+                .get(&task.framework_id)
+                .copied()
+                .unwrap_or_default()
+        };
+        let user = task.user.as_deref().unwrap_or_else(of_framework);
+        decided(&mut self.tasks, self.approver, Action::ViewTask, user)
+    }
+
+    fn sees_executor(&mut self, executor: &ExecutorRecord, work: &mut Work) -> bool {
+        work.records += 1;
+        let of_framework = || {
+            self.users
+                .get(&executor.framework_id)
+                .copied()
+                .unwrap_or_default()
+        };
+        let user = executor.user.as_deref().unwrap_or_else(of_framework);
+        decided(
+            &mut self.executors,
+            self.approver,
+            Action::ViewExecutor,
+            user,
+        )
     }
 }
 
@@ -207,42 +419,45 @@ fn operation_is_seen(approver: &Approver, operation: &OperationRecord) -> bool {
     changed.all(|part| resources(part, approver).len() == part.len())
 }
 
-/// The users of frameworks, as which their tasks run that name none.
-struct Users<'a>(std::collections::HashMap<&'a FrameworkId, &'a str>);
-
-impl Users<'_> {
-    fn of(&self, framework: &FrameworkId) -> &str {
-        self.0.get(framework).copied().unwrap_or_default()
+/// A decision about what is a user's, from those made before if it is there.
+fn decided(
+    known: &mut HashMap<String, bool>,
+    approver: &Approver,
+    action: Action,
+    user: &str,
+) -> bool {
+    if let Some(decision) = known.get(user) {
+        return *decision;
     }
-
-    fn task_is_seen(&self, approver: &Approver, task: &TaskRecord) -> bool {
-        let described = v1::Task::decode(task.description.clone()).unwrap_or_default();
-        let user = described.user.as_deref();
-        let user = user.unwrap_or_else(|| self.of(&task.framework_id));
-        approver.allows(Action::ViewTask, Some(user))
+    if known.len() >= USERS_MAX {
+        known.clear();
     }
+    let decision = approver.allows(action, Some(user));
+    known.insert(user.to_owned(), decision);
+    decision
 }
 
-/// Events as one subscriber may hear them.
+/// Events as one subscriber may hear them. What it remembers grows with the frameworks that are there, and not
+/// with their tasks.
 #[derive(Debug)]
 pub(crate) struct Filter {
     approver: Approver,
-    /// The frameworks that he may see, with their users.
-    frameworks: std::collections::HashMap<String, String>,
-    /// The tasks that he may see, as framework and task id.
-    tasks: HashSet<(String, String)>,
+    /// The frameworks that may be seen, with their users.
+    frameworks: HashMap<String, String>,
+    /// Whether the tasks of a user may be seen.
+    tasks: HashMap<String, bool>,
 }
 
 impl Filter {
     pub(crate) fn new(approver: Approver) -> Self {
         Self {
             approver,
-            frameworks: std::collections::HashMap::new(),
-            tasks: HashSet::new(),
+            frameworks: HashMap::new(),
+            tasks: HashMap::new(),
         }
     }
 
-    /// Learns from what he was shown at first.
+    /// Learns from what was shown at first.
     pub(crate) fn begin(&mut self, seen: &Snapshot) {
         if self.approver.allows_everything() {
             return;
@@ -251,27 +466,24 @@ impl Filter {
             let user = framework.info.user.clone();
             self.frameworks.insert(framework.id.to_string(), user);
         }
-        let tasks = seen.agents.iter().flat_map(|agent| agent.tasks.keys());
-        self.tasks
-            .extend(tasks.map(|(framework, task)| (framework.to_string(), task.to_string())));
     }
 
     /// The event as the subscriber may hear of it; `None` if it may not.
-    pub(crate) fn seen(&mut self, event: Arc<Event>) -> Option<Arc<Event>> {
+    pub(crate) fn seen<'a>(&mut self, told: &'a Told) -> Option<Cow<'a, Event>> {
         if self.approver.allows_everything() {
-            return Some(event);
+            return Some(Cow::Borrowed(&told.event));
         }
-        if !self.passes(&event) {
+        if !self.passes(told) {
             return None;
         }
-        if event.agent_added.is_none() {
-            return Some(event);
+        if told.event.agent_added.is_none() {
+            return Some(Cow::Borrowed(&told.event));
         }
-        let mut reduced = Arc::unwrap_or_clone(event);
+        let mut reduced = told.event.clone();
         if let Some(added) = &mut reduced.agent_added {
             self.reduce_agent(&mut added.agent);
         }
-        Some(Arc::new(reduced))
+        Some(Cow::Owned(reduced))
     }
 
     /// Takes the resources of hidden roles away, as `GET_AGENTS` does.
@@ -286,7 +498,8 @@ impl Filter {
         reduce(&mut agent.offered_resources, Format::Endpoint);
     }
 
-    fn passes(&mut self, event: &Event) -> bool {
+    fn passes(&mut self, told: &Told) -> bool {
+        let event = &told.event;
         if let Some(added) = &event.framework_added {
             return self.add_framework(&added.framework.framework_info);
         }
@@ -296,18 +509,18 @@ impl Filter {
         if let Some(removed) = &event.framework_removed {
             let id = removed.framework_info.id.as_ref();
             let id = id.map_or("", |id| id.value.as_str());
-            self.tasks.retain(|(framework, _)| framework != id);
             return self.frameworks.remove(id).is_some();
         }
         if let Some(added) = &event.task_added {
-            return self.add_task(added);
+            let task = &added.task;
+            return self.passes_task(&task.framework_id.value, task.user.as_deref());
         }
         if let Some(updated) = &event.task_updated {
-            let key = (
-                updated.framework_id.value.clone(),
-                updated.status.task_id.value.clone(),
-            );
-            return self.tasks.contains(&key);
+            // Of a task that is not on the books nobody knows whose it is.
+            let user = told.task_user.as_ref();
+            return user.is_some_and(|user| {
+                self.passes_task(&updated.framework_id.value, user.as_deref())
+            });
         }
         true
     }
@@ -329,17 +542,15 @@ impl Filter {
         seen
     }
 
-    fn add_task(&mut self, added: &event::TaskAdded) -> bool {
-        let task = &added.task;
-        let Some(user) = self.frameworks.get(&task.framework_id.value) else {
+    /// Whether a task may be heard of, by its framework and the user that it names.
+    fn passes_task(&mut self, framework: &str, user: Option<&str>) -> bool {
+        let Some(of_framework) = self.frameworks.get(framework) else {
             return false;
         };
-        let user = task.user.as_deref().unwrap_or(user);
-        let seen = self.approver.allows(Action::ViewTask, Some(user));
-        if seen {
-            let framework = task.framework_id.value.clone();
-            self.tasks.insert((framework, task.task_id.value.clone()));
-        }
-        seen
+        let user = user.unwrap_or(of_framework);
+        decided(&mut self.tasks, &self.approver, Action::ViewTask, user)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,129 +1,284 @@
-//! Who watches the cluster, and what has lately happened in it.
+//! What has lately happened in the cluster, and those who watch it.
 //!
-//! Owned by the shell. Events are numbered from 1 and the newest are kept, so that a watcher who was cut off
-//! can go on where it was. Invariant: nobody waits for a watcher; one that does not keep up is let go.
+//! The shell writes, watchers read. Events are numbered from 1, and the newest are kept once for all: a watcher
+//! that was cut off can go on where it was, and one that reads slowly costs nothing but its place. Invariant:
+//! nobody waits for a watcher; one whose next event is no longer kept is let go.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use meseta_proto::mesos::v1::master::Event;
-use tokio::sync::mpsc;
+use meseta_proto::budget::waiting_bytes;
+use tokio::sync::{oneshot, watch};
 
-/// Events kept for watchers that come back.
-const KEPT_MAX: usize = 10_000;
-/// Events that one watcher may leave unread.
-const UNREAD_MAX: usize = 16_384;
+use crate::operator::stream::Told;
+
+/// Events kept.
+const KEPT_MAX: usize = 16_384;
 /// Watchers at a time; above it the oldest is let go.
 const WATCHERS_MAX: usize = 1_000;
 
 /// An event and its number.
-pub(crate) type Numbered = (u64, Arc<Event>);
+pub(crate) type Numbered = (u64, Arc<Told>);
 
-/// What is watched.
-#[derive(Debug, Default)]
+/// The end that writes.
+#[derive(Debug)]
 pub(crate) struct Watchers {
-    watchers: VecDeque<mpsc::Sender<Numbered>>,
-    kept: VecDeque<Numbered>,
+    log: Arc<Mutex<Log>>,
+    /// The number of the newest event, so that those who wait for it are woken.
+    newest: watch::Sender<u64>,
+    /// One for each watcher; it is let go when this is dropped.
+    watchers: VecDeque<oneshot::Sender<()>>,
+}
+
+/// The newest events.
+#[derive(Debug)]
+struct Log {
+    /// With what each takes.
+    events: VecDeque<(Arc<Told>, usize)>,
+    bytes: usize,
+    bytes_max: usize,
     last: u64,
 }
 
+/// What a watcher finds at its place.
+enum Found {
+    Event(Arc<Told>),
+    NotYet,
+    Forgotten,
+}
+
+impl Log {
+    fn push(&mut self, event: Arc<Told>) {
+        let bytes = waiting_bytes(&event.event);
+        self.last += 1;
+        self.bytes += bytes;
+        self.events.push_back((event, bytes));
+        // The newest is kept whatever it takes: those who read in time get it.
+        while self.events.len() > KEPT_MAX || (self.bytes > self.bytes_max && self.events.len() > 1)
+        {
+            self.bytes -= self.events.pop_front().map_or(0, |(_, bytes)| bytes);
+        }
+    }
+
+    /// The number of the oldest event that is kept, or of the next.
+    fn first(&self) -> u64 {
+        let kept = u64::try_from(self.events.len()).unwrap_or(u64::MAX);
+        (self.last + 1).saturating_sub(kept)
+    }
+
+    fn find(&self, number: u64) -> Found {
+        if number > self.last {
+            return Found::NotYet;
+        }
+        let at = number.checked_sub(self.first());
+        let at = at.and_then(|at| usize::try_from(at).ok());
+        match at.and_then(|at| self.events.get(at)) {
+            Some((event, _)) => Found::Event(event.clone()),
+            None => Found::Forgotten,
+        }
+    }
+}
+
+/// The end of one that watches.
+#[derive(Debug)]
+pub(crate) struct Watched {
+    log: Arc<Mutex<Log>>,
+    newest: watch::Receiver<u64>,
+    let_go: oneshot::Receiver<()>,
+    next: u64,
+}
+
+impl Watched {
+    /// The next event; `None` if the watcher was let go, because it is too far behind or for others.
+    pub(crate) async fn recv(&mut self) -> Option<Numbered> {
+        loop {
+            match lock(&self.log).find(self.next) {
+                Found::Event(event) => {
+                    let number = self.next;
+                    self.next += 1;
+                    return Some((number, event));
+                }
+                Found::NotYet => {}
+                Found::Forgotten => {
+                    tracing::warn!(
+                        next = self.next,
+                        "slow consumer: its next operator event is no longer kept, its stream ends"
+                    );
+                    return None;
+                }
+            }
+            tokio::select! {
+                biased;
+                _ = &mut self.let_go => return None,
+                changed = self.newest.changed() => if changed.is_err() { return None },
+            }
+        }
+    }
+}
+
+fn lock(log: &Mutex<Log>) -> MutexGuard<'_, Log> {
+    log.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Watchers {
-    /// A new watcher. With the number of the last event it knows, and if what followed is still kept, it gets
-    /// that; `None` otherwise, and it has to begin with the whole state.
-    pub(crate) fn add(
-        &mut self,
-        after: Option<u64>,
-    ) -> (mpsc::Receiver<Numbered>, Option<Vec<Numbered>>) {
-        let (sender, events) = mpsc::channel(UNREAD_MAX);
+    /// Events of so many bytes are kept.
+    pub(crate) fn new(bytes_max: usize) -> Self {
+        Self {
+            log: Arc::new(Mutex::new(Log {
+                events: VecDeque::new(),
+                bytes: 0,
+                bytes_max,
+                last: 0,
+            })),
+            newest: watch::channel(0).0,
+            watchers: VecDeque::new(),
+        }
+    }
+
+    /// A new watcher. With the number of the last event it knows, and if what followed is still kept, it goes
+    /// on from there, which the flag says; otherwise it has to begin with the whole state.
+    pub(crate) fn add(&mut self, after: Option<u64>) -> (Watched, bool) {
+        self.watchers.retain(|watcher| !watcher.is_closed());
         if self.watchers.len() >= WATCHERS_MAX {
             self.watchers.pop_front();
         }
-        self.watchers.push_back(sender);
-        let first = self
-            .kept
-            .front()
-            .map_or(self.last + 1, |(number, _)| *number);
-        let missed = after
-            .filter(|after| (first..=self.last + 1).contains(&after.saturating_add(1)))
-            .map(|after| {
-                let kept = self.kept.iter();
-                kept.filter(|(number, _)| *number > after)
-                    .cloned()
-                    .collect()
-            });
-        (events, missed)
+        let (watcher, let_go) = oneshot::channel();
+        self.watchers.push_back(watcher);
+        let log = lock(&self.log);
+        let known = after.and_then(|after| after.checked_add(1));
+        let known = known.filter(|next| (log.first()..=log.last + 1).contains(next));
+        let watched = Watched {
+            log: self.log.clone(),
+            newest: self.newest.subscribe(),
+            let_go,
+            next: known.unwrap_or(log.last + 1),
+        };
+        (watched, known.is_some())
     }
 
     /// The number of the newest event.
     pub(crate) fn last(&self) -> u64 {
-        self.last
+        *self.newest.borrow()
     }
 
     /// How many watch.
     pub(crate) fn len(&self) -> usize {
-        self.watchers.len()
+        let there = |watcher: &&oneshot::Sender<()>| !watcher.is_closed();
+        self.watchers.iter().filter(there).count()
     }
 
-    pub(crate) fn push(&mut self, event: &Arc<Event>) {
-        self.last += 1;
-        let numbered = (self.last, event.clone());
-        self.kept.push_back(numbered.clone());
-        if self.kept.len() > KEPT_MAX {
-            self.kept.pop_front();
-        }
-        self.watchers.retain(|watcher| {
-            let sent = watcher.try_send(numbered.clone());
-            if let Err(mpsc::error::TrySendError::Full(_)) = &sent {
-                tracing::warn!(
-                    "slow consumer: {UNREAD_MAX} operator events unread, its stream ends"
-                );
-            }
-            sent.is_ok()
-        });
+    pub(crate) fn push(&mut self, event: Arc<Told>) {
+        let last = {
+            let mut log = lock(&self.log);
+            log.push(event);
+            log.last
+        };
+        self.newest.send_replace(last);
+    }
+
+    /// Lets all watchers go, and forgets what has happened.
+    pub(crate) fn begin_anew(&mut self) {
+        self.watchers.clear();
+        let mut log = lock(&self.log);
+        log.events.clear();
+        log.bytes = 0;
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use meseta_proto::mesos::v1::TaskStatus;
+    use meseta_proto::mesos::v1::master::Event;
+    use meseta_proto::mesos::v1::master::event::TaskUpdated;
+
     use super::*;
 
-    #[test]
-    fn a_watcher_goes_on_where_it_was_or_begins_anew() {
-        let mut watchers = Watchers::default();
-        let (mut first, missed) = watchers.add(None);
-        assert!(missed.is_none());
-        for _ in 0..5 {
-            watchers.push(&Arc::default());
-        }
-        assert_eq!(first.try_recv().unwrap().0, 1);
-        let (_events, missed) = watchers.add(Some(3));
-        let numbers: Vec<u64> = missed.unwrap().iter().map(|(n, _)| *n).collect();
-        assert_eq!(numbers, [4, 5]);
-        assert_eq!(watchers.add(Some(5)).1.unwrap().len(), 0);
-        assert!(watchers.add(Some(6)).1.is_none(), "of another master");
-        assert!(watchers.add(Some(u64::MAX)).1.is_none());
-        for _ in 0..KEPT_MAX {
-            watchers.push(&Arc::default());
-        }
-        assert!(watchers.add(Some(3)).1.is_none(), "too long ago");
+    fn watchers() -> Watchers {
+        Watchers::new(64 << 20)
     }
 
-    #[test]
-    fn who_does_not_read_or_has_left_is_let_go() {
-        let mut watchers = Watchers::default();
-        let (slow, _) = watchers.add(None);
-        drop(watchers.add(None));
-        watchers.push(&Arc::default());
-        assert_eq!(watchers.len(), 1);
-        for _ in 0..UNREAD_MAX {
-            watchers.push(&Arc::default());
+    fn large() -> Arc<Told> {
+        let status = TaskStatus {
+            data: Some(vec![0; 1 << 20]),
+            ..TaskStatus::default()
+        };
+        let event = Event {
+            task_updated: Some(TaskUpdated {
+                status,
+                ..TaskUpdated::default()
+            }),
+            ..Event::default()
+        };
+        Arc::new(Told {
+            event,
+            task_user: None,
+        })
+    }
+
+    #[tokio::test]
+    async fn a_watcher_goes_on_where_it_was_or_begins_anew() {
+        let mut watchers = watchers();
+        let (mut first, goes_on) = watchers.add(None);
+        assert!(!goes_on);
+        for _ in 0..5 {
+            watchers.push(Arc::default());
         }
-        assert_eq!(watchers.len(), 0);
-        assert_eq!(slow.len(), UNREAD_MAX);
-        let kept: Vec<_> = (0..=WATCHERS_MAX).map(|_| watchers.add(None)).collect();
+        assert_eq!(first.recv().await.unwrap().0, 1);
+        let (mut again, goes_on) = watchers.add(Some(3));
+        assert!(goes_on);
+        assert_eq!(again.recv().await.unwrap().0, 4);
+        assert_eq!(again.recv().await.unwrap().0, 5);
+        assert!(watchers.add(Some(5)).1, "nothing was missed");
+        assert!(!watchers.add(Some(6)).1, "of another master");
+        assert!(!watchers.add(Some(u64::MAX)).1);
+        for _ in 0..KEPT_MAX {
+            watchers.push(Arc::default());
+        }
+        assert!(!watchers.add(Some(3)).1, "too long ago");
+    }
+
+    #[tokio::test]
+    async fn who_does_not_read_or_has_left_is_let_go() {
+        let mut watchers = watchers();
+        let (mut slow, _) = watchers.add(None);
+        drop(watchers.add(None));
+        assert_eq!(watchers.len(), 1);
+        for _ in 0..KEPT_MAX {
+            watchers.push(Arc::default());
+        }
+        assert_eq!(slow.recv().await.unwrap().0, 1, "all is still kept");
+        watchers.push(Arc::default());
+        watchers.push(Arc::default());
+        assert!(slow.recv().await.is_none(), "the second is not");
+        drop(slow);
+        let mut kept: Vec<_> = (0..=WATCHERS_MAX).map(|_| watchers.add(None)).collect();
         assert_eq!(
             (watchers.len(), kept.len()),
             (WATCHERS_MAX, WATCHERS_MAX + 1)
         );
+        assert!(kept[0].0.recv().await.is_none(), "the oldest was let go");
+        watchers.push(Arc::default());
+        assert!(kept[1].0.recv().await.is_some());
+        watchers.begin_anew();
+        assert!(kept[2].0.recv().await.is_none());
+        let (mut last, _) = watchers.add(None);
+        drop(watchers);
+        assert!(last.recv().await.is_none(), "the master ends");
+    }
+
+    #[tokio::test]
+    async fn a_thousand_watchers_who_do_not_read_take_no_more_than_one() {
+        let mut watchers = watchers();
+        let kept: Vec<_> = (0..WATCHERS_MAX).map(|_| watchers.add(None).0).collect();
+        let first = large();
+        watchers.push(first.clone());
+        for _ in 0..200 {
+            watchers.push(large());
+        }
+        assert_eq!(Arc::strong_count(&first), 1, "nobody has it any more");
+        let log = lock(&watchers.log);
+        assert!(log.bytes <= log.bytes_max && log.events.len() < 64);
+        drop(log);
+        drop(kept);
     }
 }

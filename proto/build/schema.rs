@@ -211,6 +211,20 @@ pub(crate) fn table(full_name: &str) -> String {
         .to_uppercase()
 }
 
+/// What a message takes in memory without what it points to, as an expression.
+fn bytes_of(types: &Types, message: &Message) -> String {
+    if !message.is_map_entry {
+        return format!("size_of::<{}>()", message.rust);
+    }
+    // Of an entry in a tree: its key, its value, and its part of a node.
+    let value = message.fields.get(1);
+    let value = value.and_then(|value| types.messages.get(&value.type_name));
+    match value {
+        Some(value) => format!("64 + size_of::<{}>()", value.rust),
+        None => "64".to_owned(),
+    }
+}
+
 pub(crate) fn generate(types: &Types) -> String {
     let with_required = types.with_required();
     let mut out = String::new();
@@ -219,10 +233,11 @@ pub(crate) fn generate(types: &Types) -> String {
         by_number.sort_by_key(|index| message.fields[*index].number);
         let _ = writeln!(
             out,
-            "pub(crate) static {}: Message = Message {{ name: {:?}, has_required: {}, by_number: &{by_number:?}, fields: &[",
+            "pub(crate) static {}: Message = Message {{ name: {:?}, has_required: {}, bytes: {}, by_number: &{by_number:?}, fields: &[",
             table(name),
             message.full_name.trim_start_matches('.'),
             with_required.contains(name.as_str()),
+            bytes_of(types, message),
         );
         for field in &message.fields {
             let label = match (field.label, types.map_entry(field)) {

@@ -8,11 +8,14 @@ use tonic::Status;
 use tonic::codec::{BufferSettings, DecodeBuf, EncodeBuf};
 
 use crate::protobuf;
-use crate::schema::WireMessage;
+use crate::schema::{self, WireMessage};
 
 /// The largest message of the agent protocol: an agent's return with all its tasks. To be set on
 /// clients and servers as `max_decoding_message_size`; tonic's own limit is 4 MiB.
 pub const MESSAGE_MAX_BYTES: usize = 64 << 20;
+
+/// What one message may become when it is decoded: four times the largest, or a hundred thousand tasks.
+const DECODED_MAX_BYTES: usize = 4 * MESSAGE_MAX_BYTES;
 
 /// What each stream has to begin with in each direction. An agent or a framework keeps one for as long as it
 /// lives, and says little most of the time; buffers grow with what is said.
@@ -86,6 +89,14 @@ impl<U: WireMessage> tonic::codec::Decoder for Decoder<U> {
 
     fn decode(&mut self, source: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
         let bytes = source.copy_to_bytes(source.remaining());
+        let decoded = schema::decoded_bytes(U::SCHEMA, &bytes);
+        if decoded > DECODED_MAX_BYTES {
+            return Err(Status::resource_exhausted(format!(
+                "a message of {} bytes would take {decoded} bytes of memory, and at most \
+                 {DECODED_MAX_BYTES} are given to one: divide it",
+                bytes.len()
+            )));
+        }
         let read = || protobuf::from_slice(&bytes);
         let message = if bytes.len() > LARGE_BYTES && may_block() {
             tokio::task::block_in_place(read)

@@ -14,6 +14,7 @@ mod session;
 
 use serde::de::DeserializeSeed;
 
+use crate::budget::{Charge, Exhausted};
 use crate::schema::{self, WireMessage};
 
 pub use ser::EnumName;
@@ -37,6 +38,24 @@ pub enum Error {
 /// Reads one message; what is wrong with it is told in the words of Mesos.
 pub fn from_slice<T: WireMessage>(body: &[u8]) -> Result<T, Error> {
     read(body, de::Root::<T>::new(), T::SCHEMA, false)
+}
+
+/// Reads one message, and charges what its lists take in memory: a few bytes of JSON may become a large
+/// message. The error is the budget's when that is why the message was not read.
+pub fn from_slice_charged<T: WireMessage>(
+    body: &[u8],
+    charge: Charge,
+) -> Result<Result<(T, Charge), Error>, Exhausted> {
+    let (read, charged) = session::charged(charge, || from_slice(body));
+    let charge = charged?;
+    Ok(read.map(|message| (message, charge)))
+}
+
+/// Runs `read`, which reads JSON with what is here, and charges what its lists take; the error is the budget's
+/// when that is why it ended.
+pub fn charged<T>(charge: Charge, read: impl FnOnce() -> T) -> Result<(T, Charge), Exhausted> {
+    let (result, charged) = session::charged(charge, read);
+    charged.map(|charge| (result, charge))
 }
 
 /// Reads an array of messages, as `--resources` and the v0 endpoints take it.
@@ -97,6 +116,11 @@ fn describe_missing(
     schema: &'static schema::Message,
     is_array: bool,
 ) -> Option<String> {
+    /// To name what is missing takes many times the body.
+    const DESCRIBED_MAX_BYTES: usize = 1 << 20;
+    if body.len() > DESCRIBED_MAX_BYTES {
+        return None;
+    }
     let value: serde_json::Value = serde_json::from_str(body).ok()?;
     let missing = if is_array {
         let items = value.as_array()?;

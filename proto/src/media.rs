@@ -7,7 +7,8 @@ use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
-use crate::schema::WireMessage;
+use crate::budget::{Budget, Charge, Exhausted};
+use crate::schema::{self, WireMessage};
 use crate::{json, protobuf, recordio};
 
 /// Names a scheduler's or an operator's stream; answered to SUBSCRIBE, required with other calls.
@@ -213,6 +214,38 @@ pub fn decode<T: WireMessage>(media: MediaType, body: &[u8]) -> Result<T, BodyEr
     }
 }
 
+/// Why a body that is charged to a budget is not the message it should be.
+#[derive(Debug, thiserror::Error)]
+pub enum ChargedError {
+    #[error(transparent)]
+    Body(#[from] BodyError),
+    #[error("There is no memory for this request now: {0}")]
+    Exhausted(#[from] Exhausted),
+    #[error("Failed to read the request: the reading was interrupted")]
+    Interrupted,
+}
+
+/// Reads a message, and charges what it takes once it is decoded, which may be many times the body.
+pub fn decode_charged<T: WireMessage>(
+    media: MediaType,
+    body: &[u8],
+    budget: &Budget,
+) -> Result<(T, Charge), ChargedError> {
+    match media {
+        MediaType::Json | MediaType::RecordIo => {
+            // Its texts are no longer than the body.
+            let charge = budget.charge(body.len())?;
+            let read = json::from_slice_charged(body, charge)?;
+            Ok(read.map_err(BodyError::Json)?)
+        }
+        MediaType::Protobuf => {
+            let charge = budget.charge(schema::decoded_bytes(T::SCHEMA, body))?;
+            let message = protobuf::from_slice(body).map_err(BodyError::Protobuf)?;
+            Ok((message, charge))
+        }
+    }
+}
+
 #[must_use]
 pub fn encode<T: WireMessage>(media: MediaType, message: &T) -> Vec<u8> {
     match media {
@@ -302,6 +335,45 @@ mod tests {
             "Expecting 'Accept' to allow 'application/x-protobuf' or 'application/json'"
         );
         assert!(Accept::parse("application/recordio").accepts(MediaType::RecordIo));
+    }
+
+    #[test]
+    fn a_small_body_that_becomes_large_is_charged_for_what_it_becomes() {
+        use crate::mesos::v1::TaskInfo;
+        use crate::mesos::v1::offer::operation::Launch;
+        let launch = Launch {
+            task_infos: vec![TaskInfo::default(); 10_000],
+        };
+        let real = 10_000 * size_of::<TaskInfo>();
+        let json = format!(
+            r#"{{"task_infos":[{}]}}"#,
+            vec![r#"{"name":"","task_id":{"value":""},"agent_id":{"value":""}}"#; 10_000].join(",")
+        );
+        let protobuf = encode(MediaType::Protobuf, &launch);
+        assert!(real > 20 * protobuf.len(), "{real} of {}", protobuf.len());
+        for (media, body) in [
+            (MediaType::Protobuf, protobuf.as_slice()),
+            (MediaType::Json, json.as_bytes()),
+        ] {
+            let budget = Budget::new(2 * real);
+            let (read, charge) = decode_charged::<Launch>(media, body, &budget).unwrap();
+            assert_eq!(read, launch, "{media:?}");
+            assert!((real..2 * real).contains(&charge.bytes()), "{media:?}");
+            assert_eq!(budget.used(), charge.bytes());
+            // What waits already leaves no room for it.
+            let refused = decode_charged::<Launch>(media, body, &budget);
+            assert!(
+                matches!(refused, Err(ChargedError::Exhausted(_))),
+                "{media:?}"
+            );
+            drop(charge);
+            assert_eq!(budget.used(), 0);
+        }
+        // Nobody counts what is read without a budget.
+        assert_eq!(
+            decode::<Launch>(MediaType::Json, json.as_bytes()).unwrap(),
+            launch
+        );
     }
 
     #[test]

@@ -9,12 +9,22 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 /// A position in the log; 0 is before everything, so what depends on nothing waits for 0.
 pub type Lsn = u64;
 
+/// What a message takes while it waits.
+pub trait Weigh {
+    /// Asked once, when a message has to wait: it may cost a walk over the message.
+    fn bytes(&self) -> usize;
+}
+
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct Limits {
     /// Messages that may wait for one destination; a stream this far behind is lost anyway.
     pub per_destination: usize,
     /// Messages that may wait altogether.
     pub total: usize,
+    /// Bytes that may wait for one destination. A message for which none waits yet may be larger.
+    pub bytes_per_destination: usize,
+    /// Bytes that may wait altogether.
+    pub bytes_total: usize,
 }
 
 impl Default for Limits {
@@ -22,6 +32,20 @@ impl Default for Limits {
         Self {
             per_destination: 65_536,
             total: 1 << 20,
+            bytes_per_destination: 128 << 20,
+            bytes_total: 512 << 20,
+        }
+    }
+}
+
+impl Limits {
+    /// The default numbers of messages, and `bytes` altogether.
+    #[must_use]
+    pub fn of_bytes(bytes: usize) -> Self {
+        Self {
+            bytes_per_destination: bytes / 2,
+            bytes_total: bytes,
+            ..Self::default()
         }
     }
 }
@@ -32,6 +56,10 @@ pub enum Overflow {
     Destination { held: usize },
     #[error("{held} messages wait already")]
     Total { held: usize },
+    #[error("{held} bytes wait for the destination already")]
+    DestinationBytes { held: usize },
+    #[error("{held} bytes wait already")]
+    TotalBytes { held: usize },
 }
 
 #[derive(Debug)]
@@ -40,26 +68,43 @@ pub struct Outbox<Dest, Msg> {
     durable: Lsn,
     pushed: u64,
     held: usize,
-    queues: BTreeMap<Dest, VecDeque<Entry<Msg>>>,
+    held_bytes: usize,
+    queues: BTreeMap<Dest, Queue<Msg>>,
     /// What the head of each queue waits for: where to look when the log advances.
     heads: BTreeSet<(Lsn, Dest)>,
 }
 
 #[derive(Debug)]
+struct Queue<Msg> {
+    entries: VecDeque<Entry<Msg>>,
+    bytes: usize,
+}
+
+impl<Msg> Default for Queue<Msg> {
+    fn default() -> Self {
+        Self {
+            entries: VecDeque::new(),
+            bytes: 0,
+        }
+    }
+}
+
+#[derive(Debug)]
 struct Entry<Msg> {
     after: Lsn,
+    bytes: usize,
     /// Counts all pushes: messages are released in this order also across destinations.
     sequence: u64,
     message: Msg,
 }
 
-impl<Dest: Ord + Clone, Msg> Default for Outbox<Dest, Msg> {
+impl<Dest: Ord + Clone, Msg: Weigh> Default for Outbox<Dest, Msg> {
     fn default() -> Self {
         Self::new(Limits::default())
     }
 }
 
-impl<Dest: Ord + Clone, Msg> Outbox<Dest, Msg> {
+impl<Dest: Ord + Clone, Msg: Weigh> Outbox<Dest, Msg> {
     #[must_use]
     pub fn new(limits: Limits) -> Self {
         Self {
@@ -67,6 +112,7 @@ impl<Dest: Ord + Clone, Msg> Outbox<Dest, Msg> {
             durable: 0,
             pushed: 0,
             held: 0,
+            held_bytes: 0,
             queues: BTreeMap::new(),
             heads: BTreeSet::new(),
         }
@@ -78,21 +124,35 @@ impl<Dest: Ord + Clone, Msg> Outbox<Dest, Msg> {
         if self.held >= self.limits.total {
             return Err(Overflow::Total { held: self.held });
         }
-        let waiting = self.queues.get(&destination).map_or(0, VecDeque::len);
+        let queue = self.queues.get(&destination);
+        let (waiting, held) = queue.map_or((0, 0), |queue| (queue.entries.len(), queue.bytes));
         if waiting >= self.limits.per_destination {
             return Err(Overflow::Destination { held: waiting });
+        }
+        let bytes = message.bytes();
+        if waiting > 0 && held.saturating_add(bytes) > self.limits.bytes_per_destination {
+            return Err(Overflow::DestinationBytes { held });
+        }
+        if self.held > 0 && self.held_bytes.saturating_add(bytes) > self.limits.bytes_total {
+            return Err(Overflow::TotalBytes {
+                held: self.held_bytes,
+            });
         }
         if waiting == 0 {
             self.heads.insert((after, destination.clone()));
         }
         let entry = Entry {
             after,
+            bytes,
             sequence: self.pushed,
             message,
         };
         self.pushed += 1;
         self.held += 1;
-        self.queues.entry(destination).or_default().push_back(entry);
+        self.held_bytes += bytes;
+        let queue = self.queues.entry(destination).or_default();
+        queue.bytes += bytes;
+        queue.entries.push_back(entry);
         Ok(())
     }
 
@@ -137,10 +197,13 @@ impl<Dest: Ord + Clone, Msg> Outbox<Dest, Msg> {
         let Some(queue) = self.queues.get_mut(&destination) else {
             return;
         };
-        while let Some(entry) = queue.pop_front_if(|entry| entry.after <= self.durable) {
+        let durable = self.durable;
+        while let Some(entry) = queue.entries.pop_front_if(|entry| entry.after <= durable) {
+            queue.bytes -= entry.bytes;
+            self.held_bytes -= entry.bytes;
             released.push((entry.sequence, destination.clone(), entry.message));
         }
-        match queue.front() {
+        match queue.entries.front() {
             Some(head) => {
                 self.heads.insert((head.after, destination));
             }
@@ -155,11 +218,12 @@ impl<Dest: Ord + Clone, Msg> Outbox<Dest, Msg> {
         let Some(queue) = self.queues.remove(destination) else {
             return 0;
         };
-        if let Some(head) = queue.front() {
+        if let Some(head) = queue.entries.front() {
             self.heads.remove(&(head.after, destination.clone()));
         }
-        self.held -= queue.len();
-        queue.len()
+        self.held -= queue.entries.len();
+        self.held_bytes -= queue.bytes;
+        queue.entries.len()
     }
 
     #[must_use]
@@ -172,6 +236,12 @@ impl<Dest: Ord + Clone, Msg> Outbox<Dest, Msg> {
         self.held
     }
 
+    /// What all that waits takes.
+    #[must_use]
+    pub fn held_bytes(&self) -> usize {
+        self.held_bytes
+    }
+
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.held == 0
@@ -181,6 +251,24 @@ impl<Dest: Ord + Clone, Msg> Outbox<Dest, Msg> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl Weigh for &str {
+        fn bytes(&self) -> usize {
+            self.len()
+        }
+    }
+
+    impl Weigh for usize {
+        fn bytes(&self) -> usize {
+            *self
+        }
+    }
+
+    impl Weigh for i32 {
+        fn bytes(&self) -> usize {
+            1
+        }
+    }
 
     #[test]
     fn a_message_goes_when_what_it_depends_on_is_durable() {
@@ -250,6 +338,7 @@ mod tests {
         let mut outbox = Outbox::new(Limits {
             per_destination: 2,
             total: 3,
+            ..Limits::default()
         });
         outbox.push("a", 1, 0).unwrap();
         outbox.push("a", 1, 1).unwrap();
@@ -262,5 +351,34 @@ mod tests {
         assert_eq!(outbox.durable(1), [("a", 0), ("a", 1), ("b", 2)]);
         outbox.push("c", 0, 3).unwrap();
         assert_eq!(outbox.len(), 1);
+    }
+
+    #[test]
+    fn bytes_are_bounded_by_destination_and_in_total() {
+        let mut outbox: Outbox<&str, usize> = Outbox::new(Limits {
+            bytes_per_destination: 10,
+            bytes_total: 25,
+            ..Limits::default()
+        });
+        outbox.push("a", 1, 6).unwrap();
+        assert_eq!(
+            outbox.push("a", 1, 5),
+            Err(Overflow::DestinationBytes { held: 6 })
+        );
+        outbox.push("a", 2, 4).unwrap();
+        // One alone may be larger than its destination's part.
+        outbox.push("b", 1, 12).unwrap();
+        assert_eq!(
+            outbox.push("c", 0, 4),
+            Err(Overflow::TotalBytes { held: 22 })
+        );
+        outbox.push("c", 1, 3).unwrap();
+        assert_eq!(outbox.held_bytes(), 25);
+        assert_eq!(outbox.durable(1), [("a", 6), ("b", 12), ("c", 3)]);
+        assert_eq!(outbox.held_bytes(), 4);
+        outbox.drop_destination(&"a");
+        assert_eq!(outbox.held_bytes(), 0);
+        outbox.push("d", 9, 1_000).unwrap();
+        assert_eq!(outbox.held_bytes(), 1_000, "nothing else waits");
     }
 }

@@ -29,6 +29,8 @@ pub struct Message {
     pub name: &'static str,
     /// Whether it, or a message inside it, has a required field.
     pub has_required: bool,
+    /// What one takes in memory, decoded, without what it points to.
+    pub bytes: usize,
     /// In the order of declaration.
     pub fields: &'static [Field],
     /// Indices into `fields`, in the order of field numbers.
@@ -84,6 +86,49 @@ impl Message {
         Some((index, fields.get(index)?))
     }
 }
+
+/// About what an encoded message takes once it is decoded: lists of small messages take many times what they
+/// are on the wire.
+///
+/// A walk without allocation. Bytes that are not well-formed count as far as they are, and levels that prost
+/// refuses do not count.
+#[must_use]
+pub fn decoded_bytes(schema: &'static Message, bytes: &[u8]) -> usize {
+    schema.bytes.saturating_add(pointed_to(schema, bytes, 0))
+}
+
+/// What a message points to: texts, and the elements of lists and maps.
+fn pointed_to(schema: &'static Message, bytes: &[u8], depth: usize) -> usize {
+    /// As deep as prost goes.
+    const DEPTH_MAX: usize = 100;
+    /// A text in a list, or a number with the room that lists keep.
+    const ELEMENT: usize = 24;
+    let mut sum = 0usize;
+    if depth > DEPTH_MAX {
+        return sum;
+    }
+    for (number, value) in (Wire { rest: bytes }) {
+        let Some((_, field)) = schema.by_number(number) else {
+            continue;
+        };
+        let is_many = matches!(field.label, Label::Repeated | Label::Map);
+        let more = match (&field.kind, value) {
+            (Kind::Message(inner), Value::Bytes(bytes)) => {
+                let own = if is_many { inner.bytes } else { 0 };
+                own.saturating_add(pointed_to(inner, bytes, depth + 1))
+            }
+            (_, Value::Bytes(bytes)) if is_many => bytes.len().saturating_add(ELEMENT),
+            (_, Value::Bytes(bytes)) => bytes.len(),
+            (_, Value::Varint(_) | Value::Fixed) if is_many => 8,
+            (_, Value::Varint(_) | Value::Fixed) => 0,
+        };
+        sum = sum.saturating_add(more);
+    }
+    sum
+}
+
+/// Paths that one answer names; a body that lacks more is a program's mistake, and each is like the others.
+const MISSING_MAX: usize = 100;
 
 /// The paths of the required fields that an encoded message lacks, as `subscribe.framework_info.user`.
 ///
@@ -159,7 +204,7 @@ fn collect_wire(
         }
     }
     for (field, found) in schema.fields.iter().zip(&found) {
-        if field.label == Label::Required && found.is_empty() {
+        if field.label == Label::Required && found.is_empty() && missing.len() < MISSING_MAX {
             missing.push(format!("{prefix}{}", field.name));
         }
     }
@@ -212,7 +257,7 @@ fn collect_json(
 ) {
     let get = |field: &Field| value.get(field.name).filter(|value| !value.is_null());
     for field in schema.fields {
-        if field.label == Label::Required && get(field).is_none() {
+        if field.label == Label::Required && get(field).is_none() && missing.len() < MISSING_MAX {
             missing.push(format!("{prefix}{}", field.name));
         }
     }

@@ -12,7 +12,9 @@ use meseta_isolators::{Demand, ProcessIdentity};
 use meseta_proto::meseta::v1 as wire;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::executor;
+use meseta_proto::outbox::Weigh;
 use meseta_resources::{ContainerId, ExecutorId, FrameworkId, Resources, Role};
+use prost::Message as _;
 
 use super::checks::{Probe, ProbeId, Sight};
 use super::oversubscription::Report;
@@ -312,6 +314,30 @@ pub enum Action {
     },
     /// End the agent's process.
     Exit(ExitReason),
+}
+
+impl Weigh for Action {
+    fn bytes(&self) -> usize {
+        /// What an action about a container takes, more or less.
+        const SMALL: usize = 1_024;
+        match self {
+            Self::Send { message, .. } => message.encoded_len().saturating_add(SMALL),
+            Self::Tell { event, .. } => event.encoded_len().saturating_add(SMALL),
+            Self::Launch(_)
+            | Self::Resize { .. }
+            | Self::Probe(_)
+            | Self::Connect { .. }
+            | Self::Disconnect { .. }
+            | Self::HangUp { .. }
+            | Self::Discard { .. }
+            | Self::Kill { .. }
+            | Self::Destroy { .. }
+            | Self::Freeze { .. }
+            | Self::Restrain { .. }
+            | Self::Forget { .. }
+            | Self::Exit(_) => SMALL,
+        }
+    }
 }
 
 /// Why the agent's process ends.

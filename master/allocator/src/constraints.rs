@@ -68,6 +68,8 @@ impl Pattern {
     pub fn new(pattern: &str) -> Result<Self, PatternError> {
         let compiled = RegexBuilder::new(&format!(r"\A(?:{pattern})\z"))
             .size_limit(PATTERN_BYTES_MAX)
+            // Each has caches of its own, which grow as it is used.
+            .dfa_size_limit(PATTERN_BYTES_MAX)
             .build()
             .map_err(|source| PatternError {
                 pattern: pattern.into(),

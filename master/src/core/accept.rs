@@ -393,9 +393,8 @@ pub(super) fn for_agent(resources: &Resources) -> Vec<v1::Resource> {
 impl Framework {
     /// Whether a task of this id was lost with its agent and may come back.
     pub(super) fn has_unreachable(&self, task: &str) -> bool {
-        self.unreachable
-            .iter()
-            .any(|record| record.task_id.as_str() == task)
+        let mut lost = self.unreachable.tasks().iter();
+        lost.any(|record| record.task_id.as_str() == task)
     }
 }
 

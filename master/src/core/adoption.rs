@@ -76,6 +76,7 @@ impl MasterCore {
             tracing::error!(framework_id = %id, %error, "the allocator did not take the framework");
             return;
         }
+        self.terms_bytes += terms.bytes();
         let mut framework = Framework::new(id.clone(), terms, self.now.unix);
         framework.link = Link::Recovered;
         tracing::info!(framework_id = %id, "framework recovered from an agent");
@@ -131,7 +132,6 @@ impl MasterCore {
         if let Some(elsewhere) = elsewhere {
             tracing::warn!(%framework_id, %task_id, %agent_id, %elsewhere, "two agents report the same task");
         }
-        Arc::make_mut(&mut framework.unreachable).retain(|lost| lost.task_id != task_id);
         let held = (!is_terminal(record.state)).then(|| record.resources.clone());
         let key = (framework_id.clone(), task_id.clone());
         Arc::make_mut(&mut agent.tasks).insert(key, Arc::new(record));
@@ -139,6 +139,7 @@ impl MasterCore {
             agent.charge(&framework_id, &held);
             self.charge_allocator(agent_id, &framework_id, &held);
         }
+        self.forget_unreachable(&framework_id, &task_id);
         self.note_task(&framework_id, &task_id);
         Ok(())
     }
@@ -176,6 +177,7 @@ impl MasterCore {
             framework_id: framework_id.clone(),
             agent_id: agent_id.clone(),
             resources: resources.clone(),
+            user: task::user_of_executor(info),
             info: info.encode_to_vec().into(),
         };
         Arc::make_mut(&mut agent.executors).insert(key, Arc::new(record));
@@ -237,6 +239,7 @@ fn record(
         update_state,
         update_uuid: task.status_update_uuid.clone(),
         statuses: Vec::new(),
+        user: task.user.as_deref().map(Into::into),
         description: task::describe_reported(task.clone()),
         unreachable_since: None,
     };

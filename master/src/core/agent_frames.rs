@@ -86,11 +86,13 @@ impl MasterCore {
             .and_then(|state| TaskState::try_from(state).ok())
             .unwrap_or(state);
         let mut repeated = false;
+        let mut task_user = None;
         let record = self
             .agents
             .get_mut(agent)
             .and_then(|agent| agent.task_mut(&framework, &task));
         if let Some(record) = record {
+            task_user = Some(record.user.clone());
             repeated = status.uuid.is_some() && record.update_uuid == status.uuid;
             if !repeated {
                 record.push_status(&status);
@@ -106,7 +108,7 @@ impl MasterCore {
         }
         if !repeated {
             self.count_status(&framework, &status);
-            self.note_status(&framework, &status, state);
+            self.note_status(&framework, &status, state, task_user);
         }
         self.event(&framework, update(status));
     }

@@ -103,13 +103,9 @@ impl MasterCore {
     /// Tells frameworks that what was thought unreachable is gone.
     fn unreachable_tasks_gone(&mut self, id: &AgentId) {
         let frameworks: Vec<FrameworkId> = self.frameworks.keys().cloned().collect();
-        let max_completed = self.config.max_completed_tasks_per_framework;
         for framework_id in frameworks {
             let state = self.state_for(&framework_id, TaskState::TaskGoneByOperator);
-            let Some(framework) = self.frameworks.get_mut(&framework_id) else {
-                continue;
-            };
-            for mut task in framework.take_unreachable_on(id) {
+            for mut task in self.take_unreachable_on(&framework_id, id) {
                 let status = self.status(Verdict {
                     task_id: task.task_id.as_str(),
                     agent_id: Some(id.as_str()),
@@ -120,10 +116,9 @@ impl MasterCore {
                 let record = Arc::make_mut(&mut task);
                 record.state = state;
                 record.push_status(&status);
-                if let Some(framework) = self.frameworks.get_mut(&framework_id) {
-                    framework.complete(task, max_completed);
-                }
-                self.note_status(&framework_id, &status, state);
+                let task_user = Some(record.user.clone());
+                self.keep_completed(&framework_id, task);
+                self.note_status(&framework_id, &status, state, task_user);
                 self.tell_status(&framework_id, status);
             }
         }
@@ -195,8 +190,6 @@ impl MasterCore {
 
     fn lose_task(&mut self, mut task: Arc<TaskRecord>, hostname: &str, loss: Loss) {
         let framework_id = task.framework_id.clone();
-        let max_completed = self.config.max_completed_tasks_per_framework;
-        let max_unreachable = self.config.max_unreachable_tasks_per_framework;
         let was_terminal = is_terminal(task.state);
         let state = match loss {
             Loss::Unreachable { .. } => self.state_for(&framework_id, TaskState::TaskUnreachable),
@@ -208,7 +201,7 @@ impl MasterCore {
         };
         framework.forget_task(&task.task_id, &task.agent_id);
         if was_terminal {
-            framework.complete(task, max_completed);
+            self.keep_completed(&framework_id, task);
             return;
         }
         let record = Arc::make_mut(&mut task);
@@ -236,13 +229,12 @@ impl MasterCore {
             status.unreachable_time = Some(v1::TimeInfo { nanoseconds });
         }
         Arc::make_mut(&mut task).push_status(&status);
-        if let Some(framework) = self.frameworks.get_mut(&framework_id) {
-            match loss {
-                Loss::Unreachable { .. } => framework.keep_unreachable(task, max_unreachable),
-                Loss::Removed { .. } | Loss::Gone => framework.complete(task, max_completed),
-            }
+        let task_user = Some(task.user.clone());
+        match loss {
+            Loss::Unreachable { .. } => self.keep_unreachable(&framework_id, task),
+            Loss::Removed { .. } | Loss::Gone => self.keep_completed(&framework_id, task),
         }
-        self.note_status(&framework_id, &status, state);
+        self.note_status(&framework_id, &status, state, task_user);
         self.tell_status(&framework_id, status);
     }
 

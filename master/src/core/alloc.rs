@@ -7,13 +7,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use meseta_allocator::{
-    AgentCapabilities, AgentFacts, AgentSpec, Allocator, Constraint, Domain, Explanation,
-    FrameworkCapabilities, FrameworkSpec, InverseAnswer, OfferConstraints, Options, Outstanding,
-    Pattern, Predicate, Quota, RoleGauges, Selector, Unavailability,
+    AgentCapabilities, AgentFacts, AgentSpec, Allocator, Domain, Explanation,
+    FrameworkCapabilities, FrameworkSpec, InverseAnswer, Options, Outstanding, Quota, RoleGauges,
+    Unavailability,
 };
 use meseta_proto::convert;
 use meseta_proto::mesos::v1;
-use meseta_proto::mesos::v1::scheduler as message;
 use meseta_resources::time::Moment;
 use meseta_resources::{
     AgentId, Conversion, FrameworkId, OfferId, ResourceQuantities, Resources, Role,
@@ -374,11 +373,7 @@ fn spec(terms: &Terms) -> Result<FrameworkSpec, String> {
         }
     }
     if let Some(all) = &terms.offer_constraints {
-        for (role, constraints) in &all.role_constraints {
-            let role = Role::new(role).map_err(|error| error.to_string())?;
-            spec.constraints
-                .insert(role, offer_constraints(constraints)?);
-        }
+        spec.constraints = all.rules()?.clone();
     }
     Ok(spec)
 }
@@ -401,54 +396,4 @@ fn min_allocatable(
         alternatives.push(quantities);
     }
     Ok(Some(alternatives))
-}
-
-fn offer_constraints(
-    constraints: &message::offer_constraints::RoleConstraints,
-) -> Result<OfferConstraints, String> {
-    if constraints.groups.is_empty() {
-        return Err("RoleConstraints must contain at least one group".to_owned());
-    }
-    let mut groups = Vec::new();
-    for group in &constraints.groups {
-        if group.attribute_constraints.is_empty() {
-            return Err("RoleConstraints group must contain at least one constraint".to_owned());
-        }
-        let group: Result<Vec<_>, _> = group.attribute_constraints.iter().map(constraint).collect();
-        groups.push(group?);
-    }
-    Ok(OfferConstraints { groups })
-}
-
-fn constraint(constraint: &message::AttributeConstraint) -> Result<Constraint, String> {
-    use message::attribute_constraint::predicate::Predicate as Wire;
-    use message::attribute_constraint::selector::{PseudoattributeType, Selector as WireSelector};
-    let selector = match &constraint.selector.selector {
-        Some(WireSelector::AttributeName(name)) => Selector::Attribute(name.as_str().into()),
-        Some(WireSelector::PseudoattributeType(kind)) => {
-            match PseudoattributeType::try_from(*kind) {
-                Ok(PseudoattributeType::Hostname) => Selector::Hostname,
-                Ok(PseudoattributeType::Region) => Selector::Region,
-                Ok(PseudoattributeType::Zone) => Selector::Zone,
-                Ok(PseudoattributeType::Unknown) | Err(_) => {
-                    return Err("Unknown pseudoattribute in an offer constraint".to_owned());
-                }
-            }
-        }
-        None => return Err("An offer constraint must have a selector".to_owned()),
-    };
-    let pattern = |text: &str| Pattern::new(text).map_err(|error| error.to_string());
-    let predicate = match &constraint.predicate.predicate {
-        Some(Wire::Exists(_)) => Predicate::Exists,
-        Some(Wire::NotExists(_)) => Predicate::NotExists,
-        Some(Wire::TextEquals(text)) => Predicate::TextEquals(text.value.as_str().into()),
-        Some(Wire::TextNotEquals(text)) => Predicate::TextNotEquals(text.value.as_str().into()),
-        Some(Wire::TextMatches(text)) => Predicate::TextMatches(pattern(&text.regex)?),
-        Some(Wire::TextNotMatches(text)) => Predicate::TextNotMatches(pattern(&text.regex)?),
-        None => return Err("An offer constraint must have a predicate".to_owned()),
-    };
-    Ok(Constraint {
-        selector,
-        predicate,
-    })
 }

@@ -3,16 +3,20 @@
 //! Entered through [`check`]; the texts are Mesos's, clients match on them. Invariant: an
 //! [`Action`] has its body, and its uuids have 16 bytes.
 
+use std::sync::Arc;
+
 use meseta_allocator::InverseAnswer;
 use meseta_proto::mesos::v1::scheduler::{self, call};
 use meseta_proto::mesos::v1::{self};
+
+use super::constraints::{self, Constraints};
 
 /// A framework that wants a stream.
 #[derive(Debug)]
 pub struct Subscribe {
     pub info: v1::FrameworkInfo,
     pub suppressed_roles: Vec<String>,
-    pub offer_constraints: Option<scheduler::OfferConstraints>,
+    pub offer_constraints: Option<Arc<Constraints>>,
 }
 
 /// What a subscribed scheduler asks for.
@@ -80,7 +84,7 @@ pub enum CallError {
 /// The size of a UUID on the wire.
 pub const UUID_BYTES: usize = 16;
 
-/// Checks a decoded call.
+/// Checks a decoded call. Offer constraints make it take a while.
 pub fn check(message: scheduler::Call) -> Result<Checked, CallError> {
     use call::Type;
     let kind = message.r#type.and_then(|kind| Type::try_from(kind).ok());
@@ -94,7 +98,7 @@ pub fn check(message: scheduler::Call) -> Result<Checked, CallError> {
         return Ok(Checked::Subscribe(Box::new(Subscribe {
             info: body.framework_info,
             suppressed_roles: body.suppressed_roles,
-            offer_constraints: body.offer_constraints,
+            offer_constraints: constraints::understood(body.offer_constraints),
         })));
     }
     let framework_id = framework_id.ok_or(CallError::Missing("framework_id"))?;
@@ -195,7 +199,7 @@ fn action(
             Action::UpdateFramework(Box::new(Subscribe {
                 info: body.framework_info,
                 suppressed_roles: body.suppressed_roles,
-                offer_constraints: body.offer_constraints,
+                offer_constraints: constraints::understood(body.offer_constraints),
             }))
         }
     })

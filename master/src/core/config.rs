@@ -34,6 +34,38 @@ pub enum QuotaSemantics {
     Head,
 }
 
+/// What is remembered in the core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// Records of ended and unreachable tasks, of one framework.
+    pub history_per_framework: usize,
+    /// The same of all frameworks, and what ended frameworks have said of themselves.
+    pub history: usize,
+    /// A framework's info, which goes to every agent with each of its tasks.
+    pub info: usize,
+    /// A framework's offer constraints.
+    pub constraints: usize,
+    /// What all frameworks together say of themselves.
+    pub terms: usize,
+}
+
+impl Memory {
+    /// The parts of so many bytes.
+    #[must_use]
+    pub const fn of(total_bytes: usize) -> Self {
+        Self {
+            history_per_framework: total_bytes / 64,
+            history: total_bytes / 8,
+            info: total_bytes / 4_096,
+            constraints: total_bytes / 256,
+            terms: total_bytes / 32,
+        }
+    }
+}
+
+/// The memory budget where no flag says otherwise.
+const MEMORY_BUDGET_DEFAULT: usize = 4 << 30;
+
 /// The core's options.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -51,6 +83,8 @@ pub struct Config {
     pub registry_max_agent_age: Duration,
     pub registry_max_agent_count: usize,
     pub registry_gc_interval: Duration,
+    /// What may be remembered, in bytes.
+    pub memory: Memory,
     pub root_submissions: bool,
     /// The only roles that may be used, `*` among them; all when absent.
     pub roles: Option<BTreeSet<Role>>,
@@ -110,6 +144,7 @@ impl Config {
             registry_max_agent_age: 14 * DAY,
             registry_max_agent_count: 102_400,
             registry_gc_interval: Duration::from_secs(900),
+            memory: Memory::of(MEMORY_BUDGET_DEFAULT),
             root_submissions: true,
             roles: None,
             weights: BTreeMap::new(),

@@ -1,18 +1,19 @@
 //! A framework as the master keeps it.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use meseta_access::Approver;
 pub use meseta_proto::convert::FrameworkCapabilities as Capabilities;
-use meseta_proto::mesos::v1::scheduler::OfferConstraints;
 use meseta_proto::mesos::v1::{self};
 use meseta_resources::{AgentId, FrameworkId, OfferId, Role, TaskId};
+use prost::Message as _;
 
+use super::constraints::Constraints;
 use super::framework_counters::FrameworkCounters;
+use super::history::History;
 use super::io::ConnectionId;
-use super::task::TaskRecord;
 use super::timers::TimerKey;
 
 /// Where a framework's scheduler is.
@@ -37,7 +38,15 @@ pub(super) struct Terms {
     pub capabilities: Capabilities,
     pub roles: BTreeSet<Role>,
     pub suppressed: BTreeSet<Role>,
-    pub offer_constraints: Option<Arc<OfferConstraints>>,
+    pub offer_constraints: Option<Arc<Constraints>>,
+}
+
+impl Terms {
+    /// What they take, more or less.
+    pub(super) fn bytes(&self) -> usize {
+        let constraints = self.offer_constraints.as_ref();
+        self.info.encoded_len() + constraints.map_or(0, |constraints| constraints.bytes())
+    }
 }
 
 /// One framework.
@@ -59,8 +68,8 @@ pub(super) struct Framework {
     /// Live tasks and terminal ones with updates unacknowledged, and where they are.
     pub tasks: BTreeMap<TaskId, AgentId>,
     pub offers: BTreeSet<OfferId>,
-    pub completed: Arc<VecDeque<Arc<TaskRecord>>>,
-    pub unreachable: Arc<VecDeque<Arc<TaskRecord>>>,
+    pub(super) completed: History,
+    pub(super) unreachable: History,
     /// Copied on the next write, so that readers share it.
     pub(super) counters: Arc<FrameworkCounters>,
 }
@@ -80,8 +89,8 @@ impl Framework {
             unregistered: None,
             tasks: BTreeMap::new(),
             offers: BTreeSet::new(),
-            completed: Arc::default(),
-            unreachable: Arc::default(),
+            completed: History::default(),
+            unreachable: History::default(),
             counters: Arc::default(),
         }
     }
@@ -109,36 +118,6 @@ impl Framework {
     pub(super) fn forget_task(&mut self, task: &TaskId, agent: &AgentId) {
         if self.tasks.get(task) == Some(agent) {
             self.tasks.remove(task);
-        }
-    }
-
-    /// Keeps a task's record, forgetting the oldest above `max`.
-    pub(super) fn complete(&mut self, task: Arc<TaskRecord>, max: usize) {
-        let completed = Arc::make_mut(&mut self.completed);
-        completed.push_back(task);
-        while completed.len() > max {
-            completed.pop_front();
-        }
-    }
-
-    /// Takes the records of tasks that were lost with an agent.
-    pub(super) fn take_unreachable_on(&mut self, agent: &AgentId) -> Vec<Arc<TaskRecord>> {
-        if !self.unreachable.iter().any(|task| task.agent_id == *agent) {
-            return Vec::new();
-        }
-        let unreachable = Arc::make_mut(&mut self.unreachable);
-        let (taken, left): (Vec<_>, Vec<_>) = std::mem::take(unreachable)
-            .into_iter()
-            .partition(|task| task.agent_id == *agent);
-        *unreachable = left.into();
-        taken
-    }
-
-    pub(super) fn keep_unreachable(&mut self, task: Arc<TaskRecord>, max: usize) {
-        let unreachable = Arc::make_mut(&mut self.unreachable);
-        unreachable.push_back(task);
-        while unreachable.len() > max {
-            unreachable.pop_front();
         }
     }
 }

@@ -157,7 +157,7 @@ fn check_shared_groups(
     let running = agent
         .tasks
         .values()
-        .chain(framework.unreachable.iter())
+        .chain(framework.unreachable.tasks().iter())
         .filter(|task| {
             task.framework_id == framework.id
                 && task.agent_id == *agent.id()

@@ -53,6 +53,11 @@ pub enum Input {
     },
     /// A scheduler's stream has ended, whoever ended it.
     SchedulerGone { connection: ConnectionId },
+    /// A scheduler has read so many answers to its questions about tasks.
+    AnswersRead {
+        connection: ConnectionId,
+        answers: usize,
+    },
     /// A frame of an agent; the first one on a connection introduces it.
     AgentFrame {
         connection: ConnectionId,

@@ -172,6 +172,7 @@ impl MasterCore {
             framework_id: id.clone(),
             agent_id: basket.agent.clone(),
             resources: executor.resources,
+            user: task::user_of_executor(&executor.info),
             info: executor.info.encode_to_vec().into(),
         };
         Arc::make_mut(&mut agent.executors).insert((id.clone(), executor.id), Arc::new(record));
@@ -204,6 +205,7 @@ impl MasterCore {
             update_state: None,
             update_uuid: None,
             statuses: Vec::new(),
+            user: task::user_of(info).map(Into::into),
             description: task::describe(info),
             unreachable_since: None,
         };

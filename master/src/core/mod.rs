@@ -17,6 +17,7 @@ pub(crate) mod authorization;
 mod by_framework;
 pub mod call;
 mod config;
+mod constraints;
 mod counters;
 mod deadlines;
 mod digest;
@@ -25,6 +26,7 @@ mod explain;
 mod framework;
 mod framework_counters;
 mod group_validation;
+mod history;
 mod inverse_offers;
 mod io;
 mod launch;
@@ -68,7 +70,8 @@ use agent::{Agent, UnreachableAgent};
 use framework::Framework;
 use inverse_offers::InverseOffers;
 use ownership::Ownership;
-use reconcile::Inquiry;
+use reconcile::{Inquiry, Unread};
+pub(crate) use reconcile::{READ_AT_ONCE, is_answer};
 use registration::Pending;
 use returns::Returns;
 use shown::Shown;
@@ -77,7 +80,8 @@ use timers::{Timer, Timers};
 pub use agent::{AgentProfile, RecoveredAgent};
 use alloc::AllocatorError;
 pub use by_framework::{Belongings, ByFramework, StateCounts, StatesOfFrameworks};
-pub use config::{AllocatorConfig, Config, HEARTBEAT_INTERVAL, Identity, QuotaSemantics};
+pub use config::{AllocatorConfig, Config, HEARTBEAT_INTERVAL, Identity, Memory, QuotaSemantics};
+pub use constraints::Constraints;
 pub use counters::Counters;
 pub(crate) use counters::{operation_state_name, state_name};
 pub use digest::{AgentDigest, RoleAmounts};
@@ -95,7 +99,7 @@ pub use persisted::{
 };
 pub use snapshot::{AgentView, FrameworkView, Snapshot};
 pub use task::{ExecutorRecord, StatusRecord, TaskRecord, TaskTable, is_terminal};
-pub use watch::Note;
+pub use watch::{Note, TaskUser};
 pub use wire::{Format, to_wire};
 
 /// Frameworks known at once; a subscription above it is an ERROR event.
@@ -145,6 +149,10 @@ pub struct MasterCore {
     completed_frameworks: VecDeque<Arc<FrameworkView>>,
     /// Until when frameworks that are away may be so, as the registry has it; since the Unix epoch.
     deadlines: BTreeMap<FrameworkId, Duration>,
+    /// What is remembered of tasks that are over and of ended frameworks.
+    history_bytes: usize,
+    /// What frameworks say of themselves.
+    terms_bytes: usize,
     next_framework: u64,
 
     offers: BTreeMap<OfferId, Arc<Offer>>,
@@ -163,6 +171,8 @@ pub struct MasterCore {
 
     /// Questions about tasks that are still to be answered.
     inquiries: VecDeque<Inquiry>,
+    /// Those of frameworks that have not read their answers.
+    unread_answers: Unread,
     timers: Timers,
     counters: Counters,
     effects: Vec<Effect>,
@@ -215,6 +225,8 @@ impl MasterCore {
             ownership: Ownership::recovered(&recovered),
             completed_frameworks: VecDeque::new(),
             deadlines: BTreeMap::new(),
+            history_bytes: 0,
+            terms_bytes: 0,
             next_framework: 0,
             offers: BTreeMap::new(),
             void_offers: Vec::new(),
@@ -226,6 +238,7 @@ impl MasterCore {
             last_lsn: Lsn::default(),
             durable: Lsn::default(),
             inquiries: VecDeque::new(),
+            unread_answers: Unread::default(),
             timers: Timers::default(),
             counters: Counters::default(),
             effects: Vec::new(),
@@ -331,6 +344,10 @@ impl MasterCore {
                 self.reply(reply, answer);
             }
             Input::SchedulerGone { connection } => self.scheduler_gone(connection),
+            Input::AnswersRead {
+                connection,
+                answers,
+            } => self.answers_read(connection, answers),
             Input::AgentFrame {
                 connection,
                 message,
@@ -539,7 +556,7 @@ fn stored_role(name: &str) -> Option<Role> {
 /// Whether an input alone changes nothing that can be looked at.
 fn is_routine(input: &Input) -> bool {
     match input {
-        Input::Tick => true,
+        Input::Tick | Input::AnswersRead { .. } => true,
         Input::AgentFrame { message, .. } => matches!(**message, agent_frame::Message::Pong(_)),
         _ => false,
     }

@@ -1,18 +1,19 @@
 //! Reconciliation: the truth about tasks, on demand.
 //!
 //! Every answer is made from the master's tables, soon and without holding up others; where only an agent that is still coming
-//! back could know, there is none, as in Mesos. Invariant: the master never tells of a task in a
-//! state that it cannot vouch for.
+//! back could know, there is none, as in Mesos. Invariants: the master never tells of a task in a
+//! state that it cannot vouch for; a framework with very many tasks gets its answers as fast as it reads them.
 
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 
-use meseta_proto::mesos::v1::scheduler::call;
+use meseta_proto::mesos::v1::scheduler::{Event, call};
 use meseta_proto::mesos::v1::task_status::{Reason, Source};
 use meseta_proto::mesos::v1::{self, TaskState, TaskStatus};
 use meseta_resources::{FrameworkId, TaskId};
 
 use super::MasterCore;
-use super::io::Answer;
+use super::io::{Answer, ConnectionId};
 use super::status::Verdict;
 use super::task::TaskRecord;
 
@@ -22,6 +23,44 @@ const ANSWERS_PER_STEP: usize = 128;
 
 /// Questions that may wait to be answered: those of some dozens of frameworks with all their tasks.
 const QUESTIONS_MAX: usize = 4_000_000;
+
+/// Answers that one framework may leave unread; what else it asked waits until it has read some.
+const UNREAD_MAX: usize = 2_048;
+
+/// Whoever forwards events tells the core each time that so many answers have been read.
+pub(crate) const READ_AT_ONCE: usize = 512;
+
+/// Questions of frameworks that do not read their answers as fast as these are made.
+#[derive(Debug, Default)]
+pub(super) struct Unread {
+    waiting: BTreeMap<FrameworkId, VecDeque<Inquiry>>,
+    /// Answers that are unread, of each framework that has any.
+    answers: BTreeMap<FrameworkId, usize>,
+}
+
+impl Unread {
+    fn is_full(&self, framework: &FrameworkId) -> bool {
+        self.answers
+            .get(framework)
+            .is_some_and(|unread| *unread >= UNREAD_MAX)
+    }
+
+    fn count(&mut self, framework: &FrameworkId, answers: usize) {
+        *self.answers.entry(framework.clone()).or_default() += answers;
+    }
+
+    /// Forgets a framework, and gives what it asked and was not answered.
+    pub(super) fn take(&mut self, framework: &FrameworkId) -> VecDeque<Inquiry> {
+        self.answers.remove(framework);
+        self.waiting.remove(framework).unwrap_or_default()
+    }
+}
+
+/// Whether an event answers a question about a task.
+pub(crate) fn is_answer(event: &Event) -> bool {
+    let update = event.update.as_ref();
+    update.is_some_and(|update| update.status.reason == Some(Reason::Reconciliation.into()))
+}
 
 /// What one framework asked and has not been told yet.
 #[derive(Debug)]
@@ -34,8 +73,13 @@ pub(super) struct Inquiry {
 enum Questions {
     /// Tasks as the framework names them, and where it thinks that they are.
     Named(std::vec::IntoIter<call::reconcile::Task>),
-    /// All tasks that the master has on its books, after this one; and at most so many.
-    Listed { after: Option<TaskId>, left: usize },
+    /// All tasks that the master has on its books after this one, up to the one that was the last when the
+    /// framework asked; about so many.
+    Listed {
+        after: Option<TaskId>,
+        until: TaskId,
+        left: usize,
+    },
 }
 
 impl Questions {
@@ -56,14 +100,21 @@ impl MasterCore {
     ) -> Answer {
         let questions = if request.tasks.is_empty() {
             let known = self.frameworks.get(framework);
+            let last = known.and_then(|known| known.tasks.last_key_value());
+            let Some((known, (last, _))) = known.zip(last) else {
+                return Answer::Accepted;
+            };
             Questions::Listed {
                 after: None,
-                left: known.map_or(0, |framework| framework.tasks.len()),
+                until: last.clone(),
+                left: known.tasks.len(),
             }
         } else {
             Questions::Named(request.tasks.into_iter())
         };
-        let asked = self.inquiries.iter().map(|inquiry| &inquiry.questions);
+        let waiting = self.unread_answers.waiting.values().flatten();
+        let asked = self.inquiries.iter().chain(waiting);
+        let asked = asked.map(|inquiry| &inquiry.questions);
         let waiting: usize = asked.map(Questions::len).sum();
         if waiting.saturating_add(questions.len()) > QUESTIONS_MAX {
             return Answer::BadRequest(format!(
@@ -85,9 +136,39 @@ impl MasterCore {
             };
             let known = self.frameworks.get(&inquiry.framework);
             let hears = known.is_some_and(|framework| framework.connection().is_some());
-            if hears && self.answer_next(&inquiry.framework, &mut inquiry.questions) {
+            if !hears {
+                continue;
+            }
+            if self.unread_answers.is_full(&inquiry.framework) {
+                let waiting = &mut self.unread_answers.waiting;
+                let of_framework = waiting.entry(inquiry.framework.clone()).or_default();
+                of_framework.push_back(inquiry);
+                continue;
+            }
+            let before = self.effects.len();
+            let goes_on = self.answer_next(&inquiry.framework, &mut inquiry.questions);
+            let answers = self.effects.len() - before;
+            if answers > 0 {
+                self.unread_answers.count(&inquiry.framework, answers);
+            }
+            if goes_on {
                 self.inquiries.push_back(inquiry);
             }
+        }
+    }
+
+    /// A framework has read some answers: it may get more.
+    pub(super) fn answers_read(&mut self, connection: ConnectionId, answers: usize) {
+        let Some(id) = self.schedulers.get(&connection) else {
+            return;
+        };
+        if let Some(unread) = self.unread_answers.answers.get_mut(id) {
+            *unread = unread.saturating_sub(answers);
+        }
+        if !self.unread_answers.is_full(id)
+            && let Some(waiting) = self.unread_answers.waiting.remove(id)
+        {
+            self.inquiries.extend(waiting);
         }
     }
 
@@ -101,13 +182,13 @@ impl MasterCore {
                 let agent = task.agent_id.as_ref().map(|id| id.value.as_str());
                 self.reconcile_task(framework, &task.task_id.value, agent);
             }
-            Questions::Listed { after, left } => {
+            Questions::Listed { after, until, left } => {
                 let known = self.frameworks.get(framework);
                 let bound = after.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
                 let mut rest = known
                     .into_iter()
                     .flat_map(|known| known.tasks.range::<TaskId, _>((bound, Bound::Unbounded)));
-                let Some((task, _)) = rest.next().filter(|_| *left > 0) else {
+                let Some((task, _)) = rest.next().filter(|(task, _)| **task <= *until) else {
                     return false;
                 };
                 let task = task.clone();
@@ -115,8 +196,10 @@ impl MasterCore {
                     let status = self.known_status(record);
                     self.tell_status(framework, status);
                 }
-                *left -= 1;
+                *left = left.saturating_sub(1);
+                let goes_on = task < *until;
                 *after = Some(task);
+                return goes_on;
             }
         }
         questions.len() > 0

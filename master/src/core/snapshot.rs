@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use meseta_access::Approver;
 use meseta_allocator::{Quota, RoleGauges};
-use meseta_proto::mesos::v1::scheduler::OfferConstraints;
 use meseta_proto::mesos::v1::{self, AgentInfo, FrameworkInfo};
 use meseta_resources::{AgentId, ExecutorId, FrameworkId, OfferId, Resources, Role};
 
 use super::agent::{Agent, AgentProfile};
 use super::by_framework::{ByFramework, StatesOfFrameworks};
 use super::config::{Identity, QuotaSemantics};
+use super::constraints::Constraints;
 use super::counters::Counters;
 use super::digest::AgentDigest;
 use super::framework::{Capabilities, Framework, Link};
@@ -144,7 +144,7 @@ pub struct FrameworkView {
     pub capabilities: Capabilities,
     pub roles: BTreeSet<Role>,
     pub suppressed: BTreeSet<Role>,
-    pub offer_constraints: Option<Arc<OfferConstraints>>,
+    pub offer_constraints: Option<Arc<Constraints>>,
     pub active: bool,
     pub connected: bool,
     pub recovered: bool,
@@ -172,8 +172,8 @@ impl FrameworkView {
             registered: framework.registered,
             reregistered: framework.reregistered,
             unregistered: framework.unregistered,
-            completed: framework.completed.clone(),
-            unreachable: framework.unreachable.clone(),
+            completed: framework.completed.tasks().clone(),
+            unreachable: framework.unreachable.tasks().clone(),
             counters: framework.counters.clone(),
         }
     }

@@ -12,6 +12,7 @@ use meseta_proto::mesos::v1::scheduler::event;
 use meseta_proto::mesos::v1::{self, FrameworkInfo};
 use meseta_proto::transport::door::Caller;
 use meseta_resources::{FrameworkId, Role};
+use prost::Message as _;
 
 use super::authorization;
 use super::call::{self, Subscribe};
@@ -138,9 +139,10 @@ impl MasterCore {
         }
         let approver = authorization::of_framework(&call.info, caller);
         authorization::roles(&approver, &roles)?;
+        self.check_size(&call)?;
         let suppressed = suppressed_roles(&roles, &call.suppressed_roles)?;
         if let Some(constraints) = &call.offer_constraints {
-            for role in constraints.role_constraints.keys() {
+            for role in constraints.message().role_constraints.keys() {
                 if !roles.contains(role.as_str()) {
                     return Err(format!(
                         "Offer constraints specify `role_constraints` for a role '{role}' not \
@@ -154,15 +156,57 @@ impl MasterCore {
             info: Arc::new(call.info),
             roles,
             suppressed,
-            offer_constraints: call.offer_constraints.map(Arc::new),
+            offer_constraints: call.offer_constraints,
         })
+    }
+
+    /// Refuses a framework that says more of itself than is kept of one.
+    fn check_size(&self, call: &Subscribe) -> Result<(), String> {
+        let constraints = call.offer_constraints.as_ref();
+        let constraints = constraints.map_or(0, |constraints| constraints.bytes());
+        let memory = &self.config.memory;
+        for (what, bytes, max) in [
+            ("FrameworkInfo", call.info.encoded_len(), memory.info),
+            (
+                "framework's offer constraints",
+                constraints,
+                memory.constraints,
+            ),
+        ] {
+            if bytes > max {
+                return Err(format!(
+                    "The {what} would take {bytes} bytes; at most {max} are kept: say less, or raise \
+                     the master's --memory_budget"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts what a framework says of itself in place of what it said before, if all together may say so much.
+    fn count_terms(&mut self, before: usize, after: usize) -> Result<(), String> {
+        let all = (self.terms_bytes + after).saturating_sub(before);
+        let max = self.config.memory.terms;
+        if after > before && all > max {
+            return Err(format!(
+                "All frameworks together would take {all} bytes for what they say of themselves; at \
+                 most {max} are kept: raise the master's --memory_budget"
+            ));
+        }
+        self.terms_bytes = all;
+        Ok(())
     }
 
     fn create(&mut self, id: FrameworkId, mut terms: Terms) -> Result<(), String> {
         Arc::make_mut(&mut terms.info).id = Some(v1::FrameworkId {
             value: id.to_string(),
         });
-        self.allocator.add_framework(&id, &terms)?;
+        let bytes = terms.bytes();
+        self.count_terms(0, bytes)?;
+        if let Err(error) = self.allocator.add_framework(&id, &terms) {
+            self.terms_bytes -= bytes;
+            return Err(error);
+        }
         tracing::info!(framework_id = %id, name = %terms.info.name.escape_debug(), "framework added");
         let framework = Framework::new(id.clone(), terms, self.now.unix);
         self.frameworks.insert(id.clone(), framework);
@@ -184,8 +228,15 @@ impl MasterCore {
         info.user.clone_from(&old.user);
         info.checkpoint = old.checkpoint;
         let changed = *old != terms.info;
-        self.allocator.update_framework(id, &terms)?;
-        framework.terms = terms;
+        let (before, after) = (framework.terms.bytes(), terms.bytes());
+        self.count_terms(before, after)?;
+        if let Err(error) = self.allocator.update_framework(id, &terms) {
+            self.terms_bytes = (self.terms_bytes + before).saturating_sub(after);
+            return Err(error);
+        }
+        if let Some(framework) = self.frameworks.get_mut(id) {
+            framework.terms = terms;
+        }
         Ok(changed)
     }
 
@@ -238,6 +289,9 @@ impl MasterCore {
             self.schedulers.remove(&previous);
         }
         self.clear_deadline(id);
+        // What it asked on its old stream is answered on the new one.
+        let waiting = self.unread_answers.take(id);
+        self.inquiries.extend(waiting);
         self.discard_offers(id);
         let activated = self.allocator.activate_framework(id);
         self.agreed("activating a framework", activated);
@@ -339,6 +393,7 @@ impl MasterCore {
         if framework.connection() != Some(connection) {
             return;
         }
+        self.unread_answers.take(&id);
         framework.link = Link::Disconnected;
         framework.generation += 1;
         let generation = framework.generation;

@@ -35,6 +35,8 @@ pub struct TaskRecord {
     pub update_state: Option<TaskState>,
     pub update_uuid: Option<Vec<u8>>,
     pub statuses: Vec<StatusRecord>,
+    /// The user that the task itself names.
+    pub user: Option<Arc<str>>,
     /// `mesos.v1.Task` without what stands above.
     pub description: Bytes,
     /// Set while the agent is unreachable: the time since the Unix epoch that it is so.
@@ -50,6 +52,13 @@ pub struct StatusRecord {
 }
 
 impl TaskRecord {
+    /// What its record takes, more or less.
+    #[must_use]
+    pub(super) fn bytes(&self) -> usize {
+        let statuses = self.statuses.iter().map(|status| status.encoded.len());
+        size_of::<Self>() + self.description.len() + statuses.sum::<usize>()
+    }
+
     /// The state that reconciliation and history go by.
     #[must_use]
     pub fn reported_state(&self) -> TaskState {
@@ -110,17 +119,18 @@ impl TaskRecord {
     }
 }
 
-/// The part of a launched task that views show. Only a user that the task itself names is one.
-pub(super) fn describe(info: &v1::TaskInfo) -> Bytes {
+/// The user that a task itself names.
+pub(super) fn user_of(info: &v1::TaskInfo) -> Option<&str> {
     let executor = info
         .executor
         .as_ref()
         .and_then(|executor| executor.command.as_ref());
-    let user = info
-        .command
-        .as_ref()
-        .or(executor)
-        .and_then(|command| command.user.clone());
+    let command = info.command.as_ref().or(executor)?;
+    command.user.as_deref()
+}
+
+/// The part of a launched task that views show.
+pub(super) fn describe(info: &v1::TaskInfo) -> Bytes {
     v1::Task {
         name: info.name.clone(),
         labels: info.labels.clone(),
@@ -128,7 +138,7 @@ pub(super) fn describe(info: &v1::TaskInfo) -> Bytes {
         container: info.container.clone(),
         health_check: info.health_check.clone(),
         kill_policy: info.kill_policy,
-        user,
+        user: user_of(info).map(str::to_owned),
         limits: info.limits.clone(),
         ..v1::Task::default()
     }
@@ -151,8 +161,16 @@ pub struct ExecutorRecord {
     pub framework_id: FrameworkId,
     pub agent_id: AgentId,
     pub resources: Resources,
+    /// The user that the executor itself names.
+    pub user: Option<Arc<str>>,
     /// `mesos.v1.ExecutorInfo`.
     pub info: Bytes,
+}
+
+/// The user that an executor itself names.
+pub(super) fn user_of_executor(info: &v1::ExecutorInfo) -> Option<Arc<str>> {
+    let command = info.command.as_ref()?;
+    command.user.as_deref().map(Into::into)
 }
 
 /// The state in a status, if this build knows it.

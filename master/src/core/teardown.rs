@@ -34,11 +34,7 @@ impl MasterCore {
             return;
         };
         self.note_removal(id);
-        self.completed_frameworks
-            .push_back(Arc::new(FrameworkView::of(&framework, true)));
-        while self.completed_frameworks.len() > self.config.max_completed_frameworks {
-            self.completed_frameworks.pop_front();
-        }
+        self.keep_framework(FrameworkView::of(&framework, true));
     }
 
     /// The same, but for remembering.
@@ -66,6 +62,10 @@ impl MasterCore {
             self.visible(Visible::CloseScheduler { connection, reason });
         }
         self.clear_deadline(id);
+        self.unread_answers.take(id);
+        self.terms_bytes = self.terms_bytes.saturating_sub(framework.terms.bytes());
+        let remembered = framework.completed.bytes() + framework.unreachable.bytes();
+        self.history_bytes = self.history_bytes.saturating_sub(remembered);
         framework.unregistered = Some(self.now.unix);
         self.end_operations_of(id);
         self.allocate_due = true;
@@ -128,12 +128,11 @@ impl MasterCore {
                 self.end_with_framework(Arc::make_mut(task));
             }
         }
-        let max = self.config.max_completed_tasks_per_framework;
-        if let Some(framework) = self.frameworks.get_mut(id) {
-            for task in gone {
+        for task in gone {
+            if let Some(framework) = self.frameworks.get_mut(id) {
                 framework.forget_task(&task.task_id, agent_id);
-                framework.complete(task, max);
             }
+            self.keep_completed(id, task);
         }
     }
 
@@ -151,7 +150,8 @@ impl MasterCore {
         task.state = state;
         task.push_status(&status);
         self.count_status(&task.framework_id, &status);
-        self.note_status(&task.framework_id, &status, state);
+        let task_user = Some(task.user.clone());
+        self.note_status(&task.framework_id, &status, state, task_user);
     }
 
     /// A framework's task is over and its end has been acknowledged, or nobody is left to do so.
@@ -169,10 +169,9 @@ impl MasterCore {
             return;
         };
         agent.kills_waiting.remove(&key);
-        let max = self.config.max_completed_tasks_per_framework;
         if let Some(framework) = self.frameworks.get_mut(framework) {
-            framework.complete(record, max);
             framework.forget_task(task, agent_id);
         }
+        self.keep_completed(framework, record);
     }
 }

@@ -5,13 +5,18 @@
 
 use std::sync::Arc;
 
+use meseta_proto::budget::waiting_bytes;
 use meseta_proto::mesos::v1::{FrameworkInfo, TaskState, TaskStatus};
 use meseta_resources::{AgentId, FrameworkId, TaskId};
+use prost::Message as _;
 
 use super::MasterCore;
 use super::io::Visible;
 use super::snapshot::{AgentView, FrameworkView};
 use super::task::TaskRecord;
+
+/// The user that a task names, if it names one; `None` if the task is not on the books.
+pub type TaskUser = Option<Option<Arc<str>>>;
 
 /// One thing that has happened.
 #[derive(Clone, Debug)]
@@ -21,12 +26,31 @@ pub enum Note {
         framework_id: FrameworkId,
         status: Box<TaskStatus>,
         state: TaskState,
+        task_user: TaskUser,
     },
     AgentAdded(Box<AgentView>),
     AgentRemoved(AgentId),
     FrameworkAdded(Arc<FrameworkView>),
     FrameworkUpdated(Arc<FrameworkView>),
     FrameworkRemoved(Arc<FrameworkInfo>),
+}
+
+impl Note {
+    /// What it takes while it waits, more or less.
+    pub(crate) fn bytes(&self) -> usize {
+        const SMALL: usize = 1_024;
+        let parts = match self {
+            Self::TaskUpdated { status, .. } => waiting_bytes(&**status),
+            Self::AgentAdded(view) => view.profile.info.encoded_len(),
+            // Shared with the books.
+            Self::TaskAdded(_)
+            | Self::AgentRemoved(_)
+            | Self::FrameworkAdded(_)
+            | Self::FrameworkUpdated(_)
+            | Self::FrameworkRemoved(_) => 0,
+        };
+        parts.saturating_add(SMALL)
+    }
 }
 
 impl MasterCore {
@@ -56,12 +80,14 @@ impl MasterCore {
         framework: &FrameworkId,
         status: &TaskStatus,
         state: TaskState,
+        task_user: TaskUser,
     ) {
         self.note(|_| {
             Some(Note::TaskUpdated {
                 framework_id: framework.clone(),
                 status: Box::new(status.clone()),
                 state,
+                task_user,
             })
         });
     }

@@ -1,15 +1,16 @@
 //! `meseta.v1.AgentRegistry`: frames in and out, nothing decided.
 
 use std::pin::Pin;
+use std::task::{Context, Poll};
 
+use meseta_proto::budget::Charge;
 use meseta_proto::meseta::v1::agent_registry_server::AgentRegistry;
 use meseta_proto::meseta::v1::{AgentFrame, MasterFrame};
-use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
-use tokio_stream::{Stream, StreamExt};
+use tokio_stream::Stream;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
+use crate::events::{self, Source};
 use crate::shell::{FRAMES_MAX, Handle};
 
 #[derive(Debug)]
@@ -34,22 +35,20 @@ impl AgentRegistry for Agents {
     ) -> Result<Response<Self::ConnectStream>, Status> {
         let caller = super::caller(&request)?;
         let connection = self.handle.new_connection();
-        let (sender, frames) = mpsc::channel(FRAMES_MAX);
-        let closed = sender.clone();
+        let (sink, frames) = events::queue(self.handle.budgets.agent(), FRAMES_MAX);
+        let unread = frames.clone();
         self.handle
-            .agent_connected(connection, sender, caller)
+            .agent_connected(connection, sink, caller)
             .await
             .map_err(|error| Status::unavailable(error.to_string()))?;
         let handle = self.handle.clone();
         let shutdown = self.shutdown.clone();
         let mut incoming = request.into_inner();
         tokio::spawn(async move {
-            // Dropped here when the agent ends its side; the core's end is the other one.
-            let closed = closed.downgrade();
             loop {
                 let frame = tokio::select! {
                     () = shutdown.cancelled() => break,
-                    () = ended(&closed) => break,
+                    () = unread.ended() => break,
                     frame = incoming.message() => frame,
                 };
                 let message = match frame {
@@ -69,14 +68,26 @@ impl AgentRegistry for Agents {
                 tracing::debug!(%connection, "agent stream ended after the core");
             }
         });
-        let frames = ReceiverStream::new(frames).map(|frame| Ok(*frame));
-        Ok(Response::new(Box::pin(frames)))
+        Ok(Response::new(Box::pin(Frames { frames, last: None })))
     }
 }
 
-/// Completes when the core has given the stream up, or the transport has dropped it.
-async fn ended(frames: &mpsc::WeakSender<Box<MasterFrame>>) {
-    if let Some(frames) = frames.upgrade() {
-        frames.closed().await;
+/// Frames on their way to an agent.
+struct Frames {
+    frames: Source<MasterFrame>,
+    /// Of the frame that the transport has taken: it asks for another once that one is sent.
+    last: Option<Charge>,
+}
+
+impl Stream for Frames {
+    type Item = Result<MasterFrame, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.last = None;
+        self.frames.poll_next(context).map(|next| {
+            let (charge, frame) = next?;
+            self.last = Some(charge);
+            Some(Ok(*frame))
+        })
     }
 }

@@ -27,8 +27,9 @@ use crate::http::whole::Wholes;
 use crate::http::{Site, views};
 use crate::operator::{self, Outcome, stream};
 use crate::outcomes;
-use crate::shell::Watching;
-use crate::visible::{self, Filter};
+use crate::shell::{Handle, Watching};
+use crate::view_cache::Extent;
+use crate::visible::Filter;
 
 /// Events that are taken out of the queue and not yet sent.
 const EVENTS_MAX: usize = 16;
@@ -112,7 +113,7 @@ impl Operators {
                 .map(|(name, amount)| (name.to_string(), scalar(amount)))
                 .collect()
         }
-        let snapshot = self.site.handle.view(caller).await;
+        let snapshot = self.site.handle.view(caller, Extent::Cluster).await;
         let snapshot = snapshot.map_err(|closed| Status::unavailable(closed.to_string()))?;
         let tallies = views::tallies(&snapshot);
         let roles = snapshot.quotas.iter().map(|(role, quota)| QuotaOfRole {
@@ -144,11 +145,12 @@ impl Operators {
         let watching = watching.map_err(|closed| Status::unavailable(closed.to_string()))?;
         let (sender, events) = mpsc::channel(EVENTS_MAX);
         let (shutdown, wholes) = (self.site.shutdown.clone(), self.site.wholes.clone());
+        let handle = self.site.handle.clone();
         tokio::spawn(async move {
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => {}
-                () = forward(watching, caller.approver, &sender, &master_id, &wholes) => {}
+                () = forward(&handle, watching, caller.approver, &sender, &master_id, &wholes) => {}
             }
         });
         Ok(ReceiverStream::new(events))
@@ -157,6 +159,7 @@ impl Operators {
 
 /// Sends events until either end is closed, or the reader stalls.
 async fn forward(
+    handle: &Handle,
     mut watching: Watching,
     approver: Approver,
     events: &mpsc::Sender<Result<WatchEvent, Status>>,
@@ -170,24 +173,19 @@ async fn forward(
     };
     let mut last = watching.last;
     let mut filter = Filter::new(approver.clone());
-    let begin = match watching.begin {
-        Ok(missed) => missed
-            .into_iter()
-            .map(|(number, event)| numbered(number, (*event).clone()))
-            .collect(),
-        Err(snapshot) => {
-            let _turn = wholes.turn().await;
-            let Ok(snapshot) = visible::to(snapshot, &approver).await else {
-                return;
-            };
-            filter.begin(&snapshot);
-            let made = tokio::task::spawn_blocking(move || stream::subscribed(&snapshot)).await;
-            let Ok(subscribed) = made else { return };
-            vec![numbered(last, subscribed)]
-        }
-    };
-    for event in begin {
-        if !send(events, event).await {
+    if let Some(snapshot) = watching.begin.take() {
+        let _turn = wholes.turn().await;
+        let Ok(snapshot) = handle
+            .views
+            .view(snapshot, &approver, Extent::Cluster)
+            .await
+        else {
+            return;
+        };
+        filter.begin(&snapshot);
+        let made = tokio::task::spawn_blocking(move || stream::subscribed(&snapshot)).await;
+        let Ok(subscribed) = made else { return };
+        if !send(events, numbered(last, subscribed)).await {
             return;
         }
     }
@@ -198,10 +196,10 @@ async fn forward(
             biased;
             () = events.closed() => return,
             event = watching.events.recv() => match event {
-                Some((number, event)) => {
+                Some((number, told)) => {
                     last = number;
-                    match filter.seen(event) {
-                        Some(event) => numbered(number, Arc::unwrap_or_clone(event)),
+                    match filter.seen(&told) {
+                        Some(event) => numbered(number, event.into_owned()),
                         None => continue,
                     }
                 }

@@ -13,9 +13,9 @@ use tokio_stream::{Stream, StreamExt};
 use tonic::metadata::MetadataValue;
 use tonic::{Request, Response, Status};
 
-use crate::core::authorization;
-use crate::core::call::{Checked, Subscribe, check};
-use crate::events::{self, STALL_MAX};
+use crate::core::call::{CallError, Checked, Subscribe, check};
+use crate::core::{Constraints, READ_AT_ONCE, authorization, is_answer};
+use crate::events::{self, STALL_MAX, Waiting};
 use crate::http::{Site, leave};
 
 /// Names the stream in the metadata, as `Mesos-Stream-Id` does over HTTP.
@@ -52,25 +52,34 @@ impl Scheduler for Schedulers {
         }
         authorization::take_name(&mut message.framework_info, &caller)
             .map_err(Status::invalid_argument)?;
+        let constraints = message.offer_constraints.take();
+        let constraints = match constraints {
+            None => None,
+            Some(given) => tokio::task::spawn_blocking(|| Arc::new(Constraints::of(given)))
+                .await
+                .map(Some)
+                .map_err(|error| Status::internal(error.to_string()))?,
+        };
         let call = Box::new(Subscribe {
             info: message.framework_info,
             suppressed_roles: message.suppressed_roles,
-            offer_constraints: message.offer_constraints,
+            offer_constraints: constraints,
         });
         let stream_id = uuid::Uuid::new_v4().to_string();
         let metadata = MetadataValue::try_from(&stream_id)
             .map_err(|error| Status::internal(error.to_string()))?;
         let handle = self.site.handle.clone();
         let connection = handle.new_connection();
-        let (sink, mut source) = events::queue(&handle.unread);
+        let (sink, source) = events::queue(handle.budgets.subscriber(), events::EVENTS_MAX);
         handle
-            .subscribe(connection, stream_id, call, sink, caller)
+            .subscribe(connection, stream_id, call, sink, caller, None)
             .await
             .map_err(|error| Status::unavailable(error.to_string()))?;
         // Boxed: the queue has room for so many of its items from the beginning.
-        let (sender, events) = mpsc::channel::<Result<Box<Event>, Status>>(EVENTS_MAX);
+        let (sender, events) = mpsc::channel::<Result<Waiting<Event>, Status>>(EVENTS_MAX);
         let shutdown = self.site.shutdown.clone();
         tokio::spawn(async move {
+            let mut answers = 0;
             loop {
                 let event = tokio::select! {
                     biased;
@@ -79,7 +88,14 @@ impl Scheduler for Schedulers {
                     event = source.next() => event,
                 };
                 let Some(event) = event else { break };
+                answers += usize::from(is_answer(&event.1));
                 match tokio::time::timeout(STALL_MAX, sender.send(Ok(event))).await {
+                    Ok(Ok(())) if answers >= READ_AT_ONCE => {
+                        let read = std::mem::take(&mut answers);
+                        if handle.answers_read(connection, read).await.is_err() {
+                            break;
+                        }
+                    }
                     Ok(Ok(())) => {}
                     Ok(Err(_)) => break,
                     Err(_) => {
@@ -93,7 +109,7 @@ impl Scheduler for Schedulers {
             drop(sender);
             leave(&handle, connection).await;
         });
-        let events = ReceiverStream::new(events).map(|event| event.map(|event| *event));
+        let events = ReceiverStream::new(events).map(|event| event.map(|(_charge, event)| *event));
         let mut response = Response::new(Box::pin(events) as Self::SubscribeStream);
         response.metadata_mut().insert(STREAM_ID, metadata);
         Ok(response)
@@ -105,7 +121,8 @@ impl Scheduler for Schedulers {
             .metadata()
             .get(STREAM_ID)
             .map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
-        let checked = check(request.into_inner())
+        let checked = checked(request.into_inner())
+            .await?
             .map_err(|error| Status::invalid_argument(error.to_string()))?;
         let Checked::Other {
             framework_id,
@@ -121,9 +138,18 @@ impl Scheduler for Schedulers {
         }
         let answer = site
             .handle
-            .call(framework_id, stream_id, action, caller)
+            .call(framework_id, stream_id, action, caller, None)
             .await
             .map_err(|error| Status::unavailable(error.to_string()))?;
         super::status_of(answer).map(|()| Response::new(CallAccepted {}))
     }
+}
+
+/// Checks a call; one with offer constraints where it holds up nobody.
+async fn checked(call: Call) -> Result<Result<Checked, CallError>, Status> {
+    if call.update_framework.is_none() {
+        return Ok(check(call));
+    }
+    let checking = tokio::task::spawn_blocking(|| check(call)).await;
+    checking.map_err(|error| Status::internal(error.to_string()))
 }

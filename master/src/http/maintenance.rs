@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use axum::extract::Request as HttpRequest;
 use axum::response::Response;
+use bytes::Bytes;
 use http::Method;
 use meseta_proto::json;
 use meseta_proto::mesos::v1::MachineId;
 use meseta_proto::mesos::v1::maintenance::Schedule;
-use meseta_proto::transport::body;
 use meseta_proto::transport::door::Caller;
 
-use super::{BODY_MAX, Endpoint, Site, answered, not_json, v0};
+use super::{Endpoint, Site, answered, not_json, v0};
 use crate::core::Request;
 
 /// `/maintenance/schedule`: shown, or replaced as a whole.
@@ -19,11 +19,12 @@ pub(super) async fn schedule(site: &Arc<Site>, caller: &Caller, request: HttpReq
     if request.method() != Method::POST {
         return v0::read(site, caller, Endpoint::Schedule, v0::Asked::of(&request)).await;
     }
-    let bytes = match body::read(request.into_body(), BODY_MAX).await {
-        Ok(bytes) => bytes,
-        Err(error) => return error.response(),
+    let read = |bytes: &Bytes| json::from_slice::<Schedule>(bytes);
+    let (schedule, bytes, _charge) = match site.json_body(caller, request.into_body(), read).await {
+        Ok(read) => read,
+        Err(refused) => return refused,
     };
-    let schedule: Schedule = match json::from_slice(&bytes) {
+    let schedule = match schedule {
         Ok(schedule) => schedule,
         Err(error) => return not_json("maintenance schedule", &bytes, &error),
     };
@@ -38,11 +39,12 @@ pub(super) async fn machines(
     request: HttpRequest,
     to_request: fn(Vec<MachineId>) -> Request,
 ) -> Response {
-    let bytes = match body::read(request.into_body(), BODY_MAX).await {
-        Ok(bytes) => bytes,
-        Err(error) => return error.response(),
+    let read = |bytes: &Bytes| json::many_from_slice::<MachineId>(bytes);
+    let (machines, bytes, _charge) = match site.json_body(caller, request.into_body(), read).await {
+        Ok(read) => read,
+        Err(refused) => return refused,
     };
-    let machines: Vec<MachineId> = match json::many_from_slice(&bytes) {
+    let machines = match machines {
         Ok(machines) => machines,
         Err(error) => return not_json("machine list", &bytes, &error),
     };

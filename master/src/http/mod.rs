@@ -28,10 +28,13 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
 use http::{HeaderValue, Method, StatusCode, header};
 use meseta_access::browser;
+use meseta_proto::budget::{Budget, Charge};
 use meseta_proto::json;
-use meseta_proto::transport::door::Door;
+use meseta_proto::transport::body;
+use meseta_proto::transport::door::{Caller, Door};
 use meseta_proto::transport::files::FileReads;
 use meseta_proto::transport::request::{self, READ};
 use meseta_proto::verbosity::Verbosity;
@@ -82,6 +85,29 @@ pub(crate) struct Site {
     pub(crate) webui: Option<ServeDir>,
     /// Ends all streams.
     pub(crate) shutdown: CancellationToken,
+}
+
+impl Site {
+    /// What a request of a caller may take, of what all of the same principal, or address, may.
+    fn request_of(&self, caller: &Caller) -> Budget {
+        let address = || caller.address.map(|address| address.ip().to_string());
+        let peer = caller.owned_principal().or_else(address);
+        self.handle.budgets.request_of(peer.unwrap_or_default())
+    }
+
+    /// Reads a body of JSON, with what it takes until the answer is made.
+    async fn json_body<T>(
+        &self,
+        caller: &Caller,
+        body: Body,
+        read: impl FnOnce(&Bytes) -> T,
+    ) -> Result<(T, Bytes, Charge), Response> {
+        let budget = self.request_of(caller);
+        let read_whole = body::read_charged(body, BODY_MAX, &budget).await;
+        let (bytes, charge) = read_whole.map_err(body::BodyError::response)?;
+        let decoded = json::charged(charge, || read(&bytes)).map_err(body::no_memory)?;
+        Ok((decoded.0, bytes, decoded.1))
+    }
 }
 
 /// Everything but gRPC.

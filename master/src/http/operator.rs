@@ -7,7 +7,8 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http::{StatusCode, header};
 use meseta_access::Approver;
-use meseta_proto::media::{self, MediaType};
+use meseta_proto::budget::Budget;
+use meseta_proto::media::{self, ChargedError, MediaType};
 use meseta_proto::mesos::v1::master::{Call, Response as Message};
 use meseta_proto::recordio;
 use meseta_proto::transport::body;
@@ -20,8 +21,9 @@ use super::{BODY_MAX, Site, answered, text};
 use crate::core::HEARTBEAT_INTERVAL;
 use crate::events::STALL_MAX;
 use crate::operator::{self, Checked, Outcome, lists, stream};
-use crate::shell::Watching;
-use crate::visible::{self, Filter};
+use crate::shell::{Handle, Watching};
+use crate::view_cache::Extent;
+use crate::visible::Filter;
 
 /// Records that are encoded and not yet sent.
 const RECORDS_MAX: usize = 16;
@@ -32,14 +34,17 @@ pub(super) async fn handle(site: &Arc<Site>, caller: &Caller, request: Request) 
         Ok(media) => media,
         Err(error) => return text(error.status(), error.to_string()),
     };
-    let bytes = match body::read(request_body, BODY_MAX).await {
-        Ok(bytes) => bytes,
+    let budget = site.request_of(caller);
+    let (bytes, body_charge) = match body::read_charged(request_body, BODY_MAX, &budget).await {
+        Ok(read) => read,
         Err(error) => return error.response(),
     };
-    let call = match media::decode::<Call>(media, &bytes) {
-        Ok(call) => call,
+    let (call, _charge) = match media::decode_charged::<Call>(media, &bytes, &budget) {
+        Ok(decoded) => decoded,
+        Err(ChargedError::Exhausted(exhausted)) => return body::no_memory(exhausted),
         Err(error) => return text(StatusCode::BAD_REQUEST, error.to_string()),
     };
+    drop((bytes, body_charge));
     let (kind, call) = match operator::check(call) {
         Ok(checked) => checked,
         Err(message) => return text(StatusCode::BAD_REQUEST, message),
@@ -83,7 +88,8 @@ async fn subscribe(site: &Arc<Site>, caller: &Caller, media: MediaType) -> Respo
     };
     let (sender, records) = mpsc::channel(RECORDS_MAX);
     let wholes = site.wholes.clone();
-    let forwarding = forward(watching, caller.approver.clone(), sender, media, wholes);
+    let (handle, approver) = (site.handle.clone(), caller.approver.clone());
+    let forwarding = forward(handle, watching, approver, sender, media, wholes);
     tokio::spawn(forwarding);
     let mut response = Response::new(stream_body(records, site.shutdown.clone()));
     let headers = response.headers_mut();
@@ -93,6 +99,7 @@ async fn subscribe(site: &Arc<Site>, caller: &Caller, media: MediaType) -> Respo
 
 /// Encodes events until either end is closed, or the reader stalls.
 async fn forward(
+    handle: Handle,
     mut watching: Watching,
     approver: Approver,
     records: mpsc::Sender<Bytes>,
@@ -100,30 +107,34 @@ async fn forward(
     wholes: Wholes,
 ) {
     let mut filter = Filter::new(approver.clone());
-    let begun = match watching.begin {
-        Ok(_) => return,
-        Err(snapshot) => {
-            let _turn = wholes.turn().await;
-            let Ok(snapshot) = visible::to(snapshot, &approver).await else {
-                return;
-            };
-            filter.begin(&snapshot);
-            let encode = move || {
-                let event = stream::subscribed(&snapshot);
-                match media {
-                    MediaType::Json => recordio::encode(&lists::subscribed(&event)),
-                    _ => media::encode_record(media, &event),
-                }
-            };
-            tokio::task::spawn_blocking(encode).await
-        }
+    let Some(snapshot) = watching.begin.take() else {
+        return;
+    };
+    let begun = {
+        let _turn = wholes.turn().await;
+        let Ok(snapshot) = handle
+            .views
+            .view(snapshot, &approver, Extent::Cluster)
+            .await
+        else {
+            return;
+        };
+        filter.begin(&snapshot);
+        let encode = move || {
+            let event = stream::subscribed(&snapshot);
+            match media {
+                MediaType::Json => recordio::encode(&lists::subscribed(&event)),
+                _ => media::encode_record(media, &event),
+            }
+        };
+        tokio::task::spawn_blocking(encode).await
     };
     let Ok(subscribed) = begun else { return };
     let heartbeat = media::encode_record(media, &stream::heartbeat());
-    for record in [subscribed, heartbeat.clone()] {
-        if !send(&records, record).await {
-            return;
-        }
+    let stream = handle.budgets.stream();
+    let is_begun = send(&records, &handle.budgets.beginnings, subscribed).await;
+    if !is_begun || !send(&records, &stream, heartbeat.clone()).await {
+        return;
     }
     let mut beats = tokio::time::interval(HEARTBEAT_INTERVAL);
     beats.reset();
@@ -132,7 +143,7 @@ async fn forward(
             biased;
             () = records.closed() => return,
             event = watching.events.recv() => match event {
-                Some((_, event)) => match filter.seen(event) {
+                Some((_, told)) => match filter.seen(&told) {
                     Some(event) => media::encode_record(media, &*event),
                     None => continue,
                 },
@@ -140,13 +151,19 @@ async fn forward(
             },
             _ = beats.tick() => heartbeat.clone(),
         };
-        if !send(&records, record).await {
+        if !send(&records, &stream, record).await {
             return;
         }
     }
 }
 
-async fn send(records: &mpsc::Sender<Bytes>, record: Bytes) -> bool {
-    let sent = tokio::time::timeout(STALL_MAX, records.send(record)).await;
+/// Sends a record, charged until the transport has sent it. False if the reader has left or stalls, or if others
+/// leave no room for so long.
+async fn send(records: &mpsc::Sender<Bytes>, budget: &Budget, record: Bytes) -> bool {
+    let sending = async {
+        let charge = budget.charge_when_free(record.len()).await;
+        records.send(charge.hold(record)).await
+    };
+    let sent = tokio::time::timeout(STALL_MAX, sending).await;
     matches!(sent, Ok(Ok(())))
 }

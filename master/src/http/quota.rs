@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use axum::extract::Request as HttpRequest;
 use axum::response::Response;
+use bytes::Bytes;
 use http::{Method, StatusCode};
 use meseta_proto::json;
 use meseta_proto::mesos::v1::quota::QuotaRequest;
-use meseta_proto::transport::body;
 use meseta_proto::transport::door::Caller;
 
 use super::output::decode;
-use super::{BODY_MAX, Endpoint, Site, answered, not_json, text, v0};
+use super::{Endpoint, Site, answered, not_json, text, v0};
 use crate::core::{Answer, Request};
 
 pub(super) async fn handle(site: &Arc<Site>, caller: &Caller, request: HttpRequest) -> Response {
@@ -23,11 +23,12 @@ pub(super) async fn handle(site: &Arc<Site>, caller: &Caller, request: HttpReque
 }
 
 async fn set(site: &Site, caller: &Caller, request: HttpRequest) -> Response {
-    let bytes = match body::read(request.into_body(), BODY_MAX).await {
-        Ok(bytes) => bytes,
-        Err(error) => return error.response(),
+    let read = |bytes: &Bytes| json::from_slice::<QuotaRequest>(bytes);
+    let (request, bytes, _charge) = match site.json_body(caller, request.into_body(), read).await {
+        Ok(read) => read,
+        Err(refused) => return refused,
     };
-    let request: QuotaRequest = match json::from_slice(&bytes) {
+    let request = match request {
         Ok(request) => request,
         Err(error) => return not_json("set quota", &bytes, &error),
     };

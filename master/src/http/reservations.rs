@@ -7,17 +7,17 @@ use std::sync::Arc;
 
 use axum::extract::Request;
 use axum::response::Response;
+use bytes::Bytes;
 use http::StatusCode;
 use meseta_proto::json;
 use meseta_proto::mesos::v1;
 use meseta_proto::mesos::v1::master::Call;
 use meseta_proto::mesos::v1::master::call::Type as CallType;
 use meseta_proto::mesos::v1::offer::{Operation, operation};
-use meseta_proto::transport::body;
 use meseta_proto::transport::door::Caller;
 
 use super::output::{collect_query, repeated_parameter};
-use super::{BODY_MAX, Site, answered, text};
+use super::{Site, answered, text};
 
 /// Which of the four endpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,11 +69,12 @@ pub(super) async fn endpoint(
     change: Change,
     request: Request,
 ) -> Response {
-    let bytes = match body::read(request.into_body(), BODY_MAX).await {
-        Ok(bytes) => bytes,
-        Err(error) => return error.response(),
+    let read = |bytes: &Bytes| form(change, &String::from_utf8_lossy(bytes));
+    let (form, _, _charge) = match site.json_body(caller, request.into_body(), read).await {
+        Ok(read) => read,
+        Err(refused) => return refused,
     };
-    match form(change, &String::from_utf8_lossy(&bytes)) {
+    match form {
         Ok((agent, operation)) => answered(site.handle.operate(caller, agent, operation).await),
         Err(message) => text(StatusCode::BAD_REQUEST, message),
     }

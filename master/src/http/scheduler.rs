@@ -9,7 +9,8 @@ use axum::extract::Request;
 use axum::response::Response;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
-use meseta_proto::media::{self, MESOS_STREAM_ID, MediaType};
+use meseta_proto::budget::{Budget, Charge};
+use meseta_proto::media::{self, ChargedError, MESOS_STREAM_ID, MediaType};
 use meseta_proto::mesos::v1::scheduler::Call;
 use meseta_proto::transport::body;
 use meseta_proto::transport::door::Caller;
@@ -17,8 +18,8 @@ use meseta_proto::transport::server::stream_body;
 use tokio::sync::mpsc;
 
 use super::{SCHEDULER_BODY_MAX, Site, answered, door, text};
-use crate::core::authorization;
 use crate::core::call::{Action, Checked, Subscribe, check};
+use crate::core::{ConnectionId, READ_AT_ONCE, authorization, is_answer};
 use crate::events::{self, EventSource, STALL_MAX};
 use crate::shell::Handle;
 
@@ -35,16 +36,20 @@ pub(super) async fn handle(site: &Arc<Site>, caller: &Caller, request: Request) 
         Ok(media) => media,
         Err(error) => return text(error.status(), error.to_string()),
     };
-    let bytes = match body::read(request_body, SCHEDULER_BODY_MAX).await {
-        Ok(bytes) => bytes,
+    let budget = site.request_of(caller);
+    let read = body::read_charged(request_body, SCHEDULER_BODY_MAX, &budget).await;
+    let (bytes, body_charge) = match read {
+        Ok(read) => read,
         Err(error) => return error.response(),
     };
-    let call = match decode(media, bytes).await {
-        Ok(call) => call,
-        Err(error) => return text(StatusCode::BAD_REQUEST, error),
+    let (call, charge) = match decode(media, bytes, budget).await {
+        Ok(decoded) => decoded,
+        Err(ChargedError::Exhausted(exhausted)) => return body::no_memory(exhausted),
+        Err(error) => return text(StatusCode::BAD_REQUEST, error.to_string()),
     };
-    let named = check(call)
-        .map_err(|error| error.to_string())
+    drop(body_charge);
+    let named = checked(call)
+        .await
         .and_then(|checked| name_it(checked, caller));
     let checked = match named {
         Ok(checked) => checked,
@@ -54,7 +59,7 @@ pub(super) async fn handle(site: &Arc<Site>, caller: &Caller, request: Request) 
         }
     };
     match checked {
-        Checked::Subscribe(call) => subscribe(site, caller, &headers, call).await,
+        Checked::Subscribe(call) => subscribe(site, caller, &headers, call, charge).await,
         Checked::Other {
             framework_id,
             action,
@@ -63,12 +68,27 @@ pub(super) async fn handle(site: &Arc<Site>, caller: &Caller, request: Request) 
                 return door::too_fast(wait);
             }
             let stream_id = stream_id(&headers);
-            let call = site
-                .handle
-                .call(framework_id, stream_id, action, caller.clone());
+            let call = site.handle.call(
+                framework_id,
+                stream_id,
+                action,
+                caller.clone(),
+                Some(charge),
+            );
             answered(call.await)
         }
     }
+}
+
+/// Checks a call; one with offer constraints where it holds up nobody.
+async fn checked(call: Call) -> Result<Checked, String> {
+    let may_be_slow = call.subscribe.is_some() || call.update_framework.is_some();
+    let check = || check(call).map_err(|error| error.to_string());
+    if !may_be_slow {
+        return check();
+    }
+    let checking = tokio::task::spawn_blocking(check).await;
+    checking.map_err(|error| error.to_string())?
 }
 
 /// Gives the framework of a call the name that its caller has proven to bear.
@@ -85,14 +105,18 @@ fn name_it(mut checked: Checked, caller: &Caller) -> Result<Checked, String> {
 }
 
 /// Reads a call; a large one where it holds up nobody.
-async fn decode(media: MediaType, bytes: Bytes) -> Result<Call, String> {
+async fn decode(
+    media: MediaType,
+    bytes: Bytes,
+    budget: Budget,
+) -> Result<(Call, Charge), ChargedError> {
     let is_large = bytes.len() > LARGE_BODY;
-    let read = move || media::decode::<Call>(media, &bytes).map_err(|error| error.to_string());
+    let read = move || media::decode_charged::<Call>(media, &bytes, &budget);
     if !is_large {
         return read();
     }
     let reading = tokio::task::spawn_blocking(read).await;
-    reading.map_err(|error| error.to_string())?
+    reading.map_err(|_| ChargedError::Interrupted)?
 }
 
 fn stream_id(headers: &HeaderMap) -> Option<String> {
@@ -105,6 +129,7 @@ async fn subscribe(
     caller: &Caller,
     headers: &HeaderMap,
     call: Box<Subscribe>,
+    charge: Charge,
 ) -> Response {
     let media = match media::accept(headers) {
         Ok(media) => media,
@@ -124,10 +149,17 @@ async fn subscribe(
         );
     };
     let connection = site.handle.new_connection();
-    let (sink, source) = events::queue(&site.handle.unread);
+    let (sink, source) = events::queue(site.handle.budgets.subscriber(), events::EVENTS_MAX);
     if let Err(closed) = site
         .handle
-        .subscribe(connection, stream_id, call, sink, caller.clone())
+        .subscribe(
+            connection,
+            stream_id,
+            call,
+            sink,
+            caller.clone(),
+            Some(charge),
+        )
         .await
     {
         return closed.into();
@@ -135,7 +167,7 @@ async fn subscribe(
     let (sender, records) = mpsc::channel(RECORDS_MAX);
     let handle = site.handle.clone();
     tokio::spawn(async move {
-        forward(source, &sender, media).await;
+        forward(&handle, connection, source, &sender, media).await;
         drop(sender);
         leave(&handle, connection).await;
     });
@@ -154,17 +186,34 @@ pub(crate) async fn leave(handle: &Handle, connection: crate::core::ConnectionId
 }
 
 /// Encodes events until either end is closed, or the reader stalls.
-async fn forward(mut source: EventSource, records: &mpsc::Sender<Bytes>, media: MediaType) {
+async fn forward(
+    handle: &Handle,
+    connection: ConnectionId,
+    source: EventSource,
+    records: &mpsc::Sender<Bytes>,
+    media: MediaType,
+) {
+    let mut answers = 0;
     loop {
         let event = tokio::select! {
             biased;
             () = records.closed() => return,
             event = source.next() => event,
         };
-        let Some(event) = event else { return };
-        let record = media::encode_record(media, &*event);
+        let Some((charge, event)) = event else {
+            return;
+        };
+        let record = charge.hold(media::encode_record(media, &*event));
+        answers += usize::from(is_answer(&event));
+        drop(event);
         let sent = tokio::time::timeout(STALL_MAX, records.send(record)).await;
         match sent {
+            Ok(Ok(())) if answers >= READ_AT_ONCE => {
+                let read = std::mem::take(&mut answers);
+                if handle.answers_read(connection, read).await.is_err() {
+                    return;
+                }
+            }
             Ok(Ok(())) => {}
             Ok(Err(_)) => return,
             Err(_) => {

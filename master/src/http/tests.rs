@@ -3,13 +3,13 @@
 mod access;
 mod carriage;
 mod filtering;
+mod floods;
 mod operators;
 mod pages;
 mod scheduler;
 
 use axum::body::Body;
 use axum::response::Response;
-use bytes::Bytes;
 use clap::Parser;
 use http::{Method, Request, StatusCode, header};
 use http_body_util::BodyExt;
@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
 use super::*;
+use crate::budgets::Budgets;
 use crate::clock::Clock;
 use crate::core::{Lsn, MasterCore, Recovered};
 use crate::flags::Flags;
@@ -52,17 +53,25 @@ fn master_with(recovered: Recovered) -> (Router, Handle) {
 
 /// The same behind another door.
 fn site_behind(door: Door, recovered: Recovered) -> Arc<Site> {
-    let flags = Command::try_parse_from(["master"]).unwrap().flags;
+    site_of(door, recovered, &[])
+}
+
+/// The same with other flags.
+fn site_of(door: Door, recovered: Recovered, flags: &[&str]) -> Arc<Site> {
+    let flags = ["master"].iter().chain(flags);
+    let flags = Command::try_parse_from(flags).unwrap().flags;
     let address = "127.0.0.1:5050".parse().unwrap();
     let identity = crate::run::identity(&flags, address);
-    let config = crate::run::config(&flags, flags.options().unwrap(), identity.clone());
+    let options = flags.options().unwrap();
+    let budgets = Budgets::of(options.memory_budget);
+    let config = crate::run::config(&flags, options, identity.clone());
     let (sender, persisted) = watch::channel(Lsn::default());
     let (_, registry) = InMemory::open(Box::new(move |lsn| {
         sender.send_replace(lsn);
     }));
     let clock = Clock::new();
     let core = MasterCore::new(config, recovered, clock.now());
-    let (service, handle) = Service::new(core, clock, Box::new(registry), persisted);
+    let (service, handle) = Service::new(core, clock, Box::new(registry), persisted, budgets);
     tokio::spawn(service.run(CancellationToken::new()));
     let site = Site {
         handle,

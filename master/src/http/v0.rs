@@ -8,20 +8,21 @@ use std::sync::Arc;
 
 use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
 use meseta_access::Action;
-use meseta_proto::transport::body;
 use meseta_proto::transport::door::Caller;
 use meseta_proto::transport::request;
 
 use super::output::collect_query;
 use super::pieces::{Document, once};
 use super::views::write;
-use super::{BODY_MAX, Compressible, Endpoint, Site, answered, text, views};
+use super::{Compressible, Endpoint, Site, answered, text, views};
 use crate::core::Snapshot;
 use crate::measures::Measures;
 use crate::metrics::Metrics;
 use crate::shell::Closed;
+use crate::view_cache::Extent;
 
 /// Paths that may be asked again and again: what they show has a number that stays while it does.
 const fn is_polled(endpoint: Endpoint) -> bool {
@@ -38,6 +39,18 @@ const fn is_polled(endpoint: Endpoint) -> bool {
             | Endpoint::Schedule
             | Endpoint::MaintenanceStatus
     )
+}
+
+/// What of the cluster an endpoint reads.
+const fn extent(endpoint: Endpoint) -> Extent {
+    match endpoint {
+        Endpoint::Version
+        | Endpoint::Flags
+        | Endpoint::Quota
+        | Endpoint::Weights
+        | Endpoint::Schedule => Extent::Policies,
+        _ => Extent::Cluster,
+    }
 }
 
 /// What of a request matters for reading.
@@ -145,7 +158,8 @@ impl Source {
         let (snapshot, measures) = if endpoint == Endpoint::MetricsSnapshot {
             site.handle.measures(caller).await?
         } else {
-            (site.handle.view(caller).await?, Measures::default())
+            let snapshot = site.handle.view(caller, extent(endpoint)).await?;
+            (snapshot, Measures::default())
         };
         Ok(Self { snapshot, measures })
     }
@@ -241,11 +255,11 @@ pub(super) async fn prometheus(site: &Arc<Site>) -> Response {
 }
 
 pub(super) async fn teardown(site: &Arc<Site>, caller: &Caller, request: Request) -> Response {
-    let bytes = match body::read(request.into_body(), BODY_MAX).await {
-        Ok(bytes) => bytes,
-        Err(error) => return error.response(),
+    let read = |bytes: &Bytes| collect_query(&String::from_utf8_lossy(bytes));
+    let form = match site.json_body(caller, request.into_body(), read).await {
+        Ok((form, ..)) => form,
+        Err(refused) => return refused,
     };
-    let form = collect_query(&String::from_utf8_lossy(&bytes));
     let Some(framework_id) = form.get("frameworkId") else {
         return text(
             StatusCode::BAD_REQUEST,

@@ -367,4 +367,4 @@ fn framework_summary<'a>(
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

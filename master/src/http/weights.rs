@@ -4,24 +4,25 @@ use std::sync::Arc;
 
 use axum::extract::Request as HttpRequest;
 use axum::response::Response;
+use bytes::Bytes;
 use http::{Method, StatusCode};
 use meseta_proto::json;
 use meseta_proto::mesos::v1::WeightInfo;
-use meseta_proto::transport::body;
 use meseta_proto::transport::door::Caller;
 
-use super::{BODY_MAX, Endpoint, Site, answered, not_json, text, v0};
+use super::{Endpoint, Site, answered, not_json, text, v0};
 use crate::operator;
 
 pub(super) async fn handle(site: &Arc<Site>, caller: &Caller, request: HttpRequest) -> Response {
     if request.method() != Method::PUT {
         return v0::read(site, caller, Endpoint::Weights, v0::Asked::of(&request)).await;
     }
-    let bytes = match body::read(request.into_body(), BODY_MAX).await {
-        Ok(bytes) => bytes,
-        Err(error) => return error.response(),
+    let read = |bytes: &Bytes| json::many_from_slice::<WeightInfo>(bytes);
+    let (infos, bytes, _charge) = match site.json_body(caller, request.into_body(), read).await {
+        Ok(read) => read,
+        Err(refused) => return refused,
     };
-    let infos: Vec<WeightInfo> = match json::many_from_slice(&bytes) {
+    let infos = match infos {
         Ok(infos) => infos,
         Err(error) => return invalid(&bytes, &error),
     };

@@ -273,7 +273,8 @@ pub(super) fn lone_framework(framework: &FrameworkView) -> get_frameworks::Frame
 fn framework(snapshot: &Snapshot, framework: &FrameworkView) -> get_frameworks::Framework {
     let entry = snapshot.by_framework().get(&framework.id);
     let nothing = Resources::new();
-    let constraints = framework.offer_constraints.as_deref();
+    let constraints = framework.offer_constraints.as_ref();
+    let constraints = constraints.map(|constraints| constraints.message());
     get_frameworks::Framework {
         framework_info: (*framework.info).clone(),
         active: framework.active,

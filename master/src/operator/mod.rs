@@ -23,6 +23,7 @@ use crate::http::whole::Turn;
 use crate::http::{Site, reservations};
 use crate::permission;
 use crate::shell::Closed;
+use crate::view_cache::Extent;
 
 /// What came of a call.
 #[derive(Debug)]
@@ -45,6 +46,21 @@ const fn is_large(kind: CallType) -> bool {
             | CallType::GetTasks
             | CallType::GetMetrics
     )
+}
+
+/// What of the cluster a question reads.
+const fn extent(kind: CallType) -> Extent {
+    match kind {
+        CallType::GetHealth
+        | CallType::GetVersion
+        | CallType::GetFlags
+        | CallType::GetLoggingLevel
+        | CallType::GetMaster
+        | CallType::GetWeights
+        | CallType::GetQuota
+        | CallType::GetMaintenanceSchedule => Extent::Policies,
+        _ => Extent::Cluster,
+    }
 }
 
 /// A call, understood: what its type says, with the body of that type and no other.
@@ -261,7 +277,7 @@ async fn question(site: &Arc<Site>, caller: &Caller, kind: CallType) -> Result<O
         true => Some(site.wholes.turn().await),
         false => None,
     };
-    let snapshot = site.handle.view(caller).await?;
+    let snapshot = site.handle.view(caller, extent(kind)).await?;
     let site = site.clone();
     let rendering = tokio::task::spawn_blocking(move || answers::answer(&site, &snapshot, kind));
     let response = rendering.await.map_err(|_| Closed)?;

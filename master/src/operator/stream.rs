@@ -6,7 +6,7 @@ use meseta_access::Approver;
 use meseta_proto::mesos::v1::master::{Event, event};
 
 use super::answers;
-use crate::core::{HEARTBEAT_INTERVAL, Note, Snapshot};
+use crate::core::{HEARTBEAT_INTERVAL, Note, Snapshot, TaskUser};
 
 fn typed(kind: event::Type) -> Event {
     Event {
@@ -30,10 +30,22 @@ pub(crate) fn heartbeat() -> Event {
     typed(event::Type::Heartbeat)
 }
 
+/// An event, and what decides who may hear of it that it does not say itself.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    pub(crate) event: Event,
+    /// Of a status.
+    pub(crate) task_user: TaskUser,
+}
+
 /// What has happened, as it is told.
-pub(crate) fn event(note: Note) -> Arc<Event> {
+pub(crate) fn event(note: Note) -> Arc<Told> {
     use event::Type;
-    Arc::new(match note {
+    let task_user = match &note {
+        Note::TaskUpdated { task_user, .. } => task_user.clone(),
+        _ => None,
+    };
+    let event = match note {
         Note::TaskAdded(record) => Event {
             task_added: Some(event::TaskAdded {
                 task: answers::task(&record),
@@ -44,6 +56,7 @@ pub(crate) fn event(note: Note) -> Arc<Event> {
             framework_id,
             status,
             state,
+            task_user: _,
         } => Event {
             task_updated: Some(event::TaskUpdated {
                 framework_id: framework_id.into(),
@@ -82,5 +95,6 @@ pub(crate) fn event(note: Note) -> Arc<Event> {
             }),
             ..typed(Type::FrameworkRemoved)
         },
-    })
+    };
+    Arc::new(Told { event, task_user })
 }

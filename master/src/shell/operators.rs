@@ -13,7 +13,8 @@ use tokio::sync::oneshot;
 
 use super::{Closed, Command, Handle};
 use crate::core::{Answer, Question, Request, Snapshot};
-use crate::{permission, visible};
+use crate::permission;
+use crate::view_cache::Extent;
 
 impl Handle {
     /// An operator's request, if he may make it; answered when it is durable.
@@ -111,7 +112,7 @@ impl Handle {
         if caller.approver.allows_everything() {
             return Ok(answer);
         }
-        let seen = self.view(caller).await?;
+        let seen = self.view(caller, Extent::Cluster).await?;
         Ok(answer.map(|mut explanations| {
             explanations.retain(|one| {
                 let mut frameworks = seen.frameworks.iter();
@@ -123,9 +124,14 @@ impl Handle {
     }
 
     /// The state as far as the caller may see it.
-    pub(crate) async fn view(&self, caller: &Caller) -> Result<Arc<Snapshot>, Closed> {
+    pub(crate) async fn view(
+        &self,
+        caller: &Caller,
+        extent: Extent,
+    ) -> Result<Arc<Snapshot>, Closed> {
         let snapshot = self.snapshot().await?;
-        visible::to(snapshot, &caller.approver).await
+        let views = &self.views;
+        views.view(snapshot, &caller.approver, extent).await
     }
 }
 

@@ -377,6 +377,7 @@ where
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
         let mut out = Vec::new();
         while let Some(item) = items.next_element_seed(self.0)? {
+            session::add_element(size_of::<T>())?;
             out.extend(item);
         }
         Ok(out)
@@ -462,6 +463,7 @@ where
         let mut out = BTreeMap::new();
         while let Some(key) = map.next_key::<String>()? {
             if let Some(value) = map.next_value_seed(self.0)? {
+                session::add_element(size_of::<(String, T)>())?;
                 out.insert(key, value);
             }
         }

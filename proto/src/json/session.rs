@@ -4,7 +4,11 @@
 //! that is missing. So a message that lacks something says so here and reading goes on. Outside
 //! [`within`], when serde reads a message on its own, it is an error at once.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+
+use serde::de::Error;
+
+use crate::budget::{Charge, Exhausted};
 
 #[derive(Copy, Clone, Eq, PartialEq)]
 enum State {
@@ -15,7 +19,13 @@ enum State {
 
 thread_local! {
     static STATE: Cell<State> = const { Cell::new(State::Outside) };
+    /// What the elements of lists may still take before more is charged; all there is where nobody counts.
+    static LEFT_BYTES: Cell<usize> = const { Cell::new(usize::MAX) };
+    static CHARGED: RefCell<Option<Result<Charge, Exhausted>>> = const { RefCell::new(None) };
 }
+
+/// Charged at once, so that most elements cost an addition.
+const STEP_BYTES: usize = 64 * 1024;
 
 /// Runs `read`, and tells whether anything required was missing.
 pub(crate) fn within<T>(
@@ -40,4 +50,59 @@ pub(crate) fn note_missing() -> bool {
     }
     STATE.set(State::Missing);
     true
+}
+
+/// Runs `read`; what lists grow to meanwhile is charged, and ends the reading when there is no more.
+pub(crate) fn charged<T>(
+    charge: Charge,
+    read: impl FnOnce() -> T,
+) -> (T, Result<Charge, Exhausted>) {
+    /// Puts things back also when `read` panics.
+    struct Restore;
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            LEFT_BYTES.set(usize::MAX);
+            CHARGED.set(None);
+        }
+    }
+    let base = charge.bytes();
+    let _restore = Restore;
+    LEFT_BYTES.set(0);
+    CHARGED.set(Some(Ok(charge)));
+    let result = read();
+    let charged = CHARGED.take().unwrap_or(Err(Exhausted::Share {
+        bytes: 0,
+        used: base,
+        max: base,
+    }));
+    (result, charged)
+}
+
+/// Counts an element of a list or a map, before it is put there.
+pub(crate) fn add_element<E: Error>(bytes: usize) -> Result<(), E> {
+    let left = LEFT_BYTES.get();
+    if let Some(left) = left.checked_sub(bytes) {
+        LEFT_BYTES.set(left);
+        return Ok(());
+    }
+    CHARGED.with_borrow_mut(|charged| {
+        let Some(current) = charged else {
+            return Ok(());
+        };
+        let more = bytes.max(STEP_BYTES);
+        let grown = match current {
+            Ok(charge) => charge.grow(more),
+            Err(exhausted) => Err(*exhausted),
+        };
+        match grown {
+            Ok(()) => {
+                LEFT_BYTES.set(left.saturating_add(more).saturating_sub(bytes));
+                Ok(())
+            }
+            Err(exhausted) => {
+                *charged = Some(Err(exhausted));
+                Err(E::custom(exhausted))
+            }
+        }
+    })
 }

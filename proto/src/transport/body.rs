@@ -10,10 +10,12 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::response::{IntoResponse as _, Response};
 use bytes::{Bytes, BytesMut};
-use http::StatusCode;
+use http::{HeaderValue, StatusCode, header};
 use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt;
 use tokio::time::{Instant, Sleep};
+
+use crate::budget::{Budget, Charge, Exhausted};
 
 /// For how long a client may send nothing in the middle of a body.
 const IDLE_MAX: Duration = Duration::from_secs(30);
@@ -65,6 +67,8 @@ pub enum BodyError {
     Slow,
     #[error("The request body ended early")]
     Truncated,
+    #[error("There is no memory for this request now: {0}")]
+    Exhausted(Exhausted),
 }
 
 impl BodyError {
@@ -74,30 +78,58 @@ impl BodyError {
             Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Idle | Self::Slow => StatusCode::REQUEST_TIMEOUT,
             Self::Truncated => StatusCode::BAD_REQUEST,
+            Self::Exhausted(_) => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
 
     #[must_use]
     pub fn response(self) -> Response {
-        (self.status(), self.to_string()).into_response()
+        match self {
+            Self::Exhausted(exhausted) => no_memory(exhausted),
+            _ => (self.status(), self.to_string()).into_response(),
+        }
     }
+}
+
+/// The answer to a request that there is no memory for: the same may be asked again.
+#[must_use]
+pub fn no_memory(exhausted: Exhausted) -> Response {
+    let error = BodyError::Exhausted(exhausted);
+    let mut response = (error.status(), error.to_string()).into_response();
+    let soon = HeaderValue::from_static("1");
+    response.headers_mut().insert(header::RETRY_AFTER, soon);
+    response
 }
 
 /// Reads a body, chunked or not.
 ///
 /// # Errors
 /// When there is too much of it, or not all, or not in time; what is announced as too much is not waited for.
-pub async fn read(mut body: Body, max: usize) -> Result<Bytes, BodyError> {
+pub async fn read(body: Body, max: usize) -> Result<Bytes, BodyError> {
+    let read = read_charged(body, max, &Budget::new(max)).await;
+    read.map(|(whole, _charge)| whole)
+}
+
+/// Reads a body, and charges what has come of it.
+///
+/// # Errors
+/// As [`read`], and when the budget has no room for more.
+pub async fn read_charged(
+    mut body: Body,
+    max: usize,
+    budget: &Budget,
+) -> Result<(Bytes, Charge), BodyError> {
     let announced = http_body::Body::size_hint(&body).lower();
     if announced > u64::try_from(max).unwrap_or(u64::MAX) {
         return Err(BodyError::TooLarge { max });
     }
     let mut whole = BytesMut::new();
     let mut pace = Pace::new(Instant::now());
+    let mut charge = budget.charge(0).map_err(BodyError::Exhausted)?;
     loop {
         let frame = next_frame(&mut body, &pace).await?;
         let Some(frame) = frame else {
-            return Ok(whole.freeze());
+            return Ok((whole.freeze(), charge));
         };
         let frame = frame.map_err(|_| BodyError::Truncated)?;
         let Ok(data) = frame.into_data() else {
@@ -106,6 +138,7 @@ pub async fn read(mut body: Body, max: usize) -> Result<Bytes, BodyError> {
         if whole.len().saturating_add(data.len()) > max {
             return Err(BodyError::TooLarge { max });
         }
+        charge.grow(data.len()).map_err(BodyError::Exhausted)?;
         pace.add(data.len());
         whole.extend_from_slice(&data);
     }
@@ -331,5 +364,26 @@ mod tests {
         let rest = Duration::from_secs(3600);
         let resting = tokio::time::timeout(rest, body.frame()).await;
         assert!(resting.is_err(), "it has come");
+    }
+
+    #[tokio::test]
+    async fn a_body_without_room_is_refused_and_gives_back_what_it_had() {
+        let budget = Budget::new(100);
+        let others = budget.share(100, 0).charge(60).unwrap();
+        let own = budget.share(100, 0);
+        let body = || {
+            Body::from_stream(tokio_stream::iter(
+                [1, 2].map(|_| Ok::<_, BodyError>("x".repeat(30))),
+            ))
+        };
+        let refused = read_charged(body(), 1_000, &own).await.unwrap_err();
+        assert!(matches!(refused, BodyError::Exhausted(_)));
+        assert_eq!(budget.used(), 60);
+        let response = refused.response();
+        assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(response.headers()[header::RETRY_AFTER], "1");
+        drop(others);
+        let (whole, charge) = read_charged(body(), 1_000, &own).await.unwrap();
+        assert_eq!((whole.len(), charge.bytes(), budget.used()), (60, 60, 60));
     }
 }

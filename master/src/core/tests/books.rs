@@ -37,6 +37,7 @@ impl World {
             .frameworks
             .check(|framework| FrameworkView::of(framework, false));
         self.core.snapshot();
+        self.core.check_history();
         let core = &self.core;
         assert_eq!(core.counters.invariant_violations, 0);
         for agent in core.agents.values() {

@@ -84,7 +84,16 @@ impl World {
     }
 
     pub(super) fn take_events(&mut self, connection: ConnectionId) -> Vec<Event> {
-        self.events.remove(&connection).unwrap_or_default()
+        let events = self.events.remove(&connection).unwrap_or_default();
+        let answers = events.iter().filter(|event| is_answer(event)).count();
+        if answers > 0 {
+            // Who reads makes room for more.
+            self.input(Input::AnswersRead {
+                connection,
+                answers,
+            });
+        }
+        events
     }
 
     pub(super) fn offers(&mut self, scheduler: &Scheduler) -> Vec<v1::Offer> {

@@ -497,3 +497,45 @@ fn a_snapshot_is_not_touched_by_what_follows() {
     assert_eq!(state(&before), TaskState::TaskStaging);
     assert_eq!(state(&world.core.snapshot()), TaskState::TaskRunning);
 }
+
+#[test]
+fn what_is_remembered_is_bounded_in_bytes_and_others_keep_their_history() {
+    let mut config = config();
+    config.memory.history_per_framework = 40_000;
+    config.memory.history = 60_000;
+    let recovered = Recovered {
+        epoch: 1,
+        ..Recovered::default()
+    };
+    let mut world = World::with(config, recovered);
+    let node = world.agent(5051, "cpus:4;mem:1024");
+    let end = |world: &mut World, scheduler: &Scheduler, number: u8, bytes: usize| {
+        let offer = world.offers(scheduler).pop().unwrap();
+        let id = format!("t{number}");
+        let mut large = task(&node, &id, "cpus:4;mem:1024");
+        large.name = "x".repeat(bytes);
+        world.call(scheduler, accept(&[&offer], vec![large]));
+        world.take_events(scheduler.connection);
+        world.update(&node, scheduler, &id, TaskState::TaskFinished, number);
+        world.acknowledge(&node, scheduler, &id, number);
+        world.check();
+    };
+    let modest = world.subscribe(framework("modest", &["dev"]));
+    end(&mut world, &modest, 0, 100);
+    world.call(&modest, Action::Suppress { roles: Vec::new() });
+    for offer in world.offers(&modest) {
+        world.call(&modest, decline(&[&offer], 600.0));
+    }
+    let greedy = world.subscribe(framework("greedy", &["dev"]));
+    for number in 0..20 {
+        end(&mut world, &greedy, number, 5_000);
+    }
+    let snapshot = world.core.snapshot();
+    let kept = |id: &str| {
+        let framework = snapshot.frameworks.iter().find(|one| one.id.as_str() == id);
+        framework.unwrap().completed.len()
+    };
+    assert_eq!(kept(&modest.id), 1);
+    let greedy_kept = kept(&greedy.id);
+    assert!((5..8).contains(&greedy_kept), "{greedy_kept}");
+}

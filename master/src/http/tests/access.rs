@@ -618,7 +618,7 @@ async fn what_is_reserved_is_shown_to_those_who_may_see_the_role() {
         "view_roles":[{"principals":{"values":["reader"]},"roles":{"values":["www"]}},
             {"principals":{"values":["reader"]},"roles":{"type":"NONE"}}]}"#;
     let site = site_behind(door(&dir, acls), Recovered::default());
-    let (sender, mut frames) = tokio::sync::mpsc::channel(16);
+    let (sender, frames) = crate::events::queue(site.handle.budgets.agent(), 16);
     let connection = site.handle.new_connection();
     let connected = site
         .handle
@@ -639,7 +639,7 @@ async fn what_is_reserved_is_shown_to_those_who_may_see_the_role() {
     };
     let register = meseta::agent_frame::Message::Register(register);
     site.handle.agent_frame(connection, register).await.unwrap();
-    frames.recv().await.unwrap();
+    frames.next().await.unwrap();
     let router = router(site);
     let people = People::new();
     for (who, roles, listed) in [(RIGHT, &["ads", "www"][..], 3), (READER, &["www"][..], 2)] {

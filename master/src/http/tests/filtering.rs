@@ -7,7 +7,6 @@ use meseta_proto::mesos::v1::agent_info::capability::Type as AgentCapability;
 use meseta_proto::mesos::v1::{Address, AgentInfo};
 use meseta_resources::{Operation, Reservation, Resources, Role};
 use tempfile::TempDir;
-use tokio::sync::mpsc;
 
 use super::access::{People, READER, RIGHT, ask, door};
 use super::*;
@@ -120,14 +119,14 @@ async fn join(handle: &Handle) -> impl Sized {
             .to_vec(),
         ..Register::default()
     };
-    let (frames, mut taken) = mpsc::channel(100);
+    let (frames, taken) = crate::events::queue(handle.budgets.agent(), 100);
     let connection = handle.new_connection();
     let caller = Caller::default();
     let connected = handle.agent_connected(connection, frames, caller).await;
     connected.unwrap();
     let message = agent_frame::Message::Register(register);
     handle.agent_frame(connection, message).await.unwrap();
-    taken.recv().await.expect("a frame that says it is in");
+    taken.next().await.expect("a frame that says it is in");
     taken
 }
 

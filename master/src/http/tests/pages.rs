@@ -220,9 +220,9 @@ async fn busy() -> (Router, impl Sized) {
         &meseta_resources::Role::star(),
     );
     let connection = handle.new_connection();
-    let (sender, mut frames) = tokio::sync::mpsc::channel(16);
+    let (sink, frames) = crate::events::queue(handle.budgets.agent(), 16);
     handle
-        .agent_connected(connection, sender, Caller::default())
+        .agent_connected(connection, sink, Caller::default())
         .await
         .unwrap();
     let register = meseta::Register {
@@ -271,7 +271,7 @@ async fn busy() -> (Router, impl Sized) {
         StatusCode::ACCEPTED
     );
     let run = loop {
-        let frame = frames.recv().await.unwrap();
+        let (_charge, frame) = frames.next().await.unwrap();
         if let Some(master_frame::Message::RunTask(run)) = frame.message {
             break run;
         }

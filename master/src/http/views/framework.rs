@@ -111,7 +111,7 @@ impl<'a> Tail<'a> {
         Self {
             labels: labels.map(|labels| labels.labels.as_slice()),
             offer_constraints: constraints
-                .map(|constraints| (**constraints).clone())
+                .map(|constraints| constraints.message().clone())
                 .unwrap_or_default(),
         }
     }

@@ -31,7 +31,12 @@ fn agent_id(number: usize) -> AgentId {
     AgentId::new(&format!("m-S{number:05}")).unwrap()
 }
 
-fn task(framework: usize, agent: usize, name: &str, state: TaskState) -> Arc<TaskRecord> {
+pub(crate) fn task(
+    framework: usize,
+    agent: usize,
+    name: &str,
+    state: TaskState,
+) -> Arc<TaskRecord> {
     let status = TaskStatus {
         state: state.into(),
         timestamp: Some(1_795_226_383.25),
@@ -55,6 +60,7 @@ fn task(framework: usize, agent: usize, name: &str, state: TaskState) -> Arc<Tas
             state,
             encoded: status.encode_to_vec().into(),
         }],
+        user: None,
         description: description.encode_to_vec().into(),
         unreachable_since: None,
     })
@@ -75,6 +81,7 @@ fn agent(number: usize, frameworks: usize, tasks: usize) -> AgentView {
         framework_id: framework.clone(),
         agent_id: agent_id(number),
         resources: resources("cpus:0.1"),
+        user: None,
         info: v1::ExecutorInfo::default().encode_to_vec().into(),
     };
     let executors = [(
@@ -132,7 +139,7 @@ fn framework(number: usize, completed: usize, unreachable: usize) -> FrameworkVi
 }
 
 /// A cluster of so many agents and frameworks; of the latter every third has nothing and the first very much.
-fn crowd(agents: usize, frameworks: usize) -> Arc<Snapshot> {
+pub(crate) fn crowd(agents: usize, frameworks: usize) -> Arc<Snapshot> {
     let identity = Identity {
         id: "m".to_owned(),
         hostname: "master.example".to_owned(),

@@ -6,6 +6,7 @@ use std::marker::PhantomData;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
 use super::Key;
+use crate::json::session;
 use crate::schema::WireMessage;
 
 /// Any value, read and forgotten.
@@ -125,6 +126,7 @@ impl<'de, T: WireMessage> Visitor<'de> for RootArray<T> {
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Vec<T>, A::Error> {
         let mut out = Vec::new();
         while let Some(item) = items.next_element_seed(Root::new())? {
+            session::add_element(size_of::<T>())?;
             out.push(item);
         }
         Ok(out)

@@ -1,0 +1,126 @@
+//! How `--memory_budget` is divided: what may wait and what is remembered, in bytes.
+//!
+//! Each part is bounded for all peers together, and most for each peer as well. The parts together are at most
+//! three quarters of the whole; the rest is for what is not counted: the books themselves, answers while they are
+//! made, and what the allocator of memory keeps. Invariant: nothing here depends on how many peers there are.
+
+use meseta_proto::budget::{Budget, Shares};
+use meseta_proto::outbox;
+
+/// The smallest budget that a master can work with: one largest call, read and decoded, and one largest frame.
+pub(crate) const MEMORY_BUDGET_MIN: u64 = 256 << 20;
+
+/// What a subscriber, an agent or a request may have whatever the others have, at most.
+const FLOOR_BYTES_MAX: usize = 64 * 1024;
+
+/// Who sends requests: a principal, or else an address.
+pub(crate) type Peer = String;
+
+/// The parts.
+#[derive(Debug)]
+pub(crate) struct Budgets {
+    /// Events that schedulers have not read.
+    events: Budget,
+    /// Frames that agents have not read.
+    frames: Budget,
+    /// Frames of agents that wait for the core.
+    pub(crate) incoming_frames: Budget,
+    /// Records of operators' streams that are encoded and not yet sent.
+    records: Budget,
+    /// The first events of operators' streams, which show the whole cluster.
+    pub(crate) beginnings: Budget,
+    /// Bodies of requests, while they are read, decoded and wait for the core.
+    bodies: Shares<Peer>,
+    total_bytes: usize,
+}
+
+impl Budgets {
+    /// Divides so many bytes.
+    #[must_use]
+    pub(crate) fn of(total_bytes: usize) -> Self {
+        Self {
+            events: Budget::new(total_bytes / 16),
+            frames: Budget::new(total_bytes / 16),
+            incoming_frames: Budget::new(total_bytes / 16),
+            records: Budget::new(total_bytes / 32),
+            beginnings: Budget::new(total_bytes / 16),
+            bodies: Shares::new(Budget::new(total_bytes / 4), total_bytes / 16 * 3, 0),
+            total_bytes,
+        }
+    }
+
+    /// What one subscribed scheduler may leave unread.
+    pub(crate) fn subscriber(&self) -> Budget {
+        self.events
+            .share(self.total_bytes / 64, floor(self.total_bytes))
+    }
+
+    /// What one agent may leave unread.
+    pub(crate) fn agent(&self) -> Budget {
+        self.frames
+            .share(self.total_bytes / 128, floor(self.total_bytes))
+    }
+
+    /// What all agents have left unread.
+    #[cfg(test)]
+    pub(crate) fn unread_frames(&self) -> usize {
+        self.frames.used()
+    }
+
+    /// What one operator's stream may leave unsent.
+    pub(crate) fn stream(&self) -> Budget {
+        self.records
+            .share(self.total_bytes / 256, floor(self.total_bytes))
+    }
+
+    /// What one request of a peer may take, of what all of the peer's may.
+    pub(crate) fn request_of(&self, peer: Peer) -> Budget {
+        let all = self.peer(peer);
+        all.share(all.limit(), floor(self.total_bytes))
+    }
+
+    /// What the requests of a peer may take.
+    pub(crate) fn peer(&self, peer: Peer) -> Budget {
+        self.bodies.of(peer)
+    }
+
+    /// What may wait for the registry.
+    pub(crate) fn outbox(&self) -> outbox::Limits {
+        outbox::Limits::of_bytes(self.total_bytes / 32)
+    }
+
+    /// The newest operator events, which all who watch read from.
+    pub(crate) fn watched_bytes(&self) -> usize {
+        self.total_bytes / 32
+    }
+}
+
+fn floor(total_bytes: usize) -> usize {
+    (total_bytes / 65_536).min(FLOOR_BYTES_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::Memory;
+
+    #[test]
+    fn all_parts_together_leave_room_for_what_is_not_counted() {
+        let total = 512 << 20;
+        let budgets = Budgets::of(total);
+        let memory = Memory::of(total);
+        let queued = budgets.events.limit()
+            + budgets.frames.limit()
+            + budgets.incoming_frames.limit()
+            + budgets.records.limit()
+            + budgets.beginnings.limit()
+            + budgets.outbox().bytes_total
+            + budgets.watched_bytes()
+            + total / 4;
+        let remembered = memory.history + memory.terms;
+        let parts = queued + remembered;
+        assert!(parts > total / 2 && parts <= total * 3 / 4, "{parts}");
+        assert!(budgets.subscriber().limit() < budgets.events.limit());
+        assert!(budgets.agent().limit() < budgets.frames.limit());
+    }
+}

@@ -1,0 +1,118 @@
+//! The cluster as each caller may see it, kept from one question to the next.
+//!
+//! Entered through [`ViewCache::view`]. What a question does not read is not made; what many ask is made once for
+//! each caller and state; what has not changed since the caller's last view is taken from that. Invariant: a view
+//! is that of the very snapshot that was given, by the very rules that the caller came in by.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use meseta_access::Approver;
+use tokio::time::Instant;
+
+use crate::core::Snapshot;
+use crate::handle::Closed;
+use crate::visible::{self, Before, Work};
+
+/// Callers whose last view is kept: people and programs that poll.
+const VIEWERS_MAX: usize = 16;
+/// For how long a view is kept that nobody asks for; it holds on to the state that it was made of.
+const IDLE_MAX: Duration = Duration::from_secs(60);
+
+/// What of the cluster a question is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Extent {
+    /// Quotas, weights, maintenance, and the master itself.
+    Policies,
+    /// All of it.
+    Cluster,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct ViewCache {
+    /// The one that asked last is the last.
+    viewers: Mutex<VecDeque<Viewer>>,
+    work: Arc<Mutex<Work>>,
+}
+
+#[derive(Debug)]
+struct Viewer {
+    principal: Option<String>,
+    /// Of the rules.
+    version: u64,
+    asked: Instant,
+    /// Locked while a view is made: others who ask for the same wait and share it.
+    last: Arc<tokio::sync::Mutex<Option<Before>>>,
+}
+
+impl ViewCache {
+    /// A snapshot without what a caller may not see; the same one if that is nothing.
+    pub(crate) async fn view(
+        &self,
+        snapshot: Arc<Snapshot>,
+        approver: &Approver,
+        extent: Extent,
+    ) -> Result<Arc<Snapshot>, Closed> {
+        if approver.allows_everything() {
+            return Ok(snapshot);
+        }
+        if extent == Extent::Policies {
+            return Ok(Arc::new(visible::policies(&snapshot, approver)));
+        }
+        let mut last = self.viewer(approver).lock_owned().await;
+        if let Some(last) = &*last
+            && Arc::ptr_eq(&last.source, &snapshot)
+        {
+            return Ok(last.seen.clone());
+        }
+        let (approver, sum) = (approver.clone(), self.work.clone());
+        let making = tokio::task::spawn_blocking(move || {
+            let mut work = Work::default();
+            let seen = visible::cluster(&snapshot, &approver, last.as_ref(), &mut work);
+            let seen = Arc::new(seen);
+            *last = Some(Before {
+                source: snapshot,
+                seen: seen.clone(),
+            });
+            let mut sum = sum.lock().unwrap_or_else(PoisonError::into_inner);
+            sum.entries += work.entries;
+            sum.records += work.records;
+            seen
+        });
+        making.await.map_err(|_| Closed)
+    }
+
+    /// What all views together have taken.
+    #[cfg(test)]
+    pub(crate) fn work(&self) -> Work {
+        *self.work.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn viewer(&self, approver: &Approver) -> Arc<tokio::sync::Mutex<Option<Before>>> {
+        let now = Instant::now();
+        let mut viewers = self.viewers.lock().unwrap_or_else(PoisonError::into_inner);
+        viewers.retain(|viewer| now.duration_since(viewer.asked) < IDLE_MAX);
+        let is_known = |viewer: &Viewer| {
+            viewer.principal.as_deref() == approver.principal()
+                && viewer.version == approver.version()
+        };
+        let known = viewers.iter().position(is_known);
+        let mut viewer = known
+            .and_then(|at| viewers.remove(at))
+            .unwrap_or_else(|| Viewer {
+                principal: approver.principal().map(str::to_owned),
+                version: approver.version(),
+                asked: now,
+                last: Arc::default(),
+            });
+        viewer.asked = now;
+        let last = viewer.last.clone();
+        if viewers.len() >= VIEWERS_MAX {
+            viewers.pop_front();
+        }
+        viewers.push_back(viewer);
+        last
+    }
+}

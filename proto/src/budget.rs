@@ -1,0 +1,389 @@
+//! Budgets of bytes: what waits for a peer is charged to that peer, and to all peers together.
+//!
+//! A [`Budget`] has a limit; a [`Budget::share`] of it has one of its own and is charged to the whole as well.
+//! A [`Charge`] is what something takes, for as long as it exists. Invariants: every byte charged is given back
+//! exactly once, at all levels; no budget has more than its limit, but for one item alone, which is always let in
+//! (or what is larger than the limit could never pass), and for the floors of its shares.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use tokio::sync::Notify;
+
+/// A limit of bytes and what is used of it. Cheap to clone; clones are the same budget.
+#[derive(Clone, Debug)]
+pub struct Budget(Arc<Level>);
+
+#[derive(Debug)]
+struct Level {
+    bytes_max: usize,
+    /// What this share may have whatever the rest of the whole has.
+    floor_bytes: usize,
+    used_bytes: AtomicUsize,
+    /// Wakes those who wait for room.
+    released: Notify,
+    whole: Option<Budget>,
+}
+
+/// Why something was not charged.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum Exhausted {
+    #[error(
+        "{bytes} bytes more than the {used} that are in use would exceed the limit of {max} bytes"
+    )]
+    Share {
+        bytes: usize,
+        used: usize,
+        max: usize,
+    },
+    #[error(
+        "{bytes} bytes more than the {used} that all together use would exceed the limit of {max} bytes"
+    )]
+    Whole {
+        bytes: usize,
+        used: usize,
+        max: usize,
+    },
+}
+
+impl Budget {
+    #[must_use]
+    pub fn new(bytes_max: usize) -> Self {
+        Self(Arc::new(Level {
+            bytes_max,
+            floor_bytes: 0,
+            used_bytes: AtomicUsize::new(0),
+            released: Notify::new(),
+            whole: None,
+        }))
+    }
+
+    /// A part of this budget with a limit of its own. Up to `floor_bytes` of it are granted even when the
+    /// others have used up the whole.
+    #[must_use]
+    pub fn share(&self, bytes_max: usize, floor_bytes: usize) -> Self {
+        Self(Arc::new(Level {
+            bytes_max,
+            floor_bytes,
+            used_bytes: AtomicUsize::new(0),
+            released: Notify::new(),
+            whole: Some(self.clone()),
+        }))
+    }
+
+    #[must_use]
+    pub fn used(&self) -> usize {
+        self.0.used_bytes.load(Ordering::Relaxed)
+    }
+
+    #[must_use]
+    pub fn limit(&self) -> usize {
+        self.0.bytes_max
+    }
+
+    /// Charges `bytes` here and to the whole, or nothing at all.
+    pub fn charge(&self, bytes: usize) -> Result<Charge, Exhausted> {
+        self.add(bytes, false)?;
+        Ok(Charge {
+            budget: self.clone(),
+            bytes,
+        })
+    }
+
+    /// The same, but waits until there is room.
+    pub async fn charge_when_free(&self, bytes: usize) -> Charge {
+        loop {
+            let mut level = self;
+            // Whoever refuses is waited for: the share itself, or one of the budgets that it is a part of.
+            loop {
+                let released = level.0.released.notified();
+                tokio::pin!(released);
+                released.as_mut().enable();
+                match self.charge(bytes) {
+                    Ok(charge) => return charge,
+                    Err(Exhausted::Whole { .. }) if level.0.whole.is_some() => {
+                        if let Some(whole) = &level.0.whole {
+                            level = whole;
+                        }
+                    }
+                    Err(_) => {
+                        released.await;
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    fn add(&self, bytes: usize, is_floor: bool) -> Result<(), Exhausted> {
+        let level = &*self.0;
+        let fits = |used: usize| {
+            let after = used.checked_add(bytes)?;
+            (after <= level.bytes_max || used == 0 || is_floor).then_some(after)
+        };
+        let updated = level
+            .used_bytes
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits);
+        let used = updated.map_err(|used| Exhausted::Share {
+            bytes,
+            used,
+            max: level.bytes_max,
+        })?;
+        let Some(whole) = &level.whole else {
+            return Ok(());
+        };
+        let is_floor = is_floor || used.saturating_add(bytes) <= level.floor_bytes;
+        whole.add(bytes, is_floor).map_err(|error| {
+            level.release(bytes);
+            match error {
+                Exhausted::Share { bytes, used, max } | Exhausted::Whole { bytes, used, max } => {
+                    Exhausted::Whole { bytes, used, max }
+                }
+            }
+        })
+    }
+
+    fn give_back(&self, bytes: usize) {
+        self.0.release(bytes);
+        if let Some(whole) = &self.0.whole {
+            whole.give_back(bytes);
+        }
+    }
+}
+
+impl Level {
+    fn release(&self, bytes: usize) {
+        self.used_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.released.notify_waiters();
+    }
+}
+
+/// What something takes of a budget, given back when this is dropped.
+#[derive(Debug)]
+pub struct Charge {
+    budget: Budget,
+    bytes: usize,
+}
+
+impl Charge {
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Charges more to the same budget; on an error nothing has changed.
+    pub fn grow(&mut self, bytes: usize) -> Result<(), Exhausted> {
+        self.budget.add(bytes, false)?;
+        self.bytes += bytes;
+        Ok(())
+    }
+}
+
+/// Bytes and what they are charged.
+struct Held {
+    bytes: Bytes,
+    _charge: Charge,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Charge {
+    /// Bytes that give this back when the last part of them is dropped: once they are sent.
+    #[must_use]
+    pub fn hold(self, bytes: Bytes) -> Bytes {
+        Bytes::from_owner(Held {
+            bytes,
+            _charge: self,
+        })
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.budget.give_back(self.bytes);
+    }
+}
+
+/// One share of a budget for each peer that uses it.
+#[derive(Debug)]
+pub struct Shares<K> {
+    whole: Budget,
+    bytes_max: usize,
+    floor_bytes: usize,
+    shares: Mutex<HashMap<K, Budget>>,
+}
+
+/// With more peers than this, those that use nothing are forgotten.
+const IDLE_PEERS_MAX: usize = 1_024;
+
+impl<K: Eq + Hash> Shares<K> {
+    #[must_use]
+    pub fn new(whole: Budget, bytes_max: usize, floor_bytes: usize) -> Self {
+        Self {
+            whole,
+            bytes_max,
+            floor_bytes,
+            shares: Mutex::default(),
+        }
+    }
+
+    /// The share of a peer: the same one for as long as anything of it is in use.
+    #[must_use]
+    pub fn of(&self, peer: K) -> Budget {
+        let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
+        if shares.len() >= IDLE_PEERS_MAX {
+            // One that somebody else has got and has not used yet stays, too.
+            shares.retain(|_, share| share.used() > 0 || Arc::strong_count(&share.0) > 1);
+        }
+        let share = || self.whole.share(self.bytes_max, self.floor_bytes);
+        shares.entry(peer).or_insert_with(share).clone()
+    }
+}
+
+/// About what a decoded message takes while it waits: texts and lists hold some room that they do not use.
+#[must_use]
+pub fn waiting_bytes<M: prost::Message>(message: &M) -> usize {
+    message
+        .encoded_len()
+        .saturating_mul(2)
+        .saturating_add(size_of::<M>())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_share_is_bounded_and_so_are_all_together() {
+        let whole = Budget::new(100);
+        let (first, second) = (whole.share(60, 0), whole.share(60, 0));
+        let charge = first.charge(50).unwrap();
+        assert_eq!(
+            first.charge(11).unwrap_err(),
+            Exhausted::Share {
+                bytes: 11,
+                used: 50,
+                max: 60
+            }
+        );
+        let other = second.charge(45).unwrap();
+        assert_eq!(
+            second.charge(10).unwrap_err(),
+            Exhausted::Whole {
+                bytes: 10,
+                used: 95,
+                max: 100
+            }
+        );
+        assert_eq!((first.used(), second.used(), whole.used()), (50, 45, 95));
+        drop(charge);
+        assert_eq!((first.used(), whole.used()), (0, 45));
+        drop(other);
+        assert_eq!(whole.used(), 0);
+    }
+
+    #[test]
+    fn a_floor_is_granted_whatever_the_others_use() {
+        let whole = Budget::new(100);
+        let greedy = whole.share(100, 0);
+        let _all = greedy.charge(100).unwrap();
+        let modest = whole.share(50, 10);
+        let small = modest.charge(10).unwrap();
+        assert!(matches!(modest.charge(1), Err(Exhausted::Whole { .. })));
+        drop(small);
+        assert_eq!(whole.used(), 100);
+    }
+
+    #[test]
+    fn bytes_give_back_what_they_are_charged_when_the_last_part_is_gone() {
+        let budget = Budget::new(100);
+        let mut bytes = budget
+            .charge(10)
+            .unwrap()
+            .hold(Bytes::from_static(b"0123456789"));
+        let part = bytes.split_to(4);
+        drop(bytes);
+        assert_eq!((&*part, budget.used()), (&b"0123"[..], 10));
+        drop(part);
+        assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn one_item_alone_is_let_in_whatever_its_size() {
+        let whole = Budget::new(100);
+        let share = whole.share(10, 0);
+        let mut large = share.charge(90).unwrap();
+        assert!(share.charge(1).is_err());
+        assert!(large.grow(1).is_err());
+        assert_eq!(large.bytes(), 90);
+        drop(large);
+        let mut small = share.charge(5).unwrap();
+        small.grow(5).unwrap();
+        assert_eq!((small.bytes(), whole.used()), (10, 10));
+    }
+
+    #[tokio::test]
+    async fn whoever_waits_is_woken_when_there_is_room() {
+        let whole = Budget::new(100);
+        let (first, second) = (whole.share(100, 0), whole.share(50, 0));
+        let charge = first.charge(90).unwrap();
+        let own = second.charge(5).unwrap();
+        let waiting = tokio::spawn(async move { second.charge_when_free(48).await.bytes() });
+        tokio::task::yield_now().await;
+        assert!(!waiting.is_finished(), "the whole has no room");
+        drop(charge);
+        tokio::task::yield_now().await;
+        assert!(!waiting.is_finished(), "the share has no room");
+        drop(own);
+        assert_eq!(waiting.await.unwrap(), 48);
+    }
+
+    #[test]
+    fn a_peer_has_one_share_and_idle_peers_are_forgotten() {
+        let shares = Shares::new(Budget::new(100), 10, 0);
+        let charge = shares.of(0).charge(8).unwrap();
+        assert!(shares.of(0).charge(3).is_err());
+        for peer in 1..=2 * IDLE_PEERS_MAX {
+            let _unused = shares.of(peer);
+        }
+        assert!(shares.shares.lock().unwrap().len() <= IDLE_PEERS_MAX);
+        assert!(shares.of(0).charge(3).is_err(), "what is in use is kept");
+        drop(charge);
+        assert!(shares.of(0).charge(3).is_ok());
+    }
+
+    proptest! {
+        /// Whatever is charged and dropped in whatever order, the sums agree and no limit is exceeded.
+        #[test]
+        fn sums_agree(steps in prop::collection::vec((0_usize..3, 1_usize..40, any::<bool>()), 0..64)) {
+            let whole = Budget::new(100);
+            let shares = [whole.share(60, 0), whole.share(60, 0), whole.share(60, 0)];
+            let mut charges: Vec<Vec<Charge>> = vec![Vec::new(), Vec::new(), Vec::new()];
+            for (share, bytes, is_charge) in steps {
+                if is_charge {
+                    charges[share].extend(shares[share].charge(bytes));
+                } else {
+                    charges[share].pop();
+                }
+                let mut all = 0;
+                for (share, charges) in shares.iter().zip(&charges) {
+                    let own: usize = charges.iter().map(Charge::bytes).sum();
+                    prop_assert_eq!(share.used(), own);
+                    prop_assert!(own <= share.limit());
+                    all += own;
+                }
+                prop_assert_eq!(whole.used(), all);
+                prop_assert!(all <= whole.limit());
+            }
+        }
+    }
+}
