@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use meseta_master::core::call::{Action, Subscribe};
 use meseta_master::core::{
-    AllocatorConfig, Config, ConnectionId, Effect, Identity, Input, MasterCore, QuotaSemantics,
-    Recovered, ReplyId, Visible,
+    AllocatorConfig, Config, ConnectionId, Effect, Identity, Input, MasterCore, Memory,
+    QuotaSemantics, Recovered, ReplyId, Visible,
 };
 use meseta_proto::convert::{Format, parse_resources, resources as resources_of, to_resources};
 use meseta_proto::meseta::v1::{self as meseta, agent_frame, master_frame};
@@ -141,6 +141,7 @@ fn config() -> Config {
         registry_max_agent_age: Duration::from_secs(86_400),
         registry_max_agent_count: 1_000,
         registry_gc_interval: Duration::from_secs(900),
+        memory: Memory::of(4 << 30),
         root_submissions: true,
         roles: None,
         weights: BTreeMap::new(),
