@@ -12,14 +12,14 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use meseta_access::basic;
-use meseta_tests::daemon::Daemon;
+use meseta_tests::daemon::{Daemon, binary};
 use meseta_tests::{kernel, secure, wait};
 use nix::sched::CloneFlags;
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
 use crate::bench::lock;
-use crate::options::Options;
+use crate::options::{Budget, Options};
 use crate::sockets::Client;
 
 /// Where the daemons and all that is well-behaved are.
@@ -141,9 +141,7 @@ impl Fleet {
             format!("--credentials={}", self.path("credentials").display()),
             format!("--acls={ACLS}"),
         ];
-        if let Some(budget) = &self.options.master_budget {
-            flags.push(format!("--memory_budget={}", budget.text));
-        }
+        flags.extend(budget_flag("master", self.options.master_budget.as_ref()));
         Daemon::start_logging("master", &self.path("master"), &flags, LOG)
     }
 
@@ -163,9 +161,7 @@ impl Fleet {
             "--executor_reregistration_timeout=5secs".to_owned(),
             "--shutdown_tasks_on_exit".to_owned(),
         ];
-        if let Some(budget) = &self.options.agent_budget {
-            flags.push(format!("--memory_budget={}", budget.text));
-        }
+        flags.extend(budget_flag("agent", self.options.agent_budget.as_ref()));
         Daemon::start_logging("agent", &dir, &flags, LOG)
     }
 
@@ -250,6 +246,15 @@ impl Fleet {
         let page: serde_json::Value = serde_json::from_slice(&reply.body).unwrap_or_default();
         page["slave/registered"].as_f64() == Some(1.0)
     }
+}
+
+/// The flag for a budget, if the daemon has one; without it the budget is still held against its resident memory.
+fn budget_flag(verb: &str, budget: Option<&Budget>) -> Option<String> {
+    let budget = budget?;
+    let help = Command::new(binary()).args([verb, "--help"]).output();
+    let help = help.map(|output| output.stdout).unwrap_or_default();
+    let knows = String::from_utf8_lossy(&help).contains("--memory_budget");
+    knows.then(|| format!("--memory_budget={}", budget.text))
 }
 
 /// Daemons say what an operator would want to know, not every step.

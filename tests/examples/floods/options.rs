@@ -14,7 +14,7 @@ pub(crate) struct Options {
     pub(crate) length: Duration,
     /// The floods that are run.
     pub(crate) floods: Vec<&'static floods::Flood>,
-    /// What is handed to the daemons and held against their resident memory.
+    /// What is held against the daemons' resident memory, and handed to those that have a flag for it.
     pub(crate) master_budget: Option<Budget>,
     pub(crate) agent_budget: Option<Budget>,
 }
