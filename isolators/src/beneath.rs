@@ -11,6 +11,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path};
+use std::sync::{Mutex, PoisonError};
 
 use nix::dir::Dir;
 use nix::errno::Errno;
@@ -37,6 +38,10 @@ const NAMED: OFlag = OFlag::O_PATH.union(OFlag::O_DIRECTORY);
 const LISTED: OFlag = OFlag::O_RDONLY
     .union(OFlag::O_DIRECTORY)
     .union(OFlag::O_NONBLOCK);
+
+/// Held while a folder is made: containers of one group are launched side by side, and one that finds the
+/// folder they share puts its own into it before the other has seen that what it made is empty.
+static MAKING: Mutex<()> = Mutex::new(());
 
 /// Whom something new is given to: user and group.
 pub type Owner = Option<(u32, u32)>;
@@ -123,6 +128,7 @@ impl Folder {
 
     /// A new folder in this one.
     pub fn make_folder(&self, name: &OsStr, mode: u32, owner: Owner) -> io::Result<Self> {
+        let _one_at_a_time = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
         mkdirat(&self.fd, name, Mode::from_bits_truncate(mode & 0o700))?;
         let made = self.open_at(Path::new(name), LISTED)?;
         // Between the two calls another folder may have been put in its place: an empty one of ours is

@@ -183,3 +183,26 @@ fn a_race_for_the_folder_is_never_won() {
         "theirs"
     );
 }
+
+#[test]
+fn a_folder_that_several_enter_at_once_is_made_once() {
+    let (_dir, inside, _) = place();
+    let folder = Folder::open(&inside).expect("opened");
+    let folder = &folder;
+    for round in 0..200 {
+        let shared = format!("shared-{round}");
+        std::thread::scope(|scope| {
+            for own in ["a", "b", "c", "d"] {
+                let shared = OsStr::new(&shared);
+                scope.spawn(move || {
+                    let entered = folder.enter(shared, 0o711, None).expect("entered");
+                    entered
+                        .make_folder(OsStr::new(own), 0o750, None)
+                        .expect("made");
+                });
+            }
+        });
+        let made = fs::metadata(inside.join(&shared)).expect("there");
+        assert_eq!(made.mode() & 0o7777, 0o711);
+    }
+}

@@ -47,6 +47,8 @@ pub struct Memory {
     pub constraints: usize,
     /// What all frameworks together say of themselves.
     pub terms: usize,
+    /// The tasks that one framework has named to be reconciled and has not been answered.
+    pub questions_per_framework: usize,
 }
 
 impl Memory {
@@ -59,6 +61,7 @@ impl Memory {
             info: total_bytes / 4_096,
             constraints: total_bytes / 256,
             terms: total_bytes / 32,
+            questions_per_framework: total_bytes / 16,
         }
     }
 }

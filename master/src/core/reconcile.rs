@@ -67,6 +67,17 @@ pub(crate) fn is_answer(event: &Event) -> bool {
 pub(super) struct Inquiry {
     framework: FrameworkId,
     questions: Questions,
+    /// The memory of the tasks that were named, until the last of them is answered.
+    bytes: usize,
+}
+
+/// The memory of tasks as a framework names them, in bytes.
+fn memory_of(tasks: &[call::reconcile::Task]) -> usize {
+    let of_task = |task: &call::reconcile::Task| {
+        let agent = task.agent_id.as_ref().map_or(0, |id| id.value.len());
+        size_of::<call::reconcile::Task>() + task.task_id.value.len() + agent
+    };
+    tasks.iter().map(of_task).sum()
 }
 
 #[derive(Debug)]
@@ -98,6 +109,7 @@ impl MasterCore {
         framework: &FrameworkId,
         request: call::Reconcile,
     ) -> Answer {
+        let bytes = memory_of(&request.tasks);
         let questions = if request.tasks.is_empty() {
             let known = self.frameworks.get(framework);
             let last = known.and_then(|known| known.tasks.last_key_value());
@@ -112,20 +124,39 @@ impl MasterCore {
         } else {
             Questions::Named(request.tasks.into_iter())
         };
-        let waiting = self.unread_answers.waiting.values().flatten();
-        let asked = self.inquiries.iter().chain(waiting);
-        let asked = asked.map(|inquiry| &inquiry.questions);
-        let waiting: usize = asked.map(Questions::len).sum();
-        if waiting.saturating_add(questions.len()) > QUESTIONS_MAX {
-            return Answer::BadRequest(format!(
-                "{waiting} tasks wait to be reconciled already: ask again later"
-            ));
+        if let Some(refused) = self.too_many_questions(framework, &questions, bytes) {
+            return refused;
         }
         self.inquiries.push_back(Inquiry {
             framework: framework.clone(),
             questions,
+            bytes,
         });
         Answer::Accepted
+    }
+
+    /// The refusal of questions beyond what may wait to be answered, of the framework or of all.
+    fn too_many_questions(
+        &self,
+        framework: &FrameworkId,
+        questions: &Questions,
+        bytes: usize,
+    ) -> Option<Answer> {
+        let waiting = self.unread_answers.waiting.values().flatten();
+        let (mut tasks, mut own_bytes) = (0, bytes);
+        for inquiry in self.inquiries.iter().chain(waiting) {
+            tasks += inquiry.questions.len();
+            if inquiry.framework == *framework {
+                own_bytes += inquiry.bytes;
+            }
+        }
+        let too_many = tasks.saturating_add(questions.len()) > QUESTIONS_MAX
+            || own_bytes > self.config.memory.questions_per_framework;
+        too_many.then(|| {
+            Answer::BadRequest(format!(
+                "{tasks} tasks wait to be reconciled already: read the answers, and ask again later"
+            ))
+        })
     }
 
     /// Answers some of what was asked, everyone who asked in turn.

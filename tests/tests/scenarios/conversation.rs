@@ -299,7 +299,7 @@ fn failover() {
     second.offer();
 }
 
-/// Answers pile up for a subscriber that does not read; once it is given up, what it was offered goes
+/// Events pile up for a subscriber that does not read; once it is given up, what it was offered goes
 /// to others.
 fn not_reading() {
     use std::io::{Read as _, Write as _};
@@ -328,16 +328,21 @@ fn not_reading() {
     };
     let stream_id = after(&first.to_lowercase(), "mesos-stream-id: ", "\r\n");
     let id = after(&first, "\"framework_id\":{\"value\":\"", "\"");
+    // Answers of reconciliation wait for their reader; the ends of tasks that could not be launched do not.
     let tasks: Vec<_> = (0..50_000)
-        .map(|n| json!({"task_id": {"value": format!("no-such-task-{n}")}}))
+        .map(|n| {
+            json!({"name": "none", "task_id": {"value": format!("task-{n}")},
+            "agent_id": {"value": "no-such-agent"}})
+        })
         .collect();
-    let call =
-        json!({"type": "RECONCILE", "framework_id": {"value": id}, "reconcile": {"tasks": tasks}});
+    let call = json!({"type": "ACCEPT", "framework_id": {"value": id}, "accept": {
+        "offer_ids": [{"value": "no-such-offer"}],
+        "operations": [{"type": "LAUNCH", "launch": {"task_infos": tasks}}]}});
     let headers = [
         ("content-type", "application/json"),
         ("mesos-stream-id", stream_id.as_str()),
     ];
-    // Answers are made between other work, so how many calls it takes is up to the machine.
+    // How many calls it takes is up to the machine, and to how much its sockets hold.
     let refused = (0..40).find_map(|_| {
         let answer = meseta_tests::http::post(&url, &headers, call.to_string().as_bytes());
         (answer.status != 202).then_some(answer.status)

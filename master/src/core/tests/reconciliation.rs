@@ -269,3 +269,31 @@ fn whoever_leaves_is_told_nothing_more() {
     assert!(world.core.inquiries.is_empty());
     assert!(world.updates(&scheduler).len() < names.len());
 }
+
+#[test]
+fn what_one_framework_asks_and_does_not_read_is_bounded_in_bytes() {
+    let mut config = config();
+    config.memory.questions_per_framework = 1_000_000;
+    let recovered = Recovered {
+        epoch: 1,
+        ..Recovered::default()
+    };
+    let mut world = World::with(config, recovered);
+    let silent = world.subscribe(framework("f", &["dev"]));
+    let names: Vec<String> = (0..4_000).map(|number| format!("task-{number}")).collect();
+    let questions: Vec<(&str, Option<&str>)> =
+        names.iter().map(|name| (name.as_str(), None)).collect();
+    let answers: Vec<Answer> = (0..10)
+        .map(|_| world.call(&silent, reconcile(&questions)))
+        .collect();
+    assert!(matches!(answers[0], Answer::Accepted), "{answers:?}");
+    let refused = answers.iter().find_map(|answer| match answer {
+        Answer::BadRequest(why) => Some(why.as_str()),
+        _ => None,
+    });
+    assert!(refused.is_some_and(|why| why.contains("read the answers")));
+    // Whoever reads is not held up by it.
+    let other = world.subscribe(framework("g", &["dev"]));
+    let accepted = world.call(&other, reconcile(&questions));
+    assert!(matches!(accepted, Answer::Accepted), "{accepted:?}");
+}
