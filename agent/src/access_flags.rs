@@ -138,7 +138,12 @@ impl AccessFlags {
 
     /// The files that hold secrets, or what was made of them.
     pub(crate) fn files(&self) -> Vec<PathBuf> {
-        let files = [&self.http_credentials, &self.credential, &self.ssl_key_file];
+        let files = [
+            &self.http_credentials,
+            &self.credential,
+            &self.ssl_key_file,
+            &self.jwt_secret_key,
+        ];
         files.into_iter().flatten().cloned().collect()
     }
 

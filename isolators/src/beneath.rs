@@ -220,7 +220,14 @@ impl Folder {
             fd: self.open_at(Path::new("."), LISTED)?,
         };
         let mut removal = Removal::new(&top);
-        removal.empty(&top, 0)
+        removal.empty(&top, 0)?;
+        // What was too deep lies at the top now; one after the other, so that no depth takes more stack.
+        while removal.first < removal.next {
+            let name = moved_name(removal.first);
+            removal.first += 1;
+            removal.remove(&top, &name, 0)?;
+        }
+        Ok(())
     }
 
     /// Opens a folder in this one to take it apart; one where something is mounted is refused.
@@ -298,18 +305,7 @@ impl<'a> Removal<'a> {
             Err(error) if is_swapped(&error) => return Ok(()),
             inner => self.empty(&inner?, depth + 1)?,
         }
-        let removed = gone(unlinkat(&folder.fd, name, UnlinkatFlags::RemoveDir));
-        if depth > 0 {
-            return removed;
-        }
-        removed?;
-        // What was too deep below it lies at the top now.
-        while self.first < self.next {
-            let name = moved_name(self.first);
-            self.first += 1;
-            self.remove(folder, &name, 0)?;
-        }
-        Ok(())
+        gone(unlinkat(&folder.fd, name, UnlinkatFlags::RemoveDir))
     }
 
     fn move_up(&mut self, folder: &Folder, name: &CStr) -> io::Result<()> {

@@ -140,6 +140,9 @@ pub(super) async fn operator(
     let caller = ExecutorCaller::of(surface, headers, peer.cloned())
         .await
         .ok()?;
+    if matches!(caller, ExecutorCaller::Trusted | ExecutorCaller::Unknown) {
+        return None;
+    }
     let snapshot = surface.snapshot().await.ok()?;
     let mut executors = snapshot.executors();
     let container = match caller {

@@ -53,11 +53,12 @@ pub(crate) fn create(
     let runs = layout.sandbox_runs(run);
     let sandbox = layout.sandbox(run);
     for attempt in 1.. {
-        make_passage(layout.work_dir(), &runs).map_err(failed("create", &runs))?;
-        let made = Folder::open(&runs).and_then(|runs| {
-            let name = OsStr::new(run.container.as_str());
-            runs.make_folder(name, SANDBOX_MODE, ids(owner))
-        });
+        let made = make_passage(layout.work_dir(), &runs)
+            .and_then(|()| Folder::open(&runs))
+            .and_then(|runs| {
+                let name = OsStr::new(run.container.as_str());
+                runs.make_folder(name, SANDBOX_MODE, ids(owner))
+            });
         match made {
             // The folders above may just have been removed with an old sandbox.
             Err(error) if error.kind() == io::ErrorKind::NotFound && attempt < ATTEMPTS => {}

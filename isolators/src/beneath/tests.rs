@@ -132,7 +132,12 @@ fn a_tree_is_removed_to_any_depth_and_no_link_is_followed() {
     }
     drop(at);
     let folder = Folder::open(&inside).expect("opened");
-    folder.remove(Path::new("a/tree")).expect("removed");
+    std::thread::scope(|scope| {
+        let small = std::thread::Builder::new().stack_size(256 << 10);
+        let removed = small.spawn_scoped(scope, || folder.remove(Path::new("a/tree")));
+        let removed = removed.expect("a thread").join().expect("no panic");
+        removed.expect("removed");
+    });
     folder.remove(Path::new("a/tree")).expect("gone already");
     folder.remove(Path::new("no/such")).expect("never there");
     assert_eq!(fs::read_dir(inside.join("a")).expect("read").count(), 0);

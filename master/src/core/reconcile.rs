@@ -21,8 +21,14 @@ use super::task::TaskRecord;
 /// go on in between.
 const ANSWERS_PER_STEP: usize = 128;
 
-/// Questions that may wait to be answered: those of some dozens of frameworks with all their tasks.
+/// Questions of frameworks that read, which may wait to be answered: those of some dozens with all their tasks.
 const QUESTIONS_MAX: usize = 4_000_000;
+
+/// Questions of one framework that may wait, whether it reads or not: twice the tasks of a very large one.
+const QUESTIONS_PER_FRAMEWORK_MAX: usize = 1_000_000;
+
+/// Calls of one framework that may wait to be answered.
+const INQUIRIES_PER_FRAMEWORK_MAX: usize = 1_024;
 
 /// Answers that one framework may leave unread; what else it asked waits until it has read some.
 const UNREAD_MAX: usize = 2_048;
@@ -142,20 +148,27 @@ impl MasterCore {
         questions: &Questions,
         bytes: usize,
     ) -> Option<Answer> {
-        let waiting = self.unread_answers.waiting.values().flatten();
-        let (mut tasks, mut own_bytes) = (0, bytes);
-        for inquiry in self.inquiries.iter().chain(waiting) {
-            tasks += inquiry.questions.len();
+        let unread = self.unread_answers.waiting.get(framework);
+        let (mut all, mut own, mut own_calls, mut own_bytes) = (0, questions.len(), 1, bytes);
+        for inquiry in self.inquiries.iter().chain(unread.into_iter().flatten()) {
+            all += inquiry.questions.len();
             if inquiry.framework == *framework {
+                own += inquiry.questions.len();
+                own_calls += 1;
                 own_bytes += inquiry.bytes;
             }
         }
-        let too_many = tasks.saturating_add(questions.len()) > QUESTIONS_MAX
-            || own_bytes > self.config.memory.questions_per_framework;
-        too_many.then(|| {
-            Answer::BadRequest(format!(
-                "{tasks} tasks wait to be reconciled already: read the answers, and ask again later"
-            ))
+        if own > QUESTIONS_PER_FRAMEWORK_MAX
+            || own_calls > INQUIRIES_PER_FRAMEWORK_MAX
+            || own_bytes > self.config.memory.questions_per_framework
+        {
+            return Some(Answer::BadRequest(
+                "Too many tasks of the framework wait to be reconciled: read the answers, and ask again later"
+                    .to_owned(),
+            ));
+        }
+        (all.saturating_add(questions.len()) > QUESTIONS_MAX).then(|| {
+            Answer::BadRequest("Too many tasks wait to be reconciled: ask again later".to_owned())
         })
     }
 
