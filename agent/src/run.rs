@@ -90,10 +90,6 @@ pub async fn run(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     let lending = Configured::read(&flags)?;
     let layout = prepare_work_dir(&flags.work_dir)?;
     let _lock = lock(&layout)?;
-    let key = flags.access.jwt_secret_key.as_deref();
-    let tokens = flags.access.authenticate_http_executors;
-    let tokens = tokens.then(|| ExecutorTokens::open(key, &layout));
-    let tokens = tokens.transpose()?;
     let listen = SocketAddr::new(flags.ip, flags.port);
     let listener = bind(listen).await?;
     let address = local_address(&listener, listen)?;
@@ -110,7 +106,6 @@ pub async fn run(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         told,
         start,
         (&http_shutdown, door),
-        tokens,
     )?;
     if let Some(certificate) = &certificate {
         let watch = certificate
@@ -194,8 +189,11 @@ fn surface(
     told: SocketAddr,
     start: Instant,
     (shutdown, door): (&CancellationToken, Door),
-    tokens: Option<ExecutorTokens>,
 ) -> Result<Arc<Surface>, RunError> {
+    let key = flags.access.jwt_secret_key.as_deref();
+    let has_tokens = flags.access.authenticate_http_executors;
+    let tokens = has_tokens.then(|| ExecutorTokens::open(key, layout));
+    let tokens = tokens.transpose()?;
     Ok(Arc::new(Surface {
         core,
         recovered: AtomicBool::new(false),
