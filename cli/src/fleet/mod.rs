@@ -203,6 +203,7 @@ struct Grown<'a> {
 impl Grown<'_> {
     /// Puts the new ones into the fleet and gives the files that are theirs alone.
     fn apply(&self, fleet: &mut Fleet, shared: &mut Shared) -> anyhow::Result<Vec<layout::File>> {
+        self.check_names(fleet)?;
         let mut files = Vec::new();
         for agent in self.agents {
             ensure!(
@@ -236,6 +237,28 @@ impl Grown<'_> {
             shared.acls = acls::pretty(&rules)?;
         }
         Ok(files)
+    }
+}
+
+impl Grown<'_> {
+    /// Refuses a machine that is called as a principal is: a client that shows a certificate and no secret is
+    /// the principal of that name.
+    fn check_names(&self, fleet: &Fleet) -> anyhow::Result<()> {
+        let machines = std::iter::once(&fleet.master)
+            .chain(&fleet.agents)
+            .chain(self.agents);
+        for machine in machines {
+            let given = fleet.principals.iter().chain(self.principals);
+            let given = given.map(|principal| principal.name.as_str());
+            let mut principals = names::BUILT_IN.into_iter().chain(given);
+            ensure!(
+                !principals.any(|name| name.eq_ignore_ascii_case(&machine.name)),
+                "{} cannot be both a machine and a principal: whoever has the machine's key could act as the \
+                    principal; choose another name for one of them",
+                machine.name
+            );
+        }
+        Ok(())
     }
 }
 

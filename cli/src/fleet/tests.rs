@@ -334,3 +334,28 @@ fn nothing_outlives_its_authority() {
     assert_eq!(long, Validity::new(NOW, days(10)));
     assert_eq!(short.last_day(), "2027-01-20");
 }
+
+#[test]
+fn no_machine_is_called_as_a_principal_is() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path().join("fleet");
+    let ads = "ads:role=ads:user=nobody";
+    for (agent, principals) in [
+        ("admin=10.0.0.2", &[][..]),
+        ("Node=10.0.0.2", &[]),
+        ("ads=10.0.0.2", &[ads]),
+        ("n1=10.0.0.2", &["master.example:role=x:user=nobody"]),
+    ] {
+        let refused = init_in(&dir, &[agent], principals).expect_err("refused");
+        assert!(
+            refused.to_string().contains("both a machine and"),
+            "{refused:#}"
+        );
+        assert!(!dir.exists(), "nothing is left");
+    }
+    init_in(&dir, &["n1=10.0.0.2"], &[ads]).expect("made");
+    let before = tree(&dir);
+    add_to(&dir, &["ads=10.0.0.3"], &[]).expect_err("refused");
+    add_to(&dir, &[], &["n1:role=x:user=nobody"]).expect_err("refused");
+    assert_eq!(tree(&dir), before);
+}

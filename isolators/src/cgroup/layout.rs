@@ -142,11 +142,16 @@ impl Layout {
             .collect()
     }
 
-    /// The shared root in the v2 tree.
-    pub fn unified_root(&self) -> Option<PathBuf> {
+    /// Where the v2 tree is mounted.
+    pub fn unified_mount(&self) -> Option<&Path> {
         let mut trees = self.trees.iter();
         let unified = trees.find(|tree| tree.version == Version::V2)?;
-        Some(unified.mount.join(&self.root))
+        Some(&unified.mount)
+    }
+
+    /// The shared root in the v2 tree.
+    pub fn unified_root(&self) -> Option<PathBuf> {
+        Some(self.unified_mount()?.join(&self.root))
     }
 
     /// The supervisors' folder in each tree.

@@ -43,11 +43,12 @@ impl Containers {
         is_held(socket, || members(&groups, supervisor))
     }
 
-    /// Whether a socket was opened inside any container below the cgroups root, of this agent or another.
+    /// Whether a socket may have been opened inside a container below the cgroups root, of this agent or
+    /// another. One whose group is gone may have been: a task can hand it to another before it ends.
     pub fn opened_by_any(&self, socket: Socket) -> bool {
-        let unified = self.layout.unified_root();
-        if let (Some(cgroup), Some(root)) = (socket.cgroup, unified) {
-            return any_below(&root, &|_, inode| inode == cgroup);
+        let unified = self.layout.unified_root().zip(self.layout.unified_mount());
+        if let (Some(cgroup), Some((root, mount))) = (socket.cgroup, unified) {
+            return any_below(&root, &|_, inode| inode == cgroup) || !is_group(mount, cgroup);
         }
         let roots = self.layout.root_dirs();
         let Some(root) = roots.first() else {
@@ -68,6 +69,16 @@ fn any_below(dir: &Path, found: &dyn Fn(&Path, u64) -> bool) -> bool {
         let path = entry.path();
         found(&path, entry.ino()) || any_below(&path, found)
     })
+}
+
+/// Whether there is a group of this inode in a tree, its root and those of supervisors included.
+fn is_group(dir: &Path, inode: u64) -> bool {
+    let below = || {
+        let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+        let mut folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        folders.any(|entry| is_group(&entry.path(), inode))
+    };
+    fs::metadata(dir).is_ok_and(|dir| dir.ino() == inode) || below()
 }
 
 /// The processes of a container itself.
@@ -157,5 +168,11 @@ mod tests {
         assert!(any_below(root.path(), &|_, found| found == inside));
         assert!(!any_below(root.path(), &|_, found| found == supervisors));
         assert!(!any_below(Path::new("/nonexistent"), &|_, _| true));
+        let top = fs::metadata(root.path()).expect("there").ino();
+        for there in [top, inside, supervisors] {
+            assert!(is_group(root.path(), there));
+        }
+        fs::remove_dir(root.path().join("instance/c1/+inner/leaf")).expect("removed");
+        assert!(!is_group(root.path(), inside), "it is gone");
     }
 }

@@ -73,10 +73,17 @@ pub(super) fn validate(
                 .iter()
                 .try_for_each(check_volume)
                 .map_err(|text| format!("Not a persistent volume: {text}"))?;
+            check_creators(volumes, agent)?;
             check_destroy(volumes, agent)
         }
-        Operation::Grow { volume, addition } => check_grow(volume, addition, agent),
-        Operation::Shrink { volume, subtract } => check_shrink(volume, *subtract, agent),
+        Operation::Grow { volume, addition } => {
+            check_creators(std::slice::from_ref(volume), agent)?;
+            check_grow(volume, addition, agent)
+        }
+        Operation::Shrink { volume, subtract } => {
+            check_creators(std::slice::from_ref(volume), agent)?;
+            check_shrink(volume, *subtract, agent)
+        }
     }
 }
 
@@ -375,6 +382,28 @@ fn check_create(volume: &Resource, asker: Asker<'_>, agent: &Agent) -> Result<()
              'disk.persistence'"
         )),
         Some(_) => Ok(()),
+    }
+}
+
+/// Refuses volumes whose creator is named wrong: the right over a volume is its creator's, and the creator
+/// that the request names is the one that was authorized.
+fn check_creators(volumes: &[Resource], agent: &Agent) -> Result<(), String> {
+    let creator = |volume: &Resource| {
+        let persistence = volume.disk()?.persistence.as_ref()?;
+        persistence.principal.clone()
+    };
+    let existing = agent.profile.total.to_checkpoint();
+    let is_right = |volume: &Resource| {
+        let named = creator(volume);
+        named.is_none()
+            || existing
+                .iter()
+                .any(|there| there.is_same_thing_as(volume) && creator(there) == named)
+    };
+    if volumes.iter().all(is_right) {
+        Ok(())
+    } else {
+        Err("Persistent volumes not found".to_owned())
     }
 }
 

@@ -1,6 +1,7 @@
 //! The same by operators: on what is free, and on what is offered.
 
 use meseta_proto::mesos::v1::offer::Operation as Message;
+use meseta_resources::Resource;
 
 use super::operations::{create, destroy, reserve, reserved, unreserve, volume, with_operations};
 use super::*;
@@ -406,6 +407,33 @@ fn a_volume_made_in_an_offer_is_destroyed_by_an_operator_and_back() {
     );
     let total = parse("cpus:4;mem:1024;disk(dev):100");
     assert_eq!(world.agent_total(&node), total);
+}
+
+/// The right to destroy goes by the creator, so whoever could name another could destroy everything.
+#[test]
+fn a_volume_is_its_creators_whoever_is_named() {
+    let by = |creator: &str| {
+        let volume = volume(&parse("disk(dev):100"), "v", false);
+        let mut parts = volume.into_parts();
+        let disk = parts.disk.as_mut().expect("a volume");
+        let persistence = disk.persistence.as_mut().expect("one that persists");
+        persistence.principal = Some(creator.into());
+        Resource::new(parts).expect("a volume")
+    };
+    let mut world = World::new();
+    let node = world.capable_agent(5051, "cpus:4;mem:1024;disk(dev):100");
+    assert_eq!(
+        world.operate(&node.id, create(&[by("owner")])),
+        Answer::Accepted
+    );
+    let before = world.agent_total(&node);
+    let answer = world.operate(&node.id, destroy(&[by("thief")]));
+    assert!(matches!(answer, Answer::Conflict(_)), "{answer:?}");
+    assert_eq!(world.agent_total(&node), before);
+    assert_eq!(
+        world.operate(&node.id, destroy(&[by("owner")])),
+        Answer::Accepted
+    );
 }
 
 #[test]
