@@ -428,7 +428,8 @@ fn a_volume_is_its_creators_whoever_is_named() {
     );
     let before = world.agent_total(&node);
     let answer = world.operate(&node.id, destroy(&[by("thief")]));
-    assert!(matches!(answer, Answer::Conflict(_)), "{answer:?}");
+    let refused = "Invalid DESTROY operation: Persistent volumes not found";
+    assert_eq!(answer, Answer::BadRequest(refused.to_owned()));
     assert_eq!(world.agent_total(&node), before);
     assert_eq!(
         world.operate(&node.id, destroy(&[by("owner")])),
