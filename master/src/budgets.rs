@@ -7,7 +7,8 @@
 use meseta_proto::budget::{Budget, Shares};
 use meseta_proto::outbox;
 
-/// The smallest budget that a master can work with: one largest call, read and decoded, and one largest frame.
+/// The smallest budget that a master takes. A scheduler's largest call is 32 MiB, and its decoded form is charged
+/// beside it: with a small budget such a call never finds room and is answered 503.
 pub(crate) const MEMORY_BUDGET_MIN: u64 = 256 << 20;
 
 /// What a subscriber, an agent or a request may have whatever the others have, at most.

@@ -238,9 +238,7 @@ impl Grown<'_> {
         }
         Ok(files)
     }
-}
 
-impl Grown<'_> {
     /// Refuses a machine that is called as a principal is: a client that shows a certificate and no secret is
     /// the principal of that name.
     fn check_names(&self, fleet: &Fleet) -> anyhow::Result<()> {
