@@ -17,7 +17,7 @@ use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::executor::{Call, Event, call, event};
 use meseta_proto::transport::client::{self, Client};
 
-use crate::harness::LONG;
+use crate::harness::patience;
 
 struct Executor {
     url: String,
@@ -56,7 +56,7 @@ pub(crate) fn executor_main() -> ExitCode {
 impl Executor {
     async fn run(mut self) -> ExitCode {
         let mut gone = Instant::now();
-        while gone.elapsed() < LONG {
+        while gone.elapsed() < patience() {
             let subscribe = self.call(call::Type::Subscribe);
             let request = client::Call::message(&self.url, self.media, &subscribe)
                 .header(http::header::ACCEPT, self.media.header_value());

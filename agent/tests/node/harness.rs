@@ -17,8 +17,14 @@ use meseta_proto::transport::client::{Call, Client, Reply};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
-/// Nothing here takes this long on a healthy machine.
-pub(crate) const LONG: Duration = Duration::from_secs(30);
+/// How long a test waits for what must come: 30 s, which nothing here takes on a healthy machine, or as many as
+/// `MESETA_TEST_PATIENCE` says, as in an emulated one.
+pub(crate) fn patience() -> Duration {
+    let given = std::env::var("MESETA_TEST_PATIENCE");
+    let given = given.ok().and_then(|text| text.parse().ok());
+    Duration::from_secs(given.unwrap_or(30))
+}
+
 const AGENT_ID: &str = "agent-S0";
 pub(crate) const FRAMEWORK: &str = "framework-1";
 
@@ -236,7 +242,7 @@ impl World {
 
     /// The next connection of the agent, before it is admitted.
     pub(crate) fn connection(&mut self) -> Link {
-        let next = async { tokio::time::timeout(LONG, self.links.recv()).await };
+        let next = async { tokio::time::timeout(patience(), self.links.recv()).await };
         match self.runtime.block_on(next) {
             Ok(Some(link)) => link,
             _ => panic!("the agent did not connect; its log:\n{}", self.log()),
@@ -266,7 +272,7 @@ impl World {
     }
 
     pub(crate) fn next(&self, link: &mut Link) -> FromAgent {
-        let next = async { tokio::time::timeout(LONG, link.from_agent.message()).await };
+        let next = async { tokio::time::timeout(patience(), link.from_agent.message()).await };
         match self.runtime.block_on(next) {
             Ok(Ok(Some(frame))) => frame.message.expect("a message"),
             other => panic!("no frame: {other:?}; the agent's log:\n{}", self.log()),
@@ -393,7 +399,7 @@ impl Drop for World {
         let endpoint = self.work_dir().join("endpoint");
         let _ = std::fs::remove_file(&endpoint);
         if let Ok(mut sweeper) = sweeper.spawn() {
-            let deadline = Instant::now() + LONG;
+            let deadline = Instant::now() + patience();
             while !endpoint.exists() && Instant::now() < deadline {
                 std::thread::yield_now();
             }
@@ -496,7 +502,7 @@ pub(crate) fn shell(id: &str, command: &str) -> pb::TaskInfo {
 
 /// Polls for what nobody announces: files and the kernel's own state.
 pub(crate) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + LONG;
+    let deadline = Instant::now() + patience();
     loop {
         if let Some(found) = look() {
             return found;

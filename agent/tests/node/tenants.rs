@@ -330,7 +330,7 @@ fn silent_fetches() {
         world.run(&link, with_uri(task, silent.url()));
     }
     // As many as there will be.
-    let first = silent.taken.recv_timeout(crate::harness::LONG);
+    let first = silent.taken.recv_timeout(crate::harness::patience());
     let _first = first.expect("a fetch has begun");
     // Another framework's fetch is not held up.
     let file = world.dir.path().join("file");
