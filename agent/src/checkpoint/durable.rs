@@ -50,6 +50,21 @@ pub enum StoreError {
     },
 }
 
+impl StoreError {
+    /// Whether the same write fails for ever, whatever becomes of the disk: its names can be no file's, or it
+    /// is longer than any record.
+    pub fn is_hopeless(&self) -> bool {
+        match self {
+            Self::Io { source, .. } => matches!(
+                source.kind(),
+                io::ErrorKind::InvalidInput | io::ErrorKind::InvalidFilename
+            ),
+            Self::Frame { .. } => true,
+            Self::Sync { .. } => false,
+        }
+    }
+}
+
 pub(super) fn io_error(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
     let path = path.to_owned();
     move |source| StoreError::Io {

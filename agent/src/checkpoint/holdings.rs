@@ -22,6 +22,9 @@ use crate::directories::{PASSAGE_MODE, make_missing, make_passage};
 /// The mode of a volume, whatever the umask, as in Mesos; it is given to its user when it is first used.
 const VOLUME_DIR_MODE: u32 = 0o755;
 
+/// The longest name of a file in Linux.
+const NAME_BYTES_MAX: usize = 255;
+
 /// How far below a disk's folder its volumes are: `volumes/roles/<role>/<persistence id>`.
 const VOLUME_DEPTH: usize = 4;
 
@@ -81,6 +84,34 @@ pub fn volume_path(layout: &Layout, volume: &Resource) -> Option<PathBuf> {
     }
 }
 
+/// Why no directory can be this volume's: a role's levels are one name there.
+pub fn check_place(volume: &Resource) -> Result<(), String> {
+    let (Some(role), Some(disk)) = (volume.reservation_role(), volume.disk()) else {
+        return Ok(());
+    };
+    let id = disk
+        .persistence
+        .as_ref()
+        .map(|persistence| &*persistence.id);
+    for (what, name) in [("role", Some(role.as_str())), ("persistence id", id)] {
+        let Some(name) = name else { continue };
+        if name.len() > NAME_BYTES_MAX {
+            return Err(format!(
+                "no volume can be made for the {what} {}...: it has {} bytes, and the name of a directory at \
+                 most {NAME_BYTES_MAX}",
+                name.chars().take(32).collect::<String>().escape_debug(),
+                name.len()
+            ));
+        }
+        if name.contains('\0') {
+            return Err(format!(
+                "no volume can be made for the {what} {name:?}: the name of a directory has no NUL"
+            ));
+        }
+    }
+    Ok(())
+}
+
 /// Makes a volume's directory; an older one with its data is left as it is.
 pub(super) fn make_volume(
     layout: &Layout,
@@ -91,11 +122,10 @@ pub(super) fn make_volume(
         return Ok(());
     };
     let missing = path.ancestors().take_while(|folder| !folder.is_dir());
-    for folder in missing {
-        if let Some(parent) = folder.parent() {
-            batch.touch_dir(parent);
-        }
-    }
+    let changed: Vec<_> = missing
+        .filter_map(Path::parent)
+        .map(Path::to_owned)
+        .collect();
     let is_mount = volume.is_disk_of(DiskSourceKind::Mount);
     if let (Some(base), Some(parent), false) =
         (path.ancestors().nth(VOLUME_DEPTH), path.parent(), is_mount)
@@ -104,7 +134,10 @@ pub(super) fn make_volume(
             .and_then(|()| make_passage(base, parent))
             .map_err(io_error("create the folder", parent))?;
     }
-    make_missing(&path, VOLUME_DIR_MODE).map_err(io_error("create the folder", &path))
+    make_missing(&path, VOLUME_DIR_MODE).map_err(io_error("create the folder", &path))?;
+    // Not before: what cannot be made has nothing to be synced.
+    changed.iter().for_each(|folder| batch.touch_dir(folder));
+    Ok(())
 }
 
 /// Removes a volume's data. `aside` is a fresh place below the work directory, emptied by others.

@@ -19,7 +19,7 @@ mod tests;
 pub use durable::StoreError;
 pub use frame::FrameError;
 pub use habits::{HabitsError, read_habits, write_habits};
-pub use holdings::{Holdings, ResourcesRecord, volume_path};
+pub use holdings::{Holdings, ResourcesRecord, check_place, volume_path};
 pub use layout::{Layout, RunKey, TaskKey, inside, nested_id, nested_names, outermost};
 pub use read::{
     AgentImage, Damage, ExecutorImage, FrameworkImage, Image, ReadError, RunImage, TaskImage, read,

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use meseta_resources::{AgentId, FrameworkId, Resource};
 use prost::Message as _;
+use tracing::error;
 
 use super::durable::{Batch, StoreError};
 use super::holdings::{self, Holdings, ResourcesRecord, volume_path};
@@ -197,9 +198,7 @@ impl Store {
         destroyed: &[Resource],
         batch: &mut Batch,
     ) -> Result<(), StoreError> {
-        for volume in created {
-            holdings::make_volume(&self.layout, volume, batch)?;
-        }
+        self.make_volumes(created, batch)?;
         batch.write_file(&self.layout.holdings(), &holdings.encode(destroyed))?;
         if destroyed.is_empty() {
             return Ok(());
@@ -207,9 +206,17 @@ impl Store {
         // Data goes only once nothing durable names it.
         batch.finish()?;
         for volume in destroyed {
-            holdings::remove_volume(&self.layout, volume, &self.janitor.place(), batch)?;
+            let aside = self.janitor.place();
+            let removed = holdings::remove_volume(&self.layout, volume, &aside, batch);
+            unless_hopeless(removed)?;
         }
         Ok(())
+    }
+
+    fn make_volumes(&self, volumes: &[Resource], batch: &mut Batch) -> Result<(), StoreError> {
+        volumes.iter().try_for_each(|volume| {
+            unless_hopeless(holdings::make_volume(&self.layout, volume, batch))
+        })
     }
 
     /// Completes what a crash may have cut short: directories of volumes that were made, and those of
@@ -217,9 +224,7 @@ impl Store {
     pub fn restore_volumes(&self, record: &ResourcesRecord) -> Result<(), StoreError> {
         let mut batch = Batch::default();
         let volumes = holdings::volumes(&record.resources);
-        for volume in &volumes {
-            holdings::make_volume(&self.layout, volume, &mut batch)?;
-        }
+        self.make_volumes(&volumes, &mut batch)?;
         for volume in holdings::volumes(&record.destroyed) {
             let path = volume_path(&self.layout, &volume);
             if !volumes
@@ -227,7 +232,8 @@ impl Store {
                 .any(|kept| volume_path(&self.layout, kept) == path)
             {
                 let aside = self.janitor.place();
-                holdings::remove_volume(&self.layout, &volume, &aside, &mut batch)?;
+                let removed = holdings::remove_volume(&self.layout, &volume, &aside, &mut batch);
+                unless_hopeless(removed)?;
             }
         }
         batch.finish()?;
@@ -244,6 +250,19 @@ impl Store {
             .take_while(|folder| holds_one(folder))
             .last()
             .map_or(run.clone(), Path::to_owned)
+    }
+}
+
+/// Leaves out what can never be written: tried again, it would hold up all that follows for ever. The core
+/// refuses such names before, and a launch under them finds no sandbox.
+fn unless_hopeless(written: Result<(), StoreError>) -> Result<(), StoreError> {
+    match written {
+        Err(error) if error.is_hopeless() => {
+            let source = std::error::Error::source(&error).map(ToString::to_string);
+            error!(%error, source, "a checkpoint that no file can hold is left out");
+            Ok(())
+        }
+        written => written,
     }
 }
 
@@ -278,16 +297,14 @@ impl Commit<'_, '_> {
         while let Some(write) = self.writes.front() {
             if self.is_overtaken() {
                 if let Write::Resources { created, .. } = write {
-                    for volume in created {
-                        let layout = &self.store.layout;
-                        holdings::make_volume(layout, volume, &mut self.batch)?;
-                    }
+                    self.store.make_volumes(created, &mut self.batch)?;
                 }
                 self.writes.pop_front();
                 continue;
             }
-            self.store
-                .carry_out(write, &mut self.batch, &mut self.appends)?;
+            let store = self.store;
+            let written = store.carry_out(write, &mut self.batch, &mut self.appends);
+            unless_hopeless(written)?;
             self.retired |= match write {
                 Write::Retire { .. } | Write::RetireFramework { .. } => true,
                 Write::Resources { destroyed, .. } => !destroyed.is_empty(),
@@ -330,7 +347,7 @@ impl Appends {
         if self.bodies.is_empty() {
             return Ok(());
         }
-        batch.append(&self.path, &self.bodies)?;
+        unless_hopeless(batch.append(&self.path, &self.bodies))?;
         self.bodies.clear();
         Ok(())
     }

@@ -414,3 +414,65 @@ fn thousand_intents() {
     }
     eprintln!("retirements: {:?}", begun.elapsed());
 }
+
+#[test]
+fn what_no_file_can_hold_is_left_out_and_what_follows_is_written() {
+    let (dir, layout) = written();
+    let store = Store::open(layout.clone());
+    let impossible = holdings_with(&format!("dev/{}", "x".repeat(300)));
+    let long = LogEntry::Update(pb::TaskStatus {
+        data: Some(vec![0; frame::BODY_BYTES_MAX]),
+        ..pb::TaskStatus::default()
+    });
+    let writes = [
+        impossible,
+        intent("c"),
+        log("a", long),
+        log("b", update(4)),
+        log("b", update(5)),
+    ];
+    store.commit(&writes).expect("the log goes on");
+    let image = read(&layout).expect("readable");
+    let found = tasks(&image);
+    assert!(found.contains(&("b".to_owned(), 3)), "{found:?}");
+    assert!(found.contains(&("c".to_owned(), 0)), "{found:?}");
+    assert_eq!(found.len(), 3);
+    assert!(image.holdings.is_some(), "the record itself is sound");
+    drop(dir);
+}
+
+/// A record with one volume of that role, which was just made.
+fn holdings_with(role: &str) -> Write {
+    let volume = pb::Resource {
+        name: "disk".to_owned(),
+        r#type: pb::value::Type::Scalar.into(),
+        scalar: Some(pb::value::Scalar { value: 10.0 }),
+        reservations: vec![pb::resource::ReservationInfo {
+            r#type: Some(pb::resource::reservation_info::Type::Dynamic.into()),
+            role: Some(role.to_owned()),
+            ..pb::resource::ReservationInfo::default()
+        }],
+        disk: Some(Box::new(pb::resource::DiskInfo {
+            persistence: Some(pb::resource::disk_info::Persistence {
+                id: "v".to_owned(),
+                principal: None,
+            }),
+            volume: Some(pb::Volume {
+                container_path: "data".to_owned(),
+                mode: pb::volume::Mode::Rw.into(),
+                ..pb::Volume::default()
+            }),
+            ..pb::resource::DiskInfo::default()
+        })),
+        ..pb::Resource::default()
+    };
+    let volume = meseta_proto::convert::resource(&volume).expect("a volume");
+    Write::Resources {
+        holdings: Arc::new(Holdings {
+            resources: std::iter::once(volume.clone()).collect(),
+            operations: Vec::new(),
+        }),
+        created: vec![volume],
+        destroyed: Vec::new(),
+    }
+}

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use meseta_proto::mesos::v1 as pb;
 use meseta_resources::Moment;
+use prost::Message as _;
 
 use super::{RETRY_INTERVAL_MAX, RETRY_INTERVAL_MIN};
 
@@ -31,6 +32,8 @@ struct Ended {
 #[derive(Debug, Default)]
 pub(super) struct OperationUpdates {
     ended: BTreeMap<OperationUuid, Ended>,
+    /// What the messages of all take.
+    bytes: usize,
     retries: BTreeSet<(Moment, OperationUuid)>,
     /// Only while the master listens is anything in flight.
     flowing: bool,
@@ -45,7 +48,8 @@ impl OperationUpdates {
         message: Arc<pb::Operation>,
         kept: bool,
     ) -> bool {
-        self.ended.insert(
+        self.bytes = self.bytes.saturating_add(message.encoded_len());
+        let before = self.ended.insert(
             uuid,
             Ended {
                 message,
@@ -54,6 +58,7 @@ impl OperationUpdates {
                 retry_at: None,
             },
         );
+        self.release(before.as_ref());
         if self.flowing {
             self.arm(now, uuid, RETRY_INTERVAL_MIN);
         }
@@ -68,7 +73,14 @@ impl OperationUpdates {
             return None;
         }
         self.disarm(uuid);
-        self.ended.remove(uuid).map(|ended| ended.kept)
+        let ended = self.ended.remove(uuid);
+        self.release(ended.as_ref());
+        ended.map(|ended| ended.kept)
+    }
+
+    fn release(&mut self, ended: Option<&Ended>) {
+        let bytes = ended.map_or(0, |ended| ended.message.encoded_len());
+        self.bytes = self.bytes.saturating_sub(bytes);
     }
 
     pub(super) fn get(&self, uuid: &OperationUuid) -> Option<&Arc<pb::Operation>> {
@@ -77,6 +89,11 @@ impl OperationUpdates {
 
     pub(super) fn len(&self) -> usize {
         self.ended.len()
+    }
+
+    /// What their messages take.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// All of them.

@@ -17,7 +17,7 @@ use tracing::{error, info, warn};
 
 use super::operation_updates::OperationUuid;
 use super::{AgentCore, Lsn};
-use crate::checkpoint::{Holdings, ResourcesRecord, Write};
+use crate::checkpoint::{Holdings, ResourcesRecord, Write, check_place};
 
 /// What readers are shown of holdings: only what would survive a crash, since operators judge by it
 /// whether an operation was done.
@@ -40,6 +40,22 @@ impl Shown {
 
 /// Ended operations whose end is not acknowledged; more are dropped. The master's bound is the same.
 const UNACKNOWLEDGED_OPERATIONS_MAX: usize = 20_000;
+/// What they take together: one checkpoint holds them all.
+const UNACKNOWLEDGED_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// Why an operation was not done.
+enum NotDone {
+    /// It never can be.
+    Failed(String),
+    /// It does not fit what the agent has.
+    Dropped(String),
+}
+
+impl From<String> for NotDone {
+    fn from(reason: String) -> Self {
+        Self::Dropped(reason)
+    }
+}
 
 impl AgentCore {
     pub(super) fn apply_operation(&mut self, now: Now, apply: wire::ApplyOperation) {
@@ -52,9 +68,13 @@ impl AgentCore {
             return;
         }
         let done = if self.operations.len() >= UNACKNOWLEDGED_OPERATIONS_MAX {
-            Err(format!(
+            Err(NotDone::Dropped(format!(
                 "{UNACKNOWLEDGED_OPERATIONS_MAX} operations wait for their acknowledgement"
-            ))
+            )))
+        } else if self.operations.bytes() >= UNACKNOWLEDGED_BYTES_MAX {
+            Err(NotDone::Dropped(format!(
+                "operations of {UNACKNOWLEDGED_BYTES_MAX} bytes wait for their acknowledgement"
+            )))
         } else {
             self.carry_out(&apply.operation)
         };
@@ -78,9 +98,13 @@ impl AgentCore {
                     self.tell_operation(&uuid);
                 }
             }
-            Err(reason) => {
-                error!(operation = name, uuid = %uuid_text, reason, "operation dropped");
-                let mut status = self.operation_status(OperationState::OperationDropped);
+            Err(not_done) => {
+                let (state, reason) = match not_done {
+                    NotDone::Failed(reason) => (OperationState::OperationFailed, reason),
+                    NotDone::Dropped(reason) => (OperationState::OperationDropped, reason),
+                };
+                error!(operation = name, uuid = %uuid_text, ?state, reason, "operation not done");
+                let mut status = self.operation_status(state);
                 status.operation_id.clone_from(&apply.operation.id);
                 status.message = Some(reason);
                 let message = self.operation_message(apply, status);
@@ -98,16 +122,19 @@ impl AgentCore {
     fn carry_out(
         &mut self,
         message: &pb::offer::Operation,
-    ) -> Result<(Operation, Resources), String> {
+    ) -> Result<(Operation, Resources), NotDone> {
         let operation = convert::operation(message).map_err(|error| error.to_string())?;
         let operation = operation.unallocate();
+        for volume in operation.created() {
+            check_place(volume).map_err(NotDone::Failed)?;
+        }
         let used = self.snapshot().allocated().unallocate();
         if let Some(volume) = operation
             .destroyed()
             .iter()
             .find(|volume| used.contains_resource(volume))
         {
-            return Err(format!("{volume} is in use"));
+            return Err(NotDone::Dropped(format!("{volume} is in use")));
         }
         let conversions = operation.conversions().map_err(|error| error.to_string())?;
         let total = meseta_resources::apply_all(&conversions, &self.total);

@@ -26,7 +26,10 @@ fn reserved(text: &str) -> Resources {
 }
 
 fn volume(text: &str, id: &str) -> Resource {
-    let disk = reserved(text).iter().next().unwrap().clone();
+    volume_of(reserved(text).iter().next().unwrap(), id)
+}
+
+fn volume_of(disk: &Resource, id: &str) -> Resource {
     Resource::new(ResourceParts {
         name: disk.name().clone(),
         value: disk.value().clone(),
@@ -245,6 +248,61 @@ fn what_cannot_be_done_is_dropped_and_changes_nothing() {
             .contains("does not contain cpus:1000")
     );
     assert_eq!(simulation.total(), before);
+}
+
+#[test]
+fn a_volume_that_no_directory_can_hold_fails_and_what_follows_is_done() {
+    let mut simulation = Simulation::registered();
+    let role = Role::new(&format!("dev/{}", "x".repeat(300))).unwrap();
+    let disk = Resources::parse("disk:10", &Role::star()).unwrap();
+    let disk = disk.push_reservation(&Reservation::dynamic(role, None));
+    let disk = disk.unwrap().iter().next().unwrap().clone();
+    let reserve_disk = Operation::Reserve {
+        source: Vec::new(),
+        resources: vec![disk.clone()],
+    };
+    simulation.tell(apply(&reserve_disk, 1));
+    let reserved_total = simulation.total();
+    let create = Operation::Create(vec![volume_of(&disk, "v")]);
+    simulation.tell(apply(&create, 2));
+    simulation.tell(apply(&reserve("cpus:1"), 3));
+    let told = simulation.told_updates();
+    let states: Vec<_> = told.iter().map(state).collect();
+    assert_eq!(
+        states,
+        [
+            OperationState::OperationFinished,
+            OperationState::OperationFailed,
+            OperationState::OperationFinished
+        ]
+    );
+    let why = told[1].status.message();
+    assert!(why.contains("304 bytes"), "{why}");
+    assert!(reserved_total.contains_resource(&disk));
+    assert!(simulation.total().contains_resource(&disk));
+    assert!(simulation.total().contains(&reserved("cpus:1")));
+}
+
+#[test]
+fn operations_that_nobody_acknowledges_are_bounded_in_bytes() {
+    let mut simulation = Simulation::registered();
+    let mut finished = 0;
+    for number in 0..30 {
+        let ToAgent::ApplyOperation(mut message) = apply(&reserve("cpus:0.1"), number) else {
+            panic!("another message");
+        };
+        message.operation.id = Some(pb::OperationId {
+            value: "x".repeat(1 << 20),
+        });
+        simulation.tell(ToAgent::ApplyOperation(message));
+        let told = simulation.told_updates().pop().unwrap();
+        match state(&told) {
+            OperationState::OperationFinished => finished += 1,
+            OperationState::OperationDropped => break,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!((1..16).contains(&finished), "{finished}");
 }
 
 #[test]
