@@ -30,6 +30,8 @@ pub struct Probe {
     pub id: ProbeId,
     /// The container that is looked into.
     pub container: ContainerId,
+    /// The task's user, with whose rights it is looked.
+    pub user: String,
     /// How.
     pub look: Look,
     /// When it is given up.
@@ -172,6 +174,7 @@ impl AgentCore {
         let probe = Probe {
             id,
             container: container.clone(),
+            user: unit.task.user.clone(),
             look,
             timeout: times.timeout,
         };

@@ -7,7 +7,7 @@ use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
 use meseta_isolators::{
-    Containers, DestroyOptions, ExitCause, Inside, ProcessIdentity, TaskIsolation,
+    Containers, Credentials, DestroyOptions, ExitCause, Inside, ProcessIdentity, TaskIsolation,
 };
 use tracing::warn;
 
@@ -15,6 +15,7 @@ use super::containerizer::Options;
 use super::spec::spec_inside;
 use super::writer::chain;
 use crate::core::{LaunchPlan, Look, Probe, Sight};
+use crate::file_user::become_user;
 
 /// How much of an answer is read; only its status counts.
 const REDIRECTS_MAX: u32 = 10;
@@ -34,11 +35,11 @@ pub(super) fn look(
         }
         Look::Http { url } => {
             let url = url.clone();
-            in_its_network(supervisor, move || by_http(&url, timeout))
+            over_its_network(options, probe, supervisor, move || by_http(&url, timeout))
         }
         Look::Tcp { address } => {
             let address = *address;
-            in_its_network(supervisor, move || {
+            over_its_network(options, probe, supervisor, move || {
                 let connected = std::net::TcpStream::connect_timeout(&address, timeout);
                 Sight::Connected(connected.is_ok())
             })
@@ -114,17 +115,40 @@ fn wait(pidfd: &std::os::fd::OwnedFd, at_most: Duration) -> bool {
     }
 }
 
-/// Looks from a thread of its own, which goes where the container's network is if that is elsewhere.
+/// Looks as the task's user, from where the container's network is: whoever is asked takes it for the task.
+fn over_its_network(
+    options: &Options,
+    probe: &Probe,
+    supervisor: &ProcessIdentity,
+    look: impl FnOnce() -> Sight + Send + 'static,
+) -> Sight {
+    let user = options
+        .switch_user
+        .then(|| Credentials::lookup(&probe.user));
+    match user.transpose() {
+        Ok(user) => in_its_network(supervisor, user, look),
+        Err(error) => Sight::Nothing(chain(&error)),
+    }
+}
+
+/// Looks from a thread of its own, which goes where the container's network is if that is elsewhere, and has the
+/// user's rights from then on: the kernel remembers them of each socket that it opens.
 fn in_its_network(
     supervisor: &ProcessIdentity,
+    user: Option<Credentials>,
     look: impl FnOnce() -> Sight + Send + 'static,
 ) -> Sight {
     let supervisor = supervisor.clone();
     let looking = std::thread::Builder::new()
         .name("check".to_owned())
-        .spawn(move || match enter_network(&supervisor) {
-            Ok(()) => look(),
-            Err(error) => Sight::Nothing(format!("failed to enter its network: {error}")),
+        .spawn(move || {
+            if let Err(error) = enter_network(&supervisor) {
+                return Sight::Nothing(format!("failed to enter its network: {error}"));
+            }
+            match become_user(user.as_ref()) {
+                Ok(()) => look(),
+                Err(error) => Sight::Nothing(format!("failed to become its user: {error}")),
+            }
         });
     match looking.map(std::thread::JoinHandle::join) {
         Ok(Ok(sight)) => sight,

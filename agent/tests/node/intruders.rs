@@ -14,7 +14,7 @@ use std::process::{Command, ExitCode, Stdio};
 
 use http::{HeaderValue, Method, header};
 use meseta_proto::mesos::v1 as pb;
-use meseta_proto::mesos::v1::TaskState::{TaskFinished, TaskKilled, TaskRunning};
+use meseta_proto::mesos::v1::TaskState::{TaskFailed, TaskFinished, TaskKilled, TaskRunning};
 use meseta_proto::transport::client::{self, Call, Client};
 use serde_json::{Value, json};
 
@@ -38,6 +38,11 @@ pub(crate) const TESTS: &[(&str, bool, fn())] = &[
         unasked,
     ),
     ("a_task_is_not_the_operator", true, operator),
+    (
+        "what_the_agent_asks_for_a_task_it_asks_as_the_task",
+        true,
+        asked_for,
+    ),
     (
         "an_executor_nests_containers_in_its_own_as_itself",
         true,
@@ -361,6 +366,53 @@ fn operator() {
     let looks = caller.user(NOBODY, ("GET", "/state"), &json!({}));
     assert_eq!(looks, "200", "the operator has said so");
     assert_eq!(caller.user(NOBODY, ("POST", "/api/v1"), &state), "403");
+}
+
+/// HTTP checks and fetched files are asked for by the agent itself, which its own API would believe.
+fn asked_for() {
+    let (world, mut link) = World::registered(&[]);
+    let url = world.url("/state");
+    let port = url.trim_end_matches("/state").rsplit(':').next();
+    let port: u32 = port.expect("a port").parse().expect("a number");
+    for user in ["nobody", "root"] {
+        let mut task = shell(&format!("looks-{user}"), "sleep 1000");
+        task.command.as_mut().expect("a command").user = Some(user.to_owned());
+        task.check = Some(Box::new(pb::CheckInfo {
+            r#type: Some(pb::check_info::Type::Http.into()),
+            http: Some(pb::check_info::Http {
+                port,
+                path: Some("/state".to_owned()),
+            }),
+            delay_seconds: Some(0.0),
+            interval_seconds: Some(0.1),
+            timeout_seconds: Some(20.0),
+            ..pb::CheckInfo::default()
+        }));
+        world.run(&link, task);
+        let seen = loop {
+            let status = world.update(&mut link);
+            assert!(!meseta_agent::core::is_terminal(status.state), "{status:?}");
+            let seen = status.check_status.and_then(|check| check.http);
+            if let Some(code) = seen.and_then(|http| http.status_code) {
+                break code;
+            }
+        };
+        assert_eq!(seen, 403, "a check of {user}");
+        world.kill(&link, &format!("looks-{user}"), None);
+        while !meseta_agent::core::is_terminal(world.update(&mut link).state) {}
+
+        let mut task = shell(&format!("fetches-{user}"), "true");
+        let command = task.command.as_mut().expect("a command");
+        command.user = Some(user.to_owned());
+        command.uris.push(pb::command_info::Uri {
+            value: url.clone(),
+            ..pb::command_info::Uri::default()
+        });
+        world.run(&link, task);
+        let (_, last) = world.until_terminal(&mut link);
+        assert_eq!(last.state(), TaskFailed, "a file for {user}: {last:?}");
+        assert!(last.message().contains("403"), "{last:?}");
+    }
 }
 
 /// An executor that only waits, with the call that is to be made from its container.

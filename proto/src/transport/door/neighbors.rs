@@ -23,6 +23,29 @@ pub trait Confinement: Send + Sync {
     fn is_inside(&self, socket: &SocketOwner) -> bool;
 }
 
+/// Whether this very process holds a socket: what a daemon with containers asks itself for, it asks for a task,
+/// as a check or as a file to fetch. What cannot be looked at is taken to be held.
+fn is_own(inode: u32) -> bool {
+    use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(folder) = rustix::fs::openat(CWD, "/proc/self/fd", flags, Mode::empty()) else {
+        return true;
+    };
+    let Ok(mut descriptors) = rustix::fs::Dir::read_from(&folder) else {
+        return true;
+    };
+    descriptors.any(|entry| {
+        let Ok(entry) = entry else {
+            return true;
+        };
+        // What was closed meanwhile is not held.
+        rustix::fs::statat(&folder, entry.file_name(), AtFlags::empty()).is_ok_and(|stat| {
+            FileType::from_raw_mode(stat.st_mode) == FileType::Socket
+                && stat.st_ino == u64::from(inode)
+        })
+    })
+}
+
 #[derive(Default)]
 pub(super) struct Neighbors {
     asked_in: Vec<Realm>,
@@ -69,8 +92,9 @@ impl Neighbors {
             return true;
         }
         let (peer, confinement) = (peer.clone(), confinement.clone());
-        let looking =
-            tokio::task::spawn_blocking(move || peer.is_confined(|| confinement.is_inside(&owner)));
+        let looking = tokio::task::spawn_blocking(move || {
+            peer.is_confined(|| is_own(owner.inode) || confinement.is_inside(&owner))
+        });
         looking.await.is_ok_and(|confined| !confined)
     }
 }
