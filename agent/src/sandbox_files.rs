@@ -2,8 +2,9 @@
 //!
 //! A path is the real one of a sandbox or a virtual one (`/frameworks/F/executors/E/runs/latest/...`).
 //! Its ids are validated, the sandbox's folder is opened, and what remains is resolved beneath it by
-//! `openat2`: no `..`, symbolic link, magic link or device leads out. Blocking. Invariant: what is
-//! read is a regular file beneath the sandbox's own inode, of whoever owns the sandbox or the file's folder.
+//! `openat2`: no `..`, symbolic link, magic link or device leads out. Blocking. Invariants: what is
+//! read is a regular file beneath the sandbox's own inode, of whoever owns the sandbox or the file's folder; whose
+//! it is on disk decides who may read it, not who runs there now.
 
 use std::fs::File;
 use std::io;
@@ -11,10 +12,12 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
+use meseta_access::{Action, Approver, Forbidden};
 use meseta_resources::{AgentId, ContainerId, ExecutorId, FrameworkId};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
 
 use crate::checkpoint::{Layout, RunKey};
+use crate::file_user::path_of;
 
 /// One read gives at most this much: 16 pages.
 pub(crate) const READ_BYTES_MAX: u64 = 16 * 4096;
@@ -36,6 +39,9 @@ pub(crate) enum FilesError {
     /// It is a pipe, a device or the like.
     #[error("it is not a regular file")]
     NotAFile,
+    /// It is a user's whose sandboxes the reader may not read.
+    #[error("{0}")]
+    Forbidden(Forbidden),
     /// Reading failed.
     #[error("reading failed")]
     Io(#[source] io::Error),
@@ -119,37 +125,98 @@ fn file_id(found: &std::fs::Metadata) -> u64 {
     found.ino().rotate_left(32) ^ born
 }
 
-/// The sandboxes of one agent.
+/// The sandboxes of one agent, as somebody may read them.
 #[derive(Clone, Debug)]
 pub(crate) struct Sandboxes {
     layout: Layout,
     agent: Option<AgentId>,
+    /// By whose rights what is on disk is read, by its owners; none if that was found otherwise, or all is allowed.
+    reader: Option<Approver>,
 }
 
 /// A path, split into the sandbox and what is beneath it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 struct Located {
-    framework: FrameworkId,
-    executor: ExecutorId,
+    run: RunKey,
     sandbox: PathBuf,
     beneath: PathBuf,
 }
 
 impl Sandboxes {
     pub(crate) fn new(layout: Layout, agent: Option<AgentId>) -> Self {
-        Self { layout, agent }
+        Self {
+            layout,
+            agent,
+            reader: None,
+        }
     }
 
-    /// The framework and the executor that a path's sandbox is of.
-    pub(crate) fn owner(&self, path: &str) -> Option<(FrameworkId, ExecutorId)> {
-        let located = self.locate(path).ok()?;
-        Some((located.framework, located.executor))
+    /// The same for a reader who may read what is of certain users: of each thing that is opened, and of each
+    /// folder on the way to it, the owner counts.
+    pub(crate) fn read_by(self, reader: Approver) -> Self {
+        Self {
+            reader: Some(reader),
+            ..self
+        }
+    }
+
+    /// The run that a path's sandbox is of.
+    pub(crate) fn run(&self, path: &str) -> Option<RunKey> {
+        Some(self.locate(path).ok()?.run)
+    }
+
+    /// Where a path leads, if the reader may read the sandbox that it is in.
+    fn enter(&self, path: &str) -> Result<Located, FilesError> {
+        let located = self.locate(path);
+        if self.reader.is_some() {
+            let folder = located.as_ref().ok().map(open_sandbox);
+            let owner = folder.and_then(|folder| rustix::fs::fstat(folder.ok()?).ok());
+            self.allow(owner.map(|stat| stat.st_uid))?;
+        }
+        located
+    }
+
+    /// Refuses what is a user's whose sandboxes the reader may not read.
+    fn allow(&self, owner: Option<u32>) -> Result<(), FilesError> {
+        let Some(reader) = &self.reader else {
+            return Ok(());
+        };
+        let name = owner.map(user_name);
+        let allowed = reader.check(Action::AccessSandbox, name.as_deref());
+        allowed.map_err(FilesError::Forbidden)
+    }
+
+    /// Refuses what was opened if it, or a folder on the way to it, is somebody's whose sandboxes the reader may
+    /// not read: a group's tasks may run as different users.
+    fn allow_opened(&self, located: &Located, opened: &OwnedFd) -> Result<(), FilesError> {
+        if self.reader.is_none() {
+            return Ok(());
+        }
+        let root = open_sandbox(located)?;
+        let path = path_of(opened).map_err(FilesError::Io)?;
+        let root_path = path_of(&root).map_err(FilesError::Io)?;
+        // What was moved or removed meanwhile has no way to it.
+        let beneath = path.strip_prefix(&root_path);
+        let beneath = beneath.map_err(|_| FilesError::NotFound)?;
+        let mut owners = std::collections::BTreeSet::new();
+        for folder in beneath.ancestors().skip(1) {
+            if folder.as_os_str().is_empty() {
+                break;
+            }
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+            let folder = rustix::fs::openat2(&root, folder, flags, Mode::empty(), resolve)?;
+            owners.extend(owner_of(&folder)?);
+        }
+        owners.extend(owner_of(opened)?);
+        owners.into_iter().try_for_each(|uid| self.allow(Some(uid)))
     }
 
     /// What a folder holds.
     pub(crate) fn list(&self, path: &str) -> Result<Vec<Entry>, FilesError> {
-        let located = self.locate(path)?;
+        let located = self.enter(path)?;
         let folder = open_beneath(&located, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        self.allow_opened(&located, &folder)?;
         let mut names = Vec::new();
         for entry in rustix::fs::Dir::read_from(&folder)? {
             let entry = entry?;
@@ -204,12 +271,13 @@ impl Sandboxes {
 
     /// A regular file and its size.
     pub(crate) fn open(&self, path: &str) -> Result<(File, u64), FilesError> {
-        let located = self.locate(path)?;
+        let located = self.enter(path)?;
         // Looked at before it is opened: opening a device can do something.
         check_regular(&open_beneath(&located, OFlags::PATH)?)?;
         let file = open_beneath(&located, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?;
         let size = check_regular(&file)?;
         check_owner(&located, &file)?;
+        self.allow_opened(&located, &file)?;
         Ok((File::from(file), size))
     }
 
@@ -263,18 +331,34 @@ impl Sandboxes {
         Some(Located {
             sandbox: self.layout.sandbox(&key),
             beneath: parts.collect(),
-            framework: key.framework,
-            executor: key.executor,
+            run: key,
         })
     }
 }
 
-fn open_beneath(located: &Located, flags: OFlags) -> Result<OwnedFd, FilesError> {
-    let root = rustix::fs::open(
+fn open_sandbox(located: &Located) -> Result<OwnedFd, FilesError> {
+    Ok(rustix::fs::open(
         &located.sandbox,
         OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC,
         Mode::empty(),
-    )?;
+    )?)
+}
+
+/// Whose something is; nobody's in particular if it is a folder of the agent's that is a mere passage to those of
+/// tasks, as `containers` and `tasks` are.
+fn owner_of(opened: &OwnedFd) -> Result<Option<u32>, FilesError> {
+    let stat = rustix::fs::fstat(opened)?;
+    let is_folder = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+    let is_open = stat.st_mode & 0o777 == PASSAGE_MODE;
+    let is_agents = stat.st_uid == rustix::process::geteuid().as_raw();
+    Ok((!(is_folder && is_open && is_agents)).then_some(stat.st_uid))
+}
+
+/// The mode of folders in a sandbox that hold those of nested containers.
+const PASSAGE_MODE: u32 = 0o755;
+
+fn open_beneath(located: &Located, flags: OFlags) -> Result<OwnedFd, FilesError> {
+    let root = open_sandbox(located)?;
     let beneath = if located.beneath.as_os_str().is_empty() {
         Path::new(".")
     } else {
@@ -323,6 +407,12 @@ fn check_owner(located: &Located, file: &OwnedFd) -> Result<(), FilesError> {
     Err(FilesError::NotFound)
 }
 
+/// The name of a user; the number of one who has none.
+fn user_name(uid: u32) -> String {
+    let known = nix::unistd::User::from_uid(uid.into()).ok().flatten();
+    known.map_or_else(|| uid.to_string(), |user| user.name)
+}
+
 /// Names of users and groups, each looked up once.
 #[derive(Debug, Default)]
 struct Names {
@@ -332,10 +422,6 @@ struct Names {
 
 impl Names {
     fn entry(&mut self, path: String, stat: &Stat) -> Entry {
-        let user = |uid: u32| {
-            let known = nix::unistd::User::from_uid(uid.into()).ok().flatten();
-            known.map_or_else(|| uid.to_string(), |user| user.name)
-        };
         let group = |gid: u32| {
             let known = nix::unistd::Group::from_gid(gid.into()).ok().flatten();
             known.map_or_else(|| gid.to_string(), |group| group.name)
@@ -347,7 +433,7 @@ impl Names {
             path,
             user: users
                 .entry(stat.st_uid)
-                .or_insert_with_key(|uid| user(*uid))
+                .or_insert_with_key(|uid| user_name(*uid))
                 .clone(),
             group: groups
                 .entry(stat.st_gid)

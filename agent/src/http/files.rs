@@ -8,10 +8,10 @@ use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::agent as api;
 use meseta_proto::transport::door::Caller;
 use meseta_proto::transport::files::Crowded;
-use meseta_resources::{ExecutorId, FrameworkId};
 use serde_json::{Value, json};
 
 use super::{Query, Reply, Surface};
+use crate::checkpoint::RunKey;
 use crate::core::Snapshot;
 use crate::permission;
 use crate::sandbox_files::{Entry, FilesError, Sandboxes};
@@ -27,6 +27,7 @@ impl From<FilesError> for Reply {
             FilesError::NotAFile => {
                 Self::text(StatusCode::BAD_REQUEST, "Only regular files can be read.\n")
             }
+            FilesError::Forbidden(forbidden) => permission::refused(&forbidden),
             FilesError::Io(error) => Self::text(
                 StatusCode::INTERNAL_SERVER_ERROR,
                 &format!("Failed to read: {error}.\n"),
@@ -43,14 +44,19 @@ async fn on_disk<T: Send + 'static>(
     work: impl FnOnce(Sandboxes) -> Result<T, FilesError> + Send + 'static,
 ) -> Result<T, Reply> {
     let snapshot = surface.snapshot().await?;
-    let sandboxes = Sandboxes::new(surface.layout.clone(), snapshot.agent_id.clone());
+    let mut sandboxes = Sandboxes::new(surface.layout.clone(), snapshot.agent_id.clone());
     if !caller.approver.allows_everything() {
-        let owner = sandboxes.owner(path);
-        let user =
-            owner.and_then(|(framework, executor)| user_of(&snapshot, &framework, &executor));
-        caller
-            .check(Action::AccessSandbox, user.as_deref())
-            .map_err(|forbidden| permission::refused(&forbidden))?;
+        let containerizer = surface.containerizer.get();
+        if containerizer.is_some_and(|containerizer| containerizer.options().switch_user) {
+            sandboxes = sandboxes.read_by(caller.approver.clone());
+        } else {
+            // All files are the agent's own: what is known is as whom they were made.
+            let run = sandboxes.run(path);
+            let user = run.and_then(|run| user_of(&snapshot, &run));
+            caller
+                .check(Action::AccessSandbox, user.as_deref())
+                .map_err(|forbidden| permission::refused(&forbidden))?;
+        }
     }
     let read = surface.file_reads.run(move || work(sandboxes)).await;
     read.map_err(crowded)?.map_err(Reply::from)
@@ -60,20 +66,14 @@ fn crowded(crowded: Crowded) -> Reply {
     Reply::text(StatusCode::SERVICE_UNAVAILABLE, &crowded.to_string())
 }
 
-/// As whom an executor runs or ran, as long as that is remembered.
-fn user_of(snapshot: &Snapshot, framework: &FrameworkId, executor: &ExecutorId) -> Option<String> {
+/// As whom an executor ran in this very run, as long as that is remembered.
+fn user_of(snapshot: &Snapshot, run: &RunKey) -> Option<String> {
     let over = snapshot.completed_frameworks.iter();
-    let found = snapshot.frameworks.get(framework);
-    let found = found.or_else(|| over.rev().find(|one| one.id == *framework))?;
-    let live = found.executors.get(executor);
-    let ended = || {
-        found
-            .completed
-            .iter()
-            .rev()
-            .find(|one| one.key.executor == *executor)
-    };
-    Some(live.or_else(ended)?.user.clone())
+    let found = snapshot.frameworks.get(&run.framework);
+    let found = found.or_else(|| over.rev().find(|one| one.id == run.framework))?;
+    let mut runs = found.executors.values().chain(&found.completed);
+    let executor = runs.find(|one| one.key.container == run.container)?;
+    Some(executor.user.clone())
 }
 
 fn path_of(query: &Query) -> Result<String, Reply> {

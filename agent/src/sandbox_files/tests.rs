@@ -226,3 +226,83 @@ fn swap(name: &Path, file: &Path, link: &Path, secret: &Path) {
     symlink(secret, link).expect("a link");
     std::fs::rename(link, name).expect("a swap");
 }
+
+fn reader_of(users: &[&str]) -> Approver {
+    let acls = serde_json::json!({
+        "permissive": false,
+        "access_sandboxes": [{"principals": {"values": ["p"]}, "users": {"values": users}}],
+    });
+    let acls = meseta_access::Acls::parse(&acls.to_string()).expect("rules");
+    meseta_access::Authorizer::new(acls, true).approver(Some("p".to_owned()))
+}
+
+/// Of whom files are on disk decides, not who runs there now: those of another run of the executor, and those
+/// of another user's task in a group.
+#[test]
+fn files_are_read_by_whose_they_are() {
+    let world = world();
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    const NOBODY: u32 = 65_534;
+    let own = |path: &Path| std::os::unix::fs::chown(path, Some(NOBODY), None).expect("given");
+    let set_mode = |path: &Path, mode| {
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+        std::fs::set_permissions(path, mode).expect("a mode");
+    };
+    let inner = world.sandbox.join("containers/roots");
+    std::fs::create_dir_all(inner.join("open")).expect("folders");
+    set_mode(&world.sandbox.join("containers"), 0o755);
+    set_mode(&inner, 0o750);
+    set_mode(&inner.join("open"), 0o755);
+    for file in ["containers/roots/stdout", "containers/roots/open/stdout"] {
+        std::fs::write(world.sandbox.join(file), b"root's").expect("a file");
+    }
+    for theirs in [
+        "",
+        "sub",
+        "stdout",
+        "sub/deep",
+        "containers/roots/open/stdout",
+    ] {
+        own(&world.sandbox.join(theirs));
+    }
+    symlink("containers/roots/open", world.sandbox.join("short")).expect("a link");
+    let by = |users: &[&str]| world.sandboxes.clone().read_by(reader_of(users));
+    let path = |beneath: &str| format!("{VIRTUAL}/{beneath}");
+    let allowed = |users: &[&str], beneath: &str| match by(users).read(&path(beneath), 0, None) {
+        Ok(_) => true,
+        Err(FilesError::Forbidden(_)) => false,
+        Err(error) => panic!("{beneath}: {error:?}"),
+    };
+    let listed = |users: &[&str], beneath: &str| match by(users).list(&path(beneath)) {
+        Ok(_) => true,
+        Err(FilesError::Forbidden(_)) => false,
+        Err(error) => panic!("{beneath}: {error:?}"),
+    };
+    for file in ["stdout", "sub/deep"] {
+        assert!(allowed(&["nobody"], file), "{file}");
+        assert!(!allowed(&["root"], file), "{file}");
+    }
+    for file in [
+        "containers/roots/stdout",
+        "containers/roots/open/stdout",
+        "short/stdout",
+    ] {
+        assert!(!allowed(&["nobody"], file), "{file}");
+        assert!(allowed(&["nobody", "root"], file), "{file}");
+    }
+    assert!(listed(&["nobody"], "") && listed(&["nobody"], "containers"));
+    for folder in ["containers/roots", "containers/roots/open", "short"] {
+        assert!(!listed(&["nobody"], folder), "{folder}");
+        assert!(listed(&["nobody", "root"], folder), "{folder}");
+    }
+    // Whoever may not read the sandbox does not learn what is in it, or whether there is one.
+    for missing in [path("nosuch"), VIRTUAL.replace("latest", "nosuch")] {
+        let refused = by(&["root"]).read(&missing, 0, None);
+        assert!(
+            matches!(refused, Err(FilesError::Forbidden(_))),
+            "{refused:?}"
+        );
+    }
+}
