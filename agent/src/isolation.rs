@@ -84,6 +84,9 @@ pub(crate) struct IsolationSettings {
     profiles: Arc<BTreeMap<String, SeccompProfile>>,
     /// Whether a task may do without a system call filter.
     unconfined: bool,
+    /// Whether a task may share the host's process numbers, and its System V and POSIX objects.
+    share_pid: bool,
+    share_ipc: bool,
     grants: Arc<CapabilityGrants>,
     allowed_host_paths: Option<Vec<PathBuf>>,
     flags: IsolationFlags,
@@ -146,6 +149,12 @@ pub(crate) fn read(
         node,
         profiles: Arc::new(profiles),
         unconfined: flags.allow_unconfined_seccomp.unwrap_or(is_open),
+        share_pid: flags
+            .disallow_sharing_agent_pid_namespace
+            .map_or(is_open, |disallowed| !disallowed),
+        share_ipc: flags
+            .disallow_sharing_agent_ipc_namespace
+            .map_or(is_open, |disallowed| !disallowed),
         flags: flags.clone(),
     })
 }
@@ -389,8 +398,8 @@ impl IsolationSettings {
         let host_paths = HostPaths::new(self.allowed_host_paths.clone(), own);
         TaskRights {
             profiles: self.profiles.clone(),
-            share_pid: !self.flags.disallow_sharing_agent_pid_namespace,
-            share_ipc: !self.flags.disallow_sharing_agent_ipc_namespace,
+            share_pid: self.share_pid,
+            share_ipc: self.share_ipc,
             capabilities: isolation.has("linux/capabilities"),
             seccomp: isolation.has("linux/seccomp"),
             unconfined: self.unconfined,
@@ -532,6 +541,26 @@ mod tests {
                 allowed,
                 "{args:?}"
             );
+        }
+    }
+
+    #[test]
+    fn the_hosts_namespaces_are_the_operators_to_share() {
+        const PID: &str = "--disallow_sharing_agent_pid_namespace";
+        const NO_PID: &str = "--disallow_sharing_agent_pid_namespace=false";
+        const IPC: &str = "--disallow_sharing_agent_ipc_namespace";
+        for (args, pid, ipc) in [
+            (&[][..], true, true),
+            (&[PID], false, true),
+            (&[IPC], true, false),
+            (&["--ip=10.0.0.7"], false, false),
+            (&["--ip=10.0.0.7", "--insecure"], true, true),
+            (&["--ip=10.0.0.7", NO_PID], true, false),
+        ] {
+            let settings = settings(args, "").expect("sound");
+            let isolation = Isolation::parse("namespaces/pid").expect("known");
+            let rights = settings.rights(&isolation, Vec::new());
+            assert_eq!((rights.share_pid, rights.share_ipc), (pid, ipc), "{args:?}");
         }
     }
 

@@ -51,15 +51,17 @@ pub struct IsolationFlags {
           default_missing_value = "true")]
     pub allow_unconfined_seccomp: Option<bool>,
 
-    /// Refuse tasks that ask to share the host's process numbers.
-    #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1,
-          require_equals = true, default_missing_value = "true")]
-    pub disallow_sharing_agent_pid_namespace: bool,
+    /// Refuse tasks that ask to share the host's process numbers. Default: as Mesos on loopback and with
+    /// `--insecure`, where they may; refused elsewhere.
+    #[arg(long, action = ArgAction::Set, num_args = 0..=1, require_equals = true,
+          default_missing_value = "true")]
+    pub disallow_sharing_agent_pid_namespace: Option<bool>,
 
-    /// Refuse tasks that ask to share the host's System V and POSIX objects.
-    #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1,
-          require_equals = true, default_missing_value = "true")]
-    pub disallow_sharing_agent_ipc_namespace: bool,
+    /// Refuse tasks that ask to share the host's System V and POSIX objects. Default: as Mesos on loopback and
+    /// with `--insecure`, where they may; refused elsewhere.
+    #[arg(long, action = ArgAction::Set, num_args = 0..=1, require_equals = true,
+          default_missing_value = "true")]
+    pub disallow_sharing_agent_ipc_namespace: Option<bool>,
 
     /// Size of a container's `/dev/shm` unless its task says.
     #[arg(long, default_value = "64MB", value_name = "SIZE")]

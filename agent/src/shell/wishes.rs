@@ -7,7 +7,7 @@ use meseta_isolators::{CapabilityRequest, SeccompChoice, TaskIsolation};
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::linux_info::IpcMode;
 
-use crate::core::LaunchPlan;
+use crate::core::{LaunchPlan, Subject};
 use crate::isolation::{TaskRights, capability_set};
 
 const BYTES_PER_MEGABYTE: u64 = 1 << 20;
@@ -17,7 +17,8 @@ pub(super) fn task_isolation(
     rights: &TaskRights,
     plan: &LaunchPlan,
 ) -> Result<TaskIsolation, String> {
-    let mut isolation = requested(rights, plan.container_info())?;
+    let is_nested = matches!(plan.subject, Subject::Nested(_));
+    let mut isolation = requested(rights, plan.container_info(), is_nested)?;
     isolation.capabilities.granted = rights.grants.of(&plan.user, plan.role.as_ref());
     Ok(isolation)
 }
@@ -25,13 +26,30 @@ pub(super) fn task_isolation(
 fn requested(
     rights: &TaskRights,
     container: Option<&pb::ContainerInfo>,
+    is_nested: bool,
 ) -> Result<TaskIsolation, String> {
     let Some(linux) = container.and_then(|container| container.linux_info.as_ref()) else {
         return Ok(TaskIsolation::default());
     };
     let (share_ipc_namespace, shm_bytes) = ipc(rights, linux)?;
     if linux.share_pid_namespace() && !rights.share_pid {
-        return Err("sharing the agent's pid namespace is not allowed here".to_owned());
+        return Err(
+            "sharing the agent's pid namespace is not allowed here; its operator can allow it \
+             (--disallow_sharing_agent_pid_namespace=false)"
+                .to_owned(),
+        );
+    }
+    for (asked, namespace) in [
+        (linux.share_pid_namespace(), "pid"),
+        (share_ipc_namespace, "ipc"),
+    ] {
+        // It would be the agent's, not that of the container around it, which is what is asked for.
+        if asked && is_nested {
+            return Err(format!(
+                "a nested container cannot share the {namespace} namespace of the container around it: leave \
+                 that out, and it has one of its own"
+            ));
+        }
     }
     Ok(TaskIsolation {
         seccomp: seccomp(rights, linux.seccomp.as_ref())?,
@@ -99,7 +117,11 @@ fn ipc(rights: &TaskRights, linux: &pb::LinuxInfo) -> Result<(bool, Option<u64>)
     let mode = linux.ipc_mode();
     let share = mode == IpcMode::ShareParent;
     if share && !rights.share_ipc {
-        return Err("sharing the agent's ipc namespace is not allowed here".to_owned());
+        return Err(
+            "sharing the agent's ipc namespace is not allowed here; its operator can allow it \
+             (--disallow_sharing_agent_ipc_namespace=false)"
+                .to_owned(),
+        );
     }
     if mode == IpcMode::Private && !rights.ipc {
         return Err(
@@ -153,7 +175,7 @@ mod tests {
             linux_info: Some(linux),
             ..pb::ContainerInfo::default()
         };
-        requested(rights, Some(&container))
+        requested(rights, Some(&container), false)
     }
 
     fn capability(one: Capability) -> Option<pb::CapabilityInfo> {
@@ -164,7 +186,7 @@ mod tests {
     #[test]
     fn wishes_are_passed_on() {
         let rights = all_rights();
-        let nothing = requested(&rights, None);
+        let nothing = requested(&rights, None, false);
         assert_eq!(nothing, Ok(TaskIsolation::default()));
         let all = asked(
             &rights,
@@ -189,6 +211,34 @@ mod tests {
                 .is_some_and(|set| set.has("KILL"))
         );
         assert!(matches!(all.seccomp, SeccompChoice::Profile(_)));
+    }
+
+    #[test]
+    fn a_nested_container_does_not_share_what_is_the_agents() {
+        for (linux, namespace) in [
+            (
+                pb::LinuxInfo {
+                    share_pid_namespace: Some(true),
+                    ..pb::LinuxInfo::default()
+                },
+                "pid namespace",
+            ),
+            (
+                pb::LinuxInfo {
+                    ipc_mode: Some(IpcMode::ShareParent.into()),
+                    ..pb::LinuxInfo::default()
+                },
+                "ipc namespace",
+            ),
+        ] {
+            assert!(asked(&all_rights(), linux.clone()).is_ok());
+            let container = pb::ContainerInfo {
+                linux_info: Some(linux),
+                ..pb::ContainerInfo::default()
+            };
+            let error = requested(&all_rights(), Some(&container), true).expect_err(namespace);
+            assert!(error.contains(namespace), "{error}");
+        }
     }
 
     #[test]
