@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use super::Containers;
 use crate::cgroup::{Groups, SUPERVISORS, list_pids};
 use crate::identity::{ContainerName, ProcessIdentity};
-use crate::process_tree;
+use crate::{process_tree, sys};
 
 /// Descriptors of one process that are looked at; one that has more is not taken to hold the socket.
 const DESCRIPTORS_MAX: usize = 65_536;
@@ -44,19 +44,37 @@ impl Containers {
     }
 
     /// Whether a socket may have been opened inside a container below the cgroups root, of this agent or
-    /// another. One whose group is gone may have been: a task can hand it to another before it ends.
+    /// another. One whose group is gone may have been: a task can hand it to another before it ends. Where the
+    /// kernel does not tell the group, so may one that no process outside all containers is seen to hold: a
+    /// thread whose process has ended holds it unseen.
     pub fn opened_by_any(&self, socket: Socket) -> bool {
         let unified = self.layout.unified_root().zip(self.layout.unified_mount());
         if let (Some(cgroup), Some((root, mount))) = (socket.cgroup, unified) {
-            return any_below(&root, &|_, inode| inode == cgroup) || !is_group(mount, cgroup);
+            return is_in_container(&root, mount, cgroup);
         }
         let roots = self.layout.root_dirs();
         let Some(root) = roots.first() else {
             return false;
         };
-        any_below(root, &|dir, _| {
-            is_held(socket, || list_pids(dir).unwrap_or_default())
-        })
+        let is_inside = |pid| {
+            any_below(root, &|dir, _| {
+                list_pids(dir).is_ok_and(|pids| pids.contains(&pid))
+            })
+        };
+        !is_held_outside(Path::new("/proc"), socket, &is_inside)
+    }
+}
+
+/// Whether a group of the version 2 tree is that of a container, or is no more.
+fn is_in_container(root: &Path, mount: &Path, cgroup: u64) -> bool {
+    match sys::cgroup_path(mount, cgroup) {
+        Ok(Some(path)) => path.strip_prefix(root).is_ok_and(|below| {
+            let mut names = below.iter();
+            below.iter().next().is_some() && names.all(|name| name != SUPERVISORS)
+        }),
+        Ok(None) => true,
+        // The kernel is too old to find a group by its number, or does not let us.
+        Err(_) => any_below(root, &|_, inode| inode == cgroup) || !is_group(mount, cgroup),
     }
 }
 
@@ -79,6 +97,30 @@ fn is_group(dir: &Path, inode: u64) -> bool {
         folders.any(|entry| is_group(&entry.path(), inode))
     };
     fs::metadata(dir).is_ok_and(|dir| dir.ino() == inode) || below()
+}
+
+/// Whether processes hold the socket, and all that do are outside containers.
+fn is_held_outside(proc: &Path, socket: Socket, is_inside: &dyn Fn(i32) -> bool) -> bool {
+    let wanted = PathBuf::from(format!("socket:[{}]", socket.inode));
+    let processes = fs::read_dir(proc).into_iter().flatten().flatten();
+    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let mut is_held = false;
+    for pid in pids {
+        let Ok(process) = fs::File::open(proc.join(pid.to_string())) else {
+            continue;
+        };
+        // Through the open folder: it stays that of this process.
+        let of_process = PathBuf::from(format!("/proc/self/fd/{}", process.as_raw_fd()));
+        if !holds(&of_process, &wanted) {
+            continue;
+        }
+        // One that has ended meanwhile is in no list of a container, and is not believed.
+        if is_inside(pid) || fs::read(of_process.join("stat")).is_err() {
+            return false;
+        }
+        is_held = true;
+    }
+    is_held
 }
 
 /// The processes of a container itself.
@@ -153,6 +195,49 @@ mod tests {
         assert!(!is_held(socket, || vec![1_999_999_999]));
         drop(stream);
         assert!(!is_held(socket, || vec![own]));
+    }
+
+    #[test]
+    fn a_socket_is_outside_only_if_a_process_there_is_seen_to_hold_it() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let stream = TcpStream::connect(listener.local_addr().expect("an address")).expect("one");
+        let socket = Socket {
+            inode: inode_of(&stream),
+            cgroup: None,
+        };
+        let own = i32::try_from(std::process::id()).expect("a pid");
+        let proc = Path::new("/proc");
+        assert!(is_held_outside(proc, socket, &|_| false));
+        assert!(!is_held_outside(proc, socket, &|pid| pid == own), "inside");
+        drop(stream);
+        assert!(
+            !is_held_outside(proc, socket, &|_| false),
+            "nobody holds it"
+        );
+    }
+
+    #[test]
+    fn a_group_is_found_by_its_number() {
+        // The machine's own version 2 tree, where there is one.
+        let mounts = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].map(Path::new);
+        let mut mounts = mounts.into_iter();
+        let Some(mount) = mounts.find(|mount| {
+            mount.join("cgroup.procs").exists() && mount.join("cgroup.controllers").exists()
+        }) else {
+            return;
+        };
+        let number = fs::metadata(mount).expect("there").ino();
+        let Ok(found) = sys::cgroup_path(mount, number) else {
+            // Needs CAP_DAC_READ_SEARCH.
+            return;
+        };
+        assert_eq!(found.as_deref(), Some(mount));
+        assert_eq!(sys::cgroup_path(mount, u64::MAX >> 1).ok(), Some(None));
+        assert!(!is_in_container(&mount.join("none"), mount, number));
+        assert!(
+            is_in_container(&mount.join("none"), mount, u64::MAX >> 1),
+            "gone"
+        );
     }
 
     #[test]

@@ -14,10 +14,12 @@ use std::ptr;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 mod bpf;
+mod groups;
 mod mounts;
 mod signals;
 
 pub(crate) use bpf::attach_device_program;
+pub(crate) use groups::cgroup_path;
 pub(crate) use mounts::{
     bind_place, loopback_up, mount_bind, mount_cgroup, mount_tmpfs, open_linkless, open_place,
     read_only, unmount_folder,
@@ -279,6 +281,25 @@ pub(crate) fn set_rlimit(resource: u32, soft: u64, hard: u64) -> io::Result<()> 
     } else {
         Err(io::Error::last_os_error())
     }
+}
+
+/// The hard limit of this process; none if there is no such limit.
+pub(crate) fn hard_limit(resource: u32) -> Option<u64> {
+    let mut limit = libc::rlimit64 {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: the structure lives over the call; a null new-limit pointer is allowed.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_prlimit64,
+            0,
+            resource,
+            ptr::null::<libc::rlimit64>(),
+            &raw mut limit,
+        )
+    };
+    (result == 0).then_some(limit.rlim_max)
 }
 
 /// Sets the supplementary groups of this one-threaded process. Async-signal-safe.
