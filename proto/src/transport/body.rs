@@ -26,11 +26,14 @@ const GRACE: Duration = Duration::from_secs(30);
 /// line that such bodies are sent over.
 const BYTES_PER_SECOND_MIN: u64 = 32 * 1024;
 
-/// How fast a body, or a message in one, has to come.
+/// How fast a body, or a message in one, has to come. What counts is the time in which more of it is waited for,
+/// not the time in which what has come is not read.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
     begun: Instant,
     bytes: u64,
+    /// Since when nothing more is waited for.
+    resting: Option<Instant>,
 }
 
 impl Pace {
@@ -39,6 +42,19 @@ impl Pace {
         Self {
             begun: now,
             bytes: 0,
+            resting: None,
+        }
+    }
+
+    /// Something has come, and nothing more is waited for until [`Pace::resume`].
+    pub fn rest(&mut self, now: Instant) {
+        self.resting.get_or_insert(now);
+    }
+
+    /// More is waited for.
+    pub fn resume(&mut self, now: Instant) {
+        if let Some(since) = self.resting.take() {
+            self.begun += now.saturating_duration_since(since);
         }
     }
 
@@ -115,21 +131,34 @@ pub async fn read(body: Body, max: usize) -> Result<Bytes, BodyError> {
 /// # Errors
 /// As [`read`], and when the budget has no room for more.
 pub async fn read_charged(
-    mut body: Body,
+    body: Body,
     max: usize,
     budget: &Budget,
 ) -> Result<(Bytes, Charge), BodyError> {
+    let mut charge = budget.charge(0).map_err(BodyError::Exhausted)?;
+    let whole = read_into(body, max, |bytes| charge.grow(bytes)).await?;
+    Ok((whole, charge))
+}
+
+/// Reads a body, and has room made for each part of it that has come.
+///
+/// # Errors
+/// As [`read`], and when there is no room for more.
+pub async fn read_into(
+    mut body: Body,
+    max: usize,
+    mut make_room: impl FnMut(usize) -> Result<(), Exhausted>,
+) -> Result<Bytes, BodyError> {
     let announced = http_body::Body::size_hint(&body).lower();
     if announced > u64::try_from(max).unwrap_or(u64::MAX) {
         return Err(BodyError::TooLarge { max });
     }
     let mut whole = BytesMut::new();
     let mut pace = Pace::new(Instant::now());
-    let mut charge = budget.charge(0).map_err(BodyError::Exhausted)?;
     loop {
         let frame = next_frame(&mut body, &pace).await?;
         let Some(frame) = frame else {
-            return Ok((whole.freeze(), charge));
+            return Ok(whole.freeze());
         };
         let frame = frame.map_err(|_| BodyError::Truncated)?;
         let Ok(data) = frame.into_data() else {
@@ -138,7 +167,7 @@ pub async fn read_charged(
         if whole.len().saturating_add(data.len()) > max {
             return Err(BodyError::TooLarge { max });
         }
-        charge.grow(data.len()).map_err(BodyError::Exhausted)?;
+        make_room(data.len()).map_err(BodyError::Exhausted)?;
         pace.add(data.len());
         whole.extend_from_slice(&data);
     }
@@ -228,12 +257,20 @@ impl http_body::Body for Messages {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let this = &mut *self;
+        if let Some(pace) = &mut this.pace {
+            pace.resume(Instant::now());
+        }
         match Pin::new(&mut this.body).poll_frame(context) {
             Poll::Ready(frame) => {
+                let now = Instant::now();
                 if let Some(Ok(frame)) = &frame
                     && let Some(data) = frame.data_ref()
                 {
-                    this.take(data, Instant::now());
+                    this.take(data, now);
+                }
+                // Until it is asked for more, the sender may be kept from sending.
+                if let Some(pace) = &mut this.pace {
+                    pace.rest(now);
                 }
                 Poll::Ready(frame)
             }
@@ -350,6 +387,30 @@ mod tests {
         let error = body.frame().await.unwrap().unwrap_err();
         assert!(error.to_string().contains("KiB a second"), "{error}");
         assert!(begun.elapsed() <= GRACE, "the last prefix had begun");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_sender_is_not_blamed_for_what_is_not_read() {
+        let (sender, body) = sent();
+        let mut body = messages(body, false);
+        let whole = message(200);
+        sender.send(whole.slice(..100)).await.unwrap();
+        body.frame().await.unwrap().unwrap();
+        // Nobody asks for more for an hour; the sender had no leave to send it.
+        tokio::time::sleep(Duration::from_secs(3600)).await;
+        let asking = tokio::time::timeout(GRACE / 2, body.frame()).await;
+        assert!(asking.is_err(), "the rest is waited for");
+        sender.send(whole.slice(100..)).await.unwrap();
+        body.frame().await.unwrap().unwrap();
+        // The time before and after does count.
+        let (sender, body) = sent();
+        let mut body = messages(body, false);
+        sender.send(whole.slice(..100)).await.unwrap();
+        body.frame().await.unwrap().unwrap();
+        tokio::time::sleep(Duration::from_secs(3600)).await;
+        let begun = Instant::now();
+        assert!(body.frame().await.unwrap().is_err(), "it never comes");
+        assert!(begun.elapsed() <= GRACE + Duration::from_secs(1));
     }
 
     #[tokio::test(start_paused = true)]
