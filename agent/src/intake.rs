@@ -2,144 +2,421 @@
 //!
 //! A call takes room before its body is read, and an update takes room until it is acknowledged. Where there
 //! is none, the call is not read, or not answered, until there is: nothing that an executor was promised to
-//! be told is dropped. Invariant: what is small waits only for room of its own executor, whatever others do.
+//! be told is dropped. Room is shared out as it comes free: a group, such as a framework, that has some may have
+//! up to half of what is free, so that one which gives nothing back leaves most to others, and three of them
+//! still a third. Invariants: what is small always finds room, unless its own sender has much there; of a sender
+//! a bounded number of calls waits.
 
-use std::collections::HashMap;
-use std::fmt;
-use std::hash::Hash;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use meseta_proto::budget::Exhausted;
+use tokio::sync::oneshot;
 
-/// What one executor may have there: the largest call, and some small ones.
-const PER_EXECUTOR_BYTES: u32 = 8 * 1024 * 1024;
-/// What all may have there of calls that are not small.
-const LARGE_BYTES: u32 = 24 * 1024 * 1024;
-/// What is small.
-const SMALL_BYTES_MAX: u32 = 64 * 1024;
-/// Room is counted in this unit.
-const UNIT_BYTES: u32 = 256;
-/// Executors that are remembered before those that have nothing there are forgotten.
-const LANES_KEPT: usize = 1024;
+/// For calls that are being read; their bodies are not here while they wait for room.
+pub(crate) const READING_BYTES: usize = 24 * 1024 * 1024;
+/// For updates that wait for room among the unacknowledged ones; where there is none, they keep that of calls.
+pub(crate) const WAITING_BYTES: usize = 16 * 1024 * 1024;
+/// For updates that are not acknowledged.
+pub(crate) const UNACKNOWLEDGED_BYTES: usize = 24 * 1024 * 1024;
+
+/// The part of what is free that a group may have.
+const GROUP_PART: usize = 2;
+/// What one sender may have there: the largest call, and some small ones.
+const PER_SENDER_BYTES: usize = 8 * 1024 * 1024;
+/// What a sender may have there whatever others have.
+const OWN_BYTES: usize = 64 * 1024;
+/// Calls of one sender that wait; one more is refused.
+const WAITERS_PER_SENDER_MAX: usize = 64;
+
+/// There is no room, nor a place to wait for some.
+#[derive(Copy, Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("{WAITERS_PER_SENDER_MAX} calls of this executor wait already; try again later")]
+pub(crate) struct Crowded;
+
+/// The room that there is. Clones share it.
+#[derive(Clone, Debug)]
+pub(crate) struct Intake {
+    table: Arc<Mutex<Table>>,
+}
 
 /// Room that is taken, until it is dropped.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Room {
-    taken: Vec<OwnedSemaphorePermit>,
+    taken: Option<Taken>,
 }
 
-impl fmt::Debug for Room {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Room").finish_non_exhaustive()
-    }
-}
-
-/// The room that there is, by whose it is.
 #[derive(Debug)]
-pub(crate) struct Lanes<K> {
-    large: Arc<Semaphore>,
-    lanes: Mutex<HashMap<K, Weak<Semaphore>>>,
+struct Taken {
+    intake: Intake,
+    group: Arc<str>,
+    sender: Arc<str>,
+    bytes: usize,
 }
 
-impl<K> Default for Lanes<K> {
-    fn default() -> Self {
+#[derive(Debug)]
+struct Waiter {
+    number: u64,
+    group: Arc<str>,
+    sender: Arc<str>,
+    bytes: usize,
+    told: oneshot::Sender<()>,
+}
+
+#[derive(Debug)]
+struct Table {
+    bytes_max: usize,
+    /// What is taken.
+    all: usize,
+    groups: BTreeMap<Arc<str>, usize>,
+    senders: BTreeMap<Arc<str>, usize>,
+    /// Who waits, oldest first.
+    waiters: VecDeque<Waiter>,
+    numbers: u64,
+}
+
+impl Table {
+    fn has_room(&self, group: &str, sender: &str, bytes: usize) -> bool {
+        let sent = self.senders.get(sender).copied().unwrap_or_default();
+        let after = sent.saturating_add(bytes);
+        if after <= OWN_BYTES {
+            return true;
+        }
+        if sent > 0 && after > PER_SENDER_BYTES {
+            return false;
+        }
+        let of_group = self.groups.get(group).copied().unwrap_or_default();
+        let free = self.bytes_max.saturating_sub(self.all);
+        // One call alone may take all that is free.
+        let part = if of_group == 0 {
+            free
+        } else {
+            free / GROUP_PART
+        };
+        of_group.saturating_add(bytes) <= part
+    }
+
+    fn add(&mut self, group: &Arc<str>, sender: &Arc<str>, bytes: usize) {
+        self.all += bytes;
+        *self.groups.entry(group.clone()).or_default() += bytes;
+        *self.senders.entry(sender.clone()).or_default() += bytes;
+    }
+
+    fn give_back(&mut self, taken: &Taken) {
+        self.all -= taken.bytes;
+        for (table, key) in [
+            (&mut self.groups, &taken.group),
+            (&mut self.senders, &taken.sender),
+        ] {
+            if let Some(bytes) = table.get_mut(key) {
+                *bytes -= taken.bytes;
+                if *bytes == 0 {
+                    table.remove(key);
+                }
+            }
+        }
+    }
+
+    /// Whether one more call of a sender may wait.
+    fn may_wait(&self, sender: &str) -> bool {
+        let waiting = self.waiters.iter().filter(|one| *one.sender == *sender);
+        waiting.count() < WAITERS_PER_SENDER_MAX
+    }
+
+    /// Tells those who wait and may have room now, in order: what a sender says later does not overtake what it
+    /// said before.
+    fn admit(&mut self) {
+        let mut passed = std::collections::BTreeSet::new();
+        let mut index = 0;
+        while let Some(waiter) = self.waiters.get(index) {
+            let is_next = !passed.contains(&waiter.sender);
+            if !waiter.told.is_closed()
+                && !(is_next && self.has_room(&waiter.group, &waiter.sender, waiter.bytes))
+            {
+                passed.insert(waiter.sender.clone());
+                index += 1;
+                continue;
+            }
+            let Some(waiter) = self.waiters.remove(index) else {
+                return;
+            };
+            // Whoever has stopped waiting is passed over.
+            if waiter.told.send(()).is_ok() {
+                self.add(&waiter.group, &waiter.sender, waiter.bytes);
+            }
+        }
+    }
+}
+
+impl Intake {
+    pub(crate) fn new(bytes_max: usize) -> Self {
+        let table = Table {
+            bytes_max,
+            all: 0,
+            groups: BTreeMap::new(),
+            senders: BTreeMap::new(),
+            waiters: VecDeque::new(),
+            numbers: 0,
+        };
         Self {
-            large: Arc::new(Semaphore::new(units(LARGE_BYTES))),
-            lanes: Mutex::default(),
+            table: Arc::new(Mutex::new(table)),
         }
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes room, or waits for it where there is a place to wait. What is larger than a sender's part takes all
+    /// of it.
+    pub(crate) async fn take(
+        &self,
+        group: &str,
+        sender: &str,
+        bytes: usize,
+    ) -> Result<Room, Crowded> {
+        let bytes = bytes.min(PER_SENDER_BYTES);
+        let (group, sender): (Arc<str>, Arc<str>) = (group.into(), sender.into());
+        let waiting = {
+            let mut table = self.table();
+            let is_first = table.waiters.iter().all(|one| one.sender != sender);
+            if is_first && table.has_room(&group, &sender, bytes) {
+                table.add(&group, &sender, bytes);
+                None
+            } else if table.may_wait(&sender) {
+                Some(table.wait(&group, &sender, bytes))
+            } else {
+                return Err(Crowded);
+            }
+        };
+        let taken = Taken {
+            intake: self.clone(),
+            group,
+            sender,
+            bytes,
+        };
+        if let Some((number, told)) = waiting {
+            let mut waits = Waits {
+                number,
+                taken: Some(taken),
+                told,
+            };
+            let told = (&mut waits.told).await;
+            let taken = waits.taken.take();
+            // Nobody who waits is forgotten without a word.
+            return told.map(|()| Room { taken }).map_err(|_| Crowded);
+        }
+        Ok(Room { taken: Some(taken) })
     }
 }
 
-impl<K: Clone + Eq + Hash> Lanes<K> {
-    /// Waits for room. What is larger than a lane takes all of it.
-    pub(crate) async fn take(&self, key: &K, bytes: usize) -> Room {
-        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-        let bytes = bytes.min(PER_EXECUTOR_BYTES);
-        let mut room = Room::default();
-        room.take(self.lane(key), bytes).await;
-        if bytes > SMALL_BYTES_MAX {
-            room.take(self.large.clone(), bytes).await;
-        }
-        room
+impl Table {
+    fn wait(
+        &mut self,
+        group: &Arc<str>,
+        sender: &Arc<str>,
+        bytes: usize,
+    ) -> (u64, oneshot::Receiver<()>) {
+        let (told, waiting) = oneshot::channel();
+        self.numbers += 1;
+        self.waiters.push_back(Waiter {
+            number: self.numbers,
+            group: group.clone(),
+            sender: sender.clone(),
+            bytes,
+            told,
+        });
+        (self.numbers, waiting)
     }
+}
 
-    fn lane(&self, key: &K) -> Arc<Semaphore> {
-        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(lane) = lanes.get(key).and_then(Weak::upgrade) {
-            return lane;
+/// Somebody who waits. One that stops leaves its place, or gives back what it was given just now.
+struct Waits {
+    number: u64,
+    taken: Option<Taken>,
+    told: oneshot::Receiver<()>,
+}
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        let Some(taken) = self.taken.take() else {
+            return;
+        };
+        let mut table = taken.intake.table();
+        let mut waiters = table.waiters.iter();
+        match waiters.position(|one| one.number == self.number) {
+            Some(place) => drop(table.waiters.remove(place)),
+            None => table.give_back(&taken),
         }
-        if lanes.len() >= LANES_KEPT {
-            lanes.retain(|_, lane| lane.strong_count() > 0);
-        }
-        let lane = Arc::new(Semaphore::new(units(PER_EXECUTOR_BYTES)));
-        lanes.insert(key.clone(), Arc::downgrade(&lane));
-        lane
+        table.admit();
     }
 }
 
 impl Room {
-    async fn take(&mut self, from: Arc<Semaphore>, bytes: u32) {
-        // A semaphore that is never closed always gives.
-        if let Ok(permit) = from.acquire_many_owned(bytes.div_ceil(UNIT_BYTES)).await {
-            self.taken.push(permit);
+    /// Takes more, if there is some: whoever has begun to read does not wait for others who have.
+    pub(crate) fn grow(&mut self, bytes: usize) -> Result<(), Exhausted> {
+        let Some(taken) = &mut self.taken else {
+            return Ok(());
+        };
+        let mut table = taken.intake.table();
+        if !table.has_room(&taken.group, &taken.sender, bytes) {
+            return Err(Exhausted::Whole {
+                bytes,
+                used: table.all,
+                max: table.bytes_max,
+            });
         }
+        table.add(&taken.group, &taken.sender, bytes);
+        drop(table);
+        taken.bytes += bytes;
+        Ok(())
     }
 }
 
-fn units(bytes: u32) -> usize {
-    usize::try_from(bytes / UNIT_BYTES).unwrap_or(usize::MAX)
+impl Drop for Room {
+    fn drop(&mut self) {
+        if let Some(taken) = self.taken.take() {
+            let mut table = taken.intake.table();
+            table.give_back(&taken);
+            table.admit();
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::pin::Pin;
+    use std::task::Poll;
+
     use super::*;
 
     const MIB: usize = 1024 * 1024;
+    const KIB: usize = 1024;
+
+    async fn is_waiting<T>(mut taking: Pin<&mut impl Future<Output = T>>) -> bool {
+        std::future::poll_fn(|context| Poll::Ready(taking.as_mut().poll(context).is_pending()))
+            .await
+    }
 
     /// Whether there is room at once.
-    async fn has_room(lanes: &Lanes<&'static str>, key: &'static str, bytes: usize) -> bool {
-        let taking = lanes.take(&key, bytes);
-        tokio::select! {
-            biased;
-            _ = taking => true,
-            () = std::future::ready(()) => false,
-        }
+    async fn has_room(intake: &Intake, group: &str, sender: &str, bytes: usize) -> bool {
+        let mut taking = Box::pin(intake.take(group, sender, bytes));
+        std::future::poll_fn(|context| {
+            Poll::Ready(matches!(taking.as_mut().poll(context), Poll::Ready(Ok(_))))
+        })
+        .await
+    }
+
+    fn is_empty(intake: &Intake) -> bool {
+        let table = intake.table();
+        table.all == 0
+            && table.groups.is_empty()
+            && table.senders.is_empty()
+            && table.waiters.is_empty()
     }
 
     #[tokio::test]
     async fn an_executor_waits_for_itself_and_not_for_others() {
-        let lanes = Lanes::default();
-        let first = lanes.take(&"a", 6 * MIB).await;
-        assert!(!has_room(&lanes, "a", 6 * MIB).await);
-        assert!(has_room(&lanes, "a", MIB).await);
-        assert!(has_room(&lanes, "b", 6 * MIB).await);
+        let intake = Intake::new(UNACKNOWLEDGED_BYTES);
+        let first = intake.take("f", "a", 6 * MIB).await.expect("room");
+        assert!(!has_room(&intake, "f", "a", 6 * MIB).await);
+        assert!(has_room(&intake, "f", "a", MIB).await);
+        assert!(has_room(&intake, "g", "b", 6 * MIB).await);
         drop(first);
-        assert!(has_room(&lanes, "a", 6 * MIB).await);
         assert!(
-            has_room(&lanes, "a", usize::MAX).await,
-            "takes a whole lane"
+            has_room(&intake, "f", "a", usize::MAX).await,
+            "a whole part"
         );
+        assert!(is_empty(&intake));
     }
 
     #[tokio::test]
-    async fn large_calls_have_a_limit_together_and_small_ones_pass() {
-        let lanes = Lanes::default();
-        let mut taken = Vec::new();
-        for key in ["a", "b", "c", "d"] {
-            taken.push(lanes.take(&key, 6 * MIB).await);
+    async fn executors_of_silent_frameworks_leave_room_to_others() {
+        let intake = Intake::new(UNACKNOWLEDGED_BYTES);
+        let mut kept = Vec::new();
+        for framework in ["silent-1", "silent-2", "silent-3"] {
+            for executor in 0..8 {
+                let sender = format!("{framework}-{executor}");
+                while has_room(&intake, framework, &sender, MIB).await {
+                    kept.push(intake.take(framework, &sender, MIB).await.expect("room"));
+                }
+            }
         }
-        assert!(!has_room(&lanes, "e", 6 * MIB).await);
-        assert!(has_room(&lanes, "e", 64 * 1024).await);
-        taken.pop();
-        assert!(has_room(&lanes, "e", 6 * MIB).await);
+        assert!(kept.len() >= 12, "what is free is used: {}", kept.len());
+        assert!(has_room(&intake, "other", "o", 5 * MIB).await);
+        assert!(intake.table().all <= UNACKNOWLEDGED_BYTES);
+        // Small ones pass even when nothing is left.
+        while intake.table().all < UNACKNOWLEDGED_BYTES {
+            let name = format!("more-{}", kept.len());
+            let left = UNACKNOWLEDGED_BYTES - intake.table().all;
+            kept.push(intake.take(&name, &name, left).await.expect("room"));
+        }
+        assert!(!has_room(&intake, "other", "o", MIB).await);
+        assert!(has_room(&intake, "silent-1", "silent-1-9", 64 * KIB).await);
+        drop(kept);
+        assert!(is_empty(&intake));
     }
 
     #[tokio::test]
-    async fn executors_that_are_gone_are_forgotten() {
-        let lanes = Lanes::<usize>::default();
-        for key in 0..2 * LANES_KEPT {
-            drop(lanes.take(&key, 1).await);
+    async fn what_waits_is_bounded_by_sender() {
+        let intake = Intake::new(UNACKNOWLEDGED_BYTES);
+        let _held = intake.take("f", "a", 8 * MIB).await.expect("room");
+        let mut waiting = Vec::new();
+        for _ in 0..WAITERS_PER_SENDER_MAX {
+            let mut taking = Box::pin(intake.take("f", "a", KIB));
+            assert!(is_waiting(taking.as_mut()).await);
+            waiting.push(taking);
         }
-        assert!(lanes.lanes.lock().unwrap().len() <= LANES_KEPT);
+        assert_eq!(intake.take("f", "a", KIB).await.err(), Some(Crowded));
+        assert!(!has_room(&intake, "f", "a", 64 * KIB).await);
+        assert!(has_room(&intake, "f", "b", 64 * KIB).await);
+    }
+
+    #[tokio::test]
+    async fn who_waits_is_told_in_order_and_who_stops_is_passed_over() {
+        let intake = Intake::new(UNACKNOWLEDGED_BYTES);
+        let held = intake.take("f", "a", 5 * MIB).await.expect("room");
+        let kept = intake.take("f", "a", MIB).await.expect("room");
+        let mut gone = Box::pin(intake.take("f", "a", 5 * MIB));
+        let mut next = Box::pin(intake.take("f", "a", 5 * MIB));
+        let mut last = Box::pin(intake.take("f", "a", 3 * MIB));
+        for taking in [&mut gone, &mut next] {
+            assert!(is_waiting(taking.as_mut()).await);
+        }
+        assert!(is_waiting(last.as_mut()).await, "it does not overtake");
+        drop(gone);
+        drop(held);
+        let given = next.await.expect("room");
+        assert!(is_waiting(last.as_mut()).await);
+        drop(given);
+        drop(last.await.expect("room"));
+        drop(kept);
+        // One that was given room and stops before it knows.
+        let held = intake.take("f", "a", 8 * MIB).await.expect("room");
+        let mut gone = Box::pin(intake.take("f", "a", 8 * MIB));
+        assert!(is_waiting(gone.as_mut()).await);
+        drop(held);
+        assert!(!is_empty(&intake));
+        drop(gone);
+        assert!(is_empty(&intake));
+    }
+
+    #[tokio::test]
+    async fn room_grows_with_what_comes_and_waits_for_nobody() {
+        let intake = Intake::new(READING_BYTES);
+        let mut first = intake.take("f", "a", 0).await.expect("room");
+        for _ in 0..6 {
+            first.grow(MIB).expect("room");
+        }
+        assert!(first.grow(3 * MIB).is_err(), "more than a sender's part");
+        assert_eq!(intake.table().all, 6 * MIB);
+        let mut second = intake.take("g", "b", 0).await.expect("room");
+        let mut grown = 0;
+        while grown < 64 && second.grow(MIB).is_ok() {
+            grown += 1;
+        }
+        assert_eq!(grown, 6, "half of what is free");
+        drop((first, second));
+        assert!(is_empty(&intake));
     }
 }

@@ -44,7 +44,7 @@ use crate::executor_tokens::ExecutorTokens;
 use crate::flags::Flags;
 use crate::health::Health;
 use crate::http::{self, Surface};
-use crate::intake::Lanes;
+use crate::intake::{self, Intake};
 use crate::isolation::{IsolationSettings, TaskRights, Watch};
 use crate::metrics::Metrics;
 use crate::oversubscription::{Configured, Failures, Service, Surroundings};
@@ -213,8 +213,9 @@ fn surface(
         plugin_failures: Failures::default(),
         tokens,
         dropped: Dropped::default(),
-        reading: Lanes::default(),
-        unacknowledged: Lanes::default(),
+        reading: Intake::new(intake::READING_BYTES),
+        waiting: Intake::new(intake::WAITING_BYTES),
+        unacknowledged: Intake::new(intake::UNACKNOWLEDGED_BYTES),
         verbosity,
         metrics: Metrics::new().map_err(|error| RunError::Internal(error.to_string()))?,
         door,

@@ -13,16 +13,17 @@ use meseta_proto::media::{self, MediaType};
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::executor::{Call, Event, call, event};
 use meseta_proto::mesos::v1::task_status::Source;
+use meseta_proto::transport::body;
 use meseta_proto::transport::server::{Peer, stream_body};
 use meseta_resources::{ExecutorId, FrameworkId};
 use prost::Message as _;
 use tokio::sync::mpsc;
 
 use super::executor_caller::ExecutorCaller;
-use super::{BODY_BYTES_MAX, Reply, Surface, body};
+use super::{BODY_BYTES_MAX, Reply, Surface};
 use crate::core::{ConnectionId, Executor, Input};
-use crate::intake::Room;
-use crate::shell::executors::Queued;
+use crate::intake::{Crowded, Room};
+use crate::shell::executors::Events;
 
 /// How often an executor that hears nothing else hears that the agent is there.
 const HEARTBEAT: Duration = Duration::from_secs(30 * 60);
@@ -37,10 +38,7 @@ pub(super) async fn call(surface: &Arc<Surface>, request: Request<Body>) -> Resu
     let content_type = media::content_type(request.headers(), &MediaType::MESSAGES);
     let content_type = content_type.map_err(refuse)?;
     let accept = media::accept(request.headers());
-    let lane = caller.lane();
-    let length = announced(&request);
-    let room = surface.reading.take(&lane, length).await;
-    let bytes = body(request).await?;
+    let (room, bytes) = read(surface, &caller, request).await?;
     let call: Call = media::decode(content_type, &bytes)
         .map_err(|error| Reply::text(StatusCode::BAD_REQUEST, &error.to_string()))?;
     validate(&call).map_err(|error| {
@@ -69,8 +67,15 @@ pub(super) async fn call(surface: &Arc<Surface>, request: Request<Body>) -> Resu
         (call::Type::Update, _, Some(update), _) => {
             let bytes = update.status.encoded_len();
             let status = Box::new(update.status);
+            let (group, sender) = (framework.as_str(), container.as_str());
+            // What waits takes no room from what is still to be read, as far as it has a place of its own.
+            let waiting = surface.waiting.take(group, sender, bytes).await;
+            let waiting = waiting.map_err(crowded)?;
+            drop(room);
             // Not answered before: whoever is not heard says no more.
-            let until_acknowledged = surface.unacknowledged.take(&container, bytes).await;
+            let until_acknowledged = surface.unacknowledged.take(group, sender, bytes).await;
+            let until_acknowledged = until_acknowledged.map_err(crowded)?;
+            drop(waiting);
             let input = Input::ExecutorUpdate {
                 framework,
                 executor,
@@ -97,11 +102,32 @@ pub(super) async fn call(surface: &Arc<Surface>, request: Request<Body>) -> Resu
     }
 }
 
-/// How much a call may bring.
-fn announced(request: &Request<Body>) -> usize {
-    let length = request.headers().get(http::header::CONTENT_LENGTH);
-    let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
-    length.map_or(BODY_BYTES_MAX, |length: usize| length.min(BODY_BYTES_MAX))
+/// Reads a call once there is room for as much as it announces; one that announces nothing takes room as it comes.
+async fn read(
+    surface: &Surface,
+    caller: &ExecutorCaller,
+    request: Request<Body>,
+) -> Result<(Room, Bytes), Reply> {
+    let announced = request.headers().get(http::header::CONTENT_LENGTH);
+    let announced = announced.and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
+    let announced = announced.unwrap_or_default().min(BODY_BYTES_MAX);
+    let (group, sender) = (caller.group(), caller.sender());
+    let room = surface.reading.take(&group, &sender, announced).await;
+    let mut room = room.map_err(crowded)?;
+    let mut left = announced;
+    let read = body::read_into(request.into_body(), BODY_BYTES_MAX, |bytes| {
+        let more = bytes.saturating_sub(left);
+        left = left.saturating_sub(bytes);
+        room.grow(more)
+    });
+    match read.await {
+        Ok(bytes) => Ok((room, bytes)),
+        Err(error) => Err(Reply::text(error.status(), &error.to_string())),
+    }
+}
+
+fn crowded(crowded: Crowded) -> Reply {
+    Reply::text(StatusCode::SERVICE_UNAVAILABLE, &crowded.to_string())
 }
 
 /// The executor that a call names.
@@ -195,9 +221,10 @@ async fn leave(surface: &Surface, connection: ConnectionId) {
     surface.core.tell(Input::ExecutorGone { connection }).await;
 }
 
-/// Encodes events until either end is closed, with a sign of life in longer pauses.
+/// Encodes events until the stream ends or nobody reads it, with a sign of life in longer pauses. What an
+/// ended stream has not said is dropped at once, however long its connection stands.
 async fn forward(
-    mut events: mpsc::Receiver<Queued>,
+    mut events: Events,
     records: &mpsc::Sender<Bytes>,
     media: MediaType,
     silence: Duration,
@@ -206,10 +233,12 @@ async fn forward(
         let record = tokio::select! {
             biased;
             () = records.closed() => return,
-            queued = events.recv() => {
+            () = events.ended.cancelled() => return,
+            queued = events.queue.recv() => {
                 let Some(queued) = queued else { return };
                 // It counts as waiting until there is room for its record.
-                let Ok(place) = records.reserve().await else { return };
+                let place = events.ended.run_until_cancelled(records.reserve()).await;
+                let Some(Ok(place)) = place else { return };
                 place.send(media::encode_record(media, queued.event()));
                 continue;
             }
@@ -226,11 +255,59 @@ async fn forward(
 
 #[cfg(test)]
 mod tests {
+    use std::pin::Pin;
+    use std::task::Poll;
+
     use super::*;
+    use crate::shell::executors::ExecutorStreams;
+
+    #[tokio::test]
+    async fn an_ended_stream_is_forwarded_no_more_though_nobody_reads() {
+        let streams = ExecutorStreams::default();
+        let (connection, events) = streams.open();
+        let (sender, mut records) = mpsc::channel(1);
+        for _ in 0..8 {
+            let event = event::Error {
+                message: "early".to_owned(),
+            };
+            streams.tell(
+                connection,
+                Event {
+                    error: Some(event),
+                    ..Event::default()
+                },
+            );
+        }
+        let mut forwarding = Box::pin(forward(events, &sender, MediaType::Json, HEARTBEAT));
+        let waits = is_waiting(forwarding.as_mut()).await;
+        assert!(waits, "there is no room for the second record");
+        let large = event::Error {
+            message: "x".repeat(17 << 20),
+        };
+        streams.tell(
+            connection,
+            Event {
+                error: Some(large),
+                ..Event::default()
+            },
+        );
+        assert_eq!(streams.ended(), 1);
+        forwarding.as_mut().await;
+        drop(forwarding);
+        assert!(records.recv().await.is_some());
+        drop(sender);
+        assert!(records.recv().await.is_none(), "nothing else was said");
+    }
+
+    async fn is_waiting(mut forwarding: Pin<&mut impl Future<Output = ()>>) -> bool {
+        std::future::poll_fn(|context| Poll::Ready(forwarding.as_mut().poll(context).is_pending()))
+            .await
+    }
 
     #[tokio::test]
     async fn silence_is_broken_by_heartbeats() {
-        let (_events_in, events) = mpsc::channel(1);
+        let streams = ExecutorStreams::default();
+        let (_, events) = streams.open();
         let (sender, mut records) = mpsc::channel(1);
         let silence = Duration::from_millis(1);
         tokio::spawn(async move {

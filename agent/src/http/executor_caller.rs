@@ -34,24 +34,25 @@ pub(super) enum ExecutorCaller {
     Unknown,
 }
 
-/// Who shares the room for calls that are being read.
-#[derive(Clone, Debug, Eq, Hash, PartialEq)]
-pub(crate) enum Lane {
-    Trusted,
-    Container(String),
-    Group(u64),
-    User(u32),
-    Unknown,
-}
-
 impl ExecutorCaller {
-    /// With whom it shares room.
-    pub(super) fn lane(&self) -> Lane {
+    /// Whose room for calls that are read it takes.
+    pub(super) fn sender(&self) -> String {
         match self {
-            Self::Trusted => Lane::Trusted,
-            Self::Claimed(claims) => Lane::Container(claims.container.clone()),
-            Self::Local(owner) => owner.cgroup.map_or(Lane::User(owner.uid), Lane::Group),
-            Self::Unknown => Lane::Unknown,
+            Self::Trusted => "trusted".to_owned(),
+            Self::Claimed(claims) => format!("container {}", claims.container),
+            Self::Local(owner) => match owner.cgroup {
+                Some(group) => format!("group {group}"),
+                None => format!("user {}", owner.uid),
+            },
+            Self::Unknown => "unknown".to_owned(),
+        }
+    }
+
+    /// With whom it shares that, as far as that is known before the call is.
+    pub(super) fn group(&self) -> String {
+        match self {
+            Self::Claimed(claims) => format!("framework {}", claims.framework),
+            _ => self.sender(),
         }
     }
 

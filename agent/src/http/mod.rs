@@ -33,12 +33,11 @@ use meseta_proto::transport::files::FileReads;
 use meseta_proto::transport::request::{self, READ};
 use meseta_proto::transport::server::{CancellationToken, Peer};
 use meseta_proto::verbosity::Verbosity;
-use meseta_resources::ContainerId;
 
 use crate::checkpoint::Layout;
 use crate::core::{self, Snapshot};
 use crate::executor_tokens::ExecutorTokens;
-use crate::intake::Lanes;
+use crate::intake::Intake;
 use crate::metrics::Metrics;
 use crate::permission;
 use crate::shell::CoreHandle;
@@ -49,7 +48,6 @@ use crate::shell::monitor::Samples;
 use crate::shell::nested::NestedContainers;
 use crate::shell::outgoing::Dropped;
 
-pub(crate) use executor_caller::Lane;
 pub(crate) use query::Query;
 pub(crate) use reply::Reply;
 
@@ -102,9 +100,11 @@ pub(crate) struct Surface {
     /// Messages of executors that the master did not take.
     pub(crate) dropped: Dropped,
     /// Room for calls of executors that are being read.
-    pub(crate) reading: Lanes<Lane>,
+    pub(crate) reading: Intake,
+    /// Room for updates that wait to be among those that are not acknowledged.
+    pub(crate) waiting: Intake,
     /// Room for updates that are not acknowledged.
-    pub(crate) unacknowledged: Lanes<ContainerId>,
+    pub(crate) unacknowledged: Intake,
     /// Lets in who may come.
     pub(crate) door: Door,
     /// Files that are read for clients.

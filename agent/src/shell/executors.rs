@@ -5,10 +5,11 @@
 //! tells the core, and tells it again when it ends.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use meseta_proto::mesos::v1::executor::{Event, event};
+use meseta_proto::transport::server::CancellationToken;
 use prost::Message as _;
 use tokio::sync::mpsc;
 use tracing::{debug, warn};
@@ -31,22 +32,78 @@ pub(crate) struct ExecutorStreams {
     opened: Arc<AtomicU64>,
     dropped: Arc<AtomicU64>,
     ended: Arc<AtomicU64>,
-    waiting: Arc<AtomicUsize>,
+    waiting: Arc<Mutex<Waiting>>,
     streams: Arc<Mutex<BTreeMap<ConnectionId, Stream>>>,
+}
+
+/// Bytes of events that wait: for each stream that has some, and for all of them. What a stream had that was
+/// ended counts no more: its reader drops it.
+#[derive(Debug, Default)]
+struct Waiting {
+    own: BTreeMap<ConnectionId, usize>,
+    all: usize,
+}
+
+impl Waiting {
+    fn of(&self, connection: ConnectionId) -> usize {
+        self.own.get(&connection).copied().unwrap_or_default()
+    }
+
+    fn add(&mut self, connection: ConnectionId, bytes: usize) {
+        *self.own.entry(connection).or_default() += bytes;
+        self.all += bytes;
+    }
+
+    fn take_off(&mut self, connection: ConnectionId, bytes: usize) {
+        if let Some(own) = self.own.get_mut(&connection) {
+            *own -= bytes;
+            self.all -= bytes;
+            if *own == 0 {
+                self.own.remove(&connection);
+            }
+        }
+    }
+
+    /// What the stream had waiting.
+    fn forget(&mut self, connection: ConnectionId) -> usize {
+        let own = self.own.remove(&connection).unwrap_or_default();
+        self.all -= own;
+        own
+    }
+
+    fn most(&self) -> Option<ConnectionId> {
+        let most = self.own.iter().max_by_key(|(_, own)| **own);
+        most.map(|(connection, _)| *connection)
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[derive(Debug)]
 struct Stream {
-    events: mpsc::Sender<Queued>,
-    waiting: Arc<AtomicUsize>,
+    /// None once all has been said.
+    events: Option<mpsc::Sender<Queued>>,
+    /// Cancelled when the stream is ended, so that what its reader has not taken is dropped.
+    ended: CancellationToken,
 }
 
-/// An event that waits, and counts until it is gone.
+/// The reading end of a stream.
+#[derive(Debug)]
+pub(crate) struct Events {
+    pub(crate) queue: mpsc::Receiver<Queued>,
+    /// Cancelled when the stream was ended: nothing of it is to be said any more.
+    pub(crate) ended: CancellationToken,
+}
+
+/// An event that waits, and counts until it is gone or its stream is ended.
 #[derive(Debug)]
 pub(crate) struct Queued {
     event: Event,
     bytes: usize,
-    counted_in: [Arc<AtomicUsize>; 2],
+    connection: ConnectionId,
+    waiting: Arc<Mutex<Waiting>>,
 }
 
 impl Queued {
@@ -58,81 +115,91 @@ impl Queued {
 
 impl Drop for Queued {
     fn drop(&mut self) {
-        for counter in &self.counted_in {
-            counter.fetch_sub(self.bytes, Ordering::Relaxed);
-        }
+        locked(&self.waiting).take_off(self.connection, self.bytes);
     }
 }
 
 impl ExecutorStreams {
     /// A new stream.
-    pub(crate) fn open(&self) -> (ConnectionId, mpsc::Receiver<Queued>) {
+    pub(crate) fn open(&self) -> (ConnectionId, Events) {
         let connection = ConnectionId(self.opened.fetch_add(1, Ordering::Relaxed) + 1);
-        let (sender, events) = mpsc::channel(EVENTS_MAX);
+        let (sender, queue) = mpsc::channel(EVENTS_MAX);
+        let ended = CancellationToken::new();
         let stream = Stream {
-            events: sender,
-            waiting: Arc::default(),
+            events: Some(sender),
+            ended: ended.clone(),
         };
-        self.table().insert(connection, stream);
-        (connection, events)
+        locked(&self.streams).insert(connection, stream);
+        (connection, Events { queue, ended })
     }
 
     /// Says something on a stream; to nobody if it is gone.
     pub(crate) fn tell(&self, connection: ConnectionId, event: Event) {
         let bytes = event.encoded_len();
         let is_message = event.r#type() == event::Type::Message;
-        let mut table = self.table();
-        let Some(stream) = table.get(&connection) else {
+        let mut table = locked(&self.streams);
+        let events = table
+            .get(&connection)
+            .and_then(|stream| stream.events.clone());
+        let Some(events) = events else {
             return;
         };
-        let own = stream.waiting.load(Ordering::Relaxed);
-        let all = self.waiting.load(Ordering::Relaxed).saturating_add(bytes);
-        let is_behind = own > 0 && own.saturating_add(bytes) > MESSAGES_BYTES_MAX;
-        if is_message && (is_behind || all > ALL_MESSAGES_BYTES_MAX) {
-            self.dropped.fetch_add(1, Ordering::Relaxed);
-            debug!(
-                ?connection,
-                "dropped a message to an executor that does not read its events"
-            );
-            return;
-        }
-        let counted_in = [stream.waiting.clone(), self.waiting.clone()];
-        for counter in &counted_in {
-            counter.fetch_add(bytes, Ordering::Relaxed);
-        }
+        let (own, all) = {
+            let mut waiting = locked(&self.waiting);
+            let own = waiting.of(connection);
+            let all = waiting.all.saturating_add(bytes);
+            let is_behind = own > 0 && own.saturating_add(bytes) > MESSAGES_BYTES_MAX;
+            if is_message && (is_behind || all > ALL_MESSAGES_BYTES_MAX) {
+                self.dropped.fetch_add(1, Ordering::Relaxed);
+                debug!(
+                    ?connection,
+                    "dropped a message to an executor that does not read its events"
+                );
+                return;
+            }
+            waiting.add(connection, bytes);
+            (own, all)
+        };
         let queued = Queued {
             event,
             bytes,
-            counted_in,
+            connection,
+            waiting: self.waiting.clone(),
         };
         let is_over = own > 0 && own.saturating_add(bytes) > STREAM_BYTES_MAX;
-        let events = stream.events.clone();
         if is_over || events.try_send(queued).is_err() {
             self.end(&mut table, connection);
-        }
-        if all > ALL_BYTES_MAX {
-            let waiting = |stream: &Stream| stream.waiting.load(Ordering::Relaxed);
-            let most = table.iter().max_by_key(|(_, stream)| waiting(stream));
-            if let Some(most) = most.map(|(most, _)| *most) {
+        } else if all > ALL_BYTES_MAX {
+            let most = locked(&self.waiting).most();
+            if let Some(most) = most {
                 self.end(&mut table, most);
             }
         }
     }
 
     fn end(&self, table: &mut BTreeMap<ConnectionId, Stream>, connection: ConnectionId) {
-        let stream = table.remove(&connection);
-        let waiting = stream.map(|stream| stream.waiting.load(Ordering::Relaxed));
+        if let Some(stream) = table.remove(&connection) {
+            stream.ended.cancel();
+        }
+        let waiting_bytes = locked(&self.waiting).forget(connection);
         self.ended.fetch_add(1, Ordering::Relaxed);
         warn!(
             ?connection,
-            waiting_bytes = waiting.unwrap_or_default(),
+            waiting_bytes,
             "an executor does not read its events; its stream ends, and it may subscribe again"
         );
     }
 
-    /// Ends a stream.
+    /// Says no more on a stream; what was said before is still told.
+    pub(crate) fn hang_up(&self, connection: ConnectionId) {
+        if let Some(stream) = locked(&self.streams).get_mut(&connection) {
+            stream.events = None;
+        }
+    }
+
+    /// Forgets a stream that nobody reads any more.
     pub(crate) fn close(&self, connection: ConnectionId) {
-        self.table().remove(&connection);
+        locked(&self.streams).remove(&connection);
     }
 
     /// Messages that were dropped because their executor did not read.
@@ -143,10 +210,6 @@ impl ExecutorStreams {
     /// Streams that were ended because their executor did not read.
     pub(crate) fn ended(&self) -> u64 {
         self.ended.load(Ordering::Relaxed)
-    }
-
-    fn table(&self) -> std::sync::MutexGuard<'_, BTreeMap<ConnectionId, Stream>> {
-        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -177,7 +240,7 @@ mod tests {
     }
 
     fn waiting(streams: &ExecutorStreams) -> usize {
-        streams.waiting.load(Ordering::Relaxed)
+        locked(&streams.waiting).all
     }
 
     #[test]
@@ -190,14 +253,14 @@ mod tests {
         assert!(waiting(&streams) <= MESSAGES_BYTES_MAX);
         assert_eq!(streams.ended(), 0);
         let mut read = 0;
-        while let Ok(queued) = events.try_recv() {
+        while let Ok(queued) = events.queue.try_recv() {
             assert_eq!(queued.event().r#type(), event::Type::Message);
             read += 1;
         }
         assert_eq!(streams.dropped() + read, 100);
         assert_eq!(waiting(&streams), 0, "what was read counts no more");
         streams.tell(connection, message(6 * MIB));
-        assert!(events.try_recv().is_ok(), "one alone may be larger");
+        assert!(events.queue.try_recv().is_ok(), "one alone may be larger");
     }
 
     #[test]
@@ -209,12 +272,13 @@ mod tests {
             assert!(waiting(&streams) <= STREAM_BYTES_MAX);
         }
         assert_eq!(streams.ended(), 1);
-        while events.try_recv().is_ok() {}
-        assert!(events.is_closed() || events.try_recv().is_err());
+        assert_eq!(waiting(&streams), 0, "an ended stream counts no more");
+        assert!(events.ended.is_cancelled(), "its reader drops the rest");
+        while events.queue.try_recv().is_ok() {}
         assert_eq!(waiting(&streams), 0);
         let (again, mut events) = streams.open();
         streams.tell(again, error(1));
-        assert!(events.try_recv().is_ok());
+        assert!(events.queue.try_recv().is_ok());
     }
 
     #[test]
@@ -228,14 +292,15 @@ mod tests {
             for _ in 0..14 {
                 streams.tell(connection, error(MIB));
             }
+            // Those that were ended do not go: their connections stand still.
             open.push(events);
-            // One that was ended still holds what its reader has not thrown away.
-            open.retain(|events| !events.is_closed());
-            assert!(waiting(&streams) <= ALL_BYTES_MAX + MIB + 1024);
+            assert!(waiting(&streams) <= ALL_BYTES_MAX);
         }
-        assert!(streams.ended() >= 6);
+        assert_eq!(streams.ended(), 7, "one for each that is too much");
+        let is_open = |events: &&Events| !events.ended.is_cancelled();
+        assert_eq!(open.iter().filter(is_open).count(), 3);
         streams.tell(patient, error(1));
-        assert!(kept.try_recv().is_ok() && kept.try_recv().is_ok());
+        assert!(kept.queue.try_recv().is_ok() && kept.queue.try_recv().is_ok());
         let dropped = streams.dropped();
         streams.tell(patient, message(1));
         assert_eq!(streams.dropped(), dropped + 1, "messages first");

@@ -27,11 +27,12 @@ mod volumes;
 mod wishes;
 pub(crate) mod writer;
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use meseta_proto::meseta::v1::agent_frame;
-use meseta_proto::outbox::Outbox;
+use meseta_proto::outbox::{Limits, Outbox, Weigh};
 use meseta_resources::{Moment, Now};
 use tokio::sync::{mpsc, oneshot};
 
@@ -52,6 +53,32 @@ const QUERIES_MAX: usize = 256;
 const MESSAGES_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Inputs taken between two looks at everything else.
 const INPUTS_PER_TURN: usize = 64;
+
+/// How much may wait for the disk before the core takes nothing new, as with a full queue of writes: neither
+/// inputs nor timers, until some of it is durable. What one input leads to is all that comes on top.
+#[derive(Copy, Clone, Debug)]
+struct Backlog {
+    bytes: usize,
+    actions: usize,
+}
+
+const BACKLOG: Backlog = Backlog {
+    bytes: 32 * 1024 * 1024,
+    actions: 32_768,
+};
+
+impl Backlog {
+    fn is_reached<D: Ord + Clone, A: Weigh>(self, outbox: &Outbox<D, A>) -> bool {
+        outbox.held_bytes() >= self.bytes || outbox.len() >= self.actions
+    }
+}
+
+const UNBOUNDED: Limits = Limits {
+    per_destination: usize::MAX,
+    total: usize::MAX,
+    bytes_per_destination: usize::MAX,
+    bytes_total: usize::MAX,
+};
 
 /// The only way to the core.
 #[derive(Clone, Debug)]
@@ -144,7 +171,7 @@ impl Driver {
             streams,
             gc,
             layout,
-            outbox: Outbox::default(),
+            outbox: Outbox::new(UNBOUNDED),
             messages_bytes: 0,
             dropped,
             clock: Clock::new(),
@@ -154,31 +181,41 @@ impl Driver {
 
     /// Until the core says that it is over.
     pub(crate) async fn run(mut self) -> ExitReason {
-        let mut inputs = Vec::new();
+        let mut taken = Vec::new();
+        let mut inputs = VecDeque::new();
         loop {
+            while !BACKLOG.is_reached(&self.outbox)
+                && let Some(input) = inputs.pop_front()
+            {
+                let effects = self.core.step(self.clock.now(), input);
+                self.take(effects).await;
+            }
+            if let Some(reason) = self.release() {
+                return reason;
+            }
+            let is_behind = BACKLOG.is_reached(&self.outbox);
+            if !is_behind && !inputs.is_empty() {
+                continue;
+            }
             let deadline = self.clock.instant(self.core.next_deadline());
             tokio::select! {
-                taken = self.mailbox.inputs.recv_many(&mut inputs, INPUTS_PER_TURN) => {
-                    if taken == 0 {
+                count = self.mailbox.inputs.recv_many(&mut taken, INPUTS_PER_TURN),
+                    if !is_behind =>
+                {
+                    if count == 0 {
                         return ExitReason::Stopped;
                     }
-                    for input in inputs.drain(..) {
-                        let effects = self.core.step(self.clock.now(), input);
-                        self.take(effects).await;
-                    }
+                    inputs.extend(taken.drain(..));
                 }
                 () = self.writer.progress() => {}
                 Some(query) = self.mailbox.queries.recv() => {
                     let snapshot = self.snapshot();
                     let _ = query.send(snapshot);
                 }
-                () = sleep_until(deadline) => {
+                () = sleep_until(deadline), if !is_behind => {
                     let effects = self.core.step(self.clock.now(), Input::Tick);
                     self.take(effects).await;
                 }
-            }
-            if let Some(reason) = self.release() {
-                return reason;
             }
         }
     }
@@ -213,11 +250,9 @@ impl Driver {
                         continue;
                     }
                     self.messages_bytes = self.messages_bytes.saturating_add(bytes);
+                    // Has no limit of its own: see [`BACKLOG`].
                     if let Err(overflow) = self.outbox.push(to, after.0, action) {
-                        // Updates are sent again and launches are answered for after a restart; to
-                        // go on with an action missing would be worse than to begin anew.
-                        tracing::error!(%overflow, "too much waits for the disk; ending at once");
-                        std::process::abort();
+                        tracing::error!(%overflow, "an action was lost");
                     }
                 }
             }
@@ -244,7 +279,7 @@ impl Driver {
             Action::Disconnect { link } => self.links.disconnect(link),
             Action::Send { link, message } => self.links.send(link, *message),
             Action::Tell { connection, event } => self.streams.tell(connection, *event),
-            Action::HangUp { connection } => self.streams.close(connection),
+            Action::HangUp { connection } => self.streams.hang_up(connection),
             Action::Discard { run } => self.gc.discard(self.layout.sandbox(&run)),
             Action::Exit(reason) => return Some(reason),
             action => {

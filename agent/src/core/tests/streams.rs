@@ -11,7 +11,7 @@ use crate::checkpoint::LogEntry;
 use crate::core::{
     Acknowledged, Exit, Pushed, RETRY_INTERVAL_MAX, RETRY_INTERVAL_MIN, StatusUpdates, StreamKey,
 };
-use crate::intake::Lanes;
+use crate::intake::{Intake, Room, UNACKNOWLEDGED_BYTES};
 
 fn states(updates: &[meseta_proto::meseta::v1::StatusUpdate]) -> Vec<pb::TaskState> {
     updates.iter().map(|update| update.status.state()).collect()
@@ -234,12 +234,15 @@ fn a_scheduler_that_took_over_is_told_again() {
 
 #[tokio::test]
 async fn an_update_takes_room_until_it_is_acknowledged_or_forgotten() {
-    const LANE: usize = 8 << 20;
-    let lanes = Lanes::<u8>::default();
+    let intake = Intake::new(UNACKNOWLEDGED_BYTES);
+    let take = async || -> Room {
+        let taken = intake.take("f", "executor", 8 << 20).await;
+        taken.expect("room, or a place to wait for it")
+    };
     let is_free = async || {
         tokio::select! {
             biased;
-            _ = lanes.take(&0, LANE) => true,
+            _ = take() => true,
             () = std::future::ready(()) => false,
         }
     };
@@ -254,14 +257,14 @@ async fn an_update_takes_room_until_it_is_acknowledged_or_forgotten() {
     let now = Moment::ORIGIN;
     let mut updates = StatusUpdates::default();
     updates.push(now, &key, status(1));
-    updates.keep_room(&key, &[1; 16], lanes.take(&0, LANE).await);
+    updates.keep_room(&key, &[1; 16], take().await);
     assert!(!is_free().await, "it is not acknowledged");
     updates.acknowledge(now, &key, &[1; 16]);
     assert!(is_free().await);
-    updates.keep_room(&key, &[2; 16], lanes.take(&0, LANE).await);
+    updates.keep_room(&key, &[2; 16], take().await);
     assert!(is_free().await, "it is not kept here");
     updates.push(now, &key, status(3));
-    updates.keep_room(&key, &[3; 16], lanes.take(&0, LANE).await);
+    updates.keep_room(&key, &[3; 16], take().await);
     updates.remove_framework(&key.framework);
     assert!(is_free().await, "it is forgotten");
 }
