@@ -8,6 +8,7 @@ use http::header::ACCEPT;
 use http::{HeaderMap, Request, StatusCode};
 use http_body_util::BodyExt as _;
 use meseta_access::Action;
+use meseta_isolators::ContainerName;
 use meseta_proto::media::{self, Accept, MESSAGE_ACCEPT, MESSAGE_CONTENT_TYPE, MediaType};
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::agent as api;
@@ -134,6 +135,8 @@ fn plan_of(
     is_session: bool,
 ) -> Result<(LaunchPlan, ContainerId), Reply> {
     let id = checked(&wanted.id)?;
+    ContainerName::new(id.as_str())
+        .map_err(|error| bad(&format!("'container_id' cannot be used: {error}")))?;
     let Some(parent) = wanted.id.parent.as_deref() else {
         return Err(Reply::text(
             StatusCode::NOT_IMPLEMENTED,
@@ -152,6 +155,12 @@ fn plan_of(
     let mut command = wanted.command.clone().unwrap_or_default();
     if command.value.as_deref().unwrap_or_default().is_empty() {
         return Err(bad("Expecting 'command' to have a value"));
+    }
+    if !command.uris.is_empty() {
+        return Err(bad(
+            "'command.uris' are fetched for tasks and executors only: have the executor fetch them, or the \
+             command itself",
+        ));
     }
     let user = match (&command.user, task) {
         (Some(user), _) => user.clone(),
@@ -454,6 +463,10 @@ pub(super) async fn attach_input(
     // Who types may rest, but not before he has said where, nor in the middle of a record.
     let mut pace = Some(Pace::new(Instant::now()));
     loop {
+        // What is written to a command that does not read is no fault of who types.
+        if let Some(pace) = &mut pace {
+            pace.resume(Instant::now());
+        }
         let frame = tokio::select! {
             frame = body.frame() => frame,
             () = ended(attached.as_ref()) => break,
@@ -467,6 +480,7 @@ pub(super) async fn attach_input(
             decoder.push(bytes);
             let pace = pace.get_or_insert_with(|| Pace::new(Instant::now()));
             pace.add(bytes.len());
+            pace.rest(Instant::now());
         }
         while let Some(record) = decoder
             .next_record()

@@ -182,7 +182,7 @@ impl NestedContainers {
         plan: LaunchPlan,
     ) -> Result<(), NestedError> {
         let id = plan.container().clone();
-        let _turn = self.turns.launch().await;
+        let _turn = self.turns.launch(&plan.run.framework).await;
         self.reserve(&id)?;
         let shared = containerizer.clone();
         let launched = tokio::task::spawn_blocking(move || {
@@ -192,10 +192,11 @@ impl NestedContainers {
             let wishes = task_isolation(rights, &plan)?;
             let Prepared { spec, mounts } = container_spec(options, &plan)?;
             let wishes = TaskIsolation { mounts, ..wishes };
-            let launched = shared
-                .containers()
-                .launch_with(&spec, &wishes)
-                .map_err(|error| chain(&error))?;
+            let launched = shared.containers().launch_with(&spec, &wishes);
+            let launched = launched.map_err(|error| {
+                sandbox.undo();
+                chain(&error)
+            })?;
             Ok((sandbox, launched))
         });
         let launched = flatten(launched.await);
@@ -221,7 +222,7 @@ impl NestedContainers {
         let supervisor = containerizer
             .supervisor_of(parent)
             .ok_or(NestedError::Unknown)?;
-        let _turn = self.turns.launch().await;
+        let _turn = self.turns.launch(&plan.run.framework).await;
         self.reserve(&id)?;
         let shared = containerizer.clone();
         let parent = parent.clone();

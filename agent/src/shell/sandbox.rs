@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use meseta_isolators::Credentials;
 use meseta_isolators::beneath::{Folder, Owner};
+use tracing::warn;
 
 use crate::checkpoint::{Layout, RunKey, inside};
 use crate::core::{LaunchPlan, Subject};
@@ -90,19 +91,27 @@ fn create_nested(
         };
         let containers = root.enter_all(above, INNER_MODE, None)?;
         containers.own_folder(name, SANDBOX_MODE, ids(owner))?;
-        let tasks = root.enter(OsStr::new("tasks"), INNER_MODE, None)?;
-        rustix::fs::symlinkat(Path::new("..").join(&path), &tasks, task)?;
-        Ok(())
+        let tasks = root.enter(OsStr::new(TASKS), INNER_MODE, None)?;
+        let linked = rustix::fs::symlinkat(Path::new("..").join(&path), &tasks, task);
+        if linked.is_err() {
+            // Only what is empty goes: what was there before is somebody's.
+            let _ = rustix::fs::unlinkat(&containers, name, rustix::fs::AtFlags::REMOVEDIR);
+        }
+        Ok(linked?)
     };
     made().map_err(failed("create", &sandbox))?;
     Ok(sandbox)
 }
 
-/// A sandbox inside that of a run, whose owner may put anything in the way to it.
+/// The folder in a sandbox with links to those of tasks in it.
+const TASKS: &str = "tasks";
+
+/// A sandbox inside that of a run, whose owner may put anything in the way to it, and the link to it.
 #[derive(Clone, Debug)]
 pub(super) struct NestedSandbox {
     outer: PathBuf,
     path: PathBuf,
+    link: Option<PathBuf>,
 }
 
 impl NestedSandbox {
@@ -111,12 +120,25 @@ impl NestedSandbox {
         Self {
             outer: layout.sandbox(&plan.run),
             path: inside(plan.container()),
+            link: match &plan.subject {
+                Subject::Nested(task) => Some(Path::new(TASKS).join(&task.task_id.value)),
+                _ => None,
+            },
         }
     }
 
-    /// Removes it with all that it holds. Blocking.
+    /// Removes it after a launch that came to nothing. Blocking.
+    pub(super) fn undo(&self) {
+        if let Err(error) = self.remove() {
+            warn!(sandbox = %self.outer.join(&self.path).display(), %error, "a sandbox is left over");
+        }
+    }
+
+    /// Removes it with all that it holds, and the link to it, so that its id may be used again. Blocking.
     pub(super) fn remove(&self) -> io::Result<()> {
-        Folder::open(&self.outer)?.remove(&self.path)
+        let outer = Folder::open(&self.outer)?;
+        outer.remove(&self.path)?;
+        self.link.as_ref().map_or(Ok(()), |link| outer.remove(link))
     }
 }
 

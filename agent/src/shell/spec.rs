@@ -13,11 +13,11 @@ use meseta_resources::ContainerId;
 use super::containerizer::Options;
 use super::descriptors;
 use super::environment::task_environment;
-use super::sandbox;
+use super::sandbox::{self, NestedSandbox};
 use super::volumes;
 use super::writer::chain;
 use crate::checkpoint::inside;
-use crate::core::LaunchPlan;
+use crate::core::{LaunchPlan, Subject};
 
 /// What is launched, and what it is to see in its sandbox.
 #[derive(Debug)]
@@ -31,6 +31,20 @@ pub(super) fn container_spec(options: &Options, plan: &LaunchPlan) -> Result<Pre
     let credentials = credentials(options, plan)?;
     let sandbox = sandbox::create(&options.layout, plan, credentials.as_ref())
         .map_err(|error| chain(&error))?;
+    let prepared = prepare(options, plan, credentials, sandbox);
+    if prepared.is_err() && matches!(plan.subject, Subject::Nested(_)) {
+        // Nobody waits for it, and its id may be used again.
+        NestedSandbox::of(&options.layout, plan).undo();
+    }
+    prepared
+}
+
+fn prepare(
+    options: &Options,
+    plan: &LaunchPlan,
+    credentials: Option<Credentials>,
+    sandbox: PathBuf,
+) -> Result<Prepared, String> {
     let (layout, rights) = (&options.layout, &options.rights);
     let site = volumes::Site::new(layout, &plan.run, plan.container(), rights);
     let mounts = volumes::of_plan(layout, plan)

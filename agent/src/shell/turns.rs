@@ -1,44 +1,48 @@
 //! How much of what clients ask for over the API may block a thread at a time.
 //!
-//! Threads that may block are shared and bounded. Invariant: what clients can ask for without end waits here, so
-//! that kills and the agent's own launches always find a thread.
+//! Threads that may block are shared and bounded. Invariants: what clients can ask for without end waits here, so
+//! that kills and the agent's own launches always find a thread; launches of one framework leave places to others'.
 
 use std::sync::Arc;
 
+use meseta_resources::FrameworkId;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::places::{Place, Places, Shares};
+
 /// Launches at a time.
-const LAUNCHES_AT_ONCE: usize = 32;
+const LAUNCHES_AT_ONCE: Shares = Shares {
+    all: 32,
+    each: 16,
+    spare: 8,
+};
 /// Sandboxes that are removed at a time, which takes as long as a task has made it take.
 const REMOVALS_AT_ONCE: usize = 4;
 
 /// See the module. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct Turns {
-    launches: Arc<Semaphore>,
+    launches: Places,
     removals: Arc<Semaphore>,
 }
 
 impl Default for Turns {
     fn default() -> Self {
         Self {
-            launches: Arc::new(Semaphore::new(LAUNCHES_AT_ONCE)),
+            launches: Places::new(LAUNCHES_AT_ONCE),
             removals: Arc::new(Semaphore::new(REMOVALS_AT_ONCE)),
         }
     }
 }
 
-/// The leave to block a thread, until it is dropped. Nothing closes the semaphores, so there always is one.
-pub(super) type Turn = Option<OwnedSemaphorePermit>;
-
 impl Turns {
-    /// Waits until a container may be launched.
-    pub(super) async fn launch(&self) -> Turn {
-        self.launches.clone().acquire_owned().await.ok()
+    /// Waits until a container of a framework may be launched; the place is held until it is dropped.
+    pub(super) async fn launch(&self, framework: &FrameworkId) -> Option<Place> {
+        self.launches.take(framework).await
     }
 
-    /// Waits until a sandbox may be removed.
-    pub(super) async fn remove(&self) -> Turn {
+    /// Waits until a sandbox may be removed. Nothing closes the semaphore, so there always is a turn.
+    pub(super) async fn remove(&self) -> Option<OwnedSemaphorePermit> {
         self.removals.clone().acquire_owned().await.ok()
     }
 }
@@ -50,16 +54,19 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn one_kind_of_work_waits_for_its_own_kind_only() {
+    async fn launches_of_a_framework_wait_for_its_own_only() {
         let turns = Turns::default();
+        let [busy, other] = ["busy", "other"].map(|id| FrameworkId::new(id).expect("valid"));
         let mut launches = Vec::new();
-        for _ in 0..LAUNCHES_AT_ONCE {
-            launches.push(turns.launch().await);
+        for _ in 0..LAUNCHES_AT_ONCE.each {
+            launches.push(turns.launch(&busy).await);
         }
         let long = Duration::from_secs(3600);
-        assert!(tokio::time::timeout(long, turns.launch()).await.is_err());
+        let waiting = tokio::time::timeout(long, turns.launch(&busy)).await;
+        assert!(waiting.is_err());
+        assert!(turns.launch(&other).await.is_some());
         assert!(turns.remove().await.is_some());
         launches.pop();
-        assert!(turns.launch().await.is_some());
+        assert!(turns.launch(&busy).await.is_some());
     }
 }

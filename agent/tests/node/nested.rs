@@ -26,6 +26,11 @@ pub(crate) const TESTS: &[(&str, bool, fn())] = &[
         nested,
     ),
     (
+        "a_refused_nested_launch_leaves_nothing_and_its_id_is_free",
+        true,
+        refused,
+    ),
+    (
         "attaching_to_a_task_without_a_terminal_is_refused_as_mesos_does",
         false,
         attach,
@@ -279,6 +284,65 @@ fn nested() {
     let launch = json!({"type": "LAUNCH_CONTAINER", "launch_container": {
         "container_id": orphan, "command": {"value": "true"}}});
     assert_eq!(world.call(&launch).status, 404);
+    world.kill(&link, "t", None);
+    world.until_terminal(&mut link);
+}
+
+fn refused() {
+    let (world, mut link) = World::registered(&[]);
+    let parent = with_task(&world, &mut link);
+    let launch = |name: &str, command: Value, container: Value| {
+        let id = json!({"value": name, "parent": parent});
+        let body = json!({"type": "LAUNCH_NESTED_CONTAINER", "launch_nested_container": {
+            "container_id": id, "command": command, "container": container}});
+        world.call(&body)
+    };
+    let runs = world
+        .work_dir()
+        .join("slaves/agent-S0/frameworks/framework-1/executors/t/runs");
+    let outer = runs.join(parent["value"].as_str().expect("an id"));
+    let plain = json!({"type": "MESOS"});
+    let secret = json!({"name": "S", "type": "SECRET", "secret": {"type": "VALUE"}});
+    let shares = json!({"type": "MESOS", "linux_info": {"share_pid_namespace": true}});
+    let unlimited =
+        json!({"type": "MESOS", "rlimit_info": {"rlimits": [{"type": "RLMT_NOFILE", "soft": 9}]}});
+    let missing = json!({"value": "/no/such/program", "shell": false});
+    let sound = json!({"value": "true"});
+    for (why, command, container, status) in [
+        (
+            "a secret",
+            json!({"value": "true", "environment": {"variables": [secret]}}),
+            &plain,
+            500,
+        ),
+        ("half a limit", sound.clone(), &unlimited, 500),
+        ("no such program", missing, &plain, 500),
+        ("the agent's processes", sound.clone(), &shares, 500),
+        (
+            "a file to fetch",
+            json!({"value": "true", "uris": [{"value": "/etc/hosts"}]}),
+            &plain,
+            400,
+        ),
+    ] {
+        let reply = launch("child", command, container.clone());
+        assert_eq!(reply.status, status, "{why}: {}", reply.text());
+        for left in ["containers/child", "tasks/child"] {
+            let left = std::fs::symlink_metadata(outer.join(left));
+            assert!(left.is_err(), "{why}: {left:?}");
+        }
+    }
+    for name in ["a b", "\u{e9}", &"x".repeat(240)] {
+        let reply = launch(name, sound.clone(), plain.clone());
+        assert_eq!(reply.status, 400, "{name:?}: {}", reply.text());
+    }
+    // Again and again under the same id.
+    for _ in 0..2 {
+        assert_eq!(launch("child", sound.clone(), plain.clone()).status, 200);
+        let id = json!({"value": "child", "parent": parent});
+        assert_eq!(call(&world, "WAIT_NESTED_CONTAINER", &id).0, 200);
+        assert_eq!(call(&world, "REMOVE_NESTED_CONTAINER", &id).0, 200);
+    }
     world.kill(&link, "t", None);
     world.until_terminal(&mut link);
 }
