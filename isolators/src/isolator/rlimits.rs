@@ -1,11 +1,13 @@
 //! posix/rlimits: limits per process, as the task asked.
 //!
 //! The limits of two kinds are rights: to run before all others, and to raise one's priority. They are given
-//! to whom SYS_NICE would be.
+//! to whom SYS_NICE would be, and hard limits above the agent's own to whom SYS_RESOURCE would be.
 
 use super::{Isolator, TaskIsolation};
 use crate::containers::ContainerSpec;
+use crate::isolator::capabilities::CapabilitySet;
 use crate::launcher::{LaunchIsolation, Rlimit};
+use crate::sys;
 
 /// Real-time priorities begin above this.
 const RTPRIO_NONE: u64 = 0;
@@ -20,6 +22,32 @@ fn priority(limit: &Rlimit) -> Option<&'static str> {
         libc::RLIMIT_NICE if most > NICE_USUAL => Some("RLMT_NICE"),
         _ => None,
     }
+}
+
+/// Why a limit is higher than its container may ask for: whoever has less than the agent itself cannot have more
+/// without a capability.
+fn excess(
+    limit: &Rlimit,
+    granted: CapabilitySet,
+    own_hard: impl Fn(u32) -> Option<u64>,
+) -> Option<String> {
+    // What a task may write as a core file is bounded by its disk.
+    if limit.resource == libc::RLIMIT_CORE || granted.has("SYS_RESOURCE") {
+        return None;
+    }
+    if limit.resource == libc::RLIMIT_MEMLOCK && granted.has("IPC_LOCK") {
+        return None;
+    }
+    // What there is no such limit for is refused by the kernel.
+    let own = own_hard(limit.resource)?;
+    (limit.hard > own).then(|| {
+        format!(
+            "the hard limit {} of resource {} is above the agent's own, {own}, and this container is not \
+             root's: ask for no more, raise the agent's, or have the operator grant SYS_RESOURCE to its user \
+             or role (--granted_capabilities)",
+            limit.hard, limit.resource
+        )
+    })
 }
 
 #[derive(Debug)]
@@ -50,6 +78,13 @@ impl Isolator for Rlimits {
                  (--granted_capabilities)"
             ));
         }
+        if !is_roots {
+            let granted = task.capabilities.granted;
+            let mut limits = spec.rlimits.iter();
+            if let Some(why) = limits.find_map(|limit| excess(limit, granted, sys::hard_limit)) {
+                return Err(why);
+            }
+        }
         self.launch(spec, launch);
         Ok(())
     }
@@ -58,6 +93,40 @@ impl Isolator for Rlimits {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_hard_limit_is_above_the_agents_own_unless_it_is_granted() {
+        let limit = |resource, hard| Rlimit {
+            resource,
+            soft: 1,
+            hard,
+        };
+        let own = |resource| (resource != 999).then_some(1_000);
+        let none = CapabilitySet::EMPTY;
+        let set = |name| CapabilitySet::from_names([name]).expect("known");
+        for (limit, granted, refused) in [
+            (limit(libc::RLIMIT_NOFILE, 1_000), none, false),
+            (limit(libc::RLIMIT_NOFILE, 1_001), none, true),
+            (limit(libc::RLIMIT_MEMLOCK, u64::MAX), none, true),
+            (
+                limit(libc::RLIMIT_MEMLOCK, u64::MAX),
+                set("IPC_LOCK"),
+                false,
+            ),
+            (limit(libc::RLIMIT_NOFILE, u64::MAX), set("IPC_LOCK"), true),
+            (
+                limit(libc::RLIMIT_NOFILE, u64::MAX),
+                set("SYS_RESOURCE"),
+                false,
+            ),
+            (limit(libc::RLIMIT_CORE, u64::MAX), none, false),
+            (limit(999, u64::MAX), none, false),
+        ] {
+            assert_eq!(excess(&limit, granted, own).is_some(), refused, "{limit:?}");
+        }
+        let files = sys::hard_limit(libc::RLIMIT_NOFILE).expect("there is one");
+        assert!(files > 0 && sys::hard_limit(999).is_none());
+    }
 
     #[test]
     fn limits_that_are_priorities_are_told_from_others() {
