@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use axum::response::{IntoResponse, Response};
-use http::StatusCode;
+use http::{HeaderValue, Method, StatusCode, header};
 use meseta_proto::transport::door::Caller;
 use meseta_resources::parse_duration;
 
@@ -17,7 +17,12 @@ impl Site {
     }
 }
 
-pub(super) fn toggle(site: &Site, caller: &Caller, query: Option<&str>) -> Response {
+pub(super) fn toggle(
+    site: &Site,
+    caller: &Caller,
+    method: &Method,
+    query: Option<&str>,
+) -> Response {
     let query = output::collect_query(query.unwrap_or_default());
     let (level, duration) = match (query.get("level"), query.get("duration")) {
         (None, None) => return text(StatusCode::OK, format!("{}\n", site.verbosity.level())),
@@ -47,6 +52,14 @@ pub(super) fn toggle(site: &Site, caller: &Caller, query: Option<&str>) -> Respo
             Ok((number, time))
         });
     match parsed {
+        // A task's check is a GET, too, and so is a picture on a page.
+        Ok(_) if *method != Method::POST => {
+            let reason = "Expecting 'POST' to change the level, as with curl -X POST.\n";
+            let mut response = text(StatusCode::METHOD_NOT_ALLOWED, reason);
+            let allow = HeaderValue::from_static("POST");
+            response.headers_mut().insert(header::ALLOW, allow);
+            response
+        }
         Ok((level, duration)) => {
             site.raise_logging(caller, level, duration);
             StatusCode::OK.into_response()

@@ -330,7 +330,9 @@ async fn handle(State(site): State<Arc<Site>>, request: Request) -> Response {
             reservations::endpoint(&site, caller, change, request).await
         }
         Endpoint::Health => StatusCode::OK.into_response(),
-        Endpoint::LoggingToggle => logging::toggle(&site, caller, request.uri().query()),
+        Endpoint::LoggingToggle => {
+            logging::toggle(&site, caller, request.method(), request.uri().query())
+        }
         Endpoint::OpenApi => openapi::answer(),
         Endpoint::Redirect => redirect(&site),
         Endpoint::Explain => explain::handle(&site, caller, request.uri().query()).await,

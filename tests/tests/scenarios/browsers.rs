@@ -152,7 +152,7 @@ fn pages() {
     assert_eq!(head.status, 403, "{text}");
 }
 
-/// `/logging/toggle` takes GET from command-line clients, as Mesos documents it; browsers have to POST.
+/// `/logging/toggle` tells the level by GET, and changes it by POST alone.
 fn toggle() {
     let cluster = Cluster::default();
     let master = &cluster.master;
@@ -160,7 +160,7 @@ fn toggle() {
     let own = format!("Origin: http://{}", master.address());
     let set = "/logging/toggle?level=1&duration=1secs";
     for (line, header, status) in [
-        (format!("GET {set}"), "User-Agent: curl/8.5.0", 200),
+        (format!("GET {set}"), "User-Agent: curl/8.5.0", 405),
         (format!("GET {set}"), "User-Agent: Mozilla/5.0 (X11)", 403),
         (format!("GET {set}"), "Sec-Fetch-Site: same-origin", 403),
         (format!("GET {set}"), "Sec-Fetch-Site: none", 403),

@@ -209,8 +209,17 @@ async fn the_logging_level_is_raised_for_a_while() {
     let negative = set.replace("3600000000000", "-1");
     let answer = send(&router, "POST", "/api/v1", &[JSON], negative).await;
     assert_eq!(answer.status(), StatusCode::BAD_REQUEST);
+    let toggle = "/logging/toggle?level=1&duration=1hrs";
+    let answer = get(&router, toggle).await;
+    assert_eq!(answer.status(), StatusCode::METHOD_NOT_ALLOWED);
+    assert_eq!(answer.headers()["allow"], "POST");
+    assert_eq!(level().await, is(2), "a GET changes nothing");
+    let answer = send(&router, "POST", toggle, &[], "").await;
+    assert_eq!(
+        (answer.status(), text_of(answer).await.as_str()),
+        (StatusCode::OK, "")
+    );
     for (query, status, text) in [
-        ("?level=1&duration=1hrs", 200, ""),
         ("", 200, "1\n"),
         ("?level=1", 400, "Expecting 'duration=value' in query.\n"),
         (
