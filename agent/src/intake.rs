@@ -130,9 +130,9 @@ impl Table {
         let mut index = 0;
         while let Some(waiter) = self.waiters.get(index) {
             let is_next = !passed.contains(&waiter.sender);
-            if !waiter.told.is_closed()
-                && !(is_next && self.has_room(&waiter.group, &waiter.sender, waiter.bytes))
-            {
+            let may_go = waiter.told.is_closed()
+                || (is_next && self.has_room(&waiter.group, &waiter.sender, waiter.bytes));
+            if !may_go {
                 passed.insert(waiter.sender.clone());
                 index += 1;
                 continue;
