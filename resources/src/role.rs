@@ -10,6 +10,9 @@ use std::sync::{Arc, LazyLock};
 
 static STAR: LazyLock<Role> = LazyLock::new(|| Role("*".into()));
 
+/// The longest component, which names a folder where roles have folders.
+const COMPONENT_BYTES_MAX: usize = 255;
+
 /// A valid role. Cheap to clone.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Role(Arc<str>);
@@ -19,24 +22,35 @@ pub struct Role(Arc<str>);
 pub enum RoleError {
     #[error("Role names cannot be the empty string")]
     Empty,
-    #[error("Role '{0}' cannot start with a slash")]
+    #[error("Role '{}' cannot start with a slash", .0.escape_debug())]
     LeadingSlash(String),
-    #[error("Role '{0}' cannot end with a slash")]
+    #[error("Role '{}' cannot end with a slash", .0.escape_debug())]
     TrailingSlash(String),
-    #[error("Role '{0}' cannot contain two adjacent slashes")]
+    #[error("Role '{}' cannot contain two adjacent slashes", .0.escape_debug())]
     AdjacentSlashes(String),
-    #[error("Role '{role}' cannot include '{component}' as a component")]
+    #[error("Role '{}' cannot include '{component}' as a component", .role.escape_debug())]
     ReservedComponent {
         role: String,
         component: &'static str,
     },
-    #[error("Role component '{0}' is invalid because it starts with a dash")]
+    #[error("Role component '{}' is invalid because it starts with a dash", .0.escape_debug())]
     LeadingDash(String),
     #[error(
         "Role component {component:?} is invalid because it contains backspace or whitespace \
          (at byte {offset})"
     )]
     InvalidCharacter { component: String, offset: usize },
+    #[error(
+        "Role component {component:?} is invalid because it contains a control character \
+         (at byte {offset})"
+    )]
+    ControlCharacter { component: String, offset: usize },
+    #[error(
+        "Role component '{}...' is invalid because it has {length} bytes, more than \
+         {COMPONENT_BYTES_MAX}",
+        .begin.escape_debug()
+    )]
+    TooLong { begin: String, length: usize },
 }
 
 impl Role {
@@ -120,12 +134,23 @@ fn validate(role: &str) -> Result<(), RoleError> {
         if component.starts_with('-') {
             return Err(RoleError::LeadingDash(component.into()));
         }
-        // Tab, line feed, vertical tab, form feed, carriage return, space, delete.
-        let invalid = |byte: u8| matches!(byte, 0x09..=0x0d | 0x20 | 0x7f);
-        if let Some(offset) = component.bytes().position(invalid) {
-            return Err(RoleError::InvalidCharacter {
-                component: component.into(),
-                offset,
+        if component.len() > COMPONENT_BYTES_MAX {
+            const SHOWN_CHARS: usize = 32;
+            return Err(RoleError::TooLong {
+                begin: component.chars().take(SHOWN_CHARS).collect(),
+                length: component.len(),
+            });
+        }
+        // A control character would end a folder's name or drive the terminal that a log is read on.
+        let invalid = |(_, char): &(usize, char)| *char == ' ' || char.is_control();
+        if let Some((offset, char)) = component.char_indices().find(invalid) {
+            let component = component.to_owned();
+            // As in Mesos: tab, line feed, vertical tab, form feed, carriage return, space, delete.
+            return Err(match char {
+                '\u{9}'..='\u{d}' | ' ' | '\u{7f}' => {
+                    RoleError::InvalidCharacter { component, offset }
+                }
+                _ => RoleError::ControlCharacter { component, offset },
             });
         }
     }

@@ -419,7 +419,7 @@ fn thousand_intents() {
 fn what_no_file_can_hold_is_left_out_and_what_follows_is_written() {
     let (dir, layout) = written();
     let store = Store::open(layout.clone());
-    let impossible = holdings_with(&format!("dev/{}", "x".repeat(300)));
+    let impossible = holdings_with(&format!("dev/{}/{}", "x".repeat(200), "x".repeat(99)));
     let long = LogEntry::Update(pb::TaskStatus {
         data: Some(vec![0; frame::BODY_BYTES_MAX]),
         ..pb::TaskStatus::default()

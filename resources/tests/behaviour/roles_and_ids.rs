@@ -42,6 +42,11 @@ fn role_validate() {
         ("foo\u{c}bar", "backspace or whitespace"),
         ("foo\rbar", "backspace or whitespace"),
         ("foo\u{7f}bar", "backspace or whitespace"),
+        ("foo\0bar", "control character (at byte 3)"),
+        ("a/foo\u{1b}[2Jbar", "control character"),
+        ("foo\u{1}", "control character"),
+        ("foo\u{1f}", "control character"),
+        ("foo\u{9b}2J", "control character"),
         ("./foo", "'.' as a component"),
         ("../foo", "'..' as a component"),
         ("foo/.", "'.' as a component"),
@@ -57,6 +62,25 @@ fn role_validate() {
     ] {
         let error = Role::new(invalid).expect_err(invalid).to_string();
         assert!(error.contains(why), "{invalid}: {error}");
+        assert!(!error.contains(char::is_control), "{error:?}");
+    }
+    for echoed in ["/\0", "\u{1b}/", "\0//a", "../\0", "-\u{1b}"] {
+        let error = Role::new(echoed).expect_err(echoed).to_string();
+        assert!(!error.contains(char::is_control), "{error:?}");
+    }
+}
+
+#[test]
+fn a_component_of_a_role_is_no_longer_than_a_folders_name() {
+    let longest = "x".repeat(255);
+    let long = "x".repeat(256);
+    for valid in [longest.clone(), format!("{longest}/{longest}")] {
+        assert!(Role::new(&valid).is_ok());
+    }
+    for invalid in [long.clone(), format!("a/{long}/b"), "\u{e9}".repeat(128)] {
+        let error = Role::new(&invalid).unwrap_err().to_string();
+        assert!(error.contains("256 bytes"), "{error}");
+        assert!(error.len() < 200, "{error}");
     }
 }
 

@@ -253,7 +253,7 @@ fn what_cannot_be_done_is_dropped_and_changes_nothing() {
 #[test]
 fn a_volume_that_no_directory_can_hold_fails_and_what_follows_is_done() {
     let mut simulation = Simulation::registered();
-    let role = Role::new(&format!("dev/{}", "x".repeat(300))).unwrap();
+    let role = Role::new(&format!("dev/{}/{}", "x".repeat(200), "x".repeat(99))).unwrap();
     let disk = Resources::parse("disk:10", &Role::star()).unwrap();
     let disk = disk.push_reservation(&Reservation::dynamic(role, None));
     let disk = disk.unwrap().iter().next().unwrap().clone();
