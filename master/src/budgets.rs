@@ -8,7 +8,7 @@ use meseta_proto::budget::{Budget, Shares};
 use meseta_proto::outbox;
 
 /// The smallest budget that a master takes. A scheduler's largest call is 32 MiB, and its decoded form is charged
-/// beside it: with a small budget such a call never finds room and is answered 503.
+/// beside it: with a small budget such a call never finds room and is answered 413.
 pub(crate) const MEMORY_BUDGET_MIN: u64 = 256 << 20;
 
 /// What a subscriber, an agent or a request may have whatever the others have, at most.
@@ -44,8 +44,8 @@ impl Budgets {
             frames: Budget::new(total_bytes / 16),
             incoming_frames: Budget::new(total_bytes / 16),
             records: Budget::new(total_bytes / 32),
-            beginnings: Budget::new(total_bytes / 16),
-            bodies: Shares::new(Budget::new(total_bytes / 4), total_bytes / 16 * 3, 0),
+            beginnings: Budget::new(total_bytes / 32),
+            bodies: Shares::new(Budget::new(total_bytes / 32 * 5)),
             total_bytes,
         }
     }
@@ -74,7 +74,8 @@ impl Budgets {
             .share(self.total_bytes / 256, floor(self.total_bytes))
     }
 
-    /// What one request of a peer may take, of what all of the peer's may.
+    /// What one request of a peer may take, of what all of the peer's may. What is more than this could never
+    /// pass, whatever the others do.
     pub(crate) fn request_of(&self, peer: Peer) -> Budget {
         let all = self.peer(peer);
         all.share(all.limit(), floor(self.total_bytes))
@@ -117,8 +118,8 @@ mod tests {
             + budgets.beginnings.limit()
             + budgets.outbox().bytes_total
             + budgets.watched_bytes()
-            + total / 4;
-        let remembered = memory.history + memory.terms;
+            + total / 32 * 5;
+        let remembered = memory.history + memory.terms + memory.agents + memory.returns;
         let parts = queued + remembered;
         assert!(parts > total / 2 && parts <= total * 3 / 4, "{parts}");
         assert!(budgets.subscriber().limit() < budgets.events.limit());

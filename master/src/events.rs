@@ -6,13 +6,13 @@
 
 use std::collections::HashMap;
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use meseta_proto::budget::{Budget, Charge, Exhausted, waiting_bytes};
 use meseta_proto::mesos::v1::scheduler::{Event, event};
+use meseta_proto::transport::server::Connection;
 use prost::Message;
 use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -42,9 +42,10 @@ pub(crate) type Waiting<M> = (Charge, Box<M>);
 pub(crate) struct Sink<M> {
     messages: mpsc::Sender<Waiting<M>>,
     queue: Weak<Mutex<Option<mpsc::Receiver<Waiting<M>>>>>,
-    /// What waits in the queue. Its budget has what is on its way to the reader, too.
-    queued_bytes: Arc<AtomicUsize>,
+    /// Charged with what waits in the queue, and with what is on its way to the reader.
     budget: Budget,
+    /// What the reader reads from.
+    connection: Option<Connection>,
     _ends: DropGuard,
 }
 
@@ -52,7 +53,6 @@ pub(crate) struct Sink<M> {
 #[derive(Debug)]
 pub(crate) struct Source<M> {
     messages: Arc<Mutex<Option<mpsc::Receiver<Waiting<M>>>>>,
-    queued_bytes: Arc<AtomicUsize>,
     ended: CancellationToken,
 }
 
@@ -64,17 +64,15 @@ pub(crate) fn queue<M>(budget: Budget, messages_max: usize) -> (Sink<M>, Source<
     let (messages, receiver) = mpsc::channel(messages_max);
     let ended = CancellationToken::new();
     let queue = Arc::new(Mutex::new(Some(receiver)));
-    let queued_bytes = Arc::new(AtomicUsize::new(0));
     let sink = Sink {
         messages,
         queue: Arc::downgrade(&queue),
-        queued_bytes: queued_bytes.clone(),
         budget,
+        connection: None,
         _ends: ended.clone().drop_guard(),
     };
     let source = Source {
         messages: queue,
-        queued_bytes,
         ended,
     };
     (sink, source)
@@ -92,8 +90,6 @@ impl<M: Message> Sink<M> {
     }
 
     pub(crate) fn push(&self, charge: Charge, message: Box<M>) -> Result<(), Overflow> {
-        self.queued_bytes
-            .fetch_add(charge.bytes(), Ordering::Relaxed);
         let sent = self.messages.try_send((charge, message));
         sent.map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => Overflow::Messages(self.messages.max_capacity()),
@@ -103,21 +99,32 @@ impl<M: Message> Sink<M> {
 }
 
 impl<M> Sink<M> {
-    /// Gives the reader up: what is unread is freed now.
+    /// The same, of a reader on this connection, which is closed when the reader is given up.
+    pub(crate) fn on(mut self, connection: Option<Connection>) -> Self {
+        self.connection = connection;
+        self
+    }
+
+    /// Gives the reader up: what is unread is freed now, and what is on its way to it as soon as its connection
+    /// is closed.
     pub(crate) fn abandon(self) {
+        // Of one who has left the connection may have other uses.
+        let has_left = self.messages.is_closed();
+        if let Some(connection) = self.connection.as_ref().filter(|_| !has_left) {
+            connection.close();
+        }
         if let Some(queue) = self.queue.upgrade() {
             drop(queue.lock().unwrap_or_else(PoisonError::into_inner).take());
         }
     }
 }
 
-/// Whom to give up so that all together have room for a message: the one whose queue gives back most, which may be
-/// the one that the message is for.
+/// Whom to give up so that all together have room for a message: the one that gives back most, in its queue and on its
+/// way, which may be the one that the message is for.
 pub(crate) fn slowest<K: Copy + Ord, M>(sinks: &HashMap<K, Sink<M>>, to: K, bytes: usize) -> K {
     let unread = |key: K, sink: &Sink<M>| {
         let more = if key == to { bytes } else { 0 };
-        let queued = sink.queued_bytes.load(Ordering::Relaxed);
-        (queued.saturating_add(more), key)
+        (sink.budget.used().saturating_add(more), key)
     };
     let most = sinks.iter().map(|(key, sink)| unread(*key, sink)).max();
     most.map_or(to, |(_, key)| key)
@@ -127,7 +134,6 @@ impl<M> Clone for Source<M> {
     fn clone(&self) -> Self {
         Self {
             messages: self.messages.clone(),
-            queued_bytes: self.queued_bytes.clone(),
             ended: self.ended.clone(),
         }
     }
@@ -144,12 +150,7 @@ impl<M> Source<M> {
         let Some(receiver) = &mut *receiver else {
             return Poll::Ready(None);
         };
-        receiver.poll_recv(context).map(|next| {
-            let (charge, message) = next?;
-            self.queued_bytes
-                .fetch_sub(charge.bytes(), Ordering::Relaxed);
-            Some((charge, message))
-        })
+        receiver.poll_recv(context)
     }
 
     /// Completes when the core's end is gone, however much is unread.
@@ -174,6 +175,8 @@ pub(crate) fn stalled() -> Event {
 
 #[cfg(test)]
 mod tests {
+    use meseta_proto::transport::server::Peer;
+
     use super::*;
     use crate::budgets::Budgets;
 
@@ -287,5 +290,35 @@ mod tests {
         sinks.remove(&2).unwrap().abandon();
         assert!(budget.used() < before - 800_000);
         assert_eq!(slowest(&sinks, 1, 1_000), 3);
+    }
+
+    /// Its queue is empty: all that it was sent is on its way to a socket that nobody reads.
+    #[tokio::test]
+    async fn what_is_on_its_way_to_a_reader_counts_as_unread() {
+        let budget = Budget::new(1 << 20);
+        let mut sinks = HashMap::new();
+        let mut sources = Vec::new();
+        for (key, bytes) in [(1, 400_000), (2, 10_000)] {
+            let (sink, source) = queue(budget.share(1 << 20, 0), EVENTS_MAX);
+            push(&sink, large(bytes)).unwrap();
+            sinks.insert(key, sink);
+            sources.push(source);
+        }
+        let _on_its_way = sources[0].next().await.unwrap();
+        assert_eq!(slowest(&sinks, 2, 1_000), 1);
+    }
+
+    #[tokio::test]
+    async fn the_connection_of_a_reader_that_is_given_up_is_closed() {
+        for (has_left, is_closed) in [(false, true), (true, false)] {
+            let peer = Peer::at("10.0.0.1:9".parse().unwrap());
+            let (sink, source) = queue::<Event>(Budget::new(1 << 20), EVENTS_MAX);
+            let sink = sink.on(Some(peer.connection()));
+            if has_left {
+                drop(source);
+            }
+            sink.abandon();
+            assert_eq!(peer.connection().is_closed(), is_closed);
+        }
     }
 }

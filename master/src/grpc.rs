@@ -8,9 +8,12 @@ mod schedulers;
 use std::sync::Arc;
 
 use axum::Router;
+use meseta_proto::budget::{Charge, Exhausted};
 use meseta_proto::meseta::v1::agent_registry_server::AgentRegistryServer;
 use meseta_proto::meseta::v1::operator_server::OperatorServer;
 use meseta_proto::meseta::v1::scheduler_server::SchedulerServer;
+use meseta_proto::schema::{self, WireMessage};
+use meseta_proto::transport::body::BodyError;
 use meseta_proto::transport::door::Caller;
 use tonic::Status;
 use tonic::service::Routes;
@@ -69,6 +72,24 @@ pub(crate) async fn router(site: &Arc<Site>) -> Router {
 fn caller<T>(request: &tonic::Request<T>) -> Result<Caller, Status> {
     let caller = request.extensions().get::<Caller>().cloned();
     caller.ok_or_else(|| Status::internal("this method has no door"))
+}
+
+/// Charges a call that has been decoded, until it is done.
+fn charge<T: WireMessage>(site: &Site, caller: &Caller, call: &T) -> Result<Charge, Status> {
+    let (budget, bytes) = (site.request_of(caller), schema::bytes_of(call));
+    // One item alone would be let in whatever its size.
+    let charge = budget.charge(0).and_then(|mut charge| {
+        if bytes > budget.limit() {
+            let max = budget.limit();
+            return Err(Exhausted::Share {
+                bytes,
+                used: 0,
+                max,
+            });
+        }
+        charge.grow(bytes).map(|()| charge)
+    });
+    charge.map_err(|exhausted| BodyError::from(exhausted).status_of_grpc())
 }
 
 /// What the core answered, as a code and a text.

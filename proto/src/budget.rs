@@ -22,6 +22,8 @@ struct Level {
     bytes_max: usize,
     /// What this share may have whatever the rest of the whole has.
     floor_bytes: usize,
+    /// Whether it leaves the others as much as it has itself.
+    is_fair: bool,
     used_bytes: AtomicUsize,
     /// Wakes those who wait for room.
     released: Notify,
@@ -55,6 +57,7 @@ impl Budget {
         Self(Arc::new(Level {
             bytes_max,
             floor_bytes: 0,
+            is_fair: false,
             used_bytes: AtomicUsize::new(0),
             released: Notify::new(),
             whole: None,
@@ -65,9 +68,21 @@ impl Budget {
     /// others have used up the whole.
     #[must_use]
     pub fn share(&self, bytes_max: usize, floor_bytes: usize) -> Self {
+        self.part(bytes_max, floor_bytes, false)
+    }
+
+    /// A part of this budget that has never more than is left for others: one has half of the whole at most, two
+    /// have a third each, and another one always finds as much room as each of those before it.
+    #[must_use]
+    pub fn fair_share(&self) -> Self {
+        self.part(self.limit() / 2, 0, true)
+    }
+
+    fn part(&self, bytes_max: usize, floor_bytes: usize, is_fair: bool) -> Self {
         Self(Arc::new(Level {
             bytes_max,
             floor_bytes,
+            is_fair,
             used_bytes: AtomicUsize::new(0),
             released: Notify::new(),
             whole: Some(self.clone()),
@@ -135,7 +150,17 @@ impl Budget {
         let Some(whole) = &level.whole else {
             return Ok(());
         };
-        let is_floor = is_floor || used.saturating_add(bytes) <= level.floor_bytes;
+        let after = used.saturating_add(bytes);
+        let is_floor = is_floor || after <= level.floor_bytes;
+        let left = whole.limit().saturating_sub(whole.used());
+        if level.is_fair && !is_floor && used > 0 && after > left.saturating_sub(bytes) {
+            level.release(bytes);
+            return Err(Exhausted::Whole {
+                bytes,
+                used: whole.used(),
+                max: whole.limit(),
+            });
+        }
         whole.add(bytes, is_floor).map_err(|error| {
             level.release(bytes);
             match error {
@@ -211,12 +236,10 @@ impl Drop for Charge {
     }
 }
 
-/// One share of a budget for each peer that uses it.
+/// One fair share of a budget for each peer that uses it.
 #[derive(Debug)]
 pub struct Shares<K> {
     whole: Budget,
-    bytes_max: usize,
-    floor_bytes: usize,
     shares: Mutex<HashMap<K, Budget>>,
 }
 
@@ -225,11 +248,9 @@ const IDLE_PEERS_MAX: usize = 1_024;
 
 impl<K: Eq + Hash> Shares<K> {
     #[must_use]
-    pub fn new(whole: Budget, bytes_max: usize, floor_bytes: usize) -> Self {
+    pub fn new(whole: Budget) -> Self {
         Self {
             whole,
-            bytes_max,
-            floor_bytes,
             shares: Mutex::default(),
         }
     }
@@ -242,7 +263,7 @@ impl<K: Eq + Hash> Shares<K> {
             // One that somebody else has got and has not used yet stays, too.
             shares.retain(|_, share| share.used() > 0 || Arc::strong_count(&share.0) > 1);
         }
-        let share = || self.whole.share(self.bytes_max, self.floor_bytes);
+        let share = || self.whole.fair_share();
         shares.entry(peer).or_insert_with(share).clone()
     }
 }
@@ -289,6 +310,33 @@ mod tests {
         assert_eq!((first.used(), whole.used()), (0, 45));
         drop(other);
         assert_eq!(whole.used(), 0);
+    }
+
+    #[test]
+    fn a_fair_share_leaves_others_as_much_as_it_has() {
+        let whole = Budget::new(120);
+        let mut charges = Vec::new();
+        let mut had = Vec::new();
+        for _ in 0..4 {
+            let share = whole.fair_share();
+            while let Ok(charge) = share.charge(1) {
+                charges.push(charge);
+            }
+            had.push(share.used());
+        }
+        assert_eq!(had, [60, 30, 15, 7], "each has half of what was left");
+        let greedy: Vec<_> = (0..3).map(|_| whole.fair_share()).collect();
+        charges.clear();
+        // Those that take in turn have the same, and leave as much for one more.
+        while greedy
+            .iter()
+            .map(|share| share.charge(1).map(|charge| charges.push(charge)))
+            .fold(false, |any, charged| any | charged.is_ok())
+        {}
+        let had: Vec<_> = greedy.iter().map(Budget::used).collect();
+        assert!(had.iter().all(|bytes| (29..=31).contains(bytes)), "{had:?}");
+        let last = whole.fair_share();
+        assert!(last.charge(10).is_ok());
     }
 
     #[test]
@@ -349,7 +397,7 @@ mod tests {
 
     #[test]
     fn a_peer_has_one_share_and_idle_peers_are_forgotten() {
-        let shares = Shares::new(Budget::new(100), 10, 0);
+        let shares = Shares::new(Budget::new(20));
         let charge = shares.of(0).charge(8).unwrap();
         assert!(shares.of(0).charge(3).is_err());
         for peer in 1..=2 * IDLE_PEERS_MAX {

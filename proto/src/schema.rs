@@ -97,6 +97,12 @@ pub fn decoded_bytes(schema: &'static Message, bytes: &[u8]) -> usize {
     schema.bytes.saturating_add(pointed_to(schema, bytes, 0))
 }
 
+/// About what a decoded message takes.
+#[must_use]
+pub fn bytes_of<T: WireMessage>(message: &T) -> usize {
+    decoded_bytes(T::SCHEMA, &message.encode_to_vec())
+}
+
 /// What a message points to: texts, and the elements of lists and maps.
 fn pointed_to(schema: &'static Message, bytes: &[u8], depth: usize) -> usize {
     /// As deep as prost goes.

@@ -224,15 +224,6 @@ impl MasterCore {
             return Answer::Accepted;
         };
         self.counters.valid_acknowledgements += 1;
-        let message = meseta::Acknowledge {
-            framework_id: v1::FrameworkId {
-                value: id.to_string(),
-            },
-            task_id: v1::TaskId {
-                value: task.to_string(),
-            },
-            uuid: uuid.to_vec(),
-        };
         let ended = self
             .agents
             .get(&agent)
@@ -244,8 +235,27 @@ impl MasterCore {
         if ended {
             self.complete_task(&agent, id, &task);
         }
-        self.frame(&agent, master_frame::Message::Acknowledge(message));
+        self.send_acknowledgement(&agent, id, &task, uuid.to_vec());
         Answer::Accepted
+    }
+
+    pub(super) fn send_acknowledgement(
+        &mut self,
+        agent: &AgentId,
+        framework: &FrameworkId,
+        task: &TaskId,
+        uuid: Vec<u8>,
+    ) {
+        let message = meseta::Acknowledge {
+            framework_id: v1::FrameworkId {
+                value: framework.to_string(),
+            },
+            task_id: v1::TaskId {
+                value: task.to_string(),
+            },
+            uuid,
+        };
+        self.frame(agent, master_frame::Message::Acknowledge(message));
     }
 
     fn message(&mut self, id: &FrameworkId, call: call::Message) -> Answer {

@@ -1,7 +1,7 @@
 //! What an agent brings along: frameworks, tasks and executors that the master takes onto its books.
 //!
 //! Entered through [`MasterCore::adopt`] when an agent is back. Invariant: what is adopted is charged
-//! once, here and in the allocator.
+//! once, here and in the allocator, and no agent says anything of a task that another agent has.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,10 +11,37 @@ use meseta_proto::mesos::v1::{self, TaskState};
 use meseta_resources::{AgentId, ExecutorId, FrameworkId, Resources, Role, TaskId};
 use prost::Message;
 
+use super::agent::KILLS_WAITING_MAX;
 use super::framework::{Capabilities, Framework, Link, Terms};
 use super::task::{self, ExecutorRecord, TaskRecord, is_terminal};
 use super::timers::Timer;
 use super::{MasterCore, wire};
+
+/// Frameworks that are not here and that one agent tells of: more than it has executors.
+const FRAMEWORKS_PER_AGENT_MAX: usize = 2_048;
+
+/// Frameworks, while agents tell of more: some places are left for those that subscribe.
+const RECOVERED_FRAMEWORKS_MAX: usize = super::FRAMEWORKS_MAX / 10 * 9;
+
+/// The frameworks of which an agent runs something.
+struct Running<'a>(BTreeSet<&'a str>);
+
+impl<'a> Running<'a> {
+    fn of(report: &'a meseta::Reregister) -> Self {
+        let tasks = report.tasks.iter();
+        let tasks = tasks.map(|task| task.framework_id.value.as_str());
+        let executors = report.executors.iter();
+        let executors = executors.filter_map(|one| Some(one.framework_id.as_ref()?.value.as_str()));
+        let operations = report.operations.iter();
+        let operations =
+            operations.filter_map(|one| Some(one.framework_id.as_ref()?.value.as_str()));
+        Self(tasks.chain(executors).chain(operations).collect())
+    }
+
+    fn has(&self, framework: &FrameworkId) -> bool {
+        self.0.contains(framework.as_str())
+    }
+}
 
 impl MasterCore {
     /// Takes what an agent runs onto the books. Tells of which frameworks it should run nothing. `is_expected`
@@ -26,6 +53,8 @@ impl MasterCore {
         is_expected: bool,
     ) -> BTreeSet<FrameworkId> {
         let mut finished = BTreeSet::new();
+        let running = Running::of(report);
+        let mut room = self.room_for_frameworks_of(id);
         for info in &report.frameworks {
             let framework = info
                 .id
@@ -35,11 +64,18 @@ impl MasterCore {
             let principal = info.principal.as_deref();
             if self.ownership.is_removed(&framework) {
                 finished.insert(framework);
+            } else if self.is_future_framework(&framework) {
+                tracing::warn!(agent_id = %id, framework_id = %framework, "agent tells of a framework id that nobody was given; its tasks are ended");
+                finished.insert(framework);
             } else if !self.is_its_owners(&framework, principal, is_expected) {
                 tracing::warn!(agent_id = %id, framework_id = %framework, "agent runs tasks of another principal under the framework's id; they are ended");
                 finished.insert(framework);
-            } else {
-                self.recover_framework(framework, info, is_expected);
+            } else if running.has(&framework) && !self.frameworks.contains_key(&framework) {
+                let recovered =
+                    self.recover_framework(id, &framework, info, is_expected, &mut room);
+                if let Err(reason) = recovered {
+                    tracing::warn!(agent_id = %id, framework_id = %framework, %reason, "framework that an agent tells of left out, with its tasks");
+                }
             }
         }
         for task in &report.tasks {
@@ -54,15 +90,48 @@ impl MasterCore {
         finished
     }
 
+    /// How many frameworks may still come to be on an agent's word: one that lies must not fill the table.
+    fn room_for_frameworks_of(&self, id: &AgentId) -> usize {
+        let told = self.frameworks.values().filter(|framework| {
+            framework.link == Link::Recovered && framework.told_by.as_ref() == Some(id)
+        });
+        FRAMEWORKS_PER_AGENT_MAX.saturating_sub(told.count())
+    }
+
     /// A framework that agents know and this master does not: it may subscribe again.
-    fn recover_framework(&mut self, id: FrameworkId, info: &v1::FrameworkInfo, is_expected: bool) {
-        if self.frameworks.contains_key(&id) || self.frameworks.len() >= super::FRAMEWORKS_MAX {
-            return;
+    fn recover_framework(
+        &mut self,
+        agent: &AgentId,
+        id: &FrameworkId,
+        info: &v1::FrameworkInfo,
+        is_expected: bool,
+        room: &mut usize,
+    ) -> Result<(), String> {
+        if *room == 0 {
+            return Err(format!(
+                "the agent has told of {FRAMEWORKS_PER_AGENT_MAX} frameworks that are not here"
+            ));
+        }
+        if self.frameworks.len() >= RECOVERED_FRAMEWORKS_MAX {
+            return Err(format!(
+                "there are {RECOVERED_FRAMEWORKS_MAX} frameworks, and the other places are for \
+                 those that subscribe"
+            ));
+        }
+        let memory = &self.config.memory;
+        let bytes = info.encoded_len();
+        let terms_max = memory.terms / 4 * 3;
+        if bytes > memory.info || self.said.all().saturating_add(bytes) > terms_max {
+            return Err(format!(
+                "it says {bytes} bytes of itself; at most {} are kept of one, and {terms_max} of all \
+                 that agents tell of: raise the master's --memory_budget",
+                memory.info
+            ));
         }
         let roles =
             super::subscribe::valid_roles(info).unwrap_or_else(|_| BTreeSet::from([Role::star()]));
         let mut info = info.clone();
-        if let Some(owner) = self.ownership.owner_of(&id) {
+        if let Some(owner) = self.ownership.owner_of(id) {
             info.principal = Some(owner.to_owned());
         }
         let terms = Terms {
@@ -72,15 +141,14 @@ impl MasterCore {
             suppressed: BTreeSet::new(),
             offer_constraints: None,
         };
-        if let Err(error) = self.allocator.add_framework(&id, &terms) {
-            tracing::error!(framework_id = %id, %error, "the allocator did not take the framework");
-            return;
-        }
-        self.terms_bytes += terms.bytes();
+        self.allocator.add_framework(id, &terms)?;
+        *room -= 1;
         let mut framework = Framework::new(id.clone(), terms, self.now.unix);
         framework.link = Link::Recovered;
+        framework.told_by = Some(agent.clone());
+        self.said.add(&framework);
         tracing::info!(framework_id = %id, "framework recovered from an agent");
-        let timeout = self.time_to_return(&id, framework.failover_timeout());
+        let timeout = self.time_to_return(id, framework.failover_timeout());
         framework.failover = Some(self.timers.set(
             self.now.moment + timeout,
             Timer::Failover {
@@ -89,9 +157,28 @@ impl MasterCore {
             },
         ));
         self.frameworks.insert(id.clone(), framework);
-        self.note_reported(&id, is_expected);
-        self.note_framework(&id, true);
-        self.note_deadline(&id, timeout);
+        self.note_reported(id, is_expected);
+        self.note_framework(id, true);
+        self.note_deadline(id, timeout);
+        Ok(())
+    }
+
+    /// Whether a task is known to be another agent's than the one that speaks of it.
+    pub(super) fn is_task_of_another(
+        &self,
+        agent: &AgentId,
+        framework: &FrameworkId,
+        task: &TaskId,
+    ) -> bool {
+        let Some(framework) = self.frameworks.get(framework) else {
+            return false;
+        };
+        if let Some(holder) = framework.tasks.get(task) {
+            return holder != agent;
+        }
+        let lost = framework.unreachable.tasks().iter();
+        let mut holders = lost.filter(|lost| lost.task_id == *task).peekable();
+        holders.peek().is_some() && holders.all(|lost| lost.agent_id != *agent)
     }
 
     fn adopt_task(
@@ -104,6 +191,16 @@ impl MasterCore {
             FrameworkId::new(&task.framework_id.value).map_err(|error| error.to_string())?;
         if finished.contains(&framework_id) {
             return Ok(());
+        }
+        if let Ok(task_id) = TaskId::new(&task.task_id.value)
+            && self.is_task_of_another(agent_id, &framework_id, &task_id)
+        {
+            if let Some(agent) = self.agents.get_mut(agent_id)
+                && agent.kills_waiting.len() < KILLS_WAITING_MAX
+            {
+                agent.kills_waiting.insert((framework_id, task_id));
+            }
+            return Err("it is another agent's, and is ended here".to_owned());
         }
         let (Some(framework), Some(agent)) = (
             self.frameworks.get_mut(&framework_id),
@@ -128,10 +225,7 @@ impl MasterCore {
             }
             return Ok(());
         }
-        let elsewhere = framework.tasks.insert(task_id.clone(), agent_id.clone());
-        if let Some(elsewhere) = elsewhere {
-            tracing::warn!(%framework_id, %task_id, %agent_id, %elsewhere, "two agents report the same task");
-        }
+        framework.tasks.insert(task_id.clone(), agent_id.clone());
         let held = (!is_terminal(record.state)).then(|| record.resources.clone());
         let key = (framework_id.clone(), task_id.clone());
         Arc::make_mut(&mut agent.tasks).insert(key, Arc::new(record));

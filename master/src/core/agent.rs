@@ -29,6 +29,10 @@ pub struct AgentProfile {
     pub address: v1::Address,
     /// Everything it has, reservations and volumes included.
     pub total: Resources,
+    /// What its description takes on the wire.
+    pub info_bytes: usize,
+    /// What it says of itself takes in memory, more or less.
+    pub bytes: usize,
 }
 
 impl AgentProfile {
@@ -182,4 +186,12 @@ pub(super) struct UnreachableAgent {
 pub struct RecoveredAgent {
     pub info: Arc<v1::AgentInfo>,
     pub encoded: Bytes,
+}
+
+impl RecoveredAgent {
+    /// What it takes, encoded and decoded, more or less.
+    #[must_use]
+    pub(super) fn bytes(&self) -> usize {
+        self.encoded.len().saturating_mul(3)
+    }
 }

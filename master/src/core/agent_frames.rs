@@ -9,8 +9,8 @@ use meseta_resources::{AgentId, ExecutorId, FrameworkId, Resources, TaskId};
 
 use super::io::ConnectionId;
 use super::offers::Refusal;
+use super::pending::Pending;
 use super::persisted::Mutation;
-use super::registration::Pending;
 use super::status::update;
 use super::task::{is_terminal, state_of};
 use super::{MasterCore, event_of, wire};
@@ -21,6 +21,12 @@ impl MasterCore {
             self.introduce(connection, message);
             return;
         };
+        // One connection speaks for an agent, the last that it was admitted on.
+        let speaks = self.agents.get(&agent).and_then(|agent| agent.connection);
+        if speaks != Some(connection) {
+            self.counters.dropped_messages += 1;
+            return;
+        }
         self.note_speech(&agent, &message);
         match message {
             agent_frame::Message::StatusUpdate(update) => self.status_update(&agent, update),
@@ -77,6 +83,10 @@ impl MasterCore {
             }
             return;
         }
+        if !self.may_speak_of(agent, &framework, &task, &status) {
+            self.counters.invalid_status_updates += 1;
+            return;
+        }
         self.counters.valid_status_updates += 1;
         status.agent_id = Some(v1::AgentId {
             value: agent.to_string(),
@@ -111,6 +121,32 @@ impl MasterCore {
             self.note_status(&framework, &status, state, task_user);
         }
         self.event(&framework, update(status));
+    }
+
+    /// Whether an agent may say something of a task: one that it has, or nobody else. What it says of another
+    /// agent's is acknowledged to it, so that it does not go on.
+    fn may_speak_of(
+        &mut self,
+        agent: &AgentId,
+        framework: &FrameworkId,
+        task: &TaskId,
+        status: &v1::TaskStatus,
+    ) -> bool {
+        let here = self.agents.get(agent);
+        if here.is_some_and(|agent| agent.task(framework, task).is_some()) {
+            return true;
+        }
+        if self.is_task_of_another(agent, framework, task) {
+            tracing::warn!(agent_id = %agent, framework_id = %framework, task_id = %task, "status update of another agent's task dropped");
+            if let Some(uuid) = &status.uuid {
+                let uuid = uuid.clone();
+                self.send_acknowledgement(agent, framework, task, uuid);
+            }
+            return false;
+        }
+        // Of a framework from before this master's start it could be a task of an agent that is not back yet.
+        // The agent repeats what is not acknowledged.
+        self.recovered_agents.is_empty() || self.is_own_framework(framework)
     }
 
     /// A task has ended on its agent: what it held is free at once, whatever is still unacknowledged.
@@ -182,6 +218,11 @@ impl MasterCore {
         self.counters.agent_frame("executor_message");
         let framework = FrameworkId::new(&message.framework_id.value).ok();
         let known = framework.filter(|framework| self.frameworks.contains_key(framework));
+        let executor = ExecutorId::new(&message.executor_id.value).ok();
+        let known = known.filter(|framework| {
+            let executor = executor.as_ref();
+            executor.is_some_and(|executor| self.has_executor(agent, framework, executor))
+        });
         let Some(framework) = known else {
             self.counters.invalid_executor_messages += 1;
             return;
@@ -196,6 +237,23 @@ impl MasterCore {
             data: message.data,
         });
         self.event(&framework, event);
+    }
+
+    /// Whether an agent has an executor, or a task in it.
+    fn has_executor(
+        &self,
+        agent: &AgentId,
+        framework: &FrameworkId,
+        executor: &ExecutorId,
+    ) -> bool {
+        let Some(agent) = self.agents.get(agent) else {
+            return false;
+        };
+        let key = (framework.clone(), executor.clone());
+        agent.executors.contains_key(&key)
+            || agent.tasks.values().any(|task| {
+                task.framework_id == *framework && task.executor_id.as_ref() == Some(executor)
+            })
     }
 
     /// A new estimate of what is revocable replaces the old; offers made of the old are void.

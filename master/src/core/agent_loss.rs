@@ -59,7 +59,7 @@ impl MasterCore {
     }
 
     pub(super) fn recovered_unreachable(&mut self, id: AgentId, since: Duration) {
-        let Some(agent) = self.recovered_agents.remove(&id) else {
+        let Some(agent) = self.take_expected(&id) else {
             return;
         };
         self.counters.agent_unreachable_completed += 1;
@@ -85,7 +85,7 @@ impl MasterCore {
         if self.unreachable_agents.remove(id).is_some() {
             self.unreachable_tasks_gone(id);
         }
-        let was_expected = self.recovered_agents.remove(id).is_some();
+        let was_expected = self.take_expected(id).is_some();
         self.settle_claims();
         if let Some(agent) = self.take_agent(id) {
             self.lose(agent, Loss::Gone);
@@ -134,6 +134,7 @@ impl MasterCore {
             }
         }
         let mut agent = self.agents.remove(id)?;
+        self.drop_description(&agent.profile);
         self.disconnected.remove(id);
         agent.offers = rescinded.iter().map(|offer| offer.id.clone()).collect();
         self.void_offers.extend(rescinded);

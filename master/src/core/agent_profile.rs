@@ -5,6 +5,7 @@ use std::sync::Arc;
 use meseta_proto::meseta::v1 as meseta;
 use meseta_proto::mesos::v1::agent_info::capability::Type as Capability;
 use meseta_proto::mesos::v1::{self, AgentInfo};
+use meseta_proto::schema;
 use meseta_resources::AgentId;
 use prost::Message;
 
@@ -16,6 +17,7 @@ use super::wire;
 pub(super) fn profile(id: AgentId, register: meseta::Register) -> Result<AgentProfile, String> {
     /// The longest name that a host can have.
     const HOSTNAME_BYTES_MAX: usize = 255;
+    let bytes = schema::bytes_of(&register);
     let mut info = register.agent_info;
     if info.hostname.is_empty() || info.hostname.len() > HOSTNAME_BYTES_MAX {
         return Err("the agent's hostname is empty or too long".to_owned());
@@ -44,6 +46,8 @@ pub(super) fn profile(id: AgentId, register: meseta::Register) -> Result<AgentPr
         .collect();
     Ok(AgentProfile {
         id,
+        info_bytes: info.encoded_len(),
+        bytes,
         info,
         version: register.version,
         capabilities,

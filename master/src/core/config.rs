@@ -47,6 +47,12 @@ pub struct Memory {
     pub constraints: usize,
     /// What all frameworks together say of themselves.
     pub terms: usize,
+    /// What one agent says of itself, its reservations and volumes apart.
+    pub agent_info: usize,
+    /// What all agents say of themselves.
+    pub agents: usize,
+    /// The parts of returns of agents that are incomplete.
+    pub returns: usize,
     /// The tasks that one framework has named to be reconciled and has not been answered.
     pub questions_per_framework: usize,
 }
@@ -57,10 +63,13 @@ impl Memory {
     pub const fn of(total_bytes: usize) -> Self {
         Self {
             history_per_framework: total_bytes / 64,
-            history: total_bytes / 8,
+            history: total_bytes / 32 * 3,
             info: total_bytes / 4_096,
             constraints: total_bytes / 256,
             terms: total_bytes / 32,
+            agent_info: total_bytes / 4_096,
+            agents: total_bytes / 32,
+            returns: total_bytes / 8,
             questions_per_framework: total_bytes / 16,
         }
     }

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use meseta_resources::FrameworkId;
 
+use super::pending::Pending;
 use super::persisted::{DeadlineRecord, Mutation};
-use super::registration::Pending;
 use super::{MasterCore, PENDING_MUTATIONS_MAX};
 
 impl MasterCore {

@@ -55,10 +55,14 @@ pub(super) struct Framework {
     pub id: FrameworkId,
     pub terms: Terms,
     pub link: Link,
+    /// The user of this machine that it runs as, if it has said no name that is proven.
+    pub(super) user: Option<u32>,
     /// What it may do; it is asked for at each subscription.
     pub approver: Approver,
     /// Counts subscriptions and disconnections, so that an old failover timer is recognised.
     pub generation: u64,
+    /// The agent that told of it, if it came to be on an agent's word.
+    pub(super) told_by: Option<AgentId>,
     /// Ends it, while it is away.
     pub(super) failover: Option<TimerKey>,
     /// Times since the Unix epoch.
@@ -81,8 +85,10 @@ impl Framework {
             id,
             terms,
             link: Link::Disconnected,
+            user: None,
             approver: Approver::default(),
             generation: 0,
+            told_by: None,
             failover: None,
             registered,
             reregistered: None,

@@ -203,7 +203,8 @@ impl MasterCore {
             .sum();
         assert_eq!(self.history_bytes, live + ended);
         let terms: usize = self.frameworks.values().map(|one| one.terms.bytes()).sum();
-        assert_eq!(self.terms_bytes, terms);
+        assert_eq!(self.said.all(), terms);
+        assert_eq!(self.said.of_parts(), terms);
         assert!(self.history_bytes <= self.config.memory.history);
     }
 }

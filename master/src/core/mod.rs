@@ -20,6 +20,7 @@ mod config;
 mod constraints;
 mod counters;
 mod deadlines;
+mod descriptions;
 mod digest;
 mod executor_validation;
 mod explain;
@@ -29,6 +30,7 @@ mod group_validation;
 mod history;
 mod inverse_offers;
 mod io;
+mod issued;
 mod launch;
 mod offers;
 mod operation;
@@ -38,11 +40,13 @@ mod operations;
 mod operator;
 mod ownership;
 mod part_validation;
+mod pending;
 mod persisted;
 mod reconcile;
 mod registration;
 mod resource_validation;
 mod returns;
+mod said;
 mod shown;
 mod snapshot;
 mod status;
@@ -70,10 +74,11 @@ use agent::{Agent, UnreachableAgent};
 use framework::Framework;
 use inverse_offers::InverseOffers;
 use ownership::Ownership;
+use pending::Pending;
 use reconcile::{Inquiry, Unread};
 pub(crate) use reconcile::{READ_AT_ONCE, is_answer};
-use registration::Pending;
 use returns::Returns;
+use said::Said;
 use shown::Shown;
 use timers::{Timer, Timers};
 
@@ -131,6 +136,8 @@ pub struct MasterCore {
     /// What agents that come back have told so far.
     returns: Returns,
     recovered_agents: BTreeMap<AgentId, RecoveredAgent>,
+    /// What all agents say of themselves: those that are here, are expected, or wait for the registry.
+    described_bytes: usize,
     unreachable_agents: BTreeMap<AgentId, UnreachableAgent>,
     /// Since when.
     gone_agents: BTreeMap<AgentId, Duration>,
@@ -152,7 +159,7 @@ pub struct MasterCore {
     /// What is remembered of tasks that are over and of ended frameworks.
     history_bytes: usize,
     /// What frameworks say of themselves.
-    terms_bytes: usize,
+    said: Said,
     next_framework: u64,
 
     offers: BTreeMap<OfferId, Arc<Offer>>,
@@ -212,8 +219,9 @@ impl MasterCore {
             agent_connections: BTreeMap::new(),
             agent_callers: BTreeMap::new(),
             introducing: BTreeSet::new(),
-            returns: Returns::default(),
+            returns: Returns::new(config.memory.returns),
             recovered_agents: BTreeMap::new(),
+            described_bytes: 0,
             unreachable_agents: BTreeMap::new(),
             gone_agents: BTreeMap::new(),
             readmitting: BTreeSet::new(),
@@ -226,7 +234,7 @@ impl MasterCore {
             completed_frameworks: VecDeque::new(),
             deadlines: BTreeMap::new(),
             history_bytes: 0,
-            terms_bytes: 0,
+            said: Said::default(),
             next_framework: 0,
             offers: BTreeMap::new(),
             void_offers: Vec::new(),
@@ -391,9 +399,7 @@ impl MasterCore {
     fn recover(&mut self, recovered: Recovered) {
         for record in recovered.agents {
             match agent_profile::recovered_agent(&record) {
-                Ok((id, agent)) => {
-                    self.recovered_agents.insert(id, agent);
-                }
+                Ok((id, agent)) => self.expect_agent(id, agent),
                 Err(reason) => tracing::error!(
                     agent_id = %record.agent_id.escape_debug(),
                     %reason,
@@ -429,6 +435,7 @@ impl MasterCore {
             let updated = self.allocator.update_quota(role, quota);
             self.agreed("recovering a quota", updated);
         }
+        self.skip_known_ids();
         self.allocator
             .recover(self.now.moment, self.recovered_agents.len());
     }

@@ -324,6 +324,13 @@ impl MasterCore {
             if table.contains_key(&record.uuid) {
                 continue;
             }
+            let holder = record
+                .named()
+                .and_then(|key| self.named_operations.get(&key));
+            if holder.is_some_and(|(holder, _)| holder != id) {
+                tracing::warn!(agent_id = %id, "a reported operation is another agent's and is left out");
+                continue;
+            }
             if let Some(key) = record.named() {
                 self.named_operations.insert(key, (id.clone(), record.uuid));
             }

@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 
 use meseta_proto::mesos::v1::agent_info::capability::Type as Capability;
 use meseta_resources::{
-    Conversion, ConversionError, DiskSourceKind, Operation, Reservation, Resource, Resources, Role,
-    Scalar, VolumeMode, common_reservations,
+    Conversion, ConversionError, DiskSourceKind, ID_BYTES_MAX, Operation, Reservation, Resource,
+    Resources, Role, Scalar, VolumeMode, common_reservations,
 };
 
 use super::agent::Agent;
@@ -355,6 +355,13 @@ fn check_create(volume: &Resource, asker: Asker<'_>, agent: &Agent) -> Result<()
         ));
     }
     let role = volume.reservation_role().map_or("*", Role::as_str);
+    if role.len() > ID_BYTES_MAX {
+        return Err(format!(
+            "A volume cannot be created for a role of {} bytes: its folder is named after the role, \
+             and a name has at most {ID_BYTES_MAX}",
+            role.len()
+        ));
+    }
     if !agent.profile.has(Capability::HierarchicalRole) && role.contains('/') {
         return Err(format!(
             "Volume {volume} with reservation for hierarchical role '{role}' cannot be created on \

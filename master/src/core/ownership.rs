@@ -9,14 +9,14 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use meseta_proto::transport::door::Caller;
+use meseta_proto::transport::door::{Caller, LocalUser};
 use meseta_resources::FrameworkId;
 
 use super::call;
 use super::framework::{Link, Terms};
 use super::io::{ConnectionId, Visible};
+use super::pending::Pending;
 use super::persisted::{FrameworkRecord, Mutation, Recovered};
-use super::registration::Pending;
 use super::{FRAMEWORKS_MAX, MasterCore, PENDING_MUTATIONS_MAX};
 
 /// Removed frameworks that are remembered. An agent that is away for longer than it takes to remove so many
@@ -27,6 +27,19 @@ const REMOVED_MAX: usize = 10_000;
 pub(super) const PRINCIPAL_BYTES_MAX: usize = 4_096;
 
 const NOT_ITS_PRINCIPAL: &str = "Changing framework's principal is not allowed.";
+
+const NOT_ITS_USER: &str = "The framework id is that of a framework of another user of this machine: \
+    subscribe as that user, or as root";
+
+/// Whether a scheduler without a proven name may take the place of one that runs as `owner` on this machine. Nobody
+/// but the kernel tells one from the other there; root is believed, and other machines have no users of this one.
+fn is_its_user(owner: Option<u32>, caller: Option<LocalUser>) -> bool {
+    match (owner, caller) {
+        (Some(owner), Some(LocalUser::Id(user))) => user == owner || user == 0,
+        (Some(_), Some(LocalUser::Unknown)) => false,
+        (None, _) | (_, None) => true,
+    }
+}
 
 /// A subscription that has been understood.
 #[derive(Debug)]
@@ -108,6 +121,11 @@ impl Ownership {
         self.owners.get(id).map(|owner| owner.principal.as_str())
     }
 
+    /// All ids that the registry knows.
+    pub(super) fn known(&self) -> impl Iterator<Item = &FrameworkId> {
+        self.owners.keys().chain(&self.removed)
+    }
+
     /// Drops a subscription that waits; its stream has ended, or it is decided on.
     pub(super) fn take_subscription(&mut self, connection: ConnectionId) -> Option<FrameworkId> {
         self.subscribing.remove(&connection)
@@ -120,17 +138,19 @@ impl Ownership {
 
 impl MasterCore {
     /// The id that a subscription is for, if it may have it.
-    pub(super) fn identify(&mut self, terms: &Terms) -> Result<FrameworkId, String> {
+    pub(super) fn identify(
+        &mut self,
+        terms: &Terms,
+        caller: &Caller,
+    ) -> Result<FrameworkId, String> {
         let id = call::id_of(&terms.info);
         if !id.is_empty() {
             let id = FrameworkId::new(id).map_err(|error| error.to_string())?;
-            return self.check_claim(&id, terms).map(|()| id);
+            return self.check_claim(&id, terms, caller).map(|()| id);
         }
         self.check_room()?;
-        let id = format!("{}-{:04}", self.config.identity.id, self.next_framework);
-        let id = FrameworkId::new(&id).map_err(|error| error.to_string())?;
-        self.next_framework += 1;
-        Ok(id)
+        let id = self.take_framework_id();
+        id.map_err(|error| error.to_string())
     }
 
     fn check_room(&self) -> Result<(), String> {
@@ -143,9 +163,15 @@ impl MasterCore {
     }
 
     /// Refuses an id to all but the principal that it belongs to.
-    fn check_claim(&self, id: &FrameworkId, terms: &Terms) -> Result<(), String> {
+    fn check_claim(&self, id: &FrameworkId, terms: &Terms, caller: &Caller) -> Result<(), String> {
         if self.ownership.is_removed(id) {
             return Err("Framework has been removed".to_owned());
+        }
+        if self.is_future_framework(id) {
+            return Err(format!(
+                "The framework id '{id}' has not been given to anybody yet: subscribe without an id \
+                 to get one"
+            ));
         }
         let claimed = terms.info.principal.as_deref();
         let owner = self.ownership.owner_of(id);
@@ -156,6 +182,7 @@ impl MasterCore {
             Some(known) if known.terms.info.principal.as_deref() != claimed => {
                 Err(NOT_ITS_PRINCIPAL.to_owned())
             }
+            Some(known) if !is_its_user(known.user, caller.user) => Err(NOT_ITS_USER.to_owned()),
             Some(_) => Ok(()),
             None => self.check_room(),
         }
@@ -199,7 +226,7 @@ impl MasterCore {
     pub(super) fn subscription_stored(&mut self, subscription: Subscription) {
         let (connection, id) = (subscription.connection, subscription.id.clone());
         if self.ownership.take_subscription(connection).is_some() {
-            match self.check_claim(&id, &subscription.terms) {
+            match self.check_claim(&id, &subscription.terms, &subscription.caller) {
                 Ok(()) => self.admit_now(subscription),
                 Err(text) => self.refuse_subscription(connection, text),
             }

@@ -1,7 +1,8 @@
 //! How agents come and come back.
 //!
 //! An agent introduces itself with the first frame of a connection. It is admitted once the
-//! registry has it, and told so after. Invariant: an agent id belongs to one live connection.
+//! registry has it, and told so after. Invariants: an agent id belongs to one live connection; no id is
+//! taken that this master is still to give.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,98 +16,14 @@ use prost::Message;
 use super::agent::{Agent, AgentProfile, RecoveredAgent};
 use super::agent_profile::{profile, record};
 use super::io::{ConnectionId, Visible};
-use super::ownership::Subscription;
+use super::pending::Pending;
 use super::persisted::Mutation;
-use super::returns::empty_handed;
+use super::returns::{NOT_GIVEN, empty_handed};
 use super::task::{TaskRecord, is_terminal};
 use super::timers::Timer;
-use super::{MasterCore, PENDING_MUTATIONS_MAX, operator};
-
-/// What happens once a mutation is durable.
-#[derive(Debug)]
-pub(super) enum Pending {
-    /// A new agent may come in.
-    Admit {
-        connection: ConnectionId,
-        profile: Arc<AgentProfile>,
-    },
-    /// An agent that this master does not hold may come back with what it runs.
-    Readmit {
-        connection: ConnectionId,
-        profile: Arc<AgentProfile>,
-        report: Box<meseta::Reregister>,
-    },
-    /// An agent that this master holds has changed and goes on.
-    Refresh {
-        connection: ConnectionId,
-        profile: Arc<AgentProfile>,
-        report: Box<meseta::Reregister>,
-    },
-    Unreachable {
-        agent: AgentId,
-        since: Duration,
-    },
-    RecoveredUnreachable {
-        agent: AgentId,
-        since: Duration,
-    },
-    Removed {
-        agent: AgentId,
-        why: &'static str,
-    },
-    Prune {
-        agents: Vec<AgentId>,
-    },
-    PruneGone {
-        agents: Vec<AgentId>,
-    },
-    Subscribe(Box<Subscription>),
-    Removals,
-    Operator(operator::Pending),
-    /// Nothing: it is only to be known after a restart.
-    Nothing,
-}
+use super::{MasterCore, PENDING_MUTATIONS_MAX};
 
 impl MasterCore {
-    pub(super) fn take_effect(&mut self, pending: Pending) {
-        match pending {
-            Pending::Nothing => {}
-            Pending::Removals => self.write_removals(),
-            Pending::Admit {
-                connection,
-                profile,
-            } => self.admit_agent(connection, profile),
-            Pending::Readmit {
-                connection,
-                profile,
-                report,
-            } => self.readmit(connection, profile, *report),
-            Pending::Refresh {
-                connection,
-                profile,
-                report,
-            } => {
-                if self.introducing.remove(&connection) {
-                    self.resume(connection, profile, *report);
-                }
-            }
-            Pending::Unreachable { agent, since } => self.agent_unreachable(&agent, since),
-            Pending::RecoveredUnreachable { agent, since } => {
-                self.recovered_unreachable(agent, since);
-            }
-            Pending::Removed { agent, why } => self.agent_removed(&agent, why),
-            Pending::PruneGone { agents } => self.forget_gone_agents(&agents),
-            Pending::Subscribe(subscription) => self.subscription_stored(*subscription),
-            Pending::Operator(pending) => self.administered(pending),
-            Pending::Prune { agents } => {
-                for agent in agents {
-                    self.unreachable_agents.remove(&agent);
-                    self.forget_deactivation(&agent);
-                }
-            }
-        }
-    }
-
     /// The first frame of a connection.
     pub(super) fn introduce(&mut self, connection: ConnectionId, message: agent_frame::Message) {
         if self.introducing.contains(&connection) {
@@ -136,7 +53,12 @@ impl MasterCore {
         }
     }
 
-    fn refuse_agent(&mut self, connection: ConnectionId, reason: String, permanent: bool) {
+    pub(super) fn refuse_agent(
+        &mut self,
+        connection: ConnectionId,
+        reason: String,
+        permanent: bool,
+    ) {
         tracing::warn!(%connection, %reason, permanent, "agent refused");
         self.frame_to(
             connection,
@@ -153,18 +75,21 @@ impl MasterCore {
         connection: ConnectionId,
         register: meseta::Register,
     ) -> Result<(), (String, bool)> {
-        let id = format!("{}-S{}", self.config.identity.id, self.next_agent);
-        let id = AgentId::new(&id).map_err(|error| (error.to_string(), true))?;
+        let id = self.next_agent_id();
+        let id = id.map_err(|error| (error.to_string(), true))?;
         let profile = profile(id, register.clone()).map_err(|reason| (reason, true))?;
         self.check_agent_is_authorized(connection, &profile, None)?;
         self.check_machine_is_up(connection, &profile)?;
         if let Some(id) = self.silent_predecessor(&profile) {
             return self.reregister(connection, empty_handed(register, &id));
         }
+        self.check_agents_of_host(connection, &profile.info.hostname)?;
+        self.check_description(&profile, 0)?;
         self.next_agent += 1;
         self.counters.agent_frame("register");
         self.replace_lost_predecessor(&profile);
         self.introducing.insert(connection);
+        self.keep_description(&profile);
         let profile = Arc::new(profile);
         self.persist(
             Mutation::PutAgent(record(&profile)),
@@ -230,6 +155,9 @@ impl MasterCore {
             .as_ref()
             .map_or("", |id| id.value.as_str());
         let id = AgentId::new(id).map_err(|error| (error.to_string(), true))?;
+        if self.is_future_agent(&id) {
+            return Err((NOT_GIVEN.to_owned(), true));
+        }
         // An agent that is somebody else's must not learn what became of it.
         self.check_agent_is_certified(connection, &report.register.agent_info.hostname, Some(&id))?;
         if self.gone_agents.contains_key(&id) {
@@ -252,8 +180,14 @@ impl MasterCore {
             ));
         }
         let Some(agent) = self.agents.get(&id) else {
+            let expected = self.recovered_agents.get(&id);
+            if expected.is_none() {
+                self.check_agents_of_host(connection, &profile.info.hostname)?;
+            }
+            self.check_description(&profile, expected.map_or(0, RecoveredAgent::bytes))?;
             self.introducing.insert(connection);
             self.readmitting.insert(id);
+            self.keep_description(&profile);
             self.persist(
                 Mutation::PutAgent(record(&profile)),
                 Pending::Readmit {
@@ -279,6 +213,7 @@ impl MasterCore {
                 false,
             ));
         }
+        self.check_description(&profile, agent.profile.bytes)?;
         if agent.profile.info == profile.info {
             self.resume(connection, profile, report);
         } else {
@@ -312,8 +247,9 @@ impl MasterCore {
         Err((reason, true))
     }
 
-    fn admit_agent(&mut self, connection: ConnectionId, profile: Arc<AgentProfile>) {
+    pub(super) fn admit_agent(&mut self, connection: ConnectionId, profile: Arc<AgentProfile>) {
         if !self.introducing.remove(&connection) {
+            self.drop_description(&profile);
             // It left before it learnt its id, so nobody will ever use that.
             let agent = profile.id.clone();
             self.persist(
@@ -330,18 +266,26 @@ impl MasterCore {
         self.counters.agent_registrations += 1;
         let id = profile.id.clone();
         tracing::info!(agent_id = %id, hostname = %profile.info.hostname.escape_debug(), resources = %profile.total, "agent registered");
-        self.insert_agent(connection, profile, self.now.unix);
-        self.announce_agent(&id, Vec::new());
+        if self.insert_agent(connection, profile, self.now.unix) {
+            self.announce_agent(&id, Vec::new());
+        }
     }
 
-    /// Puts a new entry into the tables, with nothing running yet.
-    fn insert_agent(
+    /// Puts a new entry into the tables, with nothing running yet. An agent that is there already stays.
+    pub(super) fn insert_agent(
         &mut self,
         connection: ConnectionId,
         profile: Arc<AgentProfile>,
         registered: Duration,
-    ) {
+    ) -> bool {
         let id = profile.id.clone();
+        if self.agents.contains_key(&id) {
+            self.drop_description(&profile);
+            self.counters.invariant_violations += 1;
+            let text = "there is an agent with this id".to_owned();
+            self.refuse_agent(connection, text, false);
+            return false;
+        }
         self.agent_connections.insert(connection, id.clone());
         self.agents.insert(
             id,
@@ -365,6 +309,7 @@ impl MasterCore {
                 keeps_id: false,
             },
         );
+        true
     }
 
     /// Gives the allocator a new entry and tells the agent that it is in.
@@ -410,7 +355,7 @@ impl MasterCore {
     }
 
     /// An agent of the registry, or one thought lost, is back with all that it runs.
-    fn readmit(
+    pub(super) fn readmit(
         &mut self,
         connection: ConnectionId,
         profile: Arc<AgentProfile>,
@@ -423,18 +368,20 @@ impl MasterCore {
             // Admitted, but gone again: it is expected like any other of the registry.
             let encoded = profile.info.encode_to_vec().into();
             let info = Arc::new(profile.info.clone());
-            self.recovered_agents
-                .insert(id, RecoveredAgent { info, encoded });
+            self.drop_description(&profile);
+            self.expect_agent(id, RecoveredAgent { info, encoded });
             self.timers.set(
                 self.now.moment + self.config.agent_reregister_timeout,
                 Timer::Reregister,
             );
             return;
         }
-        let is_expected = self.recovered_agents.remove(&id).is_some();
+        let is_expected = self.take_expected(&id).is_some();
         self.counters.agent_reregistrations += 1;
         tracing::info!(agent_id = %id, tasks = report.tasks.len(), "agent back");
-        self.insert_agent(connection, profile, self.now.unix);
+        if !self.insert_agent(connection, profile, self.now.unix) {
+            return;
+        }
         if let Some(agent) = self.agents.get_mut(&id) {
             agent.reregistered = Some(self.now.unix);
             agent.keeps_id = true;
@@ -446,13 +393,14 @@ impl MasterCore {
         for framework in finished {
             self.shut_down_on(&id, &framework);
         }
+        self.resend_kills(&id);
         if was_unreachable {
             self.tell_tasks_are_back(&id);
         }
     }
 
     /// An agent that this master holds is back, on this or a new connection.
-    fn resume(
+    pub(super) fn resume(
         &mut self,
         connection: ConnectionId,
         profile: Arc<AgentProfile>,
@@ -473,8 +421,10 @@ impl MasterCore {
         agent.reregistered = Some(self.now.unix);
         agent.missed_pings = 0;
         agent.pong_sequence = agent.ping_sequence;
-        agent.profile = profile;
+        let before = std::mem::replace(&mut agent.profile, profile.clone());
         let generation = agent.generation;
+        self.drop_description(&before);
+        self.keep_description(&profile);
         self.agent_connections.insert(connection, id.clone());
         if let Some(previous) = previous {
             self.agent_connections.remove(&previous);

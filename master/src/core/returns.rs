@@ -1,64 +1,137 @@
 //! Returns of agents that come in parts, put together.
 //!
 //! The first part says whose it is, and is refused if that agent may not come; the return itself comes last
-//! and takes with it what was gathered. Invariant: what is gathered has a limit in bytes, for one connection
-//! and for all together, and nothing of it outlives its connection.
+//! and takes with it what was gathered. Invariant: what is gathered has a limit in bytes as they are in memory, for
+//! one connection and for all together; nothing of it outlives its connection, and none that stands still keeps
+//! another agent out.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use meseta_proto::meseta::v1 as meseta;
 use meseta_proto::mesos::v1;
+use meseta_proto::schema;
 use meseta_resources::AgentId;
-use prost::Message;
+use meseta_resources::time::Moment;
 
 use super::MasterCore;
 use super::agent_profile::profile;
 use super::io::ConnectionId;
+use super::timers::Timer;
 
-/// Bytes that one agent may tell before its return.
-const RETURN_BYTES_MAX: usize = 128 * 1024 * 1024;
-/// Bytes of all returns that are incomplete. Agents that find no room try again.
-const RETURNS_BYTES_MAX: usize = 192 * 1024 * 1024;
+/// What an agent hears whose id this master is still to give.
+pub(super) const NOT_GIVEN: &str =
+    "the agent's id is one that this master has not given to anybody yet";
+
+/// For how long a return may go on without one part of this size. Agents send parts of megabytes, one after
+/// another.
+const STILL_MAX: Duration = Duration::from_secs(30);
+const PROGRESS_BYTES: usize = 64 * 1024;
+/// For how long it may go on altogether.
+const RETURN_TIME_MAX: Duration = Duration::from_secs(600);
+/// After so long without progress it makes room for others.
+const STILL: Duration = Duration::from_secs(2);
 
 /// What has been told so far.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Returns {
     gathered: BTreeMap<ConnectionId, Gathered>,
     bytes: usize,
+    bytes_max: usize,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Gathered {
     parts: Vec<meseta::ReregisterPart>,
     bytes: usize,
+    begun: Moment,
+    progress: Moment,
+}
+
+impl Gathered {
+    fn new(now: Moment) -> Self {
+        Self {
+            parts: Vec::new(),
+            bytes: 0,
+            begun: now,
+            progress: now,
+        }
+    }
+
+    /// When it is given up if nothing comes.
+    fn deadline(&self) -> Moment {
+        (self.progress + STILL_MAX).min(self.begun + RETURN_TIME_MAX)
+    }
 }
 
 impl Returns {
+    pub(super) fn new(bytes_max: usize) -> Self {
+        Self {
+            gathered: BTreeMap::new(),
+            bytes: 0,
+            bytes_max,
+        }
+    }
+
+    /// Bytes that one agent may tell before its return: others find room beside it.
+    fn own_max(&self) -> usize {
+        self.bytes_max / 4 * 3
+    }
+
+    /// The return that has made no progress for the longest time, if that is long enough to make room.
+    fn stillest(&self, now: Moment) -> Option<ConnectionId> {
+        let all = self.gathered.iter();
+        let still = all.filter(|(_, one)| now.saturating_since(one.progress) >= STILL);
+        let stillest = still.min_by_key(|(_, one)| one.progress);
+        stillest.map(|(connection, _)| *connection)
+    }
+
+    fn has_room(&self, bytes: usize) -> bool {
+        self.bytes.saturating_add(bytes) <= self.bytes_max
+    }
+
     fn add(
         &mut self,
         connection: ConnectionId,
         part: meseta::ReregisterPart,
+        bytes: usize,
+        now: Moment,
     ) -> Result<(), (String, bool)> {
-        let bytes = part.encoded_len();
         let own = self.gathered.get(&connection);
         let own = own.map_or(0, |gathered| gathered.bytes);
-        if own.saturating_add(bytes) > RETURN_BYTES_MAX {
-            let text = format!("the agent holds more than {RETURN_BYTES_MAX} bytes of tasks");
+        let own_max = self.own_max();
+        if own.saturating_add(bytes) > own_max {
+            let text = format!(
+                "the agent's return would take more than {own_max} bytes of memory: raise the \
+                 master's --memory_budget"
+            );
             return Err((text, false));
         }
-        if self.bytes.saturating_add(bytes) > RETURNS_BYTES_MAX {
+        if !self.has_room(bytes) {
             let text = "the master is busy putting the returns of others together".to_owned();
             return Err((text, false));
         }
         self.bytes += bytes;
-        let gathered = self.gathered.entry(connection).or_default();
+        let gathered = self.gathered.entry(connection);
+        let gathered = gathered.or_insert_with(|| Gathered::new(now));
         gathered.bytes += bytes;
+        if bytes >= PROGRESS_BYTES {
+            gathered.progress = now;
+        }
         gathered.parts.push(part);
         Ok(())
     }
 
+    /// What is gathered.
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     fn take(&mut self, connection: ConnectionId) -> Vec<meseta::ReregisterPart> {
-        let gathered = self.gathered.remove(&connection).unwrap_or_default();
+        let Some(gathered) = self.gathered.remove(&connection) else {
+            return Vec::new();
+        };
         self.bytes -= gathered.bytes;
         gathered.parts
     }
@@ -71,8 +144,11 @@ impl MasterCore {
         connection: ConnectionId,
         mut part: meseta::ReregisterPart,
     ) -> Result<(), (String, bool)> {
+        let bytes = schema::bytes_of(&part);
+        let now = self.now.moment;
         let register = part.register.take();
-        if !self.returns.gathered.contains_key(&connection) {
+        let is_new = !self.returns.gathered.contains_key(&connection);
+        if is_new {
             let Some(register) = register else {
                 let text = "the first part of a return must say whose it is".to_owned();
                 return Err((text, true));
@@ -80,10 +156,50 @@ impl MasterCore {
             let id = register.agent_info.id.as_ref();
             let id = AgentId::new(id.map_or("", |id| id.value.as_str()));
             let id = id.map_err(|error| (error.to_string(), true))?;
+            if self.is_future_agent(&id) {
+                return Err((NOT_GIVEN.to_owned(), true));
+            }
             let profile = profile(id.clone(), register).map_err(|reason| (reason, true))?;
             self.check_agent_is_authorized(connection, &profile, Some(&id))?;
         }
-        self.returns.add(connection, part)
+        while !self.returns.has_room(bytes)
+            && let Some(still) = self.returns.stillest(now)
+            && still != connection
+        {
+            let text = "the return stood still, and others need its room".to_owned();
+            self.give_up_return(still, text);
+        }
+        self.returns.add(connection, part, bytes, now)?;
+        if is_new {
+            self.set_return_timer(connection);
+        }
+        Ok(())
+    }
+
+    fn set_return_timer(&mut self, connection: ConnectionId) {
+        if let Some(gathered) = self.returns.gathered.get(&connection) {
+            let at = gathered.deadline();
+            self.timers.set(at, Timer::Return { connection });
+        }
+    }
+
+    /// Gives a return up that has not been completed in its time.
+    pub(super) fn check_return(&mut self, connection: ConnectionId) {
+        let Some(gathered) = self.returns.gathered.get(&connection) else {
+            return;
+        };
+        if gathered.deadline() > self.now.moment {
+            self.set_return_timer(connection);
+            return;
+        }
+        let text = "the return was not completed in its time".to_owned();
+        self.give_up_return(connection, text);
+    }
+
+    /// The agent may come again.
+    fn give_up_return(&mut self, connection: ConnectionId, text: String) {
+        self.forget_return(connection);
+        self.refuse_agent(connection, text, false);
     }
 
     /// A return with all that was told before it.
@@ -147,22 +263,43 @@ mod tests {
         }
     }
 
+    fn add(returns: &mut Returns, connection: u64, at: Moment) -> Result<(), (String, bool)> {
+        returns.add(ConnectionId(connection), part(8), 1 << 20, at)
+    }
+
     #[test]
     fn what_is_gathered_has_a_limit_for_one_and_for_all() {
-        let mut returns = Returns::default();
-        let connections = [ConnectionId(1), ConnectionId(2)];
+        let now = Moment::from_nanos(1);
+        let mut returns = Returns::new(16 << 20);
         let mut filled = [0, 0];
-        for (connection, filled) in connections.into_iter().zip(&mut filled) {
-            while returns.add(connection, part(8 << 20)).is_ok() {
+        for (connection, filled) in [1, 2].into_iter().zip(&mut filled) {
+            while add(&mut returns, connection, now).is_ok() {
                 *filled += 1;
             }
         }
-        assert_eq!(filled, [15, 8], "one by its own limit, one by that of all");
-        let (_, permanent) = returns.add(ConnectionId(2), part(8 << 20)).unwrap_err();
+        assert_eq!(filled, [12, 4], "one by its own limit, one by that of all");
+        let (_, permanent) = add(&mut returns, 2, now).unwrap_err();
         assert!(!permanent, "it may try again");
-        assert_eq!(returns.take(ConnectionId(1)).len(), 15);
-        assert!(returns.add(ConnectionId(2), part(8 << 20)).is_ok());
-        assert_eq!(returns.take(ConnectionId(2)).len(), 9);
+        assert_eq!(returns.take(ConnectionId(1)).len(), 12);
+        assert!(add(&mut returns, 2, now).is_ok());
+        assert_eq!(returns.take(ConnectionId(2)).len(), 5);
         assert_eq!(returns.bytes, 0);
+    }
+
+    #[test]
+    fn the_stillest_is_the_one_without_progress_for_the_longest_time() {
+        let start = Moment::from_nanos(1);
+        let mut returns = Returns::new(16 << 20);
+        for connection in 1..=3 {
+            add(&mut returns, connection, start).unwrap();
+        }
+        assert_eq!(returns.stillest(start), None, "none stands still yet");
+        let later = start + STILL;
+        add(&mut returns, 1, later).unwrap();
+        assert_eq!(returns.stillest(later), Some(ConnectionId(2)));
+        // Some bytes are no progress.
+        let tiny = returns.add(ConnectionId(2), part(8), 100, later);
+        assert!(tiny.is_ok());
+        assert_eq!(returns.stillest(later), Some(ConnectionId(2)));
     }
 }

@@ -10,7 +10,7 @@ use meseta_proto::convert;
 use meseta_proto::meseta::v1::{self as meseta, master_frame};
 use meseta_proto::mesos::v1::scheduler::event;
 use meseta_proto::mesos::v1::{self, FrameworkInfo};
-use meseta_proto::transport::door::Caller;
+use meseta_proto::transport::door::{Caller, LocalUser};
 use meseta_resources::{FrameworkId, Role};
 use prost::Message as _;
 
@@ -36,7 +36,7 @@ impl MasterCore {
         self.counters.call("subscribe");
         let name = call.info.name.clone();
         let result = self.understand(call, caller);
-        let result = result.and_then(|terms| Ok((self.identify(&terms)?, terms)));
+        let result = result.and_then(|terms| Ok((self.identify(&terms, caller)?, terms)));
         match result {
             Ok((id, terms)) => self.admit(Subscription {
                 connection,
@@ -183,32 +183,15 @@ impl MasterCore {
         Ok(())
     }
 
-    /// Counts what a framework says of itself in place of what it said before, if all together may say so much.
-    fn count_terms(&mut self, before: usize, after: usize) -> Result<(), String> {
-        let all = (self.terms_bytes + after).saturating_sub(before);
-        let max = self.config.memory.terms;
-        if after > before && all > max {
-            return Err(format!(
-                "All frameworks together would take {all} bytes for what they say of themselves; at \
-                 most {max} are kept: raise the master's --memory_budget"
-            ));
-        }
-        self.terms_bytes = all;
-        Ok(())
-    }
-
     fn create(&mut self, id: FrameworkId, mut terms: Terms) -> Result<(), String> {
         Arc::make_mut(&mut terms.info).id = Some(v1::FrameworkId {
             value: id.to_string(),
         });
-        let bytes = terms.bytes();
-        self.count_terms(0, bytes)?;
-        if let Err(error) = self.allocator.add_framework(&id, &terms) {
-            self.terms_bytes -= bytes;
-            return Err(error);
-        }
+        self.said.check(None, &terms, self.config.memory.terms)?;
+        self.allocator.add_framework(&id, &terms)?;
         tracing::info!(framework_id = %id, name = %terms.info.name.escape_debug(), "framework added");
         let framework = Framework::new(id.clone(), terms, self.now.unix);
+        self.said.add(&framework);
         self.frameworks.insert(id.clone(), framework);
         self.note_claim(&id);
         Ok(())
@@ -228,14 +211,14 @@ impl MasterCore {
         info.user.clone_from(&old.user);
         info.checkpoint = old.checkpoint;
         let changed = *old != terms.info;
-        let (before, after) = (framework.terms.bytes(), terms.bytes());
-        self.count_terms(before, after)?;
-        if let Err(error) = self.allocator.update_framework(id, &terms) {
-            self.terms_bytes = (self.terms_bytes + before).saturating_sub(after);
-            return Err(error);
-        }
+        let max = self.config.memory.terms;
+        self.said.check(Some(&*framework), &terms, max)?;
+        self.allocator.update_framework(id, &terms)?;
         if let Some(framework) = self.frameworks.get_mut(id) {
+            self.said.remove(framework);
             framework.terms = terms;
+            framework.told_by = None;
+            self.said.add(framework);
         }
         Ok(changed)
     }
@@ -267,6 +250,10 @@ impl MasterCore {
             return;
         };
         framework.approver = authorization::of_framework(&framework.terms.info, caller);
+        // Root may take the place of another's framework, which stays that user's.
+        if let Some(LocalUser::Id(user)) = caller.user {
+            framework.user.get_or_insert(user);
+        }
         let previous = framework.connection();
         let is_new = framework.generation == 0 && framework.link == Link::Disconnected;
         framework.link = Link::Subscribed {

@@ -63,7 +63,7 @@ impl MasterCore {
         }
         self.clear_deadline(id);
         self.unread_answers.take(id);
-        self.terms_bytes = self.terms_bytes.saturating_sub(framework.terms.bytes());
+        self.said.remove(&framework);
         let remembered = framework.completed.bytes() + framework.unreachable.bytes();
         self.history_bytes = self.history_bytes.saturating_sub(remembered);
         framework.unregistered = Some(self.now.unix);

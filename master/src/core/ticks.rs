@@ -9,8 +9,8 @@ use meseta_resources::{AgentId, FrameworkId};
 
 use super::framework::Link;
 use super::io::ConnectionId;
+use super::pending::Pending;
 use super::persisted::{Mutation, UnreachableRecord};
-use super::registration::Pending;
 use super::timers::Timer;
 use super::{HEARTBEAT_INTERVAL, MasterCore, PENDING_MUTATIONS_MAX, event_of};
 
@@ -47,6 +47,7 @@ impl MasterCore {
             Timer::Reregister => self.reregistration_expired(),
             Timer::Offer { offer } => self.rescind(&offer),
             Timer::InverseOffer { offer } => self.rescind_inverse(&offer),
+            Timer::Return { connection } => self.check_return(connection),
             Timer::RegistryGc => self.collect_registry_garbage(),
         }
     }

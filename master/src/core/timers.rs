@@ -33,6 +33,8 @@ pub(super) enum Timer {
     Offer { offer: OfferId },
     /// The same of an inverse offer.
     InverseOffer { offer: OfferId },
+    /// A return that comes in parts should have gone on, or be complete.
+    Return { connection: ConnectionId },
     /// Old entries of the lists of lost agents may go.
     RegistryGc,
 }

@@ -36,6 +36,7 @@ impl AgentRegistry for Agents {
         let caller = super::caller(&request)?;
         let connection = self.handle.new_connection();
         let (sink, frames) = events::queue(self.handle.budgets.agent(), FRAMES_MAX);
+        let sink = sink.on(caller.connection.clone());
         let unread = frames.clone();
         self.handle
             .agent_connected(connection, sink, caller)

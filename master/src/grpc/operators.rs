@@ -49,8 +49,10 @@ impl Operators {
             r#type: Some(kind.into()),
             ..call
         };
+        let charge = super::charge(&self.site, caller, &call)?;
         let (kind, call) = operator::check(call).map_err(Status::invalid_argument)?;
         let outcome = operator::execute(&self.site, caller, kind, call).await;
+        drop(charge);
         outcome.map_err(|closed| Status::unavailable(closed.to_string()))
     }
 
@@ -174,17 +176,8 @@ async fn forward(
     let mut last = watching.last;
     let mut filter = Filter::new(approver.clone());
     if let Some(snapshot) = watching.begin.take() {
-        let _turn = wholes.turn().await;
-        let Ok(snapshot) = handle
-            .views
-            .view(snapshot, &approver, Extent::Cluster)
-            .await
-        else {
-            return;
-        };
-        filter.begin(&snapshot);
-        let made = tokio::task::spawn_blocking(move || stream::subscribed(&snapshot)).await;
-        let Ok(subscribed) = made else { return };
+        let made = wholes.begin(handle, snapshot, &approver, &mut filter, stream::subscribed);
+        let Some(subscribed) = made.await else { return };
         if !send(events, numbered(last, subscribed)).await {
             return;
         }

@@ -45,6 +45,7 @@ impl Scheduler for Schedulers {
     ) -> Result<Response<Self::SubscribeStream>, Status> {
         let caller = super::caller(&request)?;
         let mut message = request.into_inner();
+        let charge = super::charge(&self.site, &caller, &message)?;
         if message.framework_info.name.is_empty() && message.framework_info.user.is_empty() {
             return Err(Status::invalid_argument(
                 "Missing required fields: framework_info.user, framework_info.name",
@@ -71,8 +72,9 @@ impl Scheduler for Schedulers {
         let handle = self.site.handle.clone();
         let connection = handle.new_connection();
         let (sink, source) = events::queue(handle.budgets.subscriber(), events::EVENTS_MAX);
+        let sink = sink.on(caller.connection.clone());
         handle
-            .subscribe(connection, stream_id, call, sink, caller, None)
+            .subscribe(connection, stream_id, call, sink, caller, Some(charge))
             .await
             .map_err(|error| Status::unavailable(error.to_string()))?;
         // Boxed: the queue has room for so many of its items from the beginning.
@@ -121,7 +123,9 @@ impl Scheduler for Schedulers {
             .metadata()
             .get(STREAM_ID)
             .map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
-        let checked = checked(request.into_inner())
+        let call = request.into_inner();
+        let charge = super::charge(&self.site, &caller, &call)?;
+        let checked = checked(call)
             .await?
             .map_err(|error| Status::invalid_argument(error.to_string()))?;
         let Checked::Other {
@@ -138,7 +142,7 @@ impl Scheduler for Schedulers {
         }
         let answer = site
             .handle
-            .call(framework_id, stream_id, action, caller, None)
+            .call(framework_id, stream_id, action, caller, Some(charge))
             .await
             .map_err(|error| Status::unavailable(error.to_string()))?;
         super::status_of(answer).map(|()| Response::new(CallAccepted {}))

@@ -43,6 +43,11 @@ async fn enter(State(site): State<Arc<Site>>, mut request: Request, next: Next) 
     let peer = request.extensions().get::<Peer>();
     match site.door.enter(realm, request.headers(), peer).await {
         Ok(caller) => {
+            if grpc.is_some_and(|realm| realm != Realm::Agents) {
+                // An agent's frames are charged one by one.
+                let budget = site.request_of(&caller);
+                request = request.map(|body| body::charged(body, budget));
+            }
             request.extensions_mut().insert(caller);
             if let Some(realm) = grpc {
                 // The frames of an agent come when there is something to tell.

@@ -89,7 +89,7 @@ pub(crate) struct Site {
 
 impl Site {
     /// What a request of a caller may take, of what all of the same principal, or address, may.
-    fn request_of(&self, caller: &Caller) -> Budget {
+    pub(crate) fn request_of(&self, caller: &Caller) -> Budget {
         let address = || caller.address.map(|address| address.ip().to_string());
         let peer = caller.owned_principal().or_else(address);
         self.handle.budgets.request_of(peer.unwrap_or_default())

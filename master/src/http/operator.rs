@@ -18,11 +18,10 @@ use tokio::sync::mpsc;
 
 use super::whole::Wholes;
 use super::{BODY_MAX, Site, answered, text};
-use crate::core::HEARTBEAT_INTERVAL;
+use crate::core::{HEARTBEAT_INTERVAL, Snapshot};
 use crate::events::STALL_MAX;
 use crate::operator::{self, Checked, Outcome, lists, stream};
 use crate::shell::{Handle, Watching};
-use crate::view_cache::Extent;
 use crate::visible::Filter;
 
 /// Records that are encoded and not yet sent.
@@ -110,26 +109,17 @@ async fn forward(
     let Some(snapshot) = watching.begin.take() else {
         return;
     };
-    let begun = {
-        let _turn = wholes.turn().await;
-        let Ok(snapshot) = handle
-            .views
-            .view(snapshot, &approver, Extent::Cluster)
-            .await
-        else {
-            return;
-        };
-        filter.begin(&snapshot);
-        let encode = move || {
-            let event = stream::subscribed(&snapshot);
-            match media {
-                MediaType::Json => recordio::encode(&lists::subscribed(&event)),
-                _ => media::encode_record(media, &event),
-            }
-        };
-        tokio::task::spawn_blocking(encode).await
+    let encode = move |snapshot: &Snapshot| {
+        let event = stream::subscribed(snapshot);
+        match media {
+            MediaType::Json => recordio::encode(&lists::subscribed(&event)),
+            _ => media::encode_record(media, &event),
+        }
     };
-    let Ok(subscribed) = begun else { return };
+    let begun = wholes.begin(&handle, snapshot, &approver, &mut filter, encode);
+    let Some(subscribed) = begun.await else {
+        return;
+    };
     let heartbeat = media::encode_record(media, &stream::heartbeat());
     let stream = handle.budgets.stream();
     let is_begun = send(&records, &handle.budgets.beginnings, subscribed).await;

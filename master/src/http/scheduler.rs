@@ -26,6 +26,9 @@ use crate::shell::Handle;
 /// Records that are encoded and not yet sent; events wait unencoded in the subscriber's queue.
 const RECORDS_MAX: usize = 16;
 
+/// The same in bytes, unless one record alone is larger.
+const RECORDS_BYTES_MAX: usize = 1024 * 1024;
+
 /// A body that takes long enough to read that others would notice.
 const LARGE_BODY: usize = 256 * 1024;
 
@@ -150,6 +153,7 @@ async fn subscribe(
     };
     let connection = site.handle.new_connection();
     let (sink, source) = events::queue(site.handle.budgets.subscriber(), events::EVENTS_MAX);
+    let sink = sink.on(caller.connection.clone());
     if let Err(closed) = site
         .handle
         .subscribe(
@@ -194,6 +198,7 @@ async fn forward(
     media: MediaType,
 ) {
     let mut answers = 0;
+    let on_their_way = Budget::new(RECORDS_BYTES_MAX);
     loop {
         let event = tokio::select! {
             biased;
@@ -206,8 +211,11 @@ async fn forward(
         let record = charge.hold(media::encode_record(media, &*event));
         answers += usize::from(is_answer(&event));
         drop(event);
-        let sent = tokio::time::timeout(STALL_MAX, records.send(record)).await;
-        match sent {
+        let sending = async {
+            let room = on_their_way.charge_when_free(record.len()).await;
+            records.send(room.hold(record)).await
+        };
+        match tokio::time::timeout(STALL_MAX, sending).await {
             Ok(Ok(())) if answers >= READ_AT_ONCE => {
                 let read = std::mem::take(&mut answers);
                 if handle.answers_read(connection, read).await.is_err() {

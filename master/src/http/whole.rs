@@ -7,10 +7,15 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use bytes::Bytes;
+use meseta_access::Approver;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::pieces::{ANSWER_MAX, Chunk, PIECE_BYTES, Streamed};
+use crate::core::Snapshot;
 use crate::events::STALL_MAX;
+use crate::shell::Handle;
+use crate::view_cache::Extent;
+use crate::visible::Filter;
 
 /// Made at a time: each may take several times what it is in the end.
 const MAKING_MAX: usize = 2;
@@ -47,6 +52,24 @@ impl Wholes {
         let held = self.held.clone().acquire_owned().await.ok();
         let making = self.making.clone().acquire_owned().await.ok();
         Turn { making, held }
+    }
+
+    /// What an event stream begins with: everything, as far as the reader may see it, made into a message or a record.
+    /// The stream's filter goes on from there. None if the master shuts down.
+    pub(crate) async fn begin<T: Send + 'static>(
+        &self,
+        handle: &Handle,
+        snapshot: Arc<Snapshot>,
+        approver: &Approver,
+        filter: &mut Filter,
+        make: impl FnOnce(&Snapshot) -> T + Send + 'static,
+    ) -> Option<T> {
+        let _turn = self.turn().await;
+        let view = handle.views.view(snapshot, approver, Extent::Cluster);
+        let snapshot = view.await.ok()?;
+        filter.begin(&snapshot);
+        let made = tokio::task::spawn_blocking(move || make(&snapshot));
+        made.await.ok()
     }
 }
 

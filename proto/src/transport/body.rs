@@ -85,13 +85,28 @@ pub enum BodyError {
     Truncated,
     #[error("There is no memory for this request now: {0}")]
     Exhausted(Exhausted),
+    #[error(
+        "The request takes more memory than is ever given to one: {0}; divide it, or raise the \
+         daemon's budget of memory"
+    )]
+    NeverFits(Exhausted),
+}
+
+impl From<Exhausted> for BodyError {
+    /// Of the budget of one request: what exceeds that could never pass.
+    fn from(exhausted: Exhausted) -> Self {
+        match exhausted {
+            Exhausted::Share { .. } => Self::NeverFits(exhausted),
+            Exhausted::Whole { .. } => Self::Exhausted(exhausted),
+        }
+    }
 }
 
 impl BodyError {
     #[must_use]
     pub fn status(self) -> StatusCode {
         match self {
-            Self::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::TooLarge { .. } | Self::NeverFits(_) => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Idle | Self::Slow => StatusCode::REQUEST_TIMEOUT,
             Self::Truncated => StatusCode::BAD_REQUEST,
             Self::Exhausted(_) => StatusCode::SERVICE_UNAVAILABLE,
@@ -100,21 +115,92 @@ impl BodyError {
 
     #[must_use]
     pub fn response(self) -> Response {
+        let mut response = (self.status(), self.to_string()).into_response();
+        if matches!(self, Self::Exhausted(_)) {
+            // The same may be asked again.
+            let soon = HeaderValue::from_static("1");
+            response.headers_mut().insert(header::RETRY_AFTER, soon);
+        }
+        response
+    }
+
+    /// The answer to a gRPC call.
+    #[must_use]
+    pub fn status_of_grpc(self) -> tonic::Status {
+        let text = self.to_string();
         match self {
-            Self::Exhausted(exhausted) => no_memory(exhausted),
-            _ => (self.status(), self.to_string()).into_response(),
+            Self::TooLarge { .. } | Self::NeverFits(_) => tonic::Status::resource_exhausted(text),
+            Self::Idle | Self::Slow => tonic::Status::deadline_exceeded(text),
+            Self::Truncated => tonic::Status::invalid_argument(text),
+            Self::Exhausted(_) => tonic::Status::unavailable(text),
         }
     }
 }
 
-/// The answer to a request that there is no memory for: the same may be asked again.
+/// The answer to a request that its budget has no room for.
 #[must_use]
 pub fn no_memory(exhausted: Exhausted) -> Response {
-    let error = BodyError::Exhausted(exhausted);
-    let mut response = (error.status(), error.to_string()).into_response();
-    let soon = HeaderValue::from_static("1");
-    response.headers_mut().insert(header::RETRY_AFTER, soon);
-    response
+    BodyError::from(exhausted).response()
+}
+
+/// A body that is charged for what has come of it, until it is dropped.
+#[must_use]
+pub fn charged(body: Body, budget: Budget) -> Body {
+    Body::new(Charged {
+        body,
+        budget,
+        charge: None,
+    })
+}
+
+struct Charged {
+    body: Body,
+    budget: Budget,
+    charge: Option<Charge>,
+}
+
+impl Charged {
+    fn count(&mut self, bytes: usize) -> Result<(), Exhausted> {
+        match &mut self.charge {
+            Some(charge) => charge.grow(bytes),
+            None => {
+                self.charge = Some(self.budget.charge(bytes)?);
+                Ok(())
+            }
+        }
+    }
+}
+
+impl http_body::Body for Charged {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let this = &mut *self;
+        let polled = Pin::new(&mut this.body).poll_frame(context);
+        polled.map(|frame| {
+            let frame = frame?;
+            if let Ok(frame) = &frame
+                && let Some(data) = frame.data_ref()
+                && let Err(exhausted) = this.count(data.len())
+            {
+                let status = BodyError::from(exhausted).status_of_grpc();
+                return Some(Err(axum::Error::new(status)));
+            }
+            Some(frame)
+        })
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        http_body::Body::size_hint(&self.body)
+    }
 }
 
 /// Reads a body, chunked or not.
@@ -135,8 +221,12 @@ pub async fn read_charged(
     max: usize,
     budget: &Budget,
 ) -> Result<(Bytes, Charge), BodyError> {
-    let mut charge = budget.charge(0).map_err(BodyError::Exhausted)?;
-    let whole = read_into(body, max, |bytes| charge.grow(bytes)).await?;
+    let mut charge = budget.charge(0)?;
+    let whole = read_into(body, max, |bytes| charge.grow(bytes)).await;
+    let whole = whole.map_err(|error| match error {
+        BodyError::Exhausted(exhausted) => exhausted.into(),
+        other => other,
+    })?;
     Ok((whole, charge))
 }
 
@@ -286,8 +376,7 @@ impl http_body::Body for Messages {
                     timer.as_mut().reset(deadline);
                 }
                 timer.as_mut().poll(context).map(|()| {
-                    let text = BodyError::Slow.to_string();
-                    let status = tonic::Status::deadline_exceeded(text);
+                    let status = BodyError::Slow.status_of_grpc();
                     Some(Err(axum::Error::new(status)))
                 })
             }
@@ -443,8 +532,32 @@ mod tests {
         let response = refused.response();
         assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(response.headers()[header::RETRY_AFTER], "1");
+        // What could never pass is not to be tried again.
+        let tiny = budget.share(50, 0);
+        let refused = read_charged(body(), 1_000, &tiny).await.unwrap_err();
+        assert!(matches!(refused, BodyError::NeverFits(_)));
+        let response = refused.response();
+        assert_eq!(response.status(), StatusCode::PAYLOAD_TOO_LARGE);
+        assert!(!response.headers().contains_key(header::RETRY_AFTER));
         drop(others);
         let (whole, charge) = read_charged(body(), 1_000, &own).await.unwrap();
         assert_eq!((whole.len(), charge.bytes(), budget.used()), (60, 60, 60));
+    }
+
+    #[tokio::test]
+    async fn a_charged_body_holds_what_has_come_until_it_is_dropped() {
+        let budget = Budget::new(100);
+        let (sender, body) = sent();
+        let mut body = charged(body, budget.share(100, 0));
+        for (bytes, used) in [(40, 40), (30, 70)] {
+            sender.send(Bytes::from(vec![b'x'; bytes])).await.unwrap();
+            body.frame().await.unwrap().unwrap();
+            assert_eq!(budget.used(), used);
+        }
+        sender.send(Bytes::from(vec![b'x'; 40])).await.unwrap();
+        let error = body.frame().await.unwrap().unwrap_err();
+        assert!(error.to_string().contains("divide it"), "{error}");
+        drop(body);
+        assert_eq!(budget.used(), 0);
     }
 }

@@ -75,6 +75,16 @@ pub struct Caller {
     pub connection: Option<Connection>,
     /// The container of the executor that it is, whose nested containers are its own.
     pub container: Option<String>,
+    /// The user of this machine that a scheduler runs as which says no name; none of one on another machine.
+    pub user: Option<LocalUser>,
+}
+
+/// Who opened a connection on this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LocalUser {
+    Id(u32),
+    /// The kernel does not tell.
+    Unknown,
 }
 
 impl Caller {
@@ -87,6 +97,7 @@ impl Caller {
             address,
             connection: None,
             container: Some(container),
+            user: None,
         }
     }
 
@@ -297,12 +308,19 @@ impl Door {
         if let (Some(peer), Some(_)) = (peer, &principal) {
             peer.introduced();
         }
+        let is_nameless = realm == Realm::Scheduler && principal.is_none();
+        let local = peer.filter(|peer| is_nameless && peer.is_local());
+        let user = local.map(|peer| {
+            let owner = peer.owner();
+            owner.map_or(LocalUser::Unknown, |owner| LocalUser::Id(owner.uid))
+        });
         Ok(Caller {
             approver: self.rules.authorizer().approver(principal),
             certificate,
             address: peer.map(|peer| peer.address),
             connection: peer.map(Peer::connection),
             container: None,
+            user,
         })
     }
 
@@ -339,6 +357,7 @@ impl Door {
             address: peer.map(|peer| peer.address),
             connection: peer.map(Peer::connection),
             container: None,
+            user: None,
         })
     }
 
@@ -372,11 +391,13 @@ impl Door {
 /// Where a claim comes from, as far as it is proven.
 fn source(peer: &Peer) -> Source {
     let certificate = peer.certificate.as_ref();
-    let name = certificate.and_then(|certificate| certificate.principal());
-    name.map_or_else(
-        || Source::Network(Network::of(peer.address.ip())),
-        Source::Certificate,
-    )
+    if let Some(name) = certificate.and_then(|certificate| certificate.principal()) {
+        return Source::Certificate(name);
+    }
+    match peer.owner().filter(|_| peer.is_local()) {
+        Some(owner) => Source::User(owner.uid),
+        None => Source::Network(Network::of(peer.address.ip())),
+    }
 }
 
 #[cfg(test)]

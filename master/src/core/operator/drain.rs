@@ -13,8 +13,8 @@ use meseta_proto::mesos::v1::{self, DrainConfig, DrainInfo, DrainState};
 use meseta_resources::AgentId;
 
 use super::super::io::{Answer, ReplyId};
+use super::super::pending;
 use super::super::persisted::Mutation;
-use super::super::registration;
 use super::{MasterCore, Pending, refused};
 
 /// Why an agent gets no offers.
@@ -172,7 +172,7 @@ impl MasterCore {
                 agent_id: agent.to_string(),
                 deactivation: deactivation.clone(),
             },
-            registration::Pending::Operator(Pending::Deactivation {
+            pending::Pending::Operator(Pending::Deactivation {
                 reply,
                 agent,
                 deactivation,
@@ -303,7 +303,7 @@ impl MasterCore {
                 agent_id: agent.to_string(),
                 since,
             },
-            registration::Pending::Operator(Pending::Gone {
+            pending::Pending::Operator(Pending::Gone {
                 reply,
                 agent,
                 since,

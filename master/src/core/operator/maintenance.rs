@@ -15,8 +15,8 @@ use meseta_resources::AgentId;
 
 use super::super::agent::AgentProfile;
 use super::super::io::{Answer, ReplyId};
+use super::super::pending;
 use super::super::persisted::Mutation;
-use super::super::registration;
 use super::{MasterCore, Pending, refused};
 
 /// Machines in one schedule.
@@ -185,7 +185,7 @@ impl MasterCore {
         self.operator.maintenance_wanted = wanted.clone();
         self.persist(
             Mutation::PutMaintenance(wanted.clone()),
-            registration::Pending::Operator(Pending::Maintenance {
+            pending::Pending::Operator(Pending::Maintenance {
                 reply,
                 maintenance: Arc::new(wanted),
             }),
@@ -253,7 +253,7 @@ impl MasterCore {
             Mutation::RemoveAgent {
                 agent_id: id.to_string(),
             },
-            registration::Pending::Removed {
+            pending::Pending::Removed {
                 agent: id.clone(),
                 why: WHY,
             },

@@ -12,8 +12,8 @@ use meseta_resources::{ResourceLimits, ResourceName, ResourceQuantities, Role, S
 
 use super::super::config::QuotaSemantics;
 use super::super::io::{Answer, ReplyId};
+use super::super::pending;
 use super::super::persisted::Mutation;
-use super::super::registration;
 use super::{MasterCore, Pending, refused};
 
 /// A trillion: more of anything is a slip.
@@ -165,7 +165,7 @@ impl MasterCore {
         }
         self.persist(
             Mutation::UpdateQuota(changes.clone()),
-            registration::Pending::Operator(Pending::Quota {
+            pending::Pending::Operator(Pending::Quota {
                 reply,
                 changes,
                 rescind,

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use meseta_resources::Role;
 
 use super::super::io::{Answer, ReplyId};
+use super::super::pending;
 use super::super::persisted::Mutation;
-use super::super::registration;
 use super::{MasterCore, Pending, refused};
 
 impl MasterCore {
@@ -40,7 +40,7 @@ impl MasterCore {
             .collect();
         self.persist(
             Mutation::PutWeights(all),
-            registration::Pending::Operator(Pending::Weights { reply, changes }),
+            pending::Pending::Operator(Pending::Weights { reply, changes }),
         );
         Ok(())
     }

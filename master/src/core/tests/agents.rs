@@ -487,7 +487,7 @@ fn a_recovered_framework_that_never_comes_back_is_ended_in_time() {
 }
 
 #[test]
-fn a_task_that_two_agents_report_is_where_it_was_reported_last() {
+fn a_task_that_two_agents_report_is_where_it_was_first_and_ended_on_the_other() {
     let (mut world, _, scheduler) = begin_running();
     let info = (*world.core.snapshot_of_first_framework()).clone();
     let mut other = world.agent(5052, "cpus:4;mem:1024");
@@ -495,19 +495,14 @@ fn a_task_that_two_agents_report_is_where_it_was_reported_last() {
         connection: other.connection,
     });
     let tasks = vec![running(&other, &scheduler, "t", "cpus:1;mem:64", "dev")];
-    world.input_unchecked(agent_frame::Message::Reregister(report(
-        &other,
-        tasks,
-        vec![info],
-    )));
-    other.connection = ConnectionId(world.next);
-    world.input_unchecked_on(
-        other.connection,
-        agent_frame::Message::Unregister(meseta::Unregister {
-            reason: String::new(),
-        }),
-    );
+    other = world.reregister(&other, tasks, vec![info]);
+    let frames = world.take_frames(other.connection);
+    let kills = |frame: &master_frame::Message| matches!(frame, master_frame::Message::KillTask(_));
+    assert!(frames.iter().any(kills), "{frames:?}");
+    let unregister = meseta::Unregister::default();
+    world.say(&other, agent_frame::Message::Unregister(unregister));
     assert_eq!(world.core.agents.len(), 1);
+    assert_eq!(world.core.snapshot().agents[0].tasks.len(), 1);
     world.call(&scheduler, Action::Teardown);
     assert!(world.core.snapshot().agents[0].tasks.is_empty());
 }

@@ -38,6 +38,7 @@ impl World {
             .check(|framework| FrameworkView::of(framework, false));
         self.core.snapshot();
         self.core.check_history();
+        self.core.check_descriptions();
         let core = &self.core;
         assert_eq!(core.counters.invariant_violations, 0);
         for agent in core.agents.values() {

@@ -3,6 +3,7 @@
 mod agents;
 mod authorization;
 mod books;
+mod false_nodes;
 mod frameworks;
 mod groups;
 mod inverse_offers;

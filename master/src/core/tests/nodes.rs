@@ -4,11 +4,6 @@ use super::*;
 
 impl World {
     /// For what the books need not agree about while it lasts.
-    pub(super) fn input_unchecked(&mut self, message: agent_frame::Message) {
-        let connection = ConnectionId(self.number());
-        self.input_unchecked_on(connection, message);
-    }
-
     pub(super) fn input_unchecked_on(
         &mut self,
         connection: ConnectionId,

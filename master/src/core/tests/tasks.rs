@@ -319,11 +319,21 @@ fn an_executor_is_charged_once_and_freed_at_its_exit() {
 
 #[test]
 fn messages_pass_both_ways() {
-    let (mut world, node, scheduler, _) = begin();
+    let (mut world, node, scheduler, offer) = begin();
     let executor_id = v1::ExecutorId {
         value: "e".to_owned(),
     };
+    let executor = v1::ExecutorInfo {
+        executor_id: executor_id.clone(),
+        command: Some(v1::CommandInfo::default()),
+        ..v1::ExecutorInfo::default()
+    };
+    let mut with_executor = task(&node, "t", "cpus:1;mem:64");
+    with_executor.command = None;
+    with_executor.executor = Some(Box::new(executor));
+    world.call(&scheduler, accept(&[&offer], vec![with_executor]));
     world.take_frames(node.connection);
+    world.take_events(scheduler.connection);
     world.call(
         &scheduler,
         Action::Message(call::Message {

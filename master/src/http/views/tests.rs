@@ -90,6 +90,8 @@ fn agent(number: usize, frameworks: usize, tasks: usize) -> AgentView {
     )];
     AgentView {
         profile: Arc::new(AgentProfile {
+            info_bytes: 0,
+            bytes: 0,
             id: agent_id(number),
             info: v1::AgentInfo::default(),
             version: "0.1.0".to_owned(),

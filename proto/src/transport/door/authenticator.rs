@@ -187,13 +187,29 @@ impl Authenticator {
         pending.insert(fingerprint, receiver.clone());
         drop(pending);
         let inner = inner.clone();
+        let looked_at = LookedAt {
+            inner: inner.clone(),
+            fingerprint,
+        };
         // Goes on when the one who asked has left: others may wait for it too.
         tokio::spawn(async move {
             let verdict = inner.decide(&attempt, leave, turn).await;
-            lock(&inner.pending).remove(&fingerprint);
+            drop(looked_at);
             sender.send_replace(Some(verdict));
         });
         Ok(receiver)
+    }
+}
+
+/// A claim that is being looked at: those who make the same wait for it, until this is dropped.
+struct LookedAt {
+    inner: Arc<Inner>,
+    fingerprint: Fingerprint,
+}
+
+impl Drop for LookedAt {
+    fn drop(&mut self) {
+        lock(&self.inner.pending).remove(&self.fingerprint);
     }
 }
 
@@ -239,7 +255,7 @@ impl Inner {
     fn lane_of(&self, attempt: &Attempt) -> &Lane {
         match &attempt.source {
             Some(Source::Certificate(_)) => &self.certified,
-            Some(Source::Network(_)) | None => &self.lane,
+            Some(Source::User(_) | Source::Network(_)) | None => &self.lane,
         }
     }
 
@@ -445,7 +461,31 @@ mod tests {
         verdicts
     }
 
+    /// As when the thread that looks at it panics.
     #[tokio::test]
+    async fn a_claim_that_was_given_up_is_looked_at_anew() {
+        let door = authenticator();
+        let ada = claim("ada", "wonder");
+        let fingerprint = fingerprint(&door.0.key, &ada);
+        let (sender, receiver) = watch::channel(None);
+        lock(&door.0.pending).insert(fingerprint, receiver);
+        let looked_at = LookedAt {
+            inner: door.0.clone(),
+            fingerprint,
+        };
+        let waiting = tokio::spawn({
+            let (door, ada) = (door.clone(), ada.clone());
+            async move { door.check(&ada, None).await }
+        });
+        tokio::task::yield_now().await;
+        drop(sender);
+        drop(looked_at);
+        assert_eq!(waiting.await.unwrap(), Verdict::Busy);
+        assert_eq!(door.check(&ada, None).await, Verdict::Known);
+    }
+
+    // The clock stands still while secrets are hashed, however long that takes.
+    #[tokio::test(start_paused = true)]
     async fn guesses_are_counted_before_they_are_hashed() {
         let door = Authenticator::new(
             people(&[
@@ -480,7 +520,7 @@ mod tests {
         assert_eq!(door.check(&eve, certified).await, Verdict::Unknown);
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn many_right_secrets_come_at_once() {
         let names: Vec<String> = (0..30).map(|number| format!("p{number}")).collect();
         let all_people: Vec<_> = names.iter().map(|name| (name.as_str(), "s", 1)).collect();

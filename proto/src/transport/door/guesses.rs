@@ -36,10 +36,13 @@ struct Rate {
     waiting_max: usize,
 }
 
-/// Where a claim comes from. Who has proven to have a certificate is not disturbed by others of his address.
+/// Where a claim comes from. Who has proven to have a certificate is not disturbed by others of his address, and on
+/// this machine one user is not disturbed by another.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Source {
     Certificate(String),
+    /// The user of this machine who opened the connection.
+    User(u32),
     Network(Network),
 }
 

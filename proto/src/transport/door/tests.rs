@@ -406,6 +406,51 @@ async fn on_loopback_only_root_and_the_daemons_user_are_believed_unasked() {
     );
 }
 
+#[tokio::test(start_paused = true)]
+async fn guesses_of_one_user_of_the_machine_put_off_nobody_elses_sign_in() {
+    let dir = TempDir::new().unwrap();
+    let mut settings = settings("127.0.0.1");
+    settings.credentials = Some(write(&dir, "people", &people(), 0o600));
+    settings.realms[0].2 = Some(true);
+    let (door, _) = settings.build().unwrap();
+    let enter = async |secret: &str, uid: u32| {
+        let header = named(Some(&basic::header("ada", secret.as_bytes())));
+        let peer = neighbor(uid, 1);
+        let entered = door.enter(Realm::Readonly, &header, Some(&peer)).await;
+        entered.map(|caller| caller.owned_principal())
+    };
+    let mut limited = 0;
+    for number in 0..50 {
+        let refused = enter(&format!("guess-{number}"), 65_533).await.unwrap_err();
+        limited += usize::from(refused == Turned::TooMany);
+    }
+    assert!(limited > 40, "{limited}");
+    let principal = enter("wonder", 1_000).await.unwrap();
+    assert_eq!(principal.as_deref(), Some("ada"));
+}
+
+/// Also in a realm in which nobody is asked.
+#[tokio::test]
+async fn a_scheduler_without_a_name_is_known_by_its_user_of_this_machine() {
+    let (door, _) = settings("127.0.0.1").build().unwrap();
+    let empty = HeaderMap::new();
+    let remote = Peer::owned("10.9.9.9:9".parse().unwrap(), None);
+    let hidden = Peer::owned("127.0.0.1:9".parse().unwrap(), None);
+    for (realm, peer, user) in [
+        (
+            Realm::Scheduler,
+            neighbor(1_000, 1),
+            Some(LocalUser::Id(1_000)),
+        ),
+        (Realm::Scheduler, hidden, Some(LocalUser::Unknown)),
+        (Realm::Scheduler, remote, None),
+        (Realm::Agents, neighbor(1_000, 1), None),
+    ] {
+        let caller = door.enter(realm, &empty, Some(&peer)).await.unwrap();
+        assert_eq!(caller.user, user);
+    }
+}
+
 #[tokio::test]
 async fn a_stranger_who_says_who_he_is_comes_in_and_the_operator_may_let_all_in() {
     let dir = TempDir::new().unwrap();

@@ -68,6 +68,10 @@ impl Entry {
         self.closed.cancel();
     }
 
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.is_cancelled()
+    }
+
     /// When it is to be closed.
     pub(super) async fn closed(&self) {
         self.closed.cancelled().await;

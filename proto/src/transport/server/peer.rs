@@ -103,6 +103,12 @@ impl Connection {
         self.0.close();
     }
 
+    /// Whether it is to end.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.0.is_closed()
+    }
+
     /// When it is to end at once.
     pub(super) async fn closed(&self) {
         self.0.closed().await;

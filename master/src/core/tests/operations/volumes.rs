@@ -383,6 +383,19 @@ fn a_shared_volume_and_its_tasks_outlive_a_master() {
     assert_eq!(world.agent_total(&node), left);
 }
 
+/// The folder of a volume is named after the whole role.
+#[test]
+fn no_volume_is_made_for_a_role_whose_folder_would_have_too_long_a_name() {
+    let long = vec!["x".repeat(127); 3].join("/");
+    let resources = format!("cpus:4;mem:1024;disk({long}):100");
+    let (mut world, _, scheduler, offer) = begin_with(framework("f", &[&long]), &resources);
+    let data = volume(&parse(&format!("disk({long}):10")), "v", false);
+    let operations = vec![named(create(&[data]), "c")];
+    do_all(&mut world, &scheduler, &offer, operations);
+    let error = world.operation_events(&scheduler).pop().unwrap();
+    assert!(error.message().contains("383 bytes"), "{}", error.message());
+}
+
 #[test]
 fn a_volume_goes_while_a_shared_one_is_in_use() {
     let (mut world, node, scheduler, offer) =
