@@ -51,6 +51,7 @@ fn main() -> ExitCode {
     if args.nth(1).is_some_and(|arg| arg == "agent") {
         return harness::agent_main(args);
     }
+    harness::keep_the_mask_for_the_agent();
     let is_root = rustix::process::geteuid().is_root();
     let mut trials = Vec::new();
     let all = [

@@ -1,6 +1,7 @@
 # Runs inside the machine: installs as docs/systemd.md says, then the suites. Left in /out: their outputs.
 set -u
 ip link set lo up 2>/dev/null
+grep -qs localhost /etc/hosts || echo '127.0.0.1 localhost' >>/etc/hosts
 failed=0
 suite() { # NAME PROGRAM ARGUMENT...
   name=$1; shift

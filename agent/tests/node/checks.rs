@@ -7,7 +7,7 @@ use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::TaskState::{TaskFailed, TaskFinished, TaskKilled};
 use meseta_proto::mesos::v1::task_status::Reason;
 
-use crate::harness::{FRAMEWORK, Link, World, shell};
+use crate::harness::{FRAMEWORK, Link, World, patience, shell};
 
 pub(crate) const TESTS: &[(&str, bool, fn())] = &[
     ("a_command_check_sees_what_its_task_sees", true, sees),
@@ -131,7 +131,8 @@ fn too_long() {
             }),
             delay_seconds: Some(0.0),
             interval_seconds: Some(0.1),
-            timeout_seconds: Some(1.0),
+            // A second, but longer where all that must come takes longer.
+            timeout_seconds: Some(patience().as_secs_f64() / 30.0),
             ..pb::CheckInfo::default()
         }
         .into(),

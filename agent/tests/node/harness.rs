@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::process::{Child, Command, ExitCode, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use clap::Parser as _;
@@ -14,6 +14,8 @@ use meseta_proto::meseta::v1::agent_registry_server::{AgentRegistry, AgentRegist
 use meseta_proto::meseta::v1::master_frame::Message as ToAgent;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::transport::client::{Call, Client, Reply};
+use rustix::fs::Mode;
+use rustix::process::umask;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
@@ -23,6 +25,16 @@ pub(crate) fn patience() -> Duration {
     let given = std::env::var("MESETA_TEST_PATIENCE");
     let given = given.ok().and_then(|text| text.parse().ok());
     Duration::from_secs(given.unwrap_or(30))
+}
+
+/// Where the agent under test finds the mask for modes (umask) that the suite was started with, in octal.
+const MASK: &str = "MESETA_TEST_UMASK";
+static MASK_OF_THE_SUITE: OnceLock<Mode> = OnceLock::new();
+
+/// Keeps the suite's own umask for the agents alone: what tests lay out for tasks of other users is readable.
+pub(crate) fn keep_the_mask_for_the_agent() {
+    let given = umask(Mode::from_raw_mode(0o022));
+    MASK_OF_THE_SUITE.get_or_init(|| given);
 }
 
 const AGENT_ID: &str = "agent-S0";
@@ -40,6 +52,10 @@ pub(crate) fn agent_main(args: impl Iterator<Item = OsString>) -> ExitCode {
         .with_ansi(false)
         .with_writer(std::io::stderr)
         .init();
+    let mask = std::env::var(MASK).ok();
+    if let Some(mask) = mask.and_then(|text| u32::from_str_radix(&text, 8).ok()) {
+        umask(Mode::from_raw_mode(mask));
+    }
     let args = std::iter::once(OsString::from("agent")).chain(args);
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
@@ -188,6 +204,9 @@ impl World {
             .arg("--cgroups_root=meseta-test")
             .arg("--registration_backoff_factor=100ms")
             .args(&self.flags);
+        if let Some(mask) = MASK_OF_THE_SUITE.get() {
+            command.env(MASK, format!("{:o}", mask.as_raw_mode()));
+        }
         if let Some(trusted) = &self.trusted {
             command
                 .env("SSL_CERT_FILE", trusted)
