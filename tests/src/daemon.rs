@@ -3,7 +3,10 @@
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::OnceLock;
 use std::time::Duration;
+
+use nix::sys::stat::{Mode, umask};
 
 use crate::http;
 use crate::wait::eventually;
@@ -166,6 +169,27 @@ impl Drop for Daemon {
     }
 }
 
+static MASK_OF_THE_SUITE: OnceLock<Mode> = OnceLock::new();
+
+/// Keeps the suite's own umask for daemons alone: what scenarios lay out for other users can be read by them.
+pub fn keep_the_mask_for_daemons() {
+    let given = umask(Mode::from_bits_truncate(0o022));
+    MASK_OF_THE_SUITE.get_or_init(|| given);
+}
+
+/// The product, below the umask that the suite was started with.
+fn program() -> Command {
+    match MASK_OF_THE_SUITE.get() {
+        Some(mask) if mask.bits() != 0o022 => {
+            let mut command = Command::new("/bin/sh");
+            let script = format!("umask {:o}; exec \"$0\" \"$@\"", mask.bits());
+            command.arg("-c").arg(script).arg(binary());
+            command
+        }
+        _ => Command::new(binary()),
+    }
+}
+
 fn spawn(
     user: Option<u32>,
     verb: &str,
@@ -179,7 +203,7 @@ fn spawn(
         .append(true)
         .open(log)
         .expect("a log");
-    let mut command = Command::new(binary());
+    let mut command = program();
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("MESETA_") {
             command.env_remove(name);

@@ -1,5 +1,6 @@
 //! namespaces/cgroup: its own groups are all that it sees of the cgroup trees. With a mount namespace the trees are
-//! mounted anew, so that programs which look for their limits find them.
+//! mounted anew, so that on v1 programs which look for their limits find them; on v2 a task is in a leaf of its
+//! container's group, which has none.
 
 use crate::cgroup::CgroupTree;
 use crate::containers::ContainerSpec;
