@@ -155,7 +155,8 @@ fn stubborn() {
     let mut framework = cluster.framework();
     let offer = framework.offer();
     let marker = format!("777{}", std::process::id());
-    let command = format!("trap '' TERM; echo ready; while :; do sleep {marker}; done");
+    // The shell's own command line is not that of the sleep, which begins behind the trap.
+    let command = format!("trap '' TERM; n={marker}; while :; do sleep $n; done");
     let mut info = task(
         &offer,
         "stubborn",
