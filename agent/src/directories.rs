@@ -10,6 +10,11 @@ use std::os::unix::fs::{
     DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
 };
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use meseta_isolators::is_no_room;
+use tokio::task::JoinHandle;
+use tracing::{debug, warn};
 
 use crate::checkpoint::Layout;
 use crate::flags::Flags;
@@ -25,6 +30,8 @@ const PRIVATE_DIR_MODE: u32 = 0o700;
 const PRIVATE_FILE_MODE: u32 = 0o600;
 /// What says where the agent listens.
 const ENDPOINT_MODE: u32 = 0o644;
+/// Between two attempts at a full disk.
+pub(crate) const ROOM_AGAIN: Duration = Duration::from_secs(1);
 
 /// Why a directory of the agent's cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -71,7 +78,13 @@ pub(crate) fn prepare_work_dir(work_dir: &Path) -> Result<Layout, DirectoryError
     // Owner only: checkpoints hold what frameworks gave their tasks.
     make_missing(&meta, PRIVATE_DIR_MODE).map_err(failed("create", &meta))?;
     let probe = meta.join(".writable");
-    std::fs::write(&probe, b"").map_err(failed("write", &probe))?;
+    match std::fs::write(&probe, b"") {
+        // It can be written once there is room, which is waited for.
+        Err(error) if is_no_room(&error) => {
+            warn!(path = %meta.display(), %error, "the disk is full")
+        }
+        written => written.map_err(failed("write", &probe))?,
+    }
     let _ = std::fs::remove_file(&probe);
     Ok(layout)
 }
@@ -146,23 +159,50 @@ pub(crate) fn endpoint_path(work_dir: &Path) -> PathBuf {
     work_dir.join("endpoint")
 }
 
-/// Where others find the port, whole or not at all.
-pub(crate) fn write_endpoint(
-    work_dir: &Path,
-    scheme: &str,
+/// Says where others find the port. Where the disk is full, that is done as soon as it has room, by the task
+/// that is returned.
+pub(crate) async fn publish_endpoint(
+    work_dir: PathBuf,
+    scheme: &'static str,
     address: SocketAddr,
-) -> Result<(), DirectoryError> {
-    let path = endpoint_path(work_dir);
+) -> Result<Option<JoinHandle<()>>, DirectoryError> {
+    let path = endpoint_path(&work_dir);
+    let text = format!("{scheme}://{address}\n");
+    match write_endpoint(&path, &text) {
+        Err(error) if is_no_room(&error) => {
+            warn!(path = %path.display(), %error, "the disk is full; this file follows when it is not");
+        }
+        written => {
+            let failed = |source| DirectoryError::Unusable {
+                doing: "write",
+                path,
+                flag: "work_dir",
+                source,
+            };
+            return written.map(|()| None).map_err(failed);
+        }
+    }
+    // Nobody is to be sent to where we are not.
+    let _ = std::fs::remove_file(&path);
+    Ok(Some(tokio::spawn(async move {
+        while let Err(error) = write_endpoint(&path, &text) {
+            debug!(path = %path.display(), %error, "cannot be written yet");
+            tokio::time::sleep(ROOM_AGAIN).await;
+        }
+    })))
+}
+
+/// Whole or not at all. One that says the same stays, for which there need be no room.
+fn write_endpoint(path: &Path, text: &str) -> io::Result<()> {
+    let is_there = std::fs::read(path).is_ok_and(|found| found == text.as_bytes());
+    if is_there {
+        return std::fs::set_permissions(path, Permissions::from_mode(ENDPOINT_MODE));
+    }
     let fresh = path.with_extension("new");
-    let written = create_file(&fresh, ENDPOINT_MODE)
-        .and_then(|mut file| writeln!(file, "{scheme}://{address}"))
-        .and_then(|()| std::fs::rename(&fresh, &path));
-    written.map_err(|source| DirectoryError::Unusable {
-        doing: "write",
-        path,
-        flag: "work_dir",
-        source,
-    })
+    create_file(&fresh, ENDPOINT_MODE)
+        .and_then(|mut file| file.write_all(text.as_bytes()))
+        .and_then(|()| std::fs::rename(&fresh, path))
+        .inspect_err(|_| drop(std::fs::remove_file(&fresh)))
 }
 
 /// Removes our folder and those above it that were made for such folders, as far as they are empty.
@@ -223,7 +263,7 @@ mod tests {
         let runs = work.join("slaves/S0/frameworks/F/executors/E/runs");
         make_passage(&work, &runs).expect("made");
         let lock = lock(&layout).expect("locked");
-        write_endpoint(&work, "http", ([127, 0, 0, 1], 1).into()).expect("written");
+        write_endpoint(&endpoint_path(&work), "http://127.0.0.1:1\n").expect("written");
         for path in runs.ancestors().take_while(|path| *path != work) {
             assert_eq!(mode(path), PASSAGE_MODE, "{}", path.display());
         }

@@ -11,9 +11,12 @@ use std::path::{Path, PathBuf};
 
 use meseta_access::executor_token::KEY_BYTES_MIN;
 use meseta_access::{Claims, TokenKey};
+use meseta_isolators::is_no_room;
 use meseta_proto::transport::{door, tls};
+use tracing::{debug, warn};
 
 use crate::checkpoint::{Layout, RunKey};
+use crate::directories::ROOM_AGAIN;
 
 /// Why executors cannot be given tokens.
 #[derive(Debug, thiserror::Error)]
@@ -59,12 +62,23 @@ impl ExecutorTokens {
             return Self::new(path, &bytes);
         }
         let path = layout.executor_key();
+        let failed = |source| TokenError::Write {
+            path: path.clone(),
+            source,
+        };
+        put_damaged_aside(&path).map_err(failed)?;
         if !path.exists() {
-            let written = write_whole(&path, &door::fresh_key());
-            written.map_err(|source| TokenError::Write {
-                path: path.clone(),
-                source,
-            })?;
+            let fresh = door::fresh_key();
+            match write_whole(&path, &fresh) {
+                // No executor is launched before there is room again, and then it is kept.
+                Err(error) if is_no_room(&error) => {
+                    warn!(path = %path.display(), %error, "the disk is full; this file follows when it is not");
+                    let key = Self::new(&path, fresh.as_ref())?;
+                    tokio::spawn(keep_when_there_is_room(path, fresh));
+                    return Ok(key);
+                }
+                written => written.map_err(failed)?,
+            }
         }
         let bytes = tls::read_secret_file(&path).map_err(TokenError::Kept)?;
         Self::new(&path, &bytes)
@@ -90,6 +104,36 @@ impl ExecutorTokens {
     /// Whose token it is, if it is one of ours.
     pub(crate) fn read(&self, token: &str) -> Option<Claims> {
         self.key.verify(token)
+    }
+}
+
+/// What a damaged disk left of our own key is no key, and keeps nobody from making another.
+fn put_damaged_aside(path: &Path) -> io::Result<()> {
+    let is_key = |found: &fs::Metadata| {
+        let long_enough = u64::try_from(KEY_BYTES_MIN).is_ok_and(|least| found.len() >= least);
+        found.is_file() && long_enough
+    };
+    match fs::symlink_metadata(path) {
+        Ok(found) if !is_key(&found) => {
+            let aside = path.with_extension("damaged");
+            warn!(path = %path.display(), aside = %aside.display(), "the key of executors' tokens is damaged; making another");
+            match fs::symlink_metadata(&aside) {
+                Ok(earlier) if earlier.is_dir() => fs::remove_dir_all(&aside)?,
+                Ok(_) => fs::remove_file(&aside)?,
+                Err(_) => {}
+            }
+            fs::rename(path, &aside)
+        }
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+async fn keep_when_there_is_room(path: PathBuf, key: [u8; 32]) {
+    while let Err(error) = write_whole(&path, &key) {
+        debug!(path = %path.display(), %error, "cannot be written yet");
+        tokio::time::sleep(ROOM_AGAIN).await;
     }
 }
 
@@ -151,6 +195,21 @@ mod tests {
         fs::create_dir(other.meta()).expect("made");
         let stranger = ExecutorTokens::open(None, &other).expect("tokens");
         assert_eq!(stranger.read(&token), None, "each agent has its own key");
+    }
+
+    #[test]
+    fn a_damaged_key_of_our_own_is_replaced() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let layout = Layout::new(dir.path());
+        fs::create_dir(layout.meta()).expect("made");
+        let path = layout.executor_key();
+        for _ in 0..2 {
+            fs::write(&path, "").expect("written");
+            ExecutorTokens::open(None, &layout).expect("tokens");
+            fs::remove_file(&path).expect("a file");
+            fs::create_dir(&path).expect("made");
+            ExecutorTokens::open(None, &layout).expect("tokens");
+        }
     }
 
     #[test]

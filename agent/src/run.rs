@@ -33,12 +33,12 @@ use hierarchies::cgroups_root;
 pub(crate) use hierarchies::narrow;
 
 use crate::access_flags::Identity;
-use crate::checkpoint::{self, Image, Layout, Store};
+use crate::checkpoint::{self, Image, Layout, Store, Write};
 use crate::configuration::{self, Configuration};
 use crate::core::{AgentCore, Enforceable, ExitReason, Input, Options};
 use crate::directories::{
-    create_runtime_dir, endpoint_path, instance_of, lock, prepare_work_dir, remove_empty,
-    runtime_dir, write_endpoint,
+    create_runtime_dir, endpoint_path, instance_of, lock, prepare_work_dir, publish_endpoint,
+    remove_empty, runtime_dir,
 };
 use crate::executor_tokens::ExecutorTokens;
 use crate::flags::Flags;
@@ -49,7 +49,7 @@ use crate::isolation::{IsolationSettings, TaskRights, Watch};
 use crate::metrics::Metrics;
 use crate::oversubscription::{Configured, Failures, Service, Surroundings};
 use crate::shell::containerizer::{self, Containerizer};
-use crate::shell::descriptors;
+use crate::shell::descriptors::{self, DescriptorShares};
 use crate::shell::environment::AgentEnvironment;
 use crate::shell::executors::ExecutorStreams;
 use crate::shell::gc::{self, Gc};
@@ -80,6 +80,7 @@ pub struct RunEnv {
 /// Runs an agent until it is told to end.
 pub async fn run(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     let start = Instant::now();
+    descriptors::take_all();
     let master = MasterAddress::parse(&flags.master)?;
     let (door, certificate) = flags
         .access
@@ -125,7 +126,10 @@ pub async fn run(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     let serving = tokio::spawn(server::serve_with(
         listener,
         http::router(surface.clone()),
-        server::Options::default(),
+        server::Options {
+            connections_max: DescriptorShares::of_process().connections,
+            ..server::Options::default()
+        },
         certificate,
         http_shutdown.clone(),
     ));
@@ -161,25 +165,6 @@ pub async fn run(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         ExitReason::Refused(why) => Err(RunError::Refused(why)),
     }
 }
-
-/// What belongs to nobody goes before the master hears of the agent, which would offer its resources
-/// again; but one that cannot die does not hold the others up.
-async fn remove_orphans(orphans: Vec<Adoption>, containerizer: &Containerizer) {
-    let removals = orphans
-        .into_iter()
-        .filter_map(|orphan| orphan.carry_out(containerizer));
-    let all = async {
-        for removal in removals.collect::<Vec<_>>() {
-            let _ = removal.await;
-        }
-    };
-    if tokio::time::timeout(ORPHANS_TIMEOUT, all).await.is_err() {
-        warn!("orphaned containers are not gone yet; going on without waiting for them");
-    }
-}
-
-/// How long the start waits for orphaned containers to be gone.
-const ORPHANS_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);
 
 fn surface(
     flags: &Flags,
@@ -259,8 +244,9 @@ impl Node {
         let containerizer = self.containerizer(opened.containers, opened.rights, opened.privileged);
         let core = self.core(&opened.image, opened.enforceable)?;
         // Whoever finds this file finds an agent whose start can no longer be refused.
-        write_endpoint(self.layout.work_dir(), self.scheme, self.address)?;
-        let writer = writer::start(opened.store)
+        let work_dir = self.layout.work_dir().to_owned();
+        let publishing = publish_endpoint(work_dir, self.scheme, self.address).await?;
+        let writer = writer::start(opened.store, opened.first)
             .map_err(|error| RunError::Internal(format!("start a thread: {error}")))?;
         let dropped = self.surface.dropped.clone();
         let inputs = self.handle.inputs();
@@ -278,8 +264,9 @@ impl Node {
             dropped,
         );
         let driving = tokio::spawn(driver.run());
-        let live = gc::sandboxes_of(&opened.image, &self.layout);
-        let collecting = tokio::spawn(self.surface.gc.clone().run(live));
+        // Before anything can be launched whose sandbox might be taken for one of before.
+        gc::keep_those_of(&self.surface.gc, &opened.image, &self.layout);
+        let collecting = tokio::spawn(self.surface.gc.clone().run());
         self.recover(opened.image, opened.boot, &containerizer)
             .await?;
 
@@ -312,6 +299,10 @@ impl Node {
         inspecting.abort();
         collecting.abort();
         lending.abort();
+        if let Some(publishing) = publishing {
+            publishing.abort();
+            let _ = publishing.await;
+        }
         let _ = (monitoring.await, inspecting.await);
         let _ = std::fs::remove_file(endpoint);
         Ok(Ended {
@@ -392,7 +383,7 @@ impl Node {
             .map_err(|error| RunError::Internal(format!("recover: {error}")))?;
         let (orphans, adoptions): (Vec<_>, Vec<_>) =
             adoptions.into_iter().partition(Adoption::is_orphan);
-        remove_orphans(orphans, containerizer).await;
+        recover::remove_orphans(orphans, containerizer).await;
         self.surface.recovered.store(true, Ordering::Release);
         self.handle.tell(Input::Recovered(Box::new(recovery))).await;
         // Only now: the core would not know whose end it is told.
@@ -493,6 +484,8 @@ fn random_seed() -> u64 {
 struct Opened {
     image: Image,
     store: Store,
+    /// What is to be made durable before anything else.
+    first: Vec<Write>,
     boot: BootId,
     containers: Containers,
     enforceable: Enforceable,
@@ -520,9 +513,8 @@ fn open_blocking(
     layout: &Layout,
     settings: &IsolationSettings,
 ) -> Result<Opened, RunError> {
-    descriptors::take_all();
     let store = Store::open(layout.clone());
-    let image = checkpoint::read(layout).map_err(RunError::Checkpoints)?;
+    let mut image = checkpoint::read(layout).map_err(RunError::Checkpoints)?;
     let unusable = |error: &dyn std::error::Error| RunError::Containers(chain(error));
     let boot = BootId::current().map_err(|error| unusable(&error))?;
     let mut host = Host::detect().map_err(|error| unusable(&error))?;
@@ -565,18 +557,13 @@ fn open_blocking(
         Vec::new(),
     )
     .map_err(|error| unusable(&error))?;
-    if let Some(record) = &image.holdings {
-        store.restore_volumes(record).map_err(RunError::Store)?;
-    }
-    // Only now: a start that fails before must find the old boot again.
-    let known = (image.boot_id.as_deref(), image.instance.as_deref());
-    if known != (Some(boot.as_str()), Some(instance.as_str())) {
-        let remembered = store.remember(boot.as_str(), &instance);
-        remembered.map_err(RunError::Store)?;
-    }
+    // Written by the writer, which waits for a disk that is full: a start that fails before must find the old
+    // boot again, and nothing is launched in this one before it is remembered.
+    let first = first_writes(&mut image, &boot, instance);
     Ok(Opened {
         image,
         store,
+        first,
         boot,
         containers,
         enforceable,
@@ -585,6 +572,24 @@ fn open_blocking(
         rights,
         watch,
     })
+}
+
+fn first_writes(image: &mut Image, boot: &BootId, instance: String) -> Vec<Write> {
+    let repairs = std::mem::take(&mut image.repairs);
+    let mut first = Vec::new();
+    if !repairs.is_empty() {
+        first.push(Write::Repair { repairs });
+    }
+    if let Some(record) = image.holdings.clone() {
+        let record = Box::new(record);
+        first.push(Write::RestoreVolumes { record });
+    }
+    let known = (image.boot_id.as_deref(), image.instance.as_deref());
+    if known != (Some(boot.as_str()), Some(instance.as_str())) {
+        let boot_id = boot.as_str().to_owned();
+        first.push(Write::Remember { boot_id, instance });
+    }
+    first
 }
 
 /// From the order to launch until exec.

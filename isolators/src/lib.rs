@@ -26,6 +26,7 @@ mod identity;
 pub mod isolator;
 pub mod launcher;
 mod process_tree;
+mod shortage;
 mod status;
 mod sys;
 mod usage;
@@ -53,5 +54,6 @@ pub use launcher::{
     LaunchIsolation, LaunchSpec, LaunchStep, Launched, Launcher, LauncherOptions, LogFile,
     MountAction, MountStep, Place, Rlimit, SeccompProgram,
 };
+pub use shortage::{is_no_room, is_shortage};
 pub use status::{ExitCause, ExitRecord, StatusError};
 pub use usage::{ContainerUsage, CpuUsage, IoUsage, MemoryUsage, PidsUsage, PressureUsage};

@@ -1,14 +1,19 @@
 //! The few ways in which bytes reach the disk so that they stay there.
 //!
 //! A [`Batch`] writes and renames as it goes and remembers which folders changed; [`Batch::finish`]
-//! makes those durable. Only after `finish` may anybody be told. Invariant: at any moment a file holds
-//! its old contents or its new ones, and a log a prefix of its records.
+//! makes those durable. Only after `finish` may anybody be told. Invariants: at any moment a file holds
+//! its old contents or its new ones, and a log a prefix of its records; whatever came back from a damaged
+//! disk as something else than it was is put aside, and keeps nothing from being written.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use meseta_isolators::{is_no_room, is_shortage};
+use rustix::fs::OFlags;
 
 use super::frame::{self, FrameError};
 
@@ -63,6 +68,11 @@ impl StoreError {
             Self::Sync { .. } => false,
         }
     }
+
+    /// Whether it may be over by itself: the disk is full, or we are short of something.
+    pub(super) fn is_want_of_room(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if is_no_room(source) || is_shortage(source))
+    }
 }
 
 pub(super) fn io_error(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
@@ -114,12 +124,16 @@ impl Batch {
             self.make_dir(parent)?;
             self.dirs.insert(parent.to_owned());
         }
-        match fs::DirBuilder::new().mode(DIR_MODE).create(path) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                Err(io_error("create the folder", path)(error))
+        let create = || fs::DirBuilder::new().mode(DIR_MODE).create(path);
+        let created = match create() {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && !path.is_dir() => {
+                put_aside(path)?;
+                create()
             }
-            _ => Ok(()),
-        }
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            created => created,
+        };
+        created.map_err(io_error("create the folder", path))
     }
 
     /// Replaces a file's contents.
@@ -133,13 +147,15 @@ impl Batch {
             self.settle()?;
         }
         remove_if_there(&tmp)?;
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(FILE_MODE)
-            .custom_flags(libc_nofollow())
-            .open(&tmp)
-            .map_err(io_error("create", &tmp))?;
+        let mut file = match create_new(&tmp) {
+            // Those of this batch may be what there is too few of.
+            Err(error) if is_shortage(&error) && !self.unsettled.is_empty() => {
+                self.settle()?;
+                create_new(&tmp)
+            }
+            created => created,
+        }
+        .map_err(io_error("create", &tmp))?;
         file.write_all(&bytes).map_err(io_error("write", &tmp))?;
         self.dirs.insert(dir.to_owned());
         self.unsettled.push_back(Unsettled {
@@ -157,7 +173,7 @@ impl Batch {
             synced.map_err(sync_error(&unsettled.tmp))
         })?;
         while let Some(Unsettled { tmp, path, .. }) = self.unsettled.front() {
-            fs::rename(tmp, path).map_err(io_error("rename into place", path))?;
+            rename_into_place(tmp, path)?;
             self.unsettled.pop_front();
         }
         Ok(())
@@ -167,13 +183,7 @@ impl Batch {
     pub(super) fn append(&mut self, path: &Path, bodies: &[Vec<u8>]) -> Result<(), StoreError> {
         let dir = path.parent().unwrap_or(Path::new("/"));
         self.make_dir(dir)?;
-        let mut file = OpenOptions::new()
-            .append(true)
-            .create(true)
-            .mode(FILE_MODE)
-            .custom_flags(libc_nofollow())
-            .open(path)
-            .map_err(io_error("open", path))?;
+        let mut file = open_log(path)?;
         let before = file.metadata().map_err(io_error("stat", path))?.len();
         let mut bytes = Vec::new();
         if before == 0 {
@@ -199,8 +209,18 @@ impl Batch {
         let tmp = tmp_beside(path);
         remove_if_there(&tmp)?;
         std::os::unix::fs::symlink(target, &tmp).map_err(io_error("link", &tmp))?;
-        fs::rename(&tmp, path).map_err(io_error("rename into place", path))?;
+        rename_into_place(&tmp, path)?;
         self.dirs.insert(dir.to_owned());
+        Ok(())
+    }
+
+    /// Removes a file; one that is not there is no error.
+    pub(super) fn remove_file(&mut self, path: &Path) -> Result<(), StoreError> {
+        self.settle()?;
+        remove_if_there(path)?;
+        if let Some(dir) = path.parent() {
+            self.dirs.insert(dir.to_owned());
+        }
         Ok(())
     }
 
@@ -212,9 +232,9 @@ impl Batch {
         }
         match fs::rename(from, to) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {
+            Err(error) if is_of_another_kind(&error) => {
                 // Left over from an earlier move: what is there is history as well.
-                fs::remove_dir_all(to).map_err(io_error("remove", to))?;
+                remove_anything(to)?;
                 fs::rename(from, to).map_err(io_error("move away", from))
             }
             Err(error) => Err(io_error("move away", from)(error)),
@@ -274,8 +294,32 @@ fn sync_all<'a, T: Sync + 'a>(
     })
 }
 
+fn create_new(path: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(FILE_MODE)
+        .custom_flags(libc_nofollow())
+        .open(path)
+}
+
+/// How often a file or folder that is to be synced is opened while we are short of descriptors, and the pause
+/// between: those that are synced beside it give theirs back.
+const OPEN_ATTEMPTS: u32 = 50;
+const OPEN_AGAIN: Duration = Duration::from_millis(20);
+
+fn open_to_sync(path: &Path) -> io::Result<File> {
+    for _ in 1..OPEN_ATTEMPTS {
+        match File::open(path) {
+            Err(error) if is_shortage(&error) => std::thread::sleep(OPEN_AGAIN),
+            opened => return opened,
+        }
+    }
+    File::open(path)
+}
+
 fn sync_log(log: &Path) -> Result<(), StoreError> {
-    match File::open(log) {
+    match open_to_sync(log) {
         Ok(file) => file.sync_data().map_err(sync_error(log)),
         // A log may have gone with its run, in the same batch.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -285,17 +329,19 @@ fn sync_log(log: &Path) -> Result<(), StoreError> {
 }
 
 fn sync_dir(dir: &Path) -> Result<(), StoreError> {
-    match File::open(dir) {
+    match open_to_sync(dir) {
         Ok(file) => file.sync_all().map_err(sync_error(dir)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(io_error("open", dir)(error)),
     }
 }
 
-/// Cuts a log's torn tail off, keeping the bytes beside it as evidence.
+/// Cuts a log's torn tail off, keeping the bytes beside it as evidence where there is room for that.
 pub(super) fn cut_tail(path: &Path, valid_bytes: usize, tail: &[u8]) -> Result<(), StoreError> {
     let evidence = path.with_extension("torn");
-    fs::write(&evidence, tail).map_err(io_error("write", &evidence))?;
+    if let Err(error) = fs::write(&evidence, tail) {
+        tracing::warn!(path = %evidence.display(), %error, "a torn tail is not kept");
+    }
     let file = OpenOptions::new()
         .write(true)
         .open(path)
@@ -306,21 +352,92 @@ pub(super) fn cut_tail(path: &Path, valid_bytes: usize, tail: &[u8]) -> Result<(
 }
 
 fn tmp_beside(path: &Path) -> PathBuf {
+    hidden_beside(path, ".tmp")
+}
+
+fn hidden_beside(path: &Path, ending: &str) -> PathBuf {
     let mut name = std::ffi::OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
-    name.push(".tmp");
+    name.push(ending);
     path.with_file_name(name)
 }
 
 fn remove_if_there(path: &Path) -> Result<(), StoreError> {
     match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(io_error("remove", path)(error))
-        }
-        _ => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) if is_of_another_kind(&error) => remove_anything(path),
+        removed => removed.map_err(io_error("remove", path)),
     }
 }
 
+/// Whether a file was met where a folder should be, or the other way round.
+fn is_of_another_kind(error: &io::Error) -> bool {
+    use io::ErrorKind::{AlreadyExists, DirectoryNotEmpty, IsADirectory, NotADirectory};
+    matches!(
+        error.kind(),
+        AlreadyExists | DirectoryNotEmpty | IsADirectory | NotADirectory
+    )
+}
+
+/// Removes what is there, of whatever kind.
+fn remove_anything(path: &Path) -> Result<(), StoreError> {
+    let is_dir = fs::symlink_metadata(path).is_ok_and(|found| found.is_dir());
+    let removed = match is_dir {
+        true => fs::remove_dir_all(path),
+        false => fs::remove_file(path),
+    };
+    match removed {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed.map_err(io_error("remove", path)),
+    }
+}
+
+/// Puts what is in the way of a record aside, beside it. What was put there earlier goes.
+fn put_aside(path: &Path) -> Result<(), StoreError> {
+    let aside = hidden_beside(path, ".damaged");
+    tracing::error!(
+        path = %path.display(), aside = %aside.display(),
+        "what should be a checkpoint is something else; it is put aside"
+    );
+    remove_anything(&aside)?;
+    fs::rename(path, &aside).map_err(io_error("put aside", path))
+}
+
+fn rename_into_place(new: &Path, path: &Path) -> Result<(), StoreError> {
+    let renamed = match fs::rename(new, path) {
+        Err(error) if is_of_another_kind(&error) => {
+            put_aside(path)?;
+            fs::rename(new, path)
+        }
+        renamed => renamed,
+    };
+    renamed.map_err(io_error("rename into place", path))
+}
+
+/// Opens a log to be appended to, new or as it is.
+fn open_log(path: &Path) -> Result<File, StoreError> {
+    // Opening a pipe waits for nobody.
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let flags = i32::try_from(flags.bits()).unwrap_or(0);
+    let open = || {
+        let mut options = OpenOptions::new();
+        options.append(true).create(true).mode(FILE_MODE);
+        options.custom_flags(flags).open(path)
+    };
+    let is_something_else = || {
+        let found = fs::symlink_metadata(path);
+        found.is_ok_and(|found| !found.is_file())
+    };
+    let opened = match open() {
+        Err(_) if is_something_else() => {
+            put_aside(path)?;
+            open()
+        }
+        opened => opened,
+    };
+    opened.map_err(io_error("open", path))
+}
+
 fn libc_nofollow() -> i32 {
-    i32::try_from(rustix::fs::OFlags::NOFOLLOW.bits()).unwrap_or(0)
+    i32::try_from(OFlags::NOFOLLOW.bits()).unwrap_or(0)
 }

@@ -3,7 +3,7 @@
 //!
 //! One record, replaced whole, so that an operation and its effect are durable together. The
 //! directories of volumes are made before the record that names them, and removed after the record
-//! that does not; [`restore`] completes what a crash cut short.
+//! that does not; [`super::Write::RestoreVolumes`] completes what a crash cut short.
 
 use std::io;
 use std::path::{Path, PathBuf};

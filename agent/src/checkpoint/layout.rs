@@ -4,7 +4,7 @@
 //! meta/resources/resources_and_operations.state   reservations, volumes, operations
 //! meta/boot_id, meta/instance, meta/estimator, meta/executor_key
 //! meta/slaves/latest -> <agent>
-//! meta/slaves/<agent>/slave.info
+//! meta/slaves/<agent>/{slave.info,drain.config}
 //! meta/slaves/<agent>/frameworks/<framework>/framework.info
 //! meta/slaves/<agent>/frameworks/<framework>/executors/<executor>/runs/<container>/{executor.info,executor.log}
 //! meta/slaves/<agent>/frameworks/<framework>/executors/<executor>/runs/<container>/tasks/<task>/{task.info,task.updates}
@@ -112,6 +112,10 @@ impl Layout {
 
     pub(super) fn agent_info(&self, agent: &AgentId) -> PathBuf {
         self.agent(agent).join("slave.info")
+    }
+
+    pub(super) fn drain(&self, agent: &AgentId) -> PathBuf {
+        self.agent(agent).join("drain.config")
     }
 
     pub(super) fn framework(&self, agent: &AgentId, framework: &FrameworkId) -> PathBuf {

@@ -1,8 +1,10 @@
 //! What the agent must still know after a crash, and how it is kept on disk.
 //!
 //! The core decides what to write ([`Write`]); [`Store`] makes it durable in batches, on one thread;
-//! [`read`] brings it back. Invariants: a record is replaced whole or not at all; a log loses at most
-//! what was never acknowledged as written; damage costs the run that it belongs to, never the boot.
+//! [`read`] brings it back and changes nothing; what it finds damaged is put right by the first write.
+//! Invariants: a record is replaced whole or not at all; a log loses at most what was never acknowledged as
+//! written; damage costs the run that it belongs to, never the boot; want of descriptors, memory or room is
+//! no damage and is waited for.
 
 mod durable;
 mod frame;
@@ -10,8 +12,10 @@ mod habits;
 mod holdings;
 mod janitor;
 mod layout;
+mod limitation;
 mod read;
 mod records;
+mod repair;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -21,6 +25,7 @@ pub use frame::FrameError;
 pub use habits::{HabitsError, read_habits, write_habits};
 pub use holdings::{Holdings, ResourcesRecord, check_place, volume_path};
 pub use layout::{Layout, RunKey, TaskKey, inside, nested_id, nested_names, outermost};
+pub(crate) use limitation::{decode_limitation, encode_limitation};
 pub use read::{
     AgentImage, Damage, ExecutorImage, FrameworkImage, Image, ReadError, RunImage, TaskImage, read,
 };
@@ -28,4 +33,5 @@ pub use records::{
     AgentRecord, ExecutorRecord, FrameworkRecord, KillCause, KillRequested, LogEntry, LogRecord,
     Started, TaskRecord,
 };
+pub use repair::Repair;
 pub use store::{Commit, Store, Write};

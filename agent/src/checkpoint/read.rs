@@ -1,26 +1,29 @@
 //! Reading the checkpoints back after a restart.
 //!
-//! Entered through [`read`]. What cannot be read costs the run that it belongs to, which is set aside
+//! Entered through [`read`]. What cannot be read costs the run that it belongs to, which is to be set aside
 //! in `meta/quarantine`, and never the boot; only a record of a later version stops the agent, because
-//! an older agent must not touch it. Repeating a read changes nothing.
+//! an older agent must not touch it. That we are short of something, or that a disk stutters, says nothing of
+//! a record: it is read again. Invariant: nothing is changed; what is to be put right is [`Image::repairs`].
 
-use std::fs;
+mod disk;
+
 use std::io;
 use std::path::{Path, PathBuf};
 
-use meseta_proto::mesos::v1::FrameworkInfo;
+use meseta_proto::mesos::v1::{DrainConfig, FrameworkInfo};
 use meseta_resources::{AgentId, ContainerId, ExecutorId, FrameworkId, TaskId};
 use prost::Message as _;
 
-use super::durable::{self, StoreError};
 use super::frame::{self, FrameError};
 use super::holdings::ResourcesRecord;
 use super::layout::{
     EXECUTOR_INFO, EXECUTOR_LOG, Layout, RunKey, TASK_INFO, TASK_UPDATES, TaskKey,
 };
 use super::records::{
-    AgentRecord, ExecutorRecord, FrameworkRecord, LogEntry, LogRecord, TaskRecord,
+    AgentRecord, DrainRecord, ExecutorRecord, FrameworkRecord, LogEntry, LogRecord, TaskRecord,
 };
+use super::repair::Repair;
+use disk::{Disk, Machine, Patience};
 
 /// All that was checkpointed.
 #[derive(Debug, Default)]
@@ -37,6 +40,8 @@ pub struct Image {
     pub frameworks: Vec<FrameworkImage>,
     /// What could not be read.
     pub damages: Vec<Damage>,
+    /// What is to be done about it before anything else is written.
+    pub repairs: Vec<Repair>,
 }
 
 /// The agent's identity.
@@ -46,6 +51,8 @@ pub struct AgentImage {
     pub id: AgentId,
     /// What it had told its master, unless the record is damaged.
     pub record: Option<AgentRecord>,
+    /// How it was being drained, if it was.
+    pub drain: Option<DrainConfig>,
 }
 
 /// One framework and its runs.
@@ -110,25 +117,20 @@ pub enum ReadError {
         /// Its version.
         version: u32,
     },
-    /// A folder cannot be listed.
-    #[error("failed to list {path}")]
-    List {
-        /// The folder.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: io::Error,
-    },
-    /// Something damaged could not be set aside.
-    #[error("failed to put damaged checkpoints right")]
-    Repair(#[source] StoreError),
 }
 
 /// Reads everything.
 pub fn read(layout: &Layout) -> Result<Image, ReadError> {
+    read_from(layout, &Machine)
+}
+
+fn read_from(layout: &Layout, disk: &dyn Disk) -> Result<Image, ReadError> {
     let mut reader = Reader {
         layout,
+        disk,
+        patience: Patience::default(),
         damages: Vec::new(),
+        repairs: Vec::new(),
     };
     let mut image = Image {
         boot_id: reader.text(&layout.boot_id())?,
@@ -138,52 +140,73 @@ pub fn read(layout: &Layout) -> Result<Image, ReadError> {
     image.holdings = reader.holdings()?;
     if let Some(id) = reader.latest_agent() {
         let record = reader.message::<AgentRecord>(&layout.agent_info(&id))?;
+        let drain = reader.message_or_aside::<DrainRecord>(&layout.drain(&id))?;
         image.frameworks = reader.frameworks(&id)?;
-        image.agent = Some(AgentImage { id, record });
+        image.agent = Some(AgentImage {
+            id,
+            record,
+            drain: drain.map(|record| record.config),
+        });
     }
     image.damages = reader.damages;
+    image.repairs = reader.repairs;
     Ok(image)
 }
 
 struct Reader<'a> {
     layout: &'a Layout,
+    disk: &'a dyn Disk,
+    patience: Patience,
     damages: Vec<Damage>,
+    repairs: Vec<Repair>,
 }
 
 impl Reader<'_> {
     /// A damaged record is set aside: the volumes' directories stay, but nothing knows of them.
     fn holdings(&mut self) -> Result<Option<ResourcesRecord>, ReadError> {
         let path = self.layout.holdings();
+        self.message_or_aside::<ResourcesRecord>(&path)
+    }
+
+    /// A record that is nobody's run: a damaged one is set aside.
+    fn message_or_aside<M: prost::Message + Default>(
+        &mut self,
+        path: &Path,
+    ) -> Result<Option<M>, ReadError> {
         let damages_before = self.damages.len();
-        let record = self.message::<ResourcesRecord>(&path)?;
+        let record = self.message(path)?;
         if self.damages.len() > damages_before {
-            let aside = self
-                .layout
-                .quarantine()
-                .join("resources_and_operations.state");
-            let mut batch = durable::Batch::default();
-            batch.move_away(&path, &aside).map_err(ReadError::Repair)?;
-            batch.finish().map_err(ReadError::Repair)?;
+            self.set_aside(path);
         }
         Ok(record)
     }
 
+    /// Without the link there is no agent of before: an operator may have removed it. Where it is something
+    /// else, the only agent that there is was the latest.
     fn latest_agent(&mut self) -> Option<AgentId> {
         let link = self.layout.latest_agent();
-        let target = fs::read_link(&link).ok()?;
-        let name = target.to_str()?;
-        match AgentId::new(name) {
-            Ok(id) if self.layout.agent(&id).is_dir() => Some(id),
-            _ => {
-                self.note(&link, "it points to no agent");
-                None
+        let target = match self.patience.read(self.disk, || self.disk.read_link(&link)) {
+            Ok(target) => target.to_str().map(str::to_owned),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+            Err(error) => {
+                self.note(&link, &format!("it cannot be read: {error}"));
+                let mut names = self.list(&self.layout.agents());
+                names.retain(|name| name != "latest" && !name.starts_with('.'));
+                let [only] = <[String; 1]>::try_from(names).ok()?;
+                Some(only)
             }
+        };
+        let id = target.and_then(|name| AgentId::new(&name).ok());
+        let known = id.filter(|id| self.layout.agent(id).is_dir());
+        if known.is_none() {
+            self.note(&link, "it points to no agent");
         }
+        known
     }
 
     fn frameworks(&mut self, agent: &AgentId) -> Result<Vec<FrameworkImage>, ReadError> {
         let mut frameworks = Vec::new();
-        for name in list(&self.layout.agent(agent).join("frameworks"))? {
+        for name in self.list(&self.layout.agent(agent).join("frameworks")) {
             let Ok(id) = FrameworkId::new(&name) else {
                 self.note(Path::new(&name), "it is no framework id");
                 continue;
@@ -212,8 +235,8 @@ impl Reader<'_> {
     ) -> Result<Vec<RunImage>, ReadError> {
         let mut runs = Vec::new();
         let executors = self.layout.framework(agent, framework).join("executors");
-        for executor in list(&executors)? {
-            for container in list(&executors.join(&executor).join("runs"))? {
+        for executor in self.list(&executors) {
+            for container in self.list(&executors.join(&executor).join("runs")) {
                 let ids = ExecutorId::new(&executor)
                     .ok()
                     .zip(ContainerId::new(&container).ok());
@@ -239,7 +262,7 @@ impl Reader<'_> {
         let damages_before = self.damages.len();
         let executor = self.executor(&folder)?;
         let mut tasks = Vec::new();
-        for name in list(&folder.join("tasks"))? {
+        for name in self.list(&folder.join("tasks")) {
             let Ok(id) = TaskId::new(&name) else {
                 self.note(&folder.join("tasks").join(&name), "it is no task id");
                 continue;
@@ -253,7 +276,7 @@ impl Reader<'_> {
             }
         }
         if self.damages.len() > damages_before {
-            self.quarantine(&folder, &key)?;
+            self.quarantine(&folder, &key);
             return Ok(None);
         }
         let run = RunImage {
@@ -296,9 +319,13 @@ impl Reader<'_> {
             tracing::warn!(
                 path = %path.display(),
                 torn_bytes = tail.len(),
-                "cut a torn tail off a task's updates"
+                "a log of updates has a torn tail, which is cut off"
             );
-            durable::cut_tail(path, contents.valid_bytes, tail).map_err(ReadError::Repair)?;
+            self.repairs.push(Repair::CutTail {
+                path: path.to_owned(),
+                valid_bytes: contents.valid_bytes,
+                tail: tail.to_vec(),
+            });
         }
         let mut entries = Vec::with_capacity(contents.bodies.len());
         for body in contents.bodies {
@@ -344,7 +371,8 @@ impl Reader<'_> {
 
     /// A file's bytes; `None` if there is no such file, or if it cannot be read, which is noted.
     fn bytes(&mut self, path: &Path) -> Option<Vec<u8>> {
-        match fs::read(path) {
+        let read = self.patience.read(self.disk, || self.disk.read(path));
+        match read {
             Ok(bytes) => Some(bytes),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => {
@@ -371,38 +399,50 @@ impl Reader<'_> {
         });
     }
 
-    fn quarantine(&self, folder: &Path, key: &RunKey) -> Result<(), ReadError> {
-        let aside = self.layout.quarantine().join(key.container.as_str());
-        let mut batch = durable::Batch::default();
-        batch.move_away(folder, &aside).map_err(ReadError::Repair)?;
-        if let Some(parent) = folder.parent() {
-            // The folder's loss of this entry is made durable with the quarantine's gain of it.
-            batch.touch_dir(parent);
+    fn quarantine(&mut self, folder: &Path, key: &RunKey) {
+        let to = self.layout.quarantine().join(key.container.as_str());
+        // What is to be put right in it goes with it.
+        self.repairs.retain(|repair| {
+            !matches!(repair, Repair::CutTail { path, .. } | Repair::SetAside { from: path, .. }
+                if path.starts_with(folder))
+        });
+        self.repairs.push(Repair::SetAside {
+            from: folder.to_owned(),
+            to,
+        });
+    }
+
+    /// Something that is no run.
+    fn set_aside(&mut self, path: &Path) {
+        use std::os::unix::ffi::OsStrExt as _;
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let sum = crc32fast::hash(path.as_os_str().as_bytes());
+        self.repairs.push(Repair::SetAside {
+            from: path.to_owned(),
+            to: self.layout.quarantine().join(format!("{name}-{sum:08x}")),
+        });
+    }
+
+    /// Names of the folders in a folder, in order; none if it is not there, or is no folder, which is noted.
+    /// Files are leftovers of writes.
+    fn list(&mut self, folder: &Path) -> Vec<String> {
+        match self.patience.read(self.disk, || self.disk.list(folder)) {
+            Ok(mut names) => {
+                names.sort_unstable();
+                names
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            Err(error) => {
+                self.note(folder, &format!("it cannot be listed: {error}"));
+                let found = std::fs::symlink_metadata(folder);
+                if found.is_ok_and(|found| !found.is_dir()) {
+                    self.set_aside(folder);
+                }
+                Vec::new()
+            }
         }
-        batch.finish().map_err(ReadError::Repair)
     }
 }
 
-/// Names in a folder, in order; none if it is not there. Files are leftovers of writes.
-fn list(folder: &Path) -> Result<Vec<String>, ReadError> {
-    let failed = |source| ReadError::List {
-        path: folder.to_owned(),
-        source,
-    };
-    let entries = match fs::read_dir(folder) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(failed(error)),
-    };
-    let mut names = Vec::new();
-    for entry in entries {
-        let entry = entry.map_err(failed)?;
-        let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
-        match entry.file_name().into_string() {
-            Ok(name) if is_dir => names.push(name),
-            _ => {}
-        }
-    }
-    names.sort_unstable();
-    Ok(names)
-}
+#[cfg(test)]
+mod tests;

@@ -3,7 +3,9 @@
 //! Mesos's messages are kept whole inside them. Field numbers are never reused; a reader of the
 //! version before must still understand what is written.
 
-use meseta_proto::mesos::v1::{AgentInfo, ExecutorInfo, FrameworkInfo, TaskInfo, TaskStatus};
+use meseta_proto::mesos::v1::{
+    AgentInfo, DrainConfig, ExecutorInfo, FrameworkInfo, TaskInfo, TaskStatus,
+};
 
 /// `slave.info`: who the agent is and what it told its master.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -11,6 +13,14 @@ pub struct AgentRecord {
     /// As registered, `id` included.
     #[prost(message, required, tag = "1")]
     pub info: AgentInfo,
+}
+
+/// `drain.config`: how the agent is being drained; not there if it is not.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct DrainRecord {
+    /// As the master asked for it.
+    #[prost(message, required, tag = "1")]
+    pub config: DrainConfig,
 }
 
 /// `framework.info`: the newest the master told.

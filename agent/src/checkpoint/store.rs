@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use meseta_proto::mesos::v1::DrainConfig;
 use meseta_resources::{AgentId, FrameworkId, Resource};
 use prost::Message as _;
 use tracing::error;
@@ -19,8 +20,9 @@ use super::layout::{
     EXECUTOR_INFO, EXECUTOR_LOG, Layout, RunKey, TASK_INFO, TASK_UPDATES, TaskKey,
 };
 use super::records::{
-    AgentRecord, ExecutorRecord, FrameworkRecord, LogEntry, LogRecord, TaskRecord,
+    AgentRecord, DrainRecord, ExecutorRecord, FrameworkRecord, LogEntry, LogRecord, TaskRecord,
 };
+use super::repair::Repair;
 
 /// One change to what is durable.
 #[derive(Clone, Debug)]
@@ -31,6 +33,30 @@ pub enum Write {
         agent: AgentId,
         /// What it told its master.
         record: Box<AgentRecord>,
+    },
+    /// The boot and the name of this agent's cgroup folder; comes before anything that is launched in it.
+    Remember {
+        /// The running boot, so that what was left of an earlier one is history.
+        boot_id: String,
+        /// The folder's name.
+        instance: String,
+    },
+    /// What was found damaged is put right.
+    Repair {
+        /// So, in order.
+        repairs: Vec<Repair>,
+    },
+    /// What a crash may have cut short of making and destroying volumes is completed.
+    RestoreVolumes {
+        /// What was written of them.
+        record: Box<ResourcesRecord>,
+    },
+    /// How the agent is being drained, or that it is not any more.
+    Drain {
+        /// The agent.
+        agent: AgentId,
+        /// What the master asked for.
+        config: Option<DrainConfig>,
     },
     /// A framework's newest description.
     Framework {
@@ -93,6 +119,36 @@ pub enum Write {
     },
 }
 
+impl Write {
+    /// What it takes while it waits for the disk, more or less.
+    pub fn bytes(&self) -> usize {
+        /// Its keys and its place.
+        const SMALL: usize = 512;
+        let record = match self {
+            Self::Agent { record, .. } => record.encoded_len(),
+            Self::Framework { record, .. } => record.encoded_len(),
+            Self::Task { record, .. } => record.encoded_len(),
+            Self::Executor { record, .. } => record.encoded_len(),
+            Self::RestoreVolumes { record } => record.encoded_len(),
+            Self::ExecutorLog { entry, .. } | Self::Log { entry, .. } => match &**entry {
+                LogEntry::Update(status) => status.encoded_len(),
+                LogEntry::Started(_)
+                | LogEntry::Acknowledged(_)
+                | LogEntry::KillRequested(_)
+                | LogEntry::Delivered(_) => 0,
+            },
+            // Shared with the core but for what changed.
+            Self::Resources { holdings, .. } => holdings.operations.len().saturating_mul(SMALL),
+            Self::Remember { .. }
+            | Self::Repair { .. }
+            | Self::Drain { .. }
+            | Self::Retire { .. }
+            | Self::RetireFramework { .. } => 0,
+        };
+        record.saturating_add(SMALL)
+    }
+}
+
 /// The writer's side of the checkpoints.
 #[derive(Debug)]
 pub struct Store {
@@ -105,16 +161,6 @@ impl Store {
     pub fn open(layout: Layout) -> Self {
         let janitor = Janitor::start(layout.retired());
         Self { layout, janitor }
-    }
-
-    /// Remembers the running boot, so that what was left of an earlier one is history, and the name of
-    /// this agent's cgroup folder.
-    pub fn remember(&self, boot_id: &str, instance: &str) -> Result<(), StoreError> {
-        let mut batch = Batch::default();
-        batch.make_dir(&self.layout.agents())?;
-        batch.write_file(&self.layout.boot_id(), boot_id.as_bytes())?;
-        batch.write_file(&self.layout.instance(), instance.as_bytes())?;
-        batch.finish()
     }
 
     /// Makes all of `writes` durable, in order.
@@ -144,6 +190,20 @@ impl Store {
         appends: &mut Appends,
     ) -> Result<(), StoreError> {
         match write {
+            Write::Remember { boot_id, instance } => {
+                batch.make_dir(&self.layout.agents())?;
+                batch.write_file(&self.layout.boot_id(), boot_id.as_bytes())?;
+                batch.write_file(&self.layout.instance(), instance.as_bytes())
+            }
+            Write::Repair { repairs } => repairs.iter().try_for_each(|one| one.carry_out(batch)),
+            Write::RestoreVolumes { record } => self.restore_volumes(record, batch),
+            Write::Drain { agent, config } => match config {
+                Some(config) => {
+                    let record = DrainRecord { config: *config };
+                    batch.write_file(&self.layout.drain(agent), &record.encode_to_vec())
+                }
+                None => batch.remove_file(&self.layout.drain(agent)),
+            },
             Write::Agent { agent, record } => {
                 batch.write_file(&self.layout.agent_info(agent), &record.encode_to_vec())?;
                 batch.link(&self.layout.latest_agent(), Path::new(agent.as_str()))
@@ -220,11 +280,23 @@ impl Store {
     }
 
     /// Completes what a crash may have cut short: directories of volumes that were made, and those of
-    /// volumes that were destroyed.
-    pub fn restore_volumes(&self, record: &ResourcesRecord) -> Result<(), StoreError> {
-        let mut batch = Batch::default();
+    /// volumes that were destroyed. A volume whose disk is ill holds nothing else up.
+    fn restore_volumes(
+        &self,
+        record: &ResourcesRecord,
+        batch: &mut Batch,
+    ) -> Result<(), StoreError> {
+        let unless_ill = |restored: Result<(), StoreError>| match restored {
+            Err(error @ StoreError::Io { .. }) if !error.is_want_of_room() => {
+                tracing::error!(%error, "a volume could not be restored");
+                Ok(())
+            }
+            restored => restored,
+        };
         let volumes = holdings::volumes(&record.resources);
-        self.make_volumes(&volumes, &mut batch)?;
+        for volume in &volumes {
+            unless_ill(holdings::make_volume(&self.layout, volume, batch))?;
+        }
         for volume in holdings::volumes(&record.destroyed) {
             let path = volume_path(&self.layout, &volume);
             if !volumes
@@ -232,12 +304,10 @@ impl Store {
                 .any(|kept| volume_path(&self.layout, kept) == path)
             {
                 let aside = self.janitor.place();
-                let removed = holdings::remove_volume(&self.layout, &volume, &aside, &mut batch);
-                unless_hopeless(removed)?;
+                let removed = holdings::remove_volume(&self.layout, &volume, &aside, batch);
+                unless_ill(removed)?;
             }
         }
-        batch.finish()?;
-        self.janitor.wake();
         Ok(())
     }
 
@@ -306,8 +376,11 @@ impl Commit<'_, '_> {
             let written = store.carry_out(write, &mut self.batch, &mut self.appends);
             unless_hopeless(written)?;
             self.retired |= match write {
-                Write::Retire { .. } | Write::RetireFramework { .. } => true,
+                Write::Retire { .. }
+                | Write::RetireFramework { .. }
+                | Write::RestoreVolumes { .. } => true,
                 Write::Resources { destroyed, .. } => !destroyed.is_empty(),
+                Write::Remember { .. } | Write::Repair { .. } | Write::Drain { .. } => false,
                 Write::Agent { .. }
                 | Write::Framework { .. }
                 | Write::Task { .. }

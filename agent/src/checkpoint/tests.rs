@@ -74,6 +74,23 @@ fn identity() -> Write {
     }
 }
 
+fn remembered() -> Write {
+    Write::Remember {
+        boot_id: "boot".to_owned(),
+        instance: "agent-1".to_owned(),
+    }
+}
+
+/// Reads, and puts right what was found damaged, as an agent does that is started.
+fn read_and_repair(layout: &Layout) -> Image {
+    let image = read(layout).expect("readable");
+    let repairs = image.repairs.clone();
+    Store::open(layout.clone())
+        .commit(&[Write::Repair { repairs }])
+        .expect("the disk works");
+    image
+}
+
 fn framework() -> Write {
     Write::Framework {
         agent: AgentId::new("S0").expect("an id"),
@@ -154,7 +171,7 @@ fn an_empty_directory_is_a_new_agent() {
     let image = read(&layout).expect("readable");
     assert!(image.agent.is_none() && image.frameworks.is_empty() && image.damages.is_empty());
     Store::open(layout.clone())
-        .remember("boot", "agent-1")
+        .commit(&[remembered()])
         .expect("written");
     let image = read(&layout).expect("readable");
     assert!(image.agent.is_none());
@@ -170,7 +187,7 @@ fn a_log_cut_at_any_byte_loses_only_its_last_records() {
     let mut longest = 0;
     for cut in 0..=whole.len() {
         std::fs::write(&path, &whole[..cut]).expect("the cut");
-        let image = read(&layout).expect("readable");
+        let image = read_and_repair(&layout);
         assert_eq!(image.damages, [], "cut at {cut}");
         let kept = tasks(&image)[0].1;
         assert!(kept >= longest, "cut at {cut}");
@@ -195,7 +212,7 @@ fn a_record_cut_at_any_byte_costs_its_own_run_at_most() {
     let run = layout.run(&run_key("a"));
     for cut in 0..whole.len() {
         std::fs::write(&path, &whole[..cut]).expect("the cut");
-        let image = read(&layout).expect("readable");
+        let image = read_and_repair(&layout);
         assert_eq!(tasks(&image), [("b".to_owned(), 1)], "cut at {cut}");
         assert_eq!(image.damages.len(), 1, "cut at {cut}");
         // It is kept as evidence, out of the way of the next start.
@@ -211,7 +228,7 @@ fn a_record_cut_at_any_byte_costs_its_own_run_at_most() {
 fn any_flipped_byte_in_any_file_never_stops_the_start() {
     let (dir, layout) = written();
     let store = Store::open(layout.clone());
-    store.remember("boot", "agent-1").expect("written");
+    store.commit(&[remembered()]).expect("written");
     let mut files = Vec::new();
     files_below(&layout.meta(), &mut files);
     assert!(files.len() >= 8, "{files:?}");
@@ -228,7 +245,6 @@ fn any_flipped_byte_in_any_file_never_stops_the_start() {
                 Ok(image) => check_other_runs(inside, &image),
                 // A version that is not ours looks like a later one, and is left untouched.
                 Err(ReadError::Newer { .. }) => {}
-                Err(error) => panic!("{inside:?} at {at}: {error}"),
             }
         }
     }
@@ -329,7 +345,8 @@ fn a_batch_goes_on_where_it_failed() {
     ];
     let folder = layout.run(&run_key("c"));
     let executor = folder.parent().and_then(Path::parent).expect("a folder");
-    std::fs::write(executor, b"in the way").expect("written");
+    // Nothing can be made there.
+    std::os::unix::fs::symlink("/proc/self", executor).expect("linked");
     let mut commit = store.begin(&batch);
     for _ in 0..3 {
         commit.resume().expect_err("something is in the way");
@@ -379,6 +396,117 @@ fn checkpoints_are_for_the_owner_alone() {
             .permissions()
             .mode();
         assert_eq!(mode & 0o077, 0, "{path:?}");
+    }
+}
+
+/// What a power cut may leave in the place of a record.
+fn put(path: &Path, kind: &str) {
+    let found = std::fs::symlink_metadata(path).expect("there");
+    if found.is_dir() {
+        std::fs::remove_dir_all(path).expect("removed");
+    } else {
+        std::fs::remove_file(path).expect("removed");
+    }
+    match kind {
+        "an empty file" => std::fs::write(path, "").expect("written"),
+        "a folder" => std::fs::create_dir_all(path.join("inner")).expect("made"),
+        "a link to nothing" => {
+            std::os::unix::fs::symlink("nothing", path).expect("linked");
+        }
+        "a link to itself" => std::os::unix::fs::symlink(path, path).expect("linked"),
+        "a pipe" => nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRWXU).expect("made"),
+        other => panic!("{other}"),
+    }
+}
+
+fn all_below(dir: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(dir).expect("a folder").flatten() {
+        found.push(entry.path());
+        if entry.file_type().expect("a type").is_dir() {
+            all_below(&entry.path(), found);
+        }
+    }
+}
+
+/// Whatever anything has become, the agent starts, other runs are untouched where they were not inside of it,
+/// and what is written afterwards is read again.
+#[test]
+fn what_came_back_as_something_else_keeps_no_agent_away() {
+    let (dir, layout) = written();
+    let store = Store::open(layout.clone());
+    let drain = Write::Drain {
+        agent: AgentId::new("S0").expect("an id"),
+        config: Some(pb::DrainConfig::default()),
+    };
+    store.commit(&[remembered(), drain]).expect("written");
+    let mut all = Vec::new();
+    all_below(&layout.meta(), &mut all);
+    assert!(all.len() >= 20, "{all:?}");
+    let kinds = [
+        "an empty file",
+        "a folder",
+        "a link to nothing",
+        "a link to itself",
+        "a pipe",
+    ];
+    for path in all {
+        for kind in kinds {
+            let inside = path.strip_prefix(dir.path()).expect("below");
+            let copy = tempfile::tempdir().expect("a directory");
+            copy_tree(dir.path(), copy.path());
+            put(&copy.path().join(inside), kind);
+            let layout = Layout::new(copy.path());
+            let what = format!("{} became {kind}", inside.display());
+            let image = read(&layout).unwrap_or_else(|error| panic!("{what}: {error}"));
+            let repairs = image.repairs.clone();
+            let store = Store::open(layout.clone());
+            let Write::Task { record, .. } = intent("n") else {
+                panic!("not that");
+            };
+            let task = |key| Write::Task {
+                key,
+                record: record.clone(),
+            };
+            let again = [
+                Write::Repair { repairs },
+                remembered(),
+                identity(),
+                framework(),
+                task(task_key("new")),
+                log("new", update(9)),
+                task(task_key("a")),
+                log("a", update(8)),
+            ];
+            let written = store.commit(&again);
+            written.unwrap_or_else(|error| panic!("{what}: {error}"));
+            let image = read(&layout).unwrap_or_else(|error| panic!("{what}: {error}"));
+            assert_eq!(image.damages, [], "{what}");
+            let found = tasks(&image);
+            assert!(found.contains(&("new".to_owned(), 1)), "{what}: {found:?}");
+            let of_a = found.iter().find(|(task, _)| task == "a");
+            assert!(of_a.is_some_and(|(_, entries)| *entries >= 1), "{what}");
+            assert_eq!(image.boot_id.as_deref(), Some("boot"), "{what}");
+        }
+    }
+}
+
+#[test]
+fn a_drain_is_remembered_until_it_is_over() {
+    let (_dir, layout) = written();
+    let agent = AgentId::new("S0").expect("an id");
+    let store = Store::open(layout.clone());
+    let config = Some(pb::DrainConfig {
+        mark_gone: Some(true),
+        ..pb::DrainConfig::default()
+    });
+    let drained = || read(&layout).expect("readable").agent.expect("known").drain;
+    assert_eq!(drained(), None);
+    for config in [config, None, None] {
+        let agent = agent.clone();
+        store
+            .commit(&[Write::Drain { agent, config }])
+            .expect("written");
+        assert_eq!(drained(), config);
     }
 }
 

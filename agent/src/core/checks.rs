@@ -3,7 +3,7 @@
 //! The shell does one look at a time ([`Probe`]); the core keeps the clock, counts failures and tells the
 //! scheduler. A health check that fails too often in a row ends its task; a check never does. Invariants:
 //! nothing is looked at before its delay or after a kill; only changes of a check are told, and of a
-//! health check every failure that counts.
+//! health check every failure that counts; that the agent could not look is no failure of the task.
 
 use std::time::Duration;
 
@@ -68,8 +68,10 @@ pub enum Sight {
     Status(u32),
     /// Whether the connection stood.
     Connected(bool),
-    /// Nothing: it took too long, or could not be looked.
+    /// Nothing: it took too long, or there was nobody to answer.
     Nothing(String),
+    /// The agent could not look, which says nothing of the task.
+    NotTaken(String),
 }
 
 /// The two kinds of checks that one task can have.
@@ -190,7 +192,7 @@ impl AgentCore {
             let check = info.health_check.as_ref()?;
             return match check.r#type() {
                 pb::health_check::Type::Command => {
-                    Some(self.look_by_command(unit, check.command.as_ref()?, id))
+                    Some(self.look_by_command(unit, which, check.command.as_ref()?, id))
                 }
                 pb::health_check::Type::Http => {
                     let http = check.http.as_ref()?;
@@ -214,7 +216,7 @@ impl AgentCore {
         match check.r#type() {
             pb::check_info::Type::Command => {
                 let command = &check.command.as_ref()?.command;
-                Some(self.look_by_command(unit, command, id))
+                Some(self.look_by_command(unit, which, command, id))
             }
             pb::check_info::Type::Http => {
                 let http = check.http.as_ref()?;
@@ -231,7 +233,13 @@ impl AgentCore {
     }
 
     /// The check's command, as the task's user and with its environment, in its container.
-    fn look_by_command(&self, unit: &Unit, command: &pb::CommandInfo, id: ProbeId) -> Look {
+    fn look_by_command(
+        &self,
+        unit: &Unit,
+        which: Which,
+        command: &pb::CommandInfo,
+        id: ProbeId,
+    ) -> Look {
         let mut info = (*unit.task.info).clone();
         let own = info.command.take().unwrap_or_default();
         let mut command = command.clone();
@@ -241,16 +249,17 @@ impl AgentCore {
         info.command = Some(command);
         info.container = None;
         let inside = &unit.container().id;
-        let container = nested_id(inside, &format!("check-{}", id.0));
-        let framework = self.frameworks.get(&unit.executor.key.framework);
-        let checkpoint = framework.and_then(|framework| framework.info.checkpoint);
+        let kind = match which {
+            Which::Health => "health-check",
+            Which::Check => "check",
+        };
+        let container = nested_id(inside, &format!("{kind}-{}", id.0));
         Look::Command(Box::new(LaunchPlan {
             run: unit.executor.key.clone(),
             container: container.unwrap_or_else(|| inside.clone()),
             subject: Subject::Task(info.into()),
             user: unit.task.user.clone(),
             role: unit.task.role.clone(),
-            checkpoint: checkpoint.unwrap_or_default(),
             demand: unit.container().demand,
             resources: unit.task.resources.clone(),
             volumes: Vec::new(),
@@ -280,6 +289,17 @@ impl AgentCore {
         if let Some(times) = times(&unit.task.info, which) {
             let next = Timer::Probe(container.clone(), which);
             self.set_timer(now.moment + times.interval, next);
+        }
+        let unsure = match &sight {
+            Sight::NotTaken(why) => Some(why.as_str()),
+            Sight::Nothing(_) | Sight::Connected(false) if id.0 <= self.probes_paused => {
+                Some("the agent stood still meanwhile")
+            }
+            _ => None,
+        };
+        if let Some(why) = unsure {
+            warn!(task_id = %unit.task.key.task, why, "a task could not be looked at; trying again");
+            return;
         }
         match which {
             Which::Health => self.judge_health(now, &unit, &sight),
@@ -344,7 +364,7 @@ impl AgentCore {
                     succeeded: Some(*succeeded),
                 });
             }
-            Sight::Nothing(why) => {
+            Sight::Nothing(why) | Sight::NotTaken(why) => {
                 info!(task_id = %unit.task.key.task, why, "a check saw nothing");
             }
         }
@@ -371,7 +391,7 @@ fn is_well(sight: &Sight) -> bool {
         Sight::ExitCode(code) => *code == 0,
         Sight::Status(status) => (200..400).contains(status),
         Sight::Connected(connected) => *connected,
-        Sight::Nothing(_) => false,
+        Sight::Nothing(_) | Sight::NotTaken(_) => false,
     }
 }
 

@@ -1,8 +1,8 @@
 //! Draining: the master wants this agent empty.
 //!
 //! Tasks are killed, with no more grace than the operator allows; what is told of their end says why, and
-//! what comes meanwhile is refused. The agent forgets it when the last executor is gone: the master says it
-//! again at every registration until it has seen that.
+//! what comes meanwhile is refused, by later lives of the agent too. The agent forgets it when the last
+//! executor is gone: the master says it again at every registration until it has seen that.
 
 use std::time::Duration;
 
@@ -17,20 +17,30 @@ use super::AgentCore;
 use super::fields::duration;
 use super::kill::{KILL_GRACE_DEFAULT, grace_of};
 use super::states::{dropped_or_lost, has_capability};
+use crate::checkpoint::Write;
 
 /// How this agent is drained.
-#[derive(Copy, Clone, Debug)]
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(super) struct Draining {
     max_grace: Option<Duration>,
     mark_gone: bool,
 }
 
+impl Draining {
+    pub(super) fn new(config: &pb::DrainConfig) -> Self {
+        Self {
+            max_grace: config.max_grace_period.as_ref().map(duration),
+            mark_gone: config.mark_gone.unwrap_or_default(),
+        }
+    }
+}
+
 impl AgentCore {
     pub(super) fn drain(&mut self, now: Now, drain: &wire::Drain) {
-        let draining = Draining {
-            max_grace: drain.config.max_grace_period.as_ref().map(duration),
-            mark_gone: drain.config.mark_gone.unwrap_or_default(),
-        };
+        let draining = Draining::new(&drain.config);
+        if self.draining != Some(draining) {
+            self.persist_drain(Some(drain.config));
+        }
         let live: Vec<_> = self
             .all_executors()
             .flat_map(|executor| executor.tasks.values().cloned().collect::<Vec<_>>())
@@ -59,6 +69,13 @@ impl AgentCore {
         if self.draining.is_some() && self.all_executors().next().is_none() {
             info!("drained");
             self.draining = None;
+            self.persist_drain(None);
+        }
+    }
+
+    fn persist_drain(&mut self, config: Option<pb::DrainConfig>) {
+        if let Some(agent) = self.agent_id.clone() {
+            self.persist(Write::Drain { agent, config });
         }
     }
 

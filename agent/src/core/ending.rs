@@ -4,6 +4,8 @@
 //! resources are free when the terminal update is seen. Invariant: success is told for an exit with
 //! code 0 that somebody saw, and for nothing else.
 
+use std::time::Duration;
+
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::task_status::{Reason, Source};
 use meseta_resources::{ContainerId, Now};
@@ -38,16 +40,18 @@ impl AgentCore {
         if unit.container().phase == Phase::Ended {
             return;
         }
-        if unit.container().phase == Phase::Launching && unit.container().kill.is_some() {
+        let kill = kill_that_ended(unit.container().kill, &ending);
+        let has_run = matches!(ending.exit, Exit::Code(_) | Exit::Signal(_));
+        let ended_itself = matches!(ending.exit, Exit::Code(_));
+        if unit.container().phase == Phase::Launching && kill.is_some() && !ended_itself {
             return self.finish_killed_during_launch(now, &unit);
         }
-        if matches!(ending.exit, Exit::Code(_) | Exit::Signal(_)) && unit.container().kill.is_none()
-        {
+        if has_run && kill.is_none() {
             // It ran, but the agent may have fallen before it could say so.
             self.tell_running(now, &unit);
         }
         let preempted = self.preemption_of(&unit.executor);
-        let mut verdict = judge(unit.container().kill, ending);
+        let mut verdict = judge(kill, ending);
         if let Some(preempted) = preempted.filter(|_| verdict.limitation.is_none()) {
             verdict = Verdict {
                 state: preempted.state,
@@ -116,6 +120,21 @@ impl AgentCore {
     }
 }
 
+/// The kill that a container's end is told as. What its supervisor recorded counts: a request that reached it
+/// and was lost with an agent was one, and a command that exited before any reached it ended by itself.
+fn kill_that_ended(asked: Option<Kill>, ending: &Ending) -> Option<Kill> {
+    match (asked, ending.kill_requested, &ending.exit) {
+        (None, Some(true), _) => Some(Kill {
+            cause: KillCause::Unknown,
+            during_launch: false,
+            deadline: None,
+            grace: Duration::ZERO,
+        }),
+        (_, Some(false), Exit::Code(_)) => None,
+        (asked, _, _) => asked,
+    }
+}
+
 fn judge(kill: Option<Kill>, ending: Ending) -> Verdict {
     if let Some(limitation) = ending.limitation {
         return Verdict {
@@ -142,7 +161,7 @@ fn judge(kill: Option<Kill>, ending: Ending) -> Verdict {
             Some(Reason::MaxCompletionTimeReached),
             format!("{message}: it had reached its maximum completion time"),
         ),
-        (Some((_, true)), _) => told(
+        (Some((_, true)), exit) if !matches!(exit, Exit::Code(_)) => told(
             pb::TaskState::TaskKilled,
             Source::Agent,
             Some(Reason::TaskKilledDuringLaunch),

@@ -147,6 +147,11 @@ pub enum Input {
     },
     /// The estimator and the controller looked at a sample.
     Oversubscription(Box<Report>),
+    /// The agent's own process stood still until now: stopped, or starved of the processor.
+    Paused {
+        /// For so long.
+        lasted: Duration,
+    },
     /// Only time has passed.
     Tick,
     /// The agent is asked to end.
@@ -163,6 +168,8 @@ pub struct Ending {
     pub exit: Exit,
     /// A limit that it had run into.
     pub limitation: Option<Limitation>,
+    /// Whether its supervisor had been asked to end it before; `None` where nobody recorded that.
+    pub kill_requested: Option<bool>,
 }
 
 /// How a process ended.
@@ -219,6 +226,8 @@ pub enum Destination {
     Liveness,
     /// One container.
     Container(ContainerId),
+    /// The same, for a kill that cannot wait any longer for what comes before it.
+    Overdue(ContainerId),
     /// The executor in this container.
     Executor(ContainerId),
     /// All containers with revocable CPUs together.
@@ -377,8 +386,6 @@ pub struct LaunchPlan {
     pub user: String,
     /// The role its resources are allocated to.
     pub role: Option<Role>,
-    /// Whether the framework asked for checkpoints (its tasks are told so).
-    pub checkpoint: bool,
     /// Requests and limits.
     pub demand: Demand,
     /// What is behind them.

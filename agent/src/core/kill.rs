@@ -1,8 +1,9 @@
 //! Ending tasks on somebody's wish.
 //!
-//! The wish is written, and the container gets SIGTERM and after the grace SIGKILL; the
-//! supervisor keeps that time, and the core sees to it that the container is taken apart should the
-//! supervisor fail. A later kill may shorten the grace and never lengthens it. The tasks of a custom
+//! The request is durable before the container gets SIGTERM, so that an end is told as what it was whenever
+//! the agent falls; a disk that takes too long delays the signal by [`RECORD_WAIT`] and no more. After the
+//! grace comes SIGKILL: the supervisor keeps that time, and the core sees to it that the container is taken
+//! apart should the supervisor fail. A later kill may shorten the grace and never lengthens it. The tasks of a custom
 //! executor are its own to end. Invariant: a task that is told killed is gone.
 
 use std::sync::Arc;
@@ -17,13 +18,16 @@ use tracing::{info, warn};
 use super::fields::{duration, unix_ns};
 use super::model::{Doom, Executor, ExecutorKind, Kill, Phase, Unit};
 use super::registration::stream_key;
-use super::{Action, AgentCore, Destination, ExitReason, State, Timer};
+use super::{Action, AgentCore, Destination, ExitReason, Lsn, State, Timer};
 use crate::checkpoint::{KillCause, KillRequested, LogEntry, Write};
 
 /// Time between SIGTERM and SIGKILL when neither the kill nor the task says (Mesos's default).
 pub(super) const KILL_GRACE_DEFAULT: Duration = Duration::from_secs(3);
 /// How long after the last signal the container is taken apart by force.
 const KILL_OVERDUE: Duration = Duration::from_secs(1);
+/// How long a signal waits for its request to be durable. What is sent unwritten is told by the supervisor's
+/// record should the agent fall then.
+pub(super) const RECORD_WAIT: Duration = Duration::from_secs(2);
 
 impl AgentCore {
     pub(super) fn kill_task(&mut self, now: Now, kill: &wire::KillTask) {
@@ -100,7 +104,7 @@ impl AgentCore {
         });
         if during_launch {
             // Not launched any more if it has not begun; else killed as soon as it has.
-            self.show_kill(&container.id, Duration::ZERO);
+            self.show_kill(now, &container.id, Duration::ZERO);
             return;
         }
         let framework = self.frameworks.get(&unit.executor.key.framework);
@@ -152,22 +156,46 @@ impl AgentCore {
                 kill.grace = grace;
             }
         });
-        self.show_kill(container, grace);
+        self.show_kill(now, container, grace);
         self.set_timer(
             deadline + KILL_OVERDUE,
             Timer::KillOverdue(container.clone()),
         );
     }
 
-    /// Waits for no disk: a full one must not keep a task alive. Should the agent fall before the
-    /// wish is durable, the task is told failed instead of killed.
-    fn show_kill(&mut self, container: &ContainerId, grace: Duration) {
+    fn show_kill(&mut self, now: Now, container: &ContainerId, grace: Duration) {
         self.thaw_to_end(container);
-        self.show_now(
+        let container = container.clone();
+        self.show(
             Destination::Container(container.clone()),
             Action::Kill {
                 container: container.clone(),
                 grace,
+            },
+        );
+        let unwritten = Timer::KillUnwritten(container, self.lsn);
+        self.set_timer(now.moment + RECORD_WAIT, unwritten);
+    }
+
+    /// A full disk keeps no task alive: its signal goes before what cannot be written.
+    pub(super) fn kill_unwritten(&mut self, now: Now, container: &ContainerId, lsn: Lsn) {
+        let executor = self.executor_of(container);
+        let of_executor = executor.as_ref().map(|executor| &executor.container);
+        let unit = self.unit_of(container);
+        let held = unit.as_ref().map(Unit::container).or(of_executor);
+        let Some(kill) = held
+            .and_then(|held| held.kill)
+            .filter(|_| lsn > self.durable)
+        else {
+            return;
+        };
+        warn!(container_id = %container, "the disk takes too long; killing before that is written");
+        let left = kill.deadline.map(|at| at.saturating_since(now.moment));
+        self.show_now(
+            Destination::Overdue(container.clone()),
+            Action::Kill {
+                container: container.clone(),
+                grace: left.unwrap_or_default(),
             },
         );
     }

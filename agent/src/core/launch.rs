@@ -25,15 +25,12 @@ impl AgentCore {
         let Some(executor) = self.executor_at(key) else {
             return;
         };
-        let framework = self.frameworks.get(&key.framework);
-        let checkpoint = framework.and_then(|framework| framework.info.checkpoint);
         let plan = LaunchPlan {
             run: key.clone(),
             container: executor.container.id.clone(),
             subject: subject_of(&executor),
             user: executor.user.clone(),
             role: executor.role.clone(),
-            checkpoint: checkpoint.unwrap_or_default(),
             demand: executor.container.demand,
             resources: executor.allocated(),
             volumes: executor.volumes(|_| true),

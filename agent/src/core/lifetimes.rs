@@ -100,6 +100,7 @@ impl AgentCore {
         let ending = Ending {
             exit: Exit::LaunchFailed(message),
             limitation: None,
+            kill_requested: None,
         };
         self.executor_ended(now, &executor, ending);
     }

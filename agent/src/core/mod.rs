@@ -19,6 +19,7 @@
 //! tell.rs          status updates made, sent, acknowledged; runs retired
 //! updates.rs       their streams
 //! recovery.rs      the state after a restart
+//! pause.rs         deadlines after the process stood still
 //! ```
 //! Invariants: intent is durable before a launch, an update before it is sent, its acknowledgement
 //! before the next one; a task ends once; an exit nobody saw is a failure.
@@ -40,6 +41,7 @@ mod model;
 mod operation_updates;
 mod operations;
 mod oversubscription;
+mod pause;
 mod recovery;
 mod registration;
 mod reregistration;
@@ -140,6 +142,8 @@ enum Timer {
     PingTimeout(LinkId),
     CompletionTime(ContainerId),
     KillOverdue(ContainerId),
+    /// The kill that is written at this place of the log has waited for the disk.
+    KillUnwritten(ContainerId, Lsn),
     ExecutorRegistration(ContainerId),
     ExecutorShutdown(ContainerId),
     Probe(ContainerId, Which),
@@ -173,6 +177,8 @@ pub struct AgentCore {
     containers: BTreeMap<ContainerId, Place>,
     /// Counts the looks at tasks.
     probes: u64,
+    /// Looks up to this one were under way while the agent stood still: that they saw nothing says nothing.
+    probes_paused: u64,
     /// Counts the tasks taken, to deliver them in that order.
     accepted: u64,
     /// Whether registration waits for executors of before to be back.
@@ -192,6 +198,8 @@ pub struct AgentCore {
     /// Set while the master wants the agent empty.
     draining: Option<drain::Draining>,
     lsn: Lsn,
+    /// How far everything is durable.
+    durable: Lsn,
     sequence: u64,
     effects: Vec<Effect>,
 }
@@ -211,6 +219,7 @@ impl AgentCore {
             completed_frameworks: VecDeque::new(),
             containers: BTreeMap::new(),
             probes: 0,
+            probes_paused: 0,
             accepted: 0,
             awaits_executors: false,
             updates: StatusUpdates::default(),
@@ -224,6 +233,7 @@ impl AgentCore {
             exit: None,
             draining: None,
             lsn: Lsn::default(),
+            durable: Lsn::default(),
             sequence: 0,
             effects: Vec::new(),
             options,
@@ -273,6 +283,7 @@ impl AgentCore {
                 sight,
             } => self.probed(now, &container, id, sight),
             Input::Oversubscription(report) => self.oversubscribe(now, *report),
+            Input::Paused { lasted } => self.paused(now, lasted),
             Input::Tick => {}
             Input::Stop { kill_tasks } => self.stop(now, kill_tasks),
         }
@@ -313,6 +324,7 @@ impl AgentCore {
                 Timer::PingTimeout(link) => self.ping_overdue(now, link),
                 Timer::CompletionTime(container) => self.completion_time_over(now, &container),
                 Timer::KillOverdue(container) => self.kill_overdue(&container),
+                Timer::KillUnwritten(container, lsn) => self.kill_unwritten(now, &container, lsn),
                 Timer::ExecutorRegistration(container) => {
                     self.registration_timed_out(now, &container);
                 }
@@ -322,7 +334,9 @@ impl AgentCore {
             }
         }
         for key in self.updates.due(now.moment) {
-            self.send_head(&key);
+            if self.updates.has_left(&key, self.durable.0) {
+                self.send_head(&key);
+            }
         }
         for uuid in self.operations.due(now.moment) {
             self.tell_operation(&uuid);

@@ -168,6 +168,7 @@ impl AgentCore {
 
     /// Everything up to `lsn` is durable: readers may see it.
     pub fn durable(&mut self, lsn: Lsn) {
+        self.durable = self.durable.max(lsn);
         while self.shown.next.front().is_some_and(|(at, ..)| *at <= lsn) {
             if let Some((_, resources, operations)) = self.shown.next.pop_front() {
                 self.shown.resources = resources;

@@ -17,6 +17,7 @@ use meseta_resources::{ContainerId, Now, Resources};
 use tracing::{info, warn};
 
 use super::demand::{combined, demand};
+use super::drain::Draining;
 use super::fields::{role_of, user_of};
 use super::model::{
     Container, Doom, Executor, ExecutorKind, ExecutorLink, Framework, Kill, Phase, Task, Unit,
@@ -59,6 +60,7 @@ impl AgentCore {
         self.counters.recovery_errors += recovery.image.damages.len();
         if let Some(agent) = recovery.image.agent {
             info!(agent_id = %agent.id, "recovered the agent's identity");
+            self.draining = agent.drain.as_ref().map(Draining::new);
             self.agent_id = Some(agent.id);
         }
         if let Some(record) = recovery.image.holdings {
@@ -375,6 +377,7 @@ impl AgentCore {
                 let ending = Ending {
                     exit: Exit::Unknown(why.to_owned()),
                     limitation: None,
+                    kill_requested: None,
                 };
                 self.executor_ended(now, executor, ending);
             }

@@ -45,7 +45,7 @@ pub(super) struct Link {
     /// Attempts since the last success.
     failures: u32,
     ping_timeout: Duration,
-    last_ping: meseta_resources::Moment,
+    pub(super) last_ping: meseta_resources::Moment,
 }
 
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]

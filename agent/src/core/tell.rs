@@ -114,6 +114,7 @@ impl AgentCore {
             let sent = (status.state, status.uuid.clone().unwrap_or_default());
             self.change_task(&unit.task.key, |task| task.sent = Some(sent));
         }
+        self.updates.sent(stream, self.lsn.0);
         self.send(ToMaster::StatusUpdate(wire::StatusUpdate {
             framework_id: pb::FrameworkId {
                 value: stream.framework.to_string(),

@@ -7,6 +7,7 @@ mod groups;
 mod operations;
 mod order;
 mod oversubscribing;
+mod pausing;
 mod preempting;
 mod recovering;
 mod registering;

@@ -40,6 +40,8 @@ struct Stream {
     rooms: BTreeMap<Vec<u8>, Room>,
     /// Set while the head is in flight.
     retry_at: Option<Moment>,
+    /// The place in the log that its last sending waits for.
+    sent_after: u64,
     interval: Duration,
 }
 
@@ -229,6 +231,20 @@ impl StatusUpdates {
             keys.push(key);
         }
         keys
+    }
+
+    /// The head is sent once the log is durable up to there.
+    pub fn sent(&mut self, key: &StreamKey, after: u64) {
+        if let Some(stream) = self.streams.get_mut(key) {
+            stream.sent_after = after;
+        }
+    }
+
+    /// Whether the last sending of a head has left, the log being durable up to there. One that waits for a
+    /// disk is not sent again: however long that takes, it waits once.
+    pub fn has_left(&self, key: &StreamKey, durable: u64) -> bool {
+        let stream = self.streams.get(key);
+        stream.is_none_or(|stream| stream.sent_after <= durable)
     }
 
     /// When [`StatusUpdates::due`] has something again.

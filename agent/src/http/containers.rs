@@ -195,7 +195,6 @@ fn plan_of(
         },
         user,
         role: executor.role.clone(),
-        checkpoint: false,
         demand: executor.container.demand,
         resources: meseta_resources::Resources::default(),
         volumes: Vec::new(),

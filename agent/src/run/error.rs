@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use crate::checkpoint::{ReadError, StoreError};
+use crate::checkpoint::ReadError;
 use crate::configuration::ConfigurationError;
 use crate::directories::DirectoryError;
 use crate::oversubscription::OversubscriptionError;
@@ -43,9 +43,6 @@ pub enum RunError {
     /// The checkpoints are there but cannot be used.
     #[error("failed to read the checkpoints")]
     Checkpoints(#[source] ReadError),
-    /// The checkpoints cannot be written.
-    #[error("failed to write the checkpoints")]
-    Store(#[source] StoreError),
     /// The kernel side could not be opened.
     #[error("failed to prepare for containers: {0}")]
     Containers(String),

@@ -6,35 +6,42 @@
 //! before the core hears of it. Launches wait for one of a few places.
 
 mod launching;
+pub(super) mod reasons;
 mod side;
 mod sockets;
 mod taking_apart;
 mod work;
 
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use meseta_isolators::{ContainerName, Containers, Demand, KillRequest, ProcessIdentity};
+use meseta_isolators::{
+    ContainerName, Containers, Demand, KillRequest, ProcessIdentity, is_shortage,
+};
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::transport::server::CancellationToken;
 use meseta_resources::ContainerId;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::io::unix::AsyncFd;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tracing::{debug, error, warn};
 
+use super::descriptors::DescriptorShares;
 use super::environment::AgentEnvironment;
-use super::events::{any_event, readable, register};
+use super::events::{any_event, register};
 use super::inspection::{Claims, Measured};
 use super::places::{Places, Shares};
+use super::supervision::{self, AGAIN_MAX};
 use super::writer::chain;
 use crate::checkpoint::{Layout, RunKey};
-use crate::core::{Action, Ending, Exit, Input, Limitation};
+use crate::core::{Action, Input, Limitation};
 use crate::fetch::Cancel;
 use crate::isolation::TaskRights;
 use crate::log_flags::Logs;
 
-use work::{ending_of, memory_limitation};
+use work::memory_limitation;
 
 /// First pause before a destroy that left something is tried again; doubles up to the second.
 const DESTROY_RETRY_MIN: Duration = Duration::from_millis(200);
@@ -45,6 +52,8 @@ const CLOSE_POLL: Duration = Duration::from_millis(2);
 /// How often, and how far apart, the kernel's counters are looked at after it spoke of a limit.
 const LIMIT_LOOKS: u32 = 20;
 const LIMIT_LOOK_PAUSE: Duration = Duration::from_millis(25);
+/// How often limits are looked at that nobody watches for want of descriptors.
+const UNWATCHED_LIMIT_PAUSE: Duration = Duration::from_secs(5);
 /// Containers taken apart at once: each holds a thread, and the kernel gains nothing by more.
 const ENDINGS_AT_ONCE: usize = 16;
 /// How long one of these places may be held; what takes longer goes on without one.
@@ -143,6 +152,8 @@ struct Inner {
     inputs: mpsc::Sender<Input>,
     places: Semaphore,
     endings: Semaphore,
+    /// For descriptors that wait for what happens to a container.
+    watches: Arc<Semaphore>,
     table: Mutex<BTreeMap<ContainerId, Entry>>,
     measured: Measured,
     fetch_places: Places,
@@ -179,6 +190,9 @@ impl Containerizer {
                 inputs,
                 places,
                 endings: Semaphore::new(ENDINGS_AT_ONCE),
+                watches: Arc::new(Semaphore::new(
+                    DescriptorShares::of_process().watched.min(Semaphore::MAX_PERMITS),
+                )),
                 table: Mutex::new(BTreeMap::new()),
                 measured: Measured::default(),
                 fetch_places: Places::new(FETCHES_AT_ONCE),
@@ -211,6 +225,11 @@ impl Containerizer {
     /// Where sandboxes are.
     pub(crate) fn layout(&self) -> &Layout {
         &self.inner.options.layout
+    }
+
+    /// The leave to keep a descriptor open for as long as a container lives; none if there are too many.
+    pub(super) fn may_watch(&self) -> Option<OwnedSemaphorePermit> {
+        self.inner.watches.clone().try_acquire_owned().ok()
     }
 
     pub(super) fn restraints(&self) -> &super::held::Restraints {
@@ -273,12 +292,15 @@ impl Containerizer {
         }
     }
 
-    /// Takes a container of an earlier agent up.
-    pub(crate) fn adopt(&self, live: LiveContainer) {
+    /// Takes a container of an earlier agent up; it ends if that agent had found it beyond a limit.
+    pub(crate) fn adopt(&self, live: LiveContainer, limitation: Option<Limitation>) {
         let live = Arc::new(live);
         let container = live.container.clone();
         let running = Entry::Running(live.clone());
         self.inner.table().insert(container.clone(), running);
+        if let Some(limitation) = limitation {
+            self.limit(&container, limitation);
+        }
         // One that was to shrink once it fitted has been waiting since before the restart.
         let name = ContainerName::new(container.as_str()).ok();
         if let Some(name) = name.filter(|name| name.nesting().is_none()) {
@@ -297,27 +319,16 @@ impl Containerizer {
     /// Waits for the supervisor's end.
     async fn watch(self, live: Arc<LiveContainer>) {
         let container = live.container.clone();
-        let inner = self.inner.clone();
-        let supervisor = live.supervisor.clone();
-        let pidfd = blocking(move || inner.containers.watch(&supervisor)).await;
-        match pidfd {
-            Ok(Ok(Some(pidfd))) => {
-                let ended = readable(pidfd);
-                tokio::pin!(ended);
-                let ended = tokio::select! {
-                    ended = &mut ended => ended,
-                    limitation = self.over_a_limit(&live) => {
-                        self.limit(&container, limitation);
-                        ended.await
-                    }
-                };
-                if let Err(error) = ended {
-                    error!(container_id = %container, %error, "cannot watch a container");
+        {
+            let ended = supervision::ended(&self, &container, &live.supervisor);
+            tokio::pin!(ended);
+            tokio::select! {
+                () = &mut ended => {}
+                limitation = self.over_a_limit(&live) => {
+                    self.limit(&container, limitation);
+                    ended.await;
                 }
             }
-            Ok(Ok(None)) => {}
-            Ok(Err(error)) => error!(container_id = %container, %error, "cannot watch a container"),
-            Err(error) => error!(container_id = %container, %error, "cannot watch a container"),
         }
         // Apart, so that what waits for years has no room for what the end needs.
         let supervisor = Some(live.supervisor.clone());
@@ -337,35 +348,55 @@ impl Containerizer {
         let (Some(name), Ok(true)) = (name, own.await) else {
             return std::future::pending().await;
         };
-        let (inner, watched) = (self.inner.clone(), name.clone());
-        let watched = blocking(move || inner.containers.watch_limits(&watched)).await;
-        let watched = match watched {
-            Ok(watched) => watched.and_then(|all| all.into_iter().map(register).collect()),
-            Err(panic) => Err(std::io::Error::other(panic)),
-        };
-        let events: Vec<_> = match watched {
-            Ok(events) => events,
-            Err(error) => {
-                warn!(container_id = %container, %error, "cannot watch a container's limits");
-                Vec::new()
-            }
+        let may_watch = self.may_watch();
+        let events = match may_watch {
+            Some(_) => self.limit_events(container, &name).await,
+            None => Vec::new(),
         };
         let mut looks = 1;
         loop {
             for _ in 0..looks {
                 let (inner, name, demand) = (self.inner.clone(), name.clone(), live.demand);
                 let met = blocking(move || inner.containers.limitation(&name, &demand)).await;
-                if let Ok(Some(limitation)) = met {
+                if let Ok(Ok(Some(limitation))) = met {
                     return memory_limitation(limitation);
                 }
                 if looks > 1 {
                     tokio::time::sleep(LIMIT_LOOK_PAUSE).await;
                 }
             }
+            if may_watch.is_none() {
+                tokio::time::sleep(UNWATCHED_LIMIT_PAUSE).await;
+                continue;
+            }
             // The event comes when memory ran out, the count once a process was killed for it.
             looks = LIMIT_LOOKS;
             if any_event(&events).await.is_err() {
                 return std::future::pending().await;
+            }
+        }
+    }
+
+    /// What tells that a container may have run into a limit; once there are descriptors for it.
+    async fn limit_events(
+        &self,
+        container: &ContainerId,
+        name: &ContainerName,
+    ) -> Vec<AsyncFd<OwnedFd>> {
+        loop {
+            let (inner, watched) = (self.inner.clone(), name.clone());
+            let watched = blocking(move || inner.containers.watch_limits(&watched)).await;
+            let watched = match watched {
+                Ok(watched) => watched.and_then(|all| all.into_iter().map(register).collect()),
+                Err(panic) => Err(std::io::Error::other(panic)),
+            };
+            match watched {
+                Ok(events) => return events,
+                Err(error) if is_shortage(&error) => tokio::time::sleep(AGAIN_MAX).await,
+                Err(error) => {
+                    warn!(container_id = %container, %error, "cannot watch a container's limits");
+                    return Vec::new();
+                }
             }
         }
     }
@@ -380,21 +411,12 @@ impl Containerizer {
         let Ok(name) = ContainerName::new(container.as_str()) else {
             return;
         };
-        let place = self.inner.endings.acquire().await;
-        let inner = self.inner.clone();
-        let ended = {
-            let name = name.clone();
-            blocking(move || ending_of(&inner.containers, &name, &demand)).await
-        };
-        drop(place);
-        let mut ending = ended.unwrap_or_else(|panic| Ending {
-            exit: Exit::Unknown(panic.to_string()),
-            limitation: None,
-        });
         // What was read while it lived says more than what is left of its group.
-        if let Some(Entry::Limited(_, limitation)) = before {
-            ending.limitation = Some(limitation);
-        }
+        let known = match before {
+            Some(Entry::Limited(_, limitation)) => Some(limitation),
+            _ => None,
+        };
+        let ending = self.read_ending(&container, &name, demand, known).await;
         self.take_apart(&name, supervisor).await;
         self.inner.table().remove(&container);
         debug!(container_id = %container, ?ending, "container ended");
@@ -430,16 +452,23 @@ impl Containerizer {
         });
     }
 
-    /// Ends a container that runs beyond a limit; the first limit is the one that is told.
+    /// Ends a container that runs beyond a limit; the first limit is the one that is told, by a later life of
+    /// the agent too.
     pub(crate) fn limit(&self, container: &ContainerId, limitation: Limitation) {
         if let Some(entry) = self.inner.table().get_mut(container)
             && let Entry::Running(live) = entry
         {
-            *entry = Entry::Limited(live.clone(), limitation);
+            *entry = Entry::Limited(live.clone(), limitation.clone());
         } else {
             return;
         }
-        self.kill(container, Duration::ZERO);
+        let (this, container) = (self.clone(), container.clone());
+        tokio::task::spawn_blocking(move || {
+            if let Ok(name) = ContainerName::new(container.as_str()) {
+                reasons::keep(&this.inner.containers, &name, &limitation);
+            }
+            this.kill(&container, Duration::ZERO);
+        });
     }
 
     fn destroy(&self, container: &ContainerId) {

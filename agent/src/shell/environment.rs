@@ -71,7 +71,8 @@ pub(crate) fn task_environment(
     set("MESOS_SLAVE_ID", plan.run.agent.as_str());
     set("MESOS_SLAVE_PID", &format!("slave(1)@{}", agent.endpoint));
     set("MESOS_AGENT_ENDPOINT", &agent.endpoint);
-    set("MESOS_CHECKPOINT", if plan.checkpoint { "1" } else { "0" });
+    // Whatever the framework asked for, all is checkpointed: executors wait for an agent that is started again.
+    set("MESOS_CHECKPOINT", "1");
     set("MESOS_HTTP_COMMAND_EXECUTOR", "0");
     let own_grace = plan
         .executor()
@@ -80,12 +81,10 @@ pub(crate) fn task_environment(
         .map(Duration::from_nanos);
     let grace = format_duration(own_grace.unwrap_or(agent.shutdown_grace));
     set("MESOS_EXECUTOR_SHUTDOWN_GRACE_PERIOD", &grace);
-    if plan.checkpoint {
-        let recovery = format_duration(agent.recovery_timeout);
-        set("MESOS_RECOVERY_TIMEOUT", &recovery);
-        let backoff = format_duration(agent.reregistration_timeout);
-        set("MESOS_SUBSCRIPTION_BACKOFF_MAX", &backoff);
-    }
+    let recovery = format_duration(agent.recovery_timeout);
+    set("MESOS_RECOVERY_TIMEOUT", &recovery);
+    let backoff = format_duration(agent.reregistration_timeout);
+    set("MESOS_SUBSCRIPTION_BACKOFF_MAX", &backoff);
     if let Some(role) = plan.role.as_ref().filter(|_| plan.executor().is_none()) {
         set("MESOS_ALLOCATION_ROLE", role.as_str());
     }

@@ -6,7 +6,7 @@
 //! of its last change. Invariant: the sandbox of a run that is not over is never touched, and nothing
 //! mounted in one is followed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -39,10 +39,18 @@ pub(crate) struct Gc {
 struct Inner {
     options: Options,
     layout: Layout,
-    /// Sandboxes by path, with the time since which they wait, counted from 1970.
-    waiting: Mutex<BTreeMap<PathBuf, Duration>>,
+    sandboxes: Mutex<Known>,
     removed: AtomicU64,
     failed: AtomicU64,
+}
+
+/// The sandboxes that are known.
+#[derive(Debug, Default)]
+struct Known {
+    /// Those of runs that are over, with the time since which they wait, counted from 1970.
+    waiting: BTreeMap<PathBuf, Duration>,
+    /// Those of runs that are not, whether they are made yet or not.
+    live: BTreeSet<PathBuf>,
 }
 
 /// How much there is to do, and was done.
@@ -59,21 +67,30 @@ impl Gc {
             inner: Arc::new(Inner {
                 options,
                 layout,
-                waiting: Mutex::default(),
+                sandboxes: Mutex::default(),
                 removed: AtomicU64::new(0),
                 failed: AtomicU64::new(0),
             }),
         }
     }
 
+    /// A run is about to begin: its sandbox is kept.
+    pub(crate) fn keep(&self, sandbox: PathBuf) {
+        let mut known = self.known();
+        known.waiting.remove(&sandbox);
+        known.live.insert(sandbox);
+    }
+
     /// A run is over: its sandbox waits from now.
     pub(crate) fn discard(&self, sandbox: PathBuf) {
-        self.waiting().insert(sandbox, unix_now());
+        let mut known = self.known();
+        known.live.remove(&sandbox);
+        known.waiting.insert(sandbox, unix_now());
     }
 
     pub(crate) fn counts(&self) -> Counts {
         Counts {
-            pending: self.waiting().len(),
+            pending: self.known().waiting.len(),
             removed: self.inner.removed.load(Ordering::Relaxed),
             failed: self.inner.failed.load(Ordering::Relaxed),
         }
@@ -86,9 +103,9 @@ impl Gc {
     }
 
     /// Finds what earlier lives of the agent left, then looks again and again.
-    pub(crate) async fn run(self, live: Vec<PathBuf>) {
+    pub(crate) async fn run(self) {
         let this = self.clone();
-        let _ = tokio::task::spawn_blocking(move || this.find(&live)).await;
+        let _ = tokio::task::spawn_blocking(move || this.find()).await;
         let mut ticks = tokio::time::interval(self.inner.options.interval);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -98,12 +115,12 @@ impl Gc {
         }
     }
 
-    fn waiting(&self) -> std::sync::MutexGuard<'_, BTreeMap<PathBuf, Duration>> {
-        let waiting = self.inner.waiting.lock();
-        waiting.unwrap_or_else(PoisonError::into_inner)
+    fn known(&self) -> std::sync::MutexGuard<'_, Known> {
+        let known = self.inner.sandboxes.lock();
+        known.unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn find(&self, live: &[PathBuf]) {
+    fn find(&self) {
         let agents = self.inner.layout.work_dir().join("slaves");
         // slaves/<agent>/frameworks/<framework>/executors/<executor>/runs/<container>
         let levels = [None, Some("frameworks"), Some("executors"), Some("runs")];
@@ -115,15 +132,15 @@ impl Gc {
             });
             folders = inside.flat_map(|folder| folders_in(&folder)).collect();
         }
-        let mut waiting = self.waiting();
+        let mut known = self.known();
         for sandbox in folders {
             let changed = std::fs::symlink_metadata(&sandbox).and_then(|stat| stat.modified());
             let since = changed.ok().and_then(|changed| {
                 let since = changed.duration_since(std::time::SystemTime::UNIX_EPOCH);
                 since.ok()
             });
-            if let Some(since) = since.filter(|_| !live.contains(&sandbox)) {
-                waiting.entry(sandbox).or_insert(since);
+            if let Some(since) = since.filter(|_| !known.live.contains(&sandbox)) {
+                known.waiting.entry(sandbox).or_insert(since);
             }
         }
     }
@@ -132,12 +149,17 @@ impl Gc {
     fn prune(&self, now: Duration) {
         let allowed = self.age_allowed();
         let due: Vec<PathBuf> = self
-            .waiting()
+            .known()
+            .waiting
             .iter()
             .filter(|(_, since)| now.saturating_sub(**since) >= allowed)
             .map(|(path, _)| path.clone())
             .collect();
         for path in due {
+            if !self.known().waiting.contains_key(&path) {
+                // Kept meanwhile.
+                continue;
+            }
             match self.remove(&path) {
                 Ok(()) => {
                     info!(path = %path.display(), "removed an old sandbox");
@@ -148,7 +170,7 @@ impl Gc {
                     self.inner.failed.fetch_add(1, Ordering::Relaxed);
                 }
             }
-            self.waiting().remove(&path);
+            self.known().waiting.remove(&path);
         }
     }
 
@@ -228,13 +250,12 @@ fn detach_mounts(sandbox: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The sandboxes of runs that are not over.
-pub(crate) fn sandboxes_of(image: &Image, layout: &Layout) -> Vec<PathBuf> {
-    let runs = image
-        .frameworks
-        .iter()
-        .flat_map(|framework| &framework.runs);
-    runs.map(|run| layout.sandbox(&run.key)).collect()
+/// Keeps the sandboxes of runs that are not over.
+pub(crate) fn keep_those_of(gc: &Gc, image: &Image, layout: &Layout) {
+    let frameworks = image.frameworks.iter();
+    for run in frameworks.flat_map(|framework| &framework.runs) {
+        gc.keep(layout.sandbox(&run.key));
+    }
 }
 
 #[cfg(test)]
@@ -275,7 +296,8 @@ mod tests {
     #[test]
     fn what_is_over_goes_after_the_delay_and_what_lives_stays() {
         let (_dir, gc, runs) = site();
-        gc.find(&[runs.join("new")]);
+        gc.keep(runs.join("new"));
+        gc.find();
         assert_eq!(gc.counts().pending, 1);
         gc.prune(unix_now());
         assert!(runs.join("old").exists());
@@ -288,6 +310,24 @@ mod tests {
             failed: 0,
         };
         assert_eq!(gc.counts(), done);
+    }
+
+    /// The walk may meet a sandbox that was made since it began, or before the run was heard to begin.
+    #[test]
+    fn a_run_that_began_during_the_walk_keeps_its_sandbox() {
+        let (_dir, gc, runs) = site();
+        gc.keep(runs.join("new"));
+        gc.find();
+        assert_eq!(gc.counts().pending, 1);
+        // Found, and kept before it goes.
+        gc.keep(runs.join("old"));
+        gc.find();
+        assert_eq!(gc.counts().pending, 0);
+        gc.prune(unix_now() + WEEK + WEEK);
+        assert!(runs.join("old/stdout").exists() && runs.join("new/stdout").exists());
+        gc.discard(runs.join("old"));
+        gc.prune(unix_now() + WEEK + WEEK);
+        assert!(!runs.join("old").exists());
     }
 
     #[test]

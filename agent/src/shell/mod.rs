@@ -4,6 +4,7 @@
 //! released in order, per destination, when the writer thread says that it is durable. Others reach
 //! the core through [`CoreHandle`] only.
 
+mod clock;
 pub(crate) mod containerizer;
 pub(crate) mod descriptors;
 pub(crate) mod environment;
@@ -21,28 +22,31 @@ mod probe;
 pub(crate) mod recover;
 mod sandbox;
 mod spec;
+mod supervision;
 pub(crate) mod terminal;
 mod turns;
+mod undurable;
 mod volumes;
 mod wishes;
 pub(crate) mod writer;
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use meseta_proto::meseta::v1::agent_frame;
 use meseta_proto::outbox::{Limits, Outbox, Weigh};
-use meseta_resources::{Moment, Now};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::checkpoint::Layout;
 use crate::core::{Action, AgentCore, Destination, Effect, ExitReason, Input, Snapshot};
+use clock::Clock;
 use containerizer::Containerizer;
 use executors::ExecutorStreams;
 use gc::Gc;
 use link::Links;
 use outgoing::Dropped;
+use undurable::Undurable;
 use writer::Writer;
 
 /// Inputs that may wait for the core.
@@ -131,6 +135,8 @@ pub(crate) struct Driver {
     core: AgentCore,
     mailbox: Mailbox,
     writer: Writer,
+    /// What it has not made durable.
+    undurable: Undurable,
     links: Links,
     containerizer: Containerizer,
     streams: ExecutorStreams,
@@ -138,6 +144,8 @@ pub(crate) struct Driver {
     layout: Layout,
     /// What waits for its write.
     outbox: Outbox<Destination, Action>,
+    /// Since when nothing new is taken because of the disk.
+    behind_since: Option<Instant>,
     clock: Clock,
     /// Bytes in it of messages between frameworks and their executors.
     messages_bytes: usize,
@@ -166,12 +174,14 @@ impl Driver {
             core,
             mailbox,
             writer,
+            undurable: Undurable::default(),
             links,
             containerizer,
             streams,
             gc,
             layout,
             outbox: Outbox::new(UNBOUNDED),
+            behind_since: None,
             messages_bytes: 0,
             dropped,
             clock: Clock::new(),
@@ -180,20 +190,27 @@ impl Driver {
     }
 
     /// Until the core says that it is over.
-    pub(crate) async fn run(mut self) -> ExitReason {
+    pub(crate) async fn run(self) -> ExitReason {
+        let beating = tokio::spawn(self.clock.clone().keep_beating());
+        let reason = self.take_turns().await;
+        beating.abort();
+        reason
+    }
+
+    async fn take_turns(mut self) -> ExitReason {
         let mut taken = Vec::new();
         let mut inputs = VecDeque::new();
         loop {
-            while !BACKLOG.is_reached(&self.outbox)
+            while !self.is_behind()
                 && let Some(input) = inputs.pop_front()
             {
-                let effects = self.core.step(self.clock.now(), input);
-                self.take(effects).await;
+                self.step(input);
             }
             if let Some(reason) = self.release() {
                 return reason;
             }
-            let is_behind = BACKLOG.is_reached(&self.outbox);
+            let is_behind = self.is_behind();
+            self.note_behind(is_behind);
             if !is_behind && !inputs.is_empty() {
                 continue;
             }
@@ -212,12 +229,41 @@ impl Driver {
                     let snapshot = self.snapshot();
                     let _ = query.send(snapshot);
                 }
-                () = sleep_until(deadline), if !is_behind => {
-                    let effects = self.core.step(self.clock.now(), Input::Tick);
-                    self.take(effects).await;
-                }
+                () = sleep_until(deadline), if !is_behind => self.step(Input::Tick),
             }
         }
+    }
+
+    /// Whether so much waits for the disk that nothing new is taken.
+    fn is_behind(&self) -> bool {
+        self.undurable.is_full() || BACKLOG.is_reached(&self.outbox)
+    }
+
+    /// While nothing is taken nobody is heard: for the core that is a pause.
+    fn note_behind(&mut self, is_behind: bool) {
+        match self.behind_since {
+            None if is_behind => {
+                tracing::error!(
+                    "too much waits for the disk; nothing new is taken until it has room"
+                );
+                self.behind_since = Some(Instant::now());
+            }
+            Some(since) if !is_behind => {
+                self.behind_since = None;
+                self.clock.stood_still(since.elapsed());
+            }
+            _ => {}
+        }
+    }
+
+    fn step(&mut self, input: Input) {
+        let (now, paused) = self.clock.now();
+        if let Some(lasted) = paused {
+            let effects = self.core.step(now, Input::Paused { lasted });
+            self.take(effects);
+        }
+        let effects = self.core.step(now, input);
+        self.take(effects);
     }
 
     fn snapshot(&mut self) -> Arc<Snapshot> {
@@ -231,11 +277,12 @@ impl Driver {
     }
 
     /// Hands writes to the writer and queues what follows them.
-    async fn take(&mut self, effects: Vec<Effect>) {
+    fn take(&mut self, effects: Vec<Effect>) {
         for effect in effects {
             match effect {
                 Effect::Persist { lsn, write } => {
-                    if !self.writer.write(lsn, write).await {
+                    self.undurable.add(lsn, write.bytes());
+                    if !self.writer.write(lsn, write) {
                         tracing::error!(
                             "the checkpoint thread is gone; ending at once, tasks go on"
                         );
@@ -262,6 +309,7 @@ impl Driver {
     /// Carries out what waits no longer.
     fn release(&mut self) -> Option<ExitReason> {
         let durable = self.writer.durable();
+        self.undurable.durable(durable);
         self.core.durable(durable);
         for (to, action) in self.outbox.durable(durable.0) {
             if let Some(reason) = self.carry_out(&to, action) {
@@ -283,8 +331,14 @@ impl Driver {
             Action::Discard { run } => self.gc.discard(self.layout.sandbox(&run)),
             Action::Exit(reason) => return Some(reason),
             action => {
-                let of_containers =
-                    matches!(to, Destination::Container(_) | Destination::Revocable);
+                if let Action::Launch(plan) = &action {
+                    // Before it is made, so that no walk takes it for one of before.
+                    self.gc.keep(self.layout.sandbox(&plan.run));
+                }
+                let of_containers = matches!(
+                    to,
+                    Destination::Container(_) | Destination::Overdue(_) | Destination::Revocable
+                );
                 debug_assert!(of_containers, "{to:?}");
                 self.containerizer.carry_out(action);
             }
@@ -312,34 +366,5 @@ async fn sleep_until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
         None => std::future::pending().await,
-    }
-}
-
-/// Both clocks. Moments count from the agent's start.
-#[derive(Debug)]
-struct Clock {
-    origin: Instant,
-}
-
-impl Clock {
-    fn new() -> Self {
-        Self {
-            origin: Instant::now(),
-        }
-    }
-
-    fn now(&self) -> Now {
-        let since = self.origin.elapsed();
-        Now {
-            moment: Moment::ORIGIN + since,
-            unix: monitor::unix_now(),
-        }
-    }
-
-    fn instant(&self, moment: Option<Moment>) -> Option<Instant> {
-        let since = moment?.saturating_since(Moment::ORIGIN);
-        // A moment beyond what the clock can name is no deadline.
-        self.origin
-            .checked_add(since.min(Duration::from_secs(1 << 32)))
     }
 }

@@ -22,9 +22,9 @@ use tokio::sync::{mpsc, watch};
 use tracing::{info, warn};
 
 use super::containerizer::Containerizer;
-use super::events::readable;
 use super::sandbox::NestedSandbox;
 use super::spec::{Prepared, container_spec, spec_inside};
+use super::supervision;
 use super::terminal::{Terminal, WindowSize};
 use super::turns::Turns;
 use super::wishes::task_isolation;
@@ -493,11 +493,7 @@ async fn await_end(
     supervisor: ProcessIdentity,
 ) -> Ended {
     let name = ContainerName::new(id.as_str()).ok()?;
-    let (shared, watched) = (containerizer.clone(), supervisor.clone());
-    let pidfd = tokio::task::spawn_blocking(move || shared.containers().watch(&watched)).await;
-    if let Ok(Ok(Some(pidfd))) = pidfd {
-        let _ = readable(pidfd).await;
-    }
+    supervision::ended(containerizer, id, &supervisor).await;
     let shared = containerizer.clone();
     let ended = tokio::task::spawn_blocking(move || {
         let containers = shared.containers();

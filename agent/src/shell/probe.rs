@@ -7,12 +7,13 @@ use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
 use meseta_isolators::{
-    Containers, Credentials, DestroyOptions, ExitCause, Inside, ProcessIdentity, TaskIsolation,
+    Containers, Credentials, DestroyOptions, ExitCause, Inside, LaunchError, LaunchStep,
+    ProcessIdentity, TaskIsolation, is_shortage,
 };
 use tracing::warn;
 
 use super::containerizer::Options;
-use super::spec::spec_inside;
+use super::spec::{check_output, logs_of, spec_inside};
 use super::writer::chain;
 use crate::core::{LaunchPlan, Look, Probe, Sight};
 use crate::file_user::become_user;
@@ -31,7 +32,7 @@ pub(super) fn look(
     match &probe.look {
         Look::Command(plan) => {
             let seen = by_command(containers, options, probe, plan, supervisor);
-            seen.unwrap_or_else(Sight::Nothing)
+            seen.unwrap_or_else(Sight::NotTaken)
         }
         Look::Http { url } => {
             let url = url.clone();
@@ -40,8 +41,10 @@ pub(super) fn look(
         Look::Tcp { address } => {
             let address = *address;
             over_its_network(options, probe, supervisor, move || {
-                let connected = std::net::TcpStream::connect_timeout(&address, timeout);
-                Sight::Connected(connected.is_ok())
+                match std::net::TcpStream::connect_timeout(&address, timeout) {
+                    Err(error) if is_shortage(&error) => Sight::NotTaken(error.to_string()),
+                    connected => Sight::Connected(connected.is_ok()),
+                }
             })
         }
     }
@@ -54,22 +57,35 @@ fn by_command(
     plan: &LaunchPlan,
     supervisor: &ProcessIdentity,
 ) -> Result<Sight, String> {
-    let spec = spec_inside(options, plan, &probe.container)?;
+    let mut spec = spec_inside(options, plan, &probe.container)?;
+    let log = logs_of(options, plan)?.stderr;
+    if log.is_some() {
+        // Only one process can keep a file to its size, and that of the task's own output is another.
+        spec.stdout = check_output(options, plan, &probe.container);
+        spec.stderr.clone_from(&spec.stdout);
+    }
+    let isolation = TaskIsolation {
+        stdout_log: log,
+        stderr_log: log,
+        ..TaskIsolation::default()
+    };
     let inside = Inside {
         supervisor: supervisor.clone(),
         stdin: None,
         terminal: false,
     };
     let began = Instant::now();
-    let launched = containers
-        .launch_inside(&spec, &TaskIsolation::default(), &inside)
-        .map_err(|error| chain(&error))?;
+    let launched = containers.launch_inside(&spec, &isolation, &inside);
+    let launched = match launched {
+        Err(error) if is_of_command(&error) => return Ok(Sight::Nothing(chain(&error))),
+        launched => launched.map_err(|error| chain(&error))?,
+    };
     let ended = containers.watch(&launched.supervisor);
     let left = probe.timeout.saturating_sub(began.elapsed());
     let in_time = match ended {
-        Ok(Some(pidfd)) => wait(&pidfd, left),
-        Ok(None) => true,
-        Err(_) => false,
+        Ok(Some(pidfd)) => Ok(wait(&pidfd, left)),
+        Ok(None) => Ok(true),
+        Err(error) => Err(format!("failed to wait for its command: {error}")),
     };
     let record = containers.exit_record(&spec.name);
     let destroyed = containers.destroy(
@@ -81,8 +97,8 @@ fn by_command(
         warn!(error = %chain(&error), "a check's processes are not gone");
     }
     let _ = containers.forget(&spec.name);
-    if !in_time {
-        return Err("it took too long".to_owned());
+    if !in_time? {
+        return Ok(Sight::Nothing("it took too long".to_owned()));
     }
     match record {
         Ok(Some(record)) => Ok(match record.cause {
@@ -95,6 +111,21 @@ fn by_command(
         }),
         Ok(None) => Err("its command left no exit record".to_owned()),
         Err(error) => Err(chain(&error)),
+    }
+}
+
+/// Whether a launch failed for what the check itself asked for, and not for want of ours.
+fn is_of_command(error: &LaunchError) -> bool {
+    match error {
+        LaunchError::Step { step, source, .. } => match step {
+            // What the kernel refuses to the container's own groups.
+            LaunchStep::CloneTask | LaunchStep::JoinCgroup | LaunchStep::Exec => true,
+            LaunchStep::CloneSupervisor
+            | LaunchStep::RecordIdentity
+            | LaunchStep::JoinNamespaces => false,
+            _ => !is_shortage(source),
+        },
+        _ => false,
     }
 }
 
@@ -127,7 +158,7 @@ fn over_its_network(
         .then(|| Credentials::lookup(&probe.user));
     match user.transpose() {
         Ok(user) => in_its_network(supervisor, user, look),
-        Err(error) => Sight::Nothing(chain(&error)),
+        Err(error) => Sight::NotTaken(chain(&error)),
     }
 }
 
@@ -143,17 +174,17 @@ fn in_its_network(
         .name("check".to_owned())
         .spawn(move || {
             if let Err(error) = enter_network(&supervisor) {
-                return Sight::Nothing(format!("failed to enter its network: {error}"));
+                return Sight::NotTaken(format!("failed to enter its network: {error}"));
             }
             match become_user(user.as_ref()) {
                 Ok(()) => look(),
-                Err(error) => Sight::Nothing(format!("failed to become its user: {error}")),
+                Err(error) => Sight::NotTaken(format!("failed to become its user: {error}")),
             }
         });
     match looking.map(std::thread::JoinHandle::join) {
         Ok(Ok(sight)) => sight,
-        Ok(Err(_)) => Sight::Nothing("the check's thread panicked".to_owned()),
-        Err(error) => Sight::Nothing(error.to_string()),
+        Ok(Err(_)) => Sight::NotTaken("the check's thread panicked".to_owned()),
+        Err(error) => Sight::NotTaken(error.to_string()),
     }
 }
 
@@ -193,6 +224,7 @@ fn by_http(url: &str, timeout: Duration) -> Sight {
         .into();
     match agent.get(url).call() {
         Ok(answer) => Sight::Status(answer.status().as_u16().into()),
+        Err(ureq::Error::Io(error)) if is_shortage(&error) => Sight::NotTaken(error.to_string()),
         Err(error) => Sight::Nothing(error.to_string()),
     }
 }

@@ -5,25 +5,33 @@
 //! and group, never by pid alone, and nothing outside this agent's instance is looked at.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
-use meseta_isolators::{BootId, ContainerName, Demand, DriftKind, ProcessIdentity, Recovered};
+use meseta_isolators::{
+    BootId, ContainerName, Demand, DriftKind, ProcessIdentity, Recovered, is_shortage,
+};
 use meseta_proto::mesos::v1 as pb;
 use meseta_resources::ContainerId;
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
-use super::containerizer::{Containerizer, LiveContainer};
+use super::containerizer::{Containerizer, LiveContainer, reasons};
 use super::inspection::Claims;
+use super::supervision::AGAIN_MIN;
 use super::writer::chain;
 use crate::checkpoint::{Image, LogEntry, RunImage};
-use crate::core::{Found, Recovery, demand_of_run, demand_of_task, is_terminal};
+use crate::core::{Found, Limitation, Recovery, demand_of_run, demand_of_task, is_terminal};
+
+/// How long the start waits for orphaned containers to be gone.
+const ORPHANS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What is to be done with a container of before, once the core knows of it.
 #[derive(Debug)]
 pub(crate) enum Adoption {
-    /// It runs: watch it.
-    Alive(LiveContainer),
+    /// It runs: watch it, or end it for the limit that it was found beyond.
+    Alive(LiveContainer, Option<Limitation>),
     /// It ended: take it apart and tell how.
     Ended(ContainerId, Demand),
     /// It is nobody's: take it apart.
@@ -34,7 +42,7 @@ impl Adoption {
     /// Does it; with a handle to wait for, where there is nothing to be told afterwards.
     pub(crate) fn carry_out(self, containerizer: &Containerizer) -> Option<JoinHandle<()>> {
         match self {
-            Self::Alive(live) => containerizer.adopt(live),
+            Self::Alive(live, limitation) => containerizer.adopt(live, limitation),
             Self::Ended(container, demand) => containerizer.adopt_ended(container, demand),
             Self::Orphan(name, supervisor) => {
                 return Some(containerizer.remove_orphan(name, supervisor));
@@ -46,6 +54,22 @@ impl Adoption {
     /// Whether the core has no part in it.
     pub(crate) fn is_orphan(&self) -> bool {
         matches!(self, Self::Orphan(..))
+    }
+}
+
+/// What belongs to nobody goes before the master hears of the agent, which would offer its resources
+/// again; but one that cannot die does not hold the others up.
+pub(crate) async fn remove_orphans(orphans: Vec<Adoption>, containerizer: &Containerizer) {
+    let removals = orphans
+        .into_iter()
+        .filter_map(|orphan| orphan.carry_out(containerizer));
+    let all = async {
+        for removal in removals.collect::<Vec<_>>() {
+            let _ = removal.await;
+        }
+    };
+    if tokio::time::timeout(ORPHANS_TIMEOUT, all).await.is_err() {
+        warn!("orphaned containers are not gone yet; going on without waiting for them");
     }
 }
 
@@ -91,7 +115,7 @@ pub(crate) fn recover(
 }
 
 fn machine_state(containerizer: &Containerizer) -> BTreeMap<String, Recovered> {
-    match containerizer.containers().recover() {
+    match when_possible(|| containerizer.containers().recover()) {
         Ok(found) => found
             .into_iter()
             .map(|found| (found.name.as_str().to_owned(), found))
@@ -99,6 +123,23 @@ fn machine_state(containerizer: &Containerizer) -> BTreeMap<String, Recovered> {
         Err(error) => {
             warn!(error = %chain(&error), "cannot list the containers of before");
             BTreeMap::new()
+        }
+    }
+}
+
+/// What `look` gives once we have the descriptors and the memory that it takes: nothing is taken for gone
+/// because we could not look.
+fn when_possible<T>(look: impl Fn() -> io::Result<T>) -> io::Result<T> {
+    let mut has_said = false;
+    loop {
+        match look() {
+            Err(error) if is_shortage(&error) => {
+                if !std::mem::replace(&mut has_said, true) {
+                    warn!(%error, "cannot look at the containers of before yet; trying again");
+                }
+                std::thread::sleep(AGAIN_MIN);
+            }
+            looked => return looked,
         }
     }
 }
@@ -130,7 +171,7 @@ fn settle(
             if sought.own_limits {
                 mend(&container, &demand, containerizer);
             }
-            adoptions.push(Adoption::Alive(LiveContainer {
+            let live = LiveContainer {
                 run: Arc::new(run.key.clone()),
                 container: container.clone(),
                 supervisor: supervisor.clone(),
@@ -138,7 +179,13 @@ fn settle(
                 claims: claims_of(run, sought, containerizer),
                 volumes: None,
                 turn: Arc::new(tokio::sync::Mutex::new(true)),
-            }));
+            };
+            let name = ContainerName::new(container.as_str()).ok();
+            let limitation = name.and_then(|name| {
+                let containers = containerizer.containers();
+                when_possible(|| reasons::kept(containers, &name)).ok()?
+            });
+            adoptions.push(Adoption::Alive(live, limitation));
             Some(Found::Alive(supervisor))
         }
         None => {
@@ -164,7 +211,8 @@ fn alive(
                 warn!(container_id = %container, "a supervisor is not the one that was recorded");
             }
             let watched = containerizer.containers().watch(&recorded);
-            matches!(watched, Ok(Some(_))).then_some(recorded)
+            // Whoever cannot be looked at is not taken for dead.
+            (!matches!(watched, Ok(None))).then_some(recorded)
         }
         (None, None) => None,
     }

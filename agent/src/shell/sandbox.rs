@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use meseta_isolators::Credentials;
 use meseta_isolators::beneath::{Folder, Owner};
+use rustix::fs::AtFlags;
 use tracing::warn;
 
 use crate::checkpoint::{Layout, RunKey, inside};
@@ -92,12 +93,12 @@ fn create_nested(
         let containers = root.enter_all(above, INNER_MODE, None)?;
         containers.own_folder(name, SANDBOX_MODE, ids(owner))?;
         let tasks = root.enter(OsStr::new(TASKS), INNER_MODE, None)?;
-        let linked = rustix::fs::symlinkat(Path::new("..").join(&path), &tasks, task);
+        let linked = link_newest(&tasks, task, name, &path);
         if linked.is_err() {
             // Only what is empty goes: what was there before is somebody's.
-            let _ = rustix::fs::unlinkat(&containers, name, rustix::fs::AtFlags::REMOVEDIR);
+            let _ = rustix::fs::unlinkat(&containers, name, AtFlags::REMOVEDIR);
         }
-        Ok(linked?)
+        linked
     };
     made().map_err(failed("create", &sandbox))?;
     Ok(sandbox)
@@ -105,6 +106,18 @@ fn create_nested(
 
 /// The folder in a sandbox with links to those of tasks in it.
 const TASKS: &str = "tasks";
+
+/// Points a task's link to its container. A task of the same id may have been there before: the link is the
+/// newest's.
+fn link_newest(tasks: &Folder, task: &str, container: &OsStr, path: &Path) -> io::Result<()> {
+    let fresh = format!(".{}", container.to_string_lossy());
+    match rustix::fs::unlinkat(tasks, &fresh, AtFlags::empty()) {
+        Err(error) if error != rustix::io::Errno::NOENT => return Err(error.into()),
+        _ => {}
+    }
+    rustix::fs::symlinkat(Path::new("..").join(path), tasks, &fresh)?;
+    Ok(rustix::fs::renameat(tasks, &fresh, tasks, task)?)
+}
 
 /// A sandbox inside that of a run, whose owner may put anything in the way to it, and the link to it.
 #[derive(Clone, Debug)]

@@ -16,8 +16,9 @@ use super::environment::task_environment;
 use super::sandbox::{self, NestedSandbox};
 use super::volumes;
 use super::writer::chain;
-use crate::checkpoint::inside;
+use crate::checkpoint::{inside, nested_names};
 use crate::core::{LaunchPlan, Subject};
+use crate::log_flags::Logs;
 
 /// What is launched, and what it is to see in its sandbox.
 #[derive(Debug)]
@@ -55,7 +56,8 @@ fn prepare(
     Ok(Prepared { spec, mounts })
 }
 
-/// What is launched beside a task that runs, in its sandbox; what it prints is the task's to show.
+/// What is launched beside a task that runs, in its sandbox; where files may grow, what it prints is in the
+/// task's.
 pub(super) fn spec_inside(
     options: &Options,
     plan: &LaunchPlan,
@@ -66,6 +68,30 @@ pub(super) fn spec_inside(
     let mut spec = spec_in(options, plan, credentials, sandbox, &inside(task))?;
     spec.stdout.clone_from(&spec.stderr);
     Ok(spec)
+}
+
+/// Where a check's output goes that is kept to a size: a file beside the task's own, one for each kind of check.
+pub(super) fn check_output(
+    options: &Options,
+    plan: &LaunchPlan,
+    task: &ContainerId,
+) -> Destination {
+    let name = nested_names(plan.container()).last().unwrap_or_default();
+    let kind = name.rsplit_once('-').map_or(name, |(kind, _)| kind);
+    Destination::File {
+        beneath: options.layout.sandbox(&plan.run),
+        path: inside(task).join(format!("{kind}.log")),
+    }
+}
+
+/// What is kept of a container's output.
+pub(super) fn logs_of(options: &Options, plan: &LaunchPlan) -> Result<Logs, String> {
+    let own_variable = |name: &str| {
+        let variables = &plan.command()?.environment.as_ref()?.variables;
+        let found = variables.iter().find(|variable| variable.name == name);
+        found.and_then(|variable| variable.value.clone())
+    };
+    options.logs.with(own_variable)
 }
 
 fn credentials(options: &Options, plan: &LaunchPlan) -> Result<Option<Credentials>, String> {

@@ -13,8 +13,6 @@ use tracing::error;
 use crate::checkpoint::{Store, StoreError, Write};
 use crate::core::Lsn;
 
-/// Writes that may wait; the core waits when the disk is that far behind.
-const QUEUE_MAX: usize = 4096;
 /// Writes committed at once, so that a long queue does not hold the first one up.
 const BATCH_MAX: usize = 512;
 /// Pause before a write that failed for want of space is tried again.
@@ -23,24 +21,33 @@ const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// The core's side.
 #[derive(Debug)]
 pub(crate) struct Writer {
-    queue: mpsc::Sender<(Lsn, Write)>,
+    /// Bounded by whoever writes, see [`Undurable`].
+    queue: mpsc::UnboundedSender<(Lsn, Write)>,
     durable: watch::Receiver<Lsn>,
 }
 
-/// Starts the thread.
-pub(crate) fn start(store: Store) -> io::Result<Writer> {
-    let (queue, writes) = mpsc::channel(QUEUE_MAX);
+/// Starts the thread, which makes what the start found necessary durable before anything else.
+pub(crate) fn start(store: Store, first: Vec<Write>) -> io::Result<Writer> {
+    let (queue, writes) = mpsc::unbounded_channel();
     let (done, durable) = watch::channel(Lsn::default());
+    let first: Vec<_> = first
+        .into_iter()
+        .map(|write| (Lsn::default(), write))
+        .collect();
     std::thread::Builder::new()
         .name("checkpoints".to_owned())
-        .spawn(move || run(&store, writes, &done))?;
+        .spawn(move || {
+            commit(&store, &first);
+            drop(first);
+            run(&store, writes, &done);
+        })?;
     Ok(Writer { queue, durable })
 }
 
 impl Writer {
-    /// Hands a write over. `false` if the thread is gone.
-    pub(crate) async fn write(&self, lsn: Lsn, write: Write) -> bool {
-        self.queue.send((lsn, write)).await.is_ok()
+    /// Hands a write over, waiting for nothing. `false` if the thread is gone.
+    pub(crate) fn write(&self, lsn: Lsn, write: Write) -> bool {
+        self.queue.send((lsn, write)).is_ok()
     }
 
     /// How far everything is durable.
@@ -57,7 +64,11 @@ impl Writer {
     }
 }
 
-fn run(store: &Store, mut writes: mpsc::Receiver<(Lsn, Write)>, done: &watch::Sender<Lsn>) {
+fn run(
+    store: &Store,
+    mut writes: mpsc::UnboundedReceiver<(Lsn, Write)>,
+    done: &watch::Sender<Lsn>,
+) {
     let mut batch = Vec::new();
     while let Some(first) = writes.blocking_recv() {
         batch.push(first);

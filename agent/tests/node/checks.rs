@@ -33,6 +33,11 @@ pub(crate) const TESTS: &[(&str, bool, fn())] = &[
         fetched_safely,
     ),
     ("a_check_may_be_a_program_with_arguments", true, arguments),
+    (
+        "what_a_check_prints_is_kept_to_its_size_and_out_of_the_tasks",
+        true,
+        printed,
+    ),
     ("tasks_of_a_group_are_checked_each_for_itself", true, group),
     (
         "nothing_is_fetched_that_the_tasks_user_may_not_read",
@@ -387,4 +392,41 @@ fn forbidden() {
     let url = format!("file://{}", secret.display());
     world.run(&link, with_uri("root", "cat secret", url, false));
     assert_eq!(world.until_terminal(&mut link).1.state(), TaskFinished);
+}
+
+/// Both write, and neither file outgrows its bound or loses a line to the other.
+fn printed() {
+    let (world, mut link) = World::registered(&[
+        "--max_stderr_size=4KB",
+        "--logrotate_stderr_options=rotate 1",
+    ]);
+    let own =
+        "for i in 1 2 3 4 5 6; do echo own $i >&2; until test -e go$i; do sleep 0.02; done; done";
+    let mut task = shell("t", own);
+    let line = "a line of a check that is long enough to fill a small file soon enough";
+    let look = format!("for i in 1 2 3 4 5 6 7 8 9; do echo {line}; echo {line} >&2; done");
+    task.health_check = Some(health(&look).into());
+    world.run(&link, task);
+    let _ = checked(&world, &mut link, Reason::TaskHealthCheckStatusUpdated);
+    let sandbox = world.work_dir().join(format!(
+        "slaves/agent-S0/frameworks/{FRAMEWORK}/executors/t/runs/latest"
+    ));
+    // Older output of checks has been renamed, and has gone, several times between two lines of the task's.
+    for number in 1..=6 {
+        let older = sandbox.join("health-check.log.1");
+        let before = std::fs::metadata(&older).map(|found| found.modified().expect("a time"));
+        crate::harness::wait_for("another file of the check's output", || {
+            let found = std::fs::metadata(&older).ok()?.modified().expect("a time");
+            (!before.as_ref().is_ok_and(|before| found == *before)).then_some(())
+        });
+        std::fs::write(sandbox.join(format!("go{number}")), "").expect("written");
+    }
+    let (_, last) = world.until_terminal(&mut link);
+    assert_eq!(last.state(), TaskFinished, "{last:?}");
+    let read = |name: &str| std::fs::read_to_string(sandbox.join(name)).expect(name);
+    assert_eq!(read("stderr"), "own 1\nown 2\nown 3\nown 4\nown 5\nown 6\n");
+    for name in ["health-check.log", "health-check.log.1"] {
+        assert!(read(name).len() <= 4096, "{name}");
+    }
+    assert!(read("health-check.log.1").contains(line));
 }

@@ -44,6 +44,16 @@ pub(crate) const TESTS: &[(&str, bool, fn())] = &[
         true,
         group_restart,
     ),
+    (
+        "an_id_used_again_in_a_living_group_has_a_folder_of_its_own",
+        true,
+        used_again,
+    ),
+    (
+        "an_executor_that_subscribed_while_the_agent_stood_still_is_heard",
+        false,
+        stood_still,
+    ),
 ];
 
 const EXECUTOR: &str = "executor-1";
@@ -95,6 +105,10 @@ impl World {
     }
 
     pub(crate) fn run_group(&self, link: &Link, tasks: Vec<pb::TaskInfo>) {
+        self.run_in_group(link, tasks, true);
+    }
+
+    fn run_in_group(&self, link: &Link, tasks: Vec<pb::TaskInfo>, launch_executor: bool) {
         self.send(
             link,
             ToAgent::RunTaskGroup(wire::RunTaskGroup {
@@ -107,7 +121,7 @@ impl World {
                     ..pb::ExecutorInfo::default()
                 },
                 task_group: pb::TaskGroupInfo { tasks },
-                launch_executor: true,
+                launch_executor,
                 resource_version_uuid: None,
                 accepted_time: None,
             }),
@@ -124,10 +138,14 @@ impl World {
     }
 
     pub(crate) fn sandbox(&self) -> PathBuf {
+        self.try_sandbox().expect("a sandbox")
+    }
+
+    fn try_sandbox(&self) -> Option<PathBuf> {
         let runs = self.work_dir().join(format!(
             "slaves/agent-S0/frameworks/{FRAMEWORK}/executors/{EXECUTOR}/runs/latest"
         ));
-        std::fs::canonicalize(runs).expect("a sandbox")
+        std::fs::canonicalize(runs).ok()
     }
 }
 
@@ -438,5 +456,61 @@ fn group_restart() {
     assert_eq!(
         (killed.task_id.value.as_str(), killed.state()),
         ("b", TaskKilled)
+    );
+}
+
+fn used_again() {
+    let (world, mut link) = World::registered(&[]);
+    world.run_group(
+        &link,
+        vec![shell("a", "echo first"), shell("b", "exec sleep 1000")],
+    );
+    let mut ends = 0;
+    while ends < 2 {
+        let FromAgent::StatusUpdate(update) = world.frame(&mut link) else {
+            continue;
+        };
+        world.acknowledge(&link, &update.status);
+        let status = update.status;
+        if meseta_agent::core::is_terminal(status.state) {
+            assert_eq!(status.state(), TaskFinished, "{status:?}");
+            ends += 1;
+            if ends == 1 {
+                world.run_in_group(&link, vec![shell("a", "echo second")], false);
+            }
+        }
+    }
+    let newest = world.sandbox().join("tasks/a/stdout");
+    assert_eq!(std::fs::read_to_string(newest).expect("read"), "second\n");
+}
+
+/// The agent is stopped for longer than executors may take to register, while one subscribes.
+fn stood_still() {
+    let (world, mut link) = World::registered(&["--executor_registration_timeout=5secs"]);
+    let mut task = custom("t", "json");
+    let executor = task.executor.as_mut().expect("an executor");
+    let command = executor.command.as_mut().expect("a command");
+    let value = command.value.take().expect("a program");
+    command.value = Some(format!(
+        "touch began; until test -e go; do sleep 0.02; done; {value}"
+    ));
+    world.run_in_executor(&link, task, true);
+    let began = wait_for("the executor", || {
+        let path = world.try_sandbox()?.join("began");
+        path.exists().then_some(path)
+    });
+    world.stop_agent();
+    std::fs::write(began.with_file_name("go"), "").expect("written");
+    let resumes = std::time::Instant::now() + std::time::Duration::from_secs(7);
+    wait_for("every deadline to pass", || {
+        (std::time::Instant::now() >= resumes).then_some(())
+    });
+    world.continue_agent();
+    let running = world.update(&mut link);
+    assert_eq!(running.state(), TaskRunning, "{running:?}");
+    assert!(
+        world.log().contains("the agent stood still"),
+        "{}",
+        world.log()
     );
 }

@@ -249,12 +249,26 @@ impl World {
         i32::try_from(id).expect("a pid")
     }
 
+    /// Stops the agent's process where it is.
+    pub(crate) fn stop_agent(&self) {
+        self.send_signal(rustix::process::Signal::STOP);
+    }
+
+    /// Lets it go on.
+    pub(crate) fn continue_agent(&self) {
+        self.send_signal(rustix::process::Signal::CONT);
+    }
+
+    fn send_signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_raw(self.agent_pid()).expect("a pid");
+        rustix::process::kill_process(pid, signal).expect("the signal is sent");
+    }
+
     pub(crate) fn signal_agent(
         &mut self,
         signal: rustix::process::Signal,
     ) -> std::process::ExitStatus {
-        let pid = rustix::process::Pid::from_raw(self.agent_pid()).expect("a pid");
-        rustix::process::kill_process(pid, signal).expect("the signal is sent");
+        self.send_signal(signal);
         let mut child = self.agent.take().expect("an agent");
         child.wait().expect("it ends")
     }

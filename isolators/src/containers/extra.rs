@@ -13,6 +13,7 @@ use crate::cgroup::{
 use crate::demand::{Demand, Limit};
 use crate::identity::{ContainerName, ProcessIdentity};
 use crate::isolator::{DiskArea, Inspected, Inspection, Observed, PortRange};
+use crate::shortage::is_shortage;
 
 /// v1's limit on memory and swap together.
 const SWAP_FILE: &str = "memory.memsw.limit_in_bytes";
@@ -203,15 +204,21 @@ impl Containers {
             .and_then(|write| write.value.parse().ok())
     }
 
-    /// How often the kernel killed for want of memory in the container.
-    pub fn oom_kills(&self, name: &ContainerName) -> Option<u64> {
+    /// How often the kernel killed for want of memory in the container; `None` where it does not say.
+    pub fn oom_kills(&self, name: &ContainerName) -> io::Result<Option<u64>> {
         let groups = self.groups(name);
-        let group = groups.of(Controller::Memory)?;
+        let Some(group) = groups.of(Controller::Memory) else {
+            return Ok(None);
+        };
         let file = match group.version {
             Version::V1 => "memory.oom_control",
             Version::V2 => "memory.events",
         };
-        flat_value(&read_text(&group.dir, file)?, "oom_kill")
+        match std::fs::read_to_string(group.dir.join(file)) {
+            Ok(text) => Ok(flat_value(&text, "oom_kill")),
+            Err(error) if is_shortage(&error) => Err(error),
+            Err(_) => Ok(None),
+        }
     }
 }
 

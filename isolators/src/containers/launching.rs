@@ -52,7 +52,7 @@ impl Containers {
         });
         if launched.is_err() {
             // The supervisor may have got further than its report.
-            let supervisor = self.recorded_supervisor(&spec.name);
+            let supervisor = self.recorded_supervisor(&spec.name).ok().flatten();
             let _ = self.destroy(&spec.name, supervisor.as_ref(), DestroyOptions::default());
             let _ = self.forget(&spec.name);
         }
@@ -114,6 +114,7 @@ impl Containers {
                 reason,
             })?;
         }
+        self.protection.note(&spec.name, groups);
         launch.mounts.extend_from_slice(&task.mounts);
         Ok(launch)
     }

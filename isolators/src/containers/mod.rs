@@ -9,6 +9,7 @@
 mod extra;
 mod launching;
 mod nested;
+mod protection;
 mod recovery;
 mod revocable;
 mod sampler;
@@ -34,6 +35,7 @@ use crate::sys::{KillPayload, send_kill_request};
 pub use extra::Shrink;
 use extra::bytes_text;
 pub use nested::Inside;
+use protection::Protection;
 pub use sampler::{SLOW_EVERY, Sampler};
 pub use sockets::Socket;
 pub use types::{
@@ -60,6 +62,7 @@ pub struct Containers {
     runtime_dir: PathBuf,
     layout: Layout,
     isolators: Vec<Box<dyn Isolator>>,
+    protection: Protection,
     launcher: Launcher,
 }
 
@@ -127,12 +130,14 @@ impl Containers {
             supervisor_group: layout.supervisor_group(),
         });
         let runtime_dir = options.runtime_dir;
+        let protection = Protection::of(&layout);
         match launcher {
             Ok(launcher) => Ok(Self {
                 host,
                 runtime_dir,
                 layout,
                 isolators,
+                protection,
                 launcher,
             }),
             Err(error) => {
@@ -195,6 +200,7 @@ impl Containers {
                     source,
                 })?;
         }
+        self.protection.note(name, &groups);
         Ok(())
     }
 
@@ -255,20 +261,36 @@ impl Containers {
     }
 
     /// Whether the container ran into a limit, from the kernel's own counters; ask before destroy.
-    /// The limit is told from the demand where the kernel no longer tells it.
-    pub fn limitation(&self, name: &ContainerName, demand: &Demand) -> Option<Limitation> {
+    /// The limit is told from the demand where the kernel no longer tells it. An error is want of ours, which
+    /// says nothing of the container.
+    pub fn limitation(
+        &self,
+        name: &ContainerName,
+        demand: &Demand,
+    ) -> io::Result<Option<Limitation>> {
         // A nested container shares the limit of the one around it, and what becomes of it, unless it
         // has one of its own.
         // Version 1 counts a kill only in the group of whom it killed, so that one is asked too.
-        let own_kills = self.oom_kills(name).filter(|kills| *kills > 0);
-        let name = &self.limited_with(name);
-        if self.only_a_part_ran_out(name) {
-            return None;
+        let own_kills = self.oom_kills(name)?;
+        let limited = &self.limited_with(name);
+        let kills = match limited == name {
+            true => own_kills,
+            false => own_kills
+                .filter(|kills| *kills > 0)
+                .or(self.oom_kills(limited)?),
+        };
+        let groups = self.groups(limited);
+        let (Some(memory), Some(oom_kills)) = (
+            groups.of(Controller::Memory),
+            kills.filter(|kills| *kills > 0),
+        ) else {
+            return Ok(None);
+        };
+        if self.only_a_part_ran_out(limited) {
+            return Ok(None);
         }
-        let groups = self.groups(name);
-        let memory = groups.of(Controller::Memory)?;
-        let usage = self.usage(name, None, Duration::ZERO).ok()?.memory;
-        let oom_kills = own_kills.or(usage.oom_kills.filter(|kills| *kills > 0))?;
+        let usage = self.usage(limited, None, Duration::ZERO);
+        let usage = usage.map(|usage| usage.memory).unwrap_or_default();
         let demanded = match demand.mem_limit {
             Some(Limit::At(bytes)) => Some(bytes),
             Some(Limit::Unlimited) => None,
@@ -276,7 +298,7 @@ impl Containers {
         };
         let limit_bytes = usage.limit_bytes.or(demanded);
         let statistics = read_text(&memory.dir, "memory.stat").unwrap_or_default();
-        Some(Limitation::Memory {
+        Ok(Some(Limitation::Memory {
             oom_kills,
             limit_bytes,
             max_usage_bytes: usage.max_usage_bytes,
@@ -286,7 +308,7 @@ impl Containers {
                 bytes_text(usage.max_usage_bytes),
                 statistics.trim_end()
             ),
-        })
+        }))
     }
 
     /// Kills whatever is left of the container and removes its groups; blocks up to the deadlines.
@@ -315,6 +337,7 @@ impl Containers {
         for isolator in self.isolators.iter().rev() {
             isolator.cleanup(&groups);
         }
+        self.protection.forget(name);
         Ok(())
     }
 

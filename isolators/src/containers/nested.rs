@@ -172,7 +172,4 @@ fn join(isolation: &mut LaunchIsolation, inside: &Inside, enter: bool) {
     isolation.join = enter.then(|| inside.supervisor.clone());
     isolation.stdin = inside.stdin.clone();
     isolation.terminal = inside.terminal;
-    // What it writes goes to whoever asked for it.
-    isolation.stdout_log = None;
-    isolation.stderr_log = None;
 }

@@ -6,9 +6,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::{CONTAINERS_DIR, Containers, Recovered};
-use crate::cgroup::{list_pids, read_text, remove_if_empty};
+use crate::cgroup::{list_pids, remove_if_empty};
 use crate::identity::{ContainerName, ProcessIdentity};
-use crate::status::SUPERVISOR_FILE;
+use crate::shortage::is_shortage;
+use crate::status::{SUPERVISOR_FILE, StatusError};
 
 impl Containers {
     /// Everything of this instance that is on the machine: in its groups or its runtime folder, in
@@ -30,12 +31,21 @@ impl Containers {
                     .has_groups = true;
             }
         }
+        // Once for all of them: no launcher of before is left that could add to it.
+        let supervisors = self.supervisors()?;
         for (name, container) in &mut found {
-            container.supervisor = self.living_supervisor(name);
-            container.exit = self.exit_record(name).ok().flatten();
+            container.supervisor = self.living_supervisor(name, supervisors.as_ref())?;
+            container.exit = match self.exit_record(name) {
+                Err(StatusError::Read { source, .. }) if is_shortage(&source) => {
+                    return Err(source);
+                }
+                exit => exit.ok().flatten(),
+            };
+            let groups = self.groups(name);
             for isolator in &self.isolators {
-                isolator.recover(&self.groups(name));
+                isolator.recover(&groups);
             }
+            self.protection.note(name, &groups);
         }
         Ok(found.into_values().collect())
     }
@@ -46,25 +56,45 @@ impl Containers {
         dirs.chain(self.layout.revocable_dirs())
     }
 
-    pub(super) fn recorded_supervisor(&self, name: &ContainerName) -> Option<ProcessIdentity> {
-        let text = read_text(&self.runtime_dir(name), SUPERVISOR_FILE)?;
-        ProcessIdentity::from_text(&text)
+    /// The supervisor that a container's folder names. That the folder cannot be read now is an error.
+    pub(super) fn recorded_supervisor(
+        &self,
+        name: &ContainerName,
+    ) -> io::Result<Option<ProcessIdentity>> {
+        match fs::read_to_string(self.runtime_dir(name).join(SUPERVISOR_FILE)) {
+            Ok(text) => Ok(ProcessIdentity::from_text(&text)),
+            Err(error) if is_shortage(&error) => Err(error),
+            Err(_) => Ok(None),
+        }
     }
 
     /// The recorded supervisor if it lives: same boot, same start time, and in our group.
-    fn living_supervisor(&self, name: &ContainerName) -> Option<ProcessIdentity> {
-        let supervisor = self.recorded_supervisor(name)?;
+    fn living_supervisor(
+        &self,
+        name: &ContainerName,
+        supervisors: Option<&BTreeSet<i32>>,
+    ) -> io::Result<Option<ProcessIdentity>> {
+        let Some(supervisor) = self.recorded_supervisor(name)? else {
+            return Ok(None);
+        };
         // Something is wrong with procfs rather than with it: it is not taken for dead.
         let alive = !matches!(supervisor.open(), Ok(None));
-        (alive && self.is_among_supervisors(supervisor.pid)).then_some(supervisor)
+        let is_ours = supervisors.is_none_or(|pids| pids.contains(&supervisor.pid));
+        Ok((alive && is_ours).then_some(supervisor))
     }
 
-    fn is_among_supervisors(&self, pid: i32) -> bool {
+    /// All supervisors of this instance; `None` where there are no groups to tell them by.
+    fn supervisors(&self) -> io::Result<Option<BTreeSet<i32>>> {
         let dirs = self.layout.supervisor_dirs();
-        dirs.is_empty()
-            || dirs
-                .iter()
-                .any(|dir| list_pids(dir).is_ok_and(|pids| pids.contains(&pid)))
+        let mut pids = BTreeSet::new();
+        for dir in &dirs {
+            match list_pids(dir) {
+                Ok(listed) => pids.extend(listed),
+                Err(error) if is_shortage(&error) => return Err(error),
+                Err(_) => return Ok(None),
+            }
+        }
+        Ok((!dirs.is_empty()).then_some(pids))
     }
 
     /// Removes this instance's empty groups that no runtime folder knows; returns how many containers

@@ -37,6 +37,9 @@ use crate::sys::{
 const RECORD_ATTEMPTS: u32 = 100;
 const RECORD_RETRY: Duration = Duration::from_millis(100);
 
+/// More than an exit record has: the least that a disk gives away.
+const RECORD_BYTES_MAX: libc::off_t = 4096;
+
 /// How long stragglers are waited for, without a pid namespace whose end would take them along.
 const STRAGGLERS_WAIT_MAX: Duration = Duration::from_secs(10);
 const STRAGGLERS_RETRY: Duration = Duration::from_millis(20);
@@ -108,6 +111,7 @@ fn set_up(
     who.supervisor_pid = pid_of_stat(&stat).at(LaunchStep::RecordIdentity)?;
     who.supervisor_start = start_ticks_of_stat(&stat).unwrap_or(0);
     record_identity(plan, who, status_dir.as_fd()).at(LaunchStep::RecordIdentity)?;
+    reserve_record(status_dir.as_fd()).at(LaunchStep::RecordIdentity)?;
     drop(lock);
     // While all paths mean what they mean to the agent.
     let groups = TaskGroups::open(plan)?;
@@ -151,17 +155,38 @@ fn record_identity(plan: &TaskPlan, who: &Report, dir: BorrowedFd<'_>) -> io::Re
     write_in(dir, SUPERVISOR_FILE, line.as_bytes(), false)
 }
 
+/// Takes the room that the exit record needs, while there is some: a disk that is full at the task's end loses
+/// nobody's status.
+fn reserve_record(dir: BorrowedFd<'_>) -> io::Result<()> {
+    let file = open_temporary(dir, STATUS_FILE)?;
+    match nix::fcntl::posix_fallocate(&file, 0, RECORD_BYTES_MAX) {
+        // Where room cannot be taken before it is needed, there is some or there is none.
+        Err(nix::Error::EOPNOTSUPP | nix::Error::EINVAL | nix::Error::ENOSYS) | Ok(()) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn open_temporary(dir: BorrowedFd<'_>, name: &str) -> nix::Result<OwnedFd> {
+    // What was reserved is kept: nothing is truncated before it is written over.
+    let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
+    let mode = Mode::from_bits_truncate(0o600);
+    nix::fcntl::openat(dir, temporary(name).as_str(), flags, mode)
+}
+
+fn temporary(name: &str) -> String {
+    format!("{name}.tmp")
+}
+
 /// Writes a small file in a folder: all of it or nothing of it is seen under its name.
 fn write_in(dir: BorrowedFd<'_>, name: &str, bytes: &[u8], durable: bool) -> io::Result<()> {
-    let temporary = format!("{name}.tmp");
-    let flags =
-        OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_TRUNC | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
-    let mode = Mode::from_bits_truncate(0o600);
-    let file = nix::fcntl::openat(dir, temporary.as_str(), flags, mode)?;
+    let temporary = temporary(name);
+    let file = open_temporary(dir, name)?;
     let written = nix::unistd::write(&file, bytes)?;
     if written != bytes.len() {
         return Err(io::ErrorKind::WriteZero.into());
     }
+    let length = i64::try_from(written).map_err(io::Error::other)?;
+    nix::unistd::ftruncate(&file, length)?;
     if durable {
         nix::unistd::fsync(&file)?;
     }

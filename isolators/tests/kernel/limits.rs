@@ -26,7 +26,12 @@ fn memory(site: &Site) -> Result<(), Failed> {
     let spec = site.spec("c", GREEDY);
     let (record, _) = site.run(&spec)?;
     check(!record.success(), || "the greedy task succeeded".to_owned())?;
-    let limitation = site.with(|containers| containers.limitation(&spec.name, &spec.demand));
+    let limitation = site.with(|containers| {
+        containers
+            .limitation(&spec.name, &spec.demand)
+            .ok()
+            .flatten()
+    });
     expect_oom(limitation)
 }
 
@@ -62,7 +67,12 @@ fn memory_after_restart(site: &Site) -> Result<(), Failed> {
     check(found[0].exit.is_some_and(|exit| !exit.success()), || {
         format!("{found:?}")
     })?;
-    expect_oom(site.with(|containers| containers.limitation(&spec.name, &Demand::default())))
+    expect_oom(site.with(|containers| {
+        containers
+            .limitation(&spec.name, &Demand::default())
+            .ok()
+            .flatten()
+    }))
 }
 
 fn oom_event(site: &Site) -> Result<(), Failed> {
@@ -74,13 +84,23 @@ fn oom_event(site: &Site) -> Result<(), Failed> {
     let watched = site.with(|containers| containers.watch_limits(&spec.name))?;
     same(watched.len(), 1)?;
     same(
-        site.with(|containers| containers.limitation(&spec.name, &spec.demand)),
+        site.with(|containers| {
+            containers
+                .limitation(&spec.name, &spec.demand)
+                .ok()
+                .flatten()
+        }),
         None,
     )?;
     std::fs::write(&gate, "\n")?;
     wait_pidfd(&watched[0])?;
     site.eventually("a counted kill", || {
-        let limitation = site.with(|containers| containers.limitation(&spec.name, &spec.demand));
+        let limitation = site.with(|containers| {
+            containers
+                .limitation(&spec.name, &spec.demand)
+                .ok()
+                .flatten()
+        });
         limitation.is_some()
     })?;
     site.destroy(&spec, &launched)

@@ -91,7 +91,7 @@ fn nested_shares_the_limit(site: &Site) -> Result<(), Failed> {
         format!("{record:?}")
     })?;
     let hog = name("outer+hog")?;
-    let limited = site.with(|containers| containers.limitation(&hog, &spec.demand));
+    let limited = site.with(|containers| containers.limitation(&hog, &spec.demand).ok().flatten());
     check(limited.is_some(), || "nobody knows why it ended".to_owned())?;
     destroy(site, "outer+hog", &inner)?;
     destroy(site, "outer", &outer)

@@ -309,3 +309,29 @@ fn checks_that_cannot_be_carried_out_are_refused_in_mesoss_words() {
         assert!(text.contains(message), "{text} lacks {message}");
     }
 }
+
+#[test]
+fn a_look_that_the_agent_could_not_take_says_nothing_of_the_task() {
+    let not_taken = || Sight::NotTaken("too many open files".to_owned());
+    let (mut simulation, _) = checked(|info| info.health_check = Some(health(1, 0.0).into()));
+    assert!(simulation.next(3 * SECOND, not_taken()).is_empty());
+    for _ in 0..5 {
+        assert!(simulation.next(10 * SECOND, not_taken()).is_empty());
+    }
+    assert!(simulation.kills().is_empty());
+    simulation.next(10 * SECOND, Sight::ExitCode(1));
+    assert_eq!(simulation.kills(), [3 * SECOND]);
+}
+
+#[test]
+fn a_look_that_came_to_nothing_while_the_agent_stood_still_does_not_count() {
+    let late = || Sight::Nothing("it took too long".to_owned());
+    let (mut simulation, _) = checked(|info| info.health_check = Some(health(1, 0.0).into()));
+    simulation.advance(3 * SECOND);
+    let probe = simulation.probe().expect("due");
+    simulation.stand_still(90 * SECOND);
+    assert!(simulation.sees(&probe, late()).is_empty());
+    assert!(simulation.kills().is_empty());
+    simulation.next(10 * SECOND, late());
+    assert_eq!(simulation.kills(), [3 * SECOND]);
+}

@@ -271,6 +271,7 @@ fn want_of_memory_is_told_of_every_task_of_the_executor() {
                 message: "Memory limit exceeded".to_owned(),
                 resources: vec![scalar("mem", 160.0)],
             }),
+            kill_requested: None,
         },
     });
     let told = simulation.acknowledge_all();

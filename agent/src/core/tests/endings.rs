@@ -75,6 +75,7 @@ fn want_of_memory_is_told_with_the_limit_and_wins_over_a_kill() {
                     message: "Memory limit exceeded: Requested: 64MB Maximum Used: 64MB".to_owned(),
                     resources: vec![scalar("mem", 64.0)],
                 }),
+                kill_requested: None,
             },
         });
         let status = simulation.acknowledge_all().pop().expect("an update");
@@ -459,4 +460,24 @@ fn only_so_many_completed_executors_are_kept() {
         .map(|e| e.key.executor.to_string())
         .collect();
     assert_eq!(ids, ["t3", "t4", "t5"]);
+}
+
+#[test]
+fn a_kill_is_written_before_its_signal_and_a_disk_that_hangs_saves_no_task() {
+    let mut simulation = Simulation::registered();
+    simulation.running(task("t"));
+    simulation.quick_disk = false;
+    simulation.kill("t", None);
+    assert!(simulation.kills().is_empty(), "it is not written yet");
+    simulation.flush(usize::MAX);
+    assert_eq!(simulation.kills(), [SECOND * 3]);
+    simulation.advance(SECOND * 2);
+    assert_eq!(simulation.kills(), [SECOND * 3], "it was sent once");
+
+    let mut simulation = Simulation::registered();
+    simulation.running(task("t"));
+    simulation.quick_disk = false;
+    simulation.kill("t", None);
+    simulation.advance(SECOND * 2);
+    assert_eq!(simulation.kills(), [SECOND], "what is left of its grace");
 }

@@ -210,6 +210,7 @@ fn want_of_memory_ends_the_group_and_says_so() {
                 message: "Memory limit exceeded".to_owned(),
                 resources: vec![scalar("mem", 160.0)],
             }),
+            kill_requested: None,
         },
     });
     let told = simulation.acknowledge_all();

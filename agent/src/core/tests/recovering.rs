@@ -11,6 +11,8 @@ use meseta_proto::mesos::v1::task_status::Reason;
 use super::simulation::{Seen, Simulation, duration, identity, task};
 use crate::core::{Exit, Input};
 
+const SECOND: Duration = Duration::from_secs(1);
+
 fn states(told: &[pb::TaskStatus]) -> Vec<pb::TaskState> {
     told.iter().map(pb::TaskStatus::state).collect()
 }
@@ -198,4 +200,95 @@ fn nothing_is_seen_of_what_the_disk_lost() {
     // The master asks for what it believes to run here; the agent knows nothing of it.
     assert!(simulation.core.snapshot().frameworks.is_empty());
     simulation.step(Input::Tick);
+}
+
+/// The signal had reached the task, and its record not the disk: the supervisor's word tells it.
+#[test]
+fn a_kill_that_only_its_supervisor_recorded_is_told_as_one() {
+    for (exit, kill_requested, state) in [
+        (Exit::Signal(15), Some(true), TaskKilled),
+        (Exit::Signal(9), Some(true), TaskKilled),
+        (Exit::Code(0), Some(true), TaskKilled),
+        (Exit::Signal(15), Some(false), TaskFailed),
+        (Exit::Signal(15), None, TaskFailed),
+    ] {
+        let mut simulation = Simulation::registered();
+        let container = simulation.running(task("t"));
+        simulation.quick_disk = false;
+        simulation.kill("t", None);
+        simulation.machine.remove(&container);
+        simulation.unheard.push(container.clone());
+        simulation.crash(false);
+        simulation.quick_disk = true;
+        simulation.register();
+        simulation.end_recorded(&container, exit.clone(), kill_requested);
+        let told = simulation.acknowledge_all();
+        assert_eq!(states(&told), [state], "{exit:?} {kill_requested:?}");
+    }
+}
+
+/// The kill was written, no signal was sent, and the task came to its own end before anybody was back.
+#[test]
+fn a_task_that_no_kill_reached_is_told_to_have_ended_by_itself() {
+    for (exit, state) in [(Exit::Code(0), TaskFinished), (Exit::Code(3), TaskFailed)] {
+        let mut simulation = Simulation::registered();
+        let container = simulation.running(task("t"));
+        simulation.kill("t", None);
+        simulation.machine.remove(&container);
+        simulation.unheard.push(container.clone());
+        simulation.crash(false);
+        simulation.register();
+        simulation.end_recorded(&container, exit, Some(false));
+        assert_eq!(states(&simulation.acknowledge_all()), [state]);
+    }
+}
+
+/// Launched, but the agent fell before it heard of that; it was to be killed, and ran to its end instead.
+#[test]
+fn a_task_that_ran_is_never_told_killed_during_its_launch() {
+    let mut simulation = Simulation::registered();
+    simulation.run(task("t"));
+    let container = simulation.launched();
+    simulation.kill("t", None);
+    simulation.unheard.push(container.clone());
+    simulation.crash(false);
+    simulation.register();
+    simulation.end_recorded(&container, Exit::Code(0), Some(false));
+    assert_eq!(
+        states(&simulation.acknowledge_all()),
+        [TaskStarting, TaskRunning, TaskFinished]
+    );
+}
+
+#[test]
+fn a_drain_goes_on_after_a_crash() {
+    use meseta_proto::meseta::v1 as wire;
+    use meseta_proto::meseta::v1::master_frame::Message as ToAgent;
+    use meseta_proto::mesos::v1::framework_info::capability::Type as FrameworkCapability;
+    let mut simulation = Simulation::registered();
+    simulation
+        .capabilities
+        .push(FrameworkCapability::PartitionAware);
+    let container = simulation.running(task("t"));
+    let config = pb::DrainConfig {
+        max_grace_period: Some(duration(SECOND)),
+        mark_gone: Some(true),
+    };
+    simulation.tell(ToAgent::Drain(wire::Drain { config }));
+    assert_eq!(simulation.kills(), [SECOND]);
+    simulation.crash(false);
+    simulation.register();
+    // Before the master has said it again.
+    simulation.run(task("late"));
+    let late = simulation.acknowledge_all();
+    assert_eq!(states(&late), [pb::TaskState::TaskDropped]);
+    assert_eq!(late[0].reason(), Reason::AgentDraining);
+    simulation.end(&container, Exit::Signal(15));
+    let told = simulation.acknowledge_all();
+    assert_eq!(states(&told), [pb::TaskState::TaskGoneByOperator]);
+    assert_eq!(told[0].reason(), Reason::AgentDraining);
+    // Over with the last task, for later lives too.
+    simulation.crash(false);
+    simulation.register();
+    simulation.running(task("next"));
 }

@@ -162,6 +162,25 @@ fn signs_of_life_wait_for_no_disk() {
     );
 }
 
+/// What waits for a full disk waits once, however long that takes.
+#[test]
+fn an_update_that_waits_for_the_disk_is_not_sent_again_and_again() {
+    let mut simulation = Simulation::registered();
+    simulation.run(task("t"));
+    let container = simulation.launched();
+    simulation.quick_disk = false;
+    simulation.start(&container);
+    for sequence in 0..240 {
+        simulation.advance(Duration::from_secs(15));
+        simulation.tell(ToAgent::Ping(wire::Ping {
+            sequence,
+            connected: true,
+        }));
+    }
+    simulation.flush(usize::MAX);
+    assert_eq!(simulation.take_updates().len(), 1);
+}
+
 #[test]
 fn a_silent_master_is_given_up_and_a_pinging_one_is_not() {
     let mut simulation = Simulation::registered();

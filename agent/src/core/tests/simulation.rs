@@ -63,6 +63,8 @@ pub(super) struct Simulation {
     pub(super) killed: Vec<ContainerId>,
     /// Containers on the machine; they outlive the core.
     pub(super) machine: BTreeMap<ContainerId, ProcessIdentity>,
+    /// Containers that ended and of whose end the core has not heard.
+    pub(super) unheard: Vec<ContainerId>,
     /// Uuids of updates that are durable.
     durable_updates: Vec<Vec<u8>>,
     pub(super) capabilities: Vec<FrameworkCapability>,
@@ -119,6 +121,7 @@ impl Simulation {
             seen: Vec::new(),
             killed: Vec::new(),
             machine: BTreeMap::new(),
+            unheard: Vec::new(),
             durable_updates: Vec::new(),
             capabilities: Vec::new(),
             seed: 1,
@@ -286,6 +289,13 @@ impl Simulation {
         self.now.moment = until;
     }
 
+    /// The process stands still for so long, and hears of nothing meanwhile.
+    pub(super) fn stand_still(&mut self, lasted: Duration) {
+        self.now.moment += lasted;
+        self.now.unix += lasted;
+        self.step(Input::Paused { lasted });
+    }
+
     /// The process dies; what was not durable is gone. A new one reads the disk.
     pub(super) fn crash(&mut self, rebooted: bool) {
         self.pending.clear();
@@ -298,7 +308,11 @@ impl Simulation {
         if rebooted {
             self.machine.clear();
         }
-        let image = read(&Layout::new(self.dir.path())).expect("the checkpoints can be read");
+        let mut image = self.image();
+        let repairs = std::mem::take(&mut image.repairs);
+        self.store
+            .commit(&[Write::Repair { repairs }])
+            .expect("the disk works");
         let mut containers = BTreeMap::new();
         for run in image
             .frameworks
@@ -311,6 +325,8 @@ impl Simulation {
             for container in nested.chain([run.key.container.clone()]) {
                 if let Some(identity) = self.machine.get(&container) {
                     containers.insert(container, Found::Alive(identity.clone()));
+                } else if self.unheard.contains(&container) {
+                    containers.insert(container, Found::Ending);
                 }
             }
         }
@@ -375,12 +391,23 @@ impl Simulation {
     }
 
     pub(super) fn end(&mut self, container: &ContainerId, exit: Exit) {
+        self.end_recorded(container, exit, None);
+    }
+
+    /// The same, where the supervisor recorded whether it had been asked for a kill.
+    pub(super) fn end_recorded(
+        &mut self,
+        container: &ContainerId,
+        exit: Exit,
+        kill_requested: Option<bool>,
+    ) {
         self.machine.remove(container);
         self.step(Input::ContainerEnded {
             container: container.clone(),
             ending: Ending {
                 exit,
                 limitation: None,
+                kill_requested,
             },
         });
     }

@@ -173,9 +173,9 @@ impl Containerizer {
                     });
                     let looked = looked.await;
                     drop(place);
-                    looked.unwrap_or_else(|panic| Sight::Nothing(panic.to_string()))
+                    looked.unwrap_or_else(|panic| Sight::NotTaken(panic.to_string()))
                 }
-                None => Sight::Nothing("its container does not run".to_owned()),
+                None => Sight::NotTaken("its container does not run".to_owned()),
             };
             let probed = Input::Probed {
                 container,

@@ -1,13 +1,20 @@
-//! What blocks: one launch, and reading what the supervisor and the kernel recorded of an end.
+//! One launch, and reading what the supervisor and the kernel recorded of an end.
 
-use meseta_isolators::{ContainerName, Containers, Demand, ExitCause, Launched, TaskIsolation};
+use std::io;
+
+use meseta_isolators::{
+    ContainerName, Containers, Demand, ExitCause, Launched, StatusError, TaskIsolation, is_shortage,
+};
 use meseta_proto::mesos::v1::task_status::Reason;
+use meseta_resources::ContainerId;
+use tracing::warn;
 
 use super::super::inspection::megabytes;
-use super::super::spec::{Prepared, container_spec};
+use super::super::spec::{Prepared, container_spec, logs_of};
+use super::super::supervision::{AGAIN_MAX, AGAIN_MIN};
 use super::super::wishes::task_isolation;
 use super::super::writer::chain;
-use super::Inner;
+use super::{Containerizer, Inner, blocking, reasons};
 use crate::core::{Ending, Exit, LaunchPlan, Limitation};
 
 pub(super) fn launch_now(
@@ -15,8 +22,7 @@ pub(super) fn launch_now(
     plan: &LaunchPlan,
     prepared: Option<Prepared>,
 ) -> Result<Launched, String> {
-    let variable = |name: &str| own_variable(plan, name);
-    let logs = inner.options.logs.with(variable)?;
+    let logs = logs_of(&inner.options, plan)?;
     let wishes = task_isolation(&inner.options.rights, plan)?;
     let Prepared { spec, mounts } = match prepared {
         Some(prepared) => prepared,
@@ -34,16 +40,21 @@ pub(super) fn launch_now(
         .map_err(|error| chain(&error))
 }
 
-/// A variable that the task brings along.
-fn own_variable(plan: &LaunchPlan, name: &str) -> Option<String> {
-    let variables = &plan.command()?.environment.as_ref()?.variables;
-    let found = variables.iter().find(|variable| variable.name == name);
-    found.and_then(|variable| variable.value.clone())
-}
-
-/// What the supervisor and the kernel recorded of a container whose supervisor has ended.
-pub(super) fn ending_of(containers: &Containers, name: &ContainerName, demand: &Demand) -> Ending {
-    let exit = match containers.exit_record(name) {
+/// What the supervisor and the kernel recorded of a container whose supervisor has ended, and what was known
+/// before of a limit. An error is want of ours, which is waited out.
+fn ending_of(
+    containers: &Containers,
+    name: &ContainerName,
+    demand: &Demand,
+    known: Option<Limitation>,
+) -> io::Result<Ending> {
+    let record = match containers.exit_record(name) {
+        Err(StatusError::Read { source, .. }) if is_shortage(&source) => return Err(source),
+        record => record,
+    };
+    let kill_requested = record.as_ref().ok().copied().flatten();
+    let kill_requested = kill_requested.map(|record| record.kill_requested);
+    let exit = match record {
         Ok(Some(record)) => match record.cause {
             ExitCause::Exited(code) => Exit::Code(code),
             ExitCause::Signaled(number) => Exit::Signal(number),
@@ -55,8 +66,57 @@ pub(super) fn ending_of(containers: &Containers, name: &ContainerName, demand: &
         Ok(None) => Exit::Unknown("its supervisor left no exit record".to_owned()),
         Err(error) => Exit::Unknown(chain(&error)),
     };
-    let limitation = containers.limitation(name, demand).map(memory_limitation);
-    Ending { exit, limitation }
+    let known = match known {
+        Some(known) => Some(known),
+        None => reasons::kept(containers, name)?,
+    };
+    let limitation = match known {
+        Some(known) => Some(known),
+        None => {
+            let met = containers.limitation(name, demand)?.map(memory_limitation);
+            // Its groups are about to go, and with them what they say.
+            met.inspect(|met| reasons::keep(containers, name, met))
+        }
+    };
+    Ok(Ending {
+        exit,
+        limitation,
+        kill_requested,
+    })
+}
+
+impl Containerizer {
+    /// How a container ended, once we have what it takes to read that.
+    pub(super) async fn read_ending(
+        &self,
+        container: &ContainerId,
+        name: &ContainerName,
+        demand: Demand,
+        known: Option<Limitation>,
+    ) -> Ending {
+        let mut pause = AGAIN_MIN;
+        loop {
+            let (inner, name, known) = (self.inner.clone(), name.clone(), known.clone());
+            let place = self.inner.endings.acquire().await;
+            let read = blocking(move || ending_of(&inner.containers, &name, &demand, known)).await;
+            drop(place);
+            match read {
+                Ok(Ok(ending)) => return ending,
+                Ok(Err(error)) => {
+                    warn!(container_id = %container, %error, "cannot read how a container ended yet");
+                }
+                Err(panic) => {
+                    return Ending {
+                        exit: Exit::Unknown(panic.to_string()),
+                        limitation: None,
+                        kill_requested: None,
+                    };
+                }
+            }
+            tokio::time::sleep(pause).await;
+            pause = pause.saturating_mul(2).min(AGAIN_MAX);
+        }
+    }
 }
 
 pub(super) fn memory_limitation(limitation: meseta_isolators::Limitation) -> Limitation {

@@ -17,6 +17,7 @@ use meseta_resources::ContainerId;
 use tracing::debug;
 
 use super::containerizer::{Containerizer, LiveContainer};
+use super::descriptors::kept_open;
 use super::writer::chain;
 pub(crate) use history::History;
 use host::HostReader;
@@ -117,7 +118,7 @@ impl Samples {
 }
 
 /// Of the descriptors that this process may have, what stays free of control files at most: two for each
-/// container, and connections. With few of them it is half.
+/// container, and connections. With few of them only an eighth is kept open.
 const OTHER_DESCRIPTORS_MAX: u64 = 7_000;
 
 /// Sweeps for ever.
@@ -157,11 +158,9 @@ impl Readers {
     fn new() -> Self {
         use rustix::process::{Resource, getrlimit};
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-        let kept = limit - OTHER_DESCRIPTORS_MAX.min(limit / 2);
-        let kept = usize::try_from(kept).unwrap_or(usize::MAX);
         Self {
             host: HostReader::at(Path::new("/proc")),
-            sampler: Sampler::new(kept),
+            sampler: Sampler::new(kept_open(limit, OTHER_DESCRIPTORS_MAX)),
         }
     }
 }

@@ -99,7 +99,6 @@ impl Room {
             ),
             user: "root".to_owned(),
             role: None,
-            checkpoint: false,
             demand: meseta_isolators::Demand::default(),
             resources: meseta_resources::Resources::default(),
             volumes: Vec::new(),

@@ -102,7 +102,9 @@ pub(super) fn unseen() {
     assert!(!text.contains("listed"), "{text}");
     assert!(!text.contains(&cluster.cgroups_root), "{text}");
     let run = sandbox(&cluster, &framework, "t");
-    let errors = std::fs::read_to_string(run.join("stderr")).expect("its file");
+    let errors = ["stderr", "health-check.log"]
+        .map(|name| std::fs::read_to_string(run.join(name)).unwrap_or_default())
+        .concat();
     assert!(!errors.contains(&cluster.cgroups_root), "{errors}");
     for folder in run
         .ancestors()

@@ -43,7 +43,7 @@ pub(super) fn swapped_for_a_check() {
     for (executor, existing) in [("fresh", false), ("existing", true)] {
         let secret = secret(&cluster, &format!("secret-{executor}"));
         if existing {
-            std::fs::rename(secret.join("file"), secret.join("stderr")).expect("renamed");
+            std::fs::rename(secret.join("file"), secret.join("health-check.log")).expect("renamed");
         }
         let before = std::fs::read_dir(&secret).expect("read").count();
         let mut task = small(&Value::Null, executor, "exec sleep 1000");
@@ -87,11 +87,11 @@ pub(super) fn planted_for_a_check() {
         until_healthy(&mut framework, kind, true);
         let run = sandbox(&cluster, &framework, kind);
         if kind == "pipe" {
-            assert!(as_nobody(&run, "mkfifo pipe; mv pipe stderr"));
+            assert!(as_nobody(&run, "mkfifo pipe; mv pipe health-check.log"));
         } else {
             // As where the kernel does not keep users from it.
             std::fs::hard_link(&secret, run.join("planted")).expect("linked");
-            std::fs::rename(run.join("planted"), run.join("stderr")).expect("renamed");
+            std::fs::rename(run.join("planted"), run.join("health-check.log")).expect("renamed");
         }
         until_healthy(&mut framework, kind, false);
         end(&mut framework, kind);

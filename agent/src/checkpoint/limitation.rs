@@ -1,0 +1,63 @@
+//! A limit that ended a container, as bytes with a checksum.
+
+use std::io;
+
+use meseta_proto::mesos::v1::Resource;
+use meseta_proto::mesos::v1::task_status::Reason;
+use prost::Message as _;
+
+use super::frame;
+use crate::core::Limitation;
+
+/// The same as a message.
+#[derive(Clone, PartialEq, prost::Message)]
+struct LimitationRecord {
+    /// As frameworks are told.
+    #[prost(enumeration = "Reason", tag = "1")]
+    reason: i32,
+    /// What to say.
+    #[prost(string, tag = "2")]
+    message: String,
+    /// What was used beyond the limit.
+    #[prost(message, repeated, tag = "3")]
+    resources: Vec<Resource>,
+}
+
+/// The bytes that hold it.
+pub(crate) fn encode_limitation(limitation: &Limitation) -> io::Result<Vec<u8>> {
+    let record = LimitationRecord {
+        reason: limitation.reason.into(),
+        message: limitation.message.clone(),
+        resources: limitation.resources.clone(),
+    };
+    frame::encode_file(&record.encode_to_vec()).map_err(io::Error::other)
+}
+
+/// What the bytes hold, if they are whole.
+pub(crate) fn decode_limitation(bytes: &[u8]) -> Option<Limitation> {
+    let record = LimitationRecord::decode(frame::decode_file(bytes).ok()?).ok()?;
+    Some(Limitation {
+        reason: Reason::try_from(record.reason).ok()?,
+        message: record.message,
+        resources: record.resources,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limitation_goes_through_bytes_and_a_damaged_one_is_none() {
+        let limitation = Limitation {
+            reason: Reason::ContainerLimitationDisk,
+            message: "Disk usage (2MB) exceeds quota (1MB)".to_owned(),
+            resources: vec![Resource::default()],
+        };
+        let bytes = encode_limitation(&limitation).expect("short enough");
+        assert_eq!(decode_limitation(&bytes), Some(limitation));
+        for at in 0..bytes.len() {
+            assert_eq!(decode_limitation(&bytes[..at]), None, "cut at {at}");
+        }
+    }
+}

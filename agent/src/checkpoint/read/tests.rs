@@ -1,0 +1,118 @@
+//! A disk that fails, and a machine that is short of descriptors: no record is taken for damaged.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use nix::libc;
+
+use super::*;
+use crate::checkpoint::{Store, TaskRecord, Write};
+
+/// The machine's disk, on which some calls fail so many times before they do not.
+struct Failing {
+    errno: i32,
+    left: RefCell<BTreeMap<PathBuf, u32>>,
+    each: u32,
+    pauses: RefCell<u32>,
+}
+
+impl Failing {
+    fn new(errno: i32, each: u32) -> Self {
+        Self {
+            errno,
+            left: RefCell::default(),
+            each,
+            pauses: RefCell::new(0),
+        }
+    }
+
+    fn fail(&self, path: &Path) -> io::Result<()> {
+        let mut all = self.left.borrow_mut();
+        let left = all.entry(path.to_owned()).or_insert(self.each);
+        if *left == 0 {
+            return Ok(());
+        }
+        *left -= 1;
+        Err(io::Error::from_raw_os_error(self.errno))
+    }
+}
+
+impl Disk for Failing {
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        self.fail(path)?;
+        Machine.read(path)
+    }
+
+    fn list(&self, folder: &Path) -> io::Result<Vec<String>> {
+        self.fail(folder)?;
+        Machine.list(folder)
+    }
+
+    fn read_link(&self, path: &Path) -> io::Result<PathBuf> {
+        self.fail(path)?;
+        Machine.read_link(path)
+    }
+
+    fn pause(&self, _: std::time::Duration) {
+        *self.pauses.borrow_mut() += 1;
+    }
+}
+
+fn written() -> (tempfile::TempDir, Layout) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let layout = Layout::new(dir.path());
+    let agent = AgentId::new("S0").expect("an id");
+    let key = TaskKey {
+        run: RunKey {
+            agent: agent.clone(),
+            framework: FrameworkId::new("F").expect("an id"),
+            executor: ExecutorId::new("t").expect("an id"),
+            container: ContainerId::new("c").expect("an id"),
+        },
+        task: TaskId::new("t").expect("an id"),
+    };
+    let writes = [
+        Write::Agent {
+            agent,
+            record: Box::default(),
+        },
+        Write::Task {
+            key: std::sync::Arc::new(key),
+            record: Box::<TaskRecord>::default(),
+        },
+    ];
+    Store::open(layout.clone())
+        .commit(&writes)
+        .expect("the disk works");
+    (dir, layout)
+}
+
+#[test]
+fn want_of_descriptors_is_waited_for_however_long_it_takes() {
+    for errno in [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EINTR] {
+        let (_dir, layout) = written();
+        let disk = Failing::new(errno, 1_000);
+        let image = read_from(&layout, &disk).expect("readable");
+        assert_eq!((image.damages, image.repairs), (vec![], vec![]), "{errno}");
+        assert!(image.agent.is_some());
+        assert_eq!(image.frameworks[0].runs[0].tasks.len(), 1);
+        assert!(*disk.pauses.borrow() >= 1_000);
+    }
+}
+
+#[test]
+fn a_disk_that_fails_now_and_then_costs_no_run() {
+    let (_dir, layout) = written();
+    let image = read_from(&layout, &Failing::new(libc::EIO, 2)).expect("readable");
+    assert_eq!((image.damages, image.repairs), (vec![], vec![]));
+    assert_eq!(image.frameworks[0].runs[0].tasks.len(), 1);
+}
+
+#[test]
+fn a_disk_that_fails_for_good_keeps_no_agent_away() {
+    let (_dir, layout) = written();
+    let disk = Failing::new(libc::EIO, u32::MAX);
+    let image = read_from(&layout, &disk).expect("readable");
+    assert!(!image.damages.is_empty());
+    assert!(*disk.pauses.borrow() < 1_000);
+}

@@ -1,0 +1,56 @@
+//! What is to be done about damaged checkpoints, once there is room for it.
+//!
+//! Found by [`super::read`] and carried out by the writer before anything else, so that a full disk keeps no
+//! agent from starting. Invariant: repeating a repair changes nothing, and one that cannot be done holds
+//! nothing up: the next start finds the damage again.
+
+use std::path::PathBuf;
+
+use super::durable::{Batch, StoreError, cut_tail};
+
+/// One repair.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Repair {
+    /// A log ends in a record that was not written whole.
+    CutTail {
+        /// The log.
+        path: PathBuf,
+        /// What of it is whole.
+        valid_bytes: usize,
+        /// The rest, kept as evidence.
+        tail: Vec<u8>,
+    },
+    /// What cannot be read makes place, and is kept as evidence.
+    SetAside {
+        /// Where it is.
+        from: PathBuf,
+        /// Where it is kept.
+        to: PathBuf,
+    },
+}
+
+impl Repair {
+    /// Does it.
+    pub(super) fn carry_out(&self, batch: &mut Batch) -> Result<(), StoreError> {
+        let done = match self {
+            Self::CutTail {
+                path,
+                valid_bytes,
+                tail,
+            } => cut_tail(path, *valid_bytes, tail),
+            Self::SetAside { from, to } => batch.move_away(from, to).map(|()| {
+                // The folder's loss of this entry is made durable with the quarantine's gain of it.
+                for changed in [from.parent(), to.parent()].into_iter().flatten() {
+                    batch.touch_dir(changed);
+                }
+            }),
+        };
+        match done {
+            Err(error @ StoreError::Io { .. }) if !error.is_want_of_room() => {
+                tracing::error!(%error, "a damaged checkpoint stays where it is");
+                Ok(())
+            }
+            done => done,
+        }
+    }
+}

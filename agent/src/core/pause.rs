@@ -1,0 +1,55 @@
+//! What becomes of deadlines when the agent's own process stood still: stopped by a signal, frozen with its
+//! machine, or starved of the processor.
+//!
+//! What others did meanwhile waits unread in sockets and pipes, so that nobody may be held to a deadline that
+//! passed then. Invariant: after a pause everybody has what was left of their time, and [`HEARING`] at least;
+//! only what a task was promised by the clock of the wall goes on as if nothing had been.
+
+use std::time::Duration;
+
+use meseta_resources::Now;
+use tracing::warn;
+
+use super::{AgentCore, Timer};
+
+/// Time to read what came meanwhile.
+pub(super) const HEARING: Duration = Duration::from_secs(5);
+
+impl AgentCore {
+    pub(super) fn paused(&mut self, now: Now, lasted: Duration) {
+        warn!(
+            lasted_s = lasted.as_secs_f64(),
+            "the agent stood still; others are given that time again"
+        );
+        let least = now.moment + HEARING;
+        let timers = std::mem::take(&mut self.timers);
+        self.timers = timers
+            .into_iter()
+            .map(|(at, timer)| match timer.waits_for_others() {
+                true => ((at + lasted).max(least), timer),
+                false => (at, timer),
+            })
+            .collect();
+        self.link.last_ping = (self.link.last_ping + lasted).min(now.moment);
+        self.epoch_heard = (self.epoch_heard + lasted).min(now.moment);
+        self.probes_paused = self.probes;
+    }
+}
+
+impl Timer {
+    /// Whether it is the deadline of somebody who may have met it, unheard.
+    fn waits_for_others(&self) -> bool {
+        match self {
+            Self::RegistrationTimeout(_)
+            | Self::PingTimeout(_)
+            | Self::KillOverdue(_)
+            | Self::ExecutorRegistration(_)
+            | Self::ExecutorShutdown(_)
+            | Self::ExecutorsBack => true,
+            Self::Connect(_)
+            | Self::CompletionTime(_)
+            | Self::KillUnwritten(..)
+            | Self::Probe(..) => false,
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! The agent's process stands still for longer than any deadline: nobody is held to one who was not heard.
+
+use std::time::Duration;
+
+use meseta_proto::meseta::v1 as wire;
+use meseta_proto::meseta::v1::master_frame::Message as ToAgent;
+use meseta_proto::mesos::v1 as pb;
+use meseta_proto::mesos::v1::TaskState::{TaskFailed, TaskFinished, TaskRunning};
+use meseta_proto::mesos::v1::executor::call;
+use meseta_proto::mesos::v1::task_status::Reason;
+
+use super::custom::{EXECUTOR, custom, status};
+use super::simulation::{PING_TIMEOUT, Seen, Simulation, duration, framework_id, registered, task};
+use crate::core::pause::HEARING;
+use crate::core::{Exit, State};
+
+const SECOND: Duration = Duration::from_secs(1);
+const STOPPED: Duration = Duration::from_secs(90);
+
+fn states(told: &[pb::TaskStatus]) -> Vec<pb::TaskState> {
+    told.iter().map(pb::TaskStatus::state).collect()
+}
+
+/// An executor that was launched a second ago and has not subscribed.
+fn registering() -> Simulation {
+    let mut simulation = Simulation::registered();
+    simulation.run_custom_task(custom("t"), true);
+    let container = simulation.launched();
+    simulation.start(&container);
+    simulation.advance(59 * SECOND);
+    simulation
+}
+
+#[test]
+fn an_executor_may_register_after_the_agent_stood_still() {
+    let mut simulation = registering();
+    simulation.stand_still(STOPPED);
+    assert!(simulation.kills().is_empty());
+    // Its call had been waiting to be read.
+    simulation.advance(HEARING - SECOND);
+    simulation.subscribe(1, call::Subscribe::default());
+    simulation.advance(STOPPED);
+    assert!(simulation.kills().is_empty());
+
+    let mut simulation = registering();
+    simulation.stand_still(STOPPED);
+    simulation.advance(HEARING);
+    assert_eq!(simulation.kills(), [Duration::ZERO], "it never came");
+}
+
+#[test]
+fn executors_of_before_may_come_back_after_the_agent_stood_still() {
+    let mut simulation = Simulation::registered();
+    simulation.run_custom_task(custom("t"), true);
+    let container = simulation.launched();
+    simulation.start(&container);
+    simulation.subscribe(1, call::Subscribe::default());
+    simulation.resize(None);
+    simulation.tells(status("t", TaskRunning, 1));
+    simulation.acknowledge_all();
+    simulation.crash(false);
+    simulation.stand_still(STOPPED);
+    assert!(simulation.kills().is_empty() && simulation.connects() == 1);
+    simulation.subscribe(2, call::Subscribe::default());
+    simulation.register();
+    simulation.advance(STOPPED);
+    assert!(simulation.kills().is_empty());
+}
+
+#[test]
+fn an_executor_that_shuts_down_has_its_grace_though_the_agent_stood_still() {
+    let mut simulation = Simulation::registered();
+    simulation.run_custom_task(custom("t"), true);
+    let container = simulation.launched();
+    simulation.start(&container);
+    simulation.subscribe(1, call::Subscribe::default());
+    simulation.resize(None);
+    simulation.tell(ToAgent::ShutdownExecutor(wire::ShutdownExecutor {
+        framework_id: framework_id(),
+        executor_id: pb::ExecutorId {
+            value: EXECUTOR.to_owned(),
+        },
+    }));
+    simulation.stand_still(STOPPED);
+    assert!(simulation.kills().is_empty());
+    // What it had said meanwhile is heard.
+    simulation.tells(status("t", TaskFinished, 2));
+    simulation.resize(None);
+    assert_eq!(states(&simulation.acknowledge_all()), [TaskFinished]);
+    simulation.end(&container, Exit::Code(0));
+    assert!(simulation.kills().is_empty());
+}
+
+#[test]
+fn a_master_that_pinged_meanwhile_is_no_silent_one() {
+    let mut simulation = Simulation::registered();
+    let before = simulation.connects();
+    simulation.stand_still(STOPPED);
+    assert_eq!(simulation.connects(), before);
+    assert_eq!(simulation.core.state(), State::Running);
+    simulation.tell(ToAgent::Ping(wire::Ping {
+        sequence: 1,
+        connected: true,
+    }));
+    simulation.advance(PING_TIMEOUT - SECOND);
+    assert_eq!(simulation.core.state(), State::Running);
+    // A silent one is still found out.
+    simulation.advance(SECOND);
+    assert_eq!(simulation.core.state(), State::Disconnected);
+}
+
+#[test]
+fn a_master_may_answer_the_registration_after_the_agent_stood_still() {
+    let mut simulation = Simulation::new();
+    simulation.link_up();
+    let before = simulation.connects();
+    simulation.stand_still(STOPPED);
+    assert_eq!(simulation.connects(), before);
+    simulation.tell(registered());
+    assert_eq!(simulation.core.state(), State::Running);
+}
+
+#[test]
+fn a_master_that_was_succeeded_is_not_believed_because_the_agent_stood_still() {
+    let mut simulation = Simulation::new();
+    simulation.link_up();
+    simulation.tell_with_epoch(5, registered());
+    simulation.stand_still(STOPPED);
+    simulation.tell_with_epoch(
+        4,
+        ToAgent::Shutdown(wire::Shutdown {
+            reason: String::new(),
+        }),
+    );
+    assert_eq!(simulation.core.state(), State::Running);
+}
+
+#[test]
+fn a_kill_that_was_carried_out_meanwhile_is_not_taken_for_overdue() {
+    let mut simulation = Simulation::registered();
+    let container = simulation.running(task("t"));
+    simulation.kill("t", Some(SECOND));
+    simulation.stand_still(STOPPED);
+    assert!(
+        !simulation
+            .seen
+            .iter()
+            .any(|seen| matches!(seen, Seen::Destroy(_)))
+    );
+    simulation.end(&container, Exit::Signal(15));
+    simulation.advance(STOPPED);
+    assert!(
+        !simulation
+            .seen
+            .iter()
+            .any(|seen| matches!(seen, Seen::Destroy(_)))
+    );
+}
+
+/// What a task was allowed by the clock on the wall is over when that says so.
+#[test]
+fn a_task_runs_no_longer_than_it_said_though_the_agent_stood_still() {
+    let mut simulation = Simulation::registered();
+    let mut info = task("t");
+    info.max_completion_time = Some(duration(60 * SECOND));
+    let container = simulation.running(info);
+    simulation.stand_still(STOPPED);
+    assert_eq!(simulation.kills(), [Duration::ZERO]);
+    simulation.end(&container, Exit::Signal(9));
+    let told = simulation.acknowledge_all();
+    assert_eq!(states(&told), [TaskFailed]);
+    assert_eq!(told[0].reason(), Reason::MaxCompletionTimeReached);
+}

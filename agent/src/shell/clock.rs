@@ -1,0 +1,127 @@
+//! The core's clocks, and whether the process stood still.
+//!
+//! A pulse beats while the process runs. A gap in it is a pause: a SIGSTOP, a machine that was frozen, or want
+//! of the processor. The core is told of it before it is told that time has passed, see
+//! [`crate::core::Input::Paused`].
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use meseta_resources::{Moment, Now};
+
+use super::monitor;
+
+/// Between two beats.
+const BEAT: Duration = Duration::from_millis(500);
+/// A longer gap is a pause.
+const PAUSE_MIN: Duration = Duration::from_secs(3);
+
+/// Both clocks. Moments count from the agent's start.
+#[derive(Clone, Debug)]
+pub(super) struct Clock {
+    origin: Instant,
+    pulse: Arc<Mutex<Pulse>>,
+}
+
+/// When the process was last seen to run, and how long it stood still before.
+#[derive(Debug)]
+struct Pulse {
+    last: Instant,
+    paused: Duration,
+}
+
+impl Pulse {
+    fn beat(&mut self, now: Instant) {
+        let gap = now.saturating_duration_since(self.last);
+        if gap >= PAUSE_MIN {
+            self.paused = self.paused.saturating_add(gap);
+        }
+        self.last = self.last.max(now);
+    }
+
+    /// The pauses that nobody has asked for yet.
+    fn take(&mut self) -> Option<Duration> {
+        let paused = std::mem::take(&mut self.paused);
+        (!paused.is_zero()).then_some(paused)
+    }
+}
+
+impl Clock {
+    pub(super) fn new() -> Self {
+        let now = Instant::now();
+        Self {
+            origin: now,
+            pulse: Arc::new(Mutex::new(Pulse {
+                last: now,
+                paused: Duration::ZERO,
+            })),
+        }
+    }
+
+    /// Beats for ever.
+    pub(super) async fn keep_beating(self) {
+        let mut beats = tokio::time::interval(BEAT);
+        beats.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            beats.tick().await;
+            self.with_pulse(|pulse| pulse.beat(Instant::now()));
+        }
+    }
+
+    /// The time, and how long the process stood still since this was asked last, if it did.
+    pub(super) fn now(&self) -> (Now, Option<Duration>) {
+        let instant = Instant::now();
+        let paused = self.with_pulse(|pulse| {
+            pulse.beat(instant);
+            pulse.take()
+        });
+        let now = Now {
+            moment: Moment::ORIGIN + instant.saturating_duration_since(self.origin),
+            unix: monitor::unix_now(),
+        };
+        (now, paused)
+    }
+
+    /// The core stood still for so long, though the process ran.
+    pub(super) fn stood_still(&self, lasted: Duration) {
+        if lasted >= PAUSE_MIN {
+            self.with_pulse(|pulse| pulse.paused = pulse.paused.saturating_add(lasted));
+        }
+    }
+
+    /// When a moment is, as the machine counts.
+    pub(super) fn instant(&self, moment: Option<Moment>) -> Option<Instant> {
+        let since = moment?.saturating_since(Moment::ORIGIN);
+        // A moment beyond what the clock can name is no deadline.
+        self.origin
+            .checked_add(since.min(Duration::from_secs(1 << 32)))
+    }
+
+    fn with_pulse<T>(&self, ask: impl FnOnce(&mut Pulse) -> T) -> T {
+        ask(&mut self.pulse.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gap_is_a_pause_whoever_notices_it_and_is_told_once() {
+        let begin = Instant::now();
+        let mut pulse = Pulse {
+            last: begin,
+            paused: Duration::ZERO,
+        };
+        for beat in 1..10 {
+            pulse.beat(begin + BEAT * beat);
+        }
+        assert_eq!(pulse.take(), None);
+        let stopped = Duration::from_secs(90);
+        // The pulse itself beats first, or whoever asks for the time does.
+        pulse.beat(pulse.last + stopped);
+        pulse.beat(pulse.last + BEAT);
+        assert_eq!(pulse.take(), Some(stopped));
+        assert_eq!(pulse.take(), None);
+    }
+}

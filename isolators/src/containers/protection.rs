@@ -1,0 +1,163 @@
+//! What protects all containers together from reclaim: `memory.low` of the groups around them, on version 2.
+//!
+//! A group is protected no further than those around it are, so that what a container asked for has to be asked
+//! for again on each level. Invariant: our folders around containers hold the sum of what is protected in them;
+//! nothing above the shared root is written: what is around that is the operator's, or systemd's.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::cgroup::{Controller, Groups, Layout, Version, number};
+use crate::identity::ContainerName;
+
+const FILE: &str = "memory.low";
+
+/// The folders, and what is protected in them.
+#[derive(Debug)]
+pub(super) struct Protection {
+    /// None where there is no version 2.
+    folders: Option<Folders>,
+    protected: Mutex<BTreeMap<ContainerName, Protected>>,
+}
+
+#[derive(Debug)]
+struct Folders {
+    /// That of all agents of this machine.
+    root: PathBuf,
+    instance: PathBuf,
+    revocable: PathBuf,
+}
+
+#[derive(Copy, Clone, Debug)]
+struct Protected {
+    bytes: u64,
+    is_revocable: bool,
+}
+
+impl Protection {
+    pub(super) fn of(layout: &Layout) -> Self {
+        let folders = layout.unified_mount().and_then(|mount| {
+            let below = |dirs: Vec<PathBuf>| dirs.into_iter().find(|dir| dir.starts_with(mount));
+            Some(Folders {
+                root: layout.unified_root()?,
+                instance: below(layout.instance_dirs())?,
+                revocable: below(layout.revocable_dirs())?,
+            })
+        });
+        Self {
+            folders,
+            protected: Mutex::default(),
+        }
+    }
+
+    /// A container is, or was changed.
+    pub(super) fn note(&self, name: &ContainerName, groups: &Groups) {
+        let group = groups.of(Controller::Memory);
+        let group = group.filter(|group| group.version == Version::V2);
+        let (Some(folders), Some(group), None) = (&self.folders, group, name.nesting()) else {
+            return;
+        };
+        let now = Protected {
+            bytes: number(&group.dir, FILE).unwrap_or(0),
+            is_revocable: group.dir.starts_with(&folders.revocable),
+        };
+        let mut protected = self.protected();
+        protected.insert(name.clone(), now);
+        folders.write(&protected);
+    }
+
+    /// A container is gone.
+    pub(super) fn forget(&self, name: &ContainerName) {
+        let mut protected = self.protected();
+        if let (Some(folders), Some(_)) = (&self.folders, protected.remove(name)) {
+            folders.write(&protected);
+        }
+    }
+
+    fn protected(&self) -> MutexGuard<'_, BTreeMap<ContainerName, Protected>> {
+        self.protected
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Folders {
+    /// What cannot be written protects less, and costs nothing else.
+    fn write(&self, protected: &BTreeMap<ContainerName, Protected>) {
+        let sum = |revocable_alone: bool| {
+            let counted = protected
+                .values()
+                .filter(|one| one.is_revocable || !revocable_alone);
+            counted.fold(0, |sum: u64, one| sum.saturating_add(one.bytes))
+        };
+        let set = |dir: &Path, bytes: u64| {
+            if number(dir, FILE) != Some(bytes) {
+                let _ = fs::write(dir.join(FILE), bytes.to_string());
+            }
+        };
+        set(&self.revocable, sum(true));
+        set(&self.instance, sum(false));
+        let entries = fs::read_dir(&self.root).into_iter().flatten().flatten();
+        let instances = entries.filter_map(|entry| number(&entry.path(), FILE));
+        set(&self.root, instances.fold(0, u64::saturating_add));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cgroup::GroupDir;
+
+    fn low(dir: &Path) -> Option<u64> {
+        number(dir, FILE)
+    }
+
+    #[test]
+    fn every_level_protects_what_is_in_it() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let root = dir.path().join("meseta");
+        let instance = root.join("i1");
+        let revocable = instance.join(".revocable");
+        let other = root.join("i2");
+        for made in [&revocable, &other] {
+            fs::create_dir_all(made).expect("made");
+        }
+        fs::write(other.join(FILE), "50\n").expect("written");
+        let protection = Protection {
+            folders: Some(Folders {
+                root: root.clone(),
+                instance: instance.clone(),
+                revocable: revocable.clone(),
+            }),
+            protected: Mutex::default(),
+        };
+        let name = |name: &str| ContainerName::new(name).expect("valid");
+        let group = |dir: PathBuf, bytes: u64| {
+            fs::create_dir_all(&dir).expect("made");
+            fs::write(dir.join(FILE), format!("{bytes}\n")).expect("written");
+            let controllers = vec![Controller::Memory];
+            let group = GroupDir {
+                version: Version::V2,
+                dir: dir.into(),
+                controllers: controllers.into(),
+            };
+            Groups { dirs: vec![group] }
+        };
+        protection.note(&name("a"), &group(instance.join("a"), 100));
+        protection.note(&name("b"), &group(revocable.join("b"), 200));
+        // What is nested is within what is around it.
+        protection.note(&name("a+n"), &group(instance.join("a/+n"), 70));
+        assert_eq!(low(&revocable), Some(200));
+        assert_eq!(low(&instance), Some(300));
+        assert_eq!(low(&root), Some(350));
+        protection.note(&name("a"), &group(instance.join("a"), 150));
+        assert_eq!((low(&instance), low(&root)), (Some(350), Some(400)));
+        for gone in ["a", "b", "b"] {
+            protection.forget(&name(gone));
+        }
+        assert_eq!(low(&revocable), Some(0));
+        assert_eq!((low(&instance), low(&root)), (Some(0), Some(50)));
+    }
+}
