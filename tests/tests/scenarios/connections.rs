@@ -84,7 +84,11 @@ fn downloads() {
     framework.kill("t2");
     framework.until_state("t2", "TASK_KILLED");
     let threads = status_of(agent.pid(), "Threads:");
-    assert!(threads < 100, "{threads} threads for {READERS} readers");
+    // Opening a file is quick work for any thread; sending to who does not read must take none.
+    assert!(
+        threads < READERS as u64 / 2,
+        "{threads} threads for {READERS} readers"
+    );
     let grown_kib = status_of(agent.pid(), "VmRSS:").saturating_sub(before_kib);
     assert!(
         grown_kib < 96 << 10,
