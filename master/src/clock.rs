@@ -34,6 +34,6 @@ impl Clock {
     }
 }
 
-pub(crate) fn far_future() -> Instant {
+fn far_future() -> Instant {
     Instant::now() + Duration::from_secs(3_600)
 }

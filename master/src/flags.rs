@@ -80,10 +80,15 @@ pub struct Flags {
     #[arg(long, default_value_t = 5, value_name = "COUNT")]
     pub max_agent_ping_timeouts: u32,
 
-    /// How many agents may be marked unreachable in how much time, as `COUNT/DURATION`. Default: no
-    /// limit.
-    #[arg(long, value_name = "RATE")]
-    pub agent_removal_rate_limit: Option<String>,
+    /// How many agents may be marked unreachable in how much time, as `COUNT/DURATION`; `none` for no limit.
+    #[arg(long, default_value = "1/20secs", value_name = "RATE")]
+    pub agent_removal_rate_limit: String,
+
+    /// Part of all agents that may be silent, or not back after a restart of the master, and still be marked
+    /// unreachable. Of ten silent agents or more that are a larger part none is, for it may be the master that is
+    /// cut off.
+    #[arg(long, default_value = "50%", value_name = "PERCENT")]
+    pub recovery_agent_removal_limit: String,
 
     /// Time that the agents of the registry have to come back after a restart of the master.
     #[arg(long, default_value = "10mins", value_name = "DURATION")]
@@ -209,6 +214,7 @@ pub(crate) struct Options {
     pub(crate) agent_ping_timeout: Duration,
     pub(crate) agent_reregister_timeout: Duration,
     pub(crate) agent_removal_interval: Duration,
+    pub(crate) agent_removal_percent: u32,
     pub(crate) offer_timeout: Option<Duration>,
     pub(crate) registry_gc_interval: Duration,
     pub(crate) registry_max_agent_age: Duration,
@@ -254,12 +260,8 @@ impl Flags {
                 second,
                 INTERVAL_MAX,
             )?,
-            agent_removal_interval: self
-                .agent_removal_rate_limit
-                .as_deref()
-                .map(removal_interval)
-                .transpose()?
-                .unwrap_or_default(),
+            agent_removal_interval: removal_interval(&self.agent_removal_rate_limit)?,
+            agent_removal_percent: removal_percent(&self.recovery_agent_removal_limit)?,
             offer_timeout: self
                 .offer_timeout
                 .as_deref()
@@ -384,12 +386,25 @@ fn interval(
     Ok(duration)
 }
 
+/// A part of all agents.
+fn removal_percent(text: &str) -> Result<u32, FlagError> {
+    let percent = text.trim().strip_suffix('%');
+    let percent = percent.and_then(|percent| percent.trim().parse().ok());
+    percent.filter(|percent| *percent <= 100).ok_or_else(|| {
+        let reason = "is not a percentage such as 50%".to_owned();
+        FlagError::new("recovery_agent_removal_limit", text, reason)
+    })
+}
+
 /// The time between two of what may happen so often.
 fn removal_interval(text: &str) -> Result<Duration, FlagError> {
     let error = |reason: String| FlagError::new("agent_removal_rate_limit", text, reason);
+    if text == "none" {
+        return Ok(Duration::ZERO);
+    }
     let (count, duration) = text
         .split_once('/')
-        .ok_or_else(|| error("is not of the form COUNT/DURATION".to_owned()))?;
+        .ok_or_else(|| error("is not of the form COUNT/DURATION, nor `none`".to_owned()))?;
     let count: u32 = count
         .trim()
         .parse()
@@ -538,6 +553,17 @@ mod tests {
         assert_eq!(roles, ["*", "a", "b/c"]);
         assert_eq!(options.offer_timeout, Some(Duration::from_secs(120)));
         assert_eq!(options.agent_removal_interval, Duration::from_secs(30));
+        let default = flags(&[]).options().unwrap();
+        assert_eq!(default.agent_removal_interval, Duration::from_secs(20));
+        assert_eq!(default.agent_removal_percent, 50);
+        let unlimited = flags(&["--agent_removal_rate_limit=none"]);
+        assert!(
+            unlimited
+                .options()
+                .unwrap()
+                .agent_removal_interval
+                .is_zero()
+        );
         assert_eq!(options.allocator.min_allocatable.len(), 2);
     }
 
@@ -573,6 +599,14 @@ mod tests {
                 "agent_removal_rate_limit",
             ),
             ("--agent_removal_rate_limit=1/x", "agent_removal_rate_limit"),
+            (
+                "--recovery_agent_removal_limit=101%",
+                "recovery_agent_removal_limit",
+            ),
+            (
+                "--recovery_agent_removal_limit=half",
+                "recovery_agent_removal_limit",
+            ),
             ("--rate_limits={}x", "rate_limits"),
         ] {
             let error = flags(&[argument]).options().unwrap_err();

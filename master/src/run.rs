@@ -277,6 +277,7 @@ pub(crate) fn config(flags: &Flags, options: Options, identity: Identity) -> Con
         max_agent_ping_timeouts: flags.max_agent_ping_timeouts,
         agent_reregister_timeout: options.agent_reregister_timeout,
         agent_removal_interval: options.agent_removal_interval,
+        agent_removal_percent: options.agent_removal_percent,
         offer_timeout: options.offer_timeout,
         max_completed_frameworks: flags.max_completed_frameworks,
         max_completed_tasks_per_framework: flags.max_completed_tasks_per_framework,

@@ -20,7 +20,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::budgets::Budgets;
-use crate::clock::{Clock, far_future};
+use crate::clock::Clock;
 use crate::core::{Answer, ConnectionId, Effect, Input, Lsn, MasterCore, ReplyId, Visible};
 use crate::events::{EventSink, Overflow, Sink, slowest};
 use crate::handle::{COMMANDS_MAX, Command};
@@ -28,7 +28,7 @@ pub(crate) use crate::handle::{Closed, FRAMES_MAX, Handle, Watching};
 use crate::measures::Measures;
 use crate::operator::stream;
 use crate::outcomes::Outcomes;
-use crate::registry::Registry;
+use crate::registry::{QUEUE_MAX, Registry};
 use crate::watchers::Watchers;
 
 /// Commands taken in before offers are made again: some hundred microseconds' worth.
@@ -136,8 +136,7 @@ impl Service {
     pub(crate) async fn run(mut self, shutdown: CancellationToken) {
         let mut waiting = Vec::with_capacity(BURST_MAX);
         loop {
-            let deadline = self.core.next_deadline().map(|at| self.clock.instant(at));
-            let sleep = tokio::time::sleep_until(deadline.unwrap_or_else(far_future));
+            let sleep = tokio::time::sleep_until(self.clock.instant(self.core.next_deadline()));
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => break,
@@ -146,7 +145,10 @@ impl Service {
                     let lsn = *self.persisted.borrow_and_update();
                     self.step(Input::Persisted { lsn });
                 }
-                count = self.commands.recv_many(&mut waiting, BURST_MAX) => {
+                // A disk that does not keep up holds up those who ask, and not this task.
+                count = self.commands.recv_many(&mut waiting, BURST_MAX),
+                    if self.storing.len() < QUEUE_MAX =>
+                {
                     if count == 0 { break }
                     self.burst(&mut waiting);
                 }

@@ -12,6 +12,7 @@
 //! | add, take away, compare, filter, choose | [`Resources`] |
 //! | count, whatever it is reserved for | [`ResourceQuantities`], [`ResourceLimits`] |
 //! | reserve, make volumes | [`Operation`], its steps: [`Conversion`] |
+//! | hold no pause of one's own against others | [`patience`] |
 //! | name things | [`Role`], [`AgentId`] and its siblings |
 //!
 //! Invariants:
@@ -54,6 +55,7 @@ mod id;
 mod labels;
 pub mod name;
 mod operation;
+pub mod patience;
 mod quantities;
 mod ranges;
 mod raw;
@@ -67,6 +69,7 @@ mod stack;
 mod text;
 pub mod time;
 mod value;
+pub mod work;
 
 pub use attributes::{Attribute, AttributeValue, Attributes};
 pub use bytes::{ByteSize, ByteSizeError};

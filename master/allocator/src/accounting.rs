@@ -3,6 +3,8 @@
 //! Invariant: what the sorter, the role tree and the headroom say follows from the agents' totals and
 //! holdings alone. A shared volume counts once for each framework and role that has copies of it.
 
+use meseta_resources::ReservationKind;
+
 use crate::Allocator;
 use crate::agents::{AgentKey, Holding};
 use crate::bundle::{Bundle, ClassKey};
@@ -229,12 +231,21 @@ impl Allocator {
             classes,
             sorter,
             roles,
+            capacity,
+            static_capacity,
             ..
         } = self;
         for (class, amount) in &agents[agent].total.scalars {
             let class = &classes[*class];
             let amount = if class.shared { class.unit } else { *amount } * sign;
             sorter.add_total(class.kind, amount);
+            if !class.revocable {
+                bump(capacity, class.kind, amount);
+                let bottom = class.template.reservations().first();
+                if bottom.is_some_and(|bottom| bottom.kind == ReservationKind::Static) {
+                    bump(static_capacity, class.kind, amount);
+                }
+            }
             if let Some(owner) = class.owner {
                 if roles[owner].node == u32::MAX {
                     let role = roles[owner].role.clone();

@@ -46,6 +46,9 @@ pub struct Allocator {
     pub(crate) gpus: Kind,
     pub(crate) cpus: Kind,
     pub(crate) mem: Kind,
+    /// What agents have that is not revocable, by kind; and what of it they reserve by themselves.
+    pub(crate) capacity: Vec<i64>,
+    pub(crate) static_capacity: Vec<i64>,
     /// Free on offerable agents, unreserved and not revocable, by kind.
     pub(crate) headroom: Vec<i64>,
     /// Agents of which something may have become available.
@@ -103,6 +106,8 @@ impl Allocator {
             gpus,
             cpus,
             mem,
+            capacity: Vec::new(),
+            static_capacity: Vec::new(),
             headroom: Vec::new(),
             dirty: Bits::default(),
             all_dirty: false,

@@ -21,6 +21,8 @@ pub(crate) type FilterKey = Key;
 
 /// Entries of an agent that may be dead before they are looked for.
 const DEAD_ENTRIES_MAX: usize = 32;
+/// Agents with filters of one key that are listed; of a key with more all agents are looked at.
+const AGENTS_LISTED_MAX: usize = 16;
 /// Equal refusals are looked for among so many of the latest.
 const REFUSALS_COMPARED_MAX: usize = 8;
 
@@ -75,6 +77,16 @@ struct Owner {
     role: RoleKey,
     local: Key,
     entries: usize,
+    /// Agents on which there are or were some, as far as they are listed.
+    agents: Vec<Key>,
+}
+
+impl Owner {
+    fn list(&mut self, agent: Key) {
+        if self.agents.len() <= AGENTS_LISTED_MAX && !self.agents.contains(&agent) {
+            self.agents.push(agent);
+        }
+    }
 }
 
 /// Who has filters, and which agents' filters run out when.
@@ -97,12 +109,19 @@ impl FilterIndex {
             role,
             local,
             entries: 0,
+            agents: Vec::new(),
         })
     }
 
     /// How many filters a key has on all agents.
     pub(crate) fn count(&self, key: FilterKey) -> usize {
         self.owners[key].entries
+    }
+
+    /// The agents that have filters of a key; `None` if they are many.
+    pub(crate) fn agents(&self, key: FilterKey) -> Option<&[Key]> {
+        let agents = self.owners[key].agents.as_slice();
+        (agents.len() <= AGENTS_LISTED_MAX).then_some(agents)
     }
 
     /// The entries of the key are dead from now on.
@@ -221,6 +240,7 @@ impl AgentFilters {
             return;
         };
         owner.entries += 1;
+        owner.list(agent);
         let place = match self.roles.binary_search_by_key(&role, |entry| entry.0) {
             Ok(place) => place,
             Err(place) => {

@@ -1,7 +1,10 @@
 //! A framework as the allocator keeps it, and its place in each of its roles.
 
+use std::collections::BTreeSet;
+
 use meseta_resources::{FrameworkId, ResourceQuantities};
 
+use crate::agents::AgentKey;
 use crate::bits::Bits;
 use crate::class::Classes;
 use crate::constraints::OfferConstraints;
@@ -21,6 +24,8 @@ pub(crate) struct Framework {
     /// False while it is only known from what agents say it uses.
     pub(crate) added: bool,
     pub(crate) slots: Vec<SlotKey>,
+    /// Agents that it has been asked to leave, some of which may be gone or not scheduled any more.
+    pub(crate) asked: BTreeSet<AgentKey>,
 }
 
 /// A framework in one of its roles: subscribed to it, or holding something of it.

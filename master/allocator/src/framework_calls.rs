@@ -6,6 +6,7 @@ use meseta_resources::{AgentId, FrameworkId, Resources, Role, Scalar};
 
 use crate::Allocator;
 use crate::agent_calls::check_allocated;
+use crate::agents::AgentKey;
 use crate::bits::Bits;
 use crate::error::Error;
 use crate::framework::{Framework, FrameworkKey, Minimum, Slot};
@@ -61,19 +62,34 @@ impl Allocator {
     /// # Errors
     /// When it is not known.
     pub fn remove_framework(&mut self, id: &FrameworkId) -> Result<(), Error> {
+        self.remove_framework_from(id, std::iter::empty::<&AgentId>())
+    }
+
+    /// The same of a framework that holds something on these agents. Should there be more, they are looked for
+    /// among all.
+    ///
+    /// # Errors
+    /// When it is not known.
+    pub fn remove_framework_from<'a>(
+        &mut self,
+        id: &FrameworkId,
+        agents: impl IntoIterator<Item = &'a AgentId>,
+    ) -> Result<(), Error> {
         let key = self.framework_key(id)?;
         let slots = self.frameworks[key].slots.clone();
-        let agents: Vec<_> = self.agents.iter().map(|(agent, _)| agent).collect();
         for agent in agents {
-            for slot in &slots {
-                if self.slots[*slot].holdings > 0
-                    && let Some(held) = self.agents[agent].held_by(*slot).cloned()
-                {
-                    self.release(agent, *slot, &held);
-                    self.mark_dirty(agent);
-                }
+            if let Ok(agent) = self.agent_key(agent) {
+                self.release_all(agent, &slots);
             }
-            if let Some(maintenance) = &mut self.agents[agent].maintenance {
+        }
+        if slots.iter().any(|slot| self.slots[*slot].holdings > 0) {
+            let agents: Vec<_> = self.agents.iter().map(|(agent, _)| agent).collect();
+            for agent in agents {
+                self.release_all(agent, &slots);
+            }
+        }
+        for agent in std::mem::take(&mut self.frameworks[key].asked) {
+            if let Some(maintenance) = self.maintenance_of(agent) {
                 maintenance.forget(id);
             }
         }
@@ -84,6 +100,18 @@ impl Allocator {
         }
         self.drop_framework(key);
         Ok(())
+    }
+
+    /// Takes all back that is held in these slots on an agent.
+    fn release_all(&mut self, agent: AgentKey, slots: &[SlotKey]) {
+        for slot in slots {
+            if self.slots[*slot].holdings > 0
+                && let Some(held) = self.agents[agent].held_by(*slot).cloned()
+            {
+                self.release(agent, *slot, &held);
+                self.mark_dirty(agent);
+            }
+        }
     }
 
     fn drop_framework(&mut self, key: FrameworkKey) {
@@ -134,7 +162,7 @@ impl Allocator {
             self.clear_filters(slot);
             self.place_slot(slot);
         }
-        self.clear_inverse_filters(id);
+        self.clear_inverse_filters(key);
         Ok(())
     }
 
@@ -162,7 +190,7 @@ impl Allocator {
             self.clear_filters(slot);
             self.place_slot(slot);
         }
-        self.clear_inverse_filters(id);
+        self.clear_inverse_filters(key);
         self.mark_all_dirty(key);
         Ok(())
     }
@@ -260,6 +288,7 @@ impl Allocator {
             active: false,
             added: false,
             slots: Vec::new(),
+            asked: BTreeSet::new(),
         });
         self.framework_keys.insert(id.clone(), key);
         key
@@ -298,8 +327,11 @@ impl Allocator {
     }
 
     fn apply_spec(&mut self, key: FrameworkKey, spec: &FrameworkSpec) {
-        self.frameworks[key].capabilities = spec.capabilities;
+        let before = std::mem::replace(&mut self.frameworks[key].capabilities, spec.capabilities);
         // Filters were judged by the capabilities that it had.
+        let mut slots = self.frameworks[key].slots.iter();
+        let filters = |slot: &SlotKey| self.filters.count(self.slots[*slot].filters);
+        let are_misjudged = before != spec.capabilities && slots.any(|slot| filters(slot) > 0);
         for role in &spec.roles {
             let slot = self.ensure_slot(key, role);
             let suppressed = spec.suppressed.contains(role);
@@ -340,7 +372,9 @@ impl Allocator {
                 self.drop_slot_if_unused(slot);
             }
         }
-        self.reconsider_filters();
+        if are_misjudged {
+            self.reconsider_filters();
+        }
     }
 
     fn set_excluded(&mut self, slot: SlotKey, excluded: Option<Bits>) {
@@ -399,19 +433,31 @@ impl Allocator {
         if self.filters.count(old) == 0 {
             return;
         }
+        let agents = self.filters.agents(old).map(<[AgentKey]>::to_vec);
         self.filters.retire(old);
-        for (_, agent) in self.agents.iter_mut() {
-            agent.filters.forget(role, local);
+        if let Some(agents) = agents {
+            for agent in agents {
+                if self.agents.contains(agent) {
+                    self.agents[agent].filters.forget(role, local);
+                }
+            }
+        } else {
+            for (_, agent) in self.agents.iter_mut() {
+                agent.filters.forget(role, local);
+            }
         }
         self.slots[slot].filters = self.filters.new_owner(slot, role, local);
     }
 
-    fn clear_inverse_filters(&mut self, framework: &FrameworkId) {
-        for (_, agent) in self.agents.iter_mut() {
-            if let Some(maintenance) = &mut agent.maintenance {
-                maintenance.clear_filter(framework);
+    fn clear_inverse_filters(&mut self, key: FrameworkKey) {
+        let asked = std::mem::take(&mut self.frameworks[key].asked);
+        let framework = self.frameworks[key].id.clone();
+        for agent in &asked {
+            if let Some(maintenance) = self.maintenance_of(*agent) {
+                maintenance.clear_filter(&framework);
             }
         }
+        self.frameworks[key].asked = asked;
     }
 
     /// A slot exists while it is subscribed or holds something; a framework that was never added exists

@@ -41,7 +41,7 @@ pub use error::Error;
 pub use explain::{Blocker, Explanation};
 pub use maintenance::{InverseAnswer, InverseOffer};
 pub use quota::{CapacityError, Quota, check_capacity, check_quota_tree, guaranteed, quantities};
-pub use rescind::Outstanding;
+pub use rescind::{OfferView, Outstanding};
 pub use spec::{
     AgentCapabilities, AgentFacts, AgentSpec, Allocation, Domain, FrameworkCapabilities,
     FrameworkSpec, Options, SorterKind, Unavailability,

@@ -101,6 +101,9 @@ impl Allocator {
                 continue;
             };
             for framework in holders {
+                if let Some(known) = self.framework_keys.get(&framework) {
+                    self.frameworks[*known].asked.insert(key);
+                }
                 let status = maintenance.frameworks.entry(framework.clone()).or_default();
                 if status.filtered_until.is_some_and(|until| until < now) {
                     status.filtered_until = None;
@@ -133,13 +136,14 @@ impl Allocator {
         refuse: Option<Duration>,
     ) -> Result<(), Error> {
         let key = self.agent_key(agent)?;
-        self.framework_key(framework)?;
+        let framework_key = self.framework_key(framework)?;
         let expiry = refuse
             .filter(|refuse| !refuse.is_zero())
             .map(|refuse| self.filter_end(now, refuse));
         let maintenance = self.agents[key].maintenance.as_mut();
         let maintenance = maintenance.ok_or_else(|| Error::NoMaintenance(agent.clone()))?;
         let status = maintenance.frameworks.entry(framework.clone()).or_default();
+        self.frameworks[framework_key].asked.insert(key);
         status.outstanding = false;
         if answer.is_some() {
             status.answer = answer;
@@ -166,6 +170,14 @@ impl Allocator {
         Ok(statuses
             .filter_map(|(id, status)| Some((id.clone(), status.answer?)))
             .collect())
+    }
+
+    /// The maintenance of an agent that was known by this key, if it still is and has any.
+    pub(crate) fn maintenance_of(&mut self, agent: AgentKey) -> Option<&mut Maintenance> {
+        if !self.agents.contains(agent) {
+            return None;
+        }
+        self.agents[agent].maintenance.as_deref_mut()
     }
 
     /// Active frameworks with something on an agent.

@@ -5,7 +5,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use meseta_resources::{AgentId, FrameworkId, OfferId, ResourceQuantities, Resources, Role};
+use meseta_resources::{
+    AgentId, FrameworkId, OfferId, ResourceQuantities, Resources, Role, Scalar,
+};
 
 use crate::Allocator;
 use crate::quota::Quota;
@@ -20,6 +22,25 @@ pub struct Outstanding {
     pub agent: AgentId,
     pub role: Role,
     pub resources: Resources,
+}
+
+/// What of an offer decides whether it is taken back for a quota.
+#[derive(Clone, Copy, Debug)]
+pub struct OfferView<'a> {
+    pub id: &'a OfferId,
+    pub role: &'a Role,
+    pub resources: &'a Resources,
+}
+
+impl Outstanding {
+    #[must_use]
+    pub const fn view(&self) -> OfferView<'_> {
+        OfferView {
+            id: &self.id,
+            role: &self.role,
+            resources: &self.resources,
+        }
+    }
 }
 
 /// What of an offer counts against quota.
@@ -75,13 +96,13 @@ impl Allocator {
 
     /// For quota that was changed by UPDATE_QUOTA, after [`Allocator::update_quota`]: offers of the role's
     /// subtree as long as a limit is exceeded and the offer helps, then offers outside it as long as the
-    /// guarantee cannot be met from what is free and the offer helps.
+    /// guarantee cannot be met from what is free and the offer helps. No more offers are looked at than that takes.
     #[must_use]
-    pub fn rescind_for_quota(
+    pub fn rescind_for_quota<'a>(
         &self,
         role: &Role,
         quota: &Quota,
-        offers: &[Outstanding],
+        offers: impl Iterator<Item = OfferView<'a>> + Clone,
     ) -> Vec<OfferId> {
         let mut plan = Vec::new();
         let consumed = |name: &str| {
@@ -97,12 +118,13 @@ impl Allocator {
             .map(|(name, limit)| (name.as_str(), consumed(name.as_str()) - limit.millis()))
             .filter(|(_, excess)| *excess > 0)
             .collect();
-        let (inside, outside): (Vec<&Outstanding>, Vec<&Outstanding>) = offers
-            .iter()
-            .partition(|offer| offer.role.is_in_subtree_of(role));
+        let is_inside = |offer: &OfferView<'_>| offer.role.is_in_subtree_of(role);
         let mut given_back = ResourceQuantities::new();
-        for offer in inside {
-            let resources = regular(&offer.resources);
+        let mut inside = offers.clone().filter(is_inside);
+        while !excess.is_empty()
+            && let Some(offer) = inside.next()
+        {
+            let resources = regular(offer.resources);
             if take(&mut excess, &resources) {
                 given_back += &resources;
                 plan.push(offer.id.clone());
@@ -122,12 +144,32 @@ impl Allocator {
             })
             .filter(|(_, missing)| *missing > 0)
             .collect();
-        for offer in outside {
-            if take(&mut missing, &regular(&offer.resources)) {
+        let mut outside = offers.filter(|offer| !is_inside(offer));
+        while !missing.is_empty()
+            && let Some(offer) = outside.next()
+        {
+            if take(&mut missing, &regular(offer.resources)) {
                 plan.push(offer.id.clone());
             }
         }
         plan
+    }
+
+    /// What counts against a role's limits: what is reserved to its subtree, and what else is offered to it or
+    /// used by it and not revocable.
+    #[must_use]
+    pub fn consumption(&self, role: &Role) -> ResourceQuantities {
+        let mut consumed = ResourceQuantities::new();
+        if let Some(key) = self.roles.find(role) {
+            let role = &self.roles[key];
+            for kind in 0..self.classes.kinds() {
+                let amount = Scalar::from_millis(role.consumed(kind));
+                if amount.is_positive() {
+                    consumed.set(self.classes.name(kind), amount);
+                }
+            }
+        }
+        consumed
     }
 
     /// For changed weights: an offer only if the neediest other role that waits for offers would, with it,

@@ -10,6 +10,7 @@ use crate::Allocator;
 use crate::error::Error;
 use crate::quota::Quota;
 use crate::roles::{RoleKey, RoleNode};
+use crate::slab::at;
 use crate::sorter::NodeKey;
 
 /// Dominant shares, divided by weights.
@@ -189,18 +190,16 @@ impl Allocator {
     #[must_use]
     pub fn quota_capacity(&self, without_static_reservations: bool) -> ResourceQuantities {
         let mut capacity = ResourceQuantities::new();
-        for (_, agent) in self.agents.iter() {
-            for (class, amount) in &agent.total.scalars {
-                let class = &self.classes[*class];
-                let is_static =
-                    class.template.reservations().first().is_some_and(|bottom| {
-                        bottom.kind == meseta_resources::ReservationKind::Static
-                    });
-                let left_out = class.revocable || (without_static_reservations && is_static);
-                if !left_out {
-                    let amount = if class.shared { class.unit } else { *amount };
-                    capacity.increase(self.classes.name(class.kind), Scalar::from_millis(amount));
-                }
+        for (kind, all) in (0..).zip(&self.capacity) {
+            let reserved = self.static_capacity.get(at(kind)).copied().unwrap_or(0);
+            let left_out = if without_static_reservations {
+                reserved
+            } else {
+                0
+            };
+            if *all > left_out {
+                let amount = Scalar::from_millis(all - left_out);
+                capacity.set(self.classes.name(kind), amount);
             }
         }
         capacity

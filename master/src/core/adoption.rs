@@ -14,6 +14,7 @@ use prost::Message;
 use super::agent::KILLS_WAITING_MAX;
 use super::framework::{Capabilities, Framework, Link, Terms};
 use super::task::{self, ExecutorRecord, TaskRecord, is_terminal};
+use super::task_validation::shares_groups;
 use super::timers::Timer;
 use super::{MasterCore, wire};
 
@@ -227,8 +228,8 @@ impl MasterCore {
         }
         framework.tasks.insert(task_id.clone(), agent_id.clone());
         let held = (!is_terminal(record.state)).then(|| record.resources.clone());
-        let key = (framework_id.clone(), task_id.clone());
-        Arc::make_mut(&mut agent.tasks).insert(key, Arc::new(record));
+        framework.add_on(agent_id);
+        agent.insert_task(record);
         if let Some(held) = held {
             agent.charge(&framework_id, &held);
             self.charge_allocator(agent_id, &framework_id, &held);
@@ -259,12 +260,13 @@ impl MasterCore {
             return;
         };
         let key = (framework_id.clone(), executor_id.clone());
-        if finished.contains(&framework_id)
-            || !self.frameworks.contains_key(&framework_id)
-            || agent.executors.contains_key(&key)
-        {
+        if finished.contains(&framework_id) || agent.executors.contains_key(&key) {
             return;
         }
+        let Some(framework) = self.frameworks.get_mut(&framework_id) else {
+            return;
+        };
+        framework.add_on(agent_id);
         agent.charge(&framework_id, &resources);
         let record = ExecutorRecord {
             executor_id,
@@ -334,6 +336,7 @@ fn record(
         update_uuid: task.status_update_uuid.clone(),
         statuses: Vec::new(),
         user: task.user.as_deref().map(Into::into),
+        shares_groups: shares_groups(task.container.as_deref()),
         description: task::describe_reported(task.clone()),
         unreachable_since: None,
     };

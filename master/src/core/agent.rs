@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use meseta_proto::mesos::v1::agent_info::capability::Type as Capability;
 use meseta_proto::mesos::v1::{self};
+use meseta_resources::work::look;
 use meseta_resources::{AgentId, ExecutorId, FrameworkId, OfferId, Resources, Scalar, TaskId};
 
 use super::inverse_offers;
@@ -88,6 +89,8 @@ pub(super) struct Agent {
     pub registered: Duration,
     pub reregistered: Option<Duration>,
     pub tasks: TaskTable,
+    /// How many tasks with control groups of their own each executor has that has any.
+    pub apart: BTreeMap<(FrameworkId, ExecutorId), usize>,
     pub executors: Arc<BTreeMap<(FrameworkId, ExecutorId), Arc<ExecutorRecord>>>,
     pub operations: OperationTable,
     pub offers: BTreeSet<OfferId>,
@@ -129,6 +132,57 @@ impl Agent {
         Arc::make_mut(&mut self.tasks)
             .get_mut(&key)
             .map(Arc::make_mut)
+    }
+
+    /// Puts a task that is not there on the books.
+    pub(super) fn insert_task(&mut self, record: TaskRecord) {
+        if let Some(executor) = record.apart_of() {
+            *self.apart.entry(executor).or_default() += 1;
+        }
+        let key = (record.framework_id.clone(), record.task_id.clone());
+        Arc::make_mut(&mut self.tasks).insert(key, Arc::new(record));
+    }
+
+    /// Takes a task off the books.
+    pub(super) fn remove_task(&mut self, key: &(FrameworkId, TaskId)) -> Option<Arc<TaskRecord>> {
+        if !self.tasks.contains_key(key) {
+            return None;
+        }
+        let record = Arc::make_mut(&mut self.tasks).remove(key)?;
+        if let Some(executor) = record.apart_of()
+            && let Some(count) = self.apart.get_mut(&executor)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.apart.remove(&executor);
+            }
+        }
+        Some(record)
+    }
+
+    /// The tasks of a framework here.
+    pub(super) fn tasks_of(
+        &self,
+        framework: &FrameworkId,
+    ) -> impl Iterator<Item = &Arc<TaskRecord>> {
+        let all = self.tasks.values().inspect(|_| look(1));
+        all.filter(move |task| task.framework_id == *framework)
+    }
+
+    /// Whether tasks of an executor would share its control groups, or have their own, as this says: all of
+    /// them do the same.
+    pub(super) fn agrees_on_groups(
+        &self,
+        framework: &FrameworkId,
+        executor: &ExecutorId,
+        shares: bool,
+    ) -> bool {
+        let key = (framework.clone(), executor.clone());
+        if self.apart.contains_key(&key) {
+            return !shares;
+        }
+        let mut tasks = self.tasks_of(framework);
+        shares || tasks.all(|task| task.executor_id.as_ref() != Some(executor))
     }
 
     pub(super) fn charge(&mut self, framework: &FrameworkId, resources: &Resources) {

@@ -57,7 +57,9 @@ impl MasterCore {
     fn pong(&mut self, agent: &AgentId, sequence: u64) {
         if let Some(agent) = self.agents.get_unseen_mut(agent) {
             agent.pong_sequence = agent.pong_sequence.max(sequence.min(agent.ping_sequence));
-            agent.missed_pings = 0;
+            if std::mem::take(&mut agent.missed_pings) > 0 {
+                self.silent.remove(agent.id());
+            }
         }
     }
 
@@ -208,6 +210,9 @@ impl MasterCore {
         let Some(record) = Arc::make_mut(&mut agent.executors).remove(&key) else {
             return;
         };
+        if let Some(framework) = self.frameworks.get_mut(framework) {
+            framework.remove_on(agent_id);
+        }
         agent.discharge(framework, &record.resources);
         let resources: Resources = record.resources.clone();
         self.recover_resources(framework, agent_id, &resources, Refusal::None);

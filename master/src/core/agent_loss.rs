@@ -1,5 +1,6 @@
 //! How agents are lost: disconnected, unreachable, removed.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -133,9 +134,20 @@ impl MasterCore {
                 rescinded.push(offer);
             }
         }
+        self.forget_inverse_replies_on(id);
         let mut agent = self.agents.remove(id)?;
         self.drop_description(&agent.profile);
+        self.locations.remove(&agent.profile);
+        let of_tasks = agent.tasks.keys().map(|(framework, _)| framework);
+        let of_executors = agent.executors.keys().map(|(framework, _)| framework);
+        let frameworks: BTreeSet<&FrameworkId> = of_tasks.chain(of_executors).collect();
+        for framework in frameworks {
+            if let Some(framework) = self.frameworks.get_mut(framework) {
+                framework.forget_agent(id);
+            }
+        }
         self.disconnected.remove(id);
+        self.silent.remove(id);
         agent.offers = rescinded.iter().map(|offer| offer.id.clone()).collect();
         self.void_offers.extend(rescinded);
         let removed = self.allocator.remove_agent(id);

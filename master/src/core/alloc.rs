@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use meseta_allocator::{
     AgentCapabilities, AgentFacts, AgentSpec, Allocator, Domain, Explanation,
-    FrameworkCapabilities, FrameworkSpec, InverseAnswer, Options, Outstanding, Quota, RoleGauges,
-    Unavailability,
+    FrameworkCapabilities, FrameworkSpec, InverseAnswer, OfferView, Options, Outstanding, Quota,
+    RoleGauges, Unavailability,
 };
 use meseta_proto::convert;
 use meseta_proto::mesos::v1;
@@ -147,8 +147,13 @@ impl Book {
             .map_err(|error| error.to_string())
     }
 
-    pub(super) fn remove_framework(&mut self, id: &FrameworkId) -> Result<(), AllocatorError> {
-        self.allocator.remove_framework(id)
+    /// Ends a framework, which has nothing but on these agents.
+    pub(super) fn remove_framework(
+        &mut self,
+        id: &FrameworkId,
+        agents: &BTreeSet<AgentId>,
+    ) -> Result<(), AllocatorError> {
+        self.allocator.remove_framework_from(id, agents)
     }
 
     pub(super) fn activate_framework(&mut self, id: &FrameworkId) -> Result<(), AllocatorError> {
@@ -235,6 +240,11 @@ impl Book {
         self.allocator.quota_capacity(without_static)
     }
 
+    /// What counts against a role's limits, offers included.
+    pub(super) fn consumption(&self, role: &Role) -> ResourceQuantities {
+        self.allocator.consumption(role)
+    }
+
     pub(super) fn rescind_for_request(
         &self,
         role: &Role,
@@ -244,11 +254,11 @@ impl Book {
         self.allocator.rescind_for_request(role, request, offers)
     }
 
-    pub(super) fn rescind_for_quota(
+    pub(super) fn rescind_for_quota<'a>(
         &self,
         role: &Role,
         quota: &Quota,
-        offers: &[Outstanding],
+        offers: impl Iterator<Item = OfferView<'a>> + Clone,
     ) -> Vec<OfferId> {
         self.allocator.rescind_for_quota(role, quota, offers)
     }

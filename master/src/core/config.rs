@@ -88,6 +88,8 @@ pub struct Config {
     pub agent_reregister_timeout: Duration,
     /// The least time between two agents that are marked unreachable; zero for no limit.
     pub agent_removal_interval: Duration,
+    /// Of how many agents in a hundred that are silent some may be marked unreachable.
+    pub agent_removal_percent: u32,
     pub offer_timeout: Option<Duration>,
     pub max_completed_frameworks: usize,
     pub max_completed_tasks_per_framework: usize,
@@ -148,7 +150,8 @@ impl Config {
             agent_ping_timeout: Duration::from_secs(15),
             max_agent_ping_timeouts: 5,
             agent_reregister_timeout: Duration::from_secs(600),
-            agent_removal_interval: Duration::ZERO,
+            agent_removal_interval: Duration::from_secs(20),
+            agent_removal_percent: 50,
             offer_timeout: None,
             max_completed_frameworks: 50,
             max_completed_tasks_per_framework: 1_000,

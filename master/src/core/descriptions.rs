@@ -9,6 +9,7 @@ use meseta_resources::AgentId;
 use super::MasterCore;
 use super::agent::{AgentProfile, RecoveredAgent};
 use super::io::ConnectionId;
+use super::operator::Machine;
 
 /// Agents of a host that has shown its certificate. An honest host has one, and a few more where versions or
 /// settings are tried side by side.
@@ -54,8 +55,13 @@ impl MasterCore {
         if caller.is_none_or(|caller| caller.certificate.is_none()) {
             return Ok(());
         }
-        let agents = self.agents.values();
-        let here = agents.filter(|agent| agent.profile.info.hostname == hostname);
+        let host = Machine {
+            hostname: hostname.to_lowercase(),
+            ip: String::new(),
+        };
+        let there = self.locations.on(&host);
+        let there = there.filter_map(|id| self.agents.get(id));
+        let here = there.filter(|agent| agent.profile.info.hostname == hostname);
         let expected = self.recovered_agents.values();
         let expected = expected.filter(|agent| agent.info.hostname == hostname);
         if here.count() + expected.count() < AGENTS_PER_HOST_MAX {

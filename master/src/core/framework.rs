@@ -71,6 +71,8 @@ pub(super) struct Framework {
     pub unregistered: Option<Duration>,
     /// Live tasks and terminal ones with updates unacknowledged, and where they are.
     pub tasks: BTreeMap<TaskId, AgentId>,
+    /// How many of its tasks and executors are on the books of each agent that has any.
+    agents: BTreeMap<AgentId, usize>,
     pub offers: BTreeSet<OfferId>,
     pub(super) completed: History,
     pub(super) unreachable: History,
@@ -94,6 +96,7 @@ impl Framework {
             reregistered: None,
             unregistered: None,
             tasks: BTreeMap::new(),
+            agents: BTreeMap::new(),
             offers: BTreeSet::new(),
             completed: History::default(),
             unreachable: History::default(),
@@ -118,6 +121,34 @@ impl Framework {
     #[must_use]
     pub(super) fn failover_timeout(&self) -> Duration {
         failover_timeout(&self.terms.info).unwrap_or_default()
+    }
+
+    /// How many of its tasks and executors are on the books of each agent that has any.
+    pub(super) fn agents(&self) -> &BTreeMap<AgentId, usize> {
+        &self.agents
+    }
+
+    /// An agent has one more task or executor of it.
+    pub(super) fn add_on(&mut self, agent: &AgentId) {
+        match self.agents.get_mut(agent) {
+            Some(count) => *count += 1,
+            None => drop(self.agents.insert(agent.clone(), 1)),
+        }
+    }
+
+    /// An agent has one task or executor of it less.
+    pub(super) fn remove_on(&mut self, agent: &AgentId) {
+        if let Some(count) = self.agents.get_mut(agent) {
+            *count -= 1;
+            if *count == 0 {
+                self.agents.remove(agent);
+            }
+        }
+    }
+
+    /// An agent is gone.
+    pub(super) fn forget_agent(&mut self, agent: &AgentId) {
+        self.agents.remove(agent);
     }
 
     /// Forgets where a task is, unless it is somewhere else by now.

@@ -14,7 +14,6 @@ use super::agent::Agent;
 use super::executor_validation::{self, ValidExecutor, is_docker, same};
 use super::framework::Framework;
 use super::resource_validation::check_together;
-use super::task;
 use super::task_validation::{shares_groups, validate_itself};
 
 /// What of a task group is understood.
@@ -154,18 +153,13 @@ fn check_shared_groups(
     let Some(first) = shared.next() else {
         return Ok(());
     };
-    let running = agent
-        .tasks
-        .values()
-        .chain(framework.unreachable.tasks().iter())
-        .filter(|task| {
-            task.framework_id == framework.id
-                && task.agent_id == *agent.id()
-                && task.executor_id.as_ref() == Some(&executor.id)
-        })
-        .map(|task| shares_groups(container_of(task).as_deref()));
+    let mut unreachable = framework.unreachable.tasks().iter().filter(|task| {
+        task.executor_id.as_ref() == Some(&executor.id) && task.agent_id == *agent.id()
+    });
     let agree = shared.all(|other| other == first)
-        && (executor.is_new || running.into_iter().all(|other| other == first));
+        && (executor.is_new
+            || (agent.agrees_on_groups(&framework.id, &executor.id, first)
+                && unreachable.all(|task| task.shares_groups == first)));
     if agree {
         Ok(())
     } else {
@@ -175,8 +169,4 @@ fn check_shared_groups(
                 .to_owned(),
         )
     }
-}
-
-fn container_of(task: &task::TaskRecord) -> Option<Box<v1::ContainerInfo>> {
-    task.to_wire().container
 }

@@ -42,6 +42,8 @@ pub(super) struct InverseOffers {
     by_id: BTreeMap<OfferId, InverseOffer>,
     of_framework: BTreeMap<FrameworkId, BTreeSet<OfferId>>,
     of_agent: BTreeMap<AgentId, BTreeSet<OfferId>>,
+    /// The agents of which a framework has answered for good.
+    answered: BTreeMap<FrameworkId, BTreeSet<AgentId>>,
 }
 
 impl InverseOffers {
@@ -61,7 +63,7 @@ impl InverseOffers {
     }
 }
 
-fn forget<K: Ord>(index: &mut BTreeMap<K, BTreeSet<OfferId>>, key: &K, id: &OfferId) {
+fn forget<K: Ord, V: Ord>(index: &mut BTreeMap<K, BTreeSet<V>>, key: &K, id: &V) {
     if let Some(ids) = index.get_mut(key) {
         ids.remove(id);
         if ids.is_empty() {
@@ -143,10 +145,36 @@ impl MasterCore {
                 at: self.now.unix,
             };
             if let Some(agent) = self.agents.get_mut(&offer.agent_id) {
+                let answered = &mut self.inverse_offers.answered;
+                let of_framework = answered.entry(offer.framework_id.clone()).or_default();
+                of_framework.insert(offer.agent_id);
                 agent.inverse_replies.insert(offer.framework_id, reply);
             }
         }
         Answer::Accepted
+    }
+
+    /// Forgets what frameworks have answered about an agent.
+    pub(super) fn forget_inverse_replies_on(&mut self, id: &AgentId) {
+        let agent = self.agents.get(id);
+        if agent.is_none_or(|agent| agent.inverse_replies.is_empty()) {
+            return;
+        }
+        if let Some(agent) = self.agents.get_mut(id) {
+            for framework in std::mem::take(&mut agent.inverse_replies).keys() {
+                forget(&mut self.inverse_offers.answered, framework, id);
+            }
+        }
+    }
+
+    /// Forgets what a framework has answered.
+    pub(super) fn forget_inverse_replies_of(&mut self, id: &FrameworkId) {
+        let answered = self.inverse_offers.answered.remove(id);
+        for agent in answered.into_iter().flatten() {
+            if let Some(agent) = self.agents.get_mut(&agent) {
+                agent.inverse_replies.remove(id);
+            }
+        }
     }
 
     fn take_inverse_offer(&mut self, id: &OfferId) -> Option<InverseOffer> {
@@ -247,6 +275,14 @@ impl MasterCore {
 impl InverseOffers {
     /// Whether its tables agree, and all that is outstanding is with somebody who is there.
     pub(super) fn check(&self, core: &MasterCore) {
+        let mut answered: BTreeMap<FrameworkId, BTreeSet<AgentId>> = BTreeMap::new();
+        for (id, agent) in core.agents.iter() {
+            for framework in agent.inverse_replies.keys() {
+                let of_framework = answered.entry(framework.clone()).or_default();
+                of_framework.insert(id.clone());
+            }
+        }
+        assert_eq!(self.answered, answered);
         for (id, offer) in &self.by_id {
             assert!(self.of_framework[&offer.framework_id].contains(id));
             assert!(self.of_agent[&offer.agent_id].contains(id));

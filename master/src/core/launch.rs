@@ -161,12 +161,16 @@ impl MasterCore {
 
     /// Puts an executor on the agent's books, if it is not there.
     fn record_executor(&mut self, id: &FrameworkId, basket: &Basket, executor: ValidExecutor) {
-        let Some(agent) = self.agents.get_mut(&basket.agent) else {
-            return;
-        };
         if !executor.is_new {
             return;
         }
+        let (Some(framework), Some(agent)) = (
+            self.frameworks.get_mut(id),
+            self.agents.get_mut(&basket.agent),
+        ) else {
+            return;
+        };
+        framework.add_on(&basket.agent);
         let record = ExecutorRecord {
             executor_id: executor.id.clone(),
             framework_id: id.clone(),
@@ -206,14 +210,15 @@ impl MasterCore {
             update_uuid: None,
             statuses: Vec::new(),
             user: task::user_of(info).map(Into::into),
+            shares_groups: task_validation::shares_groups(info.container.as_deref()),
             description: task::describe(info),
             unreachable_since: None,
         };
         framework
             .tasks
             .insert(task_id.clone(), basket.agent.clone());
-        let key = (framework.id.clone(), task_id.clone());
-        Arc::make_mut(&mut agent.tasks).insert(key, Arc::new(record));
+        framework.add_on(&basket.agent);
+        agent.insert_task(record);
         self.counters.tasks_launched += 1;
         self.note_task(id, &task_id);
     }

@@ -32,6 +32,7 @@ mod inverse_offers;
 mod io;
 mod issued;
 mod launch;
+mod locations;
 mod offers;
 mod operation;
 mod operation_feedback;
@@ -63,7 +64,6 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use meseta_allocator::Allocator;
 use meseta_proto::meseta::v1::{MasterFrame, agent_frame, master_frame};
 use meseta_proto::mesos::v1::scheduler::{Event, event};
 use meseta_proto::transport::door::Caller;
@@ -73,6 +73,7 @@ use meseta_resources::{AgentId, FrameworkId, OfferId, Role, TaskId};
 use agent::{Agent, UnreachableAgent};
 use framework::Framework;
 use inverse_offers::InverseOffers;
+use locations::Locations;
 use ownership::Ownership;
 use pending::Pending;
 use reconcile::{Inquiry, Unread};
@@ -128,6 +129,7 @@ pub struct MasterCore {
     operator: operator::State,
 
     agents: Shown<AgentId, Agent, AgentView>,
+    locations: Locations,
     agent_connections: BTreeMap<ConnectionId, AgentId>,
     /// Who opened the connections of agents.
     agent_callers: BTreeMap<ConnectionId, Caller>,
@@ -145,6 +147,9 @@ pub struct MasterCore {
     readmitting: BTreeSet<AgentId>,
     /// Registered agents without a connection.
     disconnected: BTreeSet<AgentId>,
+    /// Agents that are about to be marked unreachable; whether they are so many that it may be this master's fault.
+    silent: BTreeSet<AgentId>,
+    is_suspect: bool,
     /// When the next agent may be marked unreachable.
     next_removal: Moment,
     next_agent: u64,
@@ -202,7 +207,7 @@ impl MasterCore {
         if let Some(stored) = &recovered.weights {
             weights = stored
                 .iter()
-                .filter_map(|(role, weight)| Some((stored_role(role)?, *weight)))
+                .filter_map(|(role, weight)| Some((operator::stored_role(role)?, *weight)))
                 .collect();
         }
         let allocator = alloc::Book::new(&config, &weights);
@@ -216,6 +221,7 @@ impl MasterCore {
             weights,
             operator,
             agents: Shown::default(),
+            locations: Locations::default(),
             agent_connections: BTreeMap::new(),
             agent_callers: BTreeMap::new(),
             introducing: BTreeSet::new(),
@@ -226,6 +232,8 @@ impl MasterCore {
             gone_agents: BTreeMap::new(),
             readmitting: BTreeSet::new(),
             disconnected: BTreeSet::new(),
+            silent: BTreeSet::new(),
+            is_suspect: false,
             next_removal: Moment::ORIGIN,
             next_agent: 0,
             frameworks: Shown::default(),
@@ -247,7 +255,7 @@ impl MasterCore {
             durable: Lsn::default(),
             inquiries: VecDeque::new(),
             unread_answers: Unread::default(),
-            timers: Timers::default(),
+            timers: Timers::new(now.moment),
             counters: Counters::default(),
             effects: Vec::new(),
             sequence: 0,
@@ -272,16 +280,14 @@ impl MasterCore {
                 Timer::Reregister,
             );
         }
+        core.expect_next_step();
         core
     }
 
-    /// When to step next if nothing happens before.
+    /// When to step next if nothing happens before; what comes much later comes after a pause.
     #[must_use]
-    pub fn next_deadline(&self) -> Option<Moment> {
-        if self.allocate_due || !self.inquiries.is_empty() {
-            return Some(self.now.moment);
-        }
-        self.timers.next()
+    pub fn next_deadline(&self) -> Moment {
+        self.timers.due()
     }
 
     /// Counts the steps; a snapshot of the same number is the same.
@@ -319,11 +325,23 @@ impl MasterCore {
         if std::mem::take(&mut self.stirred) || !self.effects.iter().all(is_beat) {
             self.changed = self.sequence;
         }
+        self.expect_next_step();
         std::mem::take(&mut self.effects)
+    }
+
+    fn expect_next_step(&mut self) {
+        let at_once = self.allocate_due || !self.inquiries.is_empty();
+        self.timers.expect(self.now.moment, at_once);
     }
 
     fn take_in(&mut self, now: Now, input: Input) {
         self.now = now;
+        if let Some(pause) = self.timers.step(now.moment) {
+            tracing::warn!(
+                secs = pause.as_secs_f64(),
+                "this master did not run; the deadlines of agents and frameworks are put off"
+            );
+        }
         self.sequence += 1;
         self.snapshot = None;
         self.stirred |= !is_routine(&input);
@@ -544,20 +562,6 @@ impl MasterCore {
     fn agent_of(&self, framework: &FrameworkId, task: &TaskId) -> Option<&AgentId> {
         self.frameworks.get(framework)?.tasks.get(task)
     }
-}
-
-/// A role of the registry. One that cannot be used costs what is stored for it, and nothing else.
-fn stored_role(name: &str) -> Option<Role> {
-    let role = Role::new(name).map_err(|error| error.to_string());
-    let checked = role.and_then(|role| match Allocator::check_role(&role) {
-        Ok(()) => Ok(role),
-        Err(error) => Err(error.to_string()),
-    });
-    checked
-        .inspect_err(|reason| {
-            tracing::error!(role = %name.escape_debug(), %reason, "weight of the registry left out");
-        })
-        .ok()
 }
 
 /// Whether an input alone changes nothing that can be looked at.

@@ -348,17 +348,15 @@ impl MasterCore {
 
     /// A framework is gone: what it would have acknowledged is acknowledged for it.
     pub(super) fn end_operations_of(&mut self, framework: &FrameworkId) {
-        let ended: Vec<(AgentId, Arc<OperationRecord>)> = self
-            .agents
-            .iter()
-            .flat_map(|(id, agent)| {
-                agent
-                    .operations
-                    .values()
-                    .map(|one| (id.clone(), one.clone()))
+        let first = (framework.clone(), String::new());
+        let named = self.named_operations.range(first..);
+        // Those without a name wait for nobody once they are over.
+        let ended: Vec<(AgentId, Arc<OperationRecord>)> = named
+            .take_while(|((owner, _), _)| owner == framework)
+            .filter_map(|(_, (id, uuid))| {
+                let record = self.agents.get(id)?.operations.get(uuid)?;
+                is_over(record.state()).then(|| (id.clone(), record.clone()))
             })
-            .filter(|(_, record)| record.framework_id.as_ref() == Some(framework))
-            .filter(|(_, record)| is_over(record.state()))
             .collect();
         for (agent, record) in ended {
             let status = record.latest.clone();

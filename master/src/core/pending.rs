@@ -46,6 +46,10 @@ pub(super) enum Pending {
         agent: AgentId,
         why: &'static str,
     },
+    AllRemoved {
+        agents: Vec<AgentId>,
+        why: &'static str,
+    },
     Prune {
         agents: Vec<AgentId>,
     },
@@ -87,6 +91,11 @@ impl MasterCore {
                 self.recovered_unreachable(agent, since);
             }
             Pending::Removed { agent, why } => self.agent_removed(&agent, why),
+            Pending::AllRemoved { agents, why } => {
+                for agent in &agents {
+                    self.agent_removed(agent, why);
+                }
+            }
             Pending::PruneGone { agents } => self.forget_gone_agents(&agents),
             Pending::Subscribe(subscription) => self.subscription_stored(*subscription),
             Pending::Operator(pending) => self.administered(pending),

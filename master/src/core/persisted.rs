@@ -21,6 +21,8 @@ pub enum Mutation {
     MarkUnreachable(UnreachableRecord),
     /// The agent left for good.
     RemoveAgent { agent_id: String },
+    /// These agents left for good, together.
+    RemoveAgents { agent_ids: Vec<String> },
     /// Drops the oldest entries of the list of unreachable agents.
     PruneUnreachable { agent_ids: Vec<String> },
     /// Replaces the weights of all roles.

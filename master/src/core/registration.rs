@@ -104,28 +104,16 @@ impl MasterCore {
     /// An agent that registers where one was admitted that has said nothing since is that one: it ended
     /// before the id that it was given was on its disk.
     fn silent_predecessor(&self, profile: &AgentProfile) -> Option<AgentId> {
-        let mut agents = self.agents.values();
-        let silent = agents.find(|agent| {
-            !agent.keeps_id
-                && agent.connection.is_none()
-                && agent.profile.pid() == profile.pid()
-                && agent.profile.info.hostname == profile.info.hostname
-        });
-        silent.map(|agent| agent.id().clone())
+        let silent = |agent: &&Agent| !agent.keeps_id && agent.connection.is_none();
+        let found = self.agents_at(profile).find(silent);
+        found.map(|agent| agent.id().clone())
     }
 
     /// An agent that registers anew where a disconnected one was has forgotten that it was that one.
     fn replace_lost_predecessor(&mut self, profile: &AgentProfile) {
-        let same_place = |agent: &&Agent| {
-            !agent.marking
-                && agent.profile.pid() == profile.pid()
-                && agent.profile.info.hostname == profile.info.hostname
-        };
-        let mut lost = self
-            .disconnected
-            .iter()
-            .filter_map(|id| self.agents.get(id));
-        let Some(id) = lost.find(same_place).map(|agent| agent.id().clone()) else {
+        let lost = |agent: &&Agent| agent.connection.is_none() && !agent.marking;
+        let found = self.agents_at(profile).find(lost);
+        let Some(id) = found.map(|agent| agent.id().clone()) else {
             return;
         };
         if let Some(agent) = self.agents.get_mut(&id) {
@@ -287,6 +275,7 @@ impl MasterCore {
             return false;
         }
         self.agent_connections.insert(connection, id.clone());
+        self.locations.add(&profile);
         self.agents.insert(
             id,
             Agent {
@@ -296,6 +285,7 @@ impl MasterCore {
                 registered,
                 reregistered: None,
                 tasks: Arc::default(),
+                apart: BTreeMap::new(),
                 executors: Arc::default(),
                 operations: Arc::default(),
                 offers: BTreeSet::new(),
@@ -417,11 +407,14 @@ impl MasterCore {
         };
         let previous = agent.connection.replace(connection);
         self.disconnected.remove(&id);
+        self.silent.remove(&id);
         agent.generation += 1;
         agent.reregistered = Some(self.now.unix);
         agent.missed_pings = 0;
         agent.pong_sequence = agent.ping_sequence;
         let before = std::mem::replace(&mut agent.profile, profile.clone());
+        self.locations.remove(&before);
+        self.locations.add(&profile);
         let generation = agent.generation;
         self.drop_description(&before);
         self.keep_description(&profile);

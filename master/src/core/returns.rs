@@ -145,7 +145,7 @@ impl MasterCore {
         mut part: meseta::ReregisterPart,
     ) -> Result<(), (String, bool)> {
         let bytes = schema::bytes_of(&part);
-        let now = self.now.moment;
+        let now = self.timers.clock();
         let register = part.register.take();
         let is_new = !self.returns.gathered.contains_key(&connection);
         if is_new {
@@ -178,7 +178,7 @@ impl MasterCore {
 
     fn set_return_timer(&mut self, connection: ConnectionId) {
         if let Some(gathered) = self.returns.gathered.get(&connection) {
-            let at = gathered.deadline();
+            let at = self.timers.real(gathered.deadline());
             self.timers.set(at, Timer::Return { connection });
         }
     }
@@ -188,7 +188,7 @@ impl MasterCore {
         let Some(gathered) = self.returns.gathered.get(&connection) else {
             return;
         };
-        if gathered.deadline() > self.now.moment {
+        if gathered.deadline() > self.timers.clock() {
             self.set_return_timer(connection);
             return;
         }

@@ -1,12 +1,14 @@
 //! A table whose entries are shown to those who look: the view of an entry is kept until the entry changes.
 //!
 //! Used like the map that it holds. [`Shown::views`] gives the views of all entries in order, and costs what
-//! has changed since it was last asked, however many entries there are. Invariant: whoever may change an entry
-//! makes its view stale.
+//! has changed since it was last asked, however many entries there are. [`Shown::take_touched`] gives the entries
+//! among those that are watched which may have changed. Invariant: whoever may change an entry makes its view stale.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+use meseta_resources::work::look;
 
 /// What is shown of an entry knows whose view it is.
 pub(super) trait View {
@@ -23,12 +25,15 @@ pub(super) struct Shown<K, T, W> {
     /// Entries that have changed, each once; not kept while entries have come or gone.
     stale: Vec<K>,
     is_moved: bool,
+    /// Watched entries that may have changed.
+    touched: Vec<K>,
 }
 
 #[derive(Debug)]
 struct Entry<T> {
     value: T,
     is_stale: bool,
+    is_watched: bool,
 }
 
 impl<K, T, W> Default for Shown<K, T, W> {
@@ -38,6 +43,7 @@ impl<K, T, W> Default for Shown<K, T, W> {
             views: Arc::default(),
             stale: Vec::new(),
             is_moved: false,
+            touched: Vec::new(),
         }
     }
 }
@@ -63,20 +69,38 @@ impl<K: Ord + Clone, T, W: View<Key = K>> Shown<K, T, W> {
     where
         K: Borrow<Q>,
     {
+        look(1);
         self.entries.get(key).map(|entry| &entry.value)
     }
 
     /// To change it.
     pub(super) fn get_mut(&mut self, key: &K) -> Option<&mut T> {
+        look(1);
         let entry = self.entries.get_mut(key)?;
         if !std::mem::replace(&mut entry.is_stale, true) && !self.is_moved {
             self.stale.push(key.clone());
         }
+        if std::mem::take(&mut entry.is_watched) {
+            self.touched.push(key.clone());
+        }
         Some(&mut entry.value)
+    }
+
+    /// Has an entry told of by [`Self::take_touched`] once it may have changed.
+    pub(super) fn watch(&mut self, key: &K) {
+        if let Some(entry) = self.entries.get_mut(key) {
+            entry.is_watched = true;
+        }
+    }
+
+    /// Watched entries that may have changed; they are not watched any more.
+    pub(super) fn take_touched(&mut self) -> Vec<K> {
+        std::mem::take(&mut self.touched)
     }
 
     /// To change something in it that is not shown.
     pub(super) fn get_unseen_mut(&mut self, key: &K) -> Option<&mut T> {
+        look(1);
         self.entries.get_mut(key).map(|entry| &mut entry.value)
     }
 
@@ -87,8 +111,12 @@ impl<K: Ord + Clone, T, W: View<Key = K>> Shown<K, T, W> {
 
     pub(super) fn insert(&mut self, key: K, value: T) {
         self.note_move();
-        let is_stale = true;
-        self.entries.insert(key, Entry { value, is_stale });
+        let entry = Entry {
+            value,
+            is_stale: true,
+            is_watched: false,
+        };
+        self.entries.insert(key, entry);
     }
 
     pub(super) fn remove(&mut self, key: &K) -> Option<T> {
@@ -104,15 +132,18 @@ impl<K: Ord + Clone, T, W: View<Key = K>> Shown<K, T, W> {
     }
 
     pub(super) fn keys(&self) -> impl Iterator<Item = &K> {
-        self.entries.keys()
+        self.entries.keys().inspect(|_| look(1))
     }
 
     pub(super) fn values(&self) -> impl Iterator<Item = &T> {
-        self.entries.values().map(|entry| &entry.value)
+        self.iter().map(|(_, value)| value)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (&K, &T)> {
-        self.entries.iter().map(|(key, entry)| (key, &entry.value))
+        self.entries.iter().map(|(key, entry)| {
+            look(1);
+            (key, &entry.value)
+        })
     }
 
     /// All views, those of changed entries made anew.
@@ -226,6 +257,32 @@ mod tests {
         assert!(Arc::ptr_eq(&second, &table.views(seen)));
         table.touch(&1);
         assert_eq!(*table.views(seen)[0], Seen(1, 9));
+    }
+
+    #[test]
+    fn a_watched_entry_that_may_have_changed_is_told_of_once() {
+        let mut table = Table::default();
+        for key in [1, 2, 3] {
+            table.insert(key, (key, 0));
+        }
+        table.watch(&1);
+        table.watch(&2);
+        table.watch(&9);
+        table.get_unseen_mut(&1);
+        assert!(table.take_touched().is_empty());
+        table.touch(&1);
+        table.touch(&1);
+        table.touch(&3);
+        assert_eq!(table.take_touched(), [1]);
+        table.touch(&1);
+        assert!(
+            table.take_touched().is_empty(),
+            "it is not watched any more"
+        );
+        table.remove(&2);
+        table.insert(2, (2, 1));
+        table.touch(&2);
+        assert!(table.take_touched().is_empty(), "another of the same name");
     }
 
     proptest! {

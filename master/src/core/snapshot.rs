@@ -240,7 +240,7 @@ impl MasterCore {
             offers: self.offers.values().cloned().collect(),
             weights: self.weights.clone(),
             quotas: self.operator.quotas.clone(),
-            maintenance: self.operator.maintenance.clone(),
+            maintenance: self.operator.maintenance.maintenance().clone(),
             quota_semantics: self.config.quota_semantics,
             whitelisted_roles: self.config.roles.clone(),
             counters: self.counters.clone(),

@@ -37,6 +37,8 @@ pub struct TaskRecord {
     pub statuses: Vec<StatusRecord>,
     /// The user that the task itself names.
     pub user: Option<Arc<str>>,
+    /// Whether it is in the control groups of its executor.
+    pub shares_groups: bool,
     /// `mesos.v1.Task` without what stands above.
     pub description: Bytes,
     /// Set while the agent is unreachable: the time since the Unix epoch that it is so.
@@ -57,6 +59,12 @@ impl TaskRecord {
     pub(super) fn bytes(&self) -> usize {
         let statuses = self.statuses.iter().map(|status| status.encoded.len());
         size_of::<Self>() + self.description.len() + statuses.sum::<usize>()
+    }
+
+    /// The executor that it does not share control groups with.
+    pub(super) fn apart_of(&self) -> Option<(FrameworkId, ExecutorId)> {
+        let executor = self.executor_id.as_ref().filter(|_| !self.shares_groups)?;
+        Some((self.framework_id.clone(), executor.clone()))
     }
 
     /// The state that reconciliation and history go by.

@@ -44,12 +44,13 @@ impl MasterCore {
         reason: &'static str,
     ) -> Option<Framework> {
         self.discard_offers(id);
-        for agent in self.agents_of(id) {
-            self.shut_down_on(&agent, id);
-            self.forget_on(&agent, id);
+        let agents = self.agents_of(id);
+        for agent in &agents {
+            self.shut_down_on(agent, id);
+            self.forget_on(agent, id);
         }
         self.forget_inverse_replies_of(id);
-        let removed = self.allocator.remove_framework(id);
+        let removed = self.allocator.remove_framework(id, &agents);
         self.agreed("removing a framework", removed);
         let mut framework = self.frameworks.remove(id)?;
         tracing::info!(framework_id = %id, reason, "framework removed");
@@ -74,16 +75,9 @@ impl MasterCore {
 
     /// Where a framework has tasks or executors.
     pub(super) fn agents_of(&self, id: &FrameworkId) -> BTreeSet<AgentId> {
-        let with_tasks = self.frameworks.get(id).map(|f| f.tasks.values().cloned());
-        let with_use = self
-            .agents
-            .values()
-            .filter(|agent| agent.used.contains_key(id));
-        with_tasks
-            .into_iter()
-            .flatten()
-            .chain(with_use.map(|agent| agent.id().clone()))
-            .collect()
+        let framework = self.frameworks.get(id);
+        let agents = framework.map(|framework| framework.agents().keys());
+        agents.into_iter().flatten().cloned().collect()
     }
 
     pub(super) fn shut_down_on(&mut self, agent: &AgentId, id: &FrameworkId) {
@@ -95,31 +89,20 @@ impl MasterCore {
         self.frame(agent, master_frame::Message::ShutdownFramework(message));
     }
 
-    fn forget_inverse_replies_of(&mut self, id: &FrameworkId) {
-        let answered = self.agents.iter();
-        let answered = answered.filter(|(_, agent)| agent.inverse_replies.contains_key(id));
-        let answered: Vec<AgentId> = answered.map(|(agent, _)| agent.clone()).collect();
-        for agent in answered {
-            if let Some(agent) = self.agents.get_mut(&agent) {
-                agent.inverse_replies.remove(id);
-            }
-        }
-    }
-
     /// Takes a framework's tasks and executors off an agent's books; live ones count as killed. The
     /// allocator frees what they held with the framework itself.
     fn forget_on(&mut self, agent_id: &AgentId, id: &FrameworkId) {
         let Some(agent) = self.agents.get_mut(agent_id) else {
             return;
         };
-        let tasks = Arc::make_mut(&mut agent.tasks);
-        let mut gone = Vec::new();
-        tasks.retain(|(owner, _), task| {
-            if owner == id {
-                gone.push(task.clone());
-            }
-            owner != id
-        });
+        let keys: Vec<_> = agent
+            .tasks_of(id)
+            .map(|task| (id.clone(), task.task_id.clone()))
+            .collect();
+        let mut gone: Vec<_> = keys
+            .iter()
+            .filter_map(|key| agent.remove_task(key))
+            .collect();
         Arc::make_mut(&mut agent.executors).retain(|(owner, _), _| owner != id);
         Arc::make_mut(&mut agent.used).remove(id);
         agent.kills_waiting.retain(|(owner, _)| owner != id);
@@ -127,6 +110,9 @@ impl MasterCore {
             if !is_terminal(task.state) {
                 self.end_with_framework(Arc::make_mut(task));
             }
+        }
+        if let Some(framework) = self.frameworks.get_mut(id) {
+            framework.forget_agent(agent_id);
         }
         for task in gone {
             if let Some(framework) = self.frameworks.get_mut(id) {
@@ -165,11 +151,12 @@ impl MasterCore {
             return;
         };
         let key = (framework.clone(), task.clone());
-        let Some(record) = Arc::make_mut(&mut agent.tasks).remove(&key) else {
+        let Some(record) = agent.remove_task(&key) else {
             return;
         };
         agent.kills_waiting.remove(&key);
         if let Some(framework) = self.frameworks.get_mut(framework) {
+            framework.remove_on(agent_id);
             framework.forget_task(task, agent_id);
         }
         self.keep_completed(framework, record);

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use meseta_proto::meseta::v1::{self as meseta, master_frame};
 use meseta_proto::mesos::v1::scheduler::event;
-use meseta_resources::time::Moment;
 use meseta_resources::{AgentId, FrameworkId};
 
 use super::framework::Link;
@@ -16,12 +15,12 @@ use super::{HEARTBEAT_INTERVAL, MasterCore, PENDING_MUTATIONS_MAX, event_of};
 
 impl MasterCore {
     pub(super) fn fire_timers(&mut self) {
-        while let Some((due, timer)) = self.timers.pop(self.now.moment) {
-            self.fire(due, timer);
+        while let Some(timer) = self.timers.pop(self.now.moment) {
+            self.fire(timer);
         }
     }
 
-    fn fire(&mut self, due: Moment, timer: Timer) {
+    fn fire(&mut self, timer: Timer) {
         self.stirred |= !matches!(
             timer,
             Timer::Allocation | Timer::Heartbeat { .. } | Timer::Ping { .. }
@@ -43,7 +42,7 @@ impl MasterCore {
                 framework,
                 generation,
             } => self.failover_expired(&framework, generation),
-            Timer::Ping { agent, generation } => self.ping(&agent, generation, due),
+            Timer::Ping { agent, generation } => self.ping(&agent, generation),
             Timer::Reregister => self.reregistration_expired(),
             Timer::Offer { offer } => self.rescind(&offer),
             Timer::InverseOffer { offer } => self.rescind_inverse(&offer),
@@ -81,10 +80,10 @@ impl MasterCore {
     }
 
     /// Counts a ping that was not answered and sends the next.
-    fn ping(&mut self, id: &AgentId, generation: u64, due: Moment) {
+    fn ping(&mut self, id: &AgentId, generation: u64) {
         let interval = self.config.agent_ping_timeout;
         // A master that was itself stopped or starved has heard nobody: that counts against no one.
-        let overslept = self.now.moment.saturating_since(due) >= interval;
+        let overslept = self.timers.is_settling();
         let max = self.config.max_agent_ping_timeouts;
         let Some(agent) = self.agents.get_unseen_mut(id) else {
             return;
@@ -97,8 +96,15 @@ impl MasterCore {
         } else if agent.ping_sequence > 0 && !overslept {
             agent.missed_pings += 1;
         }
+        let missed = agent.missed_pings;
+        // Agents that fell silent together are pinged one after the other: the last of them is one ping behind.
+        if missed + 1 >= max && missed > 0 {
+            self.silent.insert(id.clone());
+        } else {
+            self.silent.remove(id);
+        }
         let mut again = interval;
-        if agent.missed_pings >= max {
+        if missed >= max && !self.suspects_itself(0) {
             if self.may_remove() {
                 self.mark_unreachable(id);
                 return;
@@ -118,6 +124,28 @@ impl MasterCore {
             self.frame_to(connection, master_frame::Message::Ping(ping));
         }
         self.set_ping(id.clone(), generation, again);
+    }
+
+    /// Whether so many agents are silent, and so many have not come back, that it may well be this master that is
+    /// cut off: then it says of none that it is unreachable.
+    fn suspects_itself(&mut self, missing: usize) -> bool {
+        /// Fewer may be one rack.
+        const SILENT_MIN: usize = 10;
+        let silent = self.silent.len() + missing;
+        let all = self.agents.len() + missing;
+        let is_suspect = silent >= SILENT_MIN
+            && silent * 100
+                > all * usize::try_from(self.config.agent_removal_percent).unwrap_or(100);
+        if is_suspect && !self.is_suspect {
+            tracing::error!(
+                silent,
+                all,
+                "most agents are silent, and none is marked unreachable, for it may be this master that is cut off: \
+                 mend the network, mark agents gone that are, or raise --recovery_agent_removal_limit"
+            );
+        }
+        self.is_suspect = is_suspect;
+        is_suspect
     }
 
     /// Takes the turn to mark an agent unreachable, if it has come: a network that fails must not
@@ -169,6 +197,11 @@ impl MasterCore {
     fn reregistration_expired(&mut self) {
         let since = self.now.unix;
         let missing: Vec<AgentId> = self.recovered_agents.keys().cloned().collect();
+        if self.suspects_itself(missing.len()) {
+            let again = self.now.moment + self.config.total_ping_timeout();
+            self.timers.set(again, Timer::Reregister);
+            return;
+        }
         let room = PENDING_MUTATIONS_MAX.saturating_sub(self.pending.len());
         if missing.len() > room {
             self.timers

@@ -1,10 +1,13 @@
-//! Deadlines, ordered.
+//! Deadlines, ordered: the master's own, and those by which others must have done something.
 //!
 //! Short ones are never cancelled: whoever set one recognises a stale one when it fires, by the
-//! connection or generation inside it. Long ones can be, so that they do not pile up.
+//! connection or generation inside it. Long ones can be, so that they do not pile up. Invariant: time in which the
+//! master did not run counts against nobody, and no deadline of others passes before what came meanwhile is read.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
+use meseta_resources::patience::Patience;
 use meseta_resources::time::Moment;
 use meseta_resources::{AgentId, FrameworkId, OfferId};
 
@@ -39,68 +42,181 @@ pub(super) enum Timer {
     RegistryGc,
 }
 
+impl Timer {
+    /// Whether somebody else must have done something by then.
+    fn is_of_others(&self) -> bool {
+        match self {
+            Self::Failover { .. }
+            | Self::Reregister
+            | Self::Offer { .. }
+            | Self::InverseOffer { .. }
+            | Self::Return { .. } => true,
+            // An unanswered ping is judged by whether the master could have read the answer.
+            Self::Ping { .. } | Self::Allocation | Self::Heartbeat { .. } | Self::RegistryGc => {
+                false
+            }
+        }
+    }
+}
+
 /// Names a timer that may be cancelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TimerKey(Moment, u64);
 
+/// Pending timers by when they are due and by the order in which they were set.
+type Pending = BTreeMap<(Moment, u64), Timer>;
+
 /// Pending timers; the earliest first, equal ones in the order they were set.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Timers {
-    pending: BTreeMap<(Moment, u64), Timer>,
+    own: Pending,
+    /// By the clock of `patience`.
+    of_others: Pending,
+    patience: Patience,
     sequence: u64,
 }
 
 impl Timers {
+    pub(super) fn new(now: Moment) -> Self {
+        Self {
+            own: Pending::new(),
+            of_others: Pending::new(),
+            patience: Patience::new(now),
+            sequence: 0,
+        }
+    }
+
+    /// The master makes a step; gives how long it did not run before it, if that was long.
+    pub(super) fn step(&mut self, now: Moment) -> Option<Duration> {
+        self.patience.step(now)
+    }
+
+    /// When the next step is due if nothing happens before; `at_once` says that there is more to do now.
+    pub(super) fn expect(&mut self, now: Moment, at_once: bool) {
+        let next = if at_once { Some(now) } else { self.next() };
+        self.patience.expect(next);
+    }
+
+    /// When the next step is due, a timer or not.
+    pub(super) fn due(&self) -> Moment {
+        self.patience.due()
+    }
+
+    /// Whether the master may not have read yet what others sent while it did not run.
+    pub(super) fn is_settling(&self) -> bool {
+        self.patience.is_settling()
+    }
+
+    /// What the clock shows that deadlines of others are kept by.
+    pub(super) fn clock(&self) -> Moment {
+        self.patience.now()
+    }
+
+    /// When that clock shows a moment, if the master runs until then.
+    pub(super) fn real(&self, shown: Moment) -> Moment {
+        self.patience.real(shown)
+    }
+
+    /// Sets a timer for a moment that is not before the last step.
     pub(super) fn set(&mut self, at: Moment, timer: Timer) -> TimerKey {
         self.sequence += 1;
-        self.pending.insert((at, self.sequence), timer);
+        let (at, pending) = if timer.is_of_others() {
+            (self.patience.place(at), &mut self.of_others)
+        } else {
+            (at, &mut self.own)
+        };
+        pending.insert((at, self.sequence), timer);
         TimerKey(at, self.sequence)
     }
 
     /// Forgets a timer; one that has fired is forgotten already.
     pub(super) fn cancel(&mut self, TimerKey(at, sequence): TimerKey) {
-        self.pending.remove(&(at, sequence));
-    }
-
-    pub(super) fn next(&self) -> Option<Moment> {
-        self.pending.keys().next().map(|(at, _)| *at)
-    }
-
-    /// The next timer that is due, with the moment it was due at.
-    pub(super) fn pop(&mut self, now: Moment) -> Option<(Moment, Timer)> {
-        let entry = self.pending.first_entry()?;
-        if entry.key().0 > now {
-            return None;
+        if self.own.remove(&(at, sequence)).is_none() {
+            self.of_others.remove(&(at, sequence));
         }
-        let ((at, _), timer) = entry.remove_entry();
-        Some((at, timer))
     }
+
+    fn next(&self) -> Option<Moment> {
+        let own = self.own.keys().next().map(|(at, _)| *at);
+        let others = self.of_others.keys().next();
+        let others = others.map(|(at, _)| self.patience.real(*at));
+        own.into_iter().chain(others).min()
+    }
+
+    /// The next timer that is due at the last step.
+    pub(super) fn pop(&mut self, now: Moment) -> Option<Timer> {
+        pop(&mut self.own, now).or_else(|| {
+            let now = self.patience.judging()?;
+            pop(&mut self.of_others, now)
+        })
+    }
+}
+
+fn pop(pending: &mut Pending, now: Moment) -> Option<Timer> {
+    let entry = pending.first_entry()?;
+    (entry.key().0 <= now).then(|| entry.remove())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// The timers that fire up to a moment, each with when it does, if the master runs.
+    fn fired(timers: &mut Timers, from: Moment, until: Moment) -> Vec<(Duration, Timer)> {
+        let mut fired = Vec::new();
+        let mut now = from;
+        loop {
+            while let Some(timer) = timers.pop(now) {
+                fired.push((now.saturating_since(from), timer));
+            }
+            timers.expect(now, false);
+            now = timers.due();
+            if now > until {
+                return fired;
+            }
+            timers.step(now);
+        }
+    }
+
     #[test]
     fn fires_in_order_and_not_early() {
-        let mut timers = Timers::default();
-        timers.set(Moment::from_nanos(20), Timer::Reregister);
-        timers.set(Moment::from_nanos(10), Timer::Allocation);
-        timers.set(Moment::from_nanos(20), Timer::RegistryGc);
-        assert_eq!(timers.next(), Some(Moment::from_nanos(10)));
-        assert_eq!(timers.pop(Moment::from_nanos(9)), None);
-        let mut fired = Vec::new();
-        while let Some((_, timer)) = timers.pop(Moment::from_nanos(20)) {
-            fired.push(timer);
-        }
+        let start = Moment::from_nanos(5);
+        let mut timers = Timers::new(start);
+        timers.set(start + 20 * SECOND, Timer::RegistryGc);
+        timers.set(start + 10 * SECOND, Timer::Allocation);
+        timers.set(start + 20 * SECOND, Timer::Reregister);
+        let key = timers.set(start + 15 * SECOND, Timer::Reregister);
+        timers.cancel(key);
+        timers.cancel(key);
         assert_eq!(
-            fired,
-            [Timer::Allocation, Timer::Reregister, Timer::RegistryGc]
+            fired(&mut timers, start, start + 60 * SECOND),
+            [
+                (10 * SECOND, Timer::Allocation),
+                (20 * SECOND, Timer::RegistryGc),
+                (20 * SECOND, Timer::Reregister)
+            ]
         );
         assert_eq!(timers.next(), None);
-        let key = timers.set(Moment::from_nanos(30), Timer::Reregister);
-        timers.cancel(key);
-        timers.cancel(key);
-        assert_eq!(timers.next(), None);
+    }
+
+    #[test]
+    fn a_pause_puts_off_what_others_must_do_and_nothing_else() {
+        let start = Moment::from_nanos(5);
+        let mut timers = Timers::new(start);
+        timers.set(start + 2 * SECOND, Timer::Reregister);
+        timers.set(start + 3 * SECOND, Timer::Allocation);
+        timers.expect(start, false);
+        let woken = start + 10 * SECOND;
+        assert_eq!(timers.step(woken), Some(10 * SECOND));
+        assert!(timers.is_settling());
+        assert_eq!(
+            fired(&mut timers, woken, woken + 60 * SECOND),
+            [
+                (Duration::ZERO, Timer::Allocation),
+                (12 * SECOND, Timer::Reregister)
+            ]
+        );
     }
 }

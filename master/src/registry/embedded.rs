@@ -4,7 +4,7 @@
 //! reports the last lsn: a burst of mutations costs one commit, a lone one waits for nobody.
 
 use std::path::Path;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
 use prost::Message;
@@ -14,7 +14,7 @@ use crate::core::{Lsn, Mutation, Recovered};
 use crate::work_dir;
 
 use super::records::{self, FORMAT, META_KEY, Meta};
-use super::{OnPersisted, OpenError, QUEUE_MAX, Registry};
+use super::{OnPersisted, OpenError, Registry};
 
 const RECORDS: TableDefinition<'static, &'static str, &'static [u8]> =
     TableDefinition::new("records");
@@ -28,7 +28,8 @@ const CACHE_BYTES: usize = 1024 * 1024;
 /// The handle to the writer.
 #[derive(Debug)]
 pub struct Embedded {
-    queue: Option<SyncSender<(Lsn, Mutation)>>,
+    /// Whoever sends keeps to [`super::QUEUE_MAX`]: a thread of the runtime must not wait for the disk.
+    queue: Option<Sender<(Lsn, Mutation)>>,
     writer: Option<JoinHandle<()>>,
 }
 
@@ -51,7 +52,7 @@ impl Embedded {
             },
         })?;
         let recovered = recover(&database, path)?;
-        let (queue, waiting) = sync_channel(QUEUE_MAX);
+        let (queue, waiting) = channel();
         let path = path.to_owned();
         let writer = std::thread::Builder::new()
             .name("registry".to_owned())

@@ -15,8 +15,8 @@ use crate::core::{Lsn, Mutation, Recovered};
 pub use embedded::Embedded;
 pub use memory::InMemory;
 
-/// Mutations that may wait for the writer. Above what the core lets be pending, so that it is
-/// never met.
+/// Mutations that may wait for the writer before more commands are taken. Above what the core lets be pending for
+/// each command; one that concerns very many agents or frameworks at once may go beyond it.
 pub const QUEUE_MAX: usize = 16_384;
 
 /// Called from the writer with the last durable mutation.
@@ -24,7 +24,7 @@ pub type OnPersisted = Box<dyn Fn(Lsn) + Send>;
 
 /// Where mutations go.
 pub trait Registry: Send + std::fmt::Debug {
-    /// Queues a mutation. The answer is a later call of [`OnPersisted`].
+    /// Queues a mutation, and never waits. The answer is a later call of [`OnPersisted`].
     fn persist(&mut self, lsn: Lsn, mutation: Mutation);
 
     /// Writes all that is queued and returns when it is durable.

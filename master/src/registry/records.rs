@@ -211,6 +211,10 @@ impl Write {
     }
 }
 
+fn remove_agent(agent_id: &str) -> [Write; 3] {
+    [AGENT, UNREACHABLE, DEACTIVATION].map(|kind| Write::delete(format!("{kind}{agent_id}")))
+}
+
 /// The writes that make up a mutation.
 pub(super) fn writes(mutation: &Mutation) -> Vec<Write> {
     match mutation {
@@ -222,11 +226,11 @@ pub(super) fn writes(mutation: &Mutation) -> Vec<Write> {
             Write::delete(format!("{AGENT}{}", record.agent_id)),
             put_unreachable(record),
         ],
-        Mutation::RemoveAgent { agent_id } => vec![
-            Write::delete(format!("{AGENT}{agent_id}")),
-            Write::delete(format!("{UNREACHABLE}{agent_id}")),
-            Write::delete(format!("{DEACTIVATION}{agent_id}")),
-        ],
+        Mutation::RemoveAgent { agent_id } => remove_agent(agent_id).into(),
+        Mutation::RemoveAgents { agent_ids } => {
+            let all = agent_ids.iter();
+            all.flat_map(|agent_id| remove_agent(agent_id)).collect()
+        }
         Mutation::PruneUnreachable { agent_ids } => agent_ids
             .iter()
             .flat_map(|agent_id| [UNREACHABLE, DEACTIVATION].map(|kind| (kind, agent_id)))

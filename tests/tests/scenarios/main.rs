@@ -35,6 +35,7 @@ mod newcomer;
 mod operator_grpc;
 mod operators;
 mod oversubscription;
+mod pauses;
 mod policies;
 /// The tries of a hostile task, which this program makes when it is executed in a container.
 #[path = "../../../isolators/tests/kernel/probe.rs"]
@@ -97,6 +98,7 @@ fn main() -> ExitCode {
         ("ill_plugins", ill_plugins::ALL),
         ("estimating", estimating::ALL),
         ("restart", restart::ALL),
+        ("pauses", pauses::ALL),
         ("bad_flags", bad_flags::ALL),
         ("bad_calls", bad_calls::ALL),
         ("bad_operations", bad_operations::ALL),

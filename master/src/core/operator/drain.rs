@@ -11,6 +11,7 @@ use meseta_proto::meseta::v1::{self as meseta, master_frame};
 use meseta_proto::mesos::v1::agent_info::capability::Type as Capability;
 use meseta_proto::mesos::v1::{self, DrainConfig, DrainInfo, DrainState};
 use meseta_resources::AgentId;
+use meseta_resources::work::look;
 
 use super::super::io::{Answer, ReplyId};
 use super::super::pending;
@@ -61,15 +62,27 @@ impl Drain {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(in super::super) struct Deactivations(pub(in super::super) BTreeMap<AgentId, Deactivation>);
 
+impl Deactivation {
+    /// Whether tasks are being ended.
+    fn is_draining(&self) -> bool {
+        let drain = self.drain.as_ref();
+        drain.is_some_and(|drain| !drain.drained)
+    }
+}
+
 impl Deactivations {
     /// The agents whose tasks are being ended.
-    pub(super) fn draining(&self) -> impl Iterator<Item = &AgentId> {
+    #[cfg(test)]
+    fn draining(&self) -> impl Iterator<Item = &AgentId> {
         let all = self.0.iter();
-        all.filter(|(_, deactivation)| {
-            let drain = deactivation.drain.as_ref();
-            drain.is_some_and(|drain| !drain.drained)
-        })
-        .map(|(id, _)| id)
+        all.filter(|(_, deactivation)| deactivation.is_draining())
+            .map(|(id, _)| id)
+    }
+
+    /// Whether an agent's tasks are being ended.
+    pub(super) fn is_draining(&self, agent: &AgentId) -> bool {
+        look(1);
+        self.0.get(agent).is_some_and(Deactivation::is_draining)
     }
 
     pub(super) fn set(&mut self, agent: &AgentId, deactivation: Option<Deactivation>) {
@@ -217,13 +230,16 @@ impl MasterCore {
         is_here && !self.operator.deactivations.0.contains_key(id)
     }
 
-    /// Tells an agent to end its tasks, if that is wanted.
+    /// Tells an agent to end its tasks, if that is wanted, and looks after it until they have ended.
     pub(in super::super) fn send_drain(&mut self, id: &AgentId) {
         let deactivation = self.operator.deactivations.0.get(id);
         let drain = deactivation.and_then(|deactivation| deactivation.drain.as_ref());
         if let Some(drain) = drain.filter(|drain| !drain.drained) {
             let config = drain.to_wire().config;
             self.frame(id, master_frame::Message::Drain(meseta::Drain { config }));
+            // There may be nothing to end.
+            self.agents.watch(id);
+            self.agents.touch(id);
         }
     }
 
@@ -234,16 +250,16 @@ impl MasterCore {
         self.operator.deactivations_wanted.0.remove(id);
     }
 
-    /// Notes agents that have nothing left to drain.
+    /// Notes agents that have nothing left to drain, among those that have changed.
     pub(in super::super) fn check_drains(&mut self) {
-        let empty: Vec<AgentId> = self
-            .operator
-            .deactivations
-            .draining()
-            .filter(|id| self.agents.get(*id).is_some_and(|agent| agent.is_idle()))
-            .cloned()
-            .collect();
-        for id in empty {
+        for id in self.agents.take_touched() {
+            if !self.operator.deactivations.is_draining(&id) {
+                continue;
+            }
+            if !self.agents.get(&id).is_some_and(|agent| agent.is_idle()) {
+                self.agents.watch(&id);
+                continue;
+            }
             let wanted = self.operator.deactivations_wanted.0.get(&id);
             let Some(mut deactivation) = wanted.cloned() else {
                 continue;
@@ -325,6 +341,22 @@ impl MasterCore {
         self.agent_marked_gone(id);
         if let Some(reply) = reply {
             self.reply(reply, Answer::Done);
+        }
+    }
+}
+
+#[cfg(test)]
+impl MasterCore {
+    /// No agent is left draining that has nothing to drain.
+    pub(in super::super) fn check_drained(&self) {
+        for id in self.operator.deactivations.draining() {
+            let wanted = self.operator.deactivations_wanted.0.get(id);
+            let is_noted = !wanted.is_some_and(Deactivation::is_draining);
+            let is_idle = self.agents.get(id).is_some_and(|agent| agent.is_idle());
+            assert!(
+                !is_idle || is_noted,
+                "agent {id} is drained and nobody noted it"
+            );
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Maintenance: the schedule of windows in which machines are drained, and machines taken down.
 //!
 //! A machine is up, in the schedule (its frameworks are asked to leave), or down (its agents are sent
-//! away). A machine in the schedule may be named by host, by address, or by both: what is named must fit.
+//! away).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,14 +9,15 @@ use std::sync::Arc;
 use meseta_allocator::Unavailability;
 use meseta_proto::json;
 use meseta_proto::meseta::v1::{self as meseta, master_frame};
+use meseta_proto::mesos::v1::MachineId;
 use meseta_proto::mesos::v1::maintenance::Schedule;
-use meseta_proto::mesos::v1::{self, MachineId};
 use meseta_resources::AgentId;
 
 use super::super::agent::AgentProfile;
 use super::super::io::{Answer, ReplyId};
 use super::super::pending;
 use super::super::persisted::Mutation;
+use super::machines::{Machine, Plan};
 use super::{MasterCore, Pending, refused};
 
 /// Machines in one schedule.
@@ -29,68 +30,25 @@ pub struct Maintenance {
     pub down: Vec<MachineId>,
 }
 
-/// A machine's names in the form in which they are compared.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(in super::super) struct Machine {
-    hostname: String,
-    ip: String,
-}
-
-impl Machine {
-    fn of(id: &MachineId) -> Self {
-        Self {
-            hostname: id.hostname.as_deref().unwrap_or_default().to_lowercase(),
-            ip: id.ip.clone().unwrap_or_default(),
-        }
-    }
-
-    fn has(&self, agent: &AgentProfile) -> bool {
-        let fits = |named: &str, is: &str| named.is_empty() || named == is;
-        fits(&self.hostname, &agent.info.hostname.to_lowercase()) && fits(&self.ip, agent.ip())
-    }
-}
-
 impl Maintenance {
-    /// When an agent will be away.
-    pub(in super::super) fn of_agent(&self, agent: &AgentProfile) -> Option<&v1::Unavailability> {
-        let holds = |id: &MachineId| Machine::of(id).has(agent);
-        let windows = self.schedule.windows.iter();
-        let mut found = windows.filter(|window| window.machine_ids.iter().any(holds));
-        found.next().map(|window| &window.unavailability)
-    }
-
     /// Whether this names the machine of an agent.
     pub(crate) fn is_machine_of(id: &MachineId, agent: &AgentProfile) -> bool {
         Machine::of(id).has(agent)
     }
+}
 
-    /// Whether the machine of an agent is down.
-    pub(in super::super) fn is_down(&self, agent: &AgentProfile) -> bool {
-        self.down.iter().any(|id| Machine::of(id).has(agent))
-    }
-
-    fn machines(&self) -> BTreeSet<Machine> {
-        let windows = self.schedule.windows.iter();
-        let ids = windows.flat_map(|window| &window.machine_ids);
-        ids.map(Machine::of).collect()
-    }
-
-    fn down_machines(&self) -> BTreeSet<Machine> {
-        self.down.iter().map(Machine::of).collect()
-    }
-
+impl Plan {
     /// Whether these machines are scheduled and in the mode that a change starts from.
     fn check_change(&self, machines: &[MachineId], from: Mode) -> Result<(), String> {
-        let (listed, down) = (self.machines(), self.down_machines());
         for id in machines {
             let machine = Machine::of(id);
             let shown = json::to_string(id);
-            if !listed.contains(&machine) {
+            if !self.lists(&machine) {
                 return Err(format!(
                     "Machine '{shown}' is not part of a maintenance schedule"
                 ));
             }
-            match (from, down.contains(&machine)) {
+            match (from, self.has_down(&machine)) {
                 (Mode::Draining, true) => {
                     return Err(format!(
                         "Machine '{shown}' is not in DRAINING mode and cannot be brought down"
@@ -122,18 +80,24 @@ impl MasterCore {
         schedule: Schedule,
     ) -> Result<(), Answer> {
         check_schedule(&schedule).map_err(refused)?;
-        let mut wanted = self.operator.maintenance_wanted.clone();
-        wanted.schedule = schedule;
-        let listed = wanted.machines();
-        for id in &wanted.down {
-            if !listed.contains(&Machine::of(id)) {
+        let wanted = Plan::of(Arc::new(Maintenance {
+            schedule,
+            down: self.wanted_maintenance().down,
+        }));
+        for id in &wanted.maintenance().down {
+            if !wanted.lists(&Machine::of(id)) {
                 return Err(refused(format!(
                     "Machine '{}' is deactivated and cannot be removed from the schedule",
                     json::to_string(id)
                 )));
             }
         }
-        for id in self.operator.deactivations_wanted.draining() {
+        // Agents on machines that are scheduled already are not drained.
+        let machines = wanted.changed_since(&self.operator.maintenance_wanted);
+        let there = machines
+            .iter()
+            .flat_map(|machine| self.locations.on(machine));
+        for id in there.filter(|id| self.operator.deactivations_wanted.is_draining(id)) {
             let profile = self.agents.get(id).map(|agent| &agent.profile);
             if profile.is_some_and(|profile| wanted.of_agent(profile).is_some()) {
                 return Err(refused(format!(
@@ -152,12 +116,12 @@ impl MasterCore {
         machines: &[MachineId],
     ) -> Result<(), Answer> {
         check_machines(machines).map_err(refused)?;
-        let mut wanted = self.operator.maintenance_wanted.clone();
-        wanted
-            .check_change(machines, Mode::Draining)
+        let plan = &self.operator.maintenance_wanted;
+        plan.check_change(machines, Mode::Draining)
             .map_err(refused)?;
+        let mut wanted = self.wanted_maintenance();
         wanted.down.extend(machines.iter().cloned());
-        self.store_maintenance(reply, wanted);
+        self.store_maintenance(reply, Plan::of(Arc::new(wanted)));
         Ok(())
     }
 
@@ -167,8 +131,9 @@ impl MasterCore {
         machines: &[MachineId],
     ) -> Result<(), Answer> {
         check_machines(machines).map_err(refused)?;
-        let mut wanted = self.operator.maintenance_wanted.clone();
-        wanted.check_change(machines, Mode::Down).map_err(refused)?;
+        let plan = &self.operator.maintenance_wanted;
+        plan.check_change(machines, Mode::Down).map_err(refused)?;
+        let mut wanted = self.wanted_maintenance();
         let up: BTreeSet<Machine> = machines.iter().map(Machine::of).collect();
         let stays = |id: &MachineId| !up.contains(&Machine::of(id));
         wanted.down.retain(stays);
@@ -177,43 +142,50 @@ impl MasterCore {
         }
         let windows = &mut wanted.schedule.windows;
         windows.retain(|window| !window.machine_ids.is_empty());
-        self.store_maintenance(reply, wanted);
+        self.store_maintenance(reply, Plan::of(Arc::new(wanted)));
         Ok(())
     }
 
-    fn store_maintenance(&mut self, reply: ReplyId, wanted: Maintenance) {
+    /// What is in effect once all that is on its way to the registry has arrived.
+    fn wanted_maintenance(&self) -> Maintenance {
+        (**self.operator.maintenance_wanted.maintenance()).clone()
+    }
+
+    fn store_maintenance(&mut self, reply: ReplyId, wanted: Plan) {
+        let wanted = Arc::new(wanted);
         self.operator.maintenance_wanted = wanted.clone();
         self.persist(
-            Mutation::PutMaintenance(wanted.clone()),
+            Mutation::PutMaintenance((**wanted.maintenance()).clone()),
             pending::Pending::Operator(Pending::Maintenance {
                 reply,
-                maintenance: Arc::new(wanted),
+                plan: wanted,
             }),
         );
     }
 
-    pub(super) fn maintenance_stored(&mut self, reply: ReplyId, maintenance: Arc<Maintenance>) {
-        let before = std::mem::replace(&mut self.operator.maintenance, maintenance);
+    pub(super) fn maintenance_stored(&mut self, reply: ReplyId, plan: Arc<Plan>) {
+        let before = std::mem::replace(&mut self.operator.maintenance, plan);
         let after = self.operator.maintenance.clone();
-        let mut changed = Vec::new();
+        let machines = after.changed_since(&before);
+        let affected: BTreeSet<AgentId> = machines
+            .iter()
+            .flat_map(|machine| self.locations.on(machine))
+            .cloned()
+            .collect();
         let mut sent_away = Vec::new();
-        for (id, agent) in self.agents.iter() {
-            if after.is_down(&agent.profile) {
-                sent_away.push(id.clone());
-            } else if before.of_agent(&agent.profile) != after.of_agent(&agent.profile) {
-                changed.push(id.clone());
+        for id in affected {
+            let Some(profile) = self.agents.get(&id).map(|agent| agent.profile.clone()) else {
+                continue;
+            };
+            if after.is_down(&profile) {
+                sent_away.push(id);
+            } else if before.of_agent(&profile) != after.of_agent(&profile) {
+                self.rescind_offers_of_agent(&id);
+                self.forget_inverse_replies_on(&id);
+                self.schedule_agent(&id);
             }
         }
-        for id in changed {
-            self.rescind_offers_of_agent(&id);
-            if let Some(agent) = self.agents.get_mut(&id) {
-                agent.inverse_replies.clear();
-            }
-            self.schedule_agent(&id);
-        }
-        for id in sent_away {
-            self.send_away(&id);
-        }
+        self.send_away(sent_away);
         self.allocate_due = true;
         self.reply(reply, Answer::Done);
     }
@@ -236,25 +208,30 @@ impl MasterCore {
         self.agreed("scheduling an agent's maintenance", updated);
     }
 
-    /// Ends an agent whose machine goes down.
-    fn send_away(&mut self, id: &AgentId) {
+    /// Ends agents whose machines go down, with one entry in the registry for all.
+    fn send_away(&mut self, ids: Vec<AgentId>) {
         const WHY: &str = "the machine was brought down for maintenance";
-        let Some(agent) = self.agents.get_mut(id) else {
-            return;
-        };
-        if std::mem::replace(&mut agent.marking, true) {
+        let mut sent_away = Vec::with_capacity(ids.len());
+        for id in ids {
+            let agent = self.agents.get_mut(&id);
+            if agent.is_none_or(|agent| std::mem::replace(&mut agent.marking, true)) {
+                continue;
+            }
+            let shutdown = meseta::Shutdown {
+                reason: WHY.to_owned(),
+            };
+            self.frame(&id, master_frame::Message::Shutdown(shutdown));
+            sent_away.push(id);
+        }
+        if sent_away.is_empty() {
             return;
         }
-        let shutdown = meseta::Shutdown {
-            reason: WHY.to_owned(),
-        };
-        self.frame(id, master_frame::Message::Shutdown(shutdown));
         self.persist(
-            Mutation::RemoveAgent {
-                agent_id: id.to_string(),
+            Mutation::RemoveAgents {
+                agent_ids: sent_away.iter().map(ToString::to_string).collect(),
             },
-            pending::Pending::Removed {
-                agent: id.clone(),
+            pending::Pending::AllRemoved {
+                agents: sent_away,
                 why: WHY,
             },
         );

@@ -5,6 +5,7 @@
 //! refused has changed nothing.
 
 mod drain;
+mod machines;
 mod maintenance;
 mod quota;
 mod weights;
@@ -25,7 +26,9 @@ use super::{MasterCore, PENDING_MUTATIONS_MAX};
 
 pub(super) use drain::Deactivations;
 pub use drain::{Deactivation, Drain};
+pub(super) use machines::{Machine, Plan};
 pub use maintenance::Maintenance;
+pub(super) use weights::stored_role;
 
 /// Something an operator wants.
 #[derive(Clone, Debug)]
@@ -75,7 +78,7 @@ pub(super) enum Pending {
     },
     Maintenance {
         reply: ReplyId,
-        maintenance: Arc<Maintenance>,
+        plan: Arc<Plan>,
     },
     /// Without a reply when the master itself wanted it.
     Deactivation {
@@ -98,8 +101,8 @@ pub(super) struct State {
     /// The same once all that is on its way to the registry has arrived.
     quotas_wanted: BTreeMap<Role, Quota>,
     weights_wanted: BTreeMap<Role, f64>,
-    pub(super) maintenance: Arc<Maintenance>,
-    maintenance_wanted: Maintenance,
+    pub(super) maintenance: Arc<Plan>,
+    maintenance_wanted: Arc<Plan>,
     pub(super) deactivations: Deactivations,
     deactivations_wanted: Deactivations,
     /// Agents whose being gone is on its way to the registry.
@@ -119,12 +122,13 @@ impl State {
             .iter()
             .filter_map(|(id, deactivation)| Some((AgentId::new(id).ok()?, deactivation.clone())))
             .collect();
+        let plan = Arc::new(Plan::of(Arc::new(recovered.maintenance.clone())));
         Self {
             quotas_wanted: quotas.clone(),
             quotas: Arc::new(quotas),
             weights_wanted: weights.clone(),
-            maintenance: Arc::new(recovered.maintenance.clone()),
-            maintenance_wanted: recovered.maintenance.clone(),
+            maintenance: plan.clone(),
+            maintenance_wanted: plan,
             deactivations: Deactivations(deactivations.clone()),
             deactivations_wanted: Deactivations(deactivations),
             going: BTreeSet::new(),
@@ -170,9 +174,7 @@ impl MasterCore {
                 rescind,
             } => self.quota_stored(reply, changes, &rescind),
             Pending::Weights { reply, changes } => self.weights_stored(reply, changes),
-            Pending::Maintenance { reply, maintenance } => {
-                self.maintenance_stored(reply, maintenance);
-            }
+            Pending::Maintenance { reply, plan } => self.maintenance_stored(reply, plan),
             Pending::Deactivation {
                 reply,
                 agent,

@@ -4,14 +4,16 @@
 
 use std::collections::BTreeMap;
 
-use meseta_allocator::{Outstanding, Quota, check_quota_tree, guaranteed};
+use meseta_allocator::{OfferView, Outstanding, Quota, check_quota_tree, guaranteed};
 use meseta_proto::convert;
 use meseta_proto::mesos::v1::quota::{QuotaConfig, QuotaRequest};
 use meseta_proto::mesos::v1::{self, value};
+use meseta_resources::work::look;
 use meseta_resources::{ResourceLimits, ResourceName, ResourceQuantities, Role, Scalar};
 
 use super::super::config::QuotaSemantics;
 use super::super::io::{Answer, ReplyId};
+use super::super::offers::Offer;
 use super::super::pending;
 use super::super::persisted::Mutation;
 use super::{MasterCore, Pending, refused};
@@ -100,7 +102,8 @@ impl MasterCore {
         for config in configs {
             let (role, quota) = configured(config).map_err(invalid)?;
             self.check_known(&role).map_err(invalid)?;
-            if !force {
+            // With all offers of the role, which is known, it is seldom too much.
+            if !force && !quota.limits.allows(&self.allocator.consumption(&role)) {
                 let consumed = self.consumption(&role);
                 if !quota.limits.allows(&consumed) {
                     return Err(invalid(format!(
@@ -132,25 +135,24 @@ impl MasterCore {
         Ok(())
     }
 
-    /// What counts against a role's limits: its tasks' unreserved resources, and its reservations.
+    /// What counts against a role's limits: its tasks' unreserved resources, and its reservations; offers do not.
     fn consumption(&self, role: &Role) -> ResourceQuantities {
-        let mut consumed = ResourceQuantities::new();
-        let is_below = |other: &Role| other.is_in_subtree_of(role);
-        for agent in self.agents.values() {
-            for used in agent.used.values() {
-                for (allocated, resources) in used.allocations() {
-                    if is_below(&allocated) {
-                        consumed += &resources.unreserved().unrevocable().scalar_quantities();
-                    }
-                }
-            }
-            for (reserved, resources) in agent.profile.total.reservations() {
-                if is_below(&reserved) {
-                    consumed += &resources.scalar_quantities();
-                }
+        let mut consumed = self.allocator.consumption(role);
+        for offer in self.all_offers() {
+            if offer.role.is_in_subtree_of(role) {
+                let resources = offer.resources.unreserved().unrevocable();
+                consumed -= &resources.scalar_quantities();
             }
         }
         consumed
+    }
+
+    /// All offers that are out, oldest id first.
+    fn all_offers(&self) -> impl Iterator<Item = &Offer> + Clone {
+        self.offers.values().map(|offer| {
+            look(1);
+            &**offer
+        })
     }
 
     fn store_quota(&mut self, reply: ReplyId, changes: Vec<(Role, Quota)>, rescind: Rescind) {
@@ -200,8 +202,12 @@ impl MasterCore {
             }
             Rescind::Changes => {
                 for (role, quota) in &changes {
-                    let offers = self.outstanding();
-                    let plan = self.allocator.rescind_for_quota(role, quota, &offers);
+                    let offers = self.all_offers().map(|offer| OfferView {
+                        id: &offer.id,
+                        role: &offer.role,
+                        resources: &offer.resources,
+                    });
+                    let plan = self.allocator.rescind_for_quota(role, quota, offers);
                     plan.iter().for_each(|offer| self.rescind(offer));
                 }
             }
@@ -210,10 +216,9 @@ impl MasterCore {
         self.reply(reply, Answer::Done);
     }
 
-    /// All offers that are out, oldest id first.
+    /// The same, copied.
     pub(super) fn outstanding(&self) -> Vec<Outstanding> {
-        let offers = self.offers.values();
-        offers
+        self.all_offers()
             .map(|offer| Outstanding {
                 id: offer.id.clone(),
                 framework: offer.framework_id.clone(),

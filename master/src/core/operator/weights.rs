@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use meseta_allocator::Allocator;
 use meseta_resources::Role;
 
 use super::super::io::{Answer, ReplyId};
@@ -56,4 +57,18 @@ impl MasterCore {
         self.allocate_due = true;
         self.reply(reply, Answer::Done);
     }
+}
+
+/// A role of the registry. One that cannot be used costs what is stored for it, and nothing else.
+pub(in super::super) fn stored_role(name: &str) -> Option<Role> {
+    let role = Role::new(name).map_err(|error| error.to_string());
+    let checked = role.and_then(|role| match Allocator::check_role(&role) {
+        Ok(()) => Ok(role),
+        Err(error) => Err(error.to_string()),
+    });
+    checked
+        .inspect_err(|reason| {
+            tracing::error!(role = %name.escape_debug(), %reason, "weight of the registry left out");
+        })
+        .ok()
 }

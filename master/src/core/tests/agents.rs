@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn begin_running() -> (World, Node, Scheduler) {
+pub(super) fn begin_running() -> (World, Node, Scheduler) {
     let mut world = World::new();
     let node = world.agent(5051, "cpus:4;mem:1024");
     let scheduler = world.subscribe(aware(framework("f", &["dev"])));
@@ -108,19 +108,6 @@ fn an_agent_that_answers_stays_and_one_that_does_not_is_unreachable_after_75_sec
     );
     assert!(update.status.unreachable_time.is_some());
     assert_eq!(snapshot.frameworks[0].unreachable.len(), 1);
-}
-
-#[test]
-fn a_master_that_slept_blames_nobody() {
-    let (mut world, node, _) = begin_running();
-    world.pong(&node);
-    for _ in 0..10 {
-        // Stopped for an hour at a time; the agent answers whatever reached it.
-        let later = world.now.moment + 3_600 * SECOND;
-        world.jump(later);
-        world.input(Input::Tick);
-        assert_eq!(world.core.snapshot().agents.len(), 1);
-    }
 }
 
 #[test]
@@ -528,56 +515,4 @@ fn an_end_that_was_not_acknowledged_comes_back_and_holds_nothing() {
     world.update(&node, &again, "t", TaskState::TaskFinished, 2);
     world.acknowledge(&node, &again, "t", 2);
     assert!(world.core.snapshot().agents[0].tasks.is_empty());
-}
-
-#[test]
-fn agents_are_lost_no_faster_than_the_rate_allows_and_may_answer_until_their_turn() {
-    let mut config = config();
-    config.agent_removal_interval = 60 * SECOND;
-    let mut world = World::with(
-        config,
-        Recovered {
-            epoch: 1,
-            ..Recovered::default()
-        },
-    );
-    let nodes: Vec<Node> = (0..5)
-        .map(|port| world.agent(port, "cpus:1;mem:64"))
-        .collect();
-    let lost = |world: &mut World| world.core.snapshot().unreachable_agents.len();
-    world.advance(80 * SECOND);
-    assert_eq!(lost(&mut world), 1);
-    world.advance(60 * SECOND);
-    assert_eq!(lost(&mut world), 2);
-    let living: Vec<&Node> = nodes
-        .iter()
-        .filter(|node| !world.closed.contains(&node.connection))
-        .collect();
-    world.live(600 * SECOND, &living);
-    assert_eq!(lost(&mut world), 2, "the others answered");
-}
-
-#[test]
-fn recovered_agents_are_lost_no_faster_than_the_rate_allows() {
-    let record = |number: u32| AgentRecord {
-        agent_id: format!("a{number}"),
-        info: prost::Message::encode_to_vec(&register(1, "cpus:1").agent_info).into(),
-    };
-    let mut config = config();
-    config.agent_removal_interval = 60 * SECOND;
-    let recovered = Recovered {
-        epoch: 2,
-        agents: (0..3).map(record).collect(),
-        ..Recovered::default()
-    };
-    let mut world = World::with(config, recovered);
-    for expected in [1, 2, 3] {
-        let wait = if expected == 1 {
-            601 * SECOND
-        } else {
-            60 * SECOND
-        };
-        world.advance(wait);
-        assert_eq!(world.core.snapshot().unreachable_agents.len(), expected);
-    }
 }

@@ -87,7 +87,27 @@ impl World {
             assert_eq!(agent.connection.is_none(), is_listed);
         }
         assert!(core.disconnected.len() <= core.agents.len());
+        for id in &core.silent {
+            assert!(core.agents[id].missed_pings > 0);
+        }
         core.inverse_offers.check(core);
+        core.locations
+            .check(core.agents.values().map(|agent| &*agent.profile));
+        core.check_drained();
+        let mut held: BTreeMap<FrameworkId, BTreeMap<AgentId, usize>> = BTreeMap::new();
+        for agent in core.agents.values() {
+            let of_tasks = agent.tasks.keys().map(|(framework, _)| framework);
+            let of_executors = agent.executors.keys().map(|(framework, _)| framework);
+            for framework in of_tasks.chain(of_executors) {
+                let of_framework = held.entry(framework.clone()).or_default();
+                *of_framework.entry(agent.id().clone()).or_default() += 1;
+            }
+        }
+        for framework in core.frameworks.values() {
+            let counted = held.remove(&framework.id).unwrap_or_default();
+            assert_eq!(*framework.agents(), counted);
+        }
+        assert!(held.is_empty(), "{held:?}");
         let offers: usize = core.agents.values().map(|agent| agent.offers.len()).sum();
         assert_eq!(offers, core.offers.len());
         for framework in core.frameworks.values() {

@@ -15,15 +15,18 @@ mod operator_operations;
 mod oversubscription;
 mod ownership;
 mod partition;
+mod pauses;
 mod properties;
 mod quota;
 mod reconciliation;
 mod registry;
+mod removals;
 mod schedulers;
 mod task_rules;
 mod tasks;
 mod watching;
 mod weights;
+mod work;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -100,6 +103,10 @@ impl World {
             moment: Moment::from_nanos(1_000),
             unix: Duration::from_secs(1_800_000_000),
         };
+        Self::at(now, config, recovered)
+    }
+
+    fn at(now: Now, config: Config, recovered: Recovered) -> Self {
         Self {
             core: MasterCore::new(config, recovered.clone(), now),
             now,
@@ -125,9 +132,8 @@ impl World {
         config.identity.id = "m2".to_owned();
         let mut recovered = self.registry;
         recovered.epoch += 1;
-        let mut world = Self::with(config, recovered);
+        let mut world = Self::at(self.now, config, recovered);
         world.next = self.next;
-        world.now = self.now;
         world
     }
 
@@ -195,11 +201,17 @@ impl World {
     /// Lets time pass, deadline by deadline. Nobody answers pings meanwhile.
     fn advance(&mut self, time: Duration) {
         let end = self.now.moment + time;
-        while let Some(next) = self.core.next_deadline().filter(|next| *next <= end) {
-            self.jump(next.max(self.now.moment));
+        while self.core.next_deadline() <= end {
+            self.jump(self.core.next_deadline().max(self.now.moment));
             self.input(Input::Tick);
         }
         self.jump(end);
+        self.input(Input::Tick);
+    }
+
+    /// The master is stopped for so long; what is due comes before all that others sent meanwhile.
+    fn pause(&mut self, time: Duration) {
+        self.jump(self.now.moment + time);
         self.input(Input::Tick);
     }
 

@@ -211,6 +211,39 @@ fn a_hundred_thousand_questions_get_as_many_answers() {
     assert!(world.core.inquiries.is_empty());
 }
 
+/// The longest that anybody else waits is one step, in which a bounded number of questions is answered.
+#[test]
+fn half_a_million_tasks_are_reconciled_in_one_call_and_others_are_served_in_between() {
+    let mut world = World::new();
+    let scheduler = world.subscribe(framework("f", &["dev"]));
+    let other = world.subscribe(framework("g", &["dev"]));
+    let names: Vec<String> = (0..500_000).map(|number| format!("t{number}")).collect();
+    let questions: Vec<(&str, Option<&str>)> =
+        names.iter().map(|name| (name.as_str(), None)).collect();
+    let asked = world.call(&scheduler, reconcile(&questions));
+    assert_eq!(asked, Answer::Accepted);
+    let unread = |world: &World| world.events.get(&scheduler.connection).map_or(0, Vec::len);
+    let (mut told, mut steps) = (0, 0_usize);
+    while !world.core.inquiries.is_empty() {
+        let before = unread(&world);
+        world.carry_out(Input::Tick);
+        let answers = unread(&world);
+        assert!(answers - before <= 128, "{answers} in one step");
+        world.events.remove(&scheduler.connection);
+        told += answers;
+        world.carry_out(Input::AnswersRead {
+            connection: scheduler.connection,
+            answers,
+        });
+        steps += 1;
+        if steps.is_multiple_of(500) {
+            let answered = one(&mut world, &other, "t", None);
+            assert_eq!(states(&answered), [TaskState::TaskLost]);
+        }
+    }
+    assert_eq!(told + unread(&world), names.len());
+}
+
 #[test]
 fn answers_wait_for_a_framework_that_does_not_read_them_and_for_no_other() {
     let mut world = World::new();
@@ -221,10 +254,7 @@ fn answers_wait_for_a_framework_that_does_not_read_them_and_for_no_other() {
     world.call(&scheduler, reconcile(&questions));
     world.advance(SECOND / 2);
     assert!(
-        world
-            .core
-            .next_deadline()
-            .is_some_and(|next| next > world.now.moment),
+        world.core.next_deadline() > world.now.moment,
         "it does not spin"
     );
     let unread = world.events[&scheduler.connection].len();

@@ -27,6 +27,11 @@ impl World {
                     .unreachable
                     .retain(|agent| agent.agent_id != agent_id);
             }
+            Mutation::RemoveAgents { agent_ids } => {
+                let stays = |id: &String| !agent_ids.contains(id);
+                registry.agents.retain(|agent| stays(&agent.agent_id));
+                registry.unreachable.retain(|agent| stays(&agent.agent_id));
+            }
             Mutation::PruneUnreachable { agent_ids } => {
                 registry
                     .unreachable

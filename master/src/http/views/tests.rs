@@ -61,6 +61,7 @@ pub(crate) fn task(
             encoded: status.encode_to_vec().into(),
         }],
         user: None,
+        shares_groups: true,
         description: description.encode_to_vec().into(),
         unreachable_since: None,
     })

@@ -204,3 +204,32 @@ fn a_file_that_is_no_registry_is_an_error_not_a_panic() {
     std::fs::write(&path, vec![0x5a; 8_192]).unwrap();
     assert!(Embedded::open(&path, Box::new(|_| ())).is_err());
 }
+
+#[test]
+fn whoever_persists_never_waits_for_the_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("registry.redb");
+    let (go_on, held) = std::sync::mpsc::channel::<()>();
+    let (sender, persisted) = std::sync::mpsc::channel();
+    // The first report is held back, and the writer with it.
+    let report = Box::new(move |lsn| {
+        let _closed = held.recv();
+        let _unheard = sender.send(lsn);
+    });
+    let (_, mut registry) = Embedded::open(&path, report).unwrap();
+    let many = super::super::QUEUE_MAX as u64 + 3_000;
+    let (done, finished) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        for lsn in 1..=many {
+            let framework_ids = vec![format!("f-{lsn}")];
+            registry.persist(Lsn(lsn), Mutation::RemoveDeadlines { framework_ids });
+        }
+        done.send(registry).unwrap();
+    });
+    let queued = finished.recv_timeout(std::time::Duration::from_secs(60));
+    drop(go_on);
+    let registry = queued.expect("persisting waits for the writer");
+    thread.join().unwrap();
+    Box::new(registry).close();
+    assert_eq!(persisted.iter().last(), Some(Lsn(many)));
+}

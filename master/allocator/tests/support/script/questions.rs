@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use meseta_allocator::check_capacity;
+use meseta_allocator::{Outstanding, check_capacity};
 use meseta_resources::{FrameworkId, OfferId, ResourceQuantities, Resources, Role};
 
 use super::super::resources::{parse, write};
@@ -110,7 +110,7 @@ impl Script {
                     .role(&name)
                     .map(|view| view.quota)
                     .unwrap_or_default();
-                allocator.rescind_for_quota(&name, &quota, &offers)
+                allocator.rescind_for_quota(&name, &quota, offers.iter().map(Outstanding::view))
             }
             "weights" => allocator.rescind_for_weights(&roles(Some(words.at(2))), &offers),
             _ => {

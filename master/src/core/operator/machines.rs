@@ -1,0 +1,173 @@
+//! The schedule of maintenance by machine: what it says of an agent, however long it is.
+//!
+//! A machine in the schedule may be named by host, by address, or by both: what is named must fit.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use meseta_proto::mesos::v1::{MachineId, Unavailability};
+use meseta_resources::work::look;
+
+use super::super::agent::AgentProfile;
+use super::Maintenance;
+
+/// A machine's names in the form in which they are compared; empty is not named.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(in super::super) struct Machine {
+    pub(in super::super) hostname: String,
+    pub(in super::super) ip: String,
+}
+
+impl Machine {
+    pub(super) fn of(id: &MachineId) -> Self {
+        Self {
+            hostname: id.hostname.as_deref().unwrap_or_default().to_lowercase(),
+            ip: id.ip.clone().unwrap_or_default(),
+        }
+    }
+
+    /// All names under which an agent's machine may be in a schedule.
+    fn names_of(agent: &AgentProfile) -> [Self; 3] {
+        let (hostname, ip) = (agent.info.hostname.to_lowercase(), agent.ip().to_owned());
+        let of = |hostname: &str, ip: &str| Self {
+            hostname: hostname.to_owned(),
+            ip: ip.to_owned(),
+        };
+        [of(&hostname, &ip), of(&hostname, ""), of("", &ip)]
+    }
+
+    /// Whether an agent is on this machine.
+    pub(in super::super) fn has(&self, agent: &AgentProfile) -> bool {
+        let fits = |named: &str, is: &str| named.is_empty() || named == is;
+        fits(&self.hostname, &agent.info.hostname.to_lowercase()) && fits(&self.ip, agent.ip())
+    }
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(in super::super) struct Plan {
+    maintenance: Arc<Maintenance>,
+    /// With the place of the window in the schedule: the first that fits an agent is its own.
+    windows: BTreeMap<Machine, (usize, Unavailability)>,
+    down: BTreeSet<Machine>,
+}
+
+impl Plan {
+    pub(super) fn of(maintenance: Arc<Maintenance>) -> Self {
+        let mut by_machine = BTreeMap::new();
+        for (place, window) in maintenance.schedule.windows.iter().enumerate() {
+            for id in &window.machine_ids {
+                let entry = by_machine.entry(Machine::of(id));
+                entry.or_insert((place, window.unavailability));
+            }
+        }
+        Self {
+            windows: by_machine,
+            down: maintenance.down.iter().map(Machine::of).collect(),
+            maintenance,
+        }
+    }
+
+    pub(in super::super) fn maintenance(&self) -> &Arc<Maintenance> {
+        &self.maintenance
+    }
+
+    /// When an agent will be away.
+    pub(in super::super) fn of_agent(&self, agent: &AgentProfile) -> Option<&Unavailability> {
+        if self.windows.is_empty() {
+            return None;
+        }
+        look(3);
+        let names = Machine::names_of(agent);
+        let windows = names.iter().filter_map(|name| self.windows.get(name));
+        let first = windows.min_by_key(|(place, _)| *place);
+        first.map(|(_, unavailability)| unavailability)
+    }
+
+    /// Whether the machine of an agent is down.
+    pub(in super::super) fn is_down(&self, agent: &AgentProfile) -> bool {
+        look(3);
+        !self.down.is_empty()
+            && Machine::names_of(agent)
+                .iter()
+                .any(|name| self.down.contains(name))
+    }
+
+    pub(super) fn lists(&self, machine: &Machine) -> bool {
+        self.windows.contains_key(machine)
+    }
+
+    pub(super) fn has_down(&self, machine: &Machine) -> bool {
+        self.down.contains(machine)
+    }
+
+    /// The machines of which this and another plan do not say the same.
+    pub(super) fn changed_since(&self, before: &Self) -> BTreeSet<Machine> {
+        let differs = |one: &Self, other: &Self, machine: &Machine| {
+            let window = |plan: &Self| plan.windows.get(machine).copied();
+            window(one) != window(other) || one.has_down(machine) != other.has_down(machine)
+        };
+        let listed = |plan: &'_ Self| plan.windows.keys().chain(&plan.down).cloned().collect();
+        let (ours, theirs): (Vec<Machine>, Vec<Machine>) = (listed(self), listed(before));
+        let all = ours.into_iter().chain(theirs);
+        all.filter(|machine| differs(self, before, machine))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use meseta_proto::mesos::v1::TimeInfo;
+    use meseta_proto::mesos::v1::maintenance::{Schedule, Window};
+
+    use super::*;
+
+    fn id(hostname: &str, ip: &str) -> MachineId {
+        let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        MachineId {
+            hostname: given(hostname),
+            ip: given(ip),
+        }
+    }
+
+    fn plan(windows: &[&[MachineId]], down: &[MachineId]) -> Plan {
+        let window = |(number, ids): (i64, &&[MachineId])| Window {
+            machine_ids: ids.to_vec(),
+            unavailability: Unavailability {
+                start: TimeInfo {
+                    nanoseconds: number,
+                },
+                duration: None,
+            },
+        };
+        Plan::of(Arc::new(Maintenance {
+            schedule: Schedule {
+                windows: (1..).zip(windows).map(window).collect(),
+            },
+            down: down.to_vec(),
+        }))
+    }
+
+    #[test]
+    fn only_machines_of_which_something_else_is_said_have_changed() {
+        let (a, b, c) = (id("A", ""), id("b", "10.0.0.2"), id("", "10.0.0.3"));
+        let before = plan(&[&[a.clone(), b.clone()], &[c.clone()]], &[]);
+        let names = |plan: &Plan| {
+            let changed = plan.changed_since(&before).into_iter();
+            let names = changed.map(|machine| format!("{}{}", machine.hostname, machine.ip));
+            names.collect::<Vec<_>>()
+        };
+        assert!(names(&plan(&[&[b.clone(), a.clone()], &[c.clone()]], &[])).is_empty());
+        assert_eq!(names(&plan(&[&[a.clone(), b.clone()]], &[])), ["10.0.0.3"]);
+        let down = std::slice::from_ref(&a);
+        assert_eq!(
+            names(&plan(&[&[a.clone(), b.clone()], &[c.clone()]], down)),
+            ["a"]
+        );
+        assert_eq!(
+            names(&plan(&[&[a.clone()], &[c.clone(), b.clone()]], &[])),
+            ["b10.0.0.2"]
+        );
+        assert_eq!(names(&Plan::default()).len(), 3);
+    }
+}

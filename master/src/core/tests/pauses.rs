@@ -1,0 +1,159 @@
+//! A master that was stopped or starved: nobody loses anything by what it did not read meanwhile.
+
+use super::agents::begin_running;
+use super::*;
+
+fn own_info(world: &mut World) -> v1::FrameworkInfo {
+    (*world.core.snapshot().frameworks[0].info).clone()
+}
+
+fn is_lost(world: &mut World) -> bool {
+    !world.core.snapshot().unreachable_agents.is_empty()
+}
+
+#[test]
+fn no_agent_is_blamed_however_often_the_master_sleeps() {
+    let (mut world, node, _) = begin_running();
+    world.pong(&node);
+    for _ in 0..10 {
+        // Stopped for an hour at a time; the agent answers whatever reached it.
+        world.pause(3_600 * SECOND);
+        assert_eq!(world.core.snapshot().agents.len(), 1);
+    }
+}
+
+#[test]
+fn an_answer_that_waits_to_be_read_is_no_missed_ping() {
+    let (mut world, node, _) = begin_running();
+    let timeout = world.core.config.agent_ping_timeout;
+    let allowed = world.core.config.max_agent_ping_timeouts;
+    // One more is missed, and the agent is lost.
+    world.advance(timeout * allowed - SECOND);
+    assert!(!is_lost(&mut world));
+    world.pause(3 * SECOND);
+    assert!(!is_lost(&mut world), "its answer may wait to be read");
+    world.pong(&node);
+    world.live(60 * SECOND, &[&node]);
+    assert!(!is_lost(&mut world));
+    // One that says nothing is lost in the end.
+    world.advance(timeout * (allowed + 1));
+    assert!(is_lost(&mut world));
+}
+
+#[test]
+fn a_framework_whose_time_ran_out_while_the_master_was_stopped_goes_on() {
+    let (mut world, node, scheduler) = begin_running();
+    let info = own_info(&mut world);
+    world.input(Input::SchedulerGone {
+        connection: scheduler.connection,
+    });
+    world.live(40 * SECOND, &[&node]);
+    world.pause(90 * SECOND);
+    let again = world.subscribe(info.clone());
+    assert_eq!(again.id, scheduler.id);
+    let snapshot = world.core.snapshot();
+    assert_eq!(snapshot.agents[0].tasks.len(), 1);
+    assert!(snapshot.completed_frameworks.is_empty());
+    world.live(60 * SECOND, &[&node]);
+    // One that stays away has what it had left, once the master has read what came meanwhile.
+    world.input(Input::SchedulerGone {
+        connection: again.connection,
+    });
+    world.live(40 * SECOND, &[&node]);
+    world.pause(10 * SECOND);
+    world.live(29 * SECOND, &[&node]);
+    assert_eq!(world.core.snapshot().frameworks.len(), 1);
+    world.live(2 * SECOND, &[&node]);
+    assert!(world.core.snapshot().frameworks.is_empty());
+}
+
+#[test]
+fn a_framework_that_gave_the_stopped_master_up_may_come_back_whatever_its_timeout() {
+    let mut world = World::new();
+    let node = world.agent(5051, "cpus:4;mem:1024");
+    let mut info = framework("f", &["dev"]);
+    info.failover_timeout = None;
+    let scheduler = world.subscribe(info.clone());
+    let offer = world.offers(&scheduler).pop().unwrap();
+    let run = vec![task(&node, "t", "cpus:1;mem:64")];
+    world.call(&scheduler, accept(&[&offer], run));
+    world.pause(90 * SECOND);
+    // It heard nothing for so long that it connected anew; the end of the old stream is read first.
+    world.input(Input::SchedulerGone {
+        connection: scheduler.connection,
+    });
+    world.live(10 * SECOND, &[&node]);
+    let again = world.subscribe(World::with_id(info, &scheduler.id));
+    assert_eq!(world.core.snapshot().agents[0].tasks.len(), 1);
+    // A master that runs takes it at its word.
+    world.live(60 * SECOND, &[&node]);
+    world.input(Input::SchedulerGone {
+        connection: again.connection,
+    });
+    assert!(world.core.snapshot().frameworks.is_empty());
+}
+
+#[test]
+fn agents_that_were_about_to_come_back_to_a_new_master_that_was_stopped_are_not_lost() {
+    let (world, node, scheduler) = begin_running();
+    let mut world = world.restart();
+    let again = world.subscribe(World::with_id(
+        aware(framework("f", &["dev"])),
+        &scheduler.id,
+    ));
+    world.advance(590 * SECOND);
+    world.pause(90 * SECOND);
+    assert!(!is_lost(&mut world));
+    world.call(&again, reconcile(&[("t", Some(&node.id))]));
+    let told = states(&world.updates(&again));
+    assert!(told.is_empty(), "nobody knows yet: {told:?}");
+    let info = own_info(&mut world);
+    let tasks = vec![running(&node, &again, "t", "cpus:1;mem:64", "dev")];
+    let node = world.reregister(&node, tasks, vec![info]);
+    world.call(&again, reconcile(&[("t", Some(&node.id))]));
+    assert_eq!(
+        states(&world.updates(&again)).last(),
+        Some(&TaskState::TaskRunning)
+    );
+    world.live(700 * SECOND, &[&node]);
+    assert!(!is_lost(&mut world));
+    assert_eq!(world.core.counters.recovery_agent_removals, 0);
+}
+
+#[test]
+fn a_recovered_framework_is_not_ended_by_a_pause_of_the_new_master() {
+    let (mut world, node, scheduler) = begin_running();
+    let info = own_info(&mut world);
+    let mut world = world.restart();
+    let tasks = vec![running(&node, &scheduler, "t", "cpus:1;mem:64", "dev")];
+    let node = world.reregister(&node, tasks, vec![info.clone()]);
+    world.live(590 * SECOND, &[&node]);
+    world.pause(90 * SECOND);
+    let again = world.subscribe(info);
+    assert_eq!(again.id, scheduler.id);
+    assert_eq!(world.core.snapshot().agents[0].tasks.len(), 1);
+}
+
+#[test]
+fn an_offer_that_was_accepted_in_time_is_not_rescinded_before_that_is_read() {
+    let mut config = config();
+    config.offer_timeout = Some(10 * SECOND);
+    let recovered = Recovered {
+        epoch: 1,
+        ..Recovered::default()
+    };
+    let mut world = World::with(config, recovered);
+    let node = world.agent(5051, "cpus:4;mem:1024");
+    let scheduler = world.subscribe(framework("f", &["dev"]));
+    let offer = world.offers(&scheduler).pop().unwrap();
+    world.live(8 * SECOND, &[&node]);
+    world.pause(20 * SECOND);
+    let run = vec![task(&node, "t", "cpus:1;mem:64")];
+    world.call(&scheduler, accept(&[&offer], run));
+    assert_eq!(world.core.snapshot().agents[0].tasks.len(), 1);
+    assert!(world.updates(&scheduler).is_empty());
+    // Those of a master that runs are.
+    world.live(60 * SECOND, &[&node]);
+    let events = kinds(&world.take_events(scheduler.connection));
+    assert!(events.contains(&event::Type::Rescind), "{events:?}");
+}

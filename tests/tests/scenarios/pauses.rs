@@ -1,0 +1,142 @@
+//! A master that is stopped for longer than everybody has: nobody loses anything by what it did not read meanwhile.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use meseta_tests::framework::{Encoding, framework_info, task};
+use meseta_tests::{Cluster, Framework, Setup, kernel, wait};
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+use crate::{Scenario, anywhere};
+
+pub(crate) const ALL: &[Scenario] = &[(
+    "a_master_that_was_stopped_ends_no_framework_and_loses_no_agent",
+    anywhere,
+    stopped_master,
+)];
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn find(dir: &Path, name: &str) -> Option<PathBuf> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).find_map(|path| {
+        if path.ends_with(name) {
+            return Some(path);
+        }
+        let is_dir = path.symlink_metadata().is_ok_and(|found| found.is_dir());
+        is_dir.then(|| find(&path, name)).flatten()
+    })
+}
+
+/// Waits until the task has lived on for so many seconds, by what it writes.
+fn outlive(cluster: &Cluster, seconds: usize) {
+    let ticks = || {
+        let file = find(&cluster.agent_dir(0).join("slaves"), "ticks");
+        let text = file.and_then(|file| std::fs::read_to_string(file).ok());
+        text.unwrap_or_default().lines().count()
+    };
+    let before = ticks();
+    wait::eventually("the task goes on", PATIENCE, || {
+        (ticks() >= before + seconds).then_some(())
+    });
+}
+
+/// Takes the place of a framework's scheduler, and leaves.
+fn leave(cluster: &Cluster, info: &Value) {
+    let call = json!({"type": "SUBSCRIBE", "framework_id": info["id"], "subscribe": {"framework_info": info}});
+    let body = call.to_string();
+    let head = format!(
+        "POST /api/v1/scheduler HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    let mut stream = TcpStream::connect(cluster.master.address()).expect("connected");
+    stream.write_all((head + &body).as_bytes()).expect("sent");
+    let mut answer = String::new();
+    while !answer.contains("SUBSCRIBED") {
+        let mut bytes = [0; 4096];
+        let count = stream.read(&mut bytes).expect("an answer");
+        assert!(count > 0, "closed: {answer}");
+        answer += &String::from_utf8_lossy(&bytes[..count]);
+    }
+}
+
+fn says(cluster: &Cluster, text: &str) {
+    wait::eventually(text, PATIENCE, || {
+        cluster.master.log_text().contains(text).then_some(())
+    });
+}
+
+fn state_of(framework: &mut Framework, task: &str) -> Value {
+    framework.accepted(
+        json!({"type": "RECONCILE", "reconcile": {"tasks": [{"task_id": {"value": task}}]}}),
+    );
+    framework.update(task)["state"].clone()
+}
+
+fn assert_nothing_lost(cluster: &Cluster) {
+    let metrics = cluster.master.page("/metrics/snapshot").json();
+    for name in [
+        "master/slave_removals",
+        "master/recovery_slave_removals",
+        "master/slave_unreachable_scheduled",
+        "master/tasks_lost",
+        "master/tasks_killed",
+    ] {
+        assert_eq!(metrics[name].as_f64(), Some(0.0), "{name}");
+    }
+    let state = cluster.master.page("/state").json();
+    assert_eq!(state["completed_frameworks"], json!([]));
+}
+
+fn stopped_master() {
+    // Frameworks have two seconds, and agents six.
+    let limits = [
+        "--agent_ping_timeout=2secs",
+        "--max_agent_ping_timeouts=3",
+        "--agent_reregister_timeout=2secs",
+        "--agent_removal_rate_limit=none",
+    ];
+    let mut cluster = Cluster::start(Setup {
+        master_flags: limits.map(str::to_owned).to_vec(),
+        ..Setup::default()
+    });
+    let mut info = framework_info("dev");
+    info["failover_timeout"] = json!(2.0);
+    let url = cluster.scheduler_url();
+    let mut framework = Framework::subscribe(&url, Encoding::Json, &info);
+    let offer = framework.offer();
+    let ticks = "while true; do echo tick >> ticks; sleep 1; done";
+    let run = task(&offer, "t", ticks, &[("cpus", 0.1), ("mem", 32.0)]);
+    framework.launch(&offer, &[run]);
+    framework.until_state("t", "TASK_RUNNING");
+    info["id"] = json!({"value": framework.id});
+    leave(&cluster, &info);
+    says(&cluster, "framework disconnected");
+
+    kernel::kill(cluster.master.pid(), Signal::SIGSTOP);
+    outlive(&cluster, 4);
+    let again = std::thread::spawn({
+        let (url, info) = (url.clone(), info.clone());
+        move || Framework::subscribe(&url, Encoding::Json, &info)
+    });
+    outlive(&cluster, 4);
+    kernel::kill(cluster.master.pid(), Signal::SIGCONT);
+    let mut framework = again.join().expect("it is taken back");
+    assert_eq!(state_of(&mut framework, "t"), "TASK_RUNNING");
+    says(&cluster, "this master did not run");
+    cluster.wait_for_agents(1);
+    assert_nothing_lost(&cluster);
+
+    // The same while the agent is about to come back to a new master.
+    cluster.restart_master();
+    kernel::kill(cluster.master.pid(), Signal::SIGSTOP);
+    outlive(&cluster, 5);
+    kernel::kill(cluster.master.pid(), Signal::SIGCONT);
+    let mut framework = Framework::subscribe(&url, Encoding::Json, &info);
+    cluster.wait_for_agents(1);
+    assert_eq!(state_of(&mut framework, "t"), "TASK_RUNNING");
+    assert_nothing_lost(&cluster);
+}
