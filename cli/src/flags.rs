@@ -15,6 +15,7 @@ use clap::{Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand, Va
 use crate::estimate;
 use crate::fleet;
 use crate::local;
+use crate::registry;
 use crate::verbs;
 
 /// A cluster core for bare-metal fleets: agents, a master, fair shares.
@@ -87,6 +88,8 @@ pub(crate) enum Verb {
     Credential(verbs::credential::Options),
     /// Make certificates, credentials, ACLs and configuration for a small fleet.
     Tls(fleet::Options),
+    /// Read the registry of a master that does not run.
+    Registry(registry::Options),
     /// Print a shell's completions of this command line, e.g. `source <(meseta completions bash)`.
     Completions {
         /// The shell.

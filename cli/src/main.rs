@@ -10,6 +10,7 @@ mod fleet;
 mod local;
 mod logging;
 mod memory;
+mod registry;
 mod service_manager;
 mod verbs;
 
@@ -53,6 +54,7 @@ fn main() -> ExitCode {
         flags::Verb::Teardown(options) => verbs::teardown::run(&options),
         flags::Verb::Credential(options) => verbs::credential::run(&options),
         flags::Verb::Tls(options) => fleet::run(&options),
+        flags::Verb::Registry(options) => registry::run(&options),
         flags::Verb::Completions { shell } => Ok(flags::completions(shell)),
     };
     outcome.unwrap_or_else(|error| {

@@ -17,9 +17,10 @@ const FRESH_ENDPOINT: &str = ".endpoint.tmp";
 const PROBE: &str = ".probe";
 
 /// What a master keeps here.
-const OWN: [&str; 5] = [
+const OWN: [&str; 6] = [
     "registry.redb",
     "registry.id",
+    "registry.id.tmp",
     ENDPOINT,
     FRESH_ENDPOINT,
     PROBE,

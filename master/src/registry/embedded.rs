@@ -1,20 +1,23 @@
-//! The registry of a single master: one redb file in its work directory.
+//! The registry of a single master: one redb file in its work directory, and a marker beside it.
 //!
 //! One thread writes. It takes all that waits, commits it in one transaction with an fsync, and
 //! reports the last lsn: a burst of mutations costs one commit, a lone one waits for nobody.
+
+mod marker;
+mod opening;
 
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
 use prost::Message;
-use redb::{Database, DatabaseError, Durability, ReadableTable, TableDefinition};
+use redb::{Database, Durability, TableDefinition};
 
+use super::content::Content;
+use super::records::{self, META_KEY, Meta};
+use super::{Inspected, OnPersisted, OpenError, Registry};
 use crate::core::{Lsn, Mutation, Recovered};
-use crate::work_dir;
-
-use super::records::{self, FORMAT, META_KEY, Meta};
-use super::{OnPersisted, OpenError, Registry};
+use opening::Opened;
 
 const RECORDS: TableDefinition<'static, &'static str, &'static [u8]> =
     TableDefinition::new("records");
@@ -36,27 +39,20 @@ pub struct Embedded {
 impl Embedded {
     /// Opens or creates the file, makes the new epoch durable and starts the writer.
     pub fn open(path: &Path, on_persisted: OnPersisted) -> Result<(Recovered, Self), OpenError> {
-        let file = work_dir::create_file(path).map_err(|source| OpenError::Create {
-            path: path.to_owned(),
-            source,
-        })?;
-        let mut builder = Database::builder();
-        builder.set_cache_size(CACHE_BYTES);
-        let database = builder.create_file(file).map_err(|error| match error {
-            DatabaseError::DatabaseAlreadyOpen => OpenError::InUse {
-                path: path.to_owned(),
-            },
-            error => OpenError::Open {
-                path: path.to_owned(),
-                source: Box::new(error.into()),
-            },
-        })?;
-        let recovered = recover(&database, path)?;
+        let Opened {
+            database,
+            recovered,
+            meta,
+            content,
+        } = opening::open(path)?;
         let (queue, waiting) = channel();
         let path = path.to_owned();
         let writer = std::thread::Builder::new()
             .name("registry".to_owned())
-            .spawn(move || write_all(&database, &path, &waiting, &on_persisted))
+            .spawn(move || {
+                let mut state = State { meta, content };
+                write_all(&database, &path, &waiting, &on_persisted, &mut state);
+            })
             .map_err(OpenError::Spawn)?;
         let registry = Self {
             queue: Some(queue),
@@ -64,6 +60,17 @@ impl Embedded {
         };
         Ok((recovered, registry))
     }
+}
+
+/// Reads a registry that no master has open, and changes nothing.
+pub(super) fn inspect(path: &Path) -> Result<Inspected, OpenError> {
+    opening::inspect(path)
+}
+
+/// What the writer keeps up with each write.
+struct State {
+    meta: Meta,
+    content: Content,
 }
 
 impl Registry for Embedded {
@@ -84,63 +91,13 @@ impl Registry for Embedded {
     }
 }
 
-/// Reads everything and makes this start's epoch durable.
-fn recover(database: &Database, path: &Path) -> Result<Recovered, OpenError> {
-    let read_error = |source: redb::Error| OpenError::Read {
-        path: path.to_owned(),
-        source: Box::new(source),
-    };
-    let mut recovered = Recovered::default();
-    let mut meta = Meta {
-        format: FORMAT,
-        epoch: 0,
-    };
-    let transaction = database
-        .begin_write()
-        .map_err(|error| read_error(error.into()))?;
-    {
-        let mut table = transaction
-            .open_table(RECORDS)
-            .map_err(|error| read_error(error.into()))?;
-        for entry in table.iter().map_err(|error| read_error(error.into()))? {
-            let (key, value) = entry.map_err(|error| read_error(error.into()))?;
-            let damaged = |source| OpenError::Damaged {
-                path: path.to_owned(),
-                key: key.value().to_owned(),
-                source,
-            };
-            if key.value() == META_KEY {
-                meta = Meta::decode(value.value()).map_err(damaged)?;
-            } else {
-                records::read(&mut recovered, key.value(), value.value()).map_err(damaged)?;
-            }
-        }
-        if meta.format > FORMAT {
-            return Err(OpenError::Newer {
-                path: path.to_owned(),
-                found: meta.format,
-                known: FORMAT,
-            });
-        }
-        meta.epoch += 1;
-        meta.format = FORMAT;
-        table
-            .insert(META_KEY, meta.encode_to_vec().as_slice())
-            .map_err(|error| read_error(error.into()))?;
-    }
-    transaction
-        .commit()
-        .map_err(|error| read_error(error.into()))?;
-    recovered.epoch = meta.epoch;
-    Ok(recovered)
-}
-
 /// The writer: ends when the queue is closed and empty.
 fn write_all(
     database: &Database,
     path: &Path,
     waiting: &Receiver<(Lsn, Mutation)>,
     on_persisted: &OnPersisted,
+    state: &mut State,
 ) {
     while let Ok(first) = waiting.recv() {
         let mut batch = vec![first];
@@ -148,7 +105,7 @@ fn write_all(
         let Some(last) = batch.iter().map(|(lsn, _)| *lsn).max() else {
             continue;
         };
-        if let Err(error) = commit(database, &batch) {
+        if let Err(error) = commit(database, &batch, state) {
             fail(
                 &format!("failed to write the registry {}", path.display()),
                 &error,
@@ -158,20 +115,34 @@ fn write_all(
     }
 }
 
-fn commit(database: &Database, batch: &[(Lsn, Mutation)]) -> Result<(), redb::Error> {
+fn commit(
+    database: &Database,
+    batch: &[(Lsn, Mutation)],
+    state: &mut State,
+) -> Result<(), redb::Error> {
     let mut transaction = database.begin_write()?;
     transaction.set_durability(Durability::Immediate)?;
+    // What is durable is never taken back for a commit that was interrupted.
+    transaction.set_two_phase_commit(true);
     {
         let mut table = transaction.open_table(RECORDS)?;
         for write in batch
             .iter()
             .flat_map(|(_, mutation)| records::writes(mutation))
         {
-            match write.value {
+            let before = match &write.value {
                 Some(value) => table.insert(write.key.as_str(), value.as_slice())?,
                 None => table.remove(write.key.as_str())?,
             };
+            if let Some(before) = before {
+                state.content.remove(&write.key, before.value());
+            }
+            if let Some(value) = &write.value {
+                state.content.add(&write.key, value);
+            }
         }
+        state.meta.content = Some(state.content.stored());
+        table.insert(META_KEY, state.meta.encode_to_vec().as_slice())?;
     }
     transaction.commit()?;
     Ok(())

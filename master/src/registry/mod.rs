@@ -4,7 +4,9 @@
 //! which one all is durable. Invariant: a failed write never goes unnoticed; it ends the process,
 //! for nothing that was promised after it could be kept.
 
+mod content;
 mod embedded;
+mod export;
 mod memory;
 mod records;
 
@@ -38,6 +40,17 @@ pub enum Kind {
     InMemory,
 }
 
+/// What a registry was found to hold.
+#[derive(Debug)]
+pub struct Inspected {
+    /// By which the marker beside the file knows it; absent in one that an older master wrote.
+    pub id: Option<String>,
+    pub recovered: Recovered,
+    pub records: u64,
+    /// Why a master would not start with it, if all of it could be read.
+    pub damage: Option<OpenError>,
+}
+
 /// Why a registry cannot be had.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
@@ -51,19 +64,21 @@ pub enum OpenError {
         #[source]
         source: std::io::Error,
     },
-    #[error("failed to open the registry {path}")]
+    #[error("failed to open the registry {path}: {cure}", cure = CURE)]
     Open {
         path: PathBuf,
         #[source]
         source: Box<redb::Error>,
     },
-    #[error("failed to read the registry {path}")]
+    #[error("failed to read the registry {path}: {cure}", cure = CURE)]
     Read {
         path: PathBuf,
         #[source]
         source: Box<redb::Error>,
     },
-    #[error("the registry {path} has a damaged record {key:?}")]
+    #[error("the registry {path} is damaged and cannot be read: {cure}", cure = CURE)]
+    Unreadable { path: PathBuf },
+    #[error("the registry {path} has a damaged record {key:?}: {cure}", cure = CURE)]
     Damaged {
         path: PathBuf,
         key: String,
@@ -79,8 +94,46 @@ pub enum OpenError {
         found: u32,
         known: u32,
     },
+    #[error(
+        "the registry {path} is damaged: the {found} records in it are not the {kept} that were written last: put a \
+         copy of the file back, or move it and {marker} away to begin with an empty registry: agents then register \
+         anew, and quota, weights and maintenance are to be set again"
+    )]
+    Incomplete {
+        path: PathBuf,
+        marker: PathBuf,
+        found: u64,
+        kept: u64,
+    },
+    #[error(
+        "the registry {path} is empty or gone, and {marker} says that there was one: put a copy of the file back, or \
+         move the marker away to begin with an empty registry: agents then register anew, and quota, weights and \
+         maintenance are to be set again"
+    )]
+    Lost { path: PathBuf, marker: PathBuf },
+    #[error(
+        "the registry {path} is not the one that {marker} is of: put the right file back, or move the marker away if \
+         this is the right one"
+    )]
+    Another { path: PathBuf, marker: PathBuf },
+    #[error("failed to read or write {marker}, the marker of the registry")]
+    Marker {
+        marker: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
     #[error("failed to start the registry's writer")]
     Spawn(#[source] std::io::Error),
+}
+
+/// What to do about a file that cannot be used.
+const CURE: &str = "put a copy of the file back, or move it and the marker beside it (registry.id) away to begin with \
+                    an empty registry: agents then register anew, and quota, weights and maintenance are to be set \
+                    again";
+
+/// Reads the registry of a work directory that no master runs in, and changes nothing.
+pub fn inspect(work_dir: &Path) -> Result<Inspected, OpenError> {
+    embedded::inspect(&registry_path(work_dir))
 }
 
 /// Opens a registry, which counts as a new start of the master: the epoch is one higher.

@@ -11,6 +11,7 @@ use meseta_proto::mesos::v1::maintenance::Schedule;
 use meseta_resources::{ResourceName, Role, Scalar};
 use prost::Message;
 
+use super::content::StoredContent;
 use crate::core::{
     AgentRecord, Deactivation, DeadlineRecord, Drain, FrameworkRecord, Maintenance, Mutation,
     Recovered, UnreachableRecord,
@@ -37,6 +38,12 @@ pub(super) struct Meta {
     pub(super) format: u32,
     #[prost(uint64, tag = "2")]
     pub(super) epoch: u64,
+    /// By which the marker beside the file knows it; empty in one that an older master wrote last.
+    #[prost(string, tag = "3")]
+    pub(super) id: String,
+    /// Over all other records; absent in one that an older master wrote last.
+    #[prost(message, optional, tag = "4")]
+    pub(super) content: Option<StoredContent>,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use meseta_tests::daemon::{binary, refused};
 use meseta_tests::framework::{framework_info, task, uuid_bytes};
 use meseta_tests::{Cluster, Encoding, Framework, kernel, wait};
 use serde_json::{Value, json};
@@ -20,6 +21,11 @@ pub(crate) const ALL: &[Scenario] = &[
         "a_task_that_ends_while_the_agent_is_down_is_told_truly",
         anywhere,
         ends_meanwhile,
+    ),
+    (
+        "a_registry_is_checked_and_exported_while_its_master_is_away_and_refused_when_damaged",
+        anywhere,
+        registry,
     ),
 ];
 
@@ -199,4 +205,58 @@ fn ends_meanwhile() {
         status["message"], "Command exited with status 7",
         "{status:#}"
     );
+}
+
+fn registry() {
+    let mut cluster = Cluster::default();
+    let dir = cluster.dir.path().join("master");
+    let run = |action: &str| {
+        let mut command = std::process::Command::new(binary());
+        command.args(["registry", action]);
+        command.arg(format!("--work_dir={}", dir.display()));
+        let output = command.output().expect("meseta runs");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (
+            output.status.success(),
+            text(&output.stdout),
+            text(&output.stderr),
+        )
+    };
+    let (whole, _, why) = run("check");
+    assert!(!whole && why.contains("in use"), "{why}");
+    cluster.master.kill();
+    let (whole, said, why) = run("check");
+    assert!(whole, "{why}");
+    assert!(
+        said.contains("agents        1 (0 unreachable, 0 gone)"),
+        "{said}"
+    );
+    let (whole, exported, why) = run("export");
+    assert!(whole, "{why}");
+    let exported: Value = serde_json::from_str(&exported).expect("JSON");
+    assert_eq!(exported["epoch"], 1);
+    let agents = exported["agents"].as_array().expect("a list");
+    assert_eq!(agents.len(), 1);
+    assert_eq!(agents[0]["info"]["id"]["value"], agents[0]["id"]);
+
+    let file = dir.join("registry.redb");
+    let saved = std::fs::read(&file).expect("the registry");
+    std::fs::write(&file, &saved[..saved.len() / 2]).expect("cut");
+    for action in ["check", "export"] {
+        let (whole, _, why) = run(action);
+        assert!(
+            !whole && why.contains("put a copy of the file back"),
+            "{why}"
+        );
+        assert!(!why.contains("panicked"), "{why}");
+    }
+    let why = refused("master", &dir, &["--port=0"]);
+    assert!(why.contains("put a copy of the file back"), "{why}");
+    std::fs::remove_file(&file).expect("gone");
+    let why = refused("master", &dir, &["--port=0"]);
+    assert!(why.contains("move the marker away"), "{why}");
+    // The cure.
+    std::fs::write(&file, &saved).expect("back");
+    cluster.restart_master();
+    cluster.wait_for_agents(1);
 }

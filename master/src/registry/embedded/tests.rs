@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use redb::ReadableDatabase;
 
+use super::super::records::FORMAT;
 use super::*;
 use crate::core::{AgentRecord, DeadlineRecord, FrameworkRecord, UnreachableRecord};
 
@@ -149,6 +150,8 @@ fn a_copy_taken_at_any_report_holds_at_least_what_was_reported() {
             // What a power cut would leave: the file as it is now, never closed.
             let cut = dir.path().join(format!("cut-{lsn}.redb"));
             std::fs::copy(&path, &cut).unwrap();
+            let id = dir.path().join(format!("cut-{lsn}.id"));
+            std::fs::copy(path.with_extension("id"), id).unwrap();
             let (recovered, registry, _persisted) = open(&cut);
             assert_eq!(recovered.agents.len() as u64, lsn);
             registry.close();
@@ -174,6 +177,7 @@ fn a_newer_format_is_refused_and_left_alone() {
     let meta = Meta {
         format: FORMAT + 1,
         epoch: 7,
+        ..Meta::default()
     }
     .encode_to_vec();
     {
@@ -232,4 +236,224 @@ fn whoever_persists_never_waits_for_the_disk() {
     thread.join().unwrap();
     Box::new(registry).close();
     assert_eq!(persisted.iter().last(), Some(Lsn(many)));
+}
+
+/// A registry of two hundred agents; as it lies there once it is closed, or while a master has it open.
+fn filled(path: &Path, is_closed: bool) -> Vec<u8> {
+    let (_, mut registry, persisted) = open(path);
+    for lsn in 1..=200_u64 {
+        registry.persist(Lsn(lsn), agent(&format!("agent-{lsn:03}")));
+    }
+    registry.persist(
+        Lsn(201),
+        Mutation::PutWeights(vec![("dev".to_owned(), 2.5)]),
+    );
+    while persisted.recv().unwrap() < Lsn(201) {}
+    let open = std::fs::read(path).unwrap();
+    registry.close();
+    if is_closed {
+        std::fs::read(path).unwrap()
+    } else {
+        open
+    }
+}
+
+/// Forty-eight ways in which a file is not what was written.
+fn damages(whole: &[u8]) -> Vec<(String, Vec<u8>)> {
+    let length = whole.len();
+    let mut damages = vec![("empty".to_owned(), Vec::new())];
+    for part in 1..8 {
+        let cut = length * part / 8;
+        damages.push((format!("cut at {cut}"), whole[..cut].to_vec()));
+        let mut zeroed = whole.to_vec();
+        let end = (cut + 4_096).min(length);
+        zeroed[cut..end].fill(0);
+        damages.push((format!("zeroes from {cut}"), zeroed));
+    }
+    let header = [0, 9, 12, 64, 70, 100, 192, 200, 300];
+    let pages = (0..24).map(|number| 512 + number * (length - 512) / 24);
+    for at in header.into_iter().chain(pages) {
+        let mut flipped = whole.to_vec();
+        flipped[at] ^= 0x10;
+        damages.push((format!("a flip at {at}"), flipped));
+    }
+    assert_eq!(damages.len(), 48);
+    damages
+}
+
+/// What is printed of an error.
+fn told(error: &dyn std::error::Error) -> String {
+    let mut told = error.to_string();
+    let mut next = error.source();
+    while let Some(error) = next {
+        told = format!("{told}: {error}");
+        next = error.source();
+    }
+    told
+}
+
+/// Whatever happens to the file, a master starts with all of it or not at all, and then says what to do.
+#[test]
+fn a_damaged_registry_is_whole_or_refused() {
+    for is_closed in [true, false] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("registry.redb");
+        let whole = filled(&path, is_closed);
+        let (mut refused, mut harmless) = (0, 0);
+        for (what, bytes) in damages(&whole) {
+            std::fs::write(&path, &bytes).unwrap();
+            match Embedded::open(&path, Box::new(|_| ())) {
+                Err(error) => {
+                    refused += 1;
+                    let told = told(&error);
+                    assert!(
+                        told.contains("put a copy of the file back"),
+                        "{what}: {told}"
+                    );
+                    assert!(told.contains("registry.redb"), "{what}: {told}");
+                    assert_eq!(
+                        std::fs::read(&path).unwrap(),
+                        bytes,
+                        "{what}: left as it is"
+                    );
+                }
+                Ok((recovered, registry)) => {
+                    harmless += 1;
+                    assert_eq!(recovered.agents.len(), 200, "{what}");
+                    let weights = Some(vec![("dev".to_owned(), 2.5)]);
+                    assert_eq!(recovered.weights, weights, "{what}");
+                    Box::new(registry).close();
+                }
+            }
+        }
+        assert!(
+            refused >= 8 && harmless > 0,
+            "{refused} refused, {harmless} harmless"
+        );
+    }
+}
+
+#[test]
+fn a_registry_that_is_gone_is_not_taken_for_a_new_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("registry.redb");
+    filled(&path, true);
+    let away = dir.path().join("away");
+    std::fs::rename(&path, &away).unwrap();
+    let error = Embedded::open(&path, Box::new(|_| ())).unwrap_err();
+    assert!(matches!(error, OpenError::Lost { .. }), "{error}");
+    assert!(
+        error.to_string().contains("move the marker away"),
+        "{error}"
+    );
+    assert!(!path.exists(), "nothing is made in its place");
+    // Another cluster's file is not it either.
+    let other = dir.path().join("other/registry.redb");
+    std::fs::create_dir(dir.path().join("other")).unwrap();
+    filled(&other, true);
+    std::fs::copy(&other, &path).unwrap();
+    let error = Embedded::open(&path, Box::new(|_| ())).unwrap_err();
+    assert!(matches!(error, OpenError::Another { .. }), "{error}");
+    // The cures.
+    std::fs::rename(&away, &path).unwrap();
+    let (recovered, registry, _persisted) = open(&path);
+    assert_eq!(recovered.agents.len(), 200);
+    registry.close();
+    std::fs::remove_file(&path).unwrap();
+    std::fs::remove_file(path.with_extension("id")).unwrap();
+    let (recovered, registry, _persisted) = open(&path);
+    assert_eq!((recovered.epoch, recovered.agents.len()), (1, 0));
+    registry.close();
+}
+
+/// Records without the sum that counts them are less than there were.
+#[test]
+fn a_record_that_is_missing_is_noticed() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("registry.redb");
+    filled(&path, true);
+    {
+        let database = Database::open(&path).unwrap();
+        let transaction = database.begin_write().unwrap();
+        transaction
+            .open_table(RECORDS)
+            .unwrap()
+            .remove("agent/agent-007")
+            .unwrap();
+        transaction.commit().unwrap();
+    }
+    let error = Embedded::open(&path, Box::new(|_| ())).unwrap_err();
+    let OpenError::Incomplete { found, kept, .. } = &error else {
+        panic!("{error}");
+    };
+    assert_eq!((*found, *kept), (200, 201));
+    assert!(
+        error.to_string().contains("put a copy of the file back"),
+        "{error}"
+    );
+}
+
+/// A registry of an older master, which knew neither ids nor sums, is taken over.
+#[test]
+fn an_older_registry_is_taken_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("registry.redb");
+    filled(&path, true);
+    {
+        let database = Database::open(&path).unwrap();
+        let transaction = database.begin_write().unwrap();
+        let meta = Meta {
+            format: FORMAT,
+            epoch: 7,
+            ..Meta::default()
+        };
+        let bytes = meta.encode_to_vec();
+        transaction
+            .open_table(RECORDS)
+            .unwrap()
+            .insert(META_KEY, bytes.as_slice())
+            .unwrap();
+        transaction.commit().unwrap();
+    }
+    let marker = path.with_extension("id");
+    let id = std::fs::read_to_string(&marker).unwrap();
+    for keeps_marker in [true, false] {
+        if !keeps_marker {
+            std::fs::remove_file(&marker).unwrap();
+        }
+        let (recovered, registry, _persisted) = open(&path);
+        assert_eq!(recovered.agents.len(), 200);
+        registry.close();
+        assert_eq!(std::fs::read_to_string(&marker).unwrap(), id);
+    }
+}
+
+#[test]
+fn what_is_inspected_is_left_as_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("registry.redb");
+    for is_closed in [true, false] {
+        let whole = filled(&path, is_closed);
+        std::fs::write(&path, &whole).unwrap();
+        let found = inspect(&path).unwrap();
+        assert_eq!((found.records, found.recovered.agents.len()), (201, 200));
+        assert_eq!(found.recovered.epoch, if is_closed { 1 } else { 2 });
+        let id = std::fs::read_to_string(path.with_extension("id")).unwrap();
+        assert_eq!(found.id.as_deref(), Some(id.trim()));
+        assert!(found.damage.is_none());
+        assert_eq!(std::fs::read(&path).unwrap(), whole);
+    }
+    // A master that runs has it to itself.
+    let (_, registry, _persisted) = open(&path);
+    let error = inspect(&path).unwrap_err();
+    assert!(matches!(error, OpenError::InUse { .. }), "{error}");
+    registry.close();
+    // One that a master would refuse is shown, and why.
+    std::fs::write(path.with_extension("id"), "another\n").unwrap();
+    let found = inspect(&path).unwrap();
+    assert!(matches!(found.damage, Some(OpenError::Another { .. })));
+    assert_eq!(found.recovered.agents.len(), 200);
+    std::fs::remove_file(&path).unwrap();
+    assert!(inspect(&path).is_err());
+    assert!(!path.exists());
 }

@@ -1,0 +1,68 @@
+//! `meseta registry`: what the registry of a master that does not run holds, and whether a master would take it.
+//!
+//! Invariant: nothing is changed, whatever state the file is in.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand, ValueHint};
+use meseta_master::registry;
+
+/// What to do with it.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Read all of it and say whether a master would start with it.
+    Check(Place),
+    /// Print all that is in it as JSON.
+    Export(Place),
+}
+
+#[derive(Debug, Args)]
+struct Place {
+    /// The master's work directory.
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/meseta/master", value_hint = ValueHint::DirPath)]
+    work_dir: PathBuf,
+}
+
+pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
+    let (Action::Check(place) | Action::Export(place)) = &options.action;
+    let path = registry::registry_path(&place.work_dir);
+    // What a file is damaged by may be a defect of the store's reader, which is told as damage.
+    std::panic::set_hook(Box::new(|_| ()));
+    let found = registry::inspect(&place.work_dir)?;
+    let mut out = std::io::stdout().lock();
+    match &options.action {
+        Action::Check(_) => {
+            let held = &found.recovered;
+            writeln!(out, "registry      {}", path.display())?;
+            writeln!(
+                out,
+                "id            {}",
+                found.id.as_deref().unwrap_or("none")
+            )?;
+            writeln!(out, "epoch         {}", held.epoch)?;
+            writeln!(out, "records       {}", found.records)?;
+            writeln!(
+                out,
+                "agents        {} ({} unreachable, {} gone)",
+                held.agents.len(),
+                held.unreachable.len(),
+                held.gone.len()
+            )?;
+            writeln!(out, "frameworks    {}", held.frameworks.len())?;
+            writeln!(out, "quotas        {}", held.quotas.len())?;
+        }
+        Action::Export(_) => writeln!(out, "{:#}", found.to_json())?,
+    }
+    match found.damage {
+        Some(damage) => Err(damage.into()),
+        None => Ok(ExitCode::SUCCESS),
+    }
+}

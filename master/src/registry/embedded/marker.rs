@@ -1,0 +1,74 @@
+//! The marker beside a registry: that there is one, and its id.
+//!
+//! Invariant: it is written once the registry with this id is durable, so a registry that is gone or empty beside a
+//! marker has been lost, and is not taken for one that never was.
+
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use super::super::OpenError;
+use crate::work_dir;
+
+#[derive(Debug)]
+pub(super) struct Marker {
+    pub(super) path: PathBuf,
+    /// The id of the registry beside it, if there was one.
+    pub(super) id: Option<String>,
+}
+
+impl Marker {
+    pub(super) fn beside(registry: &Path) -> Result<Self, OpenError> {
+        let path = registry.with_extension("id");
+        let id = match std::fs::read_to_string(&path) {
+            Ok(text) => Some(text.trim().to_owned()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(source) => {
+                return Err(OpenError::Marker {
+                    marker: path,
+                    source,
+                });
+            }
+        };
+        Ok(Self { path, id })
+    }
+
+    /// A file that is gone or empty is never taken for a new one where there was one.
+    pub(super) fn refuse_loss(&self, registry: &Path) -> Result<(), OpenError> {
+        let length = std::fs::metadata(registry).map_or(0, |metadata| metadata.len());
+        if self.id.is_some() && length == 0 {
+            return Err(self.lost(registry));
+        }
+        Ok(())
+    }
+
+    pub(super) fn lost(&self, registry: &Path) -> OpenError {
+        OpenError::Lost {
+            path: registry.to_owned(),
+            marker: self.path.clone(),
+        }
+    }
+
+    /// Notes the id of the registry, which is durable.
+    pub(super) fn write(&self, id: &str) -> Result<(), OpenError> {
+        if self.id.as_deref() == Some(id) {
+            return Ok(());
+        }
+        self.replace(id).map_err(|source| OpenError::Marker {
+            marker: self.path.clone(),
+            source,
+        })
+    }
+
+    fn replace(&self, id: &str) -> io::Result<()> {
+        let fresh = self.path.with_extension("id.tmp");
+        let mut file = work_dir::create_file(&fresh)?;
+        file.set_len(0)?;
+        file.write_all(format!("{id}\n").as_bytes())?;
+        file.sync_all()?;
+        std::fs::rename(&fresh, &self.path)?;
+        match self.path.parent() {
+            Some(parent) => std::fs::File::open(parent)?.sync_all(),
+            None => Ok(()),
+        }
+    }
+}
