@@ -28,6 +28,10 @@ pub struct Setup {
     pub agent_port: Option<u16>,
     /// Options of a tmpfs that the first agent's work directory is, as `size=16m`; needs root.
     pub agent_disk: Option<&'static str>,
+    /// Whether what agents keep of containers is beside their work directories and not in them.
+    pub runtime_dir_apart: bool,
+    /// How many descriptors an agent may have; needs `prlimit`.
+    pub agent_descriptors: Option<u32>,
 }
 
 impl Default for Setup {
@@ -38,6 +42,8 @@ impl Default for Setup {
             agent_flags: vec!["--resources=cpus:4;mem:4096;disk:4096;ports:[31000-31999]".into()],
             agent_port: None,
             agent_disk: None,
+            runtime_dir_apart: false,
+            agent_descriptors: None,
         }
     }
 }
@@ -99,16 +105,41 @@ impl Cluster {
     }
 
     fn start_agent(&self, index: usize) -> Daemon {
+        let limit = self.setup.agent_descriptors;
+        let prefix =
+            limit.map(|count| vec!["prlimit".to_owned(), format!("--nofile={count}:{count}")]);
+        let flags = self.agent_flags(index);
+        Daemon::start_under(
+            &prefix.unwrap_or_default(),
+            "agent",
+            &self.agent_dir(index),
+            &flags,
+        )
+    }
+
+    fn agent_flags(&self, index: usize) -> Vec<String> {
         let dir = self.agent_dir(index);
+        let runtime_dir = match self.setup.runtime_dir_apart {
+            true => self.dir.path().join(format!("run-{index}")),
+            false => dir.join("run"),
+        };
         let mut flags = vec![
             format!("--port={}", self.setup.agent_port.unwrap_or_default()),
             format!("--master={}", self.master.address()),
-            format!("--runtime_dir={}", dir.join("run").display()),
+            format!("--runtime_dir={}", runtime_dir.display()),
             format!("--cgroups_root={}", self.cgroups_root),
             "--shutdown_tasks_on_exit".to_owned(),
         ];
         flags.extend(self.setup.agent_flags.iter().cloned());
-        Daemon::start("agent", &dir, &flags)
+        flags
+    }
+
+    /// A start of an agent that was killed, found by its port: its disk may have no room for the file that
+    /// says where it listens.
+    pub fn start_agent_unannounced(&mut self, index: usize) {
+        let url = self.agents[index].url.clone();
+        let flags = self.agent_flags(index);
+        self.agents[index] = Daemon::start_at(&url, "agent", &self.agent_dir(index), &flags);
     }
 
     /// kill -9 of an agent and a start with the same work directory.

@@ -68,21 +68,47 @@ impl Daemon {
     /// Starts `meseta VERB FLAGS` and waits until it says where it listens.
     pub fn start(verb: &str, work_dir: &Path, flags: &[String]) -> Self {
         let level = "debug,h2=info,hyper=info,tower=info,hyper_util=info";
-        Self::start_by(None, verb, work_dir, flags, level)
+        Self::start_by(&[], None, verb, work_dir, flags, level)
+    }
+
+    /// The same, run by another program: `prlimit --nofile=256`.
+    pub fn start_under(prefix: &[String], verb: &str, work_dir: &Path, flags: &[String]) -> Self {
+        let level = "debug,h2=info,hyper=info,tower=info,hyper_util=info";
+        Self::start_by(prefix, None, verb, work_dir, flags, level)
+    }
+
+    /// Starts it and waits until it answers at this address, whatever becomes of the file that says so.
+    pub fn start_at(url: &str, verb: &str, work_dir: &Path, flags: &[String]) -> Self {
+        let level = "debug,h2=info,hyper=info,tower=info,hyper_util=info";
+        let log = work_dir.with_extension("log");
+        let mut daemon = Self {
+            child: spawn(&[], None, verb, work_dir, flags, level, &log),
+            url: url.to_owned(),
+            log,
+        };
+        eventually(&format!("{verb} answers"), START_LIMIT, || {
+            if let Ok(Some(status)) = daemon.child.try_wait() {
+                panic!("{verb} ended ({status}):\n{}", daemon.log_text());
+            }
+            let answer = http::try_get(&format!("{url}/health")).ok()?;
+            (answer.status == 200).then_some(())
+        });
+        daemon
     }
 
     /// The same, with this much in its log.
     pub fn start_logging(verb: &str, work_dir: &Path, flags: &[String], level: &str) -> Self {
-        Self::start_by(None, verb, work_dir, flags, level)
+        Self::start_by(&[], None, verb, work_dir, flags, level)
     }
 
     /// The same as a user, and as the group of the same number; needs root.
     pub fn start_as(user: u32, verb: &str, work_dir: &Path, flags: &[String]) -> Self {
         let level = "debug,h2=info,hyper=info,tower=info,hyper_util=info";
-        Self::start_by(Some(user), verb, work_dir, flags, level)
+        Self::start_by(&[], Some(user), verb, work_dir, flags, level)
     }
 
     fn start_by(
+        prefix: &[String],
         user: Option<u32>,
         verb: &str,
         work_dir: &Path,
@@ -94,7 +120,7 @@ impl Daemon {
         let _ = std::fs::remove_file(&endpoint);
         let log = work_dir.with_extension("log");
         let mut daemon = Self {
-            child: spawn(user, verb, work_dir, flags, level, &log),
+            child: spawn(prefix, user, verb, work_dir, flags, level, &log),
             url: String::new(),
             log,
         };
@@ -191,6 +217,7 @@ fn program() -> Command {
 }
 
 fn spawn(
+    prefix: &[String],
     user: Option<u32>,
     verb: &str,
     work_dir: &Path,
@@ -203,7 +230,14 @@ fn spawn(
         .append(true)
         .open(log)
         .expect("a log");
-    let mut command = program();
+    let mut command = match prefix.split_first() {
+        Some((program, args)) => {
+            let mut command = Command::new(program);
+            command.args(args).arg(binary());
+            command
+        }
+        None => program(),
+    };
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("MESETA_") {
             command.env_remove(name);

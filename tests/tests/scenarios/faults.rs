@@ -155,6 +155,12 @@ fn full_disk() {
     });
     let mut framework = cluster.framework();
     let before = steady(&mut framework);
+    let offer = framework.offer();
+    framework.launch(&offer, &[task(&offer, "doomed", "exec sleep 600", SMALL)]);
+    let status = framework.until_state("doomed", "TASK_RUNNING");
+    let doomed = status["container_status"]["executor_pid"].as_i64();
+    let doomed = i32::try_from(doomed.expect("a pid")).expect("a pid");
+    let born = kernel::start_time(doomed);
     let filler = cluster.agent_dir(0).join("filler");
     let filled = std::fs::write(&filler, vec![0; 32 << 20]);
     assert!(filled.is_err(), "the disk has room for ever");
@@ -169,23 +175,29 @@ fn full_disk() {
     );
     assert_eq!(
         containers(&cluster),
-        groups_of_one(&cluster),
+        groups_of(&cluster, 2),
         "a launch went on"
     );
+    // Whoever is to end does so, though that cannot be written.
+    framework.kill("doomed");
+    wait::eventually("a killed task is gone", PATIENCE, || {
+        (kernel::start_time(doomed) != born).then_some(())
+    });
     std::fs::remove_file(&filler).expect("removed");
+    framework.until_state("doomed", "TASK_KILLED");
     framework.until_state("late", "TASK_FINISHED");
     still_steady(&mut framework, before);
 }
 
-/// How many groups one container has here.
-fn groups_of_one(cluster: &Cluster) -> usize {
+/// How many groups there are, all of them being of so many containers.
+fn groups_of(cluster: &Cluster, count: usize) -> usize {
     let groups = kernel::groups_below(&cluster.cgroups_root);
     let names: std::collections::BTreeSet<_> = groups
         .iter()
         .filter(|group| is_container(group))
         .filter_map(|group| group.file_name())
         .collect();
-    assert_eq!(names.len(), 1, "{names:?}");
+    assert_eq!(names.len(), count, "{names:?}");
     containers(cluster)
 }
 

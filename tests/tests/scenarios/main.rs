@@ -57,6 +57,7 @@ mod seed_reservations;
 mod seeds;
 mod shares;
 mod shut;
+mod starved;
 mod task_exec;
 mod under_load;
 mod units;
@@ -87,6 +88,7 @@ fn main() -> ExitCode {
         ("bursting", bursting::ALL),
         ("resizing", resizing::ALL),
         ("faults", faults::ALL),
+        ("starved", starved::ALL),
         ("logs", logs::ALL),
         ("enforcement", enforcement::ALL),
         ("hardening", hardening::ALL),

@@ -1,0 +1,335 @@
+//! The agent is started again where it has no room on its disk, or hardly any descriptors: every task goes on,
+//! and each is told right once there is room.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::Write as _;
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use meseta_tests::framework::task;
+use meseta_tests::{
+    Cluster, Framework, Missing, Setup, http, kernel, unless_installed, unless_root, wait,
+};
+use serde_json::Value;
+
+use crate::Scenario;
+use crate::enforcement::is_container;
+
+pub(crate) const ALL: &[Scenario] = &[
+    (
+        "an_agent_that_is_started_on_a_full_disk_loses_no_task",
+        unless_root,
+        full_disk,
+    ),
+    (
+        "an_end_that_found_no_room_on_the_disk_keeps_its_reason",
+        unless_root,
+        reason_kept,
+    ),
+    (
+        "an_agent_that_is_started_with_few_descriptors_beside_idle_clients_loses_no_task",
+        unless_prlimit,
+        few_descriptors,
+    ),
+];
+
+const SMALL: &[(&str, f64)] = &[("cpus", 0.1), ("mem", 32.0)];
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn unless_prlimit() -> Missing {
+    unless_root().or_else(|| unless_installed("prlimit"))
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("an address").port()
+}
+
+/// A task that runs, known by its process and when that began.
+#[derive(Debug)]
+struct Running {
+    id: String,
+    pid: i32,
+    born: u64,
+}
+
+impl Running {
+    fn is_alive(&self) -> bool {
+        kernel::start_time(self.pid) == Some(self.born)
+    }
+}
+
+/// Runs tasks, named and with their commands.
+fn run(framework: &mut Framework, tasks: &[(String, String)]) -> Vec<Running> {
+    let offer = framework.offer();
+    let infos: Vec<Value> = tasks
+        .iter()
+        .map(|(id, command)| task(&offer, id, command, SMALL))
+        .collect();
+    framework.launch(&offer, &infos);
+    let running = tasks.iter().map(|(id, _)| {
+        let status = framework.until_state(id, "TASK_RUNNING");
+        let pid = status["container_status"]["executor_pid"].as_i64();
+        let pid = i32::try_from(pid.expect("a pid")).expect("a pid");
+        Running {
+            id: id.clone(),
+            pid,
+            born: kernel::start_time(pid).expect("it lives"),
+        }
+    });
+    running.collect()
+}
+
+/// A task that exits with this code once it may.
+fn waiting(cluster: &Cluster, number: usize, code: usize) -> (String, String) {
+    let go = go(cluster, number);
+    let command = format!(
+        "until [ -e {} ]; do sleep 0.2; done; exit {code}",
+        go.display()
+    );
+    (format!("t{number}"), command)
+}
+
+fn go(cluster: &Cluster, number: usize) -> PathBuf {
+    cluster.dir.path().join(format!("go-{number}"))
+}
+
+fn may_end(cluster: &Cluster, number: usize) {
+    std::fs::write(go(cluster, number), "").expect("written");
+}
+
+fn sleeper(number: usize) -> (String, String) {
+    (format!("s{number}"), "exec sleep 600".to_owned())
+}
+
+fn expect_exit(framework: &mut Framework, id: &str, code: usize) {
+    let state = if code == 0 {
+        "TASK_FINISHED"
+    } else {
+        "TASK_FAILED"
+    };
+    let status = framework.until_state(id, state);
+    let message = status["message"].as_str().unwrap_or_default();
+    assert_eq!(
+        message,
+        format!("Command exited with status {code}"),
+        "{status:#}"
+    );
+}
+
+/// Takes what room there is on the disk of the first agent.
+struct Filler {
+    path: PathBuf,
+    file: File,
+}
+
+impl Filler {
+    fn new(cluster: &Cluster) -> Self {
+        let path = cluster.agent_dir(0).join("filler");
+        let file = File::create(&path).expect("made");
+        let mut filler = Self { path, file };
+        filler.fill();
+        filler
+    }
+
+    fn fill(&mut self) {
+        for bytes in [1 << 20, 4096, 512, 1] {
+            while self.file.write_all(&vec![0; bytes]).is_ok() {}
+        }
+    }
+
+    fn remove(self) {
+        std::fs::remove_file(&self.path).expect("removed");
+    }
+}
+
+fn full_disk() {
+    let mut cluster = Cluster::start(Setup {
+        agent_disk: Some("size=32m"),
+        agent_port: Some(free_port()),
+        ..Setup::default()
+    });
+    let mut framework = cluster.framework();
+    let mut tasks: Vec<_> = (0..8)
+        .map(|number| waiting(&cluster, number, number % 4))
+        .collect();
+    tasks.extend((0..2).map(sleeper));
+    let running = run(&mut framework, &tasks);
+    cluster.agents[0].kill();
+    // The last words of one task's record were not written whole, and where it listens is to be said anew.
+    let torn = updates_of(&cluster, "t7");
+    let mut log = File::options().append(true).open(torn).expect("a log");
+    log.write_all(&[9, 0, 0]).expect("written");
+    std::fs::remove_file(cluster.agent_dir(0).join("endpoint")).expect("removed");
+    let mut filler = Filler::new(&cluster);
+    for number in 0..4 {
+        may_end(&cluster, number);
+    }
+    wait::eventually("four tasks have ended", PATIENCE, || {
+        running[..4]
+            .iter()
+            .all(|task| !task.is_alive())
+            .then_some(())
+    });
+    filler.fill();
+    cluster.start_agent_unannounced(0);
+    filler.fill();
+    assert!(running[4..].iter().all(Running::is_alive), "{running:#?}");
+    wait::eventually("it answers for its tasks", PATIENCE, || {
+        let state = http::try_get(&format!("{}/state", cluster.agent().url)).ok()?;
+        (state.status == 200).then_some(())
+    });
+    filler.remove();
+    cluster.wait_for_agents(1);
+    for (number, task) in running.iter().enumerate().take(4) {
+        expect_exit(&mut framework, &task.id, number % 4);
+    }
+    wait::eventually("where it listens is said", PATIENCE, || {
+        let said = std::fs::read_to_string(cluster.agent_dir(0).join("endpoint")).ok()?;
+        (said.trim() == cluster.agent().url).then_some(())
+    });
+    for (number, task) in running.iter().enumerate().take(8).skip(4) {
+        assert!(task.is_alive());
+        may_end(&cluster, number);
+        expect_exit(&mut framework, &task.id, number % 4);
+    }
+    for sleeper in ["s0", "s1"] {
+        framework.kill(sleeper);
+        framework.until_state(sleeper, "TASK_KILLED");
+    }
+}
+
+/// What the agent wrote of a task.
+fn updates_of(cluster: &Cluster, task: &str) -> PathBuf {
+    let mut folders = vec![cluster.agent_dir(0).join("meta/slaves")];
+    while let Some(folder) = folders.pop() {
+        let found = folder.join(format!("tasks/{task}/task.updates"));
+        if found.exists() {
+            return found;
+        }
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        let inner = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        folders.extend(inner.map(|entry| entry.path()));
+    }
+    panic!("nothing is written of {task}")
+}
+
+fn reason_kept() {
+    let mut cluster = Cluster::start(Setup {
+        agent_disk: Some("size=32m"),
+        runtime_dir_apart: true,
+        ..Setup::default()
+    });
+    let mut framework = cluster.framework();
+    let (id, until) = waiting(&cluster, 0, 0);
+    let hungry = "x=$(head -c 200000000 /dev/zero | tr '\\0' x); echo ${#x}";
+    let command = until.replace("exit 0", hungry);
+    run(&mut framework, &[(id.clone(), command)]);
+    let filler = Filler::new(&cluster);
+    may_end(&cluster, 0);
+    // With its groups goes what the kernel had counted.
+    wait::eventually("the container is gone", PATIENCE, || {
+        let groups = kernel::groups_below(&cluster.cgroups_root);
+        let has_ended = cluster.agent().log_text().contains("container ended");
+        (has_ended && !groups.iter().any(|group| is_container(group))).then_some(())
+    });
+    cluster.agents[0].kill();
+    filler.remove();
+    cluster.restart_agent(0);
+    let status = framework.until_state(&id, "TASK_FAILED");
+    assert_eq!(
+        status["reason"], "REASON_CONTAINER_LIMITATION_MEMORY",
+        "{status:#}"
+    );
+}
+
+/// Clients that connect and say nothing, as many as there can be.
+struct Crowd {
+    over: Arc<AtomicBool>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Crowd {
+    fn at(port: u16, size: usize) -> Self {
+        let over = Arc::new(AtomicBool::new(false));
+        let told = over.clone();
+        let thread = std::thread::spawn(move || {
+            let mut clients = VecDeque::new();
+            while !told.load(Ordering::Relaxed) {
+                if let Ok(client) = TcpStream::connect(("127.0.0.1", port)) {
+                    clients.push_back(client);
+                }
+                // Those that were sent away come again.
+                while clients.len() > size {
+                    clients.pop_front();
+                }
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        });
+        Self {
+            over,
+            thread: Some(thread),
+        }
+    }
+}
+
+impl Drop for Crowd {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn few_descriptors() {
+    let port = free_port();
+    let mut cluster = Cluster::start(Setup {
+        agent_port: Some(port),
+        agent_descriptors: Some(256),
+        agent_flags: vec!["--resources=cpus:20;mem:8192;disk:4096".to_owned()],
+        ..Setup::default()
+    });
+    let mut framework = cluster.framework();
+    let mut tasks: Vec<_> = (0..8)
+        .map(|number| waiting(&cluster, number, number % 4))
+        .collect();
+    tasks.extend((0..50).map(sleeper));
+    // A few at a time: each launch takes some descriptors while it lasts.
+    let mut running = Vec::new();
+    for some in tasks.chunks(8) {
+        running.extend(run(&mut framework, some));
+    }
+    cluster.agents[0].kill();
+    let crowd = Crowd::at(port, 216);
+    may_end(&cluster, 0);
+    may_end(&cluster, 1);
+    cluster.restart_agent(0);
+    cluster.wait_for_agents(1);
+    // Told while the clients are there.
+    for number in 0..4 {
+        may_end(&cluster, number);
+        expect_exit(&mut framework, &format!("t{number}"), number);
+    }
+    for number in 0..5 {
+        let id = format!("s{number}");
+        framework.kill(&id);
+        framework.until_state(&id, "TASK_KILLED");
+    }
+    let alive = |task: &&Running| task.is_alive();
+    assert_eq!(running.iter().filter(alive).count(), 58 - 9, "{running:#?}");
+    drop(crowd);
+    for number in 4..8 {
+        may_end(&cluster, number);
+        expect_exit(&mut framework, &format!("t{number}"), number % 4);
+    }
+    for number in 5..50 {
+        let id = format!("s{number}");
+        framework.kill(&id);
+        framework.until_state(&id, "TASK_KILLED");
+    }
+}
