@@ -1,5 +1,6 @@
 //! The rules for resources that an operator gives to an agent, in whatever format.
 
+use crate::name::{CPUS, DISK, GPUS, MEM, PORTS};
 use crate::{Resource, ResourceError, ResourceName, Resources, ValueKind};
 
 /// Why resources cannot be given on the command line.
@@ -17,10 +18,40 @@ pub enum CommandLineError {
          reservation with DYNAMIC type in the resources JSON: {0}"
     )]
     DynamicReservation(Resource),
+    #[error(
+        "'{name}' must be {}, not of type {found}: nobody could be offered it",
+        right_kind(name)
+    )]
+    Kind {
+        name: ResourceName,
+        found: ValueKind,
+    },
+    #[error(
+        "'{name}' cannot be the name of a resource: give it letters, digits, '-', '/', '.' and '_' \
+         only, without {character:?}"
+    )]
+    Name { name: String, character: char },
     #[error(transparent)]
     TypeConflict(#[from] TypeConflict),
     #[error(transparent)]
     Gpus(#[from] ResourceError),
+}
+
+/// What a well-known resource has to be, with an example.
+fn right_kind(name: &ResourceName) -> String {
+    match well_known_kind(name) {
+        Some(ValueKind::Ranges) => format!("ranges, as in {name}:[31000-32000]"),
+        Some(_) | None => format!("a number, as in {name}:4"),
+    }
+}
+
+/// The type of those that schedulers and isolators know by name.
+fn well_known_kind(name: &ResourceName) -> Option<ValueKind> {
+    match name.as_str() {
+        CPUS | MEM | DISK | GPUS => Some(ValueKind::Scalar),
+        PORTS => Some(ValueKind::Ranges),
+        _ => None,
+    }
 }
 
 /// One name, two types of value.
@@ -58,8 +89,9 @@ impl TypeConflict {
 }
 
 /// # Errors
-/// When there are volumes, revocable resources, dynamic reservations, fractions of gpus, or one name
-/// with two types.
+/// When there are volumes, revocable resources, dynamic reservations, fractions of gpus, one name with two
+/// types, a well-known name with a type that it does not have, or a name of other characters than the
+/// documents allow.
 pub fn validate_command_line_resources(resources: &Resources) -> Result<(), CommandLineError> {
     let mut seen = Vec::new();
     for resource in resources {
@@ -72,8 +104,32 @@ pub fn validate_command_line_resources(resources: &Resources) -> Result<(), Comm
         if resource.is_dynamically_reserved() {
             return Err(CommandLineError::DynamicReservation(resource.clone()));
         }
+        check_name(resource.name())?;
+        check_kind(resource)?;
         resource.check_gpus()?;
         TypeConflict::check(&mut seen, resource)?;
     }
     Ok(())
+}
+
+fn check_name(name: &ResourceName) -> Result<(), CommandLineError> {
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || "-/._".contains(c);
+    match name.as_str().chars().find(|c| !is_allowed(*c)) {
+        Some(character) => Err(CommandLineError::Name {
+            name: name.as_str().escape_debug().to_string(),
+            character,
+        }),
+        None => Ok(()),
+    }
+}
+
+fn check_kind(resource: &Resource) -> Result<(), CommandLineError> {
+    let (name, found) = (resource.name(), resource.kind());
+    match well_known_kind(name) {
+        Some(right) if right != found => Err(CommandLineError::Kind {
+            name: name.clone(),
+            found,
+        }),
+        Some(_) | None => Ok(()),
+    }
 }

@@ -29,7 +29,7 @@ pub(crate) struct Entry {
 
 /// What was to be taken away and is not there.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{available} does not contain {wanted}")]
+#[error("{} does not contain {wanted}", nearest_first(available, wanted))]
 pub struct NotContained {
     pub available: Resources,
     pub wanted: Resource,
@@ -524,12 +524,38 @@ impl fmt::Display for Resources {
         if self.is_empty() {
             return f.write_str("{}");
         }
-        let text = |entry: &Entry| match entry.resource.is_shared() {
-            true => format!("{}<{}>", entry.resource, entry.copies),
-            false => entry.resource.to_string(),
-        };
-        crate::display::separated(f, self.entries.iter().map(text), "; ")
+        crate::display::separated(f, self.entries.iter().map(ToString::to_string), "; ")
     }
+}
+
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.resource.is_shared() {
+            true => write!(f, "{}<{}>", self.resource, self.copies),
+            false => write!(f, "{}", self.resource),
+        }
+    }
+}
+
+/// The resources as text, those first that are most like the one that was looked for: of its name and role,
+/// then of its name.
+fn nearest_first(available: &Resources, wanted: &Resource) -> String {
+    let distance = |entry: &&Entry| {
+        let is_of_name = entry.resource.name() == wanted.name();
+        let is_of_role = entry.resource.reservation_role() == wanted.reservation_role();
+        match (is_of_name, is_of_role) {
+            (true, true) => 0,
+            (true, false) => 1,
+            (false, _) => 2,
+        }
+    };
+    let mut entries: Vec<&Entry> = available.entries.iter().collect();
+    if entries.is_empty() {
+        return available.to_string();
+    }
+    entries.sort_by_key(distance);
+    let texts: Vec<String> = entries.iter().map(ToString::to_string).collect();
+    texts.join("; ")
 }
 
 impl fmt::Debug for Resources {

@@ -49,6 +49,8 @@ pub struct ResourcesError {
 pub enum ResourcesTextError {
     #[error(transparent)]
     Text(ParseError),
+    #[error("this is one JSON object: write a list of resources, [{{...}}]")]
+    JsonObject,
     #[error("{0}")]
     Json(json::Error),
     #[error(transparent)]
@@ -58,6 +60,9 @@ pub enum ResourcesTextError {
 /// A list of resources as an operator writes it: `name(role):value;...`, or a JSON array of
 /// resources. What names no role is reserved to `default_role`.
 pub fn parse_resources(text: &str, default_role: &Role) -> Result<Resources, ResourcesTextError> {
+    if text.trim_start().starts_with('{') {
+        return Err(ResourcesTextError::JsonObject);
+    }
     if !text.trim_start().starts_with('[') {
         return Resources::parse(text, default_role).map_err(ResourcesTextError::Text);
     }

@@ -163,6 +163,19 @@ fn command_line_resources_are_plain() {
         check(&two_types),
         Err(CommandLineError::TypeConflict(_))
     ));
+    for (text, cure) in [
+        ("ports:5", "ports:[31000-32000]"),
+        ("cpus:{a}", "cpus:4"),
+        ("mem:[1-2]", "mem:4"),
+        ("disk(a):{a}", "disk:4"),
+        ("gpus:[1-2]", "gpus:4"),
+        ("my bugs:{a}", "without ' '"),
+        ("b\u{fc}gs:1", "letters, digits, '-', '/', '.' and '_'"),
+    ] {
+        let error = check(&all(text)).unwrap_err().to_string();
+        assert!(error.contains(cure), "{text}: {error}");
+    }
+    assert_eq!(check(&all("a-b/c.d_E9:{x};bugs:[1-2]")), Ok(()));
     let half = one("gpus:1").with_value(crate::given::scalar(0.5).into());
     assert!(matches!(
         check(&half.into()),

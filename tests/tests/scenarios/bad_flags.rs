@@ -53,6 +53,14 @@ fn resources() {
         ("[{\"name\":\"cpus\"}]", "type"),
         ("[{\"name\":\"cpus\",", "JSON"),
         ("cpus:1e999", "cpus"),
+        // Each with the cure.
+        ("{\"name\":\"cpus\"}", "write a list of resources, [{...}]"),
+        ("ports:5", "ports:[31000-32000]"),
+        ("cpus:{a}", "cpus:4"),
+        ("mem:[1-2]", "mem:4"),
+        ("disk:{a}", "disk:4"),
+        ("my bugs:{a}", "letters, digits"),
+        ("b\u{fc}gs:{a}", "letters, digits"),
     ] {
         let said = agent(&[&format!("--resources={text}")]);
         assert!(
