@@ -381,6 +381,12 @@ impl Allocator {
         }
     }
 
+    /// Whether guarantees of the older kind leave no cpus or no memory, without which they leave nothing.
+    pub(crate) fn is_surplus_unusable(&self) -> bool {
+        let lacks = |kind| self.roles.has_legacy_guarantee(kind) && self.surplus(kind) == 0;
+        lacks(self.cpus) || lacks(self.mem)
+    }
+
     /// What may be given of a kind beyond all guarantees.
     #[inline]
     pub(crate) fn surplus(&self, kind: Kind) -> i64 {

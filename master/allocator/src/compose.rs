@@ -13,7 +13,7 @@ use crate::class::{Class, Classes};
 use crate::filters::Visibility;
 use crate::framework::{Framework, Slot};
 use crate::roles::{RoleKey, RoleTree, SlotKey};
-use crate::slab::Slab;
+use crate::slab::{Slab, at};
 use crate::sorter::Kind;
 
 /// Of the two passes of a cycle.
@@ -51,6 +51,44 @@ struct Taken {
     burst: i64,
     /// Free, of what is counted.
     of: i64,
+}
+
+/// The part of an agent's cpus and memory that guarantees of the older kind leave: of everything else there is
+/// offered no larger one, so that what is kept back stays usable.
+#[derive(Copy, Clone, Debug)]
+struct Share {
+    /// What leaves the smallest part.
+    kind: Kind,
+    left: i64,
+    of: i64,
+    /// The role's limit leaves less of it than guarantees do.
+    by_limit: bool,
+}
+
+impl Share {
+    fn part(self, amount: i64) -> i64 {
+        let part = i128::from(amount) * i128::from(self.left) / i128::from(self.of);
+        i64::try_from(part).unwrap_or(amount)
+    }
+
+    const fn cut(self) -> Cut {
+        match self.by_limit {
+            true => Cut::Limit(self.kind),
+            false => Cut::Headroom(self.kind),
+        }
+    }
+
+    fn is_smaller(self, other: Self) -> bool {
+        i128::from(self.left) * i128::from(other.of) < i128::from(other.left) * i128::from(self.of)
+    }
+}
+
+/// A regular scalar that is free on an agent.
+#[derive(Copy, Clone)]
+struct Counted<'a> {
+    class: &'a Class,
+    amount: i64,
+    share: Option<Share>,
 }
 
 /// Lets filters ask what a framework could be offered.
@@ -107,6 +145,10 @@ impl Allocator {
                 .path(slot.role)
                 .any(|role| self.roles[role].is_legacy());
         let closed = legacy && stage == Stage::Rest;
+        let share = match stage {
+            Stage::Rest => self.usable_share(agent, slot.role),
+            Stage::Guarantees => None,
+        };
         let mut composed = Composed::default();
         let mut taken: Vec<Taken> = Vec::new();
         for (key, amount) in &entry.free.scalars {
@@ -124,7 +166,12 @@ impl Allocator {
                 composed.cut = Some(Cut::Legacy);
                 continue;
             }
-            let given = self.ration(slot.role, class, *amount, stage, &mut taken, &mut composed);
+            let counted = Counted {
+                class,
+                amount: *amount,
+                share,
+            };
+            let given = self.ration(slot.role, &counted, stage, &mut taken, &mut composed);
             if given > 0 {
                 offer.scalars.push((*key, given));
             }
@@ -139,6 +186,8 @@ impl Allocator {
                 offer.items.push((*key, items.clone()));
             } else if closed {
                 composed.cut = Some(Cut::Legacy);
+            } else if let Some(share) = share.filter(|share| share.left == 0) {
+                composed.cut = Some(share.cut());
             } else if let Some(part) = self.part_of(items, &taken) {
                 offer.items.push((*key, part));
             }
@@ -146,16 +195,57 @@ impl Allocator {
         composed
     }
 
+    /// See [`Share`]; None without a guarantee of the older kind. It goes on to hold in the cycle in which the
+    /// last of them is met, so that what is left grows in none.
+    fn usable_share(&self, agent: AgentKey, role: RoleKey) -> Option<Share> {
+        let mut smallest: Option<Share> = None;
+        for kind in [self.cpus, self.mem] {
+            if !self.roles.has_legacy_guarantee(kind) {
+                continue;
+            }
+            let surplus = match self.surplus_for(role, kind, Stage::Rest) {
+                // Nothing is kept back: what is free in the cluster is left.
+                i64::MAX => self.headroom.get(at(kind)).copied().unwrap_or(0),
+                surplus => surplus,
+            };
+            // Who may have no more of it takes nothing of the rest either, cycle after cycle.
+            let slack = self.roles.slack(role, kind).unwrap_or(i64::MAX);
+            let left = surplus.min(slack);
+            let free = self.agents[agent].free.scalars.iter();
+            let regular = free.filter(|(class, _)| {
+                let class = &self.classes[*class];
+                class.regular && class.kind == kind
+            });
+            let of: i64 = regular.map(|(_, amount)| *amount).sum();
+            // Where there is nothing of it, there is nothing to use with what is kept back elsewhere.
+            let of = of.max(1);
+            let share = Share {
+                kind,
+                left: left.min(of),
+                of,
+                by_limit: slack < surplus,
+            };
+            if smallest.is_none_or(|smallest| share.is_smaller(smallest)) {
+                smallest = Some(share);
+            }
+        }
+        smallest
+    }
+
     /// How much of a regular scalar a role may have.
     fn ration(
         &self,
         role: RoleKey,
-        class: &Class,
-        amount: i64,
+        counted: &Counted<'_>,
         stage: Stage,
         taken: &mut Vec<Taken>,
         composed: &mut Composed,
     ) -> i64 {
+        let Counted {
+            class,
+            amount,
+            share,
+        } = *counted;
         let kind = class.kind;
         let at = taken
             .iter()
@@ -184,16 +274,16 @@ impl Allocator {
         let surplus = self
             .surplus_for(role, kind, stage)
             .saturating_sub(taken.burst);
-        let burst = whole(rest.min(slack - guaranteed).min(surplus).max(0));
+        let part = share.map_or(i64::MAX, |share| share.part(rest));
+        let burst = whole(rest.min(slack - guaranteed).min(surplus).min(part).max(0));
         taken.guaranteed += guaranteed;
         taken.burst += burst;
         taken.of += amount;
         if burst < rest {
-            let by_limit = slack - guaranteed <= surplus;
-            composed.cut = Some(if by_limit {
-                Cut::Limit(kind)
-            } else {
-                Cut::Headroom(kind)
+            composed.cut = Some(match share {
+                _ if slack - guaranteed <= surplus.min(part) => Cut::Limit(kind),
+                Some(share) if part < surplus => share.cut(),
+                _ => Cut::Headroom(kind),
             });
         }
         guaranteed + burst

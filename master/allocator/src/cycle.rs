@@ -511,7 +511,7 @@ impl Allocator {
     pub(crate) fn is_surplus_starved(&self) -> bool {
         self.roles.guarantees > 0
             && self.roles.is_anything_required()
-            && !self.minimum.is_met(|kind| self.surplus(kind))
+            && (self.is_surplus_unusable() || !self.minimum.is_met(|kind| self.surplus(kind)))
     }
 
     /// Whether what limits leave to a role cannot make an offer.

@@ -59,7 +59,8 @@ pub enum Error {
         limit: Scalar,
     },
     #[error(
-        "{sum} {name} would be guaranteed to roles below '{role}', which is guaranteed {guarantee}"
+        "{sum} {name} would be guaranteed to roles below '{role}', which is guaranteed {guarantee}: \
+         guarantee '{role}' at least {sum} {name}, before those below it and for as long as they have theirs"
     )]
     QuotaBelowChildren {
         role: Role,

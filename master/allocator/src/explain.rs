@@ -54,13 +54,16 @@ pub enum Blocker {
         left: Resources,
     },
     #[error(
-        "{available} {name} are free in the cluster and {required} are held back for guarantees; \
-         left to offer: {left}"
+        "{available} {name} are free in the cluster and {required} are held back for guarantees{}; \
+         left to offer: {left}",
+        out_of_reach(*.required, *.total)
     )]
     Headroom {
         name: ResourceName,
         available: Scalar,
         required: Scalar,
+        /// Of all agents.
+        total: Scalar,
         left: Resources,
     },
     #[error("the role has all that its quota guarantees, which is also its limit")]
@@ -92,6 +95,17 @@ pub struct Explanation {
     /// Its place in the order: dominant share of the role, and of the framework in it.
     pub role_share: f64,
     pub framework_share: f64,
+}
+
+/// That guarantees wait for more than there is.
+fn out_of_reach(required: Scalar, total: Scalar) -> String {
+    match required > total {
+        true => format!(
+            ", more than the {total} of all agents: `/quota` says for whom, and until there are more, or \
+             that quota is removed, others wait"
+        ),
+        false => String::new(),
+    }
 }
 
 /// In whole milliseconds, upwards: nobody wants to read more.
@@ -325,6 +339,7 @@ impl Allocator {
                     name: self.classes.name(kind).clone(),
                     available: Scalar::from_millis(available),
                     required: Scalar::from_millis(self.roles.required(kind)),
+                    total: Scalar::from_millis(self.sorter.total(kind)),
                     left,
                 })
             }

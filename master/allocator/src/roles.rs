@@ -110,6 +110,8 @@ pub(crate) struct RoleTree {
     pub(crate) quotas: usize,
     pub(crate) guarantees: usize,
     pub(crate) limits: usize,
+    /// How many have a guarantee of the older kind, by what it names.
+    legacy_guarantees: Vec<i64>,
 }
 
 impl std::ops::Index<RoleKey> for RoleTree {
@@ -310,6 +312,11 @@ impl RoleTree {
         get(&self.required, kind)
     }
 
+    /// Whether a quota of the older kind guarantees something of a kind.
+    pub(crate) fn has_legacy_guarantee(&self, kind: Kind) -> bool {
+        get(&self.legacy_guarantees, kind) > 0
+    }
+
     pub(crate) fn is_anything_required(&self) -> bool {
         self.required.iter().any(|amount| *amount > 0)
     }
@@ -393,6 +400,9 @@ impl RoleTree {
                 };
                 step(&mut self.quotas, true);
                 step(&mut self.limits, !quota.limits.is_empty() || quota.legacy);
+                for (kind, _) in quota.guarantees.iter().filter(|_| quota.legacy) {
+                    *slot(&mut self.legacy_guarantees, *kind) += if add { 1 } else { -1 };
+                }
                 // Guarantees count down last, so that refresh below still sees that there are some.
                 if add {
                     step(&mut self.guarantees, !quota.guarantees.is_empty());

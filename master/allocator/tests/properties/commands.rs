@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use meseta_allocator::{AgentFacts, AgentSpec, FrameworkCapabilities, FrameworkSpec, Quota};
-use meseta_resources::{AgentId, Conversion, FrameworkId, ResourceName, Resources, Role, Scalar};
+use meseta_resources::{
+    AgentId, Conversion, FrameworkId, ResourceLimits, ResourceName, Resources, Role, Scalar,
+};
 
 use super::model::{Filter, ModelAgent, ModelFramework};
 use super::{World, agent, framework, role, short};
@@ -250,6 +252,14 @@ impl World {
             quota
                 .limits
                 .set(&mem, least + Scalar::from_units(u64::from(b % 3) * 64));
+        }
+        if c & 96 == 96 {
+            // The older kind: the guarantee is the limit.
+            quota.limits = ResourceLimits::default();
+            for (name, amount) in quota.guarantees.iter() {
+                quota.limits.set(name, amount);
+            }
+            quota.legacy = true;
         }
         self.allocator
             .update_quota(&role(a), &quota)
