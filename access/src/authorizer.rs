@@ -38,7 +38,7 @@ impl std::fmt::Display for Forbidden {
         f.write_str("403 Forbidden. ")?;
         match &self.principal {
             Some(principal) => write!(f, "Principal '{}'", principal.escape_debug())?,
-            None => f.write_str("Nobody in particular")?,
+            None => f.write_str("A caller without a principal")?,
         }
         write!(f, " is not authorized for '{action}'")?;
         match &self.object {

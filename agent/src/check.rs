@@ -4,7 +4,9 @@
 //! Judging is pure, over [`Facts`].
 
 use std::fmt;
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use meseta_isolators::{Controller, Host, Isolation, Mode};
 
@@ -95,6 +97,8 @@ struct Facts {
     runtime_dir: Option<Folder>,
     /// Why the port cannot be listened on.
     port_taken: Option<String>,
+    /// What is wrong with the way to the master.
+    master_trouble: Option<Finding>,
 }
 
 /// A folder, or the nearest one above it that is there.
@@ -123,6 +127,7 @@ pub fn check(flags: &Flags) -> Vec<Finding> {
             "mount them below --cgroups_hierarchy",
         )),
     }
+    findings.extend(judge_access(flags));
     findings.extend(judge_flags(flags));
     findings
 }
@@ -176,6 +181,7 @@ impl Facts {
             port_taken: std::net::TcpListener::bind(listen)
                 .err()
                 .map(|error| error.to_string()),
+            master_trouble: look_for_master(&flags.master),
         }
     }
 }
@@ -294,16 +300,56 @@ fn judge(facts: &Facts, flags: &Flags) -> Vec<Finding> {
             "end what uses it (an agent that runs already?), or give --ip and --port",
         ),
     });
-    if !flags.ip.is_loopback() && !flags.insecure {
-        findings.push(problem(
-            format!(
-                "--ip={} is not loopback and nothing is authenticated",
-                flags.ip
-            ),
-            "give --insecure to listen there all the same",
-        ));
-    }
+    findings.extend(facts.master_trouble.clone());
     findings
+}
+
+/// Who may come in, judged as at a start.
+fn judge_access(flags: &Flags) -> Option<Finding> {
+    let settings = flags
+        .access
+        .settings(flags.ip, flags.insecure, flags.hostname.clone());
+    let error = settings.build().err()?;
+    let mend = if flags.ip.is_loopback() {
+        "see docs/security.md"
+    } else {
+        "`meseta tls init` makes certificates, credentials and the flags that name them; see docs/security.md"
+    };
+    Some(problem(chain(&error), mend))
+}
+
+/// Whether the master can be found: a name that nobody knows is a problem, one that does not answer may be
+/// starting.
+fn look_for_master(text: &str) -> Option<Finding> {
+    /// Time that a master has to take a connection.
+    const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+    // What is no address at all is judged with the other flags.
+    let address = MasterAddress::parse(text).ok()?;
+    let known = address.resolve().and_then(|host_port| {
+        let found = host_port.to_socket_addrs();
+        let found = found.map_err(|error| format!("{host_port}: {error}"))?;
+        let all: Vec<SocketAddr> = found.collect();
+        Ok((host_port, all))
+    });
+    let (host_port, addresses) = match known {
+        Ok(known) => known,
+        Err(why) => {
+            return Some(problem(
+                format!("--master={text}: there is no such master: {why}"),
+                "give the host and port of a master, or a name that this machine can resolve",
+            ));
+        }
+    };
+    let mut refusals = addresses
+        .iter()
+        .map(|address| TcpStream::connect_timeout(address, CONNECT_TIMEOUT).err());
+    let answers = refusals.any(|refusal| refusal.is_none());
+    (!answers).then(|| {
+        warning(
+            format!("--master={text}: nothing answers at {host_port}"),
+            "start the master, or open the way to it; the agent goes on trying",
+        )
+    })
 }
 
 fn judge_kernel(facts: &Facts) -> Finding {
@@ -530,6 +576,33 @@ mod tests {
         let file = dir.path().join("file");
         std::fs::write(&file, "").expect("written");
         assert!(!Folder::at(&file.join("below")).writable);
+    }
+
+    /// Credentials and TLS are what such an address needs; to do without is not what is recommended.
+    #[test]
+    fn an_exposed_address_needs_credentials_and_tls() {
+        assert_eq!(judge_access(&flags(&[])), None);
+        assert_eq!(judge_access(&flags(&["--ip=0.0.0.0", "--insecure"])), None);
+        let finding = judge_access(&flags(&["--ip=0.0.0.0"])).expect("a problem");
+        assert_eq!(finding.severity, Severity::Problem);
+        assert!(finding.what.contains("--credentials=FILE"), "{finding}");
+        assert!(finding.mend.contains("meseta tls init"), "{finding}");
+        assert!(!finding.mend.contains("--insecure"), "{finding}");
+    }
+
+    #[test]
+    fn a_master_that_nobody_knows_is_a_problem_and_a_silent_one_a_warning() {
+        let finding = look_for_master("nosuch.invalid:5050").expect("a problem");
+        assert_eq!(finding.severity, Severity::Problem, "{finding}");
+        assert!(finding.what.contains("nosuch.invalid"), "{finding}");
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = taken.local_addr().expect("an address").to_string();
+        assert_eq!(look_for_master(&address), None);
+        drop(taken);
+        let finding = look_for_master(&address).expect("a warning");
+        assert_eq!(finding.severity, Severity::Warning, "{finding}");
+        let file = look_for_master("file:///no/such/file").expect("a problem");
+        assert_eq!(file.severity, Severity::Problem, "{file}");
     }
 
     #[test]

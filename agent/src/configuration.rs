@@ -26,6 +26,8 @@ pub(crate) struct Configuration {
     named: Vec<String>,
     /// Attributes as the master is told.
     pub(crate) attributes: Vec<pb::Attribute>,
+    /// Region and zone.
+    pub(crate) domain: Option<pb::DomainInfo>,
     /// How containers are kept apart.
     pub(crate) isolation: IsolationSettings,
     /// What is kept of tasks' output.
@@ -72,6 +74,7 @@ pub(crate) fn read(flags: &Flags) -> Result<Configuration, ConfigurationError> {
         resources,
         named,
         attributes: read_attributes(flags)?,
+        domain: read_domain(flags)?,
         task_variables: read_variables(flags)?,
     })
 }
@@ -136,6 +139,16 @@ fn read_attributes(flags: &Flags) -> Result<Vec<pb::Attribute>, ConfigurationErr
                 ConfigurationError::Attributes(error.to_string())
             })?;
     Ok(convert::to_attributes(&attributes))
+}
+
+fn read_domain(flags: &Flags) -> Result<Option<pb::DomainInfo>, ConfigurationError> {
+    let Some(value) = &flags.domain else {
+        return Ok(None);
+    };
+    let text = text_of("domain", value)?;
+    let domain = convert::parse_domain(&text)
+        .map_err(|error| ConfigurationError::Domain(error.to_string()))?;
+    Ok(Some(domain))
 }
 
 fn read_variables(flags: &Flags) -> Result<BTreeMap<String, String>, ConfigurationError> {
@@ -210,6 +223,23 @@ pub(crate) fn check_compatible(
         };
         let (old, new) = (names(&before.info.attributes), names(&now.attributes));
         return Err(differ("attributes", old, new));
+    }
+    let is_added = before.info.domain.is_none() && !equal;
+    if before.info.domain != now.domain && !is_added {
+        let text = |domain: &Option<pb::DomainInfo>| {
+            let place = domain
+                .as_ref()
+                .and_then(|domain| domain.fault_domain.as_ref());
+            place.map_or_else(
+                || "none".to_owned(),
+                |place| format!("{}/{}", place.region.name, place.zone.name),
+            )
+        };
+        return Err(differ(
+            "domain",
+            text(&before.info.domain),
+            text(&now.domain),
+        ));
     }
     Ok(())
 }

@@ -80,6 +80,11 @@ pub struct Flags {
     #[arg(long, value_name = "ATTRIBUTES")]
     pub attributes: Option<String>,
 
+    /// Region and zone of this machine as JSON, `{"fault_domain":{"region":{"name":"eu"},"zone":{"name":"rack1"}}}`,
+    /// or `file:///path` of it. The master needs one too.
+    #[arg(long, value_name = "JSON")]
+    pub domain: Option<String>,
+
     /// Unit of the pauses between attempts to register; they double up to 15secs. The first
     /// attempt is made at once.
     #[arg(long, default_value = "1secs", value_parser = parse_duration, value_name = "DURATION")]

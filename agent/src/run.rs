@@ -470,6 +470,7 @@ fn agent_info(
         port: Some(i32::from(told.port())),
         resources: convert::to_resources(resources, Format::PostRefinement).unwrap_or_default(),
         attributes: configuration.attributes.clone(),
+        domain: configuration.domain.clone(),
         ..pb::AgentInfo::default()
     }
 }

@@ -91,6 +91,7 @@ impl World {
             port: 5050,
             cluster: None,
             version: "1.12.0".to_owned(),
+            domain: None,
         };
         let now = Now {
             moment: Moment::ORIGIN,
@@ -482,6 +483,7 @@ impl World {
         self.input(Input::Administer {
             reply,
             request: Box::new(request),
+            approver: Caller::default().approver,
         });
         assert!(self.answers.remove(&reply).is_some(), "answered");
     }

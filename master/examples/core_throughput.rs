@@ -128,6 +128,7 @@ fn config() -> Config {
             port: 5050,
             cluster: None,
             version: "1.12.0".to_owned(),
+            domain: None,
         },
         allocation_interval: Duration::from_secs(1),
         agent_ping_timeout: Duration::from_secs(3_600),

@@ -36,7 +36,7 @@ pub struct AccessFlags {
     pub authenticate_http_frameworks: Option<bool>,
 
     /// Whether agents must say who they are, by a credential or a certificate. Default: as above.
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
+    #[arg(long, alias = "authenticate_slaves", value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", action = ArgAction::Set)]
     pub authenticate_agents: Option<bool>,
 

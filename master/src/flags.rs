@@ -5,12 +5,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
 use meseta_access::rate_limits::RateLimits;
 use meseta_allocator::SorterKind;
+use meseta_proto::convert;
+use meseta_proto::mesos::v1::DomainInfo;
 use meseta_resources::{
     ByteSize, ByteSizeError, ResourceName, ResourceQuantities, Role, Scalar, parse_duration,
 };
@@ -18,6 +20,7 @@ use meseta_resources::{
 use crate::access_flags::AccessFlags;
 use crate::budgets::MEMORY_BUDGET_MIN;
 use crate::core::{AllocatorConfig, QuotaSemantics};
+use crate::whitelist::Whitelist;
 
 /// Flags of `meseta master`.
 #[derive(Args, Clone, Debug)]
@@ -47,6 +50,23 @@ pub struct Flags {
     #[arg(long, value_name = "NAME")]
     pub cluster: Option<String>,
 
+    /// Region and zone of this master as JSON, `{"fault_domain":{"region":{"name":"eu"},"zone":{"name":"rack1"}}}`.
+    /// Agents of other regions are offered to frameworks with REGION_AWARE only.
+    #[arg(long, value_name = "JSON")]
+    pub domain: Option<String>,
+
+    /// Let no agent register that does not say its domain.
+    #[arg(long, num_args = 0..=1, default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub require_agent_domain: bool,
+
+    /// File of host names, one a line: agents on others are not offered. It is read again every five seconds.
+    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    pub whitelist: Option<PathBuf>,
+
+    /// Readers of the operator API's event stream at a time; above it the oldest stream is closed.
+    #[arg(long, default_value_t = 1000, value_name = "COUNT")]
+    pub max_operator_event_stream_subscribers: usize,
+
     /// Directory of the registry and of the file that says where the master listens.
     #[arg(long, default_value = "/var/lib/meseta/master", value_name = "DIR")]
     pub work_dir: PathBuf,
@@ -73,25 +93,50 @@ pub struct Flags {
     pub allocation_interval: String,
 
     /// Time that an agent has to answer a ping.
-    #[arg(long, default_value = "15secs", value_name = "DURATION")]
+    #[arg(
+        long,
+        alias = "slave_ping_timeout",
+        default_value = "15secs",
+        value_name = "DURATION"
+    )]
     pub agent_ping_timeout: String,
 
     /// Unanswered pings after which an agent is unreachable.
-    #[arg(long, default_value_t = 5, value_name = "COUNT")]
+    #[arg(
+        long,
+        alias = "max_slave_ping_timeouts",
+        default_value_t = 5,
+        value_name = "COUNT"
+    )]
     pub max_agent_ping_timeouts: u32,
 
     /// How many agents may be marked unreachable in how much time, as `COUNT/DURATION`; `none` for no limit.
-    #[arg(long, default_value = "1/20secs", value_name = "RATE")]
+    #[arg(
+        long,
+        alias = "slave_removal_rate_limit",
+        default_value = "1/20secs",
+        value_name = "RATE"
+    )]
     pub agent_removal_rate_limit: String,
 
     /// Part of all agents that may be silent, or not back after a restart of the master, and still be marked
     /// unreachable. Of ten silent agents or more that are a larger part none is, for it may be the master that is
     /// cut off.
-    #[arg(long, default_value = "50%", value_name = "PERCENT")]
+    #[arg(
+        long,
+        alias = "recovery_slave_removal_limit",
+        default_value = "50%",
+        value_name = "PERCENT"
+    )]
     pub recovery_agent_removal_limit: String,
 
     /// Time that the agents of the registry have to come back after a restart of the master.
-    #[arg(long, default_value = "10mins", value_name = "DURATION")]
+    #[arg(
+        long,
+        alias = "slave_reregister_timeout",
+        default_value = "10mins",
+        value_name = "DURATION"
+    )]
     pub agent_reregister_timeout: String,
 
     /// Time after which an unused offer is rescinded. Default: never.
@@ -219,10 +264,27 @@ pub(crate) struct Options {
     pub(crate) registry_gc_interval: Duration,
     pub(crate) registry_max_agent_age: Duration,
     pub(crate) memory_budget: usize,
+    pub(crate) domain: Option<DomainInfo>,
+    pub(crate) whitelist: Option<Whitelist>,
     pub(crate) roles: Option<BTreeSet<Role>>,
     pub(crate) weights: BTreeMap<Role, f64>,
     pub(crate) quota_semantics: QuotaSemantics,
     pub(crate) allocator: AllocatorConfig,
+}
+
+impl Options {
+    /// The roles of the list whose weight nobody has set, neither here nor in the registry.
+    pub(crate) fn roles_without_weight<'a>(
+        &'a self,
+        registered: Option<&'a [(String, f64)]>,
+    ) -> impl Iterator<Item = &'a Role> {
+        let is_set = move |role: &Role| match registered {
+            None => self.weights.contains_key(role),
+            Some(all) => all.iter().any(|(known, _)| known == role.as_str()),
+        };
+        let listed = self.roles.iter().flatten();
+        listed.filter(move |role| !role.is_star() && !is_set(role))
+    }
 }
 
 /// The longest interval of anything periodic, so that deadlines stay representable.
@@ -235,6 +297,14 @@ impl Flags {
             let value = self.max_agent_ping_timeouts.to_string();
             let reason = "must be from 1 to 1000";
             return Err(FlagError::new("max_agent_ping_timeouts", &value, reason));
+        }
+        if self.max_operator_event_stream_subscribers == 0 {
+            let reason = "must be at least 1";
+            return Err(FlagError::new(
+                "max_operator_event_stream_subscribers",
+                "0",
+                reason,
+            ));
         }
         self.check_allocator()?;
         let rate_limits = self.access.limits()?;
@@ -280,6 +350,8 @@ impl Flags {
                 INTERVAL_MAX,
             )?,
             memory_budget: self.memory_budget()?,
+            domain: self.domain.as_deref().map(domain).transpose()?,
+            whitelist: self.whitelist.as_deref().map(whitelist).transpose()?,
             roles: self.roles.as_deref().map(roles).transpose()?,
             weights: self
                 .weights
@@ -358,6 +430,15 @@ impl Flags {
             "is not known: there is only 'hierarchical', and allocators cannot be loaded as modules",
         ))
     }
+}
+
+fn domain(text: &str) -> Result<DomainInfo, FlagError> {
+    convert::parse_domain(text).map_err(|reason| FlagError::new("domain", text, reason))
+}
+
+fn whitelist(path: &Path) -> Result<Whitelist, FlagError> {
+    Whitelist::read(path)
+        .map_err(|reason| FlagError::new("whitelist", &path.display().to_string(), reason))
 }
 
 fn sorter(flag: &'static str, name: &str) -> Result<SorterKind, FlagError> {
@@ -568,6 +649,24 @@ mod tests {
     }
 
     #[test]
+    fn roles_without_a_weight_are_named() {
+        let options = flags(&["--roles=a,b,c", "--weights=a=2"])
+            .options()
+            .unwrap();
+        let names = |registered: Option<&[(String, f64)]>| -> Vec<String> {
+            let roles = options.roles_without_weight(registered);
+            roles.map(ToString::to_string).collect()
+        };
+        assert_eq!(names(None), ["b", "c"]);
+        let registered = [("b".to_owned(), 1.0)];
+        assert_eq!(
+            names(Some(&registered)),
+            ["a", "c"],
+            "--weights is ignored then"
+        );
+    }
+
+    #[test]
     fn bad_values_are_named_with_their_flag() {
         for (argument, flag) in [
             ("--allocation_interval=fast", "allocation_interval"),
@@ -608,6 +707,12 @@ mod tests {
                 "recovery_agent_removal_limit",
             ),
             ("--rate_limits={}x", "rate_limits"),
+            ("--domain=eu", "domain"),
+            ("--whitelist=/no/such/file", "whitelist"),
+            (
+                "--max_operator_event_stream_subscribers=0",
+                "max_operator_event_stream_subscribers",
+            ),
         ] {
             let error = flags(&[argument]).options().unwrap_err();
             assert_eq!(error.flag, flag, "{argument}");

@@ -95,7 +95,7 @@ fn charge<T: WireMessage>(site: &Site, caller: &Caller, call: &T) -> Result<Char
 /// What the core answered, as a code and a text.
 fn status_of(answer: Answer) -> Result<(), Status> {
     match answer {
-        Answer::Accepted | Answer::Applied(_) | Answer::Done => Ok(()),
+        Answer::Accepted | Answer::Applied(_) | Answer::Done | Answer::Warned(_) => Ok(()),
         Answer::BadRequest(message) => Err(Status::invalid_argument(message)),
         Answer::Forbidden(message) => Err(Status::permission_denied(message)),
         Answer::NotFound(message) => Err(Status::not_found(message)),

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use meseta_access::Approver;
 use meseta_allocator::Explanation;
 use meseta_proto::budget::Charge;
 use meseta_proto::meseta::v1::{MasterFrame, agent_frame};
@@ -14,12 +15,15 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::budgets::Budgets;
 use crate::core::call::{Action, Subscribe};
-use crate::core::{Answer, ConnectionId, Input, OperationUuid, Question, Request, Snapshot};
+use crate::core::{
+    Answer, ConnectionId, Excluded, Input, OperationUuid, Question, Request, Snapshot,
+};
 use crate::events::{EventSink, Sink};
 use crate::measures::Measures;
 use crate::outcomes::Outcome;
 use crate::view_cache::{Extent, ViewCache};
 use crate::watchers::Watched;
+use crate::whitelist::Whitelist;
 
 /// Commands that wait for the core; above it callers wait.
 pub(crate) const COMMANDS_MAX: usize = 4_096;
@@ -76,6 +80,7 @@ pub(crate) enum Command {
     },
     Administer {
         request: Box<Request>,
+        approver: Approver,
         answer: oneshot::Sender<Answer>,
     },
     AgentConnected {
@@ -83,6 +88,16 @@ pub(crate) enum Command {
         frames: Sink<MasterFrame>,
         caller: Caller,
     },
+    Ask(Ask),
+    Watch {
+        after: Option<u64>,
+        watching: oneshot::Sender<Watching>,
+    },
+}
+
+/// A question about how things are.
+#[derive(Debug)]
+pub(crate) enum Ask {
     Snapshot(oneshot::Sender<Arc<Snapshot>>),
     Measure(oneshot::Sender<(Arc<Snapshot>, Measures)>),
     Outcome {
@@ -93,13 +108,10 @@ pub(crate) enum Command {
         framework_id: String,
         answer: oneshot::Sender<Option<String>>,
     },
+    Excluded(oneshot::Sender<Vec<Excluded>>),
     Explain {
         question: Question,
         answer: oneshot::Sender<Result<Vec<Explanation>, String>>,
-    },
-    Watch {
-        after: Option<u64>,
-        watching: oneshot::Sender<Watching>,
     },
 }
 
@@ -213,6 +225,20 @@ impl Handle {
             .await
     }
 
+    /// Only agents on these hosts are offered from now on.
+    pub(crate) async fn whitelist(&self, whitelist: Whitelist) -> Result<(), Closed> {
+        let hosts = Some(whitelist.0);
+        let input = Input::Whitelist { hosts };
+        self.send(Command::Input(input, None)).await
+    }
+
+    /// Which agents the frameworks' offer constraints rule out.
+    pub(crate) async fn excluded(&self) -> Result<Vec<Excluded>, Closed> {
+        let (sender, receiver) = oneshot::channel();
+        self.send(Command::Ask(Ask::Excluded(sender))).await?;
+        receiver.await.map_err(|_| Closed)
+    }
+
     /// What happens from now on, or from the event numbered `after` if that is still known.
     pub(crate) async fn watch(&self, after: Option<u64>) -> Result<Watching, Closed> {
         let (watching, answered) = oneshot::channel();
@@ -223,7 +249,7 @@ impl Handle {
     /// The whole state, for the master's own use.
     pub(crate) async fn snapshot(&self) -> Result<Arc<Snapshot>, Closed> {
         let (sender, receiver) = oneshot::channel();
-        self.send(Command::Snapshot(sender)).await?;
+        self.send(Command::Ask(Ask::Snapshot(sender))).await?;
         receiver.await.map_err(|_| Closed)
     }
 
@@ -233,7 +259,7 @@ impl Handle {
         caller: &Caller,
     ) -> Result<(Arc<Snapshot>, Measures), Closed> {
         let (sender, receiver) = oneshot::channel();
-        self.send(Command::Measure(sender)).await?;
+        self.send(Command::Ask(Ask::Measure(sender))).await?;
         let (snapshot, measures) = receiver.await.map_err(|_| Closed)?;
         let views = &self.views;
         let snapshot = views.view(snapshot, &caller.approver, Extent::Cluster);
@@ -243,7 +269,8 @@ impl Handle {
     /// What came of an operator's operation.
     pub(crate) async fn outcome(&self, uuid: OperationUuid) -> Result<Outcome, Closed> {
         let (outcome, answered) = oneshot::channel();
-        self.send(Command::Outcome { uuid, outcome }).await?;
+        self.send(Command::Ask(Ask::Outcome { uuid, outcome }))
+            .await?;
         answered.await.map_err(|_| Closed)
     }
 

@@ -26,6 +26,7 @@ mod shell;
 mod view_cache;
 mod visible;
 mod watchers;
+mod whitelist;
 mod work_dir;
 
 pub use access_flags::AccessFlags;

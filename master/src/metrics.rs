@@ -5,7 +5,9 @@
 
 mod frameworks;
 mod mesos;
+mod own;
 mod page;
+mod roles;
 mod sums;
 
 use std::collections::BTreeMap;
@@ -15,12 +17,15 @@ use std::time::Duration;
 
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
-use prometheus::{Encoder, GaugeVec, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder};
+use prometheus::{
+    Counter, Encoder, GaugeVec, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder,
+};
 
 use crate::core::{Snapshot, is_terminal, state_name};
 use crate::http::pieces::Document;
 use crate::measures::Measures;
 use mesos::Out;
+use own::Own;
 use sums::Sums;
 
 /// Kinds of resources that have series of their own; others appear in `/state` only.
@@ -143,6 +148,23 @@ impl Families {
     }
 }
 
+impl Families {
+    /// A counter of parts.
+    fn float_counter(
+        &mut self,
+        name: &str,
+        help: &str,
+        value: Option<f64>,
+    ) -> Result<(), prometheus::Error> {
+        let counter = Counter::new(name, help)?;
+        if let Some(value) = value {
+            counter.inc_by(value);
+            self.0.extend(counter.collect());
+        }
+        Ok(())
+    }
+}
+
 fn one<T>(value: T) -> [(Vec<String>, T); 1] {
     [(Vec::new(), value)]
 }
@@ -160,10 +182,62 @@ fn families(snapshot: &Snapshot) -> Result<Vec<MetricFamily>, prometheus::Error>
     cluster(&mut families, snapshot)?;
     resources(&mut families, snapshot)?;
     activity(&mut families, snapshot)?;
+    roles::families(&mut families, snapshot)?;
     Ok(families.0)
 }
 
+/// The process as every Prometheus client tells of it.
+fn own(families: &mut Families, snapshot: &Snapshot) -> Result<(), prometheus::Error> {
+    let own = Own::read();
+    let some = |value: Option<u64>| value.map(|value| (Vec::new(), to_f64(value)));
+    families.gauge(
+        "meseta_master_build_info",
+        "Always 1, with the versions as labels: Meseta's own, and that of Mesos whose interface this is.",
+        &["version", "interface"],
+        [(
+            vec![env!("CARGO_PKG_VERSION").to_owned(), snapshot.identity.version.clone()],
+            1.0,
+        )],
+    )?;
+    families.gauge(
+        "process_start_time_seconds",
+        "Start of the master since the Unix epoch.",
+        &[],
+        one(snapshot.started.as_secs_f64()),
+    )?;
+    families.float_counter(
+        "process_cpu_seconds_total",
+        "CPU time of the master itself.",
+        own.cpu_seconds,
+    )?;
+    families.gauge(
+        "process_resident_memory_bytes",
+        "Resident memory of the master itself.",
+        &[],
+        some(own.resident_bytes),
+    )?;
+    families.count(
+        "process_open_fds",
+        "Open file descriptors of the master itself.",
+        &[],
+        own.open_fds.map(|count| (Vec::new(), count)),
+    )?;
+    families.gauge(
+        "process_max_fds",
+        "File descriptors that the master may have open.",
+        &[],
+        some(own.fds_max),
+    )?;
+    families.gauge(
+        "process_threads",
+        "Threads of the master itself.",
+        &[],
+        some(own.threads),
+    )
+}
+
 fn process(families: &mut Families, snapshot: &Snapshot) -> Result<(), prometheus::Error> {
+    own(families, snapshot)?;
     families.gauge(
         "meseta_master_start_time_seconds",
         "When this master started, in seconds since the Unix epoch.",
@@ -407,4 +481,24 @@ fn live_tasks(snapshot: &Snapshot) -> BTreeMap<&'static str, u64> {
 )]
 fn to_f64(count: u64) -> f64 {
     count as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::views::tests::crowd;
+
+    /// Also those that a young master has no series of, and that a scrape does not show.
+    #[test]
+    fn every_family_is_in_the_reference() {
+        let page = include_str!("../../docs/metrics.md");
+        let page = page.split("## `meseta agent`").next().unwrap_or_default();
+        let families = families(&crowd(1, 1)).unwrap();
+        assert!(families.len() > 35, "{}", families.len());
+        for family in families {
+            let kind = format!("{:?}", family.get_field_type()).to_lowercase();
+            let row = format!("| `{}` | {kind} | {} |", family.name(), family.help());
+            assert!(page.contains(&row), "not in docs/metrics.md: {row}");
+        }
+    }
 }

@@ -54,6 +54,7 @@ pub(crate) fn realm(endpoint: Endpoint) -> Realm {
         | Endpoint::Roles
         | Endpoint::Flags
         | Endpoint::Explain
+        | Endpoint::OfferConstraints
         | Endpoint::Metrics
         | Endpoint::MetricsSnapshot
         | Endpoint::Files(_) => Realm::Readonly,
@@ -83,6 +84,7 @@ pub(crate) fn endpoint(endpoint: Endpoint, method: &Method) -> Need {
         | Endpoint::Tasks
         | Endpoint::Roles
         | Endpoint::Explain
+        | Endpoint::OfferConstraints
         | Endpoint::MaintenanceStatus => Need::Filtered,
         Endpoint::Quota | Endpoint::Weights | Endpoint::Schedule if is_read => Need::Filtered,
         Endpoint::Quota
@@ -157,14 +159,11 @@ pub(crate) fn request(caller: &Caller, request: &Request) -> Result<(), Forbidde
     }
     let whole = |action| caller.check(action, None);
     match request {
-        Request::SetQuota(request) => caller.check(
-            Action::UpdateQuota,
-            Some(request.role.as_deref().unwrap_or_default()),
-        ),
+        // The core validates these first, and asks then.
+        Request::SetQuota(_) | Request::RemoveQuota { .. } => Ok(()),
         Request::UpdateQuota { configs, .. } => configs
             .iter()
             .try_for_each(|config| caller.check(Action::UpdateQuota, Some(&config.role))),
-        Request::RemoveQuota { role } => caller.check(Action::UpdateQuota, Some(role)),
         Request::UpdateWeights(weights) => weights
             .iter()
             .try_for_each(|(role, _)| caller.check(Action::UpdateWeight, Some(role))),

@@ -21,7 +21,7 @@ use tower_http::services::ServeDir;
 
 use crate::budgets::Budgets;
 use crate::clock::Clock;
-use crate::core::{Config, Identity, Lsn, MasterCore, Memory};
+use crate::core::{Config, Identity, Lsn, MasterCore, Memory, Recovered};
 use crate::files::Files;
 use crate::flags::{FlagError, Flags, Options};
 use crate::health::Health;
@@ -30,9 +30,9 @@ use crate::http::door::Pace;
 use crate::http::pieces::Renderings;
 use crate::http::whole::Wholes;
 use crate::metrics::Metrics;
-use crate::registry::{self, Kind, OpenError};
-use crate::shell::Service;
-use crate::{grpc, http, work_dir};
+use crate::registry::{self, Kind, OpenError, Registry};
+use crate::shell::{Handle, Service};
+use crate::{grpc, http, whitelist, work_dir};
 
 /// What a master gets from whoever starts it.
 pub struct RunEnv {
@@ -126,8 +126,10 @@ pub async fn run(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         registry_read: begun.elapsed(),
     };
 
-    let clock = Clock::new();
-    let identity = identity(&flags, address);
+    let identity = Identity {
+        domain: options.domain.clone(),
+        ..identity(&flags, address)
+    };
     tracing::info!(
         epoch = recovered.epoch,
         agents = recovered.agents.len(),
@@ -135,12 +137,13 @@ pub async fn run(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         master_id = %identity.id,
         "registry recovered"
     );
-    let budgets = Budgets::of(options.memory_budget);
-    let config = config(&flags, options, identity.clone());
-    let core = MasterCore::new(config, recovered, clock.now());
-    let (service, handle) = Service::new(core, clock, registry, persisted, budgets);
-
     let shutdown = CancellationToken::new();
+    let store = Store {
+        recovered,
+        registry,
+        persisted,
+    };
+    let (service, handle) = start_core(&flags, options, identity.clone(), store, &shutdown);
     let site = Arc::new(Site {
         handle: handle.clone(),
         identity,
@@ -159,11 +162,7 @@ pub async fn run(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     let router = http::router(site.clone()).merge(grpc::router(&site).await);
     let core_shutdown = CancellationToken::new();
     let core_task = tokio::spawn(service.run(core_shutdown.clone()));
-    let scheme = if certificate.is_some() {
-        "https"
-    } else {
-        "http"
-    };
+    let scheme = certificate.as_ref().map_or("http", |_| "https");
     if let Some(certificate) = &certificate {
         let watch = certificate
             .clone()
@@ -193,6 +192,44 @@ pub async fn run(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         let _unsent = started.send(Health { handle });
     }
     wait_for_end(env.shutdown, core_task, core_shutdown, serving, shutdown).await
+}
+
+/// What was read of the registry, and where the core writes to.
+struct Store {
+    recovered: Recovered,
+    registry: Box<dyn Registry>,
+    persisted: watch::Receiver<Lsn>,
+}
+
+/// The core in its shell, and the way in.
+fn start_core(
+    flags: &Flags,
+    options: Options,
+    identity: Identity,
+    store: Store,
+    shutdown: &CancellationToken,
+) -> (Service, Handle) {
+    for role in options.roles_without_weight(store.recovered.weights.as_deref()) {
+        tracing::warn!(%role, "a role of --roles has no weight in --weights: its weight is 1");
+    }
+    let clock = Clock::new();
+    let budgets = Budgets::of(options.memory_budget);
+    let known = options.whitelist.clone();
+    let config = config(flags, options, identity);
+    let core = MasterCore::new(config, store.recovered, clock.now());
+    let (service, handle) = Service::new(
+        core,
+        clock,
+        store.registry,
+        store.persisted,
+        budgets,
+        flags.max_operator_event_stream_subscribers,
+    );
+    if let (Some(path), Some(known)) = (flags.whitelist.clone(), known) {
+        let watching = whitelist::watch(path, known, handle.clone(), shutdown.clone());
+        tokio::spawn(watching);
+    }
+    (service, handle)
 }
 
 /// Ends the doors first, then the core, so that nobody is promised what is not kept.
@@ -254,6 +291,7 @@ pub(crate) fn identity(flags: &Flags, address: SocketAddr) -> Identity {
         port: flags.advertise_port.unwrap_or_else(|| address.port()),
         cluster: flags.cluster.clone(),
         version: meseta_proto::INTERFACE_VERSION.to_owned(),
+        domain: None,
     }
 }
 
@@ -287,6 +325,8 @@ pub(crate) fn config(flags: &Flags, options: Options, identity: Identity) -> Con
         registry_gc_interval: options.registry_gc_interval,
         memory: Memory::of(options.memory_budget),
         root_submissions: flags.root_submissions,
+        require_agent_domain: flags.require_agent_domain,
+        whitelist: options.whitelist.map(|whitelist| whitelist.0),
         roles: options.roles,
         weights: options.weights,
         quota_semantics: options.quota_semantics,

@@ -23,7 +23,7 @@ use crate::budgets::Budgets;
 use crate::clock::Clock;
 use crate::core::{Answer, ConnectionId, Effect, Input, Lsn, MasterCore, ReplyId, Visible};
 use crate::events::{EventSink, Overflow, Sink, slowest};
-use crate::handle::{COMMANDS_MAX, Command};
+use crate::handle::{Ask, COMMANDS_MAX, Command};
 pub(crate) use crate::handle::{Closed, FRAMES_MAX, Handle, Watching};
 use crate::measures::Measures;
 use crate::operator::stream;
@@ -103,6 +103,7 @@ impl Service {
         registry: Box<dyn Registry>,
         persisted: watch::Receiver<Lsn>,
         budgets: Budgets,
+        watchers_max: usize,
     ) -> (Self, Handle) {
         let (sender, commands) = mpsc::channel(COMMANDS_MAX);
         let service = Self {
@@ -115,7 +116,7 @@ impl Service {
             schedulers: HashMap::new(),
             agents: HashMap::new(),
             replies: HashMap::new(),
-            watchers: Watchers::new(budgets.watched_bytes()),
+            watchers: Watchers::new(budgets.watched_bytes(), watchers_max),
             next_reply: 0,
             is_burst: false,
             measures: Measures::default(),
@@ -261,9 +262,17 @@ impl Service {
                     principal,
                 });
             }
-            Command::Administer { request, answer } => {
+            Command::Administer {
+                request,
+                approver,
+                answer,
+            } => {
                 let reply = self.await_reply(answer);
-                self.step(Input::Administer { reply, request });
+                self.step(Input::Administer {
+                    reply,
+                    request,
+                    approver,
+                });
             }
             Command::AgentConnected {
                 connection,
@@ -273,26 +282,34 @@ impl Service {
                 self.core.agent_connected(connection, caller);
                 self.agents.insert(connection, frames);
             }
-            Command::Explain { question, answer } => {
-                // The asker may have left.
+            Command::Watch { after, watching } => self.watch(after, watching),
+            Command::Ask(question) => self.answer(question),
+        }
+    }
+
+    /// Answers what changes nothing. The asker may have left.
+    fn answer(&mut self, question: Ask) {
+        match question {
+            Ask::Excluded(sender) => {
+                let _unsent = sender.send(self.core.excluded());
+            }
+            Ask::Explain { question, answer } => {
                 let _unsent = answer.send(self.core.explain(self.clock.now(), &question));
             }
-            Command::Watch { after, watching } => self.watch(after, watching),
-            Command::Principal {
+            Ask::Principal {
                 framework_id,
                 answer,
             } => {
                 let _unsent = answer.send(self.core.principal_of(&framework_id));
             }
-            Command::Snapshot(sender) => {
+            Ask::Snapshot(sender) => {
                 self.measures.shared_snapshots += u64::from(self.core.has_snapshot());
-                // The asker may have left.
                 let _unsent = sender.send(self.core.snapshot());
             }
-            Command::Outcome { uuid, outcome } => {
+            Ask::Outcome { uuid, outcome } => {
                 let _unsent = outcome.send(self.outcomes.of(uuid));
             }
-            Command::Measure(sender) => {
+            Ask::Measure(sender) => {
                 let measures = self.measure();
                 let _unsent = sender.send((self.core.snapshot(), measures));
             }

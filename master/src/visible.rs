@@ -116,6 +116,7 @@ pub(crate) fn policies(snapshot: &Snapshot, approver: &Approver) -> Snapshot {
         maintenance,
         recovered_agents: Vec::new(),
         unreachable_agents: Vec::new(),
+        gone_agents: Vec::new(),
         whitelisted_roles: snapshot.whitelisted_roles.clone(),
         identity: snapshot.identity.clone(),
         counters: snapshot.counters.clone(),
@@ -147,6 +148,7 @@ pub(crate) fn cluster(
         offers: offers.cloned().collect(),
         recovered_agents: snapshot.recovered_agents.clone(),
         unreachable_agents: snapshot.unreachable_agents.clone(),
+        gone_agents: snapshot.gone_agents.clone(),
         ..policies(snapshot, approver)
     }
 }

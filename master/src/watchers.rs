@@ -14,8 +14,6 @@ use crate::operator::stream::Told;
 
 /// Events kept.
 const KEPT_MAX: usize = 16_384;
-/// Watchers at a time; above it the oldest is let go.
-const WATCHERS_MAX: usize = 1_000;
 
 /// An event and its number.
 pub(crate) type Numbered = (u64, Arc<Told>);
@@ -28,6 +26,8 @@ pub(crate) struct Watchers {
     newest: watch::Sender<u64>,
     /// One for each watcher; it is let go when this is dropped.
     watchers: VecDeque<oneshot::Sender<()>>,
+    /// Watchers at a time; above it the oldest is let go.
+    watchers_max: usize,
 }
 
 /// The newest events.
@@ -121,8 +121,8 @@ fn lock(log: &Mutex<Log>) -> MutexGuard<'_, Log> {
 }
 
 impl Watchers {
-    /// Events of so many bytes are kept.
-    pub(crate) fn new(bytes_max: usize) -> Self {
+    /// Events of so many bytes are kept, for so many watchers.
+    pub(crate) fn new(bytes_max: usize, watchers_max: usize) -> Self {
         Self {
             log: Arc::new(Mutex::new(Log {
                 events: VecDeque::new(),
@@ -132,6 +132,7 @@ impl Watchers {
             })),
             newest: watch::channel(0).0,
             watchers: VecDeque::new(),
+            watchers_max,
         }
     }
 
@@ -139,7 +140,7 @@ impl Watchers {
     /// on from there, which the flag says; otherwise it has to begin with the whole state.
     pub(crate) fn add(&mut self, after: Option<u64>) -> (Watched, bool) {
         self.watchers.retain(|watcher| !watcher.is_closed());
-        if self.watchers.len() >= WATCHERS_MAX {
+        if self.watchers.len() >= self.watchers_max {
             self.watchers.pop_front();
         }
         let (watcher, let_go) = oneshot::channel();
@@ -193,8 +194,10 @@ mod tests {
 
     use super::*;
 
+    const WATCHERS_MAX: usize = 100;
+
     fn watchers() -> Watchers {
-        Watchers::new(64 << 20)
+        Watchers::new(64 << 20, WATCHERS_MAX)
     }
 
     fn large() -> Arc<Told> {
@@ -267,7 +270,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_thousand_watchers_who_do_not_read_take_no_more_than_one() {
+    async fn many_watchers_who_do_not_read_take_no_more_than_one() {
         let mut watchers = watchers();
         let kept: Vec<_> = (0..WATCHERS_MAX).map(|_| watchers.add(None).0).collect();
         let first = large();

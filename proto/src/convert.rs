@@ -4,12 +4,14 @@
 //! out of it, the caller says which [`Format`] the receiver understands.
 
 mod attribute;
+mod domain;
 mod framework;
 mod id;
 mod operation;
 mod resource;
 
 pub use attribute::{AttributeError, attributes, to_attributes};
+pub use domain::{DomainTextError, parse_domain};
 pub use framework::{FrameworkCapabilities, FrameworkRolesError, framework_roles, has_capability};
 pub use operation::{OperationError, operation, to_operation};
 pub use resource::{

@@ -309,6 +309,6 @@ fn what_is_forbidden_is_said_with_its_action_and_object() {
     );
     assert_eq!(
         refused(None, None),
-        "403 Forbidden. Nobody in particular is not authorized for 'update_quotas'"
+        "403 Forbidden. A caller without a principal is not authorized for 'update_quotas'"
     );
 }

@@ -14,6 +14,9 @@ pub enum ConfigurationError {
     /// `--attributes`.
     #[error("--attributes is invalid: {0}")]
     Attributes(String),
+    /// `--domain`.
+    #[error("--domain is invalid: {0}")]
+    Domain(String),
     /// `--isolation`.
     #[error("--isolation is invalid")]
     Isolation(#[source] IsolationError),

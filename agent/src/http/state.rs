@@ -67,6 +67,9 @@ pub(super) fn state(surface: &Surface, snapshot: &Snapshot) -> Value {
         let hostname = master.hostname.clone();
         state.insert("master_hostname".to_owned(), json!(hostname));
     }
+    if let (Some(domain), Some(state)) = (&snapshot.info.domain, state.as_object_mut()) {
+        state.insert("domain".to_owned(), shown(domain));
+    }
     state
 }
 

@@ -214,6 +214,22 @@ pub const FAMILIES: &[Family] = &[
 mod tests {
     use super::*;
 
+    /// Also those that this machine's kernel has no figures for.
+    #[test]
+    fn every_family_is_in_the_reference() {
+        let page = include_str!("../../../docs/metrics.md");
+        let page = page.split("## `meseta agent`").nth(1).unwrap_or_default();
+        for family in FAMILIES {
+            let kind = if family.is_counter {
+                "counter"
+            } else {
+                "gauge"
+            };
+            let row = format!("| `{}` | {kind} | {} |", family.name, family.help);
+            assert!(page.contains(&row), "not in docs/metrics.md: {row}");
+        }
+    }
+
     #[test]
     fn the_dashboard_shows_what_there_is() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/grafana/nodes.json");

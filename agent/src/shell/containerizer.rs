@@ -191,7 +191,9 @@ impl Containerizer {
                 places,
                 endings: Semaphore::new(ENDINGS_AT_ONCE),
                 watches: Arc::new(Semaphore::new(
-                    DescriptorShares::of_process().watched.min(Semaphore::MAX_PERMITS),
+                    DescriptorShares::of_process()
+                        .watched
+                        .min(Semaphore::MAX_PERMITS),
                 )),
                 table: Mutex::new(BTreeMap::new()),
                 measured: Measured::default(),

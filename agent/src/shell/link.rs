@@ -68,7 +68,7 @@ impl MasterAddress {
             .ok_or_else(|| MasterAddressError::Malformed(text.to_owned()))
     }
 
-    fn resolve(&self) -> Result<String, String> {
+    pub(crate) fn resolve(&self) -> Result<String, String> {
         match self {
             Self::HostPort(text) => Ok(text.clone()),
             Self::File(path) => {

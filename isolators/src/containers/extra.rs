@@ -1,4 +1,4 @@
-//! The rest of the front door: launching with wishes, periodic looks, checks of what is in force.
+//! Living containers beside what is asked of them: what isolators measure, drift of control files, hard limits.
 //!
 //! [`Containers::verify`] compares what the kernel holds with what the demand asks for and changes
 //! nothing; [`Containers::shrink_memory`] lowers a hard limit, which an update never does, and only

@@ -8,6 +8,7 @@ use meseta_resources::{
 
 use crate::Allocator;
 use crate::error::Error;
+use crate::framework::Slot;
 use crate::quota::Quota;
 use crate::roles::{RoleKey, RoleNode};
 use crate::slab::at;
@@ -183,6 +184,26 @@ impl Allocator {
         with_quota
             .map(|(_, node)| (node.role.clone(), self.quota_of(node)))
             .collect()
+    }
+
+    /// The agents that a framework's constraints rule out, by the roles that it is subscribed to.
+    ///
+    /// # Errors
+    /// For an unknown framework.
+    pub fn excluded(&self, framework: &FrameworkId) -> Result<BTreeMap<Role, Vec<AgentId>>, Error> {
+        let key = self.framework_key(framework)?;
+        let slots = self.frameworks[key].slots.iter();
+        let slots = slots.map(|slot| &self.slots[*slot]);
+        let of_slot = |slot: &Slot| {
+            let agents = self.agents.iter();
+            let mut agents: Vec<AgentId> = agents
+                .filter(|(key, _)| slot.excluded.as_ref().is_some_and(|all| all.contains(*key)))
+                .map(|(_, agent)| agent.id.clone())
+                .collect();
+            agents.sort_unstable();
+            (self.roles[slot.role].role.clone(), agents)
+        };
+        Ok(slots.filter(|slot| slot.subscribed).map(of_slot).collect())
     }
 
     /// What the capacity heuristic compares quota with: non-revocable scalars of all agents, with or

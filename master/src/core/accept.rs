@@ -331,7 +331,8 @@ impl MasterCore {
             .r#type
             .and_then(|kind| operation::Type::try_from(kind).ok())
             .map_or("unknown", |kind| kind.as_str_name());
-        tracing::info!(framework_id = %framework, operation = kind, reason = %message, "operation refused");
+        // Without an id of the operation this line is all that there is of it.
+        tracing::warn!(framework_id = %framework, operation = kind, reason = %message, "operation refused");
         self.counters.operations_refused += 1;
         let Some(id) = &operation.id else { return };
         let mut event = event_of(event::Type::UpdateOperationStatus);

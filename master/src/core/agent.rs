@@ -228,11 +228,11 @@ impl Agent {
 
 /// An agent that stopped answering.
 #[derive(Clone, Debug)]
-pub(super) struct UnreachableAgent {
+pub struct UnreachableAgent {
     /// As time since the Unix epoch.
-    pub(super) since: Duration,
+    pub since: Duration,
     /// The host that it was admitted from; empty if an older master noted this.
-    pub(super) hostname: String,
+    pub hostname: String,
 }
 
 /// An agent of the registry that has not come back since this master started.

@@ -4,6 +4,7 @@
 //! counted, for then the two books have come apart.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use meseta_allocator::{
@@ -51,6 +52,7 @@ impl Book {
             recovery_percent: config.allocator.recovery_percent,
             recovery_timeout: config.allocator.recovery_timeout,
             seed: config.allocator.seed,
+            domain: config.identity.domain.as_ref().and_then(domain),
             ..Options::default()
         };
         let mut allocator = Allocator::new(options);
@@ -61,10 +63,29 @@ impl Book {
         if let Err(error) = allocator.update_weights(&weights) {
             tracing::error!(%error, "the weights cannot be used");
         }
+        allocator.update_whitelist(config.whitelist.as_deref().cloned());
         Self {
             allocator,
             is_tick: false,
         }
+    }
+
+    pub(super) fn update_whitelist(&mut self, hosts: Option<BTreeSet<Arc<str>>>) {
+        self.allocator.update_whitelist(hosts);
+    }
+
+    /// The agents that a framework's constraints rule out, by role; no more than are left to be named.
+    pub(super) fn excluded(
+        &self,
+        framework: &FrameworkId,
+        left: &mut usize,
+    ) -> BTreeMap<Role, Vec<AgentId>> {
+        let mut excluded = self.allocator.excluded(framework).unwrap_or_default();
+        for agents in excluded.values_mut() {
+            agents.truncate(*left);
+            *left -= agents.len();
+        }
+        excluded
     }
 
     pub(super) fn recover(&mut self, now: Moment, agents: usize) {
@@ -344,20 +365,20 @@ impl Book {
 
 /// What frameworks may choose agents by.
 fn facts(profile: &AgentProfile) -> AgentFacts {
-    let domain = profile
-        .info
-        .domain
-        .as_ref()
-        .and_then(|domain| domain.fault_domain.as_ref());
     AgentFacts {
         hostname: profile.info.hostname.as_str().into(),
         attributes: convert::attributes(&profile.info.attributes).unwrap_or_default(),
-        domain: domain.map(|domain| Domain {
-            region: domain.region.name.as_str().into(),
-            zone: domain.zone.name.as_str().into(),
-        }),
+        domain: profile.info.domain.as_ref().and_then(domain),
         capabilities: AgentCapabilities::default(),
     }
+}
+
+fn domain(info: &v1::DomainInfo) -> Option<Domain> {
+    let domain = info.fault_domain.as_ref()?;
+    Some(Domain {
+        region: domain.region.name.as_str().into(),
+        zone: domain.zone.name.as_str().into(),
+    })
 }
 
 /// A framework's terms; what is wrong with them is told in words for the framework.

@@ -2,9 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use meseta_allocator::SorterKind;
+use meseta_proto::mesos::v1::DomainInfo;
 use meseta_resources::{ResourceName, ResourceQuantities, Role};
 
 /// How often a subscribed scheduler hears from the master at least.
@@ -21,6 +23,8 @@ pub struct Identity {
     pub cluster: Option<String>,
     /// Digits and dots only: clients take it apart as numbers.
     pub version: String,
+    /// Where it is.
+    pub domain: Option<DomainInfo>,
 }
 
 /// What a quota that was set in the older way means.
@@ -100,6 +104,10 @@ pub struct Config {
     /// What may be remembered, in bytes.
     pub memory: Memory,
     pub root_submissions: bool,
+    /// Whether agents must say where they are.
+    pub require_agent_domain: bool,
+    /// The only hosts whose agents are offered; all when absent.
+    pub whitelist: Option<Arc<BTreeSet<Arc<str>>>>,
     /// The only roles that may be used, `*` among them; all when absent.
     pub roles: Option<BTreeSet<Role>>,
     /// Weights that hold unless the registry has others.
@@ -161,6 +169,8 @@ impl Config {
             registry_gc_interval: Duration::from_secs(900),
             memory: Memory::of(MEMORY_BUDGET_DEFAULT),
             root_submissions: true,
+            require_agent_domain: false,
+            whitelist: None,
             roles: None,
             weights: BTreeMap::new(),
             quota_semantics: QuotaSemantics::default(),

@@ -1,4 +1,6 @@
-//! Why a framework or a role got no offer of an agent.
+//! Why a framework or a role got no offer of an agent; whom offer constraints rule out.
+
+use std::collections::BTreeMap;
 
 use meseta_allocator::Explanation;
 use meseta_resources::time::Now;
@@ -15,6 +17,16 @@ pub struct Question {
     pub framework_id: Option<String>,
     pub role: Option<String>,
     pub agent_id: Option<String>,
+}
+
+/// Agents that are listed as excluded, of all frameworks together; what is beyond is left out.
+const EXCLUDED_MAX: usize = 200_000;
+
+/// The agents that a framework's offer constraints rule out, by its roles.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Excluded {
+    pub framework: FrameworkId,
+    pub by_role: BTreeMap<Role, Vec<AgentId>>,
 }
 
 impl MasterCore {
@@ -57,6 +69,19 @@ impl MasterCore {
             }
         }
         Ok(answers)
+    }
+
+    /// What [`Excluded`] says, of every subscribed framework.
+    #[must_use]
+    pub fn excluded(&self) -> Vec<Excluded> {
+        let mut left = EXCLUDED_MAX;
+        let frameworks = self.frameworks.keys();
+        frameworks
+            .map(|id| Excluded {
+                framework: id.clone(),
+                by_role: self.allocator.excluded(id, &mut left),
+            })
+            .collect()
     }
 
     fn known_framework(&self, id: &str) -> Result<FrameworkId, String> {

@@ -3,8 +3,11 @@
 //! The shell turns requests, frames and results into [`Input`]s and carries [`Effect`]s out. It
 //! decides nothing: order, content and addressee of every effect are the core's.
 
+use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::Arc;
 
+use meseta_access::Approver;
 use meseta_proto::meseta::v1::{MasterFrame, agent_frame};
 use meseta_proto::mesos::v1::OperationStatus;
 use meseta_proto::mesos::v1::offer::Operation;
@@ -69,6 +72,12 @@ pub enum Input {
     Administer {
         reply: ReplyId,
         request: Box<Request>,
+        /// What the operator may do, where that is asked after the request was understood.
+        approver: Approver,
+    },
+    /// Only agents on these hosts are to be offered.
+    Whitelist {
+        hosts: Option<Arc<BTreeSet<Arc<str>>>>,
     },
     /// An operator removes a framework.
     Teardown {
@@ -136,6 +145,8 @@ pub enum Answer {
     Applied(OperationUuid),
     /// Done.
     Done,
+    /// Done, with what the operator should know of it.
+    Warned(String),
     /// Understood and refused; nothing has changed.
     BadRequest(String),
     /// The framework may not make this call now.
@@ -157,7 +168,8 @@ impl Answer {
         match self {
             Self::Accepted | Self::Applied(_) => "accepted",
             Self::Done => "done",
-            Self::BadRequest(reason)
+            Self::Warned(reason)
+            | Self::BadRequest(reason)
             | Self::Forbidden(reason)
             | Self::NotFound(reason)
             | Self::Conflict(reason)

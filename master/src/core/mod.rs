@@ -43,6 +43,7 @@ mod ownership;
 mod part_validation;
 mod pending;
 mod persisted;
+mod placement;
 mod reconcile;
 mod registration;
 mod resource_validation;
@@ -70,7 +71,7 @@ use meseta_proto::transport::door::Caller;
 use meseta_resources::time::{Moment, Now};
 use meseta_resources::{AgentId, FrameworkId, OfferId, Role, TaskId};
 
-use agent::{Agent, UnreachableAgent};
+use agent::Agent;
 use framework::Framework;
 use inverse_offers::InverseOffers;
 use locations::Locations;
@@ -83,7 +84,7 @@ use said::Said;
 use shown::Shown;
 use timers::{Timer, Timers};
 
-pub use agent::{AgentProfile, RecoveredAgent};
+pub use agent::{AgentProfile, RecoveredAgent, UnreachableAgent};
 use alloc::AllocatorError;
 pub use by_framework::{Belongings, ByFramework, StateCounts, StatesOfFrameworks};
 pub use config::{AllocatorConfig, Config, HEARTBEAT_INTERVAL, Identity, Memory, QuotaSemantics};
@@ -91,7 +92,7 @@ pub use constraints::Constraints;
 pub use counters::Counters;
 pub(crate) use counters::{operation_state_name, state_name};
 pub use digest::{AgentDigest, RoleAmounts};
-pub use explain::Question;
+pub use explain::{Excluded, Question};
 pub use framework::{Capabilities, Link};
 pub use framework_counters::FrameworkCounters;
 pub(crate) use framework_counters::operation_name;
@@ -382,7 +383,12 @@ impl MasterCore {
                 self.agent_callers.remove(&connection);
                 self.agent_gone(connection);
             }
-            Input::Administer { reply, request } => self.administer(reply, *request),
+            Input::Administer {
+                reply,
+                request,
+                approver,
+            } => self.administer(reply, *request, &approver),
+            Input::Whitelist { hosts } => self.update_whitelist(hosts.as_deref()),
             Input::Teardown {
                 reply,
                 framework_id,

@@ -143,12 +143,7 @@ impl MasterCore {
 
     /// Ends an offer and tells the framework.
     pub(super) fn rescind(&mut self, id: &OfferId) {
-        self.rescind_with(id, Refusal::None);
-    }
-
-    /// The same, and the framework is not offered it again for a while.
-    pub(super) fn rescind_with(&mut self, id: &OfferId, refusal: Refusal) {
-        let Some(offer) = self.end_offer(id, refusal) else {
+        let Some(offer) = self.end_offer(id, Refusal::None) else {
             return;
         };
         self.count_rescinded(&offer.framework_id);

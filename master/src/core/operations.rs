@@ -16,7 +16,7 @@ use meseta_resources::{
     AgentId, Conversion, FrameworkId, Operation, Resource, Resources, apply_all,
 };
 
-use super::accept::{Basket, REFUSE_DEFAULT};
+use super::accept::Basket;
 use super::io::Answer;
 use super::offers::Refusal;
 use super::operation::{OPERATIONS_PER_AGENT_MAX, OperationRecord, OperationUuid};
@@ -329,8 +329,8 @@ impl MasterCore {
             .allocator
             .rescind_for_operation(agent, &wanted, &offers);
         for offer in plan.into_iter().flatten() {
-            // The framework is not offered the same again at once, before it could be reserved.
-            self.rescind_with(&offer, Refusal::For(REFUSE_DEFAULT));
+            // What is wanted is taken below, before the rest is offered again.
+            self.rescind(&offer);
         }
         let free = self.allocator.free(agent);
         apply_all(&conversions, &free).map_err(|error| error.to_string())?;

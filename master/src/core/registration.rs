@@ -79,6 +79,7 @@ impl MasterCore {
         let id = id.map_err(|error| (error.to_string(), true))?;
         let profile = profile(id, register.clone()).map_err(|reason| (reason, true))?;
         self.check_agent_is_authorized(connection, &profile, None)?;
+        self.check_domain(&profile)?;
         self.check_machine_is_up(connection, &profile)?;
         if let Some(id) = self.silent_predecessor(&profile) {
             return self.reregister(connection, empty_handed(register, &id));
@@ -158,6 +159,7 @@ impl MasterCore {
         let profile =
             profile(id.clone(), report.register.clone()).map_err(|reason| (reason, true))?;
         self.check_agent_is_authorized(connection, &profile, Some(&id))?;
+        self.check_domain(&profile)?;
         self.check_machine_is_up(connection, &profile)?;
         let profile = Arc::new(profile);
         self.counters.agent_frame("reregister");

@@ -13,7 +13,7 @@ use meseta_allocator::{Quota, RoleGauges};
 use meseta_proto::mesos::v1::{self, AgentInfo, FrameworkInfo};
 use meseta_resources::{AgentId, ExecutorId, FrameworkId, OfferId, Resources, Role};
 
-use super::agent::{Agent, AgentProfile};
+use super::agent::{Agent, AgentProfile, UnreachableAgent};
 use super::by_framework::{ByFramework, StatesOfFrameworks};
 use super::config::{Identity, QuotaSemantics};
 use super::constraints::Constraints;
@@ -48,7 +48,9 @@ pub struct Snapshot {
     pub agents: Arc<Vec<Arc<AgentView>>>,
     /// Agents of the registry that have not come back.
     pub recovered_agents: Vec<(AgentId, Arc<AgentInfo>)>,
-    pub unreachable_agents: Vec<(AgentId, Duration)>,
+    pub unreachable_agents: Vec<(AgentId, UnreachableAgent)>,
+    /// Agents that were marked gone, and when.
+    pub gone_agents: Vec<(AgentId, Duration)>,
     pub frameworks: Arc<Vec<Arc<FrameworkView>>>,
     pub completed_frameworks: Vec<Arc<FrameworkView>>,
     pub offers: Vec<Arc<Offer>>,
@@ -233,7 +235,12 @@ impl MasterCore {
             unreachable_agents: self
                 .unreachable_agents
                 .iter()
-                .map(|(id, agent)| (id.clone(), agent.since))
+                .map(|(id, agent)| (id.clone(), agent.clone()))
+                .collect(),
+            gone_agents: self
+                .gone_agents
+                .iter()
+                .map(|(id, since)| (id.clone(), *since))
                 .collect(),
             frameworks,
             completed_frameworks: self.completed_frameworks.iter().cloned().collect(),
@@ -307,7 +314,7 @@ impl config::Identity {
                 ip: Some(self.ip.to_string()),
                 port: i32::from(self.port),
             }),
-            domain: None,
+            domain: self.domain.clone(),
             capabilities: [Type::AgentUpdate, Type::AgentDraining, Type::QuotaV2]
                 .map(|kind| Capability {
                     r#type: Some(kind.into()),

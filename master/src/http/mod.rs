@@ -4,6 +4,7 @@
 //! `/master` before and `/` behind. Invariant: a handler reads from snapshots or asks the core; it
 //! holds no state of its own.
 
+mod constraints;
 pub(crate) mod door;
 mod explain;
 mod files;
@@ -154,6 +155,7 @@ pub(crate) enum Endpoint {
     Roles,
     Flags,
     Explain,
+    OfferConstraints,
     Metrics,
     MetricsSnapshot,
     LoggingToggle,
@@ -184,6 +186,10 @@ pub(crate) const ENDPOINTS: &[(&str, Endpoint)] = &[
     ("roles", Endpoint::Roles),
     ("flags", Endpoint::Flags),
     ("explain", Endpoint::Explain),
+    (
+        "hierarchical-allocator(1)/offer_constraints_debug",
+        Endpoint::OfferConstraints,
+    ),
     ("metrics", Endpoint::Metrics),
     ("metrics/snapshot", Endpoint::MetricsSnapshot),
     ("logging/toggle", Endpoint::LoggingToggle),
@@ -255,6 +261,7 @@ impl Endpoint {
             | Self::Roles
             | Self::Flags
             | Self::Explain
+            | Self::OfferConstraints
             | Self::MaintenanceStatus
             | Self::MetricsSnapshot
             | Self::LoggingToggle
@@ -336,6 +343,7 @@ async fn handle(State(site): State<Arc<Site>>, request: Request) -> Response {
         Endpoint::OpenApi => openapi::answer(),
         Endpoint::Redirect => redirect(&site),
         Endpoint::Explain => explain::handle(&site, caller, request.uri().query()).await,
+        Endpoint::OfferConstraints => constraints::handle(&site, caller).await,
         Endpoint::Metrics => v0::prometheus(&site).await,
         Endpoint::Libprocess => text(
             StatusCode::NOT_IMPLEMENTED,
@@ -431,6 +439,7 @@ fn answered(answer: Result<Answer, Closed>) -> Response {
     let (status, message) = match answer {
         Ok(Answer::Accepted | Answer::Applied(_)) => return StatusCode::ACCEPTED.into_response(),
         Ok(Answer::Done) => return StatusCode::OK.into_response(),
+        Ok(Answer::Warned(message)) => (StatusCode::OK, message),
         Ok(Answer::BadRequest(message)) => (StatusCode::BAD_REQUEST, message),
         Ok(Answer::Forbidden(message)) => (StatusCode::FORBIDDEN, message),
         Ok(Answer::NotFound(message)) => (StatusCode::NOT_FOUND, message),

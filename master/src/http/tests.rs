@@ -71,7 +71,8 @@ fn site_of(door: Door, recovered: Recovered, flags: &[&str]) -> Arc<Site> {
     }));
     let clock = Clock::new();
     let core = MasterCore::new(config, recovered, clock.now());
-    let (service, handle) = Service::new(core, clock, Box::new(registry), persisted, budgets);
+    let (service, handle) =
+        Service::new(core, clock, Box::new(registry), persisted, budgets, 1_000);
     tokio::spawn(service.run(CancellationToken::new()));
     let site = Site {
         handle,

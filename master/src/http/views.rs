@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use meseta_access::Approver;
-use meseta_proto::mesos::v1::TaskState;
+use meseta_proto::mesos::v1::{DomainInfo, TaskState};
 use serde::Serialize;
 
 pub(super) use agent::slaves;
@@ -139,6 +139,8 @@ struct Head<'a> {
     hostname: &'a str,
     capabilities: [&'static str; 3],
     #[serde(skip_serializing_if = "Option::is_none")]
+    domain: Option<&'a DomainInfo>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     cluster: Option<&'a str>,
     activated_slaves: f64,
     deactivated_slaves: f64,
@@ -155,6 +157,8 @@ struct LeaderInfo<'a> {
     pid: String,
     port: u16,
     hostname: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    domain: Option<&'a DomainInfo>,
 }
 
 /// How many agents are in which condition, as Mesos counts them.
@@ -177,6 +181,7 @@ fn head(snapshot: &Snapshot, flags: Option<&BTreeMap<String, String>>) -> Vec<u8
         pid: identity.pid(),
         hostname: &identity.hostname,
         capabilities: CAPABILITIES,
+        domain: identity.domain.as_ref(),
         cluster: identity.cluster.as_deref(),
         activated_slaves: count(active),
         deactivated_slaves: count(snapshot.agents.len() - active),
@@ -187,6 +192,7 @@ fn head(snapshot: &Snapshot, flags: Option<&BTreeMap<String, String>>) -> Vec<u8
             pid: identity.pid(),
             port: identity.port,
             hostname: &identity.hostname,
+            domain: identity.domain.as_ref(),
         },
         flags,
     };

@@ -357,6 +357,8 @@ fn explained(kind: CallType, answer: Answer) -> Answer {
         (CallType::RemoveQuota, Answer::BadRequest(reason)) => {
             Answer::BadRequest(format!("Failed to remove quota: {reason}"))
         }
+        // Clients of the v1 API expect no body.
+        (_, Answer::Warned(_)) => Answer::Done,
         (_, answer) => answer,
     }
 }

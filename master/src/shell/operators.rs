@@ -1,7 +1,8 @@
 //! What operators ask of the core, each only if he may: all that changes something comes through here.
 //!
-//! Invariant: a refusal is answered before the core hears of the request, and every change, done or
-//! refused, is one line of the audit log.
+//! Invariant: a refusal is answered before the core hears of the request, but for quota set or removed
+//! in the older way, which the core validates first, as the quota document orders it; and every change, done
+//! or refused, is one line of the audit log.
 
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use meseta_proto::mesos::v1::offer::Operation;
 use meseta_proto::transport::door::Caller;
 use tokio::sync::oneshot;
 
-use super::{Closed, Command, Handle};
+use super::{Ask, Closed, Command, Handle};
 use crate::core::{Answer, Question, Request, Snapshot};
 use crate::permission;
 use crate::view_cache::Extent;
@@ -28,8 +29,12 @@ impl Handle {
             return Ok(refused(caller, name, &object, &forbidden));
         }
         let (answer, answered) = oneshot::channel();
-        let request = Box::new(request);
-        self.send(Command::Administer { request, answer }).await?;
+        self.send(Command::Administer {
+            request: Box::new(request),
+            approver: caller.approver.clone(),
+            answer,
+        })
+        .await?;
         let answer = answered.await.map_err(|_| Closed)?;
         caller.audit(name, &object, answer.outcome());
         Ok(answer)
@@ -66,10 +71,10 @@ impl Handle {
     pub(crate) async fn principal_of(&self, framework_id: &str) -> Result<Option<String>, Closed> {
         let (answer, answered) = oneshot::channel();
         let framework_id = framework_id.to_owned();
-        self.send(Command::Principal {
+        self.send(Command::Ask(Ask::Principal {
             framework_id,
             answer,
-        })
+        }))
         .await?;
         answered.await.map_err(|_| Closed)
     }
@@ -107,7 +112,8 @@ impl Handle {
         question: Question,
     ) -> Result<Result<Vec<Explanation>, String>, Closed> {
         let (answer, answered) = oneshot::channel();
-        self.send(Command::Explain { question, answer }).await?;
+        self.send(Command::Ask(Ask::Explain { question, answer }))
+            .await?;
         let answer = answered.await.map_err(|_| Closed)?;
         if caller.approver.allows_everything() {
             return Ok(answer);

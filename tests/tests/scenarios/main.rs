@@ -36,6 +36,7 @@ mod operator_grpc;
 mod operators;
 mod oversubscription;
 mod pauses;
+mod placement;
 mod policies;
 /// The tries of a hostile task, which this program makes when it is executed in a container.
 #[path = "../../../isolators/tests/kernel/probe.rs"]
@@ -137,6 +138,7 @@ fn main() -> ExitCode {
         ("connections", connections::ALL),
         ("safe", safe::ALL),
         ("operator_grpc", operator_grpc::ALL),
+        ("placement", placement::ALL),
         ("policies", policies::ALL),
         ("returned_memory", returned_memory::ALL),
     ];

@@ -268,12 +268,29 @@ fn documented() {
     let reference = std::fs::read_to_string(path).unwrap_or_default();
     for (name, daemon) in [("master", &cluster.master), ("agent", cluster.agent())] {
         page += &format!("\n## `meseta {name}`\n\n| metric | type | meaning |\n|---|---|---|\n");
-        for row in rows(&daemon.page("/metrics").text()) {
-            if !reference.contains(&row) {
-                missing.insert(row.clone());
-            }
-            page += &row;
-        }
+        let scraped = rows(&daemon.page("/metrics").text());
+        missing.extend(
+            scraped
+                .iter()
+                .filter(|row| !reference.contains(*row))
+                .cloned(),
+        );
+        // Families that this machine has no figures of stay as they are.
+        let section = reference.split(&format!("## `meseta {name}`")).nth(1);
+        let section = section.and_then(|rest| rest.split("\n## ").next());
+        let named = |row: &String| row.split('`').nth(1).map(str::to_owned);
+        let seen: BTreeSet<_> = scraped.iter().filter_map(named).collect();
+        let known = section
+            .unwrap_or_default()
+            .lines()
+            .map(|line| format!("{line}\n"));
+        let mut all: BTreeSet<String> = known
+            .filter(|row| {
+                row.starts_with("| `") && named(row).is_some_and(|name| !seen.contains(&name))
+            })
+            .collect();
+        all.extend(scraped);
+        page.extend(all);
     }
     if std::env::var_os("MESETA_BLESS").is_some() {
         std::fs::write(path, page).expect("written");

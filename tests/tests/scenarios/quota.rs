@@ -101,11 +101,18 @@ fn requests() {
              mem:16384'"
         )
     );
-    is_done(&post(
+    let forced = post(
         &cluster,
         "/quota",
         &second.replacen('{', "{\n\"force\": true,", 1),
-    ));
+    );
+    assert_eq!(forced.status, 200);
+    let text = forced.text();
+    assert!(text.starts_with("Quota of role 'role2' is set."), "{text}");
+    assert!(
+        text.contains("'cpus:24; mem:12288' exceed cluster capacity"),
+        "{text}"
+    );
     for (path, status, text) in [
         ("/quota/role1", 200, ""),
         (
@@ -186,6 +193,15 @@ fn weights() {
         master_flags: vec!["--roles=dev,ops".into(), "--weights=ops=3".into()],
         ..Setup::default()
     });
+    let log = cluster.master.log_text();
+    let unweighted: Vec<&str> = log
+        .lines()
+        .filter(|line| line.contains("has no weight"))
+        .collect();
+    assert!(
+        matches!(unweighted.as_slice(), [one] if one.contains("role=dev")),
+        "{unweighted:?}"
+    );
     let put = |body: &str| http::put(&format!("{}/weights", cluster.master.url), body);
     is_done(&put(r#"[{"role": "dev", "weight": 2.5}]"#));
     let expected = json!([{"weight": 2.5, "role": "dev"}, {"weight": 3.0, "role": "ops"}]);

@@ -214,6 +214,10 @@ fn difference(exchange: &Value, (head, body): &(Head, String)) -> Option<String>
             .get(name)
             .and_then(Value::as_str);
         let found = head.header(&name.to_lowercase());
+        if theirs.is_none() && exchange.get("departs").is_some() {
+            // What departs may have a body where Mesos sends none.
+            continue;
+        }
         if found != theirs {
             return Some(format!("{name} is {found:?}"));
         }

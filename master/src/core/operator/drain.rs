@@ -100,6 +100,11 @@ impl MasterCore {
         let is_known = self.agents.contains_key(&id)
             || self.recovered_agents.contains_key(&id)
             || self.unreachable_agents.contains_key(&id);
+        if self.gone_agents.contains_key(&id) {
+            return Err(refused(format!(
+                "Agent '{id}' was marked gone: it runs nothing, and is not taken back"
+            )));
+        }
         if !is_known {
             return Err(refused("Unknown agent"));
         }

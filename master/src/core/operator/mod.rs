@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use meseta_access::Approver;
 use meseta_allocator::{Allocator, Quota};
 use meseta_proto::mesos::v1::MachineId;
 use meseta_proto::mesos::v1::maintenance::Schedule;
@@ -71,6 +72,7 @@ pub(super) enum Pending {
         reply: ReplyId,
         changes: Vec<(Role, Quota)>,
         rescind: quota::Rescind,
+        answer: Answer,
     },
     Weights {
         reply: ReplyId,
@@ -138,16 +140,16 @@ impl State {
 
 impl MasterCore {
     /// Judges a request; the answer comes now if it is refused, else when it is durable.
-    pub(super) fn administer(&mut self, reply: ReplyId, request: Request) {
+    pub(super) fn administer(&mut self, reply: ReplyId, request: Request, approver: &Approver) {
         if self.pending.len() >= PENDING_MUTATIONS_MAX {
             let busy = "The registry is busy: try again".to_owned();
             self.reply(reply, Answer::Unavailable(busy));
             return;
         }
         let result = match request {
-            Request::SetQuota(request) => self.set_quota(reply, &request),
+            Request::SetQuota(request) => self.set_quota(reply, &request, approver),
             Request::UpdateQuota { force, configs } => self.update_quota(reply, force, &configs),
-            Request::RemoveQuota { role } => self.remove_quota(reply, &role),
+            Request::RemoveQuota { role } => self.remove_quota(reply, &role, approver),
             Request::UpdateWeights(weights) => self.update_weights(reply, &weights),
             Request::UpdateSchedule(schedule) => self.update_schedule(reply, *schedule),
             Request::StartMaintenance(machines) => self.start_maintenance(reply, &machines),
@@ -172,7 +174,8 @@ impl MasterCore {
                 reply,
                 changes,
                 rescind,
-            } => self.quota_stored(reply, changes, &rescind),
+                answer,
+            } => self.quota_stored(reply, changes, &rescind, answer),
             Pending::Weights { reply, changes } => self.weights_stored(reply, changes),
             Pending::Maintenance { reply, plan } => self.maintenance_stored(reply, plan),
             Pending::Deactivation {

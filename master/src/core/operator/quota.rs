@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use meseta_access::{Action, Approver};
 use meseta_allocator::{OfferView, Outstanding, Quota, check_quota_tree, guaranteed};
 use meseta_proto::convert;
 use meseta_proto::mesos::v1::quota::{QuotaConfig, QuotaRequest};
@@ -38,6 +39,7 @@ impl MasterCore {
         &mut self,
         reply: ReplyId,
         request: &QuotaRequest,
+        approver: &Approver,
     ) -> Result<(), Answer> {
         let invalid =
             |reason: String| refused(format!("Failed to validate set quota request: {reason}"));
@@ -58,25 +60,39 @@ impl MasterCore {
         wanted.insert(role.clone(), quota.clone());
         check_quota_tree(&wanted)
             .map_err(|error| invalid(format!("The quota hierarchy would not be sound: {error}")))?;
-        if !request.force.unwrap_or_default() {
-            let total = guaranteed(&wanted);
-            let capacity = self
-                .allocator
-                .quota_capacity(semantics == QuotaSemantics::Seed);
-            if !capacity.contains(&total) {
-                return Err(Answer::Conflict(format!(
-                    "Quota guarantees overcommit the cluster (use 'force' to bypass this check): \
-                     Total quota guarantees '{total}' exceed cluster capacity '{capacity}'"
-                )));
-            }
+        may_update(approver, &role)?;
+        let total = guaranteed(&wanted);
+        let capacity = self
+            .allocator
+            .quota_capacity(semantics == QuotaSemantics::Seed);
+        let exceeded = (!capacity.contains(&total)).then(|| {
+            format!("Total quota guarantees '{total}' exceed cluster capacity '{capacity}'")
+        });
+        let force = request.force.unwrap_or_default();
+        if let Some(exceeded) = exceeded.as_ref().filter(|_| !force) {
+            return Err(Answer::Conflict(format!(
+                "Quota guarantees overcommit the cluster (use 'force' to bypass this check): \
+                 {exceeded}"
+            )));
         }
+        let answer = exceeded.map_or(Answer::Done, |exceeded| {
+            Answer::Warned(format!(
+                "Quota of role '{role}' is set. {exceeded}: until agents bring what is missing, roles \
+                 without an unmet guarantee may get no offers"
+            ))
+        });
         let request = guarantees.into_iter().collect();
         let rescind = Rescind::Request(role.clone(), request);
-        self.store_quota(reply, vec![(role, quota)], rescind);
+        self.store_quota(reply, vec![(role, quota)], rescind, answer);
         Ok(())
     }
 
-    pub(super) fn remove_quota(&mut self, reply: ReplyId, role: &str) -> Result<(), Answer> {
+    pub(super) fn remove_quota(
+        &mut self,
+        reply: ReplyId,
+        role: &str,
+        approver: &Approver,
+    ) -> Result<(), Answer> {
         let role = Role::new(role).map_err(|error| refused(error.to_string()))?;
         self.check_known(&role).map_err(refused)?;
         let mut wanted = self.operator.quotas_wanted.clone();
@@ -85,7 +101,9 @@ impl MasterCore {
         }
         check_quota_tree(&wanted)
             .map_err(|error| refused(format!("The quota hierarchy would not be sound: {error}")))?;
-        self.store_quota(reply, vec![(role, Quota::default())], Rescind::Nothing);
+        may_update(approver, &role)?;
+        let changes = vec![(role, Quota::default())];
+        self.store_quota(reply, changes, Rescind::Nothing, Answer::Done);
         Ok(())
     }
 
@@ -131,7 +149,7 @@ impl MasterCore {
                 )));
             }
         }
-        self.store_quota(reply, changes, Rescind::Changes);
+        self.store_quota(reply, changes, Rescind::Changes, Answer::Done);
         Ok(())
     }
 
@@ -155,7 +173,14 @@ impl MasterCore {
         })
     }
 
-    fn store_quota(&mut self, reply: ReplyId, changes: Vec<(Role, Quota)>, rescind: Rescind) {
+    /// Stores changes that are allowed; `answer` is given once they are durable.
+    fn store_quota(
+        &mut self,
+        reply: ReplyId,
+        changes: Vec<(Role, Quota)>,
+        rescind: Rescind,
+        answer: Answer,
+    ) {
         for (role, quota) in &changes {
             if quota.is_default() {
                 self.operator.quotas_wanted.remove(role);
@@ -171,6 +196,7 @@ impl MasterCore {
                 reply,
                 changes,
                 rescind,
+                answer,
             }),
         );
     }
@@ -180,6 +206,7 @@ impl MasterCore {
         reply: ReplyId,
         changes: Vec<(Role, Quota)>,
         rescind: &Rescind,
+        answer: Answer,
     ) {
         let mut quotas = (*self.operator.quotas).clone();
         for (role, quota) in &changes {
@@ -213,7 +240,7 @@ impl MasterCore {
             }
         }
         self.allocate_due = true;
-        self.reply(reply, Answer::Done);
+        self.reply(reply, answer);
     }
 
     /// The same, copied.
@@ -228,6 +255,12 @@ impl MasterCore {
             })
             .collect()
     }
+}
+
+/// Whether an operator may change a role's quota.
+fn may_update(approver: &Approver, role: &Role) -> Result<(), Answer> {
+    let decision = approver.check(Action::UpdateQuota, Some(role.as_str()));
+    decision.map_err(|forbidden| Answer::Forbidden(forbidden.to_string()))
 }
 
 /// A guarantee that is also the limit; of the named resources, or of everything.

@@ -396,14 +396,11 @@ fn an_agent_marked_gone_takes_its_tasks_for_good() {
         world.administer(nobody),
         Answer::NotFound("Agent 'nosuch' not found".to_owned())
     );
-    assert_eq!(
-        refusal(world.administer(drain(&node, false))),
-        "Unknown agent"
-    );
-    assert_eq!(
-        refusal(world.administer(deactivate(&node))),
-        "Unknown agent"
-    );
+    for request in [drain(&node, false), deactivate(&node)] {
+        let message = refusal(world.administer(request));
+        assert!(message.contains("was marked gone"), "{message}");
+    }
+    assert_eq!(world.core.snapshot().gone_agents.len(), 1);
     let mut world = world.restart();
     let connection = world.introduce(agent_frame::Message::Reregister(report(
         &node,
@@ -438,6 +435,7 @@ fn while_an_agent_is_being_marked_nothing_else_is_done_to_it() {
     world.input(Input::Administer {
         reply: ReplyId(1_000),
         request: Box::new(gone(&node)),
+        approver: world.caller.approver.clone(),
     });
     assert!(matches!(
         world.administer(gone(&node)),

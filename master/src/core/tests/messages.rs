@@ -10,6 +10,7 @@ pub(super) fn config() -> Config {
         port: 5050,
         cluster: None,
         version: "1.12.0".to_owned(),
+        domain: None,
     })
 }
 

@@ -393,12 +393,12 @@ fn a_volume_made_in_an_offer_is_destroyed_by_an_operator_and_back() {
         world.operate(&node.id, destroy(std::slice::from_ref(&data))),
         Answer::Accepted
     );
+    world.take_events(scheduler.connection);
     assert_eq!(
         world.operate(&node.id, create(std::slice::from_ref(&data))),
         Answer::Accepted
     );
-    world.take_events(scheduler.connection);
-    world.live(7 * SECOND, &[&node]);
+    // What was rescinded for it is offered again at once.
     let offers = world.offers(&scheduler);
     let offers: Vec<&v1::Offer> = offers.iter().collect();
     world.call(
@@ -470,4 +470,45 @@ fn a_removed_agent_takes_its_reservations_along() {
     assert_eq!(text(&answer), "No agent found with specified ID");
     let fresh = world.capable_agent(5052, "cpus:4;mem:1024");
     assert_eq!(world.agent_total(&fresh), parse("cpus:4;mem:1024"));
+}
+
+/// The refusal is about what was asked for, and begins with what there is of it.
+#[test]
+fn what_is_nearest_to_what_is_missing_comes_first() {
+    let mut world = World::new();
+    let node = world.capable_agent(5051, "cpus:4;mem:1024");
+    for (amount, role) in [("cpus:1", "ads"), ("mem:64", "zoo"), ("cpus:1", "zoo")] {
+        let reserve = reserve(&reserved(&parse(amount), role, None));
+        assert_eq!(world.operate(&node.id, reserve), Answer::Accepted);
+    }
+    let answer = world.operate(
+        &node.id,
+        unreserve(&reserved(&parse("cpus:2"), "zoo", None)),
+    );
+    assert!(
+        text(&answer).starts_with("cpus(reservations: [(DYNAMIC,zoo)]):1; "),
+        "{answer:?}"
+    );
+}
+
+/// The rest of the agent is offered again at once, to the same framework too.
+#[test]
+fn what_was_not_reserved_is_offered_again_at_once() {
+    let mut world = World::new();
+    let node = world.capable_agent(5051, "cpus:4;mem:1024");
+    let scheduler = world.subscribe(framework("f", &["dev"]));
+    assert_eq!(world.offers(&scheduler).len(), 1);
+    let ads = reserved(&parse("cpus:1"), "ads", None);
+    assert_eq!(world.operate(&node.id, reserve(&ads)), Answer::Accepted);
+    let events = world.take_events(scheduler.connection);
+    let offered: Vec<_> = events
+        .iter()
+        .filter_map(|event| event.offers.as_ref())
+        .flat_map(|offers| &offers.offers)
+        .collect();
+    let [offer] = offered.as_slice() else {
+        panic!("one offer: {events:?}");
+    };
+    let resources = convert::resources(&offer.resources).unwrap();
+    assert_eq!(resources.unallocate(), parse("cpus:3;mem:1024"));
 }

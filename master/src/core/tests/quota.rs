@@ -81,6 +81,14 @@ fn conflict(answer: Answer) -> String {
     }
 }
 
+/// What the operator is told of a quota that is set all the same.
+fn warning(answer: Answer) -> String {
+    match answer {
+        Answer::Warned(message) => message,
+        other => panic!("{other:?}"),
+    }
+}
+
 fn roles_with_quota(world: &mut World) -> Vec<String> {
     let snapshot = world.core.snapshot();
     snapshot.quotas.keys().map(ToString::to_string).collect()
@@ -180,6 +188,7 @@ fn of_two_racing_removals_one_is_refused() {
         world.input(Input::Administer {
             reply,
             request: Box::new(remove("r")),
+            approver: world.caller.approver.clone(),
         });
     }
     assert_eq!(world.answers.get(&first), None, "not durable yet");
@@ -213,7 +222,11 @@ fn the_heuristic_refuses_more_than_one_agent_has_and_force_does_not() {
          guarantees 'cpus:5' exceed cluster capacity 'cpus:4; mem:1024'"
     );
     assert!(roles_with_quota(&mut world).is_empty());
-    assert_eq!(world.administer(force("r", &[("cpus", 5.0)])), Answer::Done);
+    let warned = warning(world.administer(force("r", &[("cpus", 5.0)])));
+    assert!(
+        warned.contains("cpus:5' exceed cluster capacity"),
+        "{warned}"
+    );
 }
 
 #[test]
@@ -223,10 +236,7 @@ fn the_heuristic_refuses_more_than_all_agents_have_and_force_does_not() {
         world.agent(port, "cpus:4;mem:1024");
     }
     conflict(world.administer(set("r", &[("cpus", 12.5)])));
-    assert_eq!(
-        world.administer(force("r", &[("cpus", 12.5)])),
-        Answer::Done
-    );
+    warning(world.administer(force("r", &[("cpus", 12.5)])));
 }
 
 #[test]
@@ -550,4 +560,78 @@ fn what_is_guaranteed_below_a_role_counts_once_against_capacity() {
         Answer::Done
     );
     conflict(world.administer(set("ops", &[("cpus", 0.5)])));
+}
+
+/// The order of the quota document: a request that is not valid is told so, whoever makes it; and only a
+/// valid one is authorized, before the capacity is looked at.
+#[test]
+fn a_request_is_validated_before_it_is_authorized() {
+    let mut world = World::new();
+    world.agent(1, "cpus:4;mem:1024");
+    world.administer(set("taken", &[("cpus", 1.0)]));
+    let acls = r#"{"update_quotas":[{"principals":{"type":"ANY"},"roles":{"type":"NONE"}}]}"#;
+    world.caller = super::authorization::caller(acls, Some("eve"));
+    let mut ports = request("r", &[], false);
+    ports.guarantee.push(v1::Resource {
+        name: "ports".to_owned(),
+        r#type: value::Type::Ranges.into(),
+        ranges: Some(value::Ranges::default()),
+        ..v1::Resource::default()
+    });
+    for (invalid, part) in [
+        (set("*", &[("cpus", 1.0)]), "default role '*'"),
+        (Request::SetQuota(Box::new(ports)), "non-scalar"),
+        (set("r", &[]), "empty 'guarantee'"),
+        (set("taken", &[("cpus", 1.0)]), "already has quota"),
+        (set("a/b", &[("cpus", 1.0)]), "hierarchy would not be sound"),
+        (remove("r"), "has no quota set"),
+    ] {
+        let message = refusal(world.administer(invalid));
+        assert!(message.contains(part), "{message}");
+    }
+    for valid in [
+        set("r", &[("cpus", 1.0)]),
+        set("r", &[("cpus", 1_000.0)]),
+        remove("taken"),
+    ] {
+        let answer = world.administer(valid);
+        let Answer::Forbidden(message) = answer else {
+            panic!("{answer:?}");
+        };
+        assert!(message.contains("'eve' is not authorized"), "{message}");
+    }
+    assert_eq!(roles_with_quota(&mut world), ["taken"]);
+}
+
+/// A quota of 0 is a limit, and is shown as it was set.
+#[test]
+fn a_quota_of_nothing_is_shown_as_it_was_set() {
+    let mut world = World::new();
+    world.agent(1, "cpus:4;mem:1024");
+    assert_eq!(world.administer(set("r", &[("cpus", 0.0)])), Answer::Done);
+    let snapshot = world.core.snapshot();
+    let shown = crate::http::views::quota(&snapshot);
+    let amounts: Vec<_> = shown.infos[0]
+        .guarantee
+        .iter()
+        .map(|one| {
+            (
+                one.name.as_str(),
+                one.scalar.as_ref().map(|amount| amount.value),
+            )
+        })
+        .collect();
+    assert_eq!(amounts, [("cpus", Some(0.0))]);
+}
+
+/// What would make a tree of quotas sound is part of the refusal.
+#[test]
+fn a_quota_without_one_above_names_the_cure() {
+    let mut world = World::new();
+    world.agent(1, "cpus:4;mem:1024");
+    let message = refusal(world.administer(set("a/b", &[("cpus", 1.0)])));
+    assert!(
+        message.contains("guarantee 'a' at least 1 cpus, before those below it"),
+        "{message}"
+    );
 }

@@ -79,6 +79,7 @@ impl World {
         self.input(Input::Administer {
             reply,
             request: Box::new(request),
+            approver: self.caller.approver.clone(),
         });
         self.answers.remove(&reply).unwrap()
     }

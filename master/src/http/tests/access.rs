@@ -127,6 +127,7 @@ fn body_for(endpoint: Endpoint, method: &Method) -> &'static str {
         | Endpoint::Roles
         | Endpoint::Flags
         | Endpoint::Explain
+        | Endpoint::OfferConstraints
         | Endpoint::Metrics
         | Endpoint::MetricsSnapshot
         | Endpoint::LoggingToggle

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use meseta_access::Approver;
 use meseta_proto::convert;
@@ -12,7 +13,7 @@ use serde::{Serialize, Serializer};
 
 use super::super::pieces::{Document, list, text};
 use super::{AGENT_BYTES, between_lists, write};
-use crate::core::{AgentView, Drain, Snapshot};
+use crate::core::{AgentView, Drain, Snapshot, UnreachableAgent};
 use crate::visible;
 
 /// The summary of resources that the view itself holds.
@@ -187,7 +188,12 @@ pub(in super::super) fn slaves(snapshot: &Snapshot, id: Option<&str>) -> Documen
     let recovered = snapshot.recovered_agents.iter();
     let recovered: Vec<_> = recovered.filter(|(id, _)| wanted(id)).cloned().collect();
     let viewer = snapshot.viewer.clone();
-    Document::of(vec![
+    let unreachable = snapshot.unreachable_agents.iter();
+    let unreachable = unreachable.filter(|(id, _)| wanted(id));
+    let unreachable: Vec<Lost> = unreachable.map(Lost::unreachable).collect();
+    let gone = snapshot.gone_agents.iter().filter(|(id, _)| wanted(id));
+    let gone: Vec<Lost> = gone.map(Lost::gone).collect();
+    let mut parts = vec![
         text("{\"slaves\":["),
         list(agents.len(), FULL_BYTES, move |index, out| {
             let agent = agents.get(index);
@@ -197,6 +203,51 @@ pub(in super::super) fn slaves(snapshot: &Snapshot, id: Option<&str>) -> Documen
         list(recovered.len(), AGENT_BYTES, move |index, out| {
             write(out, &recovered.get(index).map(RecoveredAgent::of));
         }),
-        text("]}"),
-    ])
+    ];
+    // Mesos has no such lists: they are there only when there is something to say.
+    for (name, lost) in [("unreachable_slaves", unreachable), ("gone_slaves", gone)] {
+        if !lost.is_empty() {
+            parts.push(between_lists(name));
+            parts.push(list(lost.len(), LOST_BYTES, move |index, out| {
+                write(out, &lost.get(index));
+            }));
+        }
+    }
+    parts.push(text("]}"));
+    Document::of(parts)
+}
+
+/// What an agent that is not here takes in a list, more or less.
+const LOST_BYTES: usize = 150;
+
+/// An agent that is not here, and is not awaited either.
+#[derive(Serialize)]
+struct Lost {
+    id: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    hostname: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unreachable_time: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gone_time: Option<f64>,
+}
+
+impl Lost {
+    fn unreachable((id, agent): &(AgentId, UnreachableAgent)) -> Self {
+        Self {
+            id: id.to_string(),
+            hostname: agent.hostname.clone(),
+            unreachable_time: Some(agent.since.as_secs_f64()),
+            gone_time: None,
+        }
+    }
+
+    fn gone((id, since): &(AgentId, Duration)) -> Self {
+        Self {
+            id: id.to_string(),
+            hostname: String::new(),
+            unreachable_time: None,
+            gone_time: Some(since.as_secs_f64()),
+        }
+    }
 }

@@ -157,7 +157,12 @@ fn status(snapshot: &Snapshot, role_of_resources: Option<&String>) -> QuotaStatu
             .iter()
             .map(|(role, quota)| QuotaInfo {
                 role: Some(role.to_string()),
-                guarantee: quota.guarantees.iter().map(resource).collect(),
+                guarantee: if quota.legacy {
+                    // The same amounts, and a guarantee of 0 as well, which is a limit.
+                    quota.limits.iter().map(resource).collect()
+                } else {
+                    quota.guarantees.iter().map(resource).collect()
+                },
                 ..QuotaInfo::default()
             })
             .collect(),

@@ -150,6 +150,7 @@ pub(crate) fn crowd(agents: usize, frameworks: usize) -> Arc<Snapshot> {
         port: 5050,
         cluster: None,
         version: "1.12.0".to_owned(),
+        domain: None,
     };
     let now = Now {
         moment: Moment::ORIGIN,

@@ -104,6 +104,8 @@ const EVICTED: usize = 12;
 pub(super) fn prometheus() {
     promtool(&["check", "rules", "oversubscription.rules.yml"]);
     promtool(&["test", "rules", "oversubscription.test.yml"]);
+    promtool(&["check", "rules", "cluster.rules.yml"]);
+    promtool(&["test", "rules", "cluster.test.yml"]);
     let dir = tempfile::tempdir().expect("a folder");
     let proc = machine(dir.path());
     set(&proc, "stat", IDLE);

@@ -1,0 +1,49 @@
+//! Domains as operators write them: where a daemon is, by region and zone.
+
+use crate::json;
+use crate::mesos::v1::DomainInfo;
+
+/// What a domain looks like, for errors.
+const EXAMPLE: &str = r#"{"fault_domain":{"region":{"name":"eu"},"zone":{"name":"rack1"}}}"#;
+
+/// A domain could not be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}; write it as {EXAMPLE}")]
+pub struct DomainTextError {
+    reason: String,
+}
+
+/// A domain as JSON. It names a region and a zone.
+pub fn parse_domain(text: &str) -> Result<DomainInfo, DomainTextError> {
+    let error = |reason: String| DomainTextError { reason };
+    let domain: DomainInfo =
+        json::from_slice(text.as_bytes()).map_err(|reason| error(reason.to_string()))?;
+    let Some(fault_domain) = &domain.fault_domain else {
+        return Err(error("`fault_domain` is missing".to_owned()));
+    };
+    if fault_domain.region.name.is_empty() || fault_domain.zone.name.is_empty() {
+        return Err(error("region and zone need a name".to_owned()));
+    }
+    Ok(domain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_domain_is_read_or_refused_with_an_example() {
+        let domain = parse_domain(EXAMPLE).unwrap().fault_domain.unwrap();
+        assert_eq!((&*domain.region.name, &*domain.zone.name), ("eu", "rack1"));
+        for text in [
+            "",
+            "eu",
+            "{}",
+            r#"{"fault_domain":{"region":{"name":"eu"}}}"#,
+            r#"{"fault_domain":{"region":{"name":""},"zone":{"name":"z"}}}"#,
+        ] {
+            let error = parse_domain(text).unwrap_err().to_string();
+            assert!(error.ends_with(EXAMPLE), "{error}");
+        }
+    }
+}
