@@ -5,10 +5,14 @@
 //! `--config`. Invariant: an unknown flag or key is an error that names the near one; nothing is
 //! read silently from anywhere else.
 
+mod completions;
+mod groups;
+
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::LazyLock;
 
 use clap::{Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand, ValueHint};
 
@@ -22,7 +26,7 @@ use crate::verbs;
 #[derive(Debug, Parser)]
 #[command(
     name = "meseta",
-    version,
+    version = version(),
     propagate_version = true,
     subcommand_required = true
 )]
@@ -30,6 +34,15 @@ use crate::verbs;
 pub(crate) struct Cli {
     #[command(subcommand)]
     verb: Verb,
+}
+
+/// Our own version, and what `/version` says: that of Mesos whose interface this is.
+fn version() -> &'static str {
+    static TEXT: LazyLock<String> = LazyLock::new(|| {
+        let (own, interface) = (env!("CARGO_PKG_VERSION"), meseta_proto::INTERFACE_VERSION);
+        format!("{own} (with the interface of Mesos {interface})")
+    });
+    &TEXT
 }
 
 #[derive(Debug, Subcommand)]
@@ -82,6 +95,13 @@ pub(crate) enum Verb {
     Explain(verbs::explain::Options),
     /// Show what a task has written.
     Logs(verbs::logs::Options),
+    /// Run a command in the container of a task, and show its output.
+    Exec(verbs::exec::Options),
+    /// End a task that `execute` has started.
+    Kill(verbs::kill::Options),
+    /// Print ids or roles, for completions.
+    #[command(hide = true)]
+    Names(verbs::names::Options),
     /// End a framework and all that it runs.
     Teardown(verbs::teardown::Options),
     /// Make a line for a file of credentials: a principal and the hash of its secret.
@@ -107,7 +127,7 @@ struct ConfigFlag {
 
 /// Prints what a shell needs to complete our command lines.
 pub(crate) fn completions(shell: clap_complete::Shell) -> ExitCode {
-    clap_complete::generate(shell, &mut Cli::command(), "meseta", &mut std::io::stdout());
+    verbs::table::say(completions::script(shell).trim_end());
     ExitCode::SUCCESS
 }
 
@@ -213,7 +233,7 @@ pub(crate) fn parse(args: Vec<OsString>) -> Result<Parsed, Refusal> {
 
 /// The command with each daemon's flags given their environment names and `--config`.
 fn command() -> Command {
-    let mut command = Cli::command();
+    let mut command = groups::grouped(Cli::command());
     for daemon in ["master", "agent"] {
         command = command.mut_subcommand(daemon, |sub| {
             let sub = ConfigFlag::augment_args(sub)
@@ -515,6 +535,9 @@ fn view(matches: &clap::ArgMatches, names: &[String]) -> BTreeMap<String, String
 }
 
 #[cfg(test)]
+mod mesos;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -596,6 +619,24 @@ mod tests {
             "| `{long}` | {} | {help} |\n",
             default.replace('|', "\\|")
         ))
+    }
+
+    #[test]
+    fn the_version_says_whose_it_is() {
+        for line in [
+            &["meseta", "--version"][..],
+            &["meseta", "agent", "--version"],
+        ] {
+            let text = parse(args(line)).expect_err("the version").to_string();
+            let interface = format!(
+                "(with the interface of Mesos {})",
+                meseta_proto::INTERFACE_VERSION
+            );
+            assert!(
+                text.contains(env!("CARGO_PKG_VERSION")) && text.contains(&interface),
+                "{text}"
+            );
+        }
     }
 
     #[test]

@@ -11,6 +11,7 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::Instant;
 
 use crate::daemon::PARENT_VARIABLE;
 
@@ -20,6 +21,8 @@ const START_LIMIT: Duration = Duration::from_secs(20);
 const STOP_LIMIT: Duration = Duration::from_secs(15);
 /// Pause between two looks for a daemon's endpoint file.
 const ENDPOINT_POLL: Duration = Duration::from_millis(10);
+/// Pause before an agent that was told to end is started again.
+const RESTART_PAUSE: Duration = Duration::from_secs(5);
 /// More agents than this on one machine is a slip of the finger.
 const AGENTS_MAX: u16 = 64;
 
@@ -108,8 +111,13 @@ impl StateDir {
 #[derive(Debug)]
 struct Daemon {
     name: String,
+    verb: &'static str,
+    dir: PathBuf,
+    flags: Vec<String>,
     child: Child,
     url: String,
+    /// When an agent that ended because its master said so is tried again.
+    again_at: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -221,16 +229,37 @@ impl Cluster {
         );
     }
 
-    /// Waits until a daemon ends by itself and says which.
+    /// Waits until a daemon ends by itself and says which. An agent that its master has told to end, for
+    /// maintenance, is started again until it may stay.
     async fn any_ends(&mut self) -> String {
+        let mut told = false;
         loop {
             for daemon in self.master.iter_mut().chain(&mut self.agents) {
-                if let Ok(Some(status)) = daemon.child.try_wait() {
+                if daemon.again_at.is_some_and(|again| Instant::now() < again) {
+                    continue;
+                }
+                if daemon.again_at.take().is_some()
+                    && let Err(error) = daemon.start_again()
+                {
+                    return format!("{error:#}");
+                }
+                let Ok(Some(status)) = daemon.child.try_wait() else {
+                    continue;
+                };
+                if !status.success() || daemon.verb != "agent" {
                     return format!(
                         "the {} ended by itself ({status}); its log is above",
                         daemon.name
                     );
                 }
+                if !std::mem::replace(&mut told, true) {
+                    eprintln!(
+                        "meseta: the {} ended because its master said so; it comes back when it may, for \
+                         example after `meseta maintenance up`",
+                        daemon.name
+                    );
+                }
+                daemon.again_at = Some(Instant::now() + RESTART_PAUSE);
             }
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
@@ -260,7 +289,12 @@ impl Cluster {
 }
 
 impl Daemon {
-    async fn start(name: &str, verb: &str, dir: &Path, flags: Vec<String>) -> anyhow::Result<Self> {
+    async fn start(
+        name: &str,
+        verb: &'static str,
+        dir: &Path,
+        flags: Vec<String>,
+    ) -> anyhow::Result<Self> {
         std::fs::create_dir_all(dir)
             .with_context(|| format!("failed to create {}", dir.display()))?;
         let endpoint = dir.join("endpoint");
@@ -271,28 +305,22 @@ impl Daemon {
             }
             _ => {}
         }
-        let program = std::env::current_exe().context("failed to find this program's own file")?;
-        let mut command = Command::new(program);
-        command
-            .arg(verb)
-            .arg(format!("--work_dir={}", dir.display()))
-            .args(flags)
-            .env(PARENT_VARIABLE, std::process::id().to_string())
-            .stdin(Stdio::null())
-            .process_group(0);
-        if std::env::var_os("MESETA_LOG").is_none() {
-            command.env("MESETA_LOG", "warn");
-        }
-        let child = command
-            .spawn()
-            .with_context(|| format!("failed to start the {name}"))?;
         let mut daemon = Self {
             name: name.to_owned(),
-            child,
+            verb,
+            dir: dir.to_owned(),
+            child: spawn(name, verb, dir, &flags)?,
+            flags,
             url: String::new(),
+            again_at: None,
         };
         daemon.url = daemon.wait_for_endpoint(&endpoint).await?;
         Ok(daemon)
+    }
+
+    fn start_again(&mut self) -> anyhow::Result<()> {
+        self.child = spawn(&self.name, self.verb, &self.dir, &self.flags)?;
+        Ok(())
     }
 
     /// The daemon writes its URL once its port listens.
@@ -341,6 +369,24 @@ impl Daemon {
             }
         }
     }
+}
+
+fn spawn(name: &str, verb: &str, dir: &Path, flags: &[String]) -> anyhow::Result<Child> {
+    let program = std::env::current_exe().context("failed to find this program's own file")?;
+    let mut command = Command::new(program);
+    command
+        .arg(verb)
+        .arg(format!("--work_dir={}", dir.display()))
+        .args(flags)
+        .env(PARENT_VARIABLE, std::process::id().to_string())
+        .stdin(Stdio::null())
+        .process_group(0);
+    if std::env::var_os("MESETA_LOG").is_none() {
+        command.env("MESETA_LOG", "warn");
+    }
+    command
+        .spawn()
+        .with_context(|| format!("failed to start the {name}"))
 }
 
 /// How the user named this program, shortened to what can be pasted from here.

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::bail;
 use serde_json::Value;
 
-use super::{ListOptions, amount, ids, items, server, table, text};
+use super::{ListOptions, amount, clock, ids, items, server, table, text};
 
 pub(crate) fn run(options: &ListOptions) -> anyhow::Result<ExitCode> {
     let headings = [
@@ -20,14 +20,28 @@ pub(crate) fn run(options: &ListOptions) -> anyhow::Result<ExitCode> {
     ];
     let body = server::get_json(&options.master.master, "/slaves")?;
     let agents = items(&body, "slaves");
+    let lost = |list: &str, word: &str, time: &str| -> Vec<Value> {
+        let lost = items(&body, list).iter();
+        lost.map(|agent| {
+            let mut agent = agent.clone();
+            let since = agent.get(time).and_then(Value::as_f64).unwrap_or_default();
+            agent["state"] = format!("{word} since {}", clock::utc(since)).into();
+            agent
+        })
+        .collect()
+    };
+    let unreachable = lost("unreachable_slaves", "unreachable", "unreachable_time");
+    let gone = lost("gone_slaves", "gone", "gone_time");
     if options.json {
-        table::print_json(&Value::Array(agents.to_vec()))?;
+        let all = [agents, &unreachable, &gone].concat();
+        table::print_json(&Value::Array(all))?;
         return Ok(ExitCode::SUCCESS);
     }
     let awaited = items(&body, "recovered_slaves");
     let awaited = awaited.iter().map(|agent| row(agent, "awaited"));
     let rows = agents.iter().map(|agent| row(agent, state(agent)));
-    table::print(&headings, rows.chain(awaited).collect());
+    let lost = unreachable.iter().chain(&gone).map(lost_row);
+    table::print(&headings, rows.chain(awaited).chain(lost).collect());
     Ok(ExitCode::SUCCESS)
 }
 
@@ -82,6 +96,17 @@ fn row(agent: &Value, state: &str) -> Vec<String> {
         used(agent, "disk"),
         attributes(agent),
     ]
+}
+
+/// Of an agent that is not here nothing is known but where it was, and since when it is away.
+fn lost_row(agent: &Value) -> Vec<String> {
+    let mut row = vec!["-".to_owned(); 8];
+    for (at, key) in [(0, "id"), (1, "hostname"), (3, "state")] {
+        if agent.get(key).is_some() {
+            row[at] = text(agent, key);
+        }
+    }
+    row
 }
 
 /// `used/total` of one scalar resource.

@@ -10,11 +10,13 @@ use meseta_proto::convert;
 use meseta_proto::mesos::v1 as mesos;
 use meseta_proto::mesos::v1::scheduler::Event;
 use meseta_proto::reconciler::{Pace, Reconciler, Seen};
+use meseta_resources::Resources;
 use meseta_resources::time::Moment;
-use meseta_resources::{Resources, Role};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::Instant;
 
 use super::outcome::{exit_code, told};
+use super::request::Request;
 use super::sandbox::Tail;
 use super::scheduler::Scheduler;
 use super::server::AgentAddress;
@@ -28,7 +30,9 @@ const REFUSE_SECONDS: f64 = 2.0;
 const PATIENCE: Duration = Duration::from_secs(3);
 /// How long the master keeps the task when this command's stream ends, and how long this command
 /// tries to come back.
-const FAILOVER_SECONDS: f64 = 15.0;
+pub(super) const FAILOVER_SECONDS: f64 = 15.0;
+/// How the name of each framework of this command begins.
+pub(super) const FRAMEWORK_PREFIX: &str = "meseta execute: ";
 const RESUBSCRIBE_PAUSE: Duration = Duration::from_millis(250);
 /// What coreutils' `timeout` exits with.
 const EXIT_TIMED_OUT: u8 = 124;
@@ -37,8 +41,9 @@ const EXIT_FAILED_ITSELF: u8 = 125;
 /// How long the last of a task's output is tried to be read: an agent that restarts is back by then.
 const OUTPUT_PATIENCE: Duration = Duration::from_secs(10);
 const OUTPUT_PAUSE: Duration = Duration::from_millis(200);
-/// What shells report for a command ended by SIGINT.
+/// What shells report for a command ended by SIGINT, and by SIGTERM.
 const EXIT_INTERRUPTED: u8 = 130;
+const EXIT_TERMINATED: u8 = 143;
 
 /// Flags of `meseta execute`.
 #[derive(Debug, Args)]
@@ -51,28 +56,36 @@ pub(crate) struct Options {
         required_unless_present = "arguments",
         conflicts_with = "arguments"
     )]
-    command: Option<String>,
+    pub(super) command: Option<String>,
     /// The command to run and its arguments, instead of --command: `meseta execute -- ls -l /`.
     #[arg(trailing_var_arg = true, value_name = "COMMAND")]
-    arguments: Vec<String>,
+    pub(super) arguments: Vec<String>,
+    /// Leave the task running, for a week at most, and print its id: `meseta logs` shows its output, `meseta
+    /// kill` ends it.
+    #[arg(long, short, conflicts_with = "timeout")]
+    pub(super) detach: bool,
+    /// A file or folder of the agent's machine for the task, as `HOST_PATH:CONTAINER_PATH[:ro]`; may be
+    /// repeated.
+    #[arg(long, short, value_name = "VOLUME")]
+    pub(super) volume: Vec<String>,
     /// Print nothing but the task's own output and what went wrong.
     #[arg(long, short)]
     quiet: bool,
     /// Name and, with a suffix that makes it unique, id of the task.
     #[arg(long, default_value = "execute")]
-    name: String,
+    pub(super) name: String,
     /// What the task needs; `mem` and `disk` in MB, or with a unit, as `mem:1G`.
     #[arg(long, default_value = "cpus:1;mem:128")]
-    resources: String,
+    pub(super) resources: String,
     /// Environment: `NAME=value`, may be repeated, or one JSON object of strings.
     #[arg(long, value_name = "NAME=VALUE")]
-    env: Vec<String>,
+    pub(super) env: Vec<String>,
     /// The role to ask for resources in; what is reserved to it is used first.
     #[arg(long, default_value = "*")]
-    role: String,
+    pub(super) role: String,
     /// The user to run the task as; unset: the user who runs this.
     #[arg(long)]
-    user: Option<String>,
+    pub(super) user: Option<String>,
     /// Kill the task after this long and exit with 124, e.g. `90secs` or `5m`; counted from the
     /// start of this command, the wait for an offer included.
     #[arg(long, value_parser = forgiving::duration)]
@@ -96,133 +109,40 @@ pub(crate) fn run(options: Options) -> anyhow::Result<ExitCode> {
             last: None,
             output_lost: false,
             is_quiet: options.quiet,
+            is_left: false,
         };
         job.reconciler.start(job.now());
         let code = job.run(deadline).await;
+        if job.is_left {
+            return code;
+        }
         // Whatever happened, the framework does not stay behind; its stream is ending anyway.
         let _ = job.scheduler.teardown().await;
         code
     })
 }
 
-/// What is asked for, checked.
-#[derive(Debug)]
-struct Request {
-    name: String,
-    command: mesos::CommandInfo,
-    resources: Resources,
-    role: Role,
-    user: String,
+/// The signals by which this command is told to end.
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
 }
 
-impl Request {
-    fn new(options: &Options) -> anyhow::Result<Self> {
-        let role = Role::new(&options.role).context("--role")?;
-        let resources = forgiving::resources(&options.resources)?;
-        let resources =
-            convert::parse_resources(&resources, &Role::star()).context("--resources")?;
-        if resources.is_empty() {
-            bail!("--resources asks for nothing; give for example 'cpus:0.5;mem:64'");
-        }
-        let user = match &options.user {
-            Some(user) => user.clone(),
-            None => std::env::var("USER").unwrap_or_else(|_| "root".to_owned()),
-        };
-        let command = mesos::CommandInfo {
-            value: Some(match &options.command {
-                Some(command) => command.clone(),
-                None => quoted(&options.arguments),
-            }),
-            shell: Some(true),
-            environment: environment(&options.env)?,
-            ..mesos::CommandInfo::default()
-        };
+impl Signals {
+    fn watch() -> anyhow::Result<Self> {
         Ok(Self {
-            name: options.name.clone(),
-            command,
-            resources,
-            role,
-            user,
+            interrupt: signal(SignalKind::interrupt()).context("failed to watch SIGINT")?,
+            terminate: signal(SignalKind::terminate()).context("failed to watch SIGTERM")?,
         })
     }
 
-    fn framework(&self) -> mesos::FrameworkInfo {
-        use mesos::framework_info::capability::Type;
-        let capabilities = [
-            Type::MultiRole,
-            Type::ReservationRefinement,
-            Type::PartitionAware,
-        ]
-        .map(|kind| mesos::framework_info::Capability {
-            r#type: Some(kind.into()),
-        });
-        mesos::FrameworkInfo {
-            user: self.user.clone(),
-            name: format!("meseta execute: {}", self.name),
-            roles: vec![self.role.to_string()],
-            capabilities: capabilities.to_vec(),
-            checkpoint: Some(true),
-            failover_timeout: Some(FAILOVER_SECONDS),
-            ..mesos::FrameworkInfo::default()
+    /// The exit code of the next one.
+    async fn next(&mut self) -> u8 {
+        tokio::select! {
+            _ = self.interrupt.recv() => EXIT_INTERRUPTED,
+            _ = self.terminate.recv() => EXIT_TERMINATED,
         }
     }
-
-    /// The task on these resources of an offer.
-    fn task(
-        &self,
-        id: mesos::TaskId,
-        agent_id: mesos::AgentId,
-        resources: &Resources,
-    ) -> anyhow::Result<mesos::TaskInfo> {
-        Ok(mesos::TaskInfo {
-            name: self.name.clone(),
-            task_id: id,
-            agent_id,
-            resources: convert::to_resources(resources, convert::Format::PostRefinement)?,
-            command: Some(self.command.clone()),
-            ..mesos::TaskInfo::default()
-        })
-    }
-}
-
-/// The line by which a shell runs these words as they are.
-fn quoted(words: &[String]) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,@%+".contains(c);
-    let word = |word: &String| {
-        if !word.is_empty() && word.chars().all(is_plain) {
-            word.clone()
-        } else {
-            format!("'{}'", word.replace('\'', r"'\''"))
-        }
-    };
-    let words: Vec<String> = words.iter().map(word).collect();
-    format!("exec {}", words.join(" "))
-}
-
-/// `NAME=value` pairs, or one JSON object.
-fn environment(given: &[String]) -> anyhow::Result<Option<mesos::Environment>> {
-    let mut variables = Vec::new();
-    for text in given {
-        if text.trim_start().starts_with('{') {
-            let object: std::collections::BTreeMap<String, String> =
-                serde_json::from_str(text).context("--env is not a JSON object of strings")?;
-            variables.extend(object);
-        } else {
-            let (name, value) = text.split_once('=').with_context(|| {
-                format!("--env={text:?} has no `=`; give NAME=value or a JSON object")
-            })?;
-            variables.push((name.to_owned(), value.to_owned()));
-        }
-    }
-    let variables: Vec<_> = variables
-        .into_iter()
-        .map(|(name, value)| mesos::environment::Variable {
-            name,
-            value: Some(value),
-            ..mesos::environment::Variable::default()
-        })
-        .collect();
-    Ok((!variables.is_empty()).then_some(mesos::Environment { variables }))
 }
 
 /// The task once it has been sent off.
@@ -249,6 +169,8 @@ struct Job {
     output_lost: bool,
     /// Says only what went wrong.
     is_quiet: bool,
+    /// The task runs, and goes on when this command has ended.
+    is_left: bool,
 }
 
 impl Job {
@@ -257,6 +179,7 @@ impl Job {
         poll.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let impatient = tokio::time::sleep(PATIENCE);
         tokio::pin!(impatient);
+        let mut signals = Signals::watch()?;
         let mut forced = None;
         loop {
             let reconcile_at = self.reconcile_at();
@@ -276,7 +199,7 @@ impl Job {
                 _ = poll.tick(), if self.launched.is_some() => self.show_output().await,
                 () = until(reconcile_at) => self.reconcile().await,
                 () = &mut impatient, if self.launched.is_none() => {
-                    self.explain_waiting();
+                    self.explain_waiting().await;
                     impatient.as_mut().reset(Instant::now() + PATIENCE * 10);
                 }
                 () = until(deadline), if forced.is_none() => {
@@ -286,12 +209,9 @@ impl Job {
                         return Ok(ExitCode::from(EXIT_TIMED_OUT));
                     }
                 }
-                interrupt = tokio::signal::ctrl_c() => {
-                    interrupt.context("failed to watch SIGINT")?;
-                    if forced.replace(EXIT_INTERRUPTED) == Some(EXIT_INTERRUPTED)
-                        || !self.kill().await?
-                    {
-                        return Ok(ExitCode::from(EXIT_INTERRUPTED));
+                code = signals.next() => {
+                    if forced.replace(code) == Some(code) || !self.kill().await? {
+                        return Ok(ExitCode::from(code));
                     }
                     eprintln!("ending the task; again to leave at once");
                 }
@@ -468,6 +388,15 @@ impl Job {
             *code = EXIT_FAILED_ITSELF;
         }
         self.scheduler.acknowledge(&status).await;
+        if self.request.detach && state == mesos::TaskState::TaskRunning {
+            let id = &status.task_id.value;
+            self.is_left = true;
+            super::table::say(id);
+            if !self.is_quiet {
+                eprintln!("`meseta logs {id}` shows its output, `meseta kill {id}` ends it");
+            }
+            return Ok(Some(0));
+        }
         Ok(code)
     }
 
@@ -522,21 +451,34 @@ impl Job {
         }
     }
 
-    fn explain_waiting(&self) {
-        let wanted = &self.request.resources;
-        match &self.largest {
-            Some(largest) => {
-                eprintln!(
-                    "waiting: no offer holds {wanted}; the largest had {largest}. `meseta explain \
-                     --framework={}` says what is in the way",
-                    self.scheduler.framework_id()
-                )
-            }
+    /// Says what the task needs and what is in the way.
+    async fn explain_waiting(&self) {
+        let (wanted, role) = (&self.request.resources, &self.request.role);
+        let offered = match &self.largest {
+            Some(largest) => format!("the largest offer had {largest}"),
+            None => format!("nothing was offered in role {role}"),
+        };
+        let framework = self.scheduler.framework_id();
+        match self.obstacle().await {
+            Some(reason) => eprintln!("waiting: {reason}; needs {wanted}, and {offered}"),
             None => eprintln!(
-                "waiting for an offer in role {}; `meseta agents` shows who could make one",
-                self.request.role
+                "waiting: needs {wanted}, and {offered}; `meseta agents` shows who could make an \
+                 offer, `meseta explain --framework={framework}` what is in the way"
             ),
         }
+    }
+
+    /// The master's word on what keeps offers from this framework, or keeps them small, on some agent.
+    async fn obstacle(&self) -> Option<String> {
+        let framework = server::encoded(self.scheduler.framework_id());
+        let path = format!("/explain?framework_id={framework}");
+        let page = server::fetch_json(&self.master, &path).await.ok()?;
+        let reasons = super::items(&page, "explanations").iter();
+        let mut reasons = reasons.filter_map(|one| Some(one.get("reason")?.as_str()?.to_owned()));
+        // That others may come first says nothing.
+        reasons.find(|reason| {
+            !reason.starts_with("nothing is in the way") && !reason.contains("declined")
+        })
     }
 }
 
@@ -544,38 +486,5 @@ async fn until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline).await,
         None => std::future::pending().await,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn words_are_run_as_they_are() {
-        let words = ["echo", "a b", "it's", "$HOME", ""].map(str::to_owned);
-        assert_eq!(quoted(&words), r"exec echo 'a b' 'it'\''s' '$HOME' ''");
-    }
-
-    #[test]
-    fn environment_is_pairs_or_an_object() {
-        let given = [
-            "A=1".to_owned(),
-            "B=x=y".to_owned(),
-            r#"{"C": "3"}"#.to_owned(),
-        ];
-        let environment = environment(&given).expect("valid").expect("some");
-        let pairs: Vec<_> = environment
-            .variables
-            .iter()
-            .map(|v| format!("{}={}", v.name, v.value.as_deref().unwrap_or_default()))
-            .collect();
-        assert_eq!(pairs, ["A=1", "B=x=y", "C=3"]);
-    }
-
-    #[test]
-    fn a_pair_without_value_and_a_broken_object_are_refused() {
-        assert!(environment(&["A".to_owned()]).is_err());
-        assert!(environment(&["{\"A\": 1}".to_owned()]).is_err());
     }
 }

@@ -1,7 +1,9 @@
 //! What operators and newcomers type: each verb speaks to the daemons over their public APIs.
 
 pub(crate) mod agents;
+mod clock;
 pub(crate) mod credential;
+pub(crate) mod exec;
 pub(crate) mod execute;
 pub(crate) mod explain;
 pub(crate) mod forgiving;
@@ -9,12 +11,15 @@ pub(crate) mod frameworks;
 mod hints;
 pub(crate) mod identity;
 mod ids;
+pub(crate) mod kill;
 pub(crate) mod logs;
+pub(crate) mod names;
 pub(crate) mod nodes;
 pub(crate) mod offers;
 mod operations;
 mod outcome;
 pub(crate) mod quota;
+mod request;
 pub(crate) mod reservations;
 mod reserved;
 pub(crate) mod roles;

@@ -10,7 +10,7 @@ use meseta_proto::mesos::v1::master::{Call, call};
 use meseta_proto::mesos::v1::{AgentId, DurationInfo, MachineId, TimeInfo, Unavailability};
 use serde_json::Value;
 
-use super::{MasterFlag, agents, forgiving, items, server, table, text};
+use super::{MasterFlag, agents, clock, forgiving, items, server, table, text};
 
 /// How often the state of a draining agent is asked for.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
@@ -45,11 +45,24 @@ pub(crate) struct DrainOptions {
 /// The id of the agent that is meant.
 fn find(options: &AgentOptions) -> anyhow::Result<String> {
     let body = server::get_json(&options.master.master, "/slaves")?;
-    let recovered = items(&body, "recovered_slaves").iter();
-    let all = items(&body, "slaves").iter().chain(recovered);
-    let found = agents::find(all, &options.agent)?;
-    // An unreachable agent is known by its id alone.
+    let list = |name| items(&body, name).iter();
+    let here = list("slaves").chain(list("recovered_slaves"));
+    let lost = list("unreachable_slaves").chain(list("gone_slaves"));
+    // A host whose agent is back under another id is meant as it is now.
+    let found = match agents::find(here, &options.agent)? {
+        None => agents::find(lost, &options.agent)?,
+        found => found,
+    };
+    // The master may know more ids than it lists.
     Ok(found.unwrap_or_else(|| options.agent.clone()))
+}
+
+/// When an agent became unreachable, if it is.
+fn unreachable_since(master: &str, id: &str) -> anyhow::Result<Option<String>> {
+    let body = server::get_json(master, &format!("/slaves?slave_id={}", server::encoded(id)))?;
+    let lost = items(&body, "unreachable_slaves").first();
+    let since = lost.and_then(|agent| agent.get("unreachable_time")?.as_f64());
+    Ok(since.map(clock::utc))
 }
 
 fn call(kind: call::Type) -> Call {
@@ -78,6 +91,13 @@ pub(crate) fn drain(options: &DrainOptions) -> anyhow::Result<ExitCode> {
         ..call(call::Type::DrainAgent)
     };
     server::operate(master, &drain)?;
+    if let Some(since) = unreachable_since(master, &id)? {
+        table::say(&format!(
+            "agent {id} is unreachable since {since}: nothing on it can be ended now, and should it come \
+             back, it drains first; `meseta mark-gone` gives it up"
+        ));
+        return Ok(ExitCode::SUCCESS);
+    }
     if !options.wait {
         table::say(&format!(
             "agent {id} is draining; `meseta agents` shows how far it is"
@@ -340,8 +360,17 @@ fn show_schedule(options: &MaintenanceOptions) -> anyhow::Result<()> {
     if options.json {
         return table::print_json(&body);
     }
-    let row =
-        |id: &Value, state: &str| vec![text(id, "hostname"), text(id, "ip"), state.to_owned()];
+    let schedule = server::get_json(&options.master.master, "/maintenance/schedule")?;
+    let row = |id: &Value, state: &str| {
+        let (from, duration) = window(&schedule, id);
+        vec![
+            text(id, "hostname"),
+            text(id, "ip"),
+            state.to_owned(),
+            from,
+            duration,
+        ]
+    };
     let none = Value::Null;
     let draining = items(&body, "draining_machines").iter();
     let draining = draining.map(|machine| row(machine.get("id").unwrap_or(&none), "draining"));
@@ -349,10 +378,29 @@ fn show_schedule(options: &MaintenanceOptions) -> anyhow::Result<()> {
         .iter()
         .map(|id| row(id, "down"));
     table::print(
-        &["HOSTNAME", "ADDRESS", "STATE"],
+        &["HOSTNAME", "ADDRESS", "STATE", "FROM", "FOR"],
         draining.chain(down).collect(),
     );
     Ok(())
+}
+
+/// When a machine's window of the schedule opens, and for how long.
+fn window(schedule: &Value, id: &Value) -> (String, String) {
+    let same = |machine: &Value, key| machine.get(key) == id.get(key);
+    let is_machine = |machine: &Value| same(machine, "hostname") && same(machine, "ip");
+    let mut windows = items(schedule, "windows").iter();
+    let window = windows.find(|window| items(window, "machine_ids").iter().any(is_machine));
+    let nanoseconds = |path: &str| window?.pointer(path)?.as_u64().map(Duration::from_nanos);
+    let from = nanoseconds("/unavailability/start/nanoseconds");
+    let duration = nanoseconds("/unavailability/duration/nanoseconds");
+    (
+        from.map_or_else(|| "-".to_owned(), |from| clock::utc(from.as_secs_f64())),
+        match (from, duration) {
+            (_, Some(duration)) => meseta_resources::format_duration(duration),
+            (Some(_), None) => "no end is known".to_owned(),
+            (None, None) => "-".to_owned(),
+        },
+    )
 }
 
 #[cfg(test)]

@@ -57,8 +57,17 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     match &options.action {
         None => list(options)?,
         Some(Action::Set(set)) => {
-            server::operate(master, &set.call()?)?;
+            let call = set.call()?;
+            server::operate(master, &call)?;
             table::say(&format!("quota of role '{}' set", set.role));
+            let configs = call.update_quota.map(|update| update.quota_configs);
+            let config = configs.unwrap_or_default().into_iter().next();
+            if let Some(missing) = config.and_then(|config| unusable(&config.guarantees)) {
+                table::say(&format!(
+                    "note: no {missing} is guaranteed: it is not kept back, and the role may get its guarantee \
+                     without any {missing} to use it with"
+                ));
+            }
         }
         Some(Action::Remove { role }) => {
             let remove_quota = Some(call::RemoveQuota { role: role.clone() });
@@ -73,6 +82,16 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What no task can do without, if a guarantee names the other one alone.
+fn unusable(guarantees: &BTreeMap<String, Scalar>) -> Option<&'static str> {
+    let names = |name| guarantees.contains_key(name);
+    match (names("cpus"), names("mem")) {
+        (true, false) => Some("mem"),
+        (false, true) => Some("cpus"),
+        (true, true) | (false, false) => None,
+    }
 }
 
 impl Set {
@@ -170,4 +189,18 @@ fn rows(role: &Value) -> Vec<Vec<String>> {
             ]
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guarantee_without_memory_or_cpus_is_remarked_on() {
+        let of = |text: &str| unusable(&amounts("--guarantee", text).expect("valid"));
+        assert_eq!(of("cpus:4"), Some("mem"));
+        assert_eq!(of("mem:64;disk:5"), Some("cpus"));
+        assert_eq!(of("cpus:4;mem:64"), None);
+        assert_eq!(of("disk:5"), None);
+    }
 }

@@ -141,8 +141,18 @@ pub(super) fn get_json(address: &str, path: &str) -> anyhow::Result<Value> {
 }
 
 fn get_json_by(client: &Client, address: &str, path: &str) -> anyhow::Result<Value> {
-    let reply = runtime()?
-        .block_on(client.get(&url(address, path)))
+    runtime()?.block_on(fetch_json_by(client, address, path))
+}
+
+/// The same, for those who have a runtime.
+pub(super) async fn fetch_json(address: &str, path: &str) -> anyhow::Result<Value> {
+    fetch_json_by(&client(address)?, address, path).await
+}
+
+async fn fetch_json_by(client: &Client, address: &str, path: &str) -> anyhow::Result<Value> {
+    let reply = client
+        .get(&url(address, path))
+        .await
         .map_err(|error| unreachable(address, error))?;
     let reply = refuse_failure(address, reply)?;
     serde_json::from_slice(&reply.body)
@@ -283,6 +293,23 @@ impl<T: WireMessage> EventStream<T> {
     }
 }
 
+/// POST whose answer is a stream of messages.
+pub(super) async fn records<C: WireMessage, E: WireMessage>(
+    client: &Client,
+    address: &str,
+    path: &str,
+    message: &C,
+) -> anyhow::Result<EventStream<E>> {
+    let records = client
+        .stream(Call::message(&url(address, path), MEDIA, message))
+        .await
+        .map_err(|error| unreachable(address, error))?;
+    Ok(EventStream {
+        records,
+        event: std::marker::PhantomData,
+    })
+}
+
 /// POST whose answer is a stream; gives the stream's id with it.
 pub(super) async fn subscribe<C: WireMessage, E: WireMessage>(
     client: &Client,
@@ -290,21 +317,12 @@ pub(super) async fn subscribe<C: WireMessage, E: WireMessage>(
     path: &str,
     message: &C,
 ) -> anyhow::Result<(String, EventStream<E>)> {
-    let records = client
-        .stream(Call::message(&url(address, path), MEDIA, message))
-        .await
-        .map_err(|error| unreachable(address, error))?;
-    let stream_id = records
+    let stream = records(client, address, path, message).await?;
+    let stream_id = stream
+        .records
         .header("mesos-stream-id")
         .context("the answer has no Mesos-Stream-Id")?;
-    let stream_id = stream_id.to_owned();
-    Ok((
-        stream_id,
-        EventStream {
-            records,
-            event: std::marker::PhantomData,
-        },
-    ))
+    Ok((stream_id.to_owned(), stream))
 }
 
 #[cfg(test)]

@@ -61,7 +61,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn find(master: &str, wanted: &str) -> anyhow::Result<Value> {
+pub(super) fn find(master: &str, wanted: &str) -> anyhow::Result<Value> {
     let body = server::get_json(master, "/tasks?limit=-1")?;
     let tasks = items(&body, "tasks");
     let ids = tasks.iter().filter_map(|task| task.get("id")?.as_str());

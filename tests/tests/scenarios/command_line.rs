@@ -329,7 +329,10 @@ fn reserved_first() {
     );
     assert_eq!(output.status.code(), Some(124));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("no offer holds"), "{said}");
+    assert!(
+        said.contains("waiting: needs cpus:1.5; mem:64, and the largest offer had"),
+        "{said}"
+    );
 }
 
 fn completions() {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use meseta_tests::daemon::binary;
 use meseta_tests::{Missing, kernel, unless_root, wait};
 use nix::sys::signal::Signal;
+use serde_json::Value;
 
 use crate::{Scenario, anywhere};
 
@@ -22,6 +23,11 @@ pub(crate) const ALL: &[Scenario] = &[
         killed,
     ),
     ("a_port_in_use_is_said_so", anywhere, port_in_use),
+    (
+        "its_only_machine_goes_down_and_comes_up_again",
+        unless_root,
+        maintained,
+    ),
 ];
 
 fn unless_root_quietly() -> Missing {
@@ -119,6 +125,61 @@ fn leftovers(local: &Local, word: &str) -> Vec<String> {
     });
     found.extend(groups.map(|g| g.display().to_string()));
     found
+}
+
+fn maintained() {
+    let mut local = start();
+    let verb = |args: &[&str]| -> String {
+        let output = Command::new(binary())
+            .args(args)
+            .arg(format!("--master={}", local.master))
+            .output()
+            .expect("meseta runs");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{args:?}: {said}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let agents = || -> Vec<Value> {
+        let list = serde_json::from_str(&verb(&["agents", "--json"])).expect("JSON");
+        let Value::Array(list) = list else {
+            panic!("{list}");
+        };
+        list
+    };
+    let has_one = || {
+        agents()
+            .iter()
+            .any(|agent| agent["active"] == Value::Bool(true))
+    };
+    wait::eventually("the agent is there", Duration::from_secs(20), || {
+        has_one().then_some(())
+    });
+    let host = agents()[0]["hostname"].as_str().expect("a name").to_owned();
+    verb(&["maintenance", "schedule", &host, "--duration=1hrs"]);
+    let shown = verb(&["maintenance"]);
+    assert!(
+        shown.contains("FROM") && shown.contains("Z  1hrs"),
+        "when it begins and how long it lasts: {shown}"
+    );
+    verb(&["maintenance", "down", &host]);
+    wait::eventually("the agent is gone", Duration::from_secs(20), || {
+        agents().is_empty().then_some(())
+    });
+    assert!(
+        local.child.try_wait().expect("wait").is_none(),
+        "the cluster goes on"
+    );
+    verb(&["maintenance", "up", &host]);
+    wait::eventually("the agent is back", Duration::from_secs(30), || {
+        has_one().then_some(())
+    });
+    kernel::kill(
+        i32::try_from(local.child.id()).expect("a pid"),
+        Signal::SIGINT,
+    );
+    wait::eventually("it ends", Duration::from_secs(20), || {
+        local.child.try_wait().expect("wait")
+    });
 }
 
 fn ctrl_c() {

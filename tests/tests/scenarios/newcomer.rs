@@ -6,7 +6,7 @@ use std::time::Duration;
 use meseta_tests::daemon::binary;
 use meseta_tests::framework::{framework_info, task};
 use meseta_tests::wait::eventually;
-use meseta_tests::{Cluster, Encoding, Framework, unless_root};
+use meseta_tests::{Cluster, Encoding, Framework, Setup, unless_root};
 use serde_json::Value;
 
 use crate::{Scenario, anywhere};
@@ -24,6 +24,26 @@ pub(crate) const ALL: &[Scenario] = &[
         "a_limit_is_the_verdict_also_after_a_decline",
         anywhere,
         limit,
+    ),
+    (
+        "a_task_that_is_left_running_is_found_and_killed",
+        unless_root,
+        left,
+    ),
+    (
+        "a_terminated_execute_takes_its_task_along",
+        anywhere,
+        terminated,
+    ),
+    (
+        "a_volume_of_the_machine_is_seen_by_its_task",
+        unless_root,
+        volume,
+    ),
+    (
+        "agents_that_are_lost_are_listed_with_since_when",
+        anywhere,
+        lost,
     ),
 ];
 
@@ -169,4 +189,131 @@ fn limit() {
         let said = out(&cluster.meseta("explain", &["--framework", &framework.id]));
         (said.contains("cpus of its limit of 1") && !said.contains("declined")).then_some(())
     });
+}
+
+/// The states of all tasks, by `/tasks`.
+fn states(cluster: &Cluster) -> Vec<String> {
+    let page = cluster.master.page("/tasks").json();
+    let tasks = page["tasks"].as_array().expect("a list").iter();
+    tasks
+        .map(|task| task["state"].as_str().unwrap_or_default().to_owned())
+        .collect()
+}
+
+fn left() {
+    let cluster = Cluster::default();
+    let small = "--resources=cpus:0.1;mem:32";
+    let output = cluster.meseta(
+        "execute",
+        &["-d", "--name=web", "--command=sleep 1000", small],
+    );
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    let id = out(&output).trim().to_owned();
+    assert!(id.starts_with("web-"), "the id, for programs: {id}");
+    assert_eq!(states(&cluster), ["TASK_RUNNING"]);
+    let names = out(&cluster.meseta("names", &["tasks"]));
+    assert_eq!(names, format!("{id}\n"), "for completions");
+    let inside = cluster.meseta(
+        "exec",
+        &["web", "--", "sh", "-c", "echo out; echo err >&2; exit 7"],
+    );
+    assert_eq!(
+        (out(&inside), err(&inside)),
+        ("out\n".to_owned(), "err\n".to_owned())
+    );
+    assert_eq!(inside.status.code(), Some(7));
+    let killed = cluster.meseta("kill", &["web"]);
+    assert_eq!(killed.status.code(), Some(0), "{}", err(&killed));
+    eventually("the task is killed", Duration::from_secs(20), || {
+        (states(&cluster) == ["TASK_KILLED"]).then_some(())
+    });
+    let again = cluster.meseta("kill", &["web"]);
+    assert!(err(&again).contains("has ended"), "{}", err(&again));
+    // Somebody else's task is for its framework to end.
+    let mut framework = cluster.framework();
+    let offer = framework.offer();
+    let other = task(
+        &offer,
+        "other",
+        "sleep 1000",
+        &[("cpus", 0.1), ("mem", 32.0)],
+    );
+    framework.launch(&offer, &[other]);
+    framework.until_state("other", "TASK_RUNNING");
+    let refused = cluster.meseta("kill", &["other"]);
+    assert_eq!(refused.status.code(), Some(1));
+    let cure = format!("`meseta teardown {}` ends it", framework.id);
+    assert!(err(&refused).contains(&cure), "{}", err(&refused));
+}
+
+fn terminated() {
+    let cluster = Cluster::default();
+    let mut execute = Command::new(binary())
+        .args([
+            "execute",
+            &format!("--master={}", cluster.master.address()),
+            "--resources=cpus:0.1;mem:32",
+            "--command=sleep 1000",
+        ])
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .expect("meseta runs");
+    eventually("the task runs", Duration::from_secs(20), || {
+        (states(&cluster) == ["TASK_RUNNING"]).then_some(())
+    });
+    let pid = i32::try_from(execute.id()).expect("a pid");
+    meseta_tests::kernel::kill(pid, nix::sys::signal::Signal::SIGTERM);
+    let status = execute.wait().expect("it ends");
+    assert_eq!(status.code(), Some(143), "as shells report SIGTERM");
+    // Not some time after: the command waits for its task's end.
+    assert_eq!(states(&cluster), ["TASK_KILLED"]);
+}
+
+fn volume() {
+    let cluster = Cluster::default();
+    let dir = tempfile::tempdir().expect("a folder");
+    std::fs::write(dir.path().join("note"), "from outside\n").expect("written");
+    let volume = format!("--volume={}:data:ro", dir.path().display());
+    let small = "--resources=cpus:0.1;mem:32";
+    let command = "--command=cat data/note; ! touch data/more 2>/dev/null";
+    let output = cluster.meseta("execute", &["-q", small, &volume, command]);
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    assert_eq!(out(&output), "from outside\n");
+    let output = cluster.meseta("execute", &[small, "--volume=data", "--command=true"]);
+    assert!(
+        err(&output).contains("--volume=data: write /path"),
+        "{}",
+        err(&output)
+    );
+}
+
+fn lost() {
+    let mut cluster = Cluster::start(Setup {
+        master_flags: vec![
+            "--agent_ping_timeout=1secs".to_owned(),
+            "--max_agent_ping_timeouts=1".to_owned(),
+        ],
+        ..Setup::default()
+    });
+    let id = cluster.master.page("/slaves").json()["slaves"][0]["id"].clone();
+    let id = id.as_str().expect("an id").to_owned();
+    cluster.agents[0].kill();
+    let list = || out(&cluster.meseta("agents", &[]));
+    eventually("the agent is lost", Duration::from_secs(30), || {
+        list().contains("unreachable since 20").then_some(())
+    });
+    assert!(list().contains(&id), "{}", list());
+    let drained = cluster.meseta("drain", &["S0"]);
+    assert!(drained.status.success(), "{}", err(&drained));
+    let expected = format!("agent {id} is unreachable since 20");
+    assert!(out(&drained).contains(&expected), "{}", out(&drained));
+    let gone = cluster.meseta("mark-gone", &["S0"]);
+    assert!(gone.status.success(), "{}", err(&gone));
+    assert!(list().contains("gone since 20"), "{}", list());
+    let refused = cluster.meseta("drain", &["S0"]);
+    assert!(
+        err(&refused).contains("was marked gone"),
+        "{}",
+        err(&refused)
+    );
 }

@@ -1,0 +1,169 @@
+//! `meseta exec`: a command in the container of a task that runs, its output here, its exit code ours.
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+use meseta_proto::mesos::v1::agent::process_io::{self, data};
+use meseta_proto::mesos::v1::agent::{Call, ProcessIo, Response, call};
+use meseta_proto::mesos::v1::{CommandInfo, ContainerId};
+use serde_json::Value;
+
+use super::request::quoted;
+use super::server::AgentAddress;
+use super::{MasterFlag, items, server, task, text};
+
+/// The agent's API.
+const PATH: &str = "/api/v1";
+/// What shells add to the number of the signal that ended a command.
+const EXIT_SIGNALLED: i32 = 128;
+
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// The task's id, or as much of it as tells it from others (see `meseta tasks`).
+    task: String,
+    /// The command and its arguments, as in `meseta exec web -- ls -l /`. It gets no input.
+    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
+    arguments: Vec<String>,
+    #[command(flatten)]
+    master: MasterFlag,
+}
+
+pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
+    let master = &options.master.master;
+    let found = task::find(master, &options.task)?;
+    let (id, agent_id) = (text(&found, "id"), text(&found, "slave_id"));
+    if text(&found, "state") != "TASK_RUNNING" {
+        bail!("task {id} does not run: it is {}", text(&found, "state"));
+    }
+    let parent =
+        container(&found).with_context(|| format!("the container of task {id} is not known"))?;
+    let agents = server::get_json(master, "/slaves")?;
+    let agent = items(&agents, "slaves")
+        .iter()
+        .find(|agent| text(agent, "id") == agent_id);
+    let agent = agent.and_then(AgentAddress::of);
+    let agent = agent.with_context(|| format!("agent {agent_id} is not registered now"))?;
+    let container_id = ContainerId {
+        value: format!("exec-{}", uuid::Uuid::new_v4()),
+        parent: Some(Box::new(parent)),
+    };
+    let command = CommandInfo {
+        value: Some(quoted(&options.arguments)),
+        shell: Some(true),
+        ..CommandInfo::default()
+    };
+    let code = server::runtime()?.block_on(session(&agent, container_id, command))?;
+    Ok(ExitCode::from(code))
+}
+
+/// The container that a task has told of last.
+fn container(task: &Value) -> Option<ContainerId> {
+    let statuses = items(task, "statuses").iter().rev();
+    let mut ids = statuses.filter_map(|status| status.pointer("/container_status/container_id"));
+    nested(ids.next()?)
+}
+
+fn nested(id: &Value) -> Option<ContainerId> {
+    let parent = match id.get("parent") {
+        Some(parent) => Some(Box::new(nested(parent)?)),
+        None => None,
+    };
+    Some(ContainerId {
+        value: id.get("value")?.as_str()?.to_owned(),
+        parent,
+    })
+}
+
+/// Runs the command, copies what it writes, and gives its exit code.
+async fn session(
+    agent: &AgentAddress,
+    container_id: ContainerId,
+    command: CommandInfo,
+) -> anyhow::Result<u8> {
+    let client = agent.client()?;
+    let address = &agent.address;
+    let launch = Call {
+        r#type: Some(call::Type::LaunchNestedContainerSession.into()),
+        launch_nested_container_session: Some(call::LaunchNestedContainerSession {
+            container_id: container_id.clone(),
+            command: Some(command),
+            ..call::LaunchNestedContainerSession::default()
+        }),
+        ..Call::default()
+    };
+    let mut output = server::records::<_, ProcessIo>(&client, address, PATH, &launch).await?;
+    let wait = Call {
+        r#type: Some(call::Type::WaitNestedContainer.into()),
+        wait_nested_container: Some(call::WaitNestedContainer { container_id }),
+        ..Call::default()
+    };
+    // Asked while the session lives: it is forgotten with its reader.
+    let ending = server::call(&client, address, PATH, &wait);
+    let copying = async {
+        while let Some(piece) = output.next().await? {
+            copy(&piece)?;
+        }
+        anyhow::Ok(())
+    };
+    let (copied, ended) = tokio::join!(copying, ending);
+    copied?;
+    let ended: Option<Response> = ended?.found()?;
+    let ended = ended.and_then(|response| response.wait_nested_container);
+    let status = ended.and_then(|ended| ended.exit_status);
+    Ok(exit_code(
+        status.context("the agent does not say how the command ended")?,
+    ))
+}
+
+/// Of a status as `wait` gives it.
+fn exit_code(status: i32) -> u8 {
+    let code = match status & 0x7f {
+        0 => status >> 8,
+        signal => EXIT_SIGNALLED + signal,
+    };
+    u8::try_from(code).unwrap_or(u8::MAX)
+}
+
+fn copy(piece: &ProcessIo) -> anyhow::Result<()> {
+    let Some(process_io::Data {
+        r#type: kind,
+        data: Some(bytes),
+    }) = &piece.data
+    else {
+        return Ok(());
+    };
+    if *kind == Some(data::Type::Stderr.into()) {
+        std::io::stderr()
+            .write_all(bytes)
+            .context("failed to write to standard error")
+    } else {
+        let mut out = std::io::stdout();
+        let written = out.write_all(bytes).and_then(|()| out.flush());
+        written.context("failed to write to standard output")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn exit_codes_are_those_of_shells() {
+        for (status, code) in [(0, 0), (3 << 8, 3), (255 << 8, 255), (9, 137), (15, 143)] {
+            assert_eq!(exit_code(status), code, "{status}");
+        }
+    }
+
+    #[test]
+    fn the_newest_container_is_the_tasks() {
+        let of = |value: &str| json!({"container_status": {"container_id": {"value": value, "parent": {"value": "p"}}}});
+        let task = json!({"statuses": [{}, of("old"), of("new"), {}]});
+        let id = container(&task).expect("one");
+        assert_eq!(id.value, "new");
+        assert_eq!(id.parent.expect("a parent").value, "p");
+        assert_eq!(container(&json!({"statuses": []})), None);
+    }
+}

@@ -1,0 +1,79 @@
+//! `meseta kill`: the end of a task that `meseta execute` has started.
+
+use std::process::ExitCode;
+
+use anyhow::bail;
+use clap::Args;
+use meseta_proto::mesos::v1::FrameworkId;
+use meseta_proto::mesos::v1::master::{Call, call};
+use serde_json::Value;
+
+use super::execute::FRAMEWORK_PREFIX;
+use super::{MasterFlag, items, server, table, task, text};
+
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// The task's id, or as much of it as tells it from others (see `meseta tasks`).
+    task: String,
+    #[command(flatten)]
+    master: MasterFlag,
+}
+
+/// A task is ended by its framework. Of `meseta execute` each has one task, and ends with it.
+pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
+    let master = &options.master.master;
+    let found = task::find(master, &options.task)?;
+    let id = text(&found, "id");
+    let frameworks = server::get_json(master, "/frameworks")?;
+    let value = whose(&found, items(&frameworks, "frameworks"))?;
+    let framework_id = FrameworkId { value };
+    let call = Call {
+        r#type: Some(call::Type::Teardown.into()),
+        teardown: Some(call::Teardown { framework_id }),
+        ..Call::default()
+    };
+    server::operate(master, &call)?;
+    table::say(&format!("task {id} is killed"));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The framework that goes with the task, if it may.
+fn whose(task: &Value, frameworks: &[Value]) -> anyhow::Result<String> {
+    let (id, framework) = (text(task, "id"), text(task, "framework_id"));
+    let Some(known) = frameworks.iter().find(|one| text(one, "id") == framework) else {
+        bail!("task {id} has ended: its framework {framework} is gone");
+    };
+    let name = text(known, "name");
+    let live = items(known, "tasks").len();
+    if !name.starts_with(FRAMEWORK_PREFIX) {
+        bail!(
+            "task {id} is of framework {framework} ({name}), and only that can end one of its tasks; `meseta \
+             teardown {framework}` ends it and its {live} tasks"
+        );
+    }
+    Ok(framework)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn only_what_execute_has_started_is_killed_with_its_framework() {
+        let frameworks = [
+            json!({"id": "F1", "name": "meseta execute: web", "tasks": [{}]}),
+            json!({"id": "F2", "name": "marathon", "tasks": [{}, {}]}),
+        ];
+        let of =
+            |framework: &str| whose(&json!({"id": "t", "framework_id": framework}), &frameworks);
+        assert_eq!(of("F1").expect("its own"), "F1");
+        let refusal = of("F2").expect_err("another's").to_string();
+        assert!(
+            refusal.contains("`meseta teardown F2` ends it and its 2 tasks"),
+            "{refusal}"
+        );
+        let refusal = of("F3").expect_err("gone").to_string();
+        assert!(refusal.contains("has ended"), "{refusal}");
+    }
+}

@@ -1,0 +1,37 @@
+//! `meseta names`: ids and roles, one a line, for the completions of shells.
+
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+
+use super::{MasterFlag, items, server, table, text};
+
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// Of what.
+    kind: Kind,
+    #[command(flatten)]
+    master: MasterFlag,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Kind {
+    Agents,
+    Frameworks,
+    Tasks,
+    Roles,
+}
+
+pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
+    let (path, list, key) = match options.kind {
+        Kind::Agents => ("/slaves", "slaves", "id"),
+        Kind::Frameworks => ("/frameworks", "frameworks", "id"),
+        Kind::Tasks => ("/tasks?limit=1000", "tasks", "id"),
+        Kind::Roles => ("/roles", "roles", "name"),
+    };
+    let body = server::get_json(&options.master.master, path)?;
+    for one in items(&body, list) {
+        table::say(&text(one, key));
+    }
+    Ok(ExitCode::SUCCESS)
+}

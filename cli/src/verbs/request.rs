@@ -1,0 +1,226 @@
+//! What `meseta execute` asks for: a framework, a task and its resources, as messages.
+
+use anyhow::{Context as _, bail};
+use meseta_proto::convert;
+use meseta_proto::mesos::v1 as mesos;
+use meseta_resources::{Resources, Role};
+
+use super::execute::{FAILOVER_SECONDS, FRAMEWORK_PREFIX, Options};
+use super::forgiving;
+
+/// For how long the master keeps a task that was left behind: a week.
+const DETACHED_SECONDS: f64 = 604_800.0;
+
+/// What is asked for, checked.
+#[derive(Debug)]
+pub(super) struct Request {
+    pub(super) name: String,
+    command: mesos::CommandInfo,
+    volumes: Vec<mesos::Volume>,
+    pub(super) resources: Resources,
+    pub(super) role: Role,
+    user: String,
+    pub(super) detach: bool,
+}
+
+impl Request {
+    pub(super) fn new(options: &Options) -> anyhow::Result<Self> {
+        let role = Role::new(&options.role).context("--role")?;
+        let resources = forgiving::resources(&options.resources)?;
+        let resources =
+            convert::parse_resources(&resources, &Role::star()).context("--resources")?;
+        if resources.is_empty() {
+            bail!("--resources asks for nothing; give for example 'cpus:0.5;mem:64'");
+        }
+        let user = match &options.user {
+            Some(user) => user.clone(),
+            None => std::env::var("USER").unwrap_or_else(|_| "root".to_owned()),
+        };
+        let command = mesos::CommandInfo {
+            value: Some(match &options.command {
+                Some(command) => command.clone(),
+                None => quoted(&options.arguments),
+            }),
+            shell: Some(true),
+            environment: environment(&options.env)?,
+            ..mesos::CommandInfo::default()
+        };
+        Ok(Self {
+            name: options.name.clone(),
+            command,
+            volumes: options
+                .volume
+                .iter()
+                .map(|text| volume(text))
+                .collect::<Result<_, _>>()?,
+            resources,
+            role,
+            user,
+            detach: options.detach,
+        })
+    }
+
+    pub(super) fn framework(&self) -> mesos::FrameworkInfo {
+        use mesos::framework_info::capability::Type;
+        let capabilities = [
+            Type::MultiRole,
+            Type::ReservationRefinement,
+            Type::PartitionAware,
+        ]
+        .map(|kind| mesos::framework_info::Capability {
+            r#type: Some(kind.into()),
+        });
+        mesos::FrameworkInfo {
+            user: self.user.clone(),
+            name: format!("{FRAMEWORK_PREFIX}{}", self.name),
+            roles: vec![self.role.to_string()],
+            capabilities: capabilities.to_vec(),
+            checkpoint: Some(true),
+            failover_timeout: Some(match self.detach {
+                true => DETACHED_SECONDS,
+                false => FAILOVER_SECONDS,
+            }),
+            ..mesos::FrameworkInfo::default()
+        }
+    }
+
+    /// The task on these resources of an offer.
+    pub(super) fn task(
+        &self,
+        id: mesos::TaskId,
+        agent_id: mesos::AgentId,
+        resources: &Resources,
+    ) -> anyhow::Result<mesos::TaskInfo> {
+        Ok(mesos::TaskInfo {
+            name: self.name.clone(),
+            task_id: id,
+            agent_id,
+            resources: convert::to_resources(resources, convert::Format::PostRefinement)?,
+            command: Some(self.command.clone()),
+            container: (!self.volumes.is_empty()).then(|| {
+                Box::new(mesos::ContainerInfo {
+                    r#type: mesos::container_info::Type::Mesos.into(),
+                    volumes: self.volumes.clone(),
+                    ..mesos::ContainerInfo::default()
+                })
+            }),
+            ..mesos::TaskInfo::default()
+        })
+    }
+}
+
+/// The line by which a shell runs these words as they are.
+pub(super) fn quoted(words: &[String]) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,@%+".contains(c);
+    let word = |word: &String| {
+        if !word.is_empty() && word.chars().all(is_plain) {
+            word.clone()
+        } else {
+            format!("'{}'", word.replace('\'', r"'\''"))
+        }
+    };
+    let words: Vec<String> = words.iter().map(word).collect();
+    format!("exec {}", words.join(" "))
+}
+
+/// `HOST_PATH:CONTAINER_PATH`, to be written to unless `:ro` follows.
+fn volume(text: &str) -> anyhow::Result<mesos::Volume> {
+    let (paths, mode) = match text.strip_suffix(":ro") {
+        Some(paths) => (paths, mesos::volume::Mode::Ro),
+        None => (
+            text.strip_suffix(":rw").unwrap_or(text),
+            mesos::volume::Mode::Rw,
+        ),
+    };
+    let paths = paths.split_once(':');
+    let usable = paths.filter(|(host, inside)| host.starts_with('/') && !inside.is_empty());
+    let Some((host, inside)) = usable else {
+        bail!(
+            "--volume={text}: write /path/of/the/agent:path/in/the/container, with `:ro` behind to forbid writing"
+        );
+    };
+    Ok(mesos::Volume {
+        mode: mode.into(),
+        host_path: Some(host.to_owned()),
+        container_path: inside.to_owned(),
+        ..mesos::Volume::default()
+    })
+}
+
+/// `NAME=value` pairs, or one JSON object.
+fn environment(given: &[String]) -> anyhow::Result<Option<mesos::Environment>> {
+    let mut variables = Vec::new();
+    for text in given {
+        if text.trim_start().starts_with('{') {
+            let object: std::collections::BTreeMap<String, String> =
+                serde_json::from_str(text).context("--env is not a JSON object of strings")?;
+            variables.extend(object);
+        } else {
+            let (name, value) = text.split_once('=').with_context(|| {
+                format!("--env={text:?} has no `=`; give NAME=value or a JSON object")
+            })?;
+            variables.push((name.to_owned(), value.to_owned()));
+        }
+    }
+    let variables: Vec<_> = variables
+        .into_iter()
+        .map(|(name, value)| mesos::environment::Variable {
+            name,
+            value: Some(value),
+            ..mesos::environment::Variable::default()
+        })
+        .collect();
+    Ok((!variables.is_empty()).then_some(mesos::Environment { variables }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_run_as_they_are() {
+        let words = ["echo", "a b", "it's", "$HOME", ""].map(str::to_owned);
+        assert_eq!(quoted(&words), r"exec echo 'a b' 'it'\''s' '$HOME' ''");
+    }
+
+    #[test]
+    fn a_volume_names_both_paths() {
+        let read = |text: &str| {
+            let volume = volume(text).expect(text);
+            (
+                volume.host_path.clone().expect("a path"),
+                volume.container_path.clone(),
+                volume.mode(),
+            )
+        };
+        let expected = |mode| ("/data".to_owned(), "in".to_owned(), mode);
+        assert_eq!(read("/data:in"), expected(mesos::volume::Mode::Rw));
+        assert_eq!(read("/data:in:rw"), expected(mesos::volume::Mode::Rw));
+        assert_eq!(read("/data:in:ro"), expected(mesos::volume::Mode::Ro));
+        for wrong in ["", "/data", "data:in", "/data:", ":ro"] {
+            assert!(volume(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn environment_is_pairs_or_an_object() {
+        let given = [
+            "A=1".to_owned(),
+            "B=x=y".to_owned(),
+            r#"{"C": "3"}"#.to_owned(),
+        ];
+        let environment = environment(&given).expect("valid").expect("some");
+        let pairs: Vec<_> = environment
+            .variables
+            .iter()
+            .map(|v| format!("{}={}", v.name, v.value.as_deref().unwrap_or_default()))
+            .collect();
+        assert_eq!(pairs, ["A=1", "B=x=y", "C=3"]);
+    }
+
+    #[test]
+    fn a_pair_without_value_and_a_broken_object_are_refused() {
+        assert!(environment(&["A".to_owned()]).is_err());
+        assert!(environment(&["{\"A\": 1}".to_owned()]).is_err());
+    }
+}
