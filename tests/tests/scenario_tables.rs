@@ -15,6 +15,14 @@ const REASON_BYTES_MIN: usize = 15;
 /// One in so many names of a page may be open.
 const OPEN_IN: usize = 10;
 
+/// Tests of the allocator that are a transcript each.
+const TRANSCRIPTS: &str = "meseta-allocator/scenarios";
+const TRANSCRIPTS_FOLDER: &str = "master/allocator/tests/scenarios";
+/// The statements of the founding documents.
+const STATEMENTS: &str = "docs/dev/seeds.md";
+/// As many as were counted first.
+const STATEMENTS_MIN: usize = 247;
+
 fn root() -> PathBuf {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
     tests.parent().expect("in the repository").into()
@@ -106,6 +114,11 @@ impl Targets {
     /// Why this is not the name of a test, if so.
     fn refuse(&self, name: &str) -> Option<String> {
         let (target, path) = name.split_once("::")?;
+        if target == TRANSCRIPTS {
+            let file = format!("{TRANSCRIPTS_FOLDER}/{}.txt", path.replace("::", "/"));
+            let known = root().join(&file).is_file();
+            return (!known).then(|| format!("{name}: no {file}"));
+        }
         let Some(files) = self.0.get(target) else {
             return Some(format!("{name}: no package or test target {target:?}"));
         };
@@ -284,4 +297,98 @@ fn what_is_missing_is_seen() {
         assert!(found.contains(complaint), "{rows}: {found}");
     }
     assert!(judge("# nothing\n", &targets)[0].contains("no list of names"));
+}
+
+/// What is wrong with the page of statements: numbers with gaps, tests that are not there, departures that
+/// stand nowhere.
+fn judge_statements(page: &str, departures: &str, targets: &Targets) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let mut total = 0;
+    for section in page.split("\n## ").skip(1) {
+        let rows = section.lines().filter_map(|line| {
+            let cells: Vec<&str> = line.trim_matches('|').split(" | ").map(str::trim).collect();
+            let [number, statement, proof] = cells.as_slice() else {
+                return None;
+            };
+            (*number != "#").then_some((*number, *statement, *proof))
+        });
+        for (at, (number, statement, proof)) in rows.enumerate() {
+            total += 1;
+            if number.get(1..) != Some((at + 1).to_string().as_str()) {
+                wrong.push(format!("{number}: row {} of its table", at + 1));
+            }
+            if statement.is_empty() {
+                wrong.push(format!("{number}: says nothing"));
+            }
+            let complaints = match proof.strip_prefix("departs: ") {
+                Some(departure) => judge_departure(departure, departures, targets),
+                None => judge_row(proof, targets),
+            };
+            wrong.extend(complaints.into_iter().map(|why| format!("{number}: {why}")));
+        }
+    }
+    if total < STATEMENTS_MIN {
+        wrong.push(format!(
+            "{total} statements, where {STATEMENTS_MIN} were counted"
+        ));
+    }
+    wrong
+}
+
+fn judge_departure(departure: &str, departures: &str, targets: &Targets) -> Vec<String> {
+    let (subject, tests) = match departure.split_once("; see ") {
+        Some((subject, tests)) => (subject, Some(tests)),
+        None => (departure, None),
+    };
+    let is_row = departures.contains(&format!("\n| {subject} |"));
+    let flags = departures.split("\n## ").nth(1).unwrap_or_default();
+    let is_flag = subject.starts_with("`--") && flags.contains(subject);
+    let mut wrong = Vec::new();
+    if !is_row && !is_flag {
+        wrong.push(format!("no row {subject:?} in docs/departures.md"));
+    }
+    wrong.extend(
+        tests
+            .into_iter()
+            .flat_map(|tests| judge_row(tests, targets)),
+    );
+    wrong
+}
+
+#[test]
+fn every_statement_of_the_seeds_has_a_test_or_a_departure() {
+    let read = |path: &str| std::fs::read_to_string(root().join(path)).expect("readable");
+    let (page, departures) = (read(STATEMENTS), read("docs/departures.md"));
+    let wrong = judge_statements(&page, &departures, &Targets::read());
+    assert!(wrong.is_empty(), "{STATEMENTS}:\n  {}", wrong.join("\n  "));
+}
+
+#[test]
+fn a_statement_without_its_test_is_seen() {
+    let targets = Targets::read();
+    let departures = "\n| a flag | theirs | ours | why |\n";
+    for (row, complaint) in [
+        (
+            "| A2 | something | `scenario_tables::judge_row` |",
+            "A2: row 1",
+        ),
+        (
+            "| A1 | something | `scenario_tables::judge_row` |",
+            "no such test",
+        ),
+        (
+            "| A1 | something | `meseta-allocator/scenarios::seeds::Nothing` |",
+            "no master/",
+        ),
+        ("| A1 | something | departs: another flag |", "no row"),
+        ("| A1 | something | somehow |", "neither a test"),
+    ] {
+        let page =
+            format!("# Page\n\n## One\n\n| # | statement | shown by |\n|---|---|---|\n{row}\n");
+        let found = judge_statements(&page, departures, &targets).join("\n");
+        assert!(found.contains(complaint), "{row}: {found}");
+    }
+    let sound = "## One\n| A1 | something | departs: a flag |\n";
+    let found = judge_statements(&format!("\n{sound}"), departures, &targets);
+    assert_eq!(found, ["1 statements, where 247 were counted"]);
 }

@@ -16,6 +16,11 @@ pub(crate) const ALL: &[Scenario] = &[
     ),
     ("the_articles_reserve", anywhere, article),
     ("the_quota_documents_commands", anywhere, quota),
+    (
+        "custom_resources_are_offered_and_divided",
+        anywhere,
+        custom_resources,
+    ),
 ];
 
 /// `curl -d NAME=VALUE ...`: what curl sends, as it is.
@@ -102,6 +107,44 @@ fn article() {
     assert_eq!(amount(&full, "mem"), json!(4096.0));
     assert_eq!(full[0]["reservation"], json!({"principal": "ops"}));
     assert_eq!(full[0]["role"], "role1");
+}
+
+/// The article's agent, in small, with resources of names of one's own.
+fn custom_resources() {
+    let attributes = "--attributes=rack:rack-2;datacenter:europe;os:ubuntuv14.4;hasGpu:true";
+    let resources =
+        "--resources=cpus:4;mem:1024;disk:921;ports:[21000-29000];bugs:{a,b,c};gpu(*):8";
+    let cluster = Cluster::start(Setup {
+        agent_flags: vec![resources.into(), attributes.into()],
+        ..Setup::default()
+    });
+    let mut framework = cluster.framework();
+    let found = |offer: &Value, name: &str| -> Value {
+        let all = offer["resources"].as_array().expect("resources");
+        let one = all.iter().find(|resource| resource["name"] == name);
+        one.unwrap_or_else(|| panic!("no {name} in {offer:#}"))
+            .clone()
+    };
+    let names = |offer: &Value| -> Vec<Value> {
+        let all = offer["attributes"].as_array().expect("attributes").iter();
+        all.map(|attribute| attribute["name"].clone()).collect()
+    };
+    let offer = framework.offer();
+    assert_eq!(found(&offer, "gpu")["scalar"]["value"], 8.0);
+    assert_eq!(found(&offer, "bugs")["set"]["item"], json!(["a", "b", "c"]));
+    let ports = &found(&offer, "ports")["ranges"]["range"];
+    assert_eq!(ports, &json!([{"begin": 21000, "end": 29000}]));
+    assert_eq!(names(&offer), ["rack", "datacenter", "os", "hasGpu"]);
+    let needs = [("cpus", 1.0), ("mem", 64.0), ("gpu", 3.0)];
+    let mut task = meseta_tests::framework::task(&offer, "t1", "sleep 1000", &needs);
+    let bug = json!({"name": "bugs", "type": "SET", "set": {"item": ["b"]}});
+    task["resources"].as_array_mut().expect("a list").push(bug);
+    framework.launch(&offer, &[task]);
+    framework.until_state("t1", "TASK_RUNNING");
+    let rest = framework.offer();
+    assert_eq!(found(&rest, "gpu")["scalar"]["value"], 5.0);
+    assert_eq!(found(&rest, "bugs")["set"]["item"], json!(["a", "c"]));
+    assert_eq!(names(&rest), names(&offer), "attributes are not used up");
 }
 
 fn quota() {
