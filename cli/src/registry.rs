@@ -27,7 +27,13 @@ enum Action {
 #[derive(Debug, Args)]
 struct Place {
     /// The master's work directory.
-    #[arg(long, value_name = "DIR", default_value = "/var/lib/meseta/master", value_hint = ValueHint::DirPath)]
+    #[arg(
+        long = "work_dir",
+        alias = "work-dir",
+        value_name = "DIR",
+        default_value = "/var/lib/meseta/master",
+        value_hint = ValueHint::DirPath
+    )]
     work_dir: PathBuf,
 }
 
