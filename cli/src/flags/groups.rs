@@ -4,7 +4,7 @@ use clap::Command;
 
 /// Headings and their verbs, in the order in which they are read.
 const GROUPS: [(&str, &[&str]); 6] = [
-    ("Daemons", &["local", "master", "agent"]),
+    ("Daemons", &["local", "master", "agent", "registry"]),
     (
         "Tasks",
         &[

@@ -107,6 +107,7 @@ pub use persisted::{
 pub use snapshot::{AgentView, FrameworkView, Snapshot};
 pub use task::{ExecutorRecord, StatusRecord, TaskRecord, TaskTable, is_terminal};
 pub use watch::{Note, TaskUser};
+use wire::event_of;
 pub use wire::{Format, to_wire};
 
 /// Frameworks known at once; a subscription above it is an ERROR event.
@@ -591,14 +592,6 @@ fn is_beat(effect: &Effect) -> bool {
             ..
         } => event.r#type() == event::Type::Heartbeat,
         Effect::Visible { .. } | Effect::Persist { .. } => false,
-    }
-}
-
-/// An event of a type, without its body.
-fn event_of(kind: event::Type) -> Event {
-    Event {
-        r#type: Some(kind.into()),
-        ..Event::default()
     }
 }
 

@@ -2,6 +2,7 @@
 
 use meseta_proto::convert;
 use meseta_proto::mesos::v1;
+use meseta_proto::mesos::v1::scheduler::{Event, event};
 use meseta_resources::Resources;
 
 pub use meseta_proto::convert::Format;
@@ -21,5 +22,13 @@ pub fn to_wire(resources: &Resources, format: Format) -> Vec<v1::Resource> {
             .iter()
             .filter_map(|resource| convert::to_resource(resource, format).ok())
             .collect(),
+    }
+}
+
+/// An event of a type, without its body.
+pub(super) fn event_of(kind: event::Type) -> Event {
+    Event {
+        r#type: Some(kind.into()),
+        ..Event::default()
     }
 }

@@ -154,6 +154,7 @@ impl Cluster {
         Input::Administer {
             reply: ReplyId(self.world.number()),
             request: Box::new(request),
+            approver: Caller::default().approver,
         }
     }
 
