@@ -144,7 +144,6 @@ pub fn no_memory(exhausted: Exhausted) -> Response {
 }
 
 /// A body that is charged for what has come of it, until it is dropped.
-#[must_use]
 pub fn charged(body: Body, budget: Budget) -> Body {
     Body::new(Charged {
         body,
