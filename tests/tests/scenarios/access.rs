@@ -240,6 +240,8 @@ fn shut() {
     // Nobody, a guess, a reader, the administrator.
     let guess = Some((ADMIN.0, "guess"));
     let weights = r#"[{"role":"ads","weight":2}]"#;
+    let quota =
+        r#"{"role":"ads","guarantee":[{"name":"cpus","type":"SCALAR","scalar":{"value":1}}]}"#;
     for (method, path, who, body, expected) in [
         ("GET", "/health", None, "", 200),
         ("GET", "/state", None, "", 401),
@@ -250,13 +252,7 @@ fn shut() {
         ("GET", "/metrics", Some(READER), "", 403),
         ("PUT", "/weights", Some(READER), weights, 403),
         ("PUT", "/weights", Some(ADMIN), weights, 200),
-        (
-            "POST",
-            "/quota",
-            Some(ADMIN),
-            r#"{"role":"ads","guarantee":[]}"#,
-            403,
-        ),
+        ("POST", "/quota", Some(ADMIN), quota, 403),
     ] {
         let status = cluster.status(method, path, who, body);
         assert_eq!(status, expected, "{method} {path} by {who:?}");
