@@ -241,7 +241,7 @@ impl AgentCore {
             check_status: None,
             kill_asked: None,
         };
-        self.replay(now, &mut task, &image.log);
+        self.replay(now, kind, &mut task, &image.log);
         if let Some(nested) = &mut task.nested {
             if is_terminal(task.state.into()) {
                 nested.phase = Phase::Ended;
@@ -252,7 +252,7 @@ impl AgentCore {
         task
     }
 
-    fn replay(&mut self, now: Now, task: &mut Task, log: &[LogEntry]) {
+    fn replay(&mut self, now: Now, kind: ExecutorKind, task: &mut Task, log: &[LogEntry]) {
         let stream = task.stream();
         for entry in log {
             match entry {
@@ -260,6 +260,9 @@ impl AgentCore {
                     task.record(status);
                     task.sent
                         .get_or_insert((status.state, status.uuid.clone().unwrap_or_default()));
+                    if kind != ExecutorKind::Custom {
+                        self.updates.supersede(&stream, status);
+                    }
                     self.updates.push(now.moment, &stream, status.clone());
                 }
                 LogEntry::Acknowledged(uuid) => {

@@ -12,7 +12,7 @@ use meseta_proto::mesos::v1::task_status::{Reason, Source};
 use meseta_resources::{FrameworkId, Now};
 use tracing::{info, warn};
 
-use super::model::Unit;
+use super::model::{ExecutorKind, Unit};
 use super::states::is_terminal;
 use super::updates::{Acknowledged, Pushed, StreamKey, UNACKNOWLEDGED_UPDATES_MAX};
 use super::{Action, AgentCore, Destination};
@@ -42,6 +42,9 @@ impl AgentCore {
             return None;
         }
         let stream = unit.task.stream();
+        if unit.executor.kind != ExecutorKind::Custom {
+            self.updates.supersede(&stream, &status);
+        }
         let pushed = self.updates.push(now.moment, &stream, status.clone());
         match pushed {
             Pushed::Send | Pushed::Waits => {}

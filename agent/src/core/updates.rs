@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use meseta_proto::mesos::v1 as pb;
+use meseta_proto::mesos::v1::task_status::Reason;
 use meseta_resources::{FrameworkId, Moment, TaskId};
 
 use super::states::is_terminal;
@@ -56,7 +57,7 @@ pub enum Pushed {
     Duplicate,
     /// A terminal update is waiting; nothing may follow it.
     AfterTerminal,
-    /// [`UNACKNOWLEDGED_UPDATES_MAX`] are waiting.
+    /// [`UNACKNOWLEDGED_UPDATES_MAX`] are waiting, and it is not terminal.
     Full,
 }
 
@@ -100,7 +101,8 @@ impl StatusUpdates {
         {
             return Pushed::AfterTerminal;
         }
-        if stream.queue.len() >= UNACKNOWLEDGED_UPDATES_MAX {
+        // The end is never lost; there is one.
+        if stream.queue.len() >= UNACKNOWLEDGED_UPDATES_MAX && !is_terminal(status.state) {
             return Pushed::Full;
         }
         stream.queue.push_back(status);
@@ -109,6 +111,31 @@ impl StatusUpdates {
             return Pushed::Send;
         }
         Pushed::Waits
+    }
+
+    /// Drops what a check of ours told before, if this is of the same check and state and the earlier one still
+    /// waits for its turn: one who takes nothing finds the last of them. The head may have been sent, and stays.
+    pub fn supersede(&mut self, key: &StreamKey, status: &pb::TaskStatus) {
+        if !is_of_check(status) {
+            return;
+        }
+        let Some(stream) = self.streams.get_mut(key) else {
+            return;
+        };
+        let mut at = stream.queue.len();
+        while at > 1 {
+            at -= 1;
+            let is_run = |old: &pb::TaskStatus| is_of_check(old) && old.state == status.state;
+            match stream.queue.get(at) {
+                Some(old) if is_run(old) && old.reason == status.reason => {
+                    let dropped = stream.queue.remove(at);
+                    let uuid = dropped.and_then(|old| old.uuid).unwrap_or_default();
+                    stream.rooms.remove(&uuid);
+                }
+                Some(old) if is_run(old) => {}
+                _ => return,
+            }
+        }
     }
 
     /// The head was received, if this is its uuid.
@@ -281,4 +308,11 @@ impl StatusUpdates {
             self.retries.remove(&(at, key.clone()));
         }
     }
+}
+
+fn is_of_check(status: &pb::TaskStatus) -> bool {
+    matches!(
+        status.reason(),
+        Reason::TaskHealthCheckStatusUpdated | Reason::TaskCheckStatusUpdated
+    )
 }

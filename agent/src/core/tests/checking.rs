@@ -118,6 +118,41 @@ fn health_is_told_when_it_changes_and_every_failure_that_counts() {
 }
 
 #[test]
+fn the_end_is_told_however_many_failures_nobody_took() {
+    let (mut simulation, container) =
+        checked(|info| info.health_check = Some(health(1_300, 0.0).into()));
+    simulation.take_updates();
+    simulation.advance(3 * SECOND);
+    for _ in 0..1_300 {
+        let probe = simulation.probe().expect("a look is due");
+        simulation.step(Input::Probed {
+            container: probe.container,
+            id: probe.id,
+            sight: Sight::ExitCode(1),
+        });
+        simulation.advance(10 * SECOND);
+    }
+    assert_eq!(simulation.kills(), [3 * SECOND]);
+    simulation.end(&container, Exit::Signal(15));
+    assert_eq!(
+        simulation.core.snapshot().counters.invalid_status_updates,
+        0
+    );
+    // Another life of the agent reads the same out of its log.
+    simulation.crash(false);
+    simulation.take_updates();
+    simulation.register();
+    let told = simulation.acknowledge_all();
+    let ends = told.iter().filter(|one| one.state() == TaskKilled).count();
+    assert_eq!(ends, 1, "{told:?}");
+    assert!(told.len() <= 4, "the last failure stands for all: {told:?}");
+    let failures = told.iter().filter(|one| {
+        one.reason() == Reason::TaskHealthCheckStatusUpdated && one.healthy == Some(false)
+    });
+    assert!(failures.count() >= 1);
+}
+
+#[test]
 fn too_many_failures_in_a_row_kill_the_task() {
     let (mut simulation, container) =
         checked(|info| info.health_check = Some(health(2, 0.0).into()));
