@@ -167,6 +167,25 @@ impl Intake {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Takes room if there is some at once, and nobody of the sender waits for it.
+    pub(crate) fn try_take(&self, group: &str, sender: &str, bytes: usize) -> Option<Room> {
+        let (group, sender): (Arc<str>, Arc<str>) = (group.into(), sender.into());
+        let mut table = self.table();
+        let is_first = table.waiters.iter().all(|one| one.sender != sender);
+        if !is_first || !table.has_room(&group, &sender, bytes) {
+            return None;
+        }
+        table.add(&group, &sender, bytes);
+        drop(table);
+        let taken = Some(Taken {
+            intake: self.clone(),
+            group,
+            sender,
+            bytes,
+        });
+        Some(Room { taken })
+    }
+
     /// Takes room, or waits for it where there is a place to wait. What is larger than a sender's part takes all
     /// of it.
     pub(crate) async fn take(
@@ -253,6 +272,11 @@ impl Drop for Waits {
 }
 
 impl Room {
+    /// Whether it is of any.
+    pub(crate) fn is_some(&self) -> bool {
+        self.taken.is_some()
+    }
+
     /// Takes more, if there is some: whoever has begun to read does not wait for others who have.
     pub(crate) fn grow(&mut self, bytes: usize) -> Result<(), Exhausted> {
         let Some(taken) = &mut self.taken else {

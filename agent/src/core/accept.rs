@@ -108,7 +108,7 @@ impl AgentCore {
             Some(refusal.reason),
             Some(refusal.message.clone()),
         );
-        self.answer_for_absent(now, stream, status);
+        self.answer_for_absent(now, stream, status, Default::default());
     }
 
     /// Everything that can be told of a task without touching the machine.

@@ -19,6 +19,7 @@ use super::fields::{unix_ns, volumes_among};
 use super::model::{Doom, Executor, ExecutorKind, Phase, Task, Unit};
 use super::{Action, AgentCore, Destination};
 use crate::checkpoint::{KillCause, LogEntry, RunKey, TaskKey, Write};
+use crate::intake::Room;
 
 impl AgentCore {
     /// Does what this executor's container allows to be done.
@@ -114,22 +115,22 @@ impl AgentCore {
             return;
         }
         self.change_executor(&executor.key, |executor| executor.link.held.clear());
-        for status in executor.link.held.clone() {
+        for (status, room) in executor.link.held.clone() {
             let task = executor.tasks.get(status.task_id.value.as_str());
             let Some(task) = task.cloned() else {
                 continue;
             };
-            self.tell_end(now, &task.key, status);
+            self.tell_end(now, &task.key, status, room);
         }
     }
 
     /// The end of a task whose resources are given back.
-    fn tell_end(&mut self, now: Now, key: &TaskKey, status: pb::TaskStatus) {
+    fn tell_end(&mut self, now: Now, key: &TaskKey, status: pb::TaskStatus, room: Arc<Room>) {
         let Some(unit) = self.unit_at(key) else {
             return;
         };
         let uuid = status.uuid.clone().unwrap_or_default();
-        let told = self.update_task(now, key, status);
+        let told = self.update_task_in(now, key, status, room);
         match &unit.task.nested {
             Some(nested) => self.forget(&nested.id.clone()),
             None => self.acknowledge_to_executor(&unit, uuid, told),
@@ -137,9 +138,15 @@ impl AgentCore {
     }
 
     /// Holds the end of a task back until its executor's container is smaller.
-    pub(super) fn tell_when_resized(&mut self, now: Now, unit: &Unit, status: pb::TaskStatus) {
+    pub(super) fn tell_when_resized(
+        &mut self,
+        now: Now,
+        unit: &Unit,
+        status: pb::TaskStatus,
+        room: Arc<Room>,
+    ) {
         self.change_executor(&unit.executor.key, |executor| {
-            executor.link.held.push(status);
+            executor.link.held.push((status, room));
         });
         self.attend(now, &unit.executor.key);
     }
@@ -253,7 +260,7 @@ impl Executor {
     /// Whether the end of one of its tasks waits to be told.
     fn is_held(&self, task: &Task) -> bool {
         let mut held = self.link.held.iter();
-        held.any(|status| status.task_id.value == task.key.task.as_str())
+        held.any(|(status, _)| status.task_id.value == task.key.task.as_str())
     }
 
     /// The persistent volumes of itself and of those of its tasks that are not over.

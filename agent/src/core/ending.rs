@@ -101,7 +101,7 @@ impl AgentCore {
             status.container_status = None;
         }
         if unit.task.nested.is_some() {
-            self.tell_when_resized(now, unit, status);
+            self.tell_when_resized(now, unit, status, Default::default());
             return self.end_group_of(now, unit, state);
         }
         self.counters.executors_terminated += 1;

@@ -38,6 +38,7 @@ impl AgentCore {
         framework: &FrameworkId,
         executor: &ExecutorId,
         subscribe: call::Subscribe,
+        rooms: Vec<Option<Room>>,
     ) {
         let Some(executor) = self.custom(framework, executor) else {
             return self.show_now(Destination::Agent, Action::HangUp { connection });
@@ -65,12 +66,13 @@ impl AgentCore {
         }
         let subscribed = self.subscribed_event(&executor);
         self.tell_executor(&executor, connection, subscribed);
-        for update in subscribe.unacknowledged_updates {
+        for (update, room) in subscribe.unacknowledged_updates.into_iter().zip(rooms) {
             self.executor_update(
                 now,
                 &executor.key.framework,
                 &executor.key.executor,
                 update.status,
+                room,
             );
         }
         self.drop_never_arrived(now, &executor.key, &subscribe.unacknowledged_tasks);
@@ -184,34 +186,17 @@ impl AgentCore {
         }
     }
 
-    /// Takes an update that came alone; it keeps its room until it is acknowledged.
-    pub(super) fn executor_told(
-        &mut self,
-        now: Now,
-        framework: &FrameworkId,
-        executor: &ExecutorId,
-        status: pb::TaskStatus,
-        room: Room,
-    ) {
-        let uuid = status.uuid.clone().unwrap_or_default();
-        let task = TaskId::new(&status.task_id.value).ok();
-        self.executor_update(now, framework, executor, status);
-        if let Some(task) = task {
-            let stream = StreamKey {
-                framework: framework.clone(),
-                task,
-            };
-            self.updates.keep_room(&stream, &uuid, room);
-        }
-    }
-
+    /// Takes an update, which keeps its room until it is acknowledged. One that found none is not taken, and not
+    /// acknowledged to the executor, unless it is here already.
     pub(super) fn executor_update(
         &mut self,
         now: Now,
         framework: &FrameworkId,
         executor: &ExecutorId,
         mut status: pb::TaskStatus,
+        room: Option<Room>,
     ) {
+        let room = room.map(Arc::new);
         let Some(executor) = self.custom(framework, executor) else {
             self.counters.invalid_status_updates += 1;
             return;
@@ -227,18 +212,25 @@ impl AgentCore {
         self.complete_status(now, &executor, &mut status);
         let uuid = status.uuid.clone().unwrap_or_default();
         let Some(task) = executor.tasks.get(&task).cloned() else {
-            return self.update_of_absent(now, &executor, task, status);
+            return self.update_of_absent(now, &executor, task, status, room);
         };
-        let unit = Unit { executor, task };
-        let waits = |held: &pb::TaskStatus| held.uuid.as_deref() == Some(&uuid);
+        let unit = Unit {
+            executor: executor.clone(),
+            task,
+        };
+        let waits = |(held, _): &(pb::TaskStatus, _)| held.uuid.as_deref() == Some(&uuid);
         if unit.executor.link.held.iter().any(waits) {
             return;
         }
         let known = self.updates.knows(&unit.task.stream(), &uuid);
-        if is_terminal(status.state) && !unit.task.is_terminal() && !known {
-            return self.tell_when_resized(now, &unit, status);
+        if room.is_none() && !known {
+            return without_room(&executor.key, &unit.task.key.task);
         }
-        let told = self.update_task(now, &unit.task.key, status);
+        let room = room.unwrap_or_default();
+        if is_terminal(status.state) && !unit.task.is_terminal() && !known {
+            return self.tell_when_resized(now, &unit, status, room);
+        }
+        let told = self.update_task_in(now, &unit.task.key, status, room);
         self.acknowledge_to_executor(&unit, uuid, told);
     }
 
@@ -269,6 +261,7 @@ impl AgentCore {
         executor: &Arc<Executor>,
         task: TaskId,
         status: pb::TaskStatus,
+        room: Option<Arc<Room>>,
     ) {
         let known = executor.completed.iter().find(|old| old.key.task == task);
         let Some(known) = known.cloned() else {
@@ -289,11 +282,14 @@ impl AgentCore {
             .iter()
             .any(|old| old.uuid.as_deref() == Some(&uuid));
         if !was_told {
+            let Some(room) = room else {
+                return without_room(&executor.key, &stream.task);
+            };
             self.persist(Write::Log {
                 key: known.key.clone(),
                 entry: Box::new(LogEntry::Update(status.clone())),
             });
-            self.answer_for_absent(now, &stream, status);
+            self.answer_for_absent(now, &stream, status, room);
         }
         let unit = Unit {
             executor: executor.clone(),
@@ -407,6 +403,13 @@ impl AgentCore {
             framework.is_some_and(|framework| framework.is_partition_aware()),
         )
     }
+}
+
+fn without_room(run: &RunKey, task: &TaskId) {
+    warn!(
+        framework_id = %run.framework, executor_id = %run.executor, task_id = %task,
+        "an executor that subscribed has more unacknowledged updates than there is room for; it keeps this one"
+    );
 }
 
 pub(super) fn plain(kind: event::Type) -> Event {

@@ -101,6 +101,8 @@ pub enum Input {
         subscribe: Box<executor::call::Subscribe>,
         /// What the call takes of the room for those that are read.
         room: Room,
+        /// What each of its unacknowledged updates takes of the room for those; none where there is too little.
+        rooms: Vec<Option<Room>>,
     },
     /// A stream to an executor ended.
     ExecutorGone {

@@ -262,14 +262,17 @@ impl AgentCore {
                 executor,
                 subscribe,
                 room: _,
-            } => self.executor_subscribed(now, connection, &framework, &executor, *subscribe),
+                rooms,
+            } => {
+                self.executor_subscribed(now, connection, &framework, &executor, *subscribe, rooms)
+            }
             Input::ExecutorGone { connection } => self.executor_gone(connection),
             Input::ExecutorUpdate {
                 framework,
                 executor,
                 status,
                 room,
-            } => self.executor_told(now, &framework, &executor, *status, room),
+            } => self.executor_update(now, &framework, &executor, *status, Some(room)),
             Input::ExecutorMessage {
                 framework,
                 executor,

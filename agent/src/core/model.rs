@@ -19,6 +19,7 @@ use super::io::ConnectionId;
 use super::states::{has_capability, is_terminal};
 use super::updates::StreamKey;
 use crate::checkpoint::{KillCause, RunKey, TaskKey};
+use crate::intake::Room;
 
 /// A framework with work here, or with updates to be acknowledged.
 #[derive(Clone, Debug)]
@@ -159,8 +160,8 @@ pub struct ExecutorLink {
     pub was_given: bool,
     /// Resizes of its container that are under way.
     pub resizes: u32,
-    /// Terminal updates that wait for them.
-    pub held: Vec<pb::TaskStatus>,
+    /// Terminal updates that wait for them, with the room that each takes.
+    pub held: Vec<(pb::TaskStatus, Arc<Room>)>,
     /// The persistent volumes that its container was last given; unknown in a new life of the agent.
     pub volumes: Option<Vec<pb::Resource>>,
     /// Why its container is taken down, and how that is told of its tasks.

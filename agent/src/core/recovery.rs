@@ -263,7 +263,8 @@ impl AgentCore {
                     if kind != ExecutorKind::Custom {
                         self.updates.supersede(&stream, status);
                     }
-                    self.updates.push(now.moment, &stream, status.clone());
+                    self.updates
+                        .push(now.moment, &stream, status.clone(), Arc::default());
                 }
                 LogEntry::Acknowledged(uuid) => {
                     self.updates.acknowledge(now.moment, &stream, uuid);

@@ -369,7 +369,7 @@ impl AgentCore {
             Some(Reason::Reconciliation),
             Some("Reconciliation: the task is unknown to the agent".to_owned()),
         );
-        self.answer_for_absent(now, &stream, status);
+        self.answer_for_absent(now, &stream, status, Default::default());
     }
 
     fn ping(&mut self, now: Now, ping: wire::Ping) {

@@ -17,6 +17,7 @@ use super::states::is_terminal;
 use super::updates::{Acknowledged, Pushed, StreamKey, UNACKNOWLEDGED_UPDATES_MAX};
 use super::{Action, AgentCore, Destination};
 use crate::checkpoint::{LogEntry, RunKey, TaskKey, Write};
+use crate::intake::Room;
 
 /// Frameworks without work that are still shown.
 const COMPLETED_FRAMEWORKS_MAX: usize = 50;
@@ -29,7 +30,18 @@ impl AgentCore {
         &mut self,
         now: Now,
         key: &TaskKey,
+        status: pb::TaskStatus,
+    ) -> Option<Pushed> {
+        self.update_task_in(now, key, status, Arc::default())
+    }
+
+    /// The same of an update that takes room until it is acknowledged.
+    pub(super) fn update_task_in(
+        &mut self,
+        now: Now,
+        key: &TaskKey,
         mut status: pb::TaskStatus,
+        room: Arc<Room>,
     ) -> Option<Pushed> {
         self.explain_draining(&key.run.framework, &mut status);
         let unit = self.unit_at(key)?;
@@ -45,7 +57,7 @@ impl AgentCore {
         if unit.executor.kind != ExecutorKind::Custom {
             self.updates.supersede(&stream, &status);
         }
-        let pushed = self.updates.push(now.moment, &stream, status.clone());
+        let pushed = self.updates.push(now.moment, &stream, status.clone(), room);
         match pushed {
             Pushed::Send | Pushed::Waits => {}
             Pushed::Duplicate | Pushed::AfterTerminal | Pushed::Full => {
@@ -90,6 +102,7 @@ impl AgentCore {
         now: Now,
         stream: &StreamKey,
         status: pb::TaskStatus,
+        room: Arc<Room>,
     ) {
         info!(
             framework_id = %stream.framework,
@@ -100,7 +113,7 @@ impl AgentCore {
         );
         self.counters.valid_status_updates += 1;
         self.counters.count_terminal(status.state);
-        if self.updates.push(now.moment, stream, status) == Pushed::Send {
+        if self.updates.push(now.moment, stream, status, room) == Pushed::Send {
             self.send_head(stream);
         }
     }

@@ -6,6 +6,7 @@
 //! a task is never in flight before update k was acknowledged, and nothing follows a terminal one.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use meseta_proto::mesos::v1 as pb;
@@ -38,7 +39,7 @@ struct Stream {
     queue: VecDeque<pb::TaskStatus>,
     acknowledged: VecDeque<Vec<u8>>,
     /// What those that executors told take of the room for updates, by their uuids.
-    rooms: BTreeMap<Vec<u8>, Room>,
+    rooms: BTreeMap<Vec<u8>, Arc<Room>>,
     /// Set while the head is in flight.
     retry_at: Option<Moment>,
     /// The place in the log that its last sending waits for.
@@ -86,8 +87,15 @@ pub struct StatusUpdates {
 }
 
 impl StatusUpdates {
-    /// Takes a new update, which must carry a uuid.
-    pub fn push(&mut self, now: Moment, key: &StreamKey, status: pb::TaskStatus) -> Pushed {
+    /// Takes a new update, which must carry a uuid. It keeps its room until it is acknowledged or forgotten; of
+    /// one that is not taken the room is free at once.
+    pub fn push(
+        &mut self,
+        now: Moment,
+        key: &StreamKey,
+        status: pb::TaskStatus,
+        room: Arc<Room>,
+    ) -> Pushed {
         let stream = self.streams.entry(key.clone()).or_default();
         let uuid = status.uuid.clone().unwrap_or_default();
         let queued = |held: &pb::TaskStatus| held.uuid.as_ref() == Some(&uuid);
@@ -106,6 +114,9 @@ impl StatusUpdates {
             return Pushed::Full;
         }
         stream.queue.push_back(status);
+        if room.is_some() {
+            stream.rooms.insert(uuid, room);
+        }
         if self.flowing && stream.queue.len() == 1 {
             self.arm(now, key, RETRY_INTERVAL_MIN);
             return Pushed::Send;
@@ -171,18 +182,6 @@ impl StatusUpdates {
             self.arm(now, key, RETRY_INTERVAL_MIN);
         }
         Acknowledged::Next
-    }
-
-    /// Keeps the room that an update takes until it is acknowledged or forgotten; gives it back at once if
-    /// the update is not kept here.
-    pub fn keep_room(&mut self, key: &StreamKey, uuid: &[u8], room: Room) {
-        let Some(stream) = self.streams.get_mut(key) else {
-            return;
-        };
-        let mut queue = stream.queue.iter();
-        if queue.any(|held| held.uuid.as_deref() == Some(uuid)) {
-            stream.rooms.entry(uuid.to_vec()).or_insert(room);
-        }
     }
 
     /// Whether an update of this uuid was taken before, of a task that is not closed.

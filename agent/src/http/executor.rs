@@ -22,7 +22,7 @@ use tokio::sync::mpsc;
 use super::executor_caller::ExecutorCaller;
 use super::{BODY_BYTES_MAX, Reply, Surface};
 use crate::core::{ConnectionId, Executor, Input};
-use crate::intake::{Crowded, Room};
+use crate::intake::{Crowded, Intake, Room};
 use crate::shell::executors::Events;
 
 /// How often an executor that hears nothing else hears that the agent is there.
@@ -62,7 +62,10 @@ pub(super) async fn call(surface: &Arc<Surface>, request: Request<Body>) -> Resu
     let executor = executor.key.executor.clone();
     match (call.r#type(), call.subscribe, call.update, call.message) {
         (call::Type::Subscribe, Some(subscribe), _, _) => {
-            Ok(open_stream(surface, framework, executor, subscribe, (accept, room)).await)
+            let (group, sender) = (framework.as_str(), container.as_str());
+            let rooms = rooms_of(&surface.unacknowledged, group, sender, &subscribe);
+            let call = (subscribe, rooms);
+            Ok(open_stream(surface, framework, executor, call, (accept, room)).await)
         }
         (call::Type::Update, _, Some(update), _) => {
             let bytes = update.status.encoded_len();
@@ -189,11 +192,26 @@ fn validate_status(call: &Call, status: &pb::TaskStatus) -> Result<(), String> {
     Ok(())
 }
 
+/// What each of a subscriber's unacknowledged updates takes of the room for those. Nobody waits for it: an
+/// executor says again, when it subscribes anew, what has not been acknowledged to it.
+fn rooms_of(
+    unacknowledged: &Intake,
+    group: &str,
+    sender: &str,
+    subscribe: &call::Subscribe,
+) -> Vec<Option<Room>> {
+    let updates = subscribe.unacknowledged_updates.iter();
+    let take = |bytes| unacknowledged.try_take(group, sender, bytes);
+    updates
+        .map(|update| take(update.status.encoded_len()))
+        .collect()
+}
+
 async fn open_stream(
     surface: &Arc<Surface>,
     framework: FrameworkId,
     executor: ExecutorId,
-    subscribe: call::Subscribe,
+    (subscribe, rooms): (call::Subscribe, Vec<Option<Room>>),
     (media, room): (MediaType, Room),
 ) -> Reply {
     let (connection, events) = surface.streams.open();
@@ -203,6 +221,7 @@ async fn open_stream(
         executor,
         subscribe: Box::new(subscribe),
         room,
+        rooms,
     };
     surface.core.tell(input).await;
     let (sender, records) = mpsc::channel(RECORDS_MAX);
@@ -259,6 +278,7 @@ mod tests {
     use std::task::Poll;
 
     use super::*;
+    use crate::intake::UNACKNOWLEDGED_BYTES;
     use crate::shell::executors::ExecutorStreams;
 
     #[tokio::test]
@@ -297,6 +317,28 @@ mod tests {
         assert!(records.recv().await.is_some());
         drop(sender);
         assert!(records.recv().await.is_none(), "nothing else was said");
+    }
+
+    #[test]
+    fn what_a_subscriber_repeats_takes_room_as_well() {
+        let intake = Intake::new(UNACKNOWLEDGED_BYTES);
+        let update = call::Update {
+            status: pb::TaskStatus {
+                data: Some(vec![0; 3 << 20]),
+                ..pb::TaskStatus::default()
+            },
+        };
+        let subscribe = |count| call::Subscribe {
+            unacknowledged_updates: vec![update.clone(); count],
+            ..call::Subscribe::default()
+        };
+        let taken = rooms_of(&intake, "f", "a", &subscribe(4));
+        let found: Vec<_> = taken.iter().map(Option::is_some).collect();
+        assert_eq!(found, [true, true, false, false], "a sender's part");
+        assert!(rooms_of(&intake, "f", "a", &subscribe(1))[0].is_none());
+        assert!(rooms_of(&intake, "g", "b", &subscribe(1))[0].is_some());
+        drop(taken);
+        assert!(rooms_of(&intake, "f", "a", &subscribe(1))[0].is_some());
     }
 
     async fn is_waiting(mut forwarding: Pin<&mut impl Future<Output = ()>>) -> bool {

@@ -17,6 +17,7 @@ use meseta_resources::{ContainerId, ExecutorId, FrameworkId};
 
 use super::simulation::{FRAMEWORK, Seen, Simulation, framework_id, scalar, task, task_id};
 use crate::core::{ConnectionId, Ending, Exit, Input, Limitation, State};
+use crate::intake::{Intake, Room, UNACKNOWLEDGED_BYTES};
 
 const SECOND: Duration = Duration::from_secs(1);
 pub(super) const EXECUTOR: &str = "e";
@@ -85,18 +86,25 @@ impl Simulation {
             connection: ConnectionId(connection),
             framework,
             executor,
+            rooms: std::iter::repeat_with(|| Some(Room::default()))
+                .take(subscribe.unacknowledged_updates.len())
+                .collect(),
             subscribe: Box::new(subscribe),
             room: Default::default(),
         });
     }
 
     pub(super) fn tells(&mut self, status: pb::TaskStatus) {
+        self.tells_in(status, Room::default());
+    }
+
+    fn tells_in(&mut self, status: pb::TaskStatus, room: Room) {
         let (framework, executor) = ids();
         self.step(Input::ExecutorUpdate {
             framework,
             executor,
             status: Box::new(status),
-            room: Default::default(),
+            room,
         });
     }
 
@@ -207,6 +215,52 @@ fn a_container_grows_before_a_task_comes_and_shrinks_before_its_end_is_told() {
     assert_eq!(simulation.resize(None), [96]);
     assert_eq!(simulation.take_updates()[0].status.state(), TaskFinished);
     assert_eq!(kinds(&simulation.told(1)), [Type::Acknowledged]);
+}
+
+#[test]
+fn an_end_keeps_its_room_while_it_waits_and_until_it_is_acknowledged() {
+    let intake = Intake::new(UNACKNOWLEDGED_BYTES);
+    let take = || intake.try_take("f", "executor", 8 << 20);
+    let (mut simulation, _) = Simulation::with_executor();
+    simulation.run_custom("b", false);
+    simulation.resize(None);
+    simulation.tells_in(status("b", TaskFinished, 2), take().expect("room"));
+    assert!(take().is_none(), "the container is not smaller yet");
+    simulation.resize(None);
+    let end = simulation.take_updates().remove(0).status;
+    assert!(take().is_none(), "it is told and not acknowledged");
+    simulation.acknowledge(&end);
+    assert!(take().is_some());
+}
+
+#[test]
+fn what_a_subscriber_repeats_without_room_is_left_to_it() {
+    let (mut simulation, _) = Simulation::with_executor();
+    let repeat = |simulation: &mut Simulation, uuid, room| {
+        let (framework, executor) = ids();
+        simulation.step(Input::ExecutorSubscribed {
+            connection: ConnectionId(1),
+            framework,
+            executor,
+            subscribe: Box::new(call::Subscribe {
+                unacknowledged_updates: vec![call::Update {
+                    status: status("a", TaskRunning, uuid),
+                }],
+                unacknowledged_tasks: vec![custom("a")],
+            }),
+            room: Default::default(),
+            rooms: vec![room],
+        });
+        kinds(&simulation.told(1))
+    };
+    assert_eq!(repeat(&mut simulation, 1, None), [Type::Subscribed]);
+    assert!(simulation.take_updates().is_empty());
+    let taken = [Type::Subscribed, Type::Acknowledged];
+    assert_eq!(repeat(&mut simulation, 1, Some(Room::default())), taken);
+    assert_eq!(simulation.take_updates().len(), 1);
+    // What is here already needs no room.
+    assert_eq!(repeat(&mut simulation, 1, None), taken);
+    assert!(simulation.take_updates().is_empty());
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Status updates: the scenarios of Mesos's suite for its status update manager, by name.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use meseta_proto::mesos::v1 as pb;
@@ -164,11 +165,21 @@ fn duplicate_update_before_ack() {
     let mut updates = StatusUpdates::default();
     updates.resume(Moment::ORIGIN);
     assert_eq!(
-        updates.push(Moment::ORIGIN, &key(), status(TaskRunning, 1)),
+        updates.push(
+            Moment::ORIGIN,
+            &key(),
+            status(TaskRunning, 1),
+            Arc::default()
+        ),
         Pushed::Send
     );
     assert_eq!(
-        updates.push(Moment::ORIGIN, &key(), status(TaskRunning, 1)),
+        updates.push(
+            Moment::ORIGIN,
+            &key(),
+            status(TaskRunning, 1),
+            Arc::default()
+        ),
         Pushed::Duplicate
     );
     assert_eq!(
@@ -176,7 +187,12 @@ fn duplicate_update_before_ack() {
         Acknowledged::Next
     );
     assert_eq!(
-        updates.push(Moment::ORIGIN, &key(), status(TaskRunning, 1)),
+        updates.push(
+            Moment::ORIGIN,
+            &key(),
+            status(TaskRunning, 1),
+            Arc::default()
+        ),
         Pushed::Duplicate
     );
 }
@@ -186,10 +202,20 @@ fn duplicated_terminal_status_update() {
     let mut updates = StatusUpdates::default();
     updates.resume(Moment::ORIGIN);
     assert_eq!(
-        updates.push(Moment::ORIGIN, &key(), status(TaskFinished, 1)),
+        updates.push(
+            Moment::ORIGIN,
+            &key(),
+            status(TaskFinished, 1),
+            Arc::default()
+        ),
         Pushed::Send
     );
-    let second = updates.push(Moment::ORIGIN, &key(), status(TaskFailed, 2));
+    let second = updates.push(
+        Moment::ORIGIN,
+        &key(),
+        status(TaskFailed, 2),
+        Arc::default(),
+    );
     assert_eq!(second, Pushed::AfterTerminal);
 }
 
@@ -197,14 +223,24 @@ fn duplicated_terminal_status_update() {
 fn duplicate_terminal_update_after_ack() {
     let mut updates = StatusUpdates::default();
     updates.resume(Moment::ORIGIN);
-    updates.push(Moment::ORIGIN, &key(), status(TaskFinished, 1));
+    updates.push(
+        Moment::ORIGIN,
+        &key(),
+        status(TaskFinished, 1),
+        Arc::default(),
+    );
     assert_eq!(
         updates.acknowledge(Moment::ORIGIN, &key(), &[1; 16]),
         Acknowledged::Closed
     );
     // The stream is gone; whoever still speaks of the task is heard, and the master keeps the first.
     assert_eq!(
-        updates.push(Moment::ORIGIN, &key(), status(TaskFailed, 2)),
+        updates.push(
+            Moment::ORIGIN,
+            &key(),
+            status(TaskFailed, 2),
+            Arc::default()
+        ),
         Pushed::Send
     );
     assert_eq!(
@@ -235,9 +271,9 @@ fn a_scheduler_that_took_over_is_told_again() {
 #[tokio::test]
 async fn an_update_takes_room_until_it_is_acknowledged_or_forgotten() {
     let intake = Intake::new(UNACKNOWLEDGED_BYTES);
-    let take = async || -> Room {
+    let take = async || -> Arc<Room> {
         let taken = intake.take("f", "executor", 8 << 20).await;
-        taken.expect("room, or a place to wait for it")
+        taken.expect("room, or a place to wait for it").into()
     };
     let is_free = async || {
         tokio::select! {
@@ -256,15 +292,13 @@ async fn an_update_takes_room_until_it_is_acknowledged_or_forgotten() {
     };
     let now = Moment::ORIGIN;
     let mut updates = StatusUpdates::default();
-    updates.push(now, &key, status(1));
-    updates.keep_room(&key, &[1; 16], take().await);
+    updates.push(now, &key, status(1), take().await);
     assert!(!is_free().await, "it is not acknowledged");
     updates.acknowledge(now, &key, &[1; 16]);
     assert!(is_free().await);
-    updates.keep_room(&key, &[2; 16], take().await);
+    updates.push(now, &key, status(1), take().await);
     assert!(is_free().await, "it is not kept here");
-    updates.push(now, &key, status(3));
-    updates.keep_room(&key, &[3; 16], take().await);
+    updates.push(now, &key, status(3), take().await);
     updates.remove_framework(&key.framework);
     assert!(is_free().await, "it is forgotten");
 }
