@@ -28,7 +28,7 @@ use super::{Reply, Surface};
 use crate::checkpoint::nested_id;
 use crate::core::{Executor, LaunchPlan, Snapshot, Subject, Task, volumes_among};
 use crate::shell::containerizer::Containerizer;
-use crate::shell::nested::{Attached, NestedError, Pieces, Stream};
+use crate::shell::nested::{Attached, NestedError, Pieces, Reader, Stream};
 use crate::shell::terminal::WindowSize;
 
 const SIGKILL: i32 = 9;
@@ -382,14 +382,12 @@ pub(super) async fn session(
     authorize_launch(caller, &snapshot, actions, &wanted)?;
     let (plan, parent) = plan_of(&snapshot, &wanted, true)?;
     let containerizer = containerizer(surface)?.clone();
-    let id = plan.container().clone();
     let nested = &surface.nested;
-    let pieces = nested
+    let session = nested
         .session(&containerizer, plan, &parent, terminal(&wanted))
         .await;
-    let pieces = pieces.map_err(|error| refuse(&wanted.id, &error))?;
-    let owned = Some((containerizer, id));
-    Ok(stream(surface, types, pieces, owned))
+    let session = session.map_err(|error| refuse(&wanted.id, &error))?;
+    Ok(stream(surface, types, session.pieces, Some(session.reader)))
 }
 
 /// Pieces of output as records; with the last reader of a session its container goes.
@@ -397,10 +395,9 @@ fn stream(
     surface: &Arc<Surface>,
     (outer, media): (&'static str, MediaType),
     mut pieces: Pieces,
-    owned: Option<(Containerizer, ContainerId)>,
+    reader: Option<Reader>,
 ) -> Reply {
     let (sender, records) = mpsc::channel(RECORDS_MAX);
-    let nested = surface.nested.clone();
     tokio::spawn(async move {
         let is_gone = loop {
             let piece = tokio::select! {
@@ -418,9 +415,8 @@ fn stream(
         };
         // What is still on its way is nobody's now.
         drop(pieces);
-        if let (true, Some((containerizer, id))) = (is_gone, owned) {
-            // Nobody is left who would read what it prints.
-            let _ = nested.kill(&containerizer, &id, SIGKILL).await;
+        if let (false, Some(reader)) = (is_gone, reader) {
+            reader.has_read_all();
         }
     });
     let body = stream_body(records, surface.shutdown.clone());

@@ -5,8 +5,7 @@
 //! started again takes them apart. Invariant: none outlives the container around it, nor a session the
 //! connection that asked for it.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -16,12 +15,14 @@ use meseta_isolators::{
     KillRequest, Launched, ProcessIdentity, TaskIsolation,
 };
 use meseta_resources::ContainerId;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::AsyncWriteExt as _;
 use tokio::net::unix::pipe;
 use tokio::sync::{mpsc, watch};
 use tracing::{info, warn};
 
 use super::containerizer::Containerizer;
+use super::pipes::{Pipes, Source, pump, remove_pipes};
+use super::remembered::Remembered;
 use super::sandbox::NestedSandbox;
 use super::spec::{Prepared, container_spec, spec_inside};
 use super::supervision;
@@ -31,11 +32,8 @@ use super::wishes::task_isolation;
 use super::writer::chain;
 use crate::core::LaunchPlan;
 
-/// Containers that are remembered for whoever waits for them.
-const REMEMBERED_MAX: usize = 1024;
 /// Pieces of output on their way; a reader that stops stops the command.
 const PIECES_MAX: usize = 16;
-const PIECE_BYTES: usize = 16 * 1024;
 /// Between a signal that is not SIGKILL and SIGKILL: for ever, as far as anybody waits.
 const NEVER: Duration = Duration::from_secs(u32::MAX as u64);
 const SIGKILL: i32 = 9;
@@ -100,7 +98,7 @@ type Readers = Vec<mpsc::Sender<(Stream, Bytes)>>;
 
 /// Everybody who is to get what a container prints; a reader that stops stops it.
 #[derive(Clone, Debug, Default)]
-struct Output {
+pub(super) struct Output {
     /// None for a container whose output is in its sandbox, or is over.
     readers: Arc<Mutex<Option<Readers>>>,
 }
@@ -122,7 +120,7 @@ impl Output {
         Some(pieces)
     }
 
-    async fn print(&self, stream: Stream, bytes: Bytes) {
+    pub(super) async fn print(&self, stream: Stream, bytes: Bytes) {
         let readers = self.readers().clone().unwrap_or_default();
         for reader in readers {
             let _ = reader.send((stream, bytes.clone())).await;
@@ -140,101 +138,163 @@ impl Output {
 /// All of them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NestedContainers {
-    table: Arc<Mutex<BTreeMap<ContainerId, Option<Arc<Nested>>>>>,
+    table: Arc<Mutex<Remembered<Arc<Nested>>>>,
     turns: Turns,
 }
 
+/// An id that is taken for a launch, until the container is kept.
+#[derive(Debug)]
+struct Reserved {
+    all: NestedContainers,
+    id: Option<ContainerId>,
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        if let Some(id) = self.id.take() {
+            self.all.table().remove(&id);
+        }
+    }
+}
+
+/// A session, for whoever asked for it.
+#[derive(Debug)]
+pub(crate) struct Session {
+    /// What its command prints.
+    pub(crate) pieces: Pieces,
+    /// Its container goes with this.
+    pub(crate) reader: Reader,
+}
+
+/// Whoever a session runs for: without one its container is killed.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    all: NestedContainers,
+    containerizer: Containerizer,
+    id: Option<ContainerId>,
+}
+
+impl Reader {
+    /// All was read: the container ends by itself.
+    pub(crate) fn has_read_all(mut self) {
+        self.id.take();
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        let (Some(id), Ok(runtime)) = (self.id.take(), tokio::runtime::Handle::try_current())
+        else {
+            return;
+        };
+        let (all, containerizer) = (self.all.clone(), self.containerizer.clone());
+        runtime.spawn(async move {
+            // Nobody is left who would read what it prints.
+            let _ = all.kill(&containerizer, &id, SIGKILL).await;
+        });
+    }
+}
+
 impl NestedContainers {
-    fn table(&self) -> MutexGuard<'_, BTreeMap<ContainerId, Option<Arc<Nested>>>> {
+    fn table(&self) -> MutexGuard<'_, Remembered<Arc<Nested>>> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn find(&self, id: &ContainerId) -> Result<Arc<Nested>, NestedError> {
-        let found = self.table().get(id).cloned().flatten();
+        let found = self.table().get(id).cloned();
         found.ok_or(NestedError::Unknown)
     }
 
     /// Takes the id, so that nobody else launches under it.
-    fn reserve(&self, id: &ContainerId) -> Result<(), NestedError> {
-        let mut table = self.table();
-        if table.contains_key(id) {
-            return Err(NestedError::Exists);
-        }
-        if table.len() >= REMEMBERED_MAX {
-            let over = |one: &Option<Arc<Nested>>| {
-                one.as_ref().is_some_and(|one| one.ended.borrow().is_some())
-            };
-            let oldest = table.iter().find(|(_, one)| over(one));
-            let Some(oldest) = oldest.map(|(id, _)| id.clone()) else {
-                let text = "too many nested containers run".to_owned();
-                return Err(NestedError::Failed(text));
-            };
-            table.remove(&oldest);
-        }
-        table.insert(id.clone(), None);
-        Ok(())
+    fn reserve(
+        &self,
+        containerizer: &Containerizer,
+        plan: &LaunchPlan,
+    ) -> Result<Reserved, NestedError> {
+        let is_live = |container: &ContainerId| containerizer.supervisor_of(container).is_some();
+        let has_ended = |one: &Arc<Nested>| one.ended.borrow().is_some();
+        self.table()
+            .reserve(plan.container(), &plan.run, has_ended, is_live)?;
+        Ok(Reserved {
+            all: self.clone(),
+            id: Some(plan.container().clone()),
+        })
     }
 
-    /// Runs a container with a sandbox of its own inside another.
+    /// Runs a container with a sandbox of its own inside another. Once its turn has come it is launched and
+    /// kept, whatever becomes of whoever asked.
     pub(crate) async fn launch(
         &self,
         containerizer: &Containerizer,
         plan: LaunchPlan,
     ) -> Result<(), NestedError> {
-        let id = plan.container().clone();
-        let _turn = self.turns.launch(&plan.run.framework).await;
-        self.reserve(&id)?;
-        let shared = containerizer.clone();
-        let launched = tokio::task::spawn_blocking(move || {
-            let options = shared.options();
-            let sandbox = NestedSandbox::of(&options.layout, &plan);
-            let rights = &options.rights;
-            let wishes = task_isolation(rights, &plan)?;
-            let Prepared { spec, mounts } = container_spec(options, &plan)?;
-            let wishes = TaskIsolation { mounts, ..wishes };
-            let launched = shared.containers().launch_with(&spec, &wishes);
-            let launched = launched.map_err(|error| {
-                sandbox.undo();
-                chain(&error)
-            })?;
-            Ok((sandbox, launched))
-        });
-        let launched = flatten(launched.await);
-        let (sandbox, launched) = launched.inspect_err(|_| drop(self.table().remove(&id)))?;
-        let ends = Ends {
-            sandbox: Some(sandbox),
-            ..Ends::default()
-        };
-        self.keep(containerizer, id, launched, ends);
-        Ok(())
+        let turn = self.turns.launch(&plan.run.framework).await;
+        let (this, containerizer) = (self.clone(), containerizer.clone());
+        to_its_end(async move {
+            let _turn = turn;
+            let reserved = this.reserve(&containerizer, &plan)?;
+            let shared = containerizer.clone();
+            let launched = tokio::task::spawn_blocking(move || {
+                let options = shared.options();
+                let sandbox = NestedSandbox::of(&options.layout, &plan);
+                let rights = &options.rights;
+                let wishes = task_isolation(rights, &plan)?;
+                let Prepared { spec, mounts } = container_spec(options, &plan)?;
+                let wishes = TaskIsolation { mounts, ..wishes };
+                let launched = shared.containers().launch_with(&spec, &wishes);
+                let launched = launched.map_err(|error| {
+                    sandbox.undo();
+                    chain(&error)
+                })?;
+                Ok((sandbox, launched))
+            });
+            let (sandbox, launched) = flatten(launched.await)?;
+            let ends = Ends {
+                sandbox: Some(sandbox),
+                ..Ends::default()
+            };
+            this.keep(&containerizer, reserved, launched, ends);
+            Ok(())
+        })
+        .await
     }
 
-    /// Runs a command in a container that lives, at a terminal of that size or on pipes; what it prints
-    /// comes over the channel.
+    /// Runs a command in a container that lives, at a terminal of that size or on pipes. If whoever asked has
+    /// gone meanwhile, so does the container.
     pub(crate) async fn session(
         &self,
         containerizer: &Containerizer,
         plan: LaunchPlan,
         parent: &ContainerId,
         terminal: Option<Option<WindowSize>>,
-    ) -> Result<Pieces, NestedError> {
-        let id = plan.container().clone();
+    ) -> Result<Session, NestedError> {
         let supervisor = containerizer
             .supervisor_of(parent)
             .ok_or(NestedError::Unknown)?;
-        let _turn = self.turns.launch(&plan.run.framework).await;
-        self.reserve(&id)?;
-        let shared = containerizer.clone();
+        let turn = self.turns.launch(&plan.run.framework).await;
+        let (this, containerizer) = (self.clone(), containerizer.clone());
         let parent = parent.clone();
-        let launched = tokio::task::spawn_blocking(move || match terminal {
-            Some(size) => at_terminal(&shared, &plan, &parent, supervisor, size),
-            None => on_pipes(&shared, &plan, &parent, supervisor),
-        });
-        let launched = flatten(launched.await);
-        let (ends, launched) = launched.inspect_err(|_| drop(self.table().remove(&id)))?;
-        let pieces = ends.output.attach();
-        self.keep(containerizer, id, launched, ends);
-        pieces.ok_or(NestedError::Unknown)
+        to_its_end(async move {
+            let _turn = turn;
+            let id = plan.container().clone();
+            let reserved = this.reserve(&containerizer, &plan)?;
+            let shared = containerizer.clone();
+            let launched = tokio::task::spawn_blocking(move || match terminal {
+                Some(size) => at_terminal(&shared, &plan, &parent, supervisor, size),
+                None => on_pipes(&shared, &plan, &parent, supervisor),
+            });
+            let (ends, launched) = flatten(launched.await)?;
+            let pieces = ends.output.attach();
+            this.keep(&containerizer, reserved, launched, ends);
+            let reader = Reader {
+                all: this,
+                containerizer,
+                id: Some(id),
+            };
+            let pieces = pieces.ok_or(NestedError::Unknown)?;
+            Ok(Session { pieces, reader })
+        })
+        .await
     }
 
     /// What it prints from now on.
@@ -243,7 +303,16 @@ impl NestedContainers {
     }
 
     /// Remembers one that runs, and watches for its end.
-    fn keep(&self, containerizer: &Containerizer, id: ContainerId, launched: Launched, ends: Ends) {
+    fn keep(
+        &self,
+        containerizer: &Containerizer,
+        mut reserved: Reserved,
+        launched: Launched,
+        ends: Ends,
+    ) {
+        let Some(id) = reserved.id.take() else {
+            return;
+        };
         let (told, ended) = watch::channel(None);
         let nested = Arc::new(Nested {
             supervisor: launched.supervisor.clone(),
@@ -254,7 +323,7 @@ impl NestedContainers {
             ended,
         });
         info!(container_id = %id, "a nested container runs");
-        self.table().insert(id.clone(), Some(nested.clone()));
+        self.table().keep(&id, nested.clone());
         let output = ends.output;
         let pumps: Vec<_> = ends
             .sources
@@ -283,9 +352,7 @@ impl NestedContainers {
     /// Those that run.
     pub(crate) fn running(&self) -> Vec<ContainerId> {
         let table = self.table();
-        let running = table
-            .iter()
-            .filter(|(_, one)| one.as_ref().is_some_and(|one| one.ended.borrow().is_none()));
+        let running = table.iter().filter(|(_, one)| one.ended.borrow().is_none());
         running.map(|(id, _)| id.clone()).collect()
     }
 
@@ -396,6 +463,14 @@ impl Attached {
     pub(crate) async fn ended(&self) {
         let _ = self.nested.ended.clone().wait_for(Option::is_some).await;
     }
+}
+
+/// Does something to its end, also if nobody waits for that any more; what comes of it is dropped then.
+async fn to_its_end<T: Send + 'static>(
+    doing: impl Future<Output = Result<T, NestedError>> + Send + 'static,
+) -> Result<T, NestedError> {
+    let done = tokio::spawn(doing).await;
+    done.unwrap_or_else(|panic| Err(NestedError::Failed(panic.to_string())))
 }
 
 fn flatten<T>(done: Result<Result<T, String>, tokio::task::JoinError>) -> Result<T, NestedError> {
@@ -512,74 +587,28 @@ async fn await_end(
     ended.await.unwrap_or_default()
 }
 
-/// The three pipes of a session, by name, in a folder of their own.
-struct Pipes {
-    folder: PathBuf,
-    input: pipe::Sender,
-    output: pipe::Receiver,
-    errors: pipe::Receiver,
-}
+#[cfg(test)]
+mod tests {
+    use std::task::Poll;
 
-impl Pipes {
-    fn make(folder: &Path) -> std::io::Result<Self> {
-        std::os::unix::fs::DirBuilderExt::mode(&mut std::fs::DirBuilder::new(), 0o700)
-            .recursive(true)
-            .create(folder)?;
-        let make = |name: &str| -> std::io::Result<PathBuf> {
-            let path = folder.join(name);
-            let mode = nix::sys::stat::Mode::from_bits_truncate(0o600);
-            nix::unistd::mkfifo(&path, mode)?;
-            Ok(path)
-        };
-        let (input, output, errors) = (make("in")?, make("out")?, make("err")?);
-        Ok(Self {
-            folder: folder.to_owned(),
-            // Open for reading too, so that whoever opens it to read need not wait for us.
-            input: pipe::OpenOptions::new()
-                .read_write(true)
-                .open_sender(input)?,
-            output: pipe::OpenOptions::new().open_receiver(output)?,
-            errors: pipe::OpenOptions::new().open_receiver(errors)?,
-        })
-    }
+    use tokio::sync::oneshot;
 
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.join(name)
-    }
-}
+    use super::*;
 
-fn remove_pipes(folder: &Path) {
-    let _ = std::fs::remove_dir_all(folder);
-    if let Some(sessions) = folder.parent() {
-        // Fails while others are there.
-        let _ = std::fs::remove_dir(sessions);
-    }
-}
-
-/// Where output is read.
-#[derive(Debug)]
-enum Source {
-    Pipe(pipe::Receiver, Stream),
-    Terminal(Arc<Terminal>),
-}
-
-impl Source {
-    async fn read(&mut self, piece: &mut [u8]) -> std::io::Result<(Stream, usize)> {
-        match self {
-            Self::Pipe(pipe, stream) => Ok((*stream, pipe.read(piece).await?)),
-            Self::Terminal(terminal) => Ok((Stream::Output, terminal.read(piece).await?)),
-        }
-    }
-}
-
-/// Reads to the end, which comes when the last process that can print is gone.
-async fn pump(mut from: Source, to: Output) {
-    let mut piece = vec![0; PIECE_BYTES];
-    while let Ok((stream, count)) = from.read(&mut piece).await {
-        let filled = piece.get(..count).unwrap_or_default();
-        if filled.is_empty() {
-            return;
-        }
-        to.print(stream, Bytes::copy_from_slice(filled)).await;
+    #[tokio::test]
+    async fn what_was_begun_goes_to_its_end_though_nobody_waits() {
+        let (go, going) = oneshot::channel::<()>();
+        let (told, done) = oneshot::channel();
+        let mut doing = Box::pin(to_its_end(async move {
+            let _ = going.await;
+            let _ = told.send(());
+            Ok(())
+        }));
+        let is_waiting =
+            std::future::poll_fn(|context| Poll::Ready(doing.as_mut().poll(context).is_pending()));
+        assert!(is_waiting.await);
+        drop(doing);
+        go.send(()).expect("it goes on");
+        done.await.expect("it went to its end");
     }
 }
