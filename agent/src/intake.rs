@@ -282,6 +282,10 @@ impl Room {
         let Some(taken) = &mut self.taken else {
             return Ok(());
         };
+        if bytes == 0 {
+            // What was given is given, whatever others have taken since.
+            return Ok(());
+        }
         let mut table = taken.intake.table();
         if !table.has_room(&taken.group, &taken.sender, bytes) {
             return Err(Exhausted::Whole {
@@ -423,6 +427,18 @@ mod tests {
         assert!(!is_empty(&intake));
         drop(gone);
         assert!(is_empty(&intake));
+    }
+
+    #[tokio::test]
+    async fn what_was_given_is_not_refused_once_others_have_taken_theirs() {
+        let intake = Intake::new(READING_BYTES);
+        let mut given = intake.take("f", "a", 8 * MIB).await.expect("room");
+        let _others = [
+            intake.take("g", "b", 8 * MIB).await.expect("room"),
+            intake.take("h", "c", 8 * MIB).await.expect("room"),
+        ];
+        given.grow(0).expect("it is given");
+        assert!(given.grow(1).is_err());
     }
 
     #[tokio::test]

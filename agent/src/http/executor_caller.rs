@@ -48,11 +48,13 @@ impl ExecutorCaller {
         }
     }
 
-    /// With whom it shares that, as far as that is known before the call is.
+    /// With whom it shares that, as far as that is known before the call is. Those without a token are one
+    /// group: whoever makes many containers is no more than others.
     pub(super) fn group(&self) -> String {
         match self {
             Self::Claimed(claims) => format!("framework {}", claims.framework),
-            _ => self.sender(),
+            Self::Trusted => self.sender(),
+            Self::Local(_) | Self::Unknown => "without a token".to_owned(),
         }
     }
 
@@ -178,4 +180,25 @@ fn unauthorized() -> Reply {
 fn not_claimed(claim: &str, what: &str) -> Reply {
     let text = format!("The token does not contain a '{claim}' claim with the {what} of the call");
     Reply::text(StatusCode::FORBIDDEN, &text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn callers_without_a_token_share_one_part_of_the_room() {
+        let local = |cgroup| {
+            ExecutorCaller::Local(SocketOwner {
+                uid: 1000,
+                inode: 1,
+                cgroup,
+            })
+        };
+        let [one, other] = [local(Some(7)), local(Some(8))];
+        assert_ne!(one.sender(), other.sender());
+        assert_eq!(one.group(), other.group());
+        assert_eq!(one.group(), local(None).group());
+        assert_ne!(one.group(), ExecutorCaller::Trusted.group());
+    }
 }
