@@ -18,6 +18,9 @@ use tracing::{info, warn};
 use super::monitor::unix_now;
 use crate::checkpoint::{Image, Layout};
 
+/// Before a sandbox that could not be removed is tried again.
+const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(600);
+
 /// What the operator wants.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Options {
@@ -49,6 +52,8 @@ struct Inner {
 struct Known {
     /// Those of runs that are over, with the time since which they wait, counted from 1970.
     waiting: BTreeMap<PathBuf, Duration>,
+    /// When those that could not be removed are tried again.
+    again: BTreeMap<PathBuf, Duration>,
     /// Those of runs that are not, whether they are made yet or not.
     live: BTreeSet<PathBuf>,
 }
@@ -78,6 +83,7 @@ impl Gc {
     pub(crate) fn keep(&self, sandbox: PathBuf) {
         let mut known = self.known();
         known.waiting.remove(&sandbox);
+        known.again.remove(&sandbox);
         known.live.insert(sandbox);
     }
 
@@ -148,13 +154,16 @@ impl Gc {
     /// Removes what is too old.
     fn prune(&self, now: Duration) {
         let allowed = self.age_allowed();
-        let due: Vec<PathBuf> = self
-            .known()
-            .waiting
-            .iter()
-            .filter(|(_, since)| now.saturating_sub(**since) >= allowed)
-            .map(|(path, _)| path.clone())
-            .collect();
+        let due: Vec<PathBuf> = {
+            let known = self.known();
+            let waiting = known.waiting.iter();
+            let is_due = |path: &Path, since: Duration| {
+                let pauses = known.again.get(path).is_some_and(|again| now < *again);
+                now.saturating_sub(since) >= allowed && !pauses
+            };
+            let due = waiting.filter(|(path, since)| is_due(path, **since));
+            due.map(|(path, _)| path.clone()).collect()
+        };
         for path in due {
             if !self.known().waiting.contains_key(&path) {
                 // Kept meanwhile.
@@ -168,9 +177,16 @@ impl Gc {
                 Err(error) => {
                     warn!(path = %path.display(), %error, "an old sandbox cannot be removed");
                     self.inner.failed.fetch_add(1, Ordering::Relaxed);
+                    let mut known = self.known();
+                    if known.waiting.contains_key(&path) {
+                        known.again.insert(path, now + PAUSE_AFTER_FAILURE);
+                    }
+                    continue;
                 }
             }
-            self.known().waiting.remove(&path);
+            let mut known = self.known();
+            known.again.remove(&path);
+            known.waiting.remove(&path);
         }
     }
 
@@ -338,6 +354,26 @@ mod tests {
         gc.prune(unix_now() + WEEK + WEEK);
         assert!(!dir.path().join("slaves/S0").exists());
         assert!(dir.path().join("slaves").exists());
+    }
+
+    #[test]
+    fn what_cannot_be_removed_is_tried_again_after_a_pause() {
+        let (_dir, gc, runs) = site();
+        gc.discard(runs.join("old"));
+        // A sandbox is not beneath a file.
+        let hidden = runs.with_file_name("hidden");
+        std::fs::rename(&runs, &hidden).expect("moved");
+        std::fs::write(&runs, "in the way").expect("written");
+        let later = unix_now() + WEEK + WEEK;
+        gc.prune(later);
+        assert_eq!((gc.counts().pending, gc.counts().failed), (1, 1));
+        std::fs::remove_file(&runs).expect("removed");
+        std::fs::rename(&hidden, &runs).expect("moved back");
+        gc.prune(later + PAUSE_AFTER_FAILURE / 2);
+        assert!(runs.join("old").exists(), "not at once");
+        gc.prune(later + PAUSE_AFTER_FAILURE);
+        assert!(!runs.join("old").exists());
+        assert_eq!((gc.counts().pending, gc.counts().removed), (0, 1));
     }
 
     #[test]
