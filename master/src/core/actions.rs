@@ -12,7 +12,6 @@ use meseta_proto::mesos::v1::{self};
 use meseta_proto::transport::door::Caller;
 use meseta_resources::{AgentId, FrameworkId, Role, TaskId};
 
-use super::agent::KILLS_WAITING_MAX;
 use super::call::{Action, UUID_BYTES};
 use super::framework::Link;
 use super::io::Answer;
@@ -151,26 +150,42 @@ impl MasterCore {
     fn kill(&mut self, id: &FrameworkId, call: &call::Kill) -> Answer {
         let wanted_agent = call.agent_id.as_ref().map(|agent| agent.value.as_str());
         let task = TaskId::new(&call.task_id.value).ok();
-        let known = task.and_then(|task| Some((self.agent_of(id, &task)?.clone(), task)));
-        let Some((agent_id, task)) = known else {
+        let framework = self.frameworks.get(id);
+        let known = task.zip(framework).map(|(task, framework)| {
+            let holders: Vec<AgentId> = framework.holders(&task).cloned().collect();
+            (holders, task)
+        });
+        let Some((holders, task)) = known.filter(|(holders, _)| !holders.is_empty()) else {
             self.reconcile_task(id, &call.task_id.value, wanted_agent);
             return Answer::Accepted;
         };
-        if wanted_agent.is_some_and(|wanted| wanted != agent_id.as_str()) {
+        let mut meant = holders;
+        meant.retain(|agent| wanted_agent.is_none_or(|wanted| wanted == agent.as_str()));
+        if meant.is_empty() {
             tracing::info!(framework_id = %id, task_id = %task, "KILL names another agent than the task's");
-            return Answer::Accepted;
         }
-        let Some(agent) = self.agents.get_mut(&agent_id) else {
-            return Answer::Accepted;
-        };
-        if agent.connection.is_none() {
-            if agent.kills_waiting.len() < KILLS_WAITING_MAX {
-                agent.kills_waiting.insert((id.clone(), task));
-            }
-            return Answer::Accepted;
+        for agent_id in meant {
+            self.kill_on(&agent_id, id, &task, call.kill_policy);
         }
-        self.send_kill(&agent_id, id, &task, call.kill_policy);
         Answer::Accepted
+    }
+
+    /// Kills a task on an agent, now or when it is back.
+    fn kill_on(
+        &mut self,
+        agent_id: &AgentId,
+        id: &FrameworkId,
+        task: &TaskId,
+        kill_policy: Option<v1::KillPolicy>,
+    ) {
+        let Some(agent) = self.agents.get_mut(agent_id) else {
+            return;
+        };
+        if agent.connection.is_some() {
+            self.send_kill(agent_id, id, task, kill_policy);
+        } else {
+            agent.kill_when_back(id, task);
+        }
     }
 
     pub(super) fn send_kill(
@@ -235,6 +250,9 @@ impl MasterCore {
         if ended {
             self.complete_task(&agent, id, &task);
         }
+        if let Some(agent) = self.agents.get_unseen_mut(&agent) {
+            agent.unknown.acknowledged(id, &task, uuid);
+        }
         self.send_acknowledgement(&agent, id, &task, uuid.to_vec());
         Answer::Accepted
     }
@@ -256,6 +274,11 @@ impl MasterCore {
             uuid,
         };
         self.frame(agent, master_frame::Message::Acknowledge(message));
+    }
+
+    /// A message for an executor found no room on its way to the agent.
+    pub(crate) fn count_dropped_message(&mut self) {
+        self.counters.dropped_messages += 1;
     }
 
     fn message(&mut self, id: &FrameworkId, call: call::Message) -> Answer {

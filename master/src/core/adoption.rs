@@ -1,17 +1,20 @@
 //! What an agent brings along: frameworks, tasks and executors that the master takes onto its books.
 //!
 //! Entered through [`MasterCore::adopt`] when an agent is back. Invariant: what is adopted is charged
-//! once, here and in the allocator, and no agent says anything of a task that another agent has.
+//! once, here and in the allocator, and with no more than its agent has; no agent says anything of a task that another
+//! agent was given by this master.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use meseta_proto::meseta::v1 as meseta;
 use meseta_proto::mesos::v1::{self, TaskState};
-use meseta_resources::{AgentId, ExecutorId, FrameworkId, Resources, Role, TaskId};
+use meseta_resources::{
+    AgentId, ExecutorId, FrameworkId, ResourceQuantities, Resources, Role, TaskId,
+};
 use prost::Message;
 
-use super::agent::KILLS_WAITING_MAX;
+use super::agent::Agent;
 use super::framework::{Capabilities, Framework, Link, Terms};
 use super::task::{self, ExecutorRecord, TaskRecord, is_terminal};
 use super::task_validation::shares_groups;
@@ -23,6 +26,56 @@ const FRAMEWORKS_PER_AGENT_MAX: usize = 2_048;
 
 /// Frameworks, while agents tell of more: some places are left for those that subscribe.
 const RECOVERED_FRAMEWORKS_MAX: usize = super::FRAMEWORKS_MAX / 10 * 9;
+
+/// How an agent is back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Back {
+    /// It is one that the registry had when this master started.
+    Expected,
+    /// It was lost, or is one that nobody expected.
+    Unexpected,
+    /// This master has it on its books, and all that it gave it.
+    Here,
+}
+
+/// What an agent has, and what is charged of it. What may be taken back, and volumes that several may use, are left
+/// out.
+struct Charged {
+    used: ResourceQuantities,
+    total: ResourceQuantities,
+}
+
+impl Charged {
+    fn of(agent: &Agent) -> Self {
+        let mut charged = Self {
+            used: ResourceQuantities::default(),
+            total: agent.profile.total.unrevocable().scalar_quantities(),
+        };
+        for used in agent.used.values() {
+            charged.used = charged.with(used);
+        }
+        charged
+    }
+
+    fn with(&self, resources: &Resources) -> ResourceQuantities {
+        let mut used = self.used.clone();
+        let more = resources.unrevocable().unshared().scalar_quantities();
+        for (name, amount) in more.iter() {
+            used.increase(name, amount);
+        }
+        used
+    }
+
+    /// The resources, or nothing if the agent does not have so much.
+    fn within(&mut self, resources: Resources) -> Resources {
+        let used = self.with(&resources);
+        if !self.total.contains(&used) {
+            return Resources::new();
+        }
+        self.used = used;
+        resources
+    }
+}
 
 /// The frameworks of which an agent runs something.
 struct Running<'a>(BTreeSet<&'a str>);
@@ -45,14 +98,14 @@ impl<'a> Running<'a> {
 }
 
 impl MasterCore {
-    /// Takes what an agent runs onto the books. Tells of which frameworks it should run nothing. `is_expected`
-    /// says that the agent is one that the registry had when this master started.
+    /// Takes what an agent runs onto the books. Tells of which frameworks it should run nothing.
     pub(super) fn adopt(
         &mut self,
         id: &AgentId,
         report: &meseta::Reregister,
-        is_expected: bool,
+        back: Back,
     ) -> BTreeSet<FrameworkId> {
+        let is_expected = back == Back::Expected;
         let mut finished = BTreeSet::new();
         let running = Running::of(report);
         let mut room = self.room_for_frameworks_of(id);
@@ -79,14 +132,17 @@ impl MasterCore {
                 }
             }
         }
+        let Some(mut charged) = self.agents.get(id).map(Charged::of) else {
+            return finished;
+        };
         for task in &report.tasks {
-            if let Err(reason) = self.adopt_task(id, task, &finished) {
+            if let Err(reason) = self.adopt_task(id, task, &finished, back, &mut charged) {
                 self.counters.invalid_status_updates += 1;
                 tracing::warn!(agent_id = %id, task_id = %task.task_id.value.escape_debug(), %reason, "reported task left out");
             }
         }
         for info in &report.executors {
-            self.adopt_executor(id, info, &finished);
+            self.adopt_executor(id, info, &finished, &mut charged);
         }
         finished
     }
@@ -164,6 +220,25 @@ impl MasterCore {
         Ok(())
     }
 
+    /// Whether a task was given to another agent by this master than to the one that speaks of it.
+    pub(super) fn is_launched_on_another(
+        &self,
+        agent: &AgentId,
+        framework: &FrameworkId,
+        task: &TaskId,
+    ) -> bool {
+        let Some(framework) = self.frameworks.get(framework) else {
+            return false;
+        };
+        if framework.has_launched(task) {
+            return framework.tasks.get(task) != Some(agent);
+        }
+        let lost = framework.unreachable.tasks().iter();
+        let launched = lost.filter(|lost| lost.task_id == *task && lost.is_launched);
+        let mut holders = launched.peekable();
+        holders.peek().is_some() && holders.all(|lost| lost.agent_id != *agent)
+    }
+
     /// Whether a task is known to be another agent's than the one that speaks of it.
     pub(super) fn is_task_of_another(
         &self,
@@ -174,8 +249,9 @@ impl MasterCore {
         let Some(framework) = self.frameworks.get(framework) else {
             return false;
         };
-        if let Some(holder) = framework.tasks.get(task) {
-            return holder != agent;
+        let mut holders = framework.holders(task).peekable();
+        if holders.peek().is_some() {
+            return holders.all(|holder| holder != agent);
         }
         let lost = framework.unreachable.tasks().iter();
         let mut holders = lost.filter(|lost| lost.task_id == *task).peekable();
@@ -187,21 +263,20 @@ impl MasterCore {
         agent_id: &AgentId,
         task: &v1::Task,
         finished: &BTreeSet<FrameworkId>,
+        back: Back,
+        charged: &mut Charged,
     ) -> Result<(), String> {
         let framework_id =
             FrameworkId::new(&task.framework_id.value).map_err(|error| error.to_string())?;
         if finished.contains(&framework_id) {
             return Ok(());
         }
-        if let Ok(task_id) = TaskId::new(&task.task_id.value)
-            && self.is_task_of_another(agent_id, &framework_id, &task_id)
-        {
-            if let Some(agent) = self.agents.get_mut(agent_id)
-                && agent.kills_waiting.len() < KILLS_WAITING_MAX
-            {
-                agent.kills_waiting.insert((framework_id, task_id));
+        if let Some(reason) = self.may_not_run(agent_id, &framework_id, task, back) {
+            let task_id = TaskId::new(&task.task_id.value).ok();
+            if let (Some(task_id), Some(agent)) = (task_id, self.agents.get_mut(agent_id)) {
+                agent.kill_when_back(&framework_id, &task_id);
             }
-            return Err("it is another agent's, and is ended here".to_owned());
+            return Err(reason.to_owned());
         }
         let (Some(framework), Some(agent)) = (
             self.frameworks.get_mut(&framework_id),
@@ -218,7 +293,7 @@ impl MasterCore {
             .next()
             .cloned()
             .unwrap_or_default();
-        let record = record(agent_id, framework_id, task, &fallback)?;
+        let mut record = record(agent_id, framework_id, task, &fallback)?;
         let (framework_id, task_id) = (record.framework_id.clone(), record.task_id.clone());
         if agent.task(&framework_id, &task_id).is_some() {
             if is_terminal(record.state) {
@@ -226,7 +301,20 @@ impl MasterCore {
             }
             return Ok(());
         }
-        framework.tasks.insert(task_id.clone(), agent_id.clone());
+        let mut lost = framework.unreachable.tasks().iter();
+        record.is_launched = lost
+            .any(|lost| lost.is_launched && lost.agent_id == *agent_id && lost.task_id == task_id);
+        if record.is_launched {
+            framework.launched_on(&task_id, agent_id);
+        } else {
+            framework.reported_by(&task_id, agent_id);
+        }
+        if !is_terminal(record.state) {
+            record.resources = charged.within(record.resources);
+            if record.resources.is_empty() {
+                tracing::warn!(agent_id = %agent_id, framework_id = %framework_id, task_id = %task_id, "reported task is charged nothing: the agent has no more");
+            }
+        }
         let held = (!is_terminal(record.state)).then(|| record.resources.clone());
         framework.add_on(agent_id);
         agent.insert_task(record);
@@ -234,9 +322,31 @@ impl MasterCore {
             agent.charge(&framework_id, &held);
             self.charge_allocator(agent_id, &framework_id, &held);
         }
-        self.forget_unreachable(&framework_id, &task_id);
-        self.note_task(&framework_id, &task_id);
+        self.forget_unreachable(&framework_id, &task_id, agent_id);
+        self.note_task(agent_id, &framework_id, &task_id);
         Ok(())
+    }
+
+    /// Why a task that an agent says it runs is to be ended there.
+    fn may_not_run(
+        &self,
+        agent_id: &AgentId,
+        framework: &FrameworkId,
+        task: &v1::Task,
+        back: Back,
+    ) -> Option<&'static str> {
+        let task_id = TaskId::new(&task.task_id.value).ok()?;
+        let agent = self.agents.get(agent_id)?;
+        if agent.task(framework, &task_id).is_some() {
+            return None;
+        }
+        if self.is_launched_on_another(agent_id, framework, &task_id) {
+            return Some("it is another agent's, and is ended here");
+        }
+        // An end may be one whose acknowledgement the agent did not get.
+        let is_over = TaskState::try_from(task.state).is_ok_and(is_terminal);
+        let is_strange = back == Back::Here && !is_over && self.is_own_framework(framework);
+        is_strange.then_some("it was not launched there, and is ended")
     }
 
     fn adopt_executor(
@@ -244,6 +354,7 @@ impl MasterCore {
         agent_id: &AgentId,
         info: &v1::ExecutorInfo,
         finished: &BTreeSet<FrameworkId>,
+        charged: &mut Charged,
     ) {
         let framework = info
             .framework_id
@@ -267,6 +378,7 @@ impl MasterCore {
             return;
         };
         framework.add_on(agent_id);
+        let resources = charged.within(resources);
         agent.charge(&framework_id, &resources);
         let record = ExecutorRecord {
             executor_id,
@@ -288,7 +400,7 @@ impl MasterCore {
         framework: &FrameworkId,
         resources: &Resources,
     ) {
-        if self.allocator.contains_agent(agent) {
+        if !resources.is_empty() && self.allocator.contains_agent(agent) {
             let charged = self.allocator.charge(agent, framework, resources);
             self.agreed("charging what an agent reported", charged);
         }
@@ -328,6 +440,7 @@ fn record(
         task_id,
         framework_id,
         agent_id: agent_id.clone(),
+        is_launched: false,
         executor_id,
         role,
         resources,

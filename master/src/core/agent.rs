@@ -14,10 +14,11 @@ use super::inverse_offers;
 use super::io::ConnectionId;
 use super::operation::OperationTable;
 use super::task::{ExecutorRecord, TaskRecord, TaskTable};
+use super::unknown::UnknownUpdates;
 
 /// Kills that wait for a disconnected agent; more are dropped, and the framework's next
 /// reconciliation finds the task alive.
-pub(super) const KILLS_WAITING_MAX: usize = 10_000;
+const KILLS_WAITING_MAX: usize = 10_000;
 
 /// What an agent says of itself; never changed in place.
 #[derive(Clone, Debug)]
@@ -100,6 +101,8 @@ pub(super) struct Agent {
     pub used: Arc<BTreeMap<FrameworkId, Resources>>,
     /// Kills to send when it returns.
     pub kills_waiting: BTreeSet<(FrameworkId, TaskId)>,
+    /// What it says of tasks that are on nobody's books.
+    pub unknown: UnknownUpdates,
     pub ping_sequence: u64,
     pub pong_sequence: u64,
     pub missed_pings: u32,
@@ -141,6 +144,13 @@ impl Agent {
         }
         let key = (record.framework_id.clone(), record.task_id.clone());
         Arc::make_mut(&mut self.tasks).insert(key, Arc::new(record));
+    }
+
+    /// Kills a task when the agent is back.
+    pub(super) fn kill_when_back(&mut self, framework: &FrameworkId, task: &TaskId) {
+        if self.kills_waiting.len() < KILLS_WAITING_MAX {
+            self.kills_waiting.insert((framework.clone(), task.clone()));
+        }
     }
 
     /// Takes a task off the books.
@@ -186,6 +196,9 @@ impl Agent {
     }
 
     pub(super) fn charge(&mut self, framework: &FrameworkId, resources: &Resources) {
+        if resources.is_empty() {
+            return;
+        }
         let used = Arc::make_mut(&mut self.used);
         let used = used.entry(framework.clone()).or_default();
         *used += resources;

@@ -85,7 +85,7 @@ impl MasterCore {
             }
             return;
         }
-        if !self.may_speak_of(agent, &framework, &task, &status) {
+        if !self.may_speak_of(agent, &framework, &task, &mut status) {
             self.counters.invalid_status_updates += 1;
             return;
         }
@@ -126,13 +126,13 @@ impl MasterCore {
     }
 
     /// Whether an agent may say something of a task: one that it has, or nobody else. What it says of another
-    /// agent's is acknowledged to it, so that it does not go on.
+    /// agent's is acknowledged to it if that one has it from this master, so that it does not go on.
     fn may_speak_of(
         &mut self,
         agent: &AgentId,
         framework: &FrameworkId,
         task: &TaskId,
-        status: &v1::TaskStatus,
+        status: &mut v1::TaskStatus,
     ) -> bool {
         let here = self.agents.get(agent);
         if here.is_some_and(|agent| agent.task(framework, task).is_some()) {
@@ -140,15 +140,16 @@ impl MasterCore {
         }
         if self.is_task_of_another(agent, framework, task) {
             tracing::warn!(agent_id = %agent, framework_id = %framework, task_id = %task, "status update of another agent's task dropped");
-            if let Some(uuid) = &status.uuid {
-                let uuid = uuid.clone();
+            let is_over = self.is_launched_on_another(agent, framework, task);
+            if let Some(uuid) = status.uuid.clone().filter(|_| is_over) {
                 self.send_acknowledgement(agent, framework, task, uuid);
             }
             return false;
         }
         // Of a framework from before this master's start it could be a task of an agent that is not back yet.
         // The agent repeats what is not acknowledged.
-        self.recovered_agents.is_empty() || self.is_own_framework(framework)
+        let may_speak = self.recovered_agents.is_empty() || self.is_own_framework(framework);
+        may_speak && self.may_tell_of_unknown(agent, framework, task, status)
     }
 
     /// A task has ended on its agent: what it held is free at once, whatever is still unacknowledged.
@@ -182,6 +183,10 @@ impl MasterCore {
         let (Some(framework), Some(executor)) = (framework, executor) else {
             return;
         };
+        if !self.has_executor(agent, &framework, &executor) {
+            self.counters.dropped_messages += 1;
+            return;
+        }
         self.remove_executor(agent, &framework, &executor);
         let mut event = event_of(event::Type::Failure);
         event.failure = Some(event::Failure {

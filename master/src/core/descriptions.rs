@@ -15,6 +15,12 @@ use super::operator::Machine;
 /// settings are tried side by side.
 const AGENTS_PER_HOST_MAX: usize = 32;
 
+/// A host's name as others compare it.
+fn host_of(hostname: &str) -> String {
+    let name = hostname.strip_suffix('.').unwrap_or(hostname);
+    name.to_lowercase()
+}
+
 impl MasterCore {
     /// Refuses an agent that says more of itself than may be kept, of one or of all. `before` is what is kept of
     /// it already.
@@ -55,16 +61,7 @@ impl MasterCore {
         if caller.is_none_or(|caller| caller.certificate.is_none()) {
             return Ok(());
         }
-        let host = Machine {
-            hostname: hostname.to_lowercase(),
-            ip: String::new(),
-        };
-        let there = self.locations.on(&host);
-        let there = there.filter_map(|id| self.agents.get(id));
-        let here = there.filter(|agent| agent.profile.info.hostname == hostname);
-        let expected = self.recovered_agents.values();
-        let expected = expected.filter(|agent| agent.info.hostname == hostname);
-        if here.count() + expected.count() < AGENTS_PER_HOST_MAX {
+        if self.agents_of_host(hostname) < AGENTS_PER_HOST_MAX {
             return Ok(());
         }
         let text = format!(
@@ -72,6 +69,24 @@ impl MasterCore {
              some, or mark those gone that will not come back"
         );
         Err((text, false))
+    }
+
+    /// How many agents of a host are here, are expected or wait for the registry.
+    pub(super) fn agents_of_host(&self, hostname: &str) -> usize {
+        let name = host_of(hostname);
+        let here = [name.clone(), format!("{name}.")].map(|hostname| {
+            let ip = String::new();
+            self.locations.on(&Machine { hostname, ip }).count()
+        });
+        let expected = self.recovered_agents.values();
+        let expected = expected.filter(|agent| host_of(&agent.info.hostname) == name);
+        let waiting = self.pending.iter();
+        let waiting = waiting.filter_map(|(_, pending)| pending.newcomer());
+        let waiting = waiting.filter(|profile| {
+            host_of(&profile.info.hostname) == name
+                && !self.recovered_agents.contains_key(&profile.id)
+        });
+        here.iter().sum::<usize>() + expected.count() + waiting.count()
     }
 
     /// Expects an agent of the registry to come back.

@@ -71,6 +71,10 @@ pub(super) struct Framework {
     pub unregistered: Option<Duration>,
     /// Live tasks and terminal ones with updates unacknowledged, and where they are.
     pub tasks: BTreeMap<TaskId, AgentId>,
+    /// Those of them that this master did not launch: an agent alone says that it has them.
+    reported: BTreeSet<TaskId>,
+    /// Further agents that say that they have a task, of which at most one other has it from this master.
+    also: BTreeMap<TaskId, BTreeSet<AgentId>>,
     /// How many of its tasks and executors are on the books of each agent that has any.
     agents: BTreeMap<AgentId, usize>,
     pub offers: BTreeSet<OfferId>,
@@ -96,6 +100,8 @@ impl Framework {
             reregistered: None,
             unregistered: None,
             tasks: BTreeMap::new(),
+            reported: BTreeSet::new(),
+            also: BTreeMap::new(),
             agents: BTreeMap::new(),
             offers: BTreeSet::new(),
             completed: History::default(),
@@ -151,10 +157,55 @@ impl Framework {
         self.agents.remove(agent);
     }
 
-    /// Forgets where a task is, unless it is somewhere else by now.
+    /// This master has launched a task on an agent. Who else says that it has it goes on saying so.
+    pub(super) fn launched_on(&mut self, task: &TaskId, agent: &AgentId) {
+        let before = self.tasks.insert(task.clone(), agent.clone());
+        self.reported.remove(task);
+        if let Some(before) = before.filter(|before| before != agent) {
+            self.also.entry(task.clone()).or_default().insert(before);
+        }
+    }
+
+    /// An agent says that it has a task that this master did not launch there.
+    pub(super) fn reported_by(&mut self, task: &TaskId, agent: &AgentId) {
+        match self.tasks.get(task) {
+            None => {
+                self.tasks.insert(task.clone(), agent.clone());
+                self.reported.insert(task.clone());
+            }
+            Some(holder) if holder == agent => {}
+            Some(_) => {
+                let also = self.also.entry(task.clone()).or_default();
+                also.insert(agent.clone());
+            }
+        }
+    }
+
+    /// Whether this master has launched a task of this id that is still on the books.
+    pub(super) fn has_launched(&self, task: &TaskId) -> bool {
+        self.tasks.contains_key(task) && !self.reported.contains(task)
+    }
+
+    /// All agents that have a task of this id, or say so; the one that it was launched on first.
+    pub(super) fn holders(&self, task: &TaskId) -> impl Iterator<Item = &AgentId> {
+        let also = self.also.get(task).into_iter().flatten();
+        self.tasks.get(task).into_iter().chain(also)
+    }
+
+    /// Forgets that a task is on an agent.
     pub(super) fn forget_task(&mut self, task: &TaskId, agent: &AgentId) {
+        let mut also = self.also.remove(task).unwrap_or_default();
         if self.tasks.get(task) == Some(agent) {
             self.tasks.remove(task);
+            self.reported.remove(task);
+            if let Some(next) = also.pop_first() {
+                self.reported_by(task, &next);
+            }
+        } else {
+            also.remove(agent);
+        }
+        if !also.is_empty() {
+            self.also.insert(task.clone(), also);
         }
     }
 }

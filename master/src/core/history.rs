@@ -120,8 +120,8 @@ impl MasterCore {
     }
 
     /// Forgets that a task was lost: it is back.
-    pub(super) fn forget_unreachable(&mut self, id: &FrameworkId, task: &TaskId) {
-        self.take_unreachable(id, |lost| lost.task_id == *task);
+    pub(super) fn forget_unreachable(&mut self, id: &FrameworkId, task: &TaskId, agent: &AgentId) {
+        self.take_unreachable(id, |lost| lost.task_id == *task && lost.agent_id == *agent);
     }
 
     fn take_unreachable(

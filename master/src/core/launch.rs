@@ -201,6 +201,7 @@ impl MasterCore {
             task_id: task_id.clone(),
             framework_id: framework.id.clone(),
             agent_id: basket.agent.clone(),
+            is_launched: true,
             executor_id,
             role: basket.role.clone(),
             // The role is the one that all share, and no room is kept for more.
@@ -214,12 +215,10 @@ impl MasterCore {
             description: task::describe(info),
             unreachable_since: None,
         };
-        framework
-            .tasks
-            .insert(task_id.clone(), basket.agent.clone());
+        framework.launched_on(&task_id, &basket.agent);
         framework.add_on(&basket.agent);
         agent.insert_task(record);
         self.counters.tasks_launched += 1;
-        self.note_task(id, &task_id);
+        self.note_task(&basket.agent, id, &task_id);
     }
 }

@@ -58,6 +58,7 @@ mod task_validation;
 mod teardown;
 mod ticks;
 mod timers;
+mod unknown;
 mod watch;
 mod wire;
 
@@ -69,7 +70,7 @@ use meseta_proto::meseta::v1::{MasterFrame, agent_frame, master_frame};
 use meseta_proto::mesos::v1::scheduler::{Event, event};
 use meseta_proto::transport::door::Caller;
 use meseta_resources::time::{Moment, Now};
-use meseta_resources::{AgentId, FrameworkId, OfferId, Role, TaskId};
+use meseta_resources::{AgentId, FrameworkId, OfferId, Role};
 
 use agent::Agent;
 use framework::Framework;
@@ -563,11 +564,6 @@ impl MasterCore {
             self.allocate_due = false;
             self.allocate();
         }
-    }
-
-    /// The agent that holds a framework's task.
-    fn agent_of(&self, framework: &FrameworkId, task: &TaskId) -> Option<&AgentId> {
-        self.frameworks.get(framework)?.tasks.get(task)
     }
 }
 

@@ -63,6 +63,16 @@ pub(super) enum Pending {
     Nothing,
 }
 
+impl Pending {
+    /// The agent that waits to come in.
+    pub(super) fn newcomer(&self) -> Option<&AgentProfile> {
+        match self {
+            Self::Admit { profile, .. } | Self::Readmit { profile, .. } => Some(profile),
+            _ => None,
+        }
+    }
+}
+
 impl MasterCore {
     pub(super) fn take_effect(&mut self, pending: Pending) {
         match pending {

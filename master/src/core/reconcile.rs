@@ -236,8 +236,11 @@ impl MasterCore {
                     return false;
                 };
                 let task = task.clone();
-                if let Some(record) = self.known_task(framework, task.as_str()) {
-                    let status = self.known_status(record);
+                let holders = known.into_iter().flat_map(|known| known.holders(&task));
+                let agents = holders.filter_map(|holder| self.agents.get(holder));
+                let records = agents.filter_map(|agent| agent.task(framework, &task));
+                let statuses: Vec<_> = records.map(|record| self.known_status(record)).collect();
+                for status in statuses {
                     self.tell_status(framework, status);
                 }
                 *left = left.saturating_sub(1);
@@ -256,7 +259,7 @@ impl MasterCore {
         task_id: &str,
         agent_id: Option<&str>,
     ) {
-        if let Some(task) = self.known_task(framework, task_id) {
+        if let Some(task) = self.known_task(framework, task_id, agent_id) {
             let status = self.known_status(task);
             self.tell_status(framework, status);
             return;
@@ -302,9 +305,21 @@ impl MasterCore {
         }
     }
 
-    fn known_task(&self, framework: &FrameworkId, task: &str) -> Option<&TaskRecord> {
+    /// The task on the agent that is named, or else where it is.
+    fn known_task(
+        &self,
+        framework: &FrameworkId,
+        task: &str,
+        agent_id: Option<&str>,
+    ) -> Option<&TaskRecord> {
         let task = TaskId::new(task).ok()?;
-        let agent = self.agent_of(framework, &task)?;
+        let holders = || {
+            self.frameworks
+                .get(framework)
+                .map(|found| found.holders(&task))
+        };
+        let named = holders()?.find(|holder| agent_id == Some(holder.as_str()));
+        let agent = named.or_else(|| holders()?.next())?;
         self.agents
             .get(agent)?
             .task(framework, &task)

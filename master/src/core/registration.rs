@@ -13,6 +13,7 @@ use meseta_proto::mesos::v1;
 use meseta_resources::{AgentId, ExecutorId, FrameworkId};
 use prost::Message;
 
+use super::adoption::Back;
 use super::agent::{Agent, AgentProfile, RecoveredAgent};
 use super::agent_profile::{profile, record};
 use super::io::{ConnectionId, Visible};
@@ -21,6 +22,7 @@ use super::persisted::Mutation;
 use super::returns::{NOT_GIVEN, empty_handed};
 use super::task::{TaskRecord, is_terminal};
 use super::timers::Timer;
+use super::unknown::UnknownUpdates;
 use super::{MasterCore, PENDING_MUTATIONS_MAX};
 
 impl MasterCore {
@@ -294,6 +296,7 @@ impl MasterCore {
                 inverse_replies: BTreeMap::new(),
                 used: Arc::default(),
                 kills_waiting: BTreeSet::new(),
+                unknown: UnknownUpdates::default(),
                 ping_sequence: 0,
                 pong_sequence: 0,
                 missed_pings: 0,
@@ -378,7 +381,12 @@ impl MasterCore {
             agent.reregistered = Some(self.now.unix);
             agent.keeps_id = true;
         }
-        let finished = self.adopt(&id, &report, is_expected);
+        let back = if is_expected {
+            Back::Expected
+        } else {
+            Back::Unexpected
+        };
+        let finished = self.adopt(&id, &report, back);
         self.settle_claims();
         self.adopt_operations(&id, &report);
         self.announce_agent(&id, Vec::new());
@@ -433,7 +441,7 @@ impl MasterCore {
         tracing::info!(agent_id = %id, tasks = report.tasks.len(), "agent reconnected");
         let unknown = self.tasks_unknown_to(&id, &report);
         self.drop_executors_unknown_to(&id, &report);
-        let finished = self.adopt(&id, &report, false);
+        let finished = self.adopt(&id, &report, Back::Here);
         let unknown_operations = self.adopt_operations(&id, &report);
         if let Some(agent) = self.agents.get(&id) {
             let updated = self.allocator.update_agent(agent);

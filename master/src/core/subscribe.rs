@@ -207,9 +207,12 @@ impl MasterCore {
         if old.principal != terms.info.principal {
             return Err("Changing framework's principal is not allowed.".to_owned());
         }
-        let info = Arc::make_mut(&mut terms.info);
-        info.user.clone_from(&old.user);
-        info.checkpoint = old.checkpoint;
+        // What only an agent has said of a framework binds the framework to nothing.
+        if framework.told_by.is_none() {
+            let info = Arc::make_mut(&mut terms.info);
+            info.user.clone_from(&old.user);
+            info.checkpoint = old.checkpoint;
+        }
         let changed = *old != terms.info;
         let max = self.config.memory.terms;
         self.said.check(Some(&*framework), &terms, max)?;

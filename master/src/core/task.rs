@@ -24,6 +24,8 @@ pub struct TaskRecord {
     pub task_id: TaskId,
     pub framework_id: FrameworkId,
     pub agent_id: AgentId,
+    /// Whether this master launched it there itself, and not the agent alone says that it has it.
+    pub is_launched: bool,
     /// Absent for command tasks.
     pub executor_id: Option<ExecutorId>,
     pub role: Role,

@@ -135,7 +135,8 @@ pub(super) fn validate_itself(
              not have more"
         ));
     }
-    if framework.tasks.contains_key(&task_id) {
+    // What only another agent says that it has keeps nobody from launching.
+    if framework.has_launched(&task_id) || agent.task(&framework.id, &task_id).is_some() {
         return Err(format!("Task has duplicate ID: {task_id}"));
     }
     if framework.has_unreachable(task_id.as_str()) {

@@ -68,9 +68,9 @@ impl MasterCore {
         }
     }
 
-    pub(super) fn note_task(&mut self, framework: &FrameworkId, task: &TaskId) {
+    pub(super) fn note_task(&mut self, agent: &AgentId, framework: &FrameworkId, task: &TaskId) {
         self.note(|core| {
-            let agent = core.agents.get(core.agent_of(framework, task)?)?;
+            let agent = core.agents.get(agent)?;
             Some(Note::TaskAdded(agent.task(framework, task)?.clone()))
         });
     }

@@ -44,10 +44,16 @@ impl World {
         for agent in core.agents.values() {
             let mut held = (*agent.used).clone();
             let mut of_tasks: BTreeMap<FrameworkId, Resources> = BTreeMap::new();
-            for task in agent.tasks.values().filter(|task| !is_terminal(task.state)) {
+            for task in agent.tasks.values() {
+                if is_terminal(task.state) || task.resources.is_empty() {
+                    continue;
+                }
                 *of_tasks.entry(task.framework_id.clone()).or_default() += &task.resources;
             }
             for executor in agent.executors.values() {
+                if executor.resources.is_empty() {
+                    continue;
+                }
                 *of_tasks.entry(executor.framework_id.clone()).or_default() += &executor.resources;
             }
             assert_eq!(
@@ -76,10 +82,8 @@ impl World {
                     .all(|volume| known.contains_resource(volume))
             );
             for ((framework, task), record) in agent.tasks.iter() {
-                assert_eq!(
-                    core.frameworks[framework].tasks.get(task),
-                    Some(&record.agent_id)
-                );
+                let mut holders = core.frameworks[framework].holders(task);
+                assert!(holders.any(|holder| *holder == record.agent_id));
             }
         }
         for agent in core.agents.values() {
@@ -112,8 +116,12 @@ impl World {
         assert_eq!(offers, core.offers.len());
         for framework in core.frameworks.values() {
             assert!(framework.connection().is_some() || framework.offers.is_empty());
-            for (task, agent) in &framework.tasks {
-                assert!(core.agents[agent].task(&framework.id, task).is_some());
+            for (task, first) in &framework.tasks {
+                for agent in framework.holders(task) {
+                    let record = core.agents[agent].task(&framework.id, task).unwrap();
+                    let is_first = agent == first && framework.has_launched(task);
+                    assert_eq!(record.is_launched, is_first);
+                }
             }
         }
     }

@@ -3,6 +3,7 @@
 mod agents;
 mod authorization;
 mod books;
+mod claims;
 mod false_nodes;
 mod frameworks;
 mod groups;
@@ -39,7 +40,7 @@ use meseta_proto::mesos::v1::framework_info::capability::Type as CapabilityType;
 use meseta_proto::mesos::v1::scheduler::{Event, call, event};
 use meseta_proto::mesos::v1::{self, TaskState, TaskStatus};
 use meseta_resources::time::{Moment, Now};
-use meseta_resources::{Resources, Role};
+use meseta_resources::{Resources, Role, TaskId};
 
 use super::call::{Action, Subscribe};
 use super::*;

@@ -50,6 +50,7 @@ pub(crate) fn task(
         task_id: TaskId::new(name).unwrap(),
         framework_id: framework_id(framework),
         agent_id: agent_id(agent),
+        is_launched: true,
         executor_id: None,
         role: Role::new("dev").unwrap(),
         resources: resources("cpus:0.5;mem:64"),
