@@ -89,6 +89,18 @@ impl<M: Message> Sink<M> {
         charge.map_err(Overflow::Bytes)
     }
 
+    /// Pushes a message that may be lost, if it leaves half of the reader's room to what may not. Nobody is given up
+    /// for it.
+    pub(crate) fn push_if_roomy(&self, message: Box<M>) -> bool {
+        let bytes = waiting_bytes(&*message);
+        let has_places = self.messages.capacity() > self.messages.max_capacity() / 2;
+        if !has_places || self.budget.used().saturating_add(bytes) > self.budget.limit() / 2 {
+            return false;
+        }
+        let charge = self.budget.charge(bytes);
+        charge.is_ok_and(|charge| self.push(charge, message).is_ok())
+    }
+
     pub(crate) fn push(&self, charge: Charge, message: Box<M>) -> Result<(), Overflow> {
         let sent = self.messages.try_send((charge, message));
         sent.map_err(|error| match error {
@@ -248,6 +260,19 @@ mod tests {
         source.ended().await;
         assert_eq!(budget.used(), 0);
         assert!(held_by_the_connection.next().await.is_none());
+    }
+
+    #[test]
+    fn what_may_be_lost_leaves_half_of_the_room_to_what_may_not() {
+        let (sink, _source) = queue(Budgets::of(64 << 20).subscriber(), EVENTS_MAX);
+        let pushed = (0..100).filter(|_| sink.push_if_roomy(large(20_000)));
+        assert!((5..50).contains(&pushed.count()));
+        assert!(!sink.push_if_roomy(large(20_000)));
+        push(&sink, large(200_000)).unwrap();
+        let (sink, _source) = queue(Budget::new(1 << 30), 100);
+        let pushed = (0..200).filter(|_| sink.push_if_roomy(Box::new(heartbeat())));
+        assert_eq!(pushed.count(), 50);
+        push(&sink, Box::new(heartbeat())).unwrap();
     }
 
     #[test]

@@ -13,7 +13,7 @@ use meseta_proto::mesos::v1::offer::Operation;
 use meseta_proto::transport::door::Caller;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::budgets::Budgets;
+use crate::budgets::{Budgets, Peer};
 use crate::core::call::{Action, Subscribe};
 use crate::core::{
     Answer, ConnectionId, Excluded, Input, OperationUuid, Question, Request, Snapshot,
@@ -90,6 +90,7 @@ pub(crate) enum Command {
     },
     Ask(Ask),
     Watch {
+        peer: Peer,
         after: Option<u64>,
         watching: oneshot::Sender<Watching>,
     },
@@ -240,9 +241,14 @@ impl Handle {
     }
 
     /// What happens from now on, or from the event numbered `after` if that is still known.
-    pub(crate) async fn watch(&self, after: Option<u64>) -> Result<Watching, Closed> {
+    pub(crate) async fn watch(&self, peer: Peer, after: Option<u64>) -> Result<Watching, Closed> {
         let (watching, answered) = oneshot::channel();
-        self.send(Command::Watch { after, watching }).await?;
+        let watch = Command::Watch {
+            peer,
+            after,
+            watching,
+        };
+        self.send(watch).await?;
         answered.await.map_err(|_| Closed)
     }
 

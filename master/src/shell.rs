@@ -12,14 +12,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use meseta_proto::budget::{Exhausted, waiting_bytes};
-use meseta_proto::meseta::v1::MasterFrame;
+use meseta_proto::meseta::v1::{MasterFrame, master_frame};
 use meseta_proto::outbox::{Outbox, Weigh};
 use meseta_resources::time::Moment;
 use prost::Message;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::budgets::Budgets;
+use crate::budgets::{Budgets, Peer};
 use crate::clock::Clock;
 use crate::core::{Answer, ConnectionId, Effect, Input, Lsn, MasterCore, ReplyId, Visible};
 use crate::events::{EventSink, Overflow, Sink, slowest};
@@ -282,7 +282,11 @@ impl Service {
                 self.core.agent_connected(connection, caller);
                 self.agents.insert(connection, frames);
             }
-            Command::Watch { after, watching } => self.watch(after, watching),
+            Command::Watch {
+                peer,
+                after,
+                watching,
+            } => self.watch(peer, after, watching),
             Command::Ask(question) => self.answer(question),
         }
     }
@@ -336,9 +340,9 @@ impl Service {
         }
     }
 
-    fn watch(&mut self, after: Option<u64>, watching: oneshot::Sender<Watching>) {
+    fn watch(&mut self, peer: Peer, after: Option<u64>, watching: oneshot::Sender<Watching>) {
         self.core.watch();
-        let (events, goes_on) = self.watchers.add(after);
+        let (events, goes_on) = self.watchers.add(peer, after);
         let begin = (!goes_on).then(|| self.core.snapshot());
         let last = self.watchers.last();
         // The asker may have left.
@@ -391,6 +395,12 @@ impl Service {
                 }
                 Effect::Visible { after, visible } => {
                     let destination = Destination::of(&visible);
+                    if is_message(&visible)
+                        && !self.outbox.leaves_half(&destination, after.0, &visible)
+                    {
+                        self.core.count_dropped_message();
+                        continue;
+                    }
                     match self.outbox.pass(destination, after.0, visible) {
                         Ok(Some(visible)) => self.show(visible),
                         Ok(None) => {}
@@ -420,6 +430,12 @@ impl Service {
             Visible::CloseScheduler { connection, reason } => {
                 tracing::debug!(%connection, reason, "scheduler stream ends");
                 self.schedulers.remove(&connection);
+            }
+            Visible::Frame { to, frame } if is_message_frame(&frame) => {
+                let sink = self.agents.get(&to);
+                if sink.is_some_and(|sink| !sink.push_if_roomy(frame)) {
+                    self.core.count_dropped_message();
+                }
             }
             Visible::Frame { to, frame } => {
                 let mut frame = Some(frame);
@@ -467,6 +483,18 @@ impl Service {
             Destination::Watchers => self.watchers.begin_anew(),
         }
     }
+}
+
+/// Whether this is a scheduler's message to an executor, of which nobody is promised that it arrives.
+fn is_message(visible: &Visible) -> bool {
+    matches!(visible, Visible::Frame { frame, .. } if is_message_frame(frame))
+}
+
+fn is_message_frame(frame: &MasterFrame) -> bool {
+    matches!(
+        frame.message,
+        Some(master_frame::Message::ExecutorMessage(_))
+    )
 }
 
 /// Puts a message in its reader's queue, or says whom to give up first, and why.

@@ -4,12 +4,13 @@
 //! that was cut off can go on where it was, and one that reads slowly costs nothing but its place. Invariant:
 //! nobody waits for a watcher; one whose next event is no longer kept is let go.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use meseta_proto::budget::waiting_bytes;
 use tokio::sync::{oneshot, watch};
 
+use crate::budgets::Peer;
 use crate::operator::stream::Told;
 
 /// Events kept.
@@ -24,9 +25,9 @@ pub(crate) struct Watchers {
     log: Arc<Mutex<Log>>,
     /// The number of the newest event, so that those who wait for it are woken.
     newest: watch::Sender<u64>,
-    /// One for each watcher; it is let go when this is dropped.
-    watchers: VecDeque<oneshot::Sender<()>>,
-    /// Watchers at a time; above it the oldest is let go.
+    /// One for each watcher, with whose it is; it is let go when this is dropped.
+    watchers: VecDeque<(Peer, oneshot::Sender<()>)>,
+    /// Watchers at a time; above it the oldest of whoever has most is let go.
     watchers_max: usize,
 }
 
@@ -138,13 +139,13 @@ impl Watchers {
 
     /// A new watcher. With the number of the last event it knows, and if what followed is still kept, it goes
     /// on from there, which the flag says; otherwise it has to begin with the whole state.
-    pub(crate) fn add(&mut self, after: Option<u64>) -> (Watched, bool) {
-        self.watchers.retain(|watcher| !watcher.is_closed());
-        if self.watchers.len() >= self.watchers_max {
-            self.watchers.pop_front();
-        }
+    pub(crate) fn add(&mut self, peer: Peer, after: Option<u64>) -> (Watched, bool) {
+        self.watchers.retain(|(_, watcher)| !watcher.is_closed());
         let (watcher, let_go) = oneshot::channel();
-        self.watchers.push_back(watcher);
+        self.watchers.push_back((peer, watcher));
+        if self.watchers.len() > self.watchers_max {
+            self.let_one_go();
+        }
         let log = lock(&self.log);
         let known = after.and_then(|after| after.checked_add(1));
         let known = known.filter(|next| (log.first()..=log.last + 1).contains(next));
@@ -157,6 +158,20 @@ impl Watchers {
         (watched, known.is_some())
     }
 
+    /// Lets the oldest of those go who watch most often, so that nobody ends the streams of others.
+    fn let_one_go(&mut self) {
+        let mut counts: HashMap<&Peer, usize> = HashMap::new();
+        for (peer, _) in &self.watchers {
+            *counts.entry(peer).or_default() += 1;
+        }
+        let most = counts.values().max().copied();
+        let oldest = self.watchers.iter();
+        let oldest = oldest.map(|(peer, _)| counts.get(peer).copied());
+        if let Some(at) = oldest.into_iter().position(|count| count == most) {
+            self.watchers.remove(at);
+        }
+    }
+
     /// The number of the newest event.
     pub(crate) fn last(&self) -> u64 {
         *self.newest.borrow()
@@ -164,7 +179,7 @@ impl Watchers {
 
     /// How many watch.
     pub(crate) fn len(&self) -> usize {
-        let there = |watcher: &&oneshot::Sender<()>| !watcher.is_closed();
+        let there = |watcher: &&(Peer, oneshot::Sender<()>)| !watcher.1.is_closed();
         self.watchers.iter().filter(there).count()
     }
 
@@ -221,30 +236,30 @@ mod tests {
     #[tokio::test]
     async fn a_watcher_goes_on_where_it_was_or_begins_anew() {
         let mut watchers = watchers();
-        let (mut first, goes_on) = watchers.add(None);
+        let (mut first, goes_on) = watchers.add(Peer::new(), None);
         assert!(!goes_on);
         for _ in 0..5 {
             watchers.push(Arc::default());
         }
         assert_eq!(first.recv().await.unwrap().0, 1);
-        let (mut again, goes_on) = watchers.add(Some(3));
+        let (mut again, goes_on) = watchers.add(Peer::new(), Some(3));
         assert!(goes_on);
         assert_eq!(again.recv().await.unwrap().0, 4);
         assert_eq!(again.recv().await.unwrap().0, 5);
-        assert!(watchers.add(Some(5)).1, "nothing was missed");
-        assert!(!watchers.add(Some(6)).1, "of another master");
-        assert!(!watchers.add(Some(u64::MAX)).1);
+        assert!(watchers.add(Peer::new(), Some(5)).1, "nothing was missed");
+        assert!(!watchers.add(Peer::new(), Some(6)).1, "of another master");
+        assert!(!watchers.add(Peer::new(), Some(u64::MAX)).1);
         for _ in 0..KEPT_MAX {
             watchers.push(Arc::default());
         }
-        assert!(!watchers.add(Some(3)).1, "too long ago");
+        assert!(!watchers.add(Peer::new(), Some(3)).1, "too long ago");
     }
 
     #[tokio::test]
     async fn who_does_not_read_or_has_left_is_let_go() {
         let mut watchers = watchers();
-        let (mut slow, _) = watchers.add(None);
-        drop(watchers.add(None));
+        let (mut slow, _) = watchers.add(Peer::new(), None);
+        drop(watchers.add(Peer::new(), None));
         assert_eq!(watchers.len(), 1);
         for _ in 0..KEPT_MAX {
             watchers.push(Arc::default());
@@ -254,7 +269,9 @@ mod tests {
         watchers.push(Arc::default());
         assert!(slow.recv().await.is_none(), "the second is not");
         drop(slow);
-        let mut kept: Vec<_> = (0..=WATCHERS_MAX).map(|_| watchers.add(None)).collect();
+        let mut kept: Vec<_> = (0..=WATCHERS_MAX)
+            .map(|_| watchers.add(Peer::new(), None))
+            .collect();
         assert_eq!(
             (watchers.len(), kept.len()),
             (WATCHERS_MAX, WATCHERS_MAX + 1)
@@ -264,15 +281,30 @@ mod tests {
         assert!(kept[1].0.recv().await.is_some());
         watchers.begin_anew();
         assert!(kept[2].0.recv().await.is_none());
-        let (mut last, _) = watchers.add(None);
+        let (mut last, _) = watchers.add(Peer::new(), None);
         drop(watchers);
         assert!(last.recv().await.is_none(), "the master ends");
     }
 
     #[tokio::test]
+    async fn whoever_watches_most_often_ends_only_its_own_streams() {
+        let mut watchers = watchers();
+        let (mut admin, _) = watchers.add("admin".to_owned(), None);
+        let add = |_| watchers.add("mallory".to_owned(), None).0;
+        let mut others: Vec<_> = (0..2 * WATCHERS_MAX).map(add).collect();
+        assert_eq!(watchers.len(), WATCHERS_MAX);
+        assert!(others.remove(0).recv().await.is_none());
+        watchers.push(Arc::default());
+        assert!(admin.recv().await.is_some());
+        assert!(others.pop().unwrap().recv().await.is_some());
+    }
+
+    #[tokio::test]
     async fn many_watchers_who_do_not_read_take_no_more_than_one() {
         let mut watchers = watchers();
-        let kept: Vec<_> = (0..WATCHERS_MAX).map(|_| watchers.add(None).0).collect();
+        let kept: Vec<_> = (0..WATCHERS_MAX)
+            .map(|_| watchers.add(Peer::new(), None).0)
+            .collect();
         let first = large();
         watchers.push(first.clone());
         for _ in 0..200 {

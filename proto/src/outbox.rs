@@ -156,6 +156,21 @@ impl<Dest: Ord + Clone, Msg: Weigh> Outbox<Dest, Msg> {
         Ok(())
     }
 
+    /// Whether a message may go at once, or would leave half of the room to others, for its destination and
+    /// altogether. One that may be lost need not wait otherwise.
+    pub fn leaves_half(&self, destination: &Dest, after: Lsn, message: &Msg) -> bool {
+        let queue = self.queues.get(destination);
+        if after <= self.durable && queue.is_none() {
+            return true;
+        }
+        let (waiting, held) = queue.map_or((0, 0), |queue| (queue.entries.len(), queue.bytes));
+        let bytes = message.bytes();
+        waiting < self.limits.per_destination / 2
+            && self.held < self.limits.total / 2
+            && held.saturating_add(bytes) <= self.limits.bytes_per_destination / 2
+            && self.held_bytes.saturating_add(bytes) <= self.limits.bytes_total / 2
+    }
+
     /// As [`Outbox::push`], but gives the message back if it may go at once.
     pub fn pass(
         &mut self,
@@ -378,6 +393,16 @@ mod tests {
         assert_eq!(outbox.held_bytes(), 4);
         outbox.drop_destination(&"a");
         assert_eq!(outbox.held_bytes(), 0);
+        // What may be lost leaves half of the room.
+        let roomy = |outbox: &Outbox<&str, usize>, bytes| outbox.leaves_half(&"a", 2, &bytes);
+        assert!(roomy(&outbox, 5) && !roomy(&outbox, 6));
+        outbox.push("a", 2, 3).unwrap();
+        assert!(roomy(&outbox, 2) && !roomy(&outbox, 3));
+        outbox.push("b", 2, 10).unwrap();
+        assert!(!roomy(&outbox, 0));
+        assert!(outbox.leaves_half(&"c", 1, &1_000), "it goes at once");
+        outbox.drop_destination(&"a");
+        outbox.drop_destination(&"b");
         outbox.push("d", 9, 1_000).unwrap();
         assert_eq!(outbox.held_bytes(), 1_000, "nothing else waits");
     }

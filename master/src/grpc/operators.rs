@@ -24,7 +24,7 @@ use super::status_of;
 use crate::core::{Answer, Format, HEARTBEAT_INTERVAL, Question, to_wire};
 use crate::events::STALL_MAX;
 use crate::http::whole::Wholes;
-use crate::http::{Site, views};
+use crate::http::{Site, peer_of, views};
 use crate::operator::{self, Outcome, stream};
 use crate::outcomes;
 use crate::shell::{Handle, Watching};
@@ -143,7 +143,8 @@ impl Operators {
         // What somebody may hear of who may not hear everything begins with what he may see.
         let is_whole = caller.approver.allows_everything();
         let after = request.after.filter(|_| is_ours && is_whole);
-        let watching = self.site.handle.watch(after).await;
+        let peer = peer_of(&caller);
+        let watching = self.site.handle.watch(peer, after).await;
         let watching = watching.map_err(|closed| Status::unavailable(closed.to_string()))?;
         let (sender, events) = mpsc::channel(EVENTS_MAX);
         let (shutdown, wholes) = (self.site.shutdown.clone(), self.site.wholes.clone());

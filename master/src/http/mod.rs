@@ -46,6 +46,7 @@ use tower_http::compression::CompressionLayer;
 use tower_http::compression::predicate::Predicate;
 use tower_http::services::ServeDir;
 
+use crate::budgets::Peer;
 use crate::core::{self, Answer, Identity};
 use crate::files::Files;
 use crate::metrics::Metrics;
@@ -91,9 +92,7 @@ pub(crate) struct Site {
 impl Site {
     /// What a request of a caller may take, of what all of the same principal, or address, may.
     pub(crate) fn request_of(&self, caller: &Caller) -> Budget {
-        let address = || caller.address.map(|address| address.ip().to_string());
-        let peer = caller.owned_principal().or_else(address);
-        self.handle.budgets.request_of(peer.unwrap_or_default())
+        self.handle.budgets.request_of(peer_of(caller))
     }
 
     /// Reads a body of JSON, with what it takes until the answer is made.
@@ -109,6 +108,15 @@ impl Site {
         let decoded = json::charged(charge, || read(&bytes)).map_err(body::no_memory)?;
         Ok((decoded.0, bytes, decoded.1))
     }
+}
+
+/// A caller's principal, or else its address.
+pub(crate) fn peer_of(caller: &Caller) -> Peer {
+    let address = || caller.address.map(|address| address.ip().to_string());
+    caller
+        .owned_principal()
+        .or_else(address)
+        .unwrap_or_default()
 }
 
 /// Everything but gRPC.

@@ -17,7 +17,7 @@ use meseta_proto::transport::server::stream_body;
 use tokio::sync::mpsc;
 
 use super::whole::Wholes;
-use super::{BODY_MAX, Site, answered, text};
+use super::{BODY_MAX, Site, answered, peer_of, text};
 use crate::core::{HEARTBEAT_INTERVAL, Snapshot};
 use crate::events::STALL_MAX;
 use crate::operator::{self, Checked, Outcome, lists, stream};
@@ -81,7 +81,7 @@ fn encode(accept: MediaType, response: &Message) -> Vec<u8> {
 
 /// Streams what happens, beginning with everything as it is.
 async fn subscribe(site: &Arc<Site>, caller: &Caller, media: MediaType) -> Response {
-    let watching = match site.handle.watch(None).await {
+    let watching = match site.handle.watch(peer_of(caller), None).await {
         Ok(watching) => watching,
         Err(closed) => return closed.into(),
     };
