@@ -97,8 +97,10 @@ fn main() -> ExitCode {
             .unwrap_or(usual)
     };
     let (kills, tasks, seed) = (number(100), number(1_300), number(7));
-    let mut setup = Setup::default();
-    setup.agent_flags = vec!["--resources=cpus:64;mem:16384;disk:4096".to_owned()];
+    let setup = Setup {
+        agent_flags: vec!["--resources=cpus:64;mem:16384;disk:4096".to_owned()],
+        ..Setup::default()
+    };
     let mut cluster = Cluster::start(setup);
     let marks = cluster.dir.path().join("marks");
     std::fs::create_dir(&marks).expect("made");
@@ -156,7 +158,7 @@ impl Scheduler {
                     self.updated(&event["update"]["status"]);
                 }
                 Ok(_) => {}
-                Err(why) if why == "time is up" => {}
+                Err("time is up") => {}
                 Err(why) => panic!("{why}"),
             }
             self.kill_again();

@@ -151,21 +151,22 @@ mod tests {
     #[test]
     fn only_machines_of_which_something_else_is_said_have_changed() {
         let (a, b, c) = (id("A", ""), id("b", "10.0.0.2"), id("", "10.0.0.3"));
-        let before = plan(&[&[a.clone(), b.clone()], &[c.clone()]], &[]);
+        let (first, third) = ([a.clone()], [c.clone()]);
+        let before = plan(&[&[a.clone(), b.clone()], &third], &[]);
         let names = |plan: &Plan| {
             let changed = plan.changed_since(&before).into_iter();
             let names = changed.map(|machine| format!("{}{}", machine.hostname, machine.ip));
             names.collect::<Vec<_>>()
         };
-        assert!(names(&plan(&[&[b.clone(), a.clone()], &[c.clone()]], &[])).is_empty());
+        assert!(names(&plan(&[&[b.clone(), a.clone()], &third], &[])).is_empty());
         assert_eq!(names(&plan(&[&[a.clone(), b.clone()]], &[])), ["10.0.0.3"]);
         let down = std::slice::from_ref(&a);
         assert_eq!(
-            names(&plan(&[&[a.clone(), b.clone()], &[c.clone()]], down)),
+            names(&plan(&[&[a.clone(), b.clone()], &third], down)),
             ["a"]
         );
         assert_eq!(
-            names(&plan(&[&[a.clone()], &[c.clone(), b.clone()]], &[])),
+            names(&plan(&[&first, &[c.clone(), b.clone()]], &[])),
             ["b10.0.0.2"]
         );
         assert_eq!(names(&Plan::default()).len(), 3);
