@@ -1,15 +1,17 @@
-//! The authority of a small fleet: makes itself, and signs certificates for machines.
+//! The authority of a small fleet: makes itself, and signs certificates for machines and principals.
 //!
-//! Invariant: a certificate is for the machine's name and for each of its addresses, for servers and for clients,
-//! and never ends after its authority.
+//! Invariant: a machine's certificate is for its name and for each of its addresses, for servers and for clients; a
+//! principal's is for clients only and for no host; neither ends after its authority.
 
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
-    Issuer, KeyPair, KeyUsagePurpose,
+    Issuer, KeyPair, KeyUsagePurpose, SanType,
 };
+
+use meseta_proto::transport::tls::principal_uri;
 
 use super::layout::Fleet;
 use super::names::Machine;
@@ -111,18 +113,38 @@ impl Authority {
             .collect();
         let mut params = CertificateParams::new(hosts)
             .with_context(|| format!("no certificate can be for {}", machine.name))?;
-        params.distinguished_name = called(&machine.name);
-        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![
             ExtendedKeyUsagePurpose::ServerAuth,
             ExtendedKeyUsagePurpose::ClientAuth,
         ];
+        self.finish(params, &machine.name, validity)
+    }
+
+    /// Signs a certificate that says who somebody is, to daemons.
+    pub(super) fn sign_principal(&self, name: &str, validity: Validity) -> anyhow::Result<Pair> {
+        let uri = principal_uri(name)
+            .try_into()
+            .with_context(|| format!("no certificate can be for {name}"))?;
+        let mut params = CertificateParams::new(Vec::new())?;
+        params.subject_alt_names = vec![SanType::URI(uri)];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        self.finish(params, name, validity)
+    }
+
+    fn finish(
+        &self,
+        mut params: CertificateParams,
+        name: &str,
+        validity: Validity,
+    ) -> anyhow::Result<Pair> {
+        params.distinguished_name = called(name);
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.use_authority_key_identifier_extension = true;
         validity.limit(&mut params);
         let key = KeyPair::generate().context("failed to make a key")?;
         let signed = params
             .signed_by(&key, &self.issuer)
-            .with_context(|| format!("failed to sign the certificate of {}", machine.name))?;
+            .with_context(|| format!("failed to sign the certificate of {name}"))?;
         Ok(Pair {
             certificate: signed.pem(),
             key: key.serialize_pem(),

@@ -5,7 +5,7 @@
 //! acls.json             the rules, as every daemon gets them
 //! credentials           who may come in, with hashes of their secrets, as every daemon gets it
 //! authority/            the authority's certificate, and its key: of no use to any machine
-//! principals/NAME/      what a person or framework needs: secret, ca.pem, env
+//! principals/NAME/      what a person or framework needs: secret, ca.pem, cert.pem, key.pem, env
 //! machines/NAME/        what goes to /etc/meseta of that machine
 //! ```
 //!
@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::authority::{Pair, Validity};
-use super::names::{ADMIN, Machine, NODE, Principal};
+use super::names::{ADMIN, Machine, NODE, PROMETHEUS, Principal};
 
 /// Of `fleet.json`.
 pub(super) const FORMAT: u32 = 1;
@@ -58,6 +58,12 @@ impl Fleet {
         let agents = self.agents.iter();
         let others = agents.filter(|agent| agent.name != self.master.name);
         std::iter::once(&self.master).chain(others)
+    }
+
+    /// Principals with a certificate of their own.
+    pub(super) fn certified_principals(&self) -> impl Iterator<Item = &str> {
+        let added = self.principals.iter().map(|one| one.name.as_str());
+        [ADMIN, PROMETHEUS].into_iter().chain(added)
     }
 
     fn master_address(&self) -> SocketAddr {
@@ -111,19 +117,31 @@ pub(super) fn sources(fleet: &Fleet, shared: &Shared) -> anyhow::Result<Vec<File
     ])
 }
 
-/// What somebody needs to come in as this principal. `place` is where the fleet's folder is, or will be.
+fn principal_dir(name: &str) -> PathBuf {
+    Path::new("principals").join(name)
+}
+
+/// The certificate of a principal.
+pub(super) fn principal_pair(name: &str, pair: &Pair) -> Vec<File> {
+    pair_in(&principal_dir(name), pair)
+}
+
+/// What somebody needs to come in as this principal: a certificate, except for [`NODE`], whose machines have their own.
+/// `place` is where the fleet's folder is, or will be.
 pub(super) fn principal(
     fleet: &Fleet,
     name: &str,
     secret: &str,
+    own: Option<&Pair>,
     shared: &Shared,
     place: &Path,
 ) -> Vec<File> {
-    let dir = Path::new("principals").join(name);
+    let dir = principal_dir(name);
     let mut files = vec![file(dir.join("secret"), format!("{secret}\n"))];
-    if name == NODE {
+    let Some(pair) = own else {
         return files;
-    }
+    };
+    files.extend(principal_pair(name, pair));
     files.push(file(dir.join("ca.pem"), shared.authority.clone()));
     let quoted = |path: &Path| format!("'{}'", path.display().to_string().replace('\'', r"'\''"));
     let own = place.join(&dir);
@@ -133,6 +151,8 @@ pub(super) fn principal(
         format!("export MESETA_CA={}", quoted(&own.join("ca.pem"))),
         format!("export MESETA_PRINCIPAL='{}'", name.replace('\'', r"'\''")),
         format!("export MESETA_SECRET_FILE={}", quoted(&own.join("secret"))),
+        format!("export MESETA_CERT={}", quoted(&own.join("cert.pem"))),
+        format!("export MESETA_KEY={}", quoted(&own.join("key.pem"))),
     ];
     files.push(file(dir.join("env"), lines.join("\n") + "\n"));
     files
@@ -140,7 +160,10 @@ pub(super) fn principal(
 
 /// The certificate of a daemon.
 pub(super) fn pair(machine: &Machine, daemon: &str, pair: &Pair) -> Vec<File> {
-    let dir = machine_dir(machine).join(daemon);
+    pair_in(&machine_dir(machine).join(daemon), pair)
+}
+
+fn pair_in(dir: &Path, pair: &Pair) -> Vec<File> {
     vec![
         file(dir.join("cert.pem"), pair.certificate.clone()),
         file(dir.join("key.pem"), pair.key.clone()),
@@ -301,7 +324,7 @@ fn handed_out(dir: &str, principals: &[Principal]) -> String {
     let mut text = String::new();
     for principal in principals {
         text += &format!(
-            "{dir}/principals/{} is for whoever runs that framework: its secret, and whom to believe.\n",
+            "{dir}/principals/{} is for whoever runs that framework: its secret and certificate, and whom to believe.\n",
             principal.name
         );
     }
@@ -340,12 +363,14 @@ pub(super) fn after_renew(
     fleet: &Fleet,
     dir: &str,
     is_meant: impl Fn(&&Machine) -> bool,
+    principals: &[&str],
     validity: Validity,
 ) -> String {
-    let mut text = format!(
-        "new certificates, valid until {}. Next:\n\n",
-        validity.last_day()
-    );
+    let mut text = format!("new certificates, valid until {}. ", validity.last_day());
+    let machines = fleet.machines().filter(&is_meant).count();
+    if machines > 0 {
+        text += "Next:\n\n";
+    }
     text += &copies(dir, fleet.machines().filter(&is_meant));
     if is_meant(&&fleet.master) {
         text += &format!(
@@ -353,6 +378,11 @@ pub(super) fn after_renew(
             fleet.master.address()
         );
     }
-    text += "\nDaemons that run take them over within seconds.\n";
+    if machines > 0 {
+        text += "\nDaemons that run take them over within seconds.\n";
+    }
+    for name in principals {
+        text += &format!("{dir}/principals/{name} has a new certificate for whoever is {name}.\n");
+    }
     text
 }

@@ -41,7 +41,7 @@ enum Action {
     Init(InitOptions),
     /// Add agents or frameworks to such a folder.
     Add(AddOptions),
-    /// Give machines of such a folder new certificates.
+    /// Give machines and principals of such a folder new certificates.
     Renew(RenewOptions),
 }
 
@@ -94,9 +94,12 @@ struct RenewOptions {
     /// The folder that `meseta tls init` made.
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     dir: PathBuf,
-    /// The machine's name; may be repeated. Default: every machine.
+    /// The machine's name; may be repeated. Default, without --principal too: every machine and principal.
     #[arg(long = "machine", value_name = "NAME")]
     machines: Vec<String>,
+    /// The principal's name; may be repeated.
+    #[arg(long = "principal", value_name = "NAME")]
+    principals: Vec<String>,
     /// How long the new certificates are valid.
     #[arg(long, value_name = "DAYS", default_value_t = 365,
           value_parser = clap::value_parser!(u64).range(1..=DAYS_MAX))]
@@ -159,18 +162,24 @@ fn init(options: &InitOptions, now: Duration) -> anyhow::Result<String> {
         acls: acls::pretty(&acls::basic())?,
         node_secret: String::new(),
     };
+    let validity = Validity::new(now, days(options.added.days)).within(&fleet);
     for principal in names::BUILT_IN {
         let (secret, line) = credential(principal)?;
         shared.credentials += &line;
         if principal == names::NODE {
             shared.node_secret.clone_from(&secret);
         }
+        let own = if principal == names::NODE {
+            None
+        } else {
+            Some(authority.sign_principal(principal, validity)?)
+        };
         let place = folder.final_path();
+        let own = own.as_ref();
         files.extend(layout::principal(
-            &fleet, principal, &secret, &shared, place,
+            &fleet, principal, &secret, own, &shared, place,
         ));
     }
-    let validity = Validity::new(now, days(options.added.days)).within(&fleet);
     let pair = authority.sign(&fleet.master, validity)?;
     let grown = Grown {
         authority: &authority,
@@ -231,7 +240,11 @@ impl Grown<'_> {
             acls::allow(&mut rules, principal)?;
             fleet.principals.push(principal.clone());
             let name = &principal.name;
-            files.extend(layout::principal(fleet, name, &secret, shared, self.place));
+            let own = self.authority.sign_principal(name, self.validity)?;
+            let own = Some(&own);
+            files.extend(layout::principal(
+                fleet, name, &secret, own, shared, self.place,
+            ));
         }
         if !self.principals.is_empty() {
             shared.acls = acls::pretty(&rules)?;
@@ -330,23 +343,15 @@ fn add(options: &AddOptions, now: Duration) -> anyhow::Result<String> {
 fn renew(options: &RenewOptions, now: Duration) -> anyhow::Result<String> {
     let folder = Folder::open(&options.dir)?;
     let fleet = folder.fleet()?;
-    for name in &options.machines {
-        ensure!(
-            fleet.machines().any(|machine| machine.name == *name),
-            "there is no machine {name} in {}; these are: {}",
-            options.dir.display(),
-            fleet
-                .machines()
-                .map(|machine| machine.name.as_str())
-                .collect::<Vec<_>>()
-                .join(", ")
-        );
-    }
+    let dir = options.dir.display().to_string();
+    let machines: Vec<_> = fleet.machines().map(|one| one.name.as_str()).collect();
+    all_known("machine", &options.machines, &machines, &dir)?;
+    let principals: Vec<_> = fleet.certified_principals().collect();
+    all_known("principal", &options.principals, &principals, &dir)?;
+    let is_every = options.machines.is_empty() && options.principals.is_empty();
     let authority = authority_of(&folder, &fleet, now)?;
     let validity = Validity::new(now, days(options.days)).within(&fleet);
-    let is_meant = |machine: &&Machine| {
-        options.machines.is_empty() || options.machines.contains(&machine.name)
-    };
+    let is_meant = |machine: &&Machine| is_every || options.machines.contains(&machine.name);
     let mut files = Vec::new();
     if is_meant(&&fleet.master) {
         let pair = authority.sign(&fleet.master, validity)?;
@@ -356,9 +361,27 @@ fn renew(options: &RenewOptions, now: Duration) -> anyhow::Result<String> {
         let pair = authority.sign(agent, validity)?;
         files.extend(layout::pair(agent, layout::AGENT, &pair));
     }
+    let is_meant_too = |name: &&str| is_every || options.principals.iter().any(|one| one == name);
+    let renewed: Vec<_> = principals.into_iter().filter(is_meant_too).collect();
+    for name in &renewed {
+        let pair = authority.sign_principal(name, validity)?;
+        files.extend(layout::principal_pair(name, &pair));
+    }
     folder.write(&files)?;
-    let dir = options.dir.display().to_string();
-    Ok(layout::after_renew(&fleet, &dir, is_meant, validity))
+    Ok(layout::after_renew(
+        &fleet, &dir, is_meant, &renewed, validity,
+    ))
+}
+
+/// Refuses a name that is not among those of the folder.
+fn all_known(what: &str, names: &[String], known: &[&str], dir: &str) -> anyhow::Result<()> {
+    let unknown = names.iter().find(|name| !known.contains(&name.as_str()));
+    unknown.map_or(Ok(()), |name| {
+        bail!(
+            "there is no {what} {name} in {dir}; these are: {}",
+            known.join(", ")
+        )
+    })
 }
 
 #[cfg(test)]

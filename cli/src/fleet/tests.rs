@@ -289,6 +289,7 @@ fn certificates_are_renewed_with_the_same_authority() {
     let options = |machines: &[&str]| RenewOptions {
         dir: dir.clone(),
         machines: machines.iter().map(|name| (*name).to_owned()).collect(),
+        principals: Vec::new(),
         days: 30,
     };
     let said = renew(&options(&["node1.example"]), NOW).expect("renewed");
@@ -307,6 +308,20 @@ fn certificates_are_renewed_with_the_same_authority() {
         said.contains("root@10.0.0.7") && !said.contains("root@10.0.0.1"),
         "{said}"
     );
+    let mut of_one = options(&[]);
+    of_one.principals = vec!["admin".to_owned()];
+    let said = renew(&of_one, NOW).expect("renewed");
+    assert!(
+        said.contains("principals/admin") && !said.contains("root@"),
+        "{said}"
+    );
+    for name in ["cert.pem", "key.pem"] {
+        let path = format!("principals/admin/{name}");
+        assert_ne!(text(&tree(&dir), &path), text(&after, &path));
+    }
+    of_one.principals = vec!["node".to_owned()];
+    let error = renew(&of_one, NOW).expect_err("it has none").to_string();
+    assert!(error.contains("admin, prometheus"), "{error}");
     let error = renew(&options(&["node9"]), NOW)
         .expect_err("unknown")
         .to_string();

@@ -76,7 +76,8 @@ pub(super) fn after(status: StatusCode, words: &str) -> Option<&'static str> {
     }
     Some(match status {
         StatusCode::UNAUTHORIZED => {
-            "give --principal=NAME and --secret-file=FILE, or others than these"
+            "give --principal=NAME and --secret-file=FILE, or others than these; agents are not sent the secret but \
+             shown --cert=FILE and --key=FILE, unless --secret-to-agents says that they may have it"
         }
         StatusCode::FORBIDDEN => {
             "the daemon's --acls decide who may do this: ask as somebody else with --principal and \

@@ -26,7 +26,7 @@ pub(crate) struct IdentityFlags {
     /// Authority that signed the daemons' certificates, in PEM form; makes the verb speak TLS.
     #[arg(long, global = true, env = "MESETA_CA", value_name = "FILE", value_hint = ValueHint::FilePath)]
     ca: Option<PathBuf>,
-    /// Certificate to show, in PEM form.
+    /// Certificate to show, in PEM form; all that agents are shown, since a secret could be used by them.
     #[arg(long, global = true, env = "MESETA_CERT", value_name = "FILE", value_hint = ValueHint::FilePath,
           requires = "key")]
     cert: Option<PathBuf>,
@@ -34,6 +34,16 @@ pub(crate) struct IdentityFlags {
     #[arg(long, global = true, env = "MESETA_KEY", value_name = "FILE", value_hint = ValueHint::FilePath,
           requires = "cert")]
     key: Option<PathBuf>,
+    /// Also send the secret to agents, where they take no certificates: any of them could then act as this principal.
+    #[arg(
+        long,
+        global = true,
+        env = "MESETA_SECRET_TO_AGENTS",
+        alias = "secret_to_agents",
+        requires = "secret_file",
+        id = "secret_to_agents"
+    )]
+    secret_to_agents: bool,
 }
 
 impl IdentityFlags {
@@ -58,6 +68,7 @@ pub(crate) fn install(matches: &ArgMatches) {
             ca: flags.ca.or(path("ca")),
             cert: flags.cert.or(path("cert")),
             key: flags.key.or(path("key")),
+            secret_to_agents: flags.secret_to_agents || is_set(at, "secret_to_agents"),
         };
         match at.subcommand() {
             Some((_, below)) => at = below,
@@ -65,6 +76,11 @@ pub(crate) fn install(matches: &ArgMatches) {
         }
     }
     let _already = IDENTITY.set(flags);
+}
+
+fn is_set(matches: &ArgMatches, id: &str) -> bool {
+    let given = matches.try_get_one::<bool>(id).ok().flatten();
+    given.copied().unwrap_or_default()
 }
 
 /// The scheme of an address that names none.
@@ -77,22 +93,39 @@ pub(super) fn scheme() -> &'static str {
     }
 }
 
-/// A client that says who this is. `is_encrypted` if it is for an address of `https`; the certificate that is shown may
-/// be one for the host `also` instead.
-pub(super) fn client(is_encrypted: bool, also: Option<&str>) -> anyhow::Result<Client> {
+/// A client that says who this is, for an address that was typed. `is_encrypted` if it is one of `https`.
+pub(super) fn client(is_encrypted: bool) -> anyhow::Result<Client> {
     let flags = flags();
     let authorization = authorization(&flags)?;
-    if !is_encrypted && authorization.is_none() {
-        return Ok(Client::default());
+    client_with(&flags, is_encrypted, None, authorization)
+}
+
+/// The same for an agent, whose address was told by the master: it may show a certificate for its `hostname` too. It is
+/// not sent the secret, unless the user wants so: the agent is somebody else's machine, which could use it elsewhere.
+pub(super) fn client_of_agent(is_encrypted: bool, hostname: &str) -> anyhow::Result<Client> {
+    let flags = flags();
+    let authorization = if flags.secret_to_agents {
+        authorization(&flags)?
+    } else {
+        None
+    };
+    client_with(&flags, is_encrypted, Some(hostname), authorization)
+}
+
+fn client_with(
+    flags: &IdentityFlags,
+    is_encrypted: bool,
+    also: Option<&str>,
+    authorization: Option<HeaderValue>,
+) -> anyhow::Result<Client> {
+    if is_encrypted {
+        let encryption = encryption(flags, also)?;
+        return Ok(Client::with(Options::default(), encryption, authorization));
     }
-    if !is_encrypted {
-        return Ok(Client::in_the_clear(Options::default(), authorization));
-    }
-    Ok(Client::with(
-        Options::default(),
-        encryption(&flags, also)?,
-        authorization,
-    ))
+    Ok(match authorization {
+        None => Client::default(),
+        given => Client::in_the_clear(Options::default(), given),
+    })
 }
 
 /// A channel for gRPC to an address that is still to be connected to.

@@ -55,7 +55,7 @@ fn has_port(address: &str) -> bool {
 
 /// A client for this address.
 pub(super) fn client(address: &str) -> anyhow::Result<Client> {
-    identity::client(is_encrypted(address), None)
+    identity::client(is_encrypted(address))
 }
 
 fn is_encrypted(address: &str) -> bool {
@@ -82,9 +82,9 @@ impl AgentAddress {
         })
     }
 
-    /// A client for it, which believes a certificate for its address or for its host name.
+    /// A client for it, which believes a certificate for its address or for its host name, and is shown no secret.
     pub(super) fn client(&self) -> anyhow::Result<Client> {
-        identity::client(is_encrypted(&self.address), Some(&self.hostname))
+        identity::client_of_agent(is_encrypted(&self.address), &self.hostname)
     }
 
     /// GET of one of its JSON pages, blocking.

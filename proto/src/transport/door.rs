@@ -373,7 +373,7 @@ impl Door {
         let given = headers.get(header::AUTHORIZATION);
         let Some(given) = given else {
             let certificate = peer.and_then(|peer| peer.certificate.as_ref());
-            let principal = certificate.and_then(|certificate| certificate.principal());
+            let principal = certificate.and_then(|certificate| self.certified(certificate));
             return principal.ok_or_else(unauthorized);
         };
         let claim = basic::claim(given.as_bytes()).ok_or_else(unauthorized)?;
@@ -385,6 +385,18 @@ impl Door {
             Verdict::TooMany => Err(Turned::TooMany),
             Verdict::Busy => Err(Turned::Busy),
         }
+    }
+
+    /// Whom a certificate stands for here. A principal that is not, or no longer, among the credentials is nobody, with
+    /// a certificate as with a secret.
+    fn certified(&self, certificate: &PeerCertificate) -> Option<String> {
+        let Some(named) = certificate.named_principal() else {
+            return certificate.principal();
+        };
+        let authenticator = self.rules.authenticator.as_ref();
+        authenticator
+            .is_none_or(|authenticator| authenticator.has(&named))
+            .then_some(named)
     }
 }
 

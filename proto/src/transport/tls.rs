@@ -10,6 +10,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 mod either_name;
+mod principal_uri;
 
 use meseta_access::browser::HostPattern;
 pub use rustls::ClientConfig;
@@ -19,6 +20,7 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use tokio_util::sync::CancellationToken;
 
+pub use self::principal_uri::principal_uri;
 use super::watched::Watched;
 
 /// The longest file of certificates, keys or credentials, in bytes.
@@ -402,9 +404,20 @@ impl PeerCertificate {
         certificate.verify_is_valid_for_subject_name(&name).is_ok()
     }
 
-    /// Whom it stands for: its first DNS name that is no pattern.
+    /// The principal whose own it is, if it names one; see [`principal_uri`]. Such a certificate is no machine's.
+    #[must_use]
+    pub fn named_principal(&self) -> Option<String> {
+        let certificate = webpki::EndEntityCert::try_from(&self.0).ok()?;
+        let mut uris = certificate.valid_uri_names();
+        uris.find_map(principal_uri::principal_of)
+    }
+
+    /// Whom it stands for: the principal that it names, else its first DNS name that is no pattern.
     #[must_use]
     pub fn principal(&self) -> Option<String> {
+        if let Some(named) = self.named_principal() {
+            return Some(named);
+        }
         let certificate = webpki::EndEntityCert::try_from(&self.0).ok()?;
         let mut names = certificate.valid_dns_names();
         names.find(|name| !name.contains('*')).map(str::to_owned)

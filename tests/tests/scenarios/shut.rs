@@ -299,9 +299,22 @@ fn the_rules_hold(place: &Place) {
         assert!(!is_good && is_refused, "{principal}: {line}: {said}");
     }
     let (is_good, said) = place.try_lines(
-        ". fleet/principals/admin/env; unset MESETA_PRINCIPAL MESETA_SECRET_FILE; meseta agents",
+        ". fleet/principals/admin/env; unset MESETA_PRINCIPAL MESETA_SECRET_FILE MESETA_CERT MESETA_KEY; meseta agents",
     );
     assert!(!is_good && said.contains("401"), "{said}");
+    // The certificate alone says who this is, and of it alone agents learn.
+    let certified = ". fleet/principals/admin/env; unset MESETA_PRINCIPAL MESETA_SECRET_FILE";
+    let (is_good, said) = place.try_lines(&format!("{certified}; meseta top && meseta agents"));
+    assert!(is_good && said.contains("node1.example"), "{said}");
+    let (is_good, said) = place.try_lines(
+        ". fleet/principals/admin/env; unset MESETA_CERT MESETA_KEY; meseta agents && meseta top",
+    );
+    assert!(!is_good && said.contains("401"), "{said}");
+    assert!(said.contains("--secret-to-agents"), "{said}");
+    let (is_good, said) = place.try_lines(
+        ". fleet/principals/admin/env; unset MESETA_CERT MESETA_KEY; meseta top --secret-to-agents",
+    );
+    assert!(is_good, "{said}");
     // Secrets are where they belong, and in no log.
     for principal in ["admin", "node", "prometheus", "ads"] {
         let path = place

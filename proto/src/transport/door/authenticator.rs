@@ -133,6 +133,11 @@ impl Authenticator {
         book.remembered = remembered;
     }
 
+    /// Whether there is a secret of this principal.
+    pub(super) fn has(&self, principal: &str) -> bool {
+        lock(&self.0.book).credentials.find(principal).is_some()
+    }
+
     /// Checks a claim that comes from there.
     pub(super) async fn check(&self, claim: &Claim, source: Option<Source>) -> Verdict {
         let fingerprint = fingerprint(&self.0.key, claim);

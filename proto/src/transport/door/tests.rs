@@ -429,6 +429,28 @@ async fn guesses_of_one_user_of_the_machine_put_off_nobody_elses_sign_in() {
     assert_eq!(principal.as_deref(), Some("ada"));
 }
 
+#[tokio::test]
+async fn a_principals_certificate_is_believed_while_there_are_credentials_of_the_principal() {
+    let dir = TempDir::new().unwrap();
+    let mut settings = settings("127.0.0.1");
+    settings.credentials = Some(write(&dir, "people", &people(), 0o600));
+    settings.realms[0].2 = Some(true);
+    let (door, _) = settings.build().unwrap();
+    for (principal, hosts, entered) in [
+        ("ada", &[][..], Some("ada")),
+        ("bob", &[], None),
+        ("", &["node1.example"], Some("node1.example")),
+    ] {
+        let mut peer = Peer::owned("10.9.9.9:9".parse().unwrap(), None);
+        peer.certificate = Some(Arc::new(PeerCertificate::signed_for(principal, hosts)));
+        let caller = door
+            .enter(Realm::Readonly, &HeaderMap::new(), Some(&peer))
+            .await;
+        let caller = caller.ok().and_then(|caller| caller.owned_principal());
+        assert_eq!(caller.as_deref(), entered, "{principal:?} {hosts:?}");
+    }
+}
+
 /// Also in a realm in which nobody is asked.
 #[tokio::test]
 async fn a_scheduler_without_a_name_is_known_by_its_user_of_this_machine() {

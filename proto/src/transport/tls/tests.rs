@@ -6,7 +6,7 @@ use axum::Router;
 use axum::extract::Request;
 use axum::routing::get;
 use rcgen::{
-    BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, SanType,
     date_time_ymd,
 };
 use tempfile::TempDir;
@@ -61,6 +61,20 @@ impl Authority {
         std::fs::write(&certificate, signed.pem()).unwrap();
         write_private(&secret, &key.serialize_pem());
         (certificate, secret)
+    }
+}
+
+impl PeerCertificate {
+    /// One for these hosts, or if there are none, this principal's own.
+    pub(in crate::transport) fn signed_for(principal: &str, hosts: &[&str]) -> Self {
+        let hosts: Vec<String> = hosts.iter().map(|host| (*host).to_owned()).collect();
+        let mut params = CertificateParams::new(hosts).unwrap();
+        if params.subject_alt_names.is_empty() {
+            let uri = principal_uri(principal).try_into().unwrap();
+            params.subject_alt_names.push(SanType::URI(uri));
+        }
+        let key = KeyPair::generate().unwrap();
+        Self(params.self_signed(&key).unwrap().der().clone())
     }
 }
 
@@ -255,6 +269,17 @@ async fn a_certificate_is_one_for_the_hosts_that_it_names() {
         assert_eq!(certificate.is_for(host), good, "{host:?}");
     }
     assert_eq!(certificate.principal().as_deref(), Some("node1.example"));
+}
+
+#[test]
+fn a_principals_certificate_is_for_no_host() {
+    let certificate = PeerCertificate::signed_for("node1.example", &["node1.example"]);
+    assert_eq!(certificate.named_principal(), None);
+    let certificate = PeerCertificate::signed_for("node1.example", &[]);
+    let principal = certificate.principal();
+    assert_eq!(principal.as_deref(), Some("node1.example"));
+    assert_eq!(certificate.named_principal(), principal);
+    assert!(!certificate.is_for("node1.example"));
 }
 
 #[tokio::test]
