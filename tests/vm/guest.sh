@@ -20,7 +20,7 @@ grep -q '^hello from a task' /out/newcomer.txt || { echo "newcomer: no output of
 
 # From here on with settings of the scenarios; an agent that has been registered does not take other resources.
 systemctl stop meseta-agent meseta-master
-rm -rf /var/lib/meseta/agent/* /var/lib/private/meseta/master/*
+rm -rf /var/lib/meseta/agent/* /var/lib/meseta/master/*
 cat >>/etc/meseta/agent.toml <<T
 resources = "cpus:8;mem:700;disk:500"
 isolation = "cgroups/cpu,cgroups/mem,cgroups/pids,cgroups/blkio,linux/nnp,namespaces/ipc,namespaces/mnt,namespaces/pid,namespaces/uts,posix/rlimits"

@@ -71,8 +71,9 @@ fn cpu(node: &mut Node) {
 fn pids(node: &mut Node) {
     let limit = knob(&node.lasting[0], "pids.max");
     let limit: u64 = limit.trim().parse().expect("the unit's file sets a limit");
+    // A shell that cannot fork ends: the one that tries is not the task's own.
     let command = format!(
-        "for i in $(seq {}); do sleep 1000 & done 2>/dev/null; wait",
+        "(for i in $(seq {}); do sleep 1000 & done) 2>/dev/null; exec sleep 1000",
         limit * 2
     );
     let bomb = node.launch("bomb", &command, SMALL);
