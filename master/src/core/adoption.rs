@@ -189,7 +189,7 @@ impl MasterCore {
             super::subscribe::valid_roles(info).unwrap_or_else(|_| BTreeSet::from([Role::star()]));
         let mut info = info.clone();
         if let Some(owner) = self.ownership.owner_of(id) {
-            info.principal = Some(owner.to_owned());
+            info.principal.clone_from(&owner.principal);
         }
         let terms = Terms {
             capabilities: Capabilities::of(&info),

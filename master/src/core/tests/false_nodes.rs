@@ -70,7 +70,8 @@ fn a_master_counts_on_behind_all_ids_that_its_registry_knows() {
     };
     let owner = |id: &str| FrameworkRecord {
         framework_id: id.to_owned(),
-        principal: "ada".to_owned(),
+        principal: Some("ada".to_owned()),
+        user: None,
         absent: None,
     };
     let recovered = Recovered {
