@@ -153,6 +153,13 @@ impl MasterCore {
         caller.is_some_and(|caller| caller.certificate.is_some())
     }
 
+    /// What the registry has of an agent, which an earlier master may have taken with a larger budget.
+    fn known_info_bytes(&self, id: &AgentId) -> usize {
+        let here = self.agents.get(id).map(|agent| agent.profile.info_bytes);
+        let expected = || Some(self.recovered_agents.get(id)?.encoded.len());
+        here.or_else(expected).unwrap_or_default()
+    }
+
     /// Refuses an agent that says more of itself than may be kept, of one or of all.
     pub(super) fn check_description(
         &self,
@@ -160,12 +167,13 @@ impl MasterCore {
         profile: &AgentProfile,
     ) -> Result<(), (String, bool)> {
         let memory = &self.config.memory;
-        if profile.info_bytes > memory.agent_info {
+        let info_max = memory.agent_info.max(self.known_info_bytes(&profile.id));
+        if profile.info_bytes > info_max {
             let text = format!(
-                "the agent's description takes {} bytes, and at most {} are kept of one: give the \
+                "the agent's description takes {} bytes, and at most {info_max} are kept of it: give the \
                  agent fewer --attributes, or shorter --resources, or raise the master's \
                  --memory_budget",
-                profile.info_bytes, memory.agent_info
+                profile.info_bytes
             );
             return Err((text, false));
         }

@@ -49,17 +49,26 @@ pub(super) enum Refusal {
     For(Duration),
 }
 
-/// What a framework is sent in one cycle.
-#[derive(Default)]
-struct Sent {
-    events: Vec<Vec<v1::Offer>>,
+/// What a framework is sent in one cycle: offers, or inverse ones, of each event.
+pub(super) struct Sent<T> {
+    pub(super) events: Vec<Vec<T>>,
     /// Of all offers.
     bytes: usize,
     of_last: usize,
 }
 
-impl Sent {
-    fn push(&mut self, offer: v1::Offer, bytes: usize) {
+impl<T> Default for Sent<T> {
+    fn default() -> Self {
+        Self {
+            events: Vec::new(),
+            bytes: 0,
+            of_last: 0,
+        }
+    }
+}
+
+impl<T> Sent<T> {
+    pub(super) fn push(&mut self, offer: T, bytes: usize) {
         self.bytes += bytes;
         self.of_last += bytes;
         match self.events.last_mut() {
@@ -77,7 +86,7 @@ impl MasterCore {
     pub(super) fn allocate(&mut self) {
         self.counters.allocation_runs += 1;
         let allocations = self.allocator.allocate(self.now.moment);
-        let mut made: BTreeMap<FrameworkId, Sent> = BTreeMap::new();
+        let mut made: BTreeMap<FrameworkId, Sent<v1::Offer>> = BTreeMap::new();
         for allocation in allocations {
             let framework = allocation.framework.clone();
             let sent = made.get(&framework).map_or(0, |sent| sent.bytes);

@@ -16,7 +16,7 @@ use meseta_resources::{AgentId, FrameworkId};
 use super::call::UUID_BYTES;
 use super::io::{Answer, Visible};
 use super::operation::{OperationRecord, OperationUuid, is_over};
-use super::reported::Fit;
+use super::reported::{Fit, Room};
 use super::wire::{self, Format};
 use super::{MasterCore, event_of};
 
@@ -312,7 +312,10 @@ impl MasterCore {
         report: &meseta::Reregister,
     ) -> Vec<v1::Uuid> {
         let here = self.agents.get(id);
-        let room = here.map(|agent| self.room_for_what_is_reported_by(agent));
+        let room = here.map(|agent| match report.operations.as_slice() {
+            [] => Room::default(),
+            _ => self.room_for_what_is_reported_by(agent),
+        });
         let Some((agent, mut room)) = self.agents.get_mut(id).zip(room) else {
             return Vec::new();
         };

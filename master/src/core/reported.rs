@@ -29,7 +29,7 @@ pub(super) enum Fit {
 }
 
 /// The room for what one agent brings along.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Room {
     used: usize,
     max: usize,

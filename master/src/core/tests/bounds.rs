@@ -53,6 +53,7 @@ fn a_false_node_leaves_room_for_the_descriptions_of_others_and_known_ones_are_ta
     // After a restart there is room for what the registry has, whatever others say.
     let mut config = config();
     config.memory.agents = 1;
+    config.memory.agent_info = 1;
     let mut recovered = world.registry.clone();
     recovered.agents.truncate(1);
     let id = recovered.agents[0].agent_id.clone();
@@ -64,9 +65,8 @@ fn a_false_node_leaves_room_for_the_descriptions_of_others_and_known_ones_are_ta
     };
     let message =
         |node: &Node| agent_frame::Message::Reregister(report(node, Vec::new(), Vec::new()));
-    world.core.config.memory.agent_info = 4 << 20;
     let wordy = Node {
-        register: described(1, 3_200_000),
+        register: described(1, 1_510_000),
         ..known.clone()
     };
     let connection = from(&mut world, "10.0.0.1:1", message(&wordy));
