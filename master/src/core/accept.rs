@@ -392,10 +392,11 @@ pub(super) fn for_agent(resources: &Resources) -> Vec<v1::Resource> {
 }
 
 impl Framework {
-    /// Whether a task of this id was lost with its agent and may come back.
+    /// Whether a task of this id, which this master launched, was lost with its agent and may come back. What only
+    /// a lost agent said that it had keeps nobody from launching.
     pub(super) fn has_unreachable(&self, task: &str) -> bool {
         let mut lost = self.unreachable.tasks().iter();
-        lost.any(|record| record.task_id.as_str() == task)
+        lost.any(|record| record.is_launched && record.task_id.as_str() == task)
     }
 }
 

@@ -10,7 +10,7 @@ use meseta_proto::meseta::v1::{self as meseta, master_frame};
 use meseta_proto::mesos::v1::scheduler::call;
 use meseta_proto::mesos::v1::{self};
 use meseta_proto::transport::door::Caller;
-use meseta_resources::{AgentId, FrameworkId, Role, TaskId};
+use meseta_resources::{AgentId, ExecutorId, FrameworkId, Role, TaskId};
 
 use super::call::{Action, UUID_BYTES};
 use super::framework::Link;
@@ -208,7 +208,10 @@ impl MasterCore {
     }
 
     fn shutdown_executor(&mut self, id: &FrameworkId, call: call::Shutdown) -> Answer {
-        if let Some(agent) = self.connected_agent(&call.agent_id.value) {
+        // What cannot be an executor's id is none, and is not sent to anybody.
+        let is_id = ExecutorId::new(&call.executor_id.value).is_ok();
+        let agent = self.connected_agent(&call.agent_id.value);
+        if let Some(agent) = agent.filter(|_| is_id) {
             let message = meseta::ShutdownExecutor {
                 framework_id: v1::FrameworkId {
                     value: id.to_string(),
@@ -282,7 +285,9 @@ impl MasterCore {
     }
 
     fn message(&mut self, id: &FrameworkId, call: call::Message) -> Answer {
-        let Some(agent) = self.connected_agent(&call.agent_id.value) else {
+        let is_id = ExecutorId::new(&call.executor_id.value).is_ok();
+        let agent = self.connected_agent(&call.agent_id.value);
+        let Some(agent) = agent.filter(|_| is_id) else {
             self.counters.invalid_framework_messages += 1;
             return Answer::Accepted;
         };

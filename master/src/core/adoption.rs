@@ -1,8 +1,8 @@
 //! What an agent brings along: frameworks, tasks and executors that the master takes onto its books.
 //!
 //! Entered through [`MasterCore::adopt`] when an agent is back. Invariant: what is adopted is charged
-//! once, here and in the allocator, and with no more than its agent has; no agent says anything of a task that another
-//! agent was given by this master.
+//! once, here and in the allocator, and with no more than its agent has; it is bounded in bytes for all agents of a
+//! host; no agent says anything of a task that another agent was given by this master.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,12 +10,14 @@ use std::sync::Arc;
 use meseta_proto::meseta::v1 as meseta;
 use meseta_proto::mesos::v1::{self, TaskState};
 use meseta_resources::{
-    AgentId, ExecutorId, FrameworkId, ResourceQuantities, Resources, Role, TaskId,
+    AgentId, ExecutorId, FrameworkId, ID_BYTES_MAX, ResourceQuantities, Resources, Role, TaskId,
 };
 use prost::Message;
 
 use super::agent::Agent;
+use super::call::UUID_BYTES;
 use super::framework::{Capabilities, Framework, Link, Terms};
+use super::reported::{Fit, Room};
 use super::task::{self, ExecutorRecord, TaskRecord, is_terminal};
 use super::task_validation::shares_groups;
 use super::timers::Timer;
@@ -77,6 +79,21 @@ impl Charged {
     }
 }
 
+/// What may still be taken over of an agent, in resources and in bytes.
+struct Balance {
+    charged: Charged,
+    room: Room,
+}
+
+/// What this master knows of a task beside what the agent says that speaks of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Elsewhere {
+    /// Other agents have it, or had it when they were lost, and this one has not.
+    pub(super) is_anothers: bool,
+    /// This master gave it to another agent, and not to this one.
+    pub(super) is_launched: bool,
+}
+
 /// The frameworks of which an agent runs something.
 struct Running<'a>(BTreeSet<&'a str>);
 
@@ -94,6 +111,24 @@ impl<'a> Running<'a> {
 
     fn has(&self, framework: &FrameworkId) -> bool {
         self.0.contains(framework.as_str())
+    }
+}
+
+/// Whether a task was lost, and whether with the agent that speaks of it.
+#[derive(Clone, Copy, Default)]
+struct Place {
+    is_known: bool,
+    is_here: bool,
+}
+
+impl Place {
+    fn note(&mut self, is_here: bool) {
+        self.is_known = true;
+        self.is_here |= is_here;
+    }
+
+    fn is_elsewhere(self) -> bool {
+        self.is_known && !self.is_here
     }
 }
 
@@ -132,18 +167,24 @@ impl MasterCore {
                 }
             }
         }
-        let Some(mut charged) = self.agents.get(id).map(Charged::of) else {
+        let Some(agent) = self.agents.get(id) else {
             return finished;
         };
+        let mut balance = Balance {
+            charged: Charged::of(agent),
+            room: self.room_for_what_is_reported_by(agent),
+        };
         for task in &report.tasks {
-            if let Err(reason) = self.adopt_task(id, task, &finished, back, &mut charged) {
+            if let Err(reason) = self.adopt_task(id, task, &finished, back, &mut balance) {
                 self.counters.invalid_status_updates += 1;
-                tracing::warn!(agent_id = %id, task_id = %task.task_id.value.escape_debug(), %reason, "reported task left out");
+                let name: String = task.task_id.value.chars().take(ID_BYTES_MAX).collect();
+                tracing::warn!(agent_id = %id, task_id = %name.escape_debug(), %reason, "reported task left out");
             }
         }
         for info in &report.executors {
-            self.adopt_executor(id, info, &finished, &mut charged);
+            self.adopt_executor(id, info, &finished, &mut balance);
         }
+        balance.room.tell(id);
         finished
     }
 
@@ -189,7 +230,7 @@ impl MasterCore {
             super::subscribe::valid_roles(info).unwrap_or_else(|_| BTreeSet::from([Role::star()]));
         let mut info = info.clone();
         if let Some(owner) = self.ownership.owner_of(id) {
-            info.principal = Some(owner.to_owned());
+            info.principal.clone_from(&owner.principal);
         }
         let terms = Terms {
             capabilities: Capabilities::of(&info),
@@ -220,42 +261,42 @@ impl MasterCore {
         Ok(())
     }
 
-    /// Whether a task was given to another agent by this master than to the one that speaks of it.
-    pub(super) fn is_launched_on_another(
+    /// What is known of a task on other agents than the one that speaks of it.
+    pub(super) fn elsewhere(
         &self,
         agent: &AgentId,
         framework: &FrameworkId,
         task: &TaskId,
-    ) -> bool {
+    ) -> Elsewhere {
         let Some(framework) = self.frameworks.get(framework) else {
-            return false;
+            return Elsewhere::default();
         };
-        if framework.has_launched(task) {
-            return framework.tasks.get(task) != Some(agent);
-        }
-        let lost = framework.unreachable.tasks().iter();
-        let launched = lost.filter(|lost| lost.task_id == *task && lost.is_launched);
-        let mut holders = launched.peekable();
-        holders.peek().is_some() && holders.all(|lost| lost.agent_id != *agent)
-    }
-
-    /// Whether a task is known to be another agent's than the one that speaks of it.
-    pub(super) fn is_task_of_another(
-        &self,
-        agent: &AgentId,
-        framework: &FrameworkId,
-        task: &TaskId,
-    ) -> bool {
-        let Some(framework) = self.frameworks.get(framework) else {
-            return false;
-        };
+        let has_launched = framework.has_launched(task);
         let mut holders = framework.holders(task).peekable();
-        if holders.peek().is_some() {
-            return holders.all(|holder| holder != agent);
+        let held = holders.peek().is_some();
+        let is_held_here = holders.any(|holder| holder == agent);
+        let (mut lost, mut launched) = (Place::default(), Place::default());
+        // What is live and launched is told by the live tasks alone.
+        let records = framework.unreachable.tasks().iter();
+        for record in records.filter(|record| !has_launched && record.task_id == *task) {
+            let is_here = record.agent_id == *agent;
+            lost.note(is_here);
+            if record.is_launched {
+                launched.note(is_here);
+            }
         }
-        let lost = framework.unreachable.tasks().iter();
-        let mut holders = lost.filter(|lost| lost.task_id == *task).peekable();
-        holders.peek().is_some() && holders.all(|lost| lost.agent_id != *agent)
+        Elsewhere {
+            is_anothers: if held {
+                !is_held_here
+            } else {
+                lost.is_elsewhere()
+            },
+            is_launched: if has_launched {
+                framework.tasks.get(task) != Some(agent)
+            } else {
+                launched.is_elsewhere()
+            },
+        }
     }
 
     fn adopt_task(
@@ -264,7 +305,7 @@ impl MasterCore {
         task: &v1::Task,
         finished: &BTreeSet<FrameworkId>,
         back: Back,
-        charged: &mut Charged,
+        balance: &mut Balance,
     ) -> Result<(), String> {
         let framework_id =
             FrameworkId::new(&task.framework_id.value).map_err(|error| error.to_string())?;
@@ -302,15 +343,23 @@ impl MasterCore {
             return Ok(());
         }
         let mut lost = framework.unreachable.tasks().iter();
-        record.is_launched = lost
-            .any(|lost| lost.is_launched && lost.agent_id == *agent_id && lost.task_id == task_id);
+        let lost = lost
+            .find(|lost| lost.is_launched && lost.agent_id == *agent_id && lost.task_id == task_id);
+        if let Some(lost) = lost {
+            record.is_launched = true;
+            // What the framework said of it, and not the agent.
+            record.description.clone_from(&lost.description);
+        }
+        if balance.room.fit_task(&mut record, &task.resources) == Fit::LeftOut {
+            return Ok(());
+        }
         if record.is_launched {
             framework.launched_on(&task_id, agent_id);
         } else {
             framework.reported_by(&task_id, agent_id);
         }
         if !is_terminal(record.state) {
-            record.resources = charged.within(record.resources);
+            record.resources = balance.charged.within(record.resources);
             if record.resources.is_empty() {
                 tracing::warn!(agent_id = %agent_id, framework_id = %framework_id, task_id = %task_id, "reported task is charged nothing: the agent has no more");
             }
@@ -340,7 +389,7 @@ impl MasterCore {
         if agent.task(framework, &task_id).is_some() {
             return None;
         }
-        if self.is_launched_on_another(agent_id, framework, &task_id) {
+        if self.elsewhere(agent_id, framework, &task_id).is_launched {
             return Some("it is another agent's, and is ended here");
         }
         // An end may be one whose acknowledgement the agent did not get.
@@ -354,7 +403,7 @@ impl MasterCore {
         agent_id: &AgentId,
         info: &v1::ExecutorInfo,
         finished: &BTreeSet<FrameworkId>,
-        charged: &mut Charged,
+        balance: &mut Balance,
     ) {
         let framework = info
             .framework_id
@@ -377,17 +426,21 @@ impl MasterCore {
         let Some(framework) = self.frameworks.get_mut(&framework_id) else {
             return;
         };
-        framework.add_on(agent_id);
-        let resources = charged.within(resources);
-        agent.charge(&framework_id, &resources);
-        let record = ExecutorRecord {
+        let mut record = ExecutorRecord {
             executor_id,
             framework_id: framework_id.clone(),
             agent_id: agent_id.clone(),
-            resources: resources.clone(),
+            resources,
             user: task::user_of_executor(info),
             info: info.encode_to_vec().into(),
         };
+        if balance.room.fit_executor(&mut record, &info.resources) == Fit::LeftOut {
+            return;
+        }
+        let resources = balance.charged.within(record.resources);
+        record.resources = resources.clone();
+        framework.add_on(agent_id);
+        agent.charge(&framework_id, &resources);
         Arc::make_mut(&mut agent.executors).insert(key, Arc::new(record));
         self.charge_allocator(agent_id, &framework_id, &resources);
     }
@@ -446,7 +499,10 @@ fn record(
         resources,
         state,
         update_state,
-        update_uuid: task.status_update_uuid.clone(),
+        update_uuid: task
+            .status_update_uuid
+            .clone()
+            .filter(|uuid| uuid.len() == UUID_BYTES),
         statuses: Vec::new(),
         user: task.user.as_deref().map(Into::into),
         shares_groups: shares_groups(task.container.as_deref()),

@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use meseta_proto::mesos::v1::agent_info::capability::Type as Capability;
 use meseta_proto::mesos::v1::{self};
+use meseta_proto::schema::{self, WireMessage as _};
 use meseta_resources::work::look;
 use meseta_resources::{AgentId, ExecutorId, FrameworkId, OfferId, Resources, Scalar, TaskId};
 
@@ -83,6 +84,8 @@ impl AgentProfile {
 #[derive(Debug)]
 pub(super) struct Agent {
     pub profile: Arc<AgentProfile>,
+    /// What its estimate of revocable resources takes beside its description.
+    pub lent_bytes: usize,
     pub connection: Option<ConnectionId>,
     /// Counts connections, so that an old ping timer is recognised.
     pub generation: u64,
@@ -259,6 +262,7 @@ impl RecoveredAgent {
     /// What it takes, encoded and decoded, more or less.
     #[must_use]
     pub(super) fn bytes(&self) -> usize {
-        self.encoded.len().saturating_mul(3)
+        let decoded = schema::decoded_bytes(v1::AgentInfo::SCHEMA, &self.encoded);
+        decoded.saturating_add(self.encoded.len())
     }
 }

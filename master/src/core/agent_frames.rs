@@ -5,8 +5,11 @@ use std::sync::Arc;
 use meseta_proto::meseta::v1::{self as meseta, agent_frame};
 use meseta_proto::mesos::v1::scheduler::event;
 use meseta_proto::mesos::v1::{self, TaskState};
+use meseta_proto::schema;
 use meseta_resources::{AgentId, ExecutorId, FrameworkId, Resources, TaskId};
+use prost::Message as _;
 
+use super::call::UUID_BYTES;
 use super::io::ConnectionId;
 use super::offers::Refusal;
 use super::pending::Pending;
@@ -14,6 +17,9 @@ use super::persisted::Mutation;
 use super::status::update;
 use super::task::{is_terminal, state_of};
 use super::{MasterCore, event_of, wire};
+
+/// Characters of an agent's reason that are logged.
+const REASON_CHARS_MAX: usize = 256;
 
 impl MasterCore {
     pub(super) fn agent_frame(&mut self, connection: ConnectionId, message: agent_frame::Message) {
@@ -70,6 +76,9 @@ impl MasterCore {
         let state = state_of(&status);
         let framework = FrameworkId::new(&message.framework_id.value).ok();
         let task = TaskId::new(&status.task_id.value).ok();
+        let uuid = status.uuid.as_ref();
+        let is_named = uuid.is_none_or(|uuid| uuid.len() <= UUID_BYTES);
+        let task = task.filter(|_| is_named);
         let (Some(framework), Some(task), Some(state)) = (framework, task, state) else {
             self.counters.invalid_status_updates += 1;
             return;
@@ -138,10 +147,10 @@ impl MasterCore {
         if here.is_some_and(|agent| agent.task(framework, task).is_some()) {
             return true;
         }
-        if self.is_task_of_another(agent, framework, task) {
+        let elsewhere = self.elsewhere(agent, framework, task);
+        if elsewhere.is_anothers {
             tracing::warn!(agent_id = %agent, framework_id = %framework, task_id = %task, "status update of another agent's task dropped");
-            let is_over = self.is_launched_on_another(agent, framework, task);
-            if let Some(uuid) = status.uuid.clone().filter(|_| is_over) {
+            if let Some(uuid) = status.uuid.clone().filter(|_| elsewhere.is_launched) {
                 self.send_acknowledgement(agent, framework, task, uuid);
             }
             return false;
@@ -272,17 +281,29 @@ impl MasterCore {
         let Some(oversubscribed) = &message.oversubscribed else {
             return;
         };
+        let (bytes, max) = (oversubscribed.encoded_len(), self.config.memory.agent_info);
+        if bytes > max {
+            tracing::warn!(agent_id = %id, bytes, max, "agent sent an estimate of revocable resources that is too large; the one before holds");
+            return;
+        }
         let Ok(revocable) = wire::from_wire(&oversubscribed.resources) else {
             tracing::warn!(agent_id = %id, "agent sent an invalid estimate of revocable resources");
             return;
         };
-        let Some(agent) = self.agents.get_mut(id) else {
+        let Some(agent) = self.agents.get(id) else {
             return;
         };
         let total = &agent.profile.total.unrevocable() + &revocable.revocable();
         if total == agent.profile.total {
             return;
         }
+        if let Err(reason) = self.keep_estimate(id, schema::bytes_of(oversubscribed)) {
+            tracing::warn!(agent_id = %id, %reason, "no room for an estimate of revocable resources; the one before holds");
+            return;
+        }
+        let Some(agent) = self.agents.get_mut(id) else {
+            return;
+        };
         Arc::make_mut(&mut agent.profile).total = total;
         let void: Vec<_> = agent
             .offers
@@ -313,7 +334,8 @@ impl MasterCore {
         if std::mem::replace(&mut agent.marking, true) {
             return;
         }
-        tracing::info!(agent_id = %id, reason = %message.reason.escape_debug(), "agent unregisters");
+        let reason: String = message.reason.chars().take(REASON_CHARS_MAX).collect();
+        tracing::info!(agent_id = %id, reason = %reason.escape_debug(), "agent unregisters");
         self.counters.agent_removals_unregistered += 1;
         self.persist(
             Mutation::RemoveAgent {

@@ -136,7 +136,7 @@ impl MasterCore {
         }
         self.forget_inverse_replies_on(id);
         let mut agent = self.agents.remove(id)?;
-        self.drop_description(&agent.profile);
+        self.drop_description(id);
         self.locations.remove(&agent.profile);
         let of_tasks = agent.tasks.keys().map(|(framework, _)| framework);
         let of_executors = agent.executors.keys().map(|(framework, _)| framework);

@@ -57,6 +57,10 @@ pub struct Memory {
     pub agents: usize,
     /// The parts of returns of agents that are incomplete.
     pub returns: usize,
+    /// What the agents of one host bring along when they come back, and this master did not give them.
+    pub reported: usize,
+    /// Offers that one framework is sent in one cycle, encoded.
+    pub offers: usize,
     /// The tasks that one framework has named to be reconciled and has not been answered.
     pub questions_per_framework: usize,
 }
@@ -74,9 +78,18 @@ impl Memory {
             agent_info: total_bytes / 4_096,
             agents: total_bytes / 32,
             returns: total_bytes / 8,
+            reported: at_least(total_bytes / 32, REPORTED_BYTES_MIN),
+            offers: total_bytes / 256,
             questions_per_framework: total_bytes / 16,
         }
     }
+}
+
+/// Some thousand ordinary tasks, whatever the budget is.
+const REPORTED_BYTES_MIN: usize = 16 << 20;
+
+const fn at_least(bytes: usize, min: usize) -> usize {
+    if bytes < min { min } else { bytes }
 }
 
 /// The memory budget where no flag says otherwise.

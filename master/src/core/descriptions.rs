@@ -1,9 +1,16 @@
 //! What agents say of themselves, in bytes, and how many agents there are of one host.
 //!
 //! An agent's description is kept for as long as the agent is known, in the registry as well, and is shown whole to
-//! whoever looks: an agent that lies about itself must not fill the memory with it. Invariant: what is kept of all
-//! agents that are here, are expected or wait for the registry is counted, and no agent is added beyond the limit.
+//! whoever looks: an agent that lies about itself must not fill the memory with it. Invariants: what is kept of all
+//! agents that are here, are expected or wait for the registry is counted, once for each; nobody takes so much that
+//! less is left to others; an agent of the registry is taken back with what it had, and of a host that is proven one
+//! that says little.
 
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use meseta_proto::transport::door::Caller;
 use meseta_resources::AgentId;
 
 use super::MasterCore;
@@ -15,38 +22,197 @@ use super::operator::Machine;
 /// settings are tried side by side.
 const AGENTS_PER_HOST_MAX: usize = 32;
 
+/// A description of so many bytes is a small one: some hundred resources, where an ordinary agent has a dozen.
+const SMALL_BYTES: usize = 64 * 1024;
+
 /// A host's name as others compare it.
 fn host_of(hostname: &str) -> String {
     let name = hostname.strip_suffix('.').unwrap_or(hostname);
     name.to_lowercase()
 }
 
+/// Whose agents share one part of what agents may say: those of a host that has shown its certificate, else those
+/// of an address.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Origin {
+    /// In lower case. Also of an agent of the registry that is not back yet.
+    Host(Arc<str>),
+    Address(IpAddr),
+}
+
+impl Origin {
+    fn of(caller: Option<&Caller>, hostname: &str) -> Self {
+        let unproven = caller.filter(|caller| caller.certificate.is_none());
+        match unproven.and_then(|caller| caller.address) {
+            Some(address) => Self::Address(network_of(address.ip())),
+            None => Self::host(hostname),
+        }
+    }
+
+    fn host(hostname: &str) -> Self {
+        Self::Host(host_of(hostname).into())
+    }
+}
+
+/// Whoever has one IPv6 address has all of its last 64 bits.
+fn network_of(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V4(address) => address.into(),
+        IpAddr::V6(address) => {
+            let [a, b, c, d, ..] = address.segments();
+            IpAddr::from([a, b, c, d, 0, 0, 0, 0])
+        }
+    }
+}
+
+/// Who says it.
+#[derive(Clone, Copy, Debug)]
+struct Speaker<'a> {
+    id: &'a AgentId,
+    origin: &'a Origin,
+    /// Whether the host is proven, which has a limited number of agents.
+    is_proven: bool,
+    /// Whether the registry knows the agent, which is not back yet.
+    is_expected: bool,
+}
+
+/// What is kept of agents.
+#[derive(Debug, Default)]
+pub(super) struct Descriptions {
+    of_agents: BTreeMap<AgentId, (Origin, usize)>,
+    by_origin: BTreeMap<Origin, usize>,
+    all: usize,
+}
+
+impl Descriptions {
+    /// Counts what is kept of an agent from now on.
+    fn set(&mut self, id: &AgentId, origin: Origin, bytes: usize) {
+        self.remove(id);
+        self.all += bytes;
+        *self.by_origin.entry(origin.clone()).or_default() += bytes;
+        self.of_agents.insert(id.clone(), (origin, bytes));
+    }
+
+    fn remove(&mut self, id: &AgentId) {
+        let Some((origin, bytes)) = self.of_agents.remove(id) else {
+            return;
+        };
+        self.all = self.all.saturating_sub(bytes);
+        if let Some(own) = self.by_origin.get_mut(&origin) {
+            *own = own.saturating_sub(bytes);
+            if *own == 0 {
+                self.by_origin.remove(&origin);
+            }
+        }
+    }
+
+    fn of(&self, id: &AgentId) -> usize {
+        self.of_agents.get(id).map_or(0, |(_, bytes)| *bytes)
+    }
+
+    /// Whether so many bytes may be kept of an agent, in the place of what is kept of it now.
+    fn check(&self, speaker: Speaker<'_>, bytes: usize, max: usize) -> Result<(), String> {
+        let before = self.of(speaker.id);
+        // What the registry has leaves out what comes with every connection.
+        let known = before.saturating_add(if speaker.is_expected { SMALL_BYTES } else { 0 });
+        let is_small = bytes <= SMALL_BYTES;
+        if bytes <= known || (is_small && speaker.is_proven) {
+            return Ok(());
+        }
+        let all = (self.all + bytes).saturating_sub(before);
+        if is_small && all <= max {
+            return Ok(());
+        }
+        let of_others = max / 4;
+        let left = (max - of_others).saturating_sub(all);
+        let own = self.by_origin.get(speaker.origin).map_or(0, |own| *own);
+        let is_own = |(origin, _): &&(Origin, usize)| origin == speaker.origin;
+        let own_before = self.of_agents.get(speaker.id).filter(is_own);
+        let own = (own + bytes).saturating_sub(own_before.map_or(0, |(_, bytes)| *bytes));
+        if own <= left {
+            return Ok(());
+        }
+        Err(format!(
+            "the descriptions of the agents of one host or address would take {own} bytes, those of \
+             all {all} of at most {max}: no one has more than it leaves to others, and a quarter is for \
+             descriptions of up to {SMALL_BYTES} bytes; give the agent fewer --attributes, shorter \
+             --resources or fewer reservations and volumes, or raise the master's --memory_budget"
+        ))
+    }
+}
+
 impl MasterCore {
-    /// Refuses an agent that says more of itself than may be kept, of one or of all. `before` is what is kept of
-    /// it already.
+    /// Where the agent on a connection comes from, as far as that is proven.
+    pub(super) fn origin_of(&self, connection: ConnectionId, hostname: &str) -> Origin {
+        Origin::of(self.agent_callers.get(&connection), hostname)
+    }
+
+    /// Whether the host that the agent on a connection names is proven.
+    pub(super) fn is_of_proven_host(&self, connection: ConnectionId) -> bool {
+        let caller = self.agent_callers.get(&connection);
+        caller.is_some_and(|caller| caller.certificate.is_some())
+    }
+
+    /// What the registry has of an agent, which an earlier master may have taken with a larger budget.
+    fn known_info_bytes(&self, id: &AgentId) -> usize {
+        let here = self.agents.get(id).map(|agent| agent.profile.info_bytes);
+        let expected = || Some(self.recovered_agents.get(id)?.encoded.len());
+        here.or_else(expected).unwrap_or_default()
+    }
+
+    /// Refuses an agent that says more of itself than may be kept, of one or of all.
     pub(super) fn check_description(
         &self,
+        connection: ConnectionId,
         profile: &AgentProfile,
-        before: usize,
     ) -> Result<(), (String, bool)> {
         let memory = &self.config.memory;
-        if profile.info_bytes > memory.agent_info {
+        let info_max = memory.agent_info.max(self.known_info_bytes(&profile.id));
+        if profile.info_bytes > info_max {
             let text = format!(
-                "the agent's description takes {} bytes, and at most {} are kept of one: give the \
+                "the agent's description takes {} bytes, and at most {info_max} are kept of it: give the \
                  agent fewer --attributes, or shorter --resources, or raise the master's \
                  --memory_budget",
-                profile.info_bytes, memory.agent_info
+                profile.info_bytes
             );
             return Err((text, false));
         }
-        let all = (self.described_bytes + profile.bytes).saturating_sub(before);
-        if profile.bytes > before && all > memory.agents {
-            let text = format!(
-                "the descriptions of all agents would take {all} bytes, and at most {} are kept: \
-                 raise the master's --memory_budget",
-                memory.agents
-            );
-            return Err((text, false));
+        let speaker = Speaker {
+            id: &profile.id,
+            origin: &self.origin_of(connection, &profile.info.hostname),
+            is_proven: self.is_of_proven_host(connection),
+            is_expected: self.recovered_agents.contains_key(&profile.id),
+        };
+        let checked = self
+            .descriptions
+            .check(speaker, profile.bytes, memory.agents);
+        checked.map_err(|text| (text, false))
+    }
+
+    /// Counts what a registered agent lends beside its description, if there is room for it.
+    pub(super) fn keep_estimate(&mut self, id: &AgentId, lent_bytes: usize) -> Result<(), String> {
+        let Some(agent) = self.agents.get(id) else {
+            return Ok(());
+        };
+        let bytes = agent.profile.bytes + lent_bytes;
+        let proven = agent
+            .connection
+            .is_some_and(|on| self.is_of_proven_host(on));
+        let Some((origin, _)) = self.descriptions.of_agents.get(id) else {
+            return Ok(());
+        };
+        let origin = origin.clone();
+        let speaker = Speaker {
+            id,
+            origin: &origin,
+            is_proven: proven,
+            is_expected: false,
+        };
+        let max = self.config.memory.agents;
+        self.descriptions.check(speaker, bytes, max)?;
+        self.descriptions.set(id, origin, bytes);
+        if let Some(agent) = self.agents.get_mut(id) {
+            agent.lent_bytes = lent_bytes;
         }
         Ok(())
     }
@@ -57,8 +223,7 @@ impl MasterCore {
         connection: ConnectionId,
         hostname: &str,
     ) -> Result<(), (String, bool)> {
-        let caller = self.agent_callers.get(&connection);
-        if caller.is_none_or(|caller| caller.certificate.is_none()) {
+        if !self.is_of_proven_host(connection) {
             return Ok(());
         }
         if self.agents_of_host(hostname) < AGENTS_PER_HOST_MAX {
@@ -71,13 +236,20 @@ impl MasterCore {
         Err((text, false))
     }
 
+    /// The registered agents of a host.
+    pub(super) fn registered_of_host(&self, hostname: &str) -> impl Iterator<Item = &AgentId> {
+        let name = host_of(hostname);
+        let ways = [name.clone(), format!("{name}.")];
+        ways.into_iter().flat_map(move |hostname| {
+            let ip = String::new();
+            let machine = Machine { hostname, ip };
+            self.locations.on(&machine).collect::<Vec<_>>()
+        })
+    }
+
     /// How many agents of a host are here, are expected or wait for the registry.
     pub(super) fn agents_of_host(&self, hostname: &str) -> usize {
         let name = host_of(hostname);
-        let here = [name.clone(), format!("{name}.")].map(|hostname| {
-            let ip = String::new();
-            self.locations.on(&Machine { hostname, ip }).count()
-        });
         let expected = self.recovered_agents.values();
         let expected = expected.filter(|agent| host_of(&agent.info.hostname) == name);
         let waiting = self.pending.iter();
@@ -86,45 +258,166 @@ impl MasterCore {
             host_of(&profile.info.hostname) == name
                 && !self.recovered_agents.contains_key(&profile.id)
         });
-        here.iter().sum::<usize>() + expected.count() + waiting.count()
+        self.registered_of_host(hostname).count() + expected.count() + waiting.count()
     }
 
     /// Expects an agent of the registry to come back.
     pub(super) fn expect_agent(&mut self, id: AgentId, agent: RecoveredAgent) {
-        self.described_bytes += agent.bytes();
-        if let Some(before) = self.recovered_agents.insert(id, agent) {
-            self.described_bytes = self.described_bytes.saturating_sub(before.bytes());
-        }
+        let origin = Origin::host(&agent.info.hostname);
+        self.descriptions.set(&id, origin, agent.bytes());
+        self.recovered_agents.insert(id, agent);
     }
 
-    /// An agent of the registry is expected no more.
+    /// An agent of the registry is expected no more, and is lost unless its return waits for the registry.
     pub(super) fn take_expected(&mut self, id: &AgentId) -> Option<RecoveredAgent> {
         let agent = self.recovered_agents.remove(id)?;
-        self.described_bytes = self.described_bytes.saturating_sub(agent.bytes());
+        if !self.readmitting.contains(id) {
+            self.descriptions.remove(id);
+        }
         Some(agent)
     }
 
-    /// Counts a description in.
-    pub(super) fn keep_description(&mut self, profile: &AgentProfile) {
-        self.described_bytes += profile.bytes;
+    /// Counts what an agent on this connection says of itself, in the place of what it said before.
+    pub(super) fn keep_description(&mut self, connection: ConnectionId, profile: &AgentProfile) {
+        let origin = self.origin_of(connection, &profile.info.hostname);
+        self.descriptions.set(&profile.id, origin, profile.bytes);
     }
 
-    /// Counts it out again.
-    pub(super) fn drop_description(&mut self, profile: &AgentProfile) {
-        self.described_bytes = self.described_bytes.saturating_sub(profile.bytes);
+    /// What a registered agent says anew, and waits for the registry: the larger of both counts.
+    pub(super) fn keep_larger_description(
+        &mut self,
+        connection: ConnectionId,
+        profile: &AgentProfile,
+    ) {
+        if profile.bytes > self.descriptions.of(&profile.id) {
+            self.keep_description(connection, profile);
+        }
     }
 
-    /// What is kept, counted anew: the sum has to agree.
+    /// What a registered agent said anew is not taken over: what it said before counts.
+    pub(super) fn keep_former_description(&mut self, id: &AgentId) {
+        let former = self.agents.get(id);
+        let former = former.map(|agent| agent.profile.bytes + agent.lent_bytes);
+        let origin = self.descriptions.of_agents.get(id);
+        if let Some((bytes, (origin, _))) = former.zip(origin) {
+            let origin = origin.clone();
+            self.descriptions.set(id, origin, bytes);
+        }
+    }
+
+    /// Nothing is kept of an agent any more.
+    pub(super) fn drop_description(&mut self, id: &AgentId) {
+        self.descriptions.remove(id);
+    }
+
+    /// What is kept, counted anew: the sums have to agree.
     #[cfg(test)]
     pub(super) fn check_descriptions(&self) {
         use super::pending::Pending;
-        let agents = self.agents.values().map(|agent| agent.profile.bytes);
-        let expected = self.recovered_agents.values().map(RecoveredAgent::bytes);
-        let waiting = self.pending.iter().map(|(_, pending)| match pending {
-            Pending::Admit { profile, .. } | Pending::Readmit { profile, .. } => profile.bytes,
-            _ => 0,
-        });
-        let all: usize = agents.chain(expected).chain(waiting).sum();
-        assert_eq!(self.described_bytes, all);
+        let expected = self.recovered_agents.iter();
+        let mut known: BTreeMap<&AgentId, usize> =
+            expected.map(|(id, agent)| (id, agent.bytes())).collect();
+        let here = self.agents.iter();
+        known.extend(here.map(|(id, agent)| (id, agent.profile.bytes + agent.lent_bytes)));
+        for (_, pending) in &self.pending {
+            match pending {
+                Pending::Admit { profile, .. } | Pending::Readmit { profile, .. } => {
+                    known.insert(&profile.id, profile.bytes);
+                }
+                Pending::Refresh { profile, .. } => {
+                    if let Some(known) = known.get_mut(&profile.id) {
+                        *known = profile.bytes.max(*known);
+                    }
+                }
+                _ => {}
+            }
+        }
+        let kept = &self.descriptions;
+        let counted: BTreeMap<&AgentId, usize> = kept
+            .of_agents
+            .iter()
+            .map(|(id, (_, bytes))| (id, *bytes))
+            .collect();
+        assert_eq!(counted, known);
+        assert_eq!(kept.all, known.values().sum::<usize>());
+        assert_eq!(kept.all, kept.by_origin.values().sum::<usize>());
+    }
+
+    /// What is kept of all agents.
+    #[cfg(test)]
+    pub(super) fn described_bytes(&self) -> usize {
+        self.descriptions.all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAX: usize = 16 << 20;
+
+    fn id(number: usize) -> AgentId {
+        AgentId::new(&format!("a-{number}")).unwrap()
+    }
+
+    fn say(
+        kept: &mut Descriptions,
+        (number, host): (usize, &str),
+        bytes: usize,
+        is_proven: bool,
+    ) -> bool {
+        let (id, origin) = (id(number), Origin::host(host));
+        let speaker = Speaker {
+            id: &id,
+            origin: &origin,
+            is_proven,
+            is_expected: false,
+        };
+        let has_room = kept.check(speaker, bytes, MAX).is_ok();
+        if has_room {
+            kept.set(&id, origin, bytes);
+        }
+        has_room
+    }
+
+    #[test]
+    fn a_host_has_no_more_than_it_leaves_to_others_and_who_says_little_is_let_in() {
+        let mut kept = Descriptions::default();
+        let mut number = 0;
+        let mut fill = |kept: &mut Descriptions, host: &str| {
+            let mut count = 0;
+            while say(kept, (number, host), 1 << 20, true) {
+                number += 1;
+                count += 1;
+            }
+            count
+        };
+        let had = ["false", "as-false", "honest"].map(|host| fill(&mut kept, host));
+        assert_eq!(had, [6, 3, 1]);
+        for honest in 100..400 {
+            let host = honest.to_string();
+            assert!(say(&mut kept, (honest, &host), SMALL_BYTES, true));
+        }
+        assert!(kept.all > MAX);
+        assert!(!say(&mut kept, (900, "unproven"), SMALL_BYTES, false));
+        // What is there may stay as it is, and say less.
+        assert!(say(&mut kept, (0, "false"), 1 << 20, true));
+        assert!(say(&mut kept, (0, "false"), 1 << 19, true));
+        assert!(!say(&mut kept, (0, "false"), 1 << 20, true));
+    }
+
+    #[test]
+    fn without_a_certificate_an_address_has_one_part_whatever_hosts_it_names() {
+        let at = |text: &str| Caller {
+            address: Some(text.parse().unwrap()),
+            ..Caller::default()
+        };
+        let of = |caller: &Caller, host: &str| Origin::of(Some(caller), host);
+        let (one, same) = (at("10.0.0.1:7"), at("[::ffff:10.0.0.1]:9"));
+        assert_eq!(of(&one, "a.example"), of(&same, "b.example"));
+        assert_ne!(of(&one, "a.example"), of(&at("10.0.0.2:7"), "a.example"));
+        let near = [at("[fd00::1]:1"), at("[fd00::2]:1")];
+        assert_eq!(of(&near[0], "a"), of(&near[1], "b"));
+        assert_eq!(Origin::of(None, "A.Example."), Origin::host("a.example"));
     }
 }

@@ -11,10 +11,12 @@ use meseta_allocator::InverseAnswer;
 use meseta_proto::mesos::v1;
 use meseta_proto::mesos::v1::scheduler::event;
 use meseta_resources::{AgentId, FrameworkId, OfferId};
+use prost::Message as _;
 
 use super::accept::{OFFERS_PER_ANSWER_MAX, refuse_time};
 use super::agent::AgentProfile;
 use super::io::Answer;
+use super::offers::Sent;
 use super::timers::{Timer, TimerKey};
 use super::{MasterCore, event_of};
 
@@ -76,14 +78,21 @@ impl MasterCore {
     /// Asks those who have not been asked yet.
     pub(super) fn ask_to_leave(&mut self) {
         let due = self.allocator.inverse_offers(self.now.moment);
-        let mut made: BTreeMap<FrameworkId, Vec<v1::InverseOffer>> = BTreeMap::new();
+        let mut made: BTreeMap<FrameworkId, Sent<v1::InverseOffer>> = BTreeMap::new();
         for (framework, agent) in due {
             match self.make_inverse_offer(&framework, &agent) {
-                Some(offer) => made.entry(framework).or_default().push(offer),
+                Some(offer) => {
+                    let bytes = offer.encoded_len();
+                    made.entry(framework).or_default().push(offer, bytes);
+                }
                 None => self.settle(&framework, &agent, None),
             }
         }
-        for (framework, inverse_offers) in made {
+        let events = made.into_iter().flat_map(|(framework, sent)| {
+            let events = sent.events.into_iter();
+            events.map(move |offers| (framework.clone(), offers))
+        });
+        for (framework, inverse_offers) in events {
             let mut event = event_of(event::Type::InverseOffers);
             event.inverse_offers = Some(event::InverseOffers { inverse_offers });
             self.event(&framework, event);

@@ -46,6 +46,7 @@ mod persisted;
 mod placement;
 mod reconcile;
 mod registration;
+mod reported;
 mod resource_validation;
 mod returns;
 mod said;
@@ -73,6 +74,7 @@ use meseta_resources::time::{Moment, Now};
 use meseta_resources::{AgentId, FrameworkId, OfferId, Role};
 
 use agent::Agent;
+use descriptions::Descriptions;
 use framework::Framework;
 use inverse_offers::InverseOffers;
 use locations::Locations;
@@ -141,8 +143,8 @@ pub struct MasterCore {
     /// What agents that come back have told so far.
     returns: Returns,
     recovered_agents: BTreeMap<AgentId, RecoveredAgent>,
-    /// What all agents say of themselves: those that are here, are expected, or wait for the registry.
-    described_bytes: usize,
+    /// What agents say of themselves: those that are here, are expected, or wait for the registry.
+    descriptions: Descriptions,
     unreachable_agents: BTreeMap<AgentId, UnreachableAgent>,
     /// Since when.
     gone_agents: BTreeMap<AgentId, Duration>,
@@ -230,7 +232,7 @@ impl MasterCore {
             introducing: BTreeSet::new(),
             returns: Returns::new(config.memory.returns),
             recovered_agents: BTreeMap::new(),
-            described_bytes: 0,
+            descriptions: Descriptions::default(),
             unreachable_agents: BTreeMap::new(),
             gone_agents: BTreeMap::new(),
             readmitting: BTreeSet::new(),

@@ -1,7 +1,7 @@
 //! Offers: made of what the allocator gives, and taken back.
 //!
-//! Invariant: an offer leaves the table exactly once; what was in it is then held by tasks or is
-//! back with the allocator.
+//! Invariants: an offer leaves the table exactly once; what was in it is then held by tasks or is
+//! back with the allocator. What a framework is sent in one cycle is bounded in bytes, and so is each event.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,6 +10,7 @@ use std::time::Duration;
 use meseta_proto::mesos::v1::scheduler::event;
 use meseta_proto::mesos::v1::{self};
 use meseta_resources::{AgentId, FrameworkId, OfferId, Resources, Role};
+use prost::Message as _;
 
 use super::agent::Agent;
 use super::framework::Framework;
@@ -19,6 +20,12 @@ use super::{MasterCore, event_of};
 
 /// Offers that one framework may hold; above it, resources go to others first.
 pub(super) const OFFERS_PER_FRAMEWORK_MAX: usize = 100_000;
+
+/// Offers of one event, encoded, unless it has one alone: readers take an event as a whole.
+const EVENT_BYTES_MAX: usize = 4 << 20;
+
+/// For how long an offer is not made again that is too large.
+const TOO_LARGE_WAIT: Duration = Duration::from_secs(300);
 
 /// Resources of one agent, offered to one framework in one role.
 #[derive(Clone, Debug)]
@@ -42,80 +49,145 @@ pub(super) enum Refusal {
     For(Duration),
 }
 
+/// What a framework is sent in one cycle: offers, or inverse ones, of each event.
+pub(super) struct Sent<T> {
+    pub(super) events: Vec<Vec<T>>,
+    /// Of all offers.
+    bytes: usize,
+    of_last: usize,
+}
+
+impl<T> Default for Sent<T> {
+    fn default() -> Self {
+        Self {
+            events: Vec::new(),
+            bytes: 0,
+            of_last: 0,
+        }
+    }
+}
+
+impl<T> Sent<T> {
+    pub(super) fn push(&mut self, offer: T, bytes: usize) {
+        self.bytes += bytes;
+        self.of_last += bytes;
+        match self.events.last_mut() {
+            Some(last) if self.of_last <= EVENT_BYTES_MAX => last.push(offer),
+            _ => {
+                self.events.push(vec![offer]);
+                self.of_last = bytes;
+            }
+        }
+    }
+}
+
 impl MasterCore {
     /// Asks the allocator for what can be offered and offers it.
     pub(super) fn allocate(&mut self) {
         self.counters.allocation_runs += 1;
         let allocations = self.allocator.allocate(self.now.moment);
-        let mut made: BTreeMap<FrameworkId, Vec<v1::Offer>> = BTreeMap::new();
+        let mut made: BTreeMap<FrameworkId, Sent<v1::Offer>> = BTreeMap::new();
         for allocation in allocations {
             let framework = allocation.framework.clone();
-            if let Some(offer) = self.make_offer(allocation) {
-                made.entry(framework).or_default().push(offer);
+            let sent = made.get(&framework).map_or(0, |sent| sent.bytes);
+            if let Some((offer, bytes)) = self.make_offer(allocation, sent) {
+                made.entry(framework).or_default().push(offer, bytes);
             }
         }
-        for (framework, offers) in made {
-            let mut event = event_of(event::Type::Offers);
-            event.offers = Some(event::Offers { offers });
-            self.event(&framework, event);
+        for (framework, sent) in made {
+            for offers in sent.events {
+                let mut event = event_of(event::Type::Offers);
+                event.offers = Some(event::Offers { offers });
+                self.event(&framework, event);
+            }
         }
         self.ask_to_leave();
     }
 
     /// The next id that no offer and no inverse offer had before.
     pub(super) fn new_offer_id(&mut self) -> Option<OfferId> {
-        let id = format!("{}-O{}", self.config.identity.id, self.next_offer);
-        let id = OfferId::new(&id).ok()?;
+        let id = self.peek_offer_id()?;
         self.next_offer += 1;
         Some(id)
     }
 
-    fn make_offer(&mut self, allocation: super::alloc::Allocation) -> Option<v1::Offer> {
+    fn peek_offer_id(&self) -> Option<OfferId> {
+        let id = format!("{}-O{}", self.config.identity.id, self.next_offer);
+        OfferId::new(&id).ok()
+    }
+
+    /// Makes an offer for a framework that has been sent so much in this cycle; with its size.
+    fn make_offer(
+        &mut self,
+        allocation: super::alloc::Allocation,
+        sent: usize,
+    ) -> Option<(v1::Offer, usize)> {
         let super::alloc::Allocation {
             framework: framework_id,
             agent: agent_id,
             role,
             resources,
         } = allocation;
-        let wanted = self.frameworks.get(&framework_id);
-        let ready = wanted.is_some_and(|framework| framework.connection().is_some())
-            && self
-                .agents
-                .get(&agent_id)
-                .is_some_and(|agent| agent.connection.is_some());
-        if wanted.is_some_and(|framework| framework.offers.len() >= OFFERS_PER_FRAMEWORK_MAX) {
-            let wait = Refusal::For(Duration::ZERO);
-            self.recover_resources(&framework_id, &agent_id, &resources, wait);
-            return None;
-        }
-        let Some(id) = self.new_offer_id().filter(|_| ready) else {
+        let framework = self.frameworks.get(&framework_id);
+        let framework = framework.filter(|framework| framework.connection().is_some());
+        let agent = self.agents.get(&agent_id);
+        let agent = agent.filter(|agent| agent.connection.is_some());
+        let Some(((framework, agent), id)) = framework.zip(agent).zip(self.peek_offer_id()) else {
             self.counters.invariant_violations += 1;
             self.recover_resources(&framework_id, &agent_id, &resources, Refusal::None);
             return None;
         };
-        let framework = self.frameworks.get_mut(&framework_id)?;
-        let agent = self.agents.get_mut(&agent_id)?;
-        framework.offers.insert(id.clone());
-        agent.offers.insert(id.clone());
-        let timer = self.config.offer_timeout.map(|timeout| {
-            let offer = id.clone();
-            self.timers
-                .set(self.now.moment + timeout, Timer::Offer { offer })
-        });
-        let offer = Offer {
+        let mut offer = Offer {
             id: id.clone(),
             framework_id,
             agent_id,
             role,
             resources,
-            timer,
+            timer: None,
         };
         let mut message = to_wire(&offer, framework, agent);
         message.unavailability = self.operator.maintenance.of_agent(&agent.profile).copied();
-        self.offers.insert(id.clone(), Arc::new(offer));
-        framework.counters().offers_sent += 1;
+        let bytes = message.encoded_len();
+        let is_full = framework.offers.len() >= OFFERS_PER_FRAMEWORK_MAX;
+        if let Some(wait) = self.must_wait(&offer, is_full, bytes, sent) {
+            let wait = Refusal::For(wait);
+            self.recover_resources(&offer.framework_id, &offer.agent_id, &offer.resources, wait);
+            return None;
+        }
+        self.next_offer += 1;
+        let timer = self.config.offer_timeout.map(|timeout| {
+            let offer = id.clone();
+            self.timers
+                .set(self.now.moment + timeout, Timer::Offer { offer })
+        });
+        offer.timer = timer;
+        if let Some(framework) = self.frameworks.get_mut(&offer.framework_id) {
+            framework.offers.insert(id.clone());
+            framework.counters().offers_sent += 1;
+        }
+        if let Some(agent) = self.agents.get_mut(&offer.agent_id) {
+            agent.offers.insert(id.clone());
+        }
+        self.offers.insert(id, Arc::new(offer));
         self.counters.offers_made += 1;
-        Some(message)
+        Some((message, bytes))
+    }
+
+    /// For how long an offer of this size is not made to its framework: until the next cycle if it has been sent
+    /// enough in this one.
+    fn must_wait(
+        &self,
+        offer: &Offer,
+        is_full: bool,
+        bytes: usize,
+        sent: usize,
+    ) -> Option<Duration> {
+        let max = self.config.memory.offers;
+        if bytes > max {
+            tracing::warn!(framework_id = %offer.framework_id, agent_id = %offer.agent_id, bytes, max, "offer not made: it is too large; give the agent fewer attributes, reservations and volumes, or raise --memory_budget");
+            return Some(TOO_LARGE_WAIT);
+        }
+        (is_full || sent.saturating_add(bytes) > max).then_some(Duration::ZERO)
     }
 
     /// Takes an offer out of the tables; its resources are the caller's to account for.

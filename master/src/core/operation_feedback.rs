@@ -16,6 +16,7 @@ use meseta_resources::{AgentId, FrameworkId};
 use super::call::UUID_BYTES;
 use super::io::{Answer, Visible};
 use super::operation::{OperationRecord, OperationUuid, is_over};
+use super::reported::{Fit, Room};
 use super::wire::{self, Format};
 use super::{MasterCore, event_of};
 
@@ -310,7 +311,12 @@ impl MasterCore {
         id: &AgentId,
         report: &meseta::Reregister,
     ) -> Vec<v1::Uuid> {
-        let Some(agent) = self.agents.get_mut(id) else {
+        let here = self.agents.get(id);
+        let room = here.map(|agent| match report.operations.as_slice() {
+            [] => Room::default(),
+            _ => self.room_for_what_is_reported_by(agent),
+        });
+        let Some((agent, mut room)) = self.agents.get_mut(id).zip(room) else {
             return Vec::new();
         };
         let table = Arc::make_mut(&mut agent.operations);
@@ -331,11 +337,15 @@ impl MasterCore {
                 tracing::warn!(agent_id = %id, "a reported operation is another agent's and is left out");
                 continue;
             }
+            if room.fit_operation(&record) == Fit::LeftOut {
+                continue;
+            }
             if let Some(key) = record.named() {
                 self.named_operations.insert(key, (id.clone(), record.uuid));
             }
             table.insert(record.uuid, Arc::new(record));
         }
+        room.tell(id);
         let mut unknown = Vec::new();
         for (uuid, record) in table.iter_mut().filter(|(uuid, _)| !named.contains(*uuid)) {
             Arc::make_mut(record).is_lost = true;

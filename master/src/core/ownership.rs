@@ -1,6 +1,7 @@
 //! To whom framework ids belong, across restarts of the master.
 //!
-//! A framework's principal is in the registry before the framework is told its id, and until the framework is
+//! A framework's principal, or the user of this machine that it runs as if nobody has proven a name, is in the
+//! registry before the framework is told its id, and until the framework is
 //! removed; what was removed is remembered, too. An id that the registry does not know, as after an upgrade,
 //! may be claimed while agents of the registry are still expected, but the claim gives way to what the first
 //! of these says. Invariant: an id that the registry knows is given to its principal only, and no agent that
@@ -51,18 +52,51 @@ pub(super) struct Subscription {
     pub(super) caller: Caller,
 }
 
+/// Who a scheduler is, as far as that is known: what its framework's id belongs to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Identity {
+    pub(super) principal: Option<String>,
+    /// The user of this machine, if there is no name that is proven.
+    user: Option<u32>,
+}
+
+impl Identity {
+    fn of(terms: &Terms, caller: &Caller) -> Self {
+        Self {
+            principal: terms.info.principal.clone(),
+            user: user_of(caller),
+        }
+    }
+
+    /// Whether it tells anybody from others.
+    fn is_known(&self) -> bool {
+        self.principal.is_some() || self.user.is_some()
+    }
+}
+
+/// The user of this machine that a scheduler runs as, if the kernel alone tells it from others.
+pub(super) fn user_of(caller: &Caller) -> Option<u32> {
+    match caller.user {
+        Some(LocalUser::Id(user)) => Some(user),
+        Some(LocalUser::Unknown) | None => None,
+    }
+}
+
 #[derive(Debug)]
 struct Owner {
-    principal: String,
+    identity: Identity,
     /// Since when neither an agent nor the framework itself has been heard of, as time since the Unix epoch.
     absent: Option<Duration>,
+    /// Whether it is there for a subscription only that nobody has been told of yet.
+    is_tentative: bool,
 }
 
 impl Owner {
     fn record(&self, id: &FrameworkId) -> FrameworkRecord {
         FrameworkRecord {
             framework_id: id.to_string(),
-            principal: self.principal.clone(),
+            principal: self.identity.principal.clone(),
+            user: self.identity.user,
             absent: self.absent,
         }
     }
@@ -98,8 +132,12 @@ impl Ownership {
         let owner = |record: &FrameworkRecord| {
             let id = FrameworkId::new(&record.framework_id).ok()?;
             let owner = Owner {
-                principal: record.principal.clone(),
+                identity: Identity {
+                    principal: record.principal.clone(),
+                    user: record.user,
+                },
                 absent: record.absent,
+                is_tentative: false,
             };
             Some((id, owner))
         };
@@ -116,9 +154,14 @@ impl Ownership {
         self.removed.contains(id)
     }
 
-    /// The principal that the registry has of an id.
-    pub(super) fn owner_of(&self, id: &FrameworkId) -> Option<&str> {
-        self.owners.get(id).map(|owner| owner.principal.as_str())
+    /// Whom the registry has an id for.
+    pub(super) fn owner_of(&self, id: &FrameworkId) -> Option<&Identity> {
+        self.owners.get(id).map(|owner| &owner.identity)
+    }
+
+    /// The user of this machine that the registry has of an id.
+    pub(super) fn user_of(&self, id: &FrameworkId) -> Option<u32> {
+        self.owners.get(id)?.identity.user
     }
 
     /// All ids that the registry knows.
@@ -162,7 +205,7 @@ impl MasterCore {
         ))
     }
 
-    /// Refuses an id to all but the principal that it belongs to.
+    /// Refuses an id to all but the principal, or the user of this machine, that it belongs to.
     fn check_claim(&self, id: &FrameworkId, terms: &Terms, caller: &Caller) -> Result<(), String> {
         if self.ownership.is_removed(id) {
             return Err("Framework has been removed".to_owned());
@@ -175,8 +218,11 @@ impl MasterCore {
         }
         let claimed = terms.info.principal.as_deref();
         let owner = self.ownership.owner_of(id);
-        if owner.is_some() && owner != claimed {
+        if owner.is_some_and(|owner| owner.principal.as_deref() != claimed) {
             return Err(NOT_ITS_PRINCIPAL.to_owned());
+        }
+        if !is_its_user(self.ownership.user_of(id), caller.user) {
+            return Err(NOT_ITS_USER.to_owned());
         }
         match self.frameworks.get(id) {
             Some(known) if known.terms.info.principal.as_deref() != claimed => {
@@ -202,27 +248,33 @@ impl MasterCore {
             return;
         }
         let id = subscription.id.clone();
-        let principal = subscription.terms.info.principal.clone();
+        let identity = Identity::of(&subscription.terms, &subscription.caller);
         self.ownership.subscribing.insert(connection, id.clone());
         let pending = Pending::Subscribe(Box::new(subscription));
-        self.put_owner(&id, principal.unwrap_or_default(), pending);
+        let is_new = !self.ownership.owners.contains_key(&id);
+        self.put_owner(&id, identity, pending);
+        if let Some(owner) = self.ownership.owners.get_mut(&id) {
+            owner.is_tentative |= is_new;
+        }
     }
 
     /// Whether the registry has to have this before the framework may hear that it is subscribed.
     fn must_be_stored(&self, subscription: &Subscription) -> bool {
         let (id, info) = (&subscription.id, &subscription.terms.info);
-        if info.principal.is_none() {
+        let identity = Identity::of(&subscription.terms, &subscription.caller);
+        if !identity.is_known() {
             return false;
         }
-        if self.ownership.owners.contains_key(id) {
-            return self.ownership.is_subscribing(id);
+        if let Some(owner) = self.ownership.owners.get(id) {
+            let is_news = owner.identity.user.is_none() && identity.user.is_some();
+            return is_news || self.ownership.is_subscribing(id);
         }
         let is_new = call::id_of(info).is_empty();
         let is_proven = self.frameworks.contains_key(id) && !self.ownership.unproven.contains(id);
         is_new || is_proven || self.recovered_agents.is_empty()
     }
 
-    /// The registry has the principal that a subscription's id belongs to.
+    /// The registry has what a subscription's id belongs to.
     pub(super) fn subscription_stored(&mut self, subscription: Subscription) {
         let (connection, id) = (subscription.connection, subscription.id.clone());
         if self.ownership.take_subscription(connection).is_some() {
@@ -231,25 +283,36 @@ impl MasterCore {
                 Err(text) => self.refuse_subscription(connection, text),
             }
         }
+        if self.frameworks.contains_key(&id)
+            && let Some(owner) = self.ownership.owners.get_mut(&id)
+        {
+            owner.is_tentative = false;
+        }
         self.disown_if_unused(&id);
     }
 
     /// Takes back what the registry was told of a framework that never came to be.
     fn disown_if_unused(&mut self, id: &FrameworkId) {
-        if !self.frameworks.contains_key(id)
-            && !self.ownership.is_subscribing(id)
-            && self.ownership.owners.remove(id).is_some()
-        {
+        let owner = self.ownership.owners.get(id);
+        let is_tentative = owner.is_some_and(|owner| owner.is_tentative);
+        if is_tentative && !self.frameworks.contains_key(id) && !self.ownership.is_subscribing(id) {
+            self.ownership.owners.remove(id);
             let framework_ids = vec![id.to_string()];
             let removal = Mutation::RemoveFrameworks { framework_ids };
             self.persist(removal, Pending::Nothing);
         }
     }
 
-    fn put_owner(&mut self, id: &FrameworkId, principal: String, then: Pending) {
+    /// Root may take the place of a user's framework, which stays that user's.
+    fn put_owner(&mut self, id: &FrameworkId, mut identity: Identity, then: Pending) {
+        let before = self.ownership.owners.get(id);
+        identity.user = before
+            .and_then(|owner| owner.identity.user)
+            .or(identity.user);
         let owner = Owner {
-            principal,
+            identity,
             absent: None,
+            is_tentative: before.is_some_and(|owner| owner.is_tentative),
         };
         let record = owner.record(id);
         self.ownership.owners.insert(id.clone(), owner);
@@ -288,7 +351,8 @@ impl MasterCore {
         let Some(told) = told else {
             return true;
         };
-        if let Some(owner) = self.ownership.owner_of(id) {
+        let owner = self.ownership.owner_of(id);
+        if let Some(owner) = owner.and_then(|owner| owner.principal.as_deref()) {
             return owner == told;
         }
         let Some(framework) = self.frameworks.get(id) else {
@@ -315,9 +379,12 @@ impl MasterCore {
         }
         let framework = self.frameworks.get(id);
         let subscribed = framework.filter(|framework| framework.link != Link::Recovered);
-        let principal = subscribed.and_then(|framework| framework.terms.info.principal.clone());
-        if let Some(principal) = principal {
-            self.put_owner(id, principal, Pending::Nothing);
+        let identity = subscribed.map(|framework| Identity {
+            principal: framework.terms.info.principal.clone(),
+            user: framework.user,
+        });
+        if let Some(identity) = identity.filter(Identity::is_known) {
+            self.put_owner(id, identity, Pending::Nothing);
         }
     }
 

@@ -94,6 +94,8 @@ impl MasterCore {
             } => {
                 if self.introducing.remove(&connection) {
                     self.resume(connection, profile, *report);
+                } else {
+                    self.keep_former_description(&profile.id);
                 }
             }
             Pending::Unreachable { agent, since } => self.agent_unreachable(&agent, since),

@@ -29,7 +29,7 @@ pub enum Mutation {
     PutWeights(Vec<(String, f64)>),
     /// Replaces the quotas of these roles; one without effect removes the role's.
     UpdateQuota(Vec<(Role, Quota)>),
-    /// A framework's id belongs to a principal.
+    /// A framework's id belongs to a principal, or to a user of the master's machine.
     PutFramework(FrameworkRecord),
     /// These frameworks' ids belong to nobody.
     RemoveFrameworks { framework_ids: Vec<String> },
@@ -78,7 +78,10 @@ pub struct UnreachableRecord {
 #[derive(Clone, Debug, PartialEq)]
 pub struct FrameworkRecord {
     pub framework_id: String,
-    pub principal: String,
+    /// None if it has none, and belongs to a user of the master's machine.
+    pub principal: Option<String>,
+    /// The user of the master's machine that it runs as, if nobody has proven a name.
+    pub user: Option<u32>,
     /// Since when nothing was heard of it, as time since the Unix epoch.
     pub absent: Option<Duration>,
 }
@@ -100,7 +103,7 @@ pub struct Recovered {
     pub unreachable: Vec<UnreachableRecord>,
     /// With the time since the Unix epoch.
     pub gone: Vec<(String, Duration)>,
-    /// Of frameworks that have a principal and were not removed.
+    /// Of frameworks that belong to somebody and were not removed.
     pub frameworks: Vec<FrameworkRecord>,
     /// With the time since the Unix epoch.
     pub removed_frameworks: Vec<(String, Duration)>,

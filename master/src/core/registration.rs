@@ -87,12 +87,12 @@ impl MasterCore {
             return self.reregister(connection, empty_handed(register, &id));
         }
         self.check_agents_of_host(connection, &profile.info.hostname)?;
-        self.check_description(&profile, 0)?;
+        self.check_description(connection, &profile)?;
         self.next_agent += 1;
         self.counters.agent_frame("register");
         self.replace_lost_predecessor(&profile);
         self.introducing.insert(connection);
-        self.keep_description(&profile);
+        self.keep_description(connection, &profile);
         let profile = Arc::new(profile);
         self.persist(
             Mutation::PutAgent(record(&profile)),
@@ -172,14 +172,13 @@ impl MasterCore {
             ));
         }
         let Some(agent) = self.agents.get(&id) else {
-            let expected = self.recovered_agents.get(&id);
-            if expected.is_none() {
+            if !self.recovered_agents.contains_key(&id) {
                 self.check_agents_of_host(connection, &profile.info.hostname)?;
             }
-            self.check_description(&profile, expected.map_or(0, RecoveredAgent::bytes))?;
+            self.check_description(connection, &profile)?;
             self.introducing.insert(connection);
             self.readmitting.insert(id);
-            self.keep_description(&profile);
+            self.keep_description(connection, &profile);
             self.persist(
                 Mutation::PutAgent(record(&profile)),
                 Pending::Readmit {
@@ -205,11 +204,12 @@ impl MasterCore {
                 false,
             ));
         }
-        self.check_description(&profile, agent.profile.bytes)?;
+        self.check_description(connection, &profile)?;
         if agent.profile.info == profile.info {
             self.resume(connection, profile, report);
         } else {
             self.introducing.insert(connection);
+            self.keep_larger_description(connection, &profile);
             self.persist(
                 Mutation::PutAgent(record(&profile)),
                 Pending::Refresh {
@@ -241,7 +241,7 @@ impl MasterCore {
 
     pub(super) fn admit_agent(&mut self, connection: ConnectionId, profile: Arc<AgentProfile>) {
         if !self.introducing.remove(&connection) {
-            self.drop_description(&profile);
+            self.drop_description(&profile.id);
             // It left before it learnt its id, so nobody will ever use that.
             let agent = profile.id.clone();
             self.persist(
@@ -272,18 +272,20 @@ impl MasterCore {
     ) -> bool {
         let id = profile.id.clone();
         if self.agents.contains_key(&id) {
-            self.drop_description(&profile);
+            self.keep_former_description(&id);
             self.counters.invariant_violations += 1;
             let text = "there is an agent with this id".to_owned();
             self.refuse_agent(connection, text, false);
             return false;
         }
         self.agent_connections.insert(connection, id.clone());
+        self.keep_description(connection, &profile);
         self.locations.add(&profile);
         self.agents.insert(
             id,
             Agent {
                 profile,
+                lent_bytes: 0,
                 connection: Some(connection),
                 generation: 1,
                 registered,
@@ -363,7 +365,6 @@ impl MasterCore {
             // Admitted, but gone again: it is expected like any other of the registry.
             let encoded = profile.info.encode_to_vec().into();
             let info = Arc::new(profile.info.clone());
-            self.drop_description(&profile);
             self.expect_agent(id, RecoveredAgent { info, encoded });
             self.timers.set(
                 self.now.moment + self.config.agent_reregister_timeout,
@@ -371,7 +372,7 @@ impl MasterCore {
             );
             return;
         }
-        let is_expected = self.take_expected(&id).is_some();
+        let is_expected = self.recovered_agents.remove(&id).is_some();
         self.counters.agent_reregistrations += 1;
         tracing::info!(agent_id = %id, tasks = report.tasks.len(), "agent back");
         if !self.insert_agent(connection, profile, self.now.unix) {
@@ -423,11 +424,11 @@ impl MasterCore {
         agent.missed_pings = 0;
         agent.pong_sequence = agent.ping_sequence;
         let before = std::mem::replace(&mut agent.profile, profile.clone());
+        agent.lent_bytes = 0;
         self.locations.remove(&before);
         self.locations.add(&profile);
         let generation = agent.generation;
-        self.drop_description(&before);
-        self.keep_description(&profile);
+        self.keep_description(connection, &profile);
         self.agent_connections.insert(connection, id.clone());
         if let Some(previous) = previous {
             self.agent_connections.remove(&previous);

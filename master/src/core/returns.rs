@@ -1,9 +1,9 @@
 //! Returns of agents that come in parts, put together.
 //!
 //! The first part says whose it is, and is refused if that agent may not come; the return itself comes last
-//! and takes with it what was gathered. Invariant: what is gathered has a limit in bytes as they are in memory, for
-//! one connection and for all together; nothing of it outlives its connection, and none that stands still keeps
-//! another agent out.
+//! and takes with it what was gathered. Invariants: what is gathered has a limit in bytes as they are in memory, for
+//! the agents of one host or address and for all together; an agent has one return at a time; nothing of it outlives
+//! its connection, and none that is slow keeps another agent out.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,6 +16,7 @@ use meseta_resources::time::Moment;
 
 use super::MasterCore;
 use super::agent_profile::profile;
+use super::descriptions::Origin;
 use super::io::ConnectionId;
 use super::timers::Timer;
 
@@ -27,40 +28,60 @@ pub(super) const NOT_GIVEN: &str =
 /// another.
 const STILL_MAX: Duration = Duration::from_secs(30);
 const PROGRESS_BYTES: usize = 64 * 1024;
+/// After a while it has to have come at this rate altogether: some kilobytes a second on the wire, as through a modem.
+const GRACE: Duration = Duration::from_secs(30);
+const FLOOR_BYTES_PER_SEC: usize = 32 * 1024;
 /// For how long it may go on altogether.
 const RETURN_TIME_MAX: Duration = Duration::from_secs(600);
-/// After so long without progress it makes room for others.
-const STILL: Duration = Duration::from_secs(2);
+/// A return that has come more slowly than this for so long makes room for others that need it.
+const PACE_BYTES_PER_SEC: usize = 256 * 1024;
+const BEHIND: Duration = Duration::from_secs(2);
+
+/// The time in which so much comes at a rate.
+fn time_for(bytes: usize, bytes_per_sec: usize) -> Duration {
+    let (bytes, rate) = (bytes as u64, bytes_per_sec as u64);
+    Duration::from_millis(bytes.saturating_mul(1_000) / rate)
+}
 
 /// What has been told so far.
 #[derive(Debug)]
 pub(super) struct Returns {
     gathered: BTreeMap<ConnectionId, Gathered>,
+    by_origin: BTreeMap<Origin, usize>,
     bytes: usize,
     bytes_max: usize,
 }
 
 #[derive(Debug)]
 struct Gathered {
+    agent: AgentId,
+    origin: Origin,
     parts: Vec<meseta::ReregisterPart>,
     bytes: usize,
     begun: Moment,
     progress: Moment,
+    /// Until when it is as fast as it should be if nothing comes.
+    in_pace_until: Moment,
 }
 
 impl Gathered {
-    fn new(now: Moment) -> Self {
-        Self {
-            parts: Vec::new(),
-            bytes: 0,
-            begun: now,
-            progress: now,
-        }
-    }
-
     /// When it is given up if nothing comes.
     fn deadline(&self) -> Moment {
-        (self.progress + STILL_MAX).min(self.begun + RETURN_TIME_MAX)
+        let earned = time_for(self.bytes, FLOOR_BYTES_PER_SEC);
+        let by_rate = self.begun + GRACE + earned.min(RETURN_TIME_MAX);
+        (self.progress + STILL_MAX)
+            .min(by_rate)
+            .min(self.begun + RETURN_TIME_MAX)
+    }
+
+    fn add(&mut self, part: meseta::ReregisterPart, bytes: usize, now: Moment) {
+        self.bytes += bytes;
+        if bytes >= PROGRESS_BYTES {
+            self.progress = now;
+        }
+        let earned = time_for(bytes, PACE_BYTES_PER_SEC).min(BEHIND);
+        self.in_pace_until = (self.in_pace_until.max(now) + earned).min(now + BEHIND);
+        self.parts.push(part);
     }
 }
 
@@ -68,26 +89,59 @@ impl Returns {
     pub(super) fn new(bytes_max: usize) -> Self {
         Self {
             gathered: BTreeMap::new(),
+            by_origin: BTreeMap::new(),
             bytes: 0,
             bytes_max,
         }
     }
 
-    /// Bytes that one agent may tell before its return: others find room beside it.
+    /// Bytes that agents of one host or address may tell before their returns: as much is left to others.
     fn own_max(&self) -> usize {
-        self.bytes_max / 4 * 3
+        self.bytes_max / 2
     }
 
-    /// The return that has made no progress for the longest time, if that is long enough to make room.
-    fn stillest(&self, now: Moment) -> Option<ConnectionId> {
-        let all = self.gathered.iter();
-        let still = all.filter(|(_, one)| now.saturating_since(one.progress) >= STILL);
-        let stillest = still.min_by_key(|(_, one)| one.progress);
-        stillest.map(|(connection, _)| *connection)
+    fn of_origin(&self, origin: &Origin) -> usize {
+        self.by_origin.get(origin).map_or(0, |bytes| *bytes)
+    }
+
+    /// The slow return that makes room for another one: of whoever has most, and no less than the other has.
+    fn slowest(&self, other: ConnectionId, now: Moment) -> Option<ConnectionId> {
+        let newcomer = &self.gathered.get(&other)?.origin;
+        let has = self.of_origin(newcomer);
+        let all = self.gathered.iter().filter(|(id, one)| {
+            **id != other
+                && one.in_pace_until <= now
+                && (one.origin == *newcomer || self.of_origin(&one.origin) >= has)
+        });
+        let slowest = all.min_by_key(|(_, one)| {
+            let of_origin = std::cmp::Reverse(self.of_origin(&one.origin));
+            (of_origin, one.in_pace_until)
+        });
+        slowest.map(|(connection, _)| *connection)
     }
 
     fn has_room(&self, bytes: usize) -> bool {
         self.bytes.saturating_add(bytes) <= self.bytes_max
+    }
+
+    /// The return of an agent that is on its way.
+    fn of_agent(&self, agent: &AgentId) -> Option<(ConnectionId, &Origin)> {
+        let mut all = self.gathered.iter();
+        let (connection, one) = all.find(|(_, one)| one.agent == *agent)?;
+        Some((*connection, &one.origin))
+    }
+
+    fn begin(&mut self, connection: ConnectionId, agent: AgentId, origin: Origin, now: Moment) {
+        let gathered = Gathered {
+            agent,
+            origin,
+            parts: Vec::new(),
+            bytes: 0,
+            begun: now,
+            progress: now,
+            in_pace_until: now + BEHIND,
+        };
+        self.gathered.insert(connection, gathered);
     }
 
     fn add(
@@ -97,28 +151,25 @@ impl Returns {
         bytes: usize,
         now: Moment,
     ) -> Result<(), (String, bool)> {
-        let own = self.gathered.get(&connection);
-        let own = own.map_or(0, |gathered| gathered.bytes);
-        let own_max = self.own_max();
+        let (own_max, has_room) = (self.own_max(), self.has_room(bytes));
+        let Some(gathered) = self.gathered.get_mut(&connection) else {
+            return Ok(());
+        };
+        let own = self.by_origin.entry(gathered.origin.clone()).or_default();
         if own.saturating_add(bytes) > own_max {
             let text = format!(
-                "the agent's return would take more than {own_max} bytes of memory: raise the \
-                 master's --memory_budget"
+                "the agent's return would take more than {own_max} bytes of memory, with those of other \
+                 agents of its host or address that are on their way: raise the master's --memory_budget"
             );
             return Err((text, false));
         }
-        if !self.has_room(bytes) {
+        if !has_room {
             let text = "the master is busy putting the returns of others together".to_owned();
             return Err((text, false));
         }
+        *own += bytes;
         self.bytes += bytes;
-        let gathered = self.gathered.entry(connection);
-        let gathered = gathered.or_insert_with(|| Gathered::new(now));
-        gathered.bytes += bytes;
-        if bytes >= PROGRESS_BYTES {
-            gathered.progress = now;
-        }
-        gathered.parts.push(part);
+        gathered.add(part, bytes, now);
         Ok(())
     }
 
@@ -133,6 +184,12 @@ impl Returns {
             return Vec::new();
         };
         self.bytes -= gathered.bytes;
+        let left = self.of_origin(&gathered.origin) - gathered.bytes;
+        if left == 0 {
+            self.by_origin.remove(&gathered.origin);
+        } else {
+            self.by_origin.insert(gathered.origin, left);
+        }
         gathered.parts
     }
 }
@@ -149,30 +206,51 @@ impl MasterCore {
         let register = part.register.take();
         let is_new = !self.returns.gathered.contains_key(&connection);
         if is_new {
-            let Some(register) = register else {
-                let text = "the first part of a return must say whose it is".to_owned();
-                return Err((text, true));
-            };
-            let id = register.agent_info.id.as_ref();
-            let id = AgentId::new(id.map_or("", |id| id.value.as_str()));
-            let id = id.map_err(|error| (error.to_string(), true))?;
-            if self.is_future_agent(&id) {
-                return Err((NOT_GIVEN.to_owned(), true));
-            }
-            let profile = profile(id.clone(), register).map_err(|reason| (reason, true))?;
-            self.check_agent_is_authorized(connection, &profile, Some(&id))?;
+            self.begin_return(connection, register, now)?;
         }
         while !self.returns.has_room(bytes)
-            && let Some(still) = self.returns.stillest(now)
-            && still != connection
+            && let Some(slow) = self.returns.slowest(connection, now)
         {
-            let text = "the return stood still, and others need its room".to_owned();
-            self.give_up_return(still, text);
+            let text = "the return was slow, and others need its room".to_owned();
+            self.give_up_return(slow, text);
         }
         self.returns.add(connection, part, bytes, now)?;
         if is_new {
             self.set_return_timer(connection);
         }
+        Ok(())
+    }
+
+    /// Begins a return whose first part has come.
+    fn begin_return(
+        &mut self,
+        connection: ConnectionId,
+        register: Option<meseta::Register>,
+        now: Moment,
+    ) -> Result<(), (String, bool)> {
+        let Some(register) = register else {
+            let text = "the first part of a return must say whose it is".to_owned();
+            return Err((text, true));
+        };
+        let id = register.agent_info.id.as_ref();
+        let id = AgentId::new(id.map_or("", |id| id.value.as_str()));
+        let id = id.map_err(|error| (error.to_string(), true))?;
+        if self.is_future_agent(&id) {
+            return Err((NOT_GIVEN.to_owned(), true));
+        }
+        let profile = profile(id.clone(), register).map_err(|reason| (reason, true))?;
+        self.check_agent_is_authorized(connection, &profile, Some(&id))?;
+        let origin = self.origin_of(connection, &profile.info.hostname);
+        // An agent begins anew when it has lost its connection, which this master may learn later.
+        if let Some((earlier, from)) = self.returns.of_agent(&id) {
+            if *from != origin {
+                let text = "a return of this agent is on its way from another address".to_owned();
+                return Err((text, false));
+            }
+            let text = "a newer return of the agent has begun".to_owned();
+            self.give_up_return(earlier, text);
+        }
+        self.returns.begin(connection, id, origin, now);
         Ok(())
     }
 
@@ -192,7 +270,7 @@ impl MasterCore {
             self.set_return_timer(connection);
             return;
         }
-        let text = "the return was not completed in its time".to_owned();
+        let text = "the return was too slow, or was not completed in its time".to_owned();
         self.give_up_return(connection, text);
     }
 
@@ -263,43 +341,103 @@ mod tests {
         }
     }
 
+    fn returns_of(hosts: &[&str], bytes_max: usize, now: Moment) -> Returns {
+        let mut returns = Returns::new(bytes_max);
+        for (number, host) in (1..).zip(hosts) {
+            let agent = AgentId::new(&format!("a-{number}")).unwrap();
+            let origin = Origin::Host((*host).into());
+            returns.begin(ConnectionId(number), agent, origin, now);
+        }
+        returns
+    }
+
     fn add(returns: &mut Returns, connection: u64, at: Moment) -> Result<(), (String, bool)> {
         returns.add(ConnectionId(connection), part(8), 1 << 20, at)
     }
 
     #[test]
-    fn what_is_gathered_has_a_limit_for_one_and_for_all() {
+    fn what_is_gathered_has_a_limit_for_the_agents_of_a_host_and_for_all() {
         let now = Moment::from_nanos(1);
-        let mut returns = Returns::new(16 << 20);
-        let mut filled = [0, 0];
-        for (connection, filled) in [1, 2].into_iter().zip(&mut filled) {
+        let mut returns = returns_of(&["false", "false", "b", "c"], 16 << 20, now);
+        add(&mut returns, 2, now).unwrap();
+        let filled = [1, 2, 3, 4].map(|connection| {
+            let mut count = 0;
             while add(&mut returns, connection, now).is_ok() {
-                *filled += 1;
+                count += 1;
             }
-        }
-        assert_eq!(filled, [12, 4], "one by its own limit, one by that of all");
+            count
+        });
+        assert_eq!(
+            filled,
+            [7, 0, 8, 0],
+            "by the host's limit, then by that of all"
+        );
         let (_, permanent) = add(&mut returns, 2, now).unwrap_err();
         assert!(!permanent, "it may try again");
-        assert_eq!(returns.take(ConnectionId(1)).len(), 12);
-        assert!(add(&mut returns, 2, now).is_ok());
-        assert_eq!(returns.take(ConnectionId(2)).len(), 5);
-        assert_eq!(returns.bytes, 0);
+        assert_eq!(returns.take(ConnectionId(1)).len(), 7);
+        assert!(add(&mut returns, 4, now).is_ok());
+        for (connection, parts) in [(2, 1), (3, 8), (4, 1)] {
+            assert_eq!(returns.take(ConnectionId(connection)).len(), parts);
+        }
+        assert!(returns.bytes == 0 && returns.by_origin.is_empty());
     }
 
     #[test]
-    fn the_stillest_is_the_one_without_progress_for_the_longest_time() {
+    fn who_is_slow_and_has_most_makes_room_and_drops_do_not_help() {
         let start = Moment::from_nanos(1);
-        let mut returns = Returns::new(16 << 20);
-        for connection in 1..=3 {
+        let mut returns = returns_of(&["false", "false", "slow", "new"], 32 << 20, start);
+        for connection in [1, 1, 2, 2, 3] {
             add(&mut returns, connection, start).unwrap();
         }
-        assert_eq!(returns.stillest(start), None, "none stands still yet");
-        let later = start + STILL;
-        add(&mut returns, 1, later).unwrap();
-        assert_eq!(returns.stillest(later), Some(ConnectionId(2)));
-        // Some bytes are no progress.
-        let tiny = returns.add(ConnectionId(2), part(8), 100, later);
-        assert!(tiny.is_ok());
-        assert_eq!(returns.stillest(later), Some(ConnectionId(2)));
+        let new = ConnectionId(4);
+        assert_eq!(returns.slowest(new, start), None, "none is slow yet");
+        // 100 KB each 1.2 s.
+        let mut now = start;
+        for _ in 0..10 {
+            now += Duration::from_millis(1_200);
+            for connection in [1, 2] {
+                let part = part(8);
+                let drop = returns.add(ConnectionId(connection), part, 100_000, now);
+                drop.unwrap();
+            }
+        }
+        now += Duration::from_millis(800);
+        assert_eq!(returns.slowest(new, now), Some(ConnectionId(1)));
+        returns.take(ConnectionId(1));
+        returns.take(ConnectionId(2));
+        assert_eq!(returns.slowest(new, now), Some(ConnectionId(3)));
+        // Nobody with little is given up for somebody with more, and nobody who sends.
+        add(&mut returns, 4, now).unwrap();
+        add(&mut returns, 4, now).unwrap();
+        assert_eq!(returns.slowest(new, now), None);
+        add(&mut returns, 3, now).unwrap();
+        let small = ConnectionId(3);
+        let later = now + Duration::from_secs(1);
+        assert_eq!(returns.slowest(small, later), None);
+        assert_eq!(returns.slowest(small, now + BEHIND), Some(new));
+    }
+
+    #[test]
+    fn a_return_below_the_floor_is_given_up_after_a_while() {
+        let start = Moment::from_nanos(1);
+        let deadline = |parts: usize, bytes: usize| {
+            let mut returns = returns_of(&["a"], 64 << 20, start);
+            let mut now = start;
+            for _ in 0..parts {
+                now += Duration::from_secs(10);
+                let added = returns.add(ConnectionId(1), part(8), bytes, now);
+                added.unwrap();
+            }
+            let one = &returns.gathered[&ConnectionId(1)];
+            one.deadline().saturating_since(start).as_secs()
+        };
+        assert_eq!(deadline(0, 0), 30);
+        assert_eq!(
+            deadline(5, 100 * 1024),
+            30 + 15,
+            "10 KiB a second are too few"
+        );
+        assert_eq!(deadline(5, 400 * 1024), 50 + 30, "40 are enough");
+        assert_eq!(deadline(59, 400 * 1024), 600);
     }
 }

@@ -10,7 +10,7 @@ use meseta_proto::convert;
 use meseta_proto::meseta::v1::{self as meseta, master_frame};
 use meseta_proto::mesos::v1::scheduler::event;
 use meseta_proto::mesos::v1::{self, FrameworkInfo};
-use meseta_proto::transport::door::{Caller, LocalUser};
+use meseta_proto::transport::door::Caller;
 use meseta_resources::{FrameworkId, Role};
 use prost::Message as _;
 
@@ -18,7 +18,7 @@ use super::authorization;
 use super::call::{self, Subscribe};
 use super::framework::{self, Capabilities, Framework, Link, Terms};
 use super::io::{Answer, ConnectionId, Visible};
-use super::ownership::{PRINCIPAL_BYTES_MAX, Subscription};
+use super::ownership::{PRINCIPAL_BYTES_MAX, Subscription, user_of};
 use super::timers::Timer;
 use super::{HEARTBEAT_INTERVAL, MasterCore, event_of};
 
@@ -249,14 +249,13 @@ impl MasterCore {
         stream_id: String,
         caller: &Caller,
     ) {
+        let recorded = self.ownership.user_of(id);
         let Some(framework) = self.frameworks.get_mut(id) else {
             return;
         };
         framework.approver = authorization::of_framework(&framework.terms.info, caller);
         // Root may take the place of another's framework, which stays that user's.
-        if let Some(LocalUser::Id(user)) = caller.user {
-            framework.user.get_or_insert(user);
-        }
+        framework.user = framework.user.or(recorded).or_else(|| user_of(caller));
         let previous = framework.connection();
         let is_new = framework.generation == 0 && framework.link == Link::Disconnected;
         framework.link = Link::Subscribed {

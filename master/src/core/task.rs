@@ -11,9 +11,14 @@ use meseta_proto::mesos::v1::{self, TaskState, TaskStatus};
 use meseta_resources::{AgentId, ExecutorId, FrameworkId, Resources, Role, TaskId};
 use prost::Message;
 
+use super::call::UUID_BYTES;
+
 /// Statuses kept per task. Mesos keeps one per run of equal states; a task that flips between
 /// healthy and unhealthy forever keeps the newest.
 pub(super) const STATUSES_PER_TASK_MAX: usize = 32;
+
+/// Bytes of a status that is kept; of a larger one what is needed is kept.
+const STATUS_BYTES_MAX: usize = 64 * 1024;
 
 /// The tasks of one agent.
 pub type TaskTable = Arc<BTreeMap<(FrameworkId, TaskId), Arc<TaskRecord>>>;
@@ -89,6 +94,10 @@ impl TaskRecord {
         };
         let mut kept = status.clone();
         kept.data = None;
+        if kept.encoded_len() > STATUS_BYTES_MAX {
+            kept = essence(&kept);
+            kept.task_id.value = self.task_id.to_string();
+        }
         let record = StatusRecord {
             state,
             encoded: kept.encode_to_vec().into(),
@@ -126,6 +135,21 @@ impl TaskRecord {
         task.status_update_state = self.update_state.map(Into::into);
         task.status_update_uuid.clone_from(&self.update_uuid);
         task
+    }
+}
+
+/// What of a status is small and needed.
+pub(super) fn essence(status: &TaskStatus) -> TaskStatus {
+    TaskStatus {
+        task_id: status.task_id.clone(),
+        state: status.state,
+        source: status.source,
+        reason: status.reason,
+        timestamp: status.timestamp,
+        uuid: status.uuid.clone().filter(|uuid| uuid.len() == UUID_BYTES),
+        healthy: status.healthy,
+        unreachable_time: status.unreachable_time,
+        ..TaskStatus::default()
     }
 }
 

@@ -14,6 +14,7 @@ use prost::Message;
 
 use super::MasterCore;
 use super::call::UUID_BYTES;
+use super::task::essence;
 
 /// Bytes of a status; of a larger one only what is needed is forwarded.
 const STATUS_BYTES_MAX: usize = 4 * 1024;
@@ -91,20 +92,8 @@ impl MasterCore {
         status: &mut TaskStatus,
     ) -> bool {
         let uuid = status.uuid.clone().unwrap_or_default();
-        if uuid.len() > UUID_BYTES {
-            return false;
-        }
         if status.encoded_len() > STATUS_BYTES_MAX {
-            *status = TaskStatus {
-                task_id: std::mem::take(&mut status.task_id),
-                state: status.state,
-                source: status.source,
-                reason: status.reason,
-                timestamp: status.timestamp,
-                uuid: status.uuid.take(),
-                healthy: status.healthy,
-                ..TaskStatus::default()
-            };
+            *status = essence(status);
         }
         let now = self.now.moment;
         let Some(agent) = self.agents.get_unseen_mut(agent) else {

@@ -38,6 +38,7 @@ impl Inspected {
             json!({
                 "id": framework.framework_id,
                 "principal": framework.principal,
+                "user": framework.user,
                 "absent_since": framework.absent.map(seconds),
             })
         });

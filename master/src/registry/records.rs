@@ -25,6 +25,8 @@ const AGENT: &str = "agent/";
 const UNREACHABLE: &str = "unreachable/";
 const GONE: &str = "gone/";
 const FRAMEWORK: &str = "framework/";
+/// Of frameworks without a principal, which older masters pass over.
+const NAMELESS: &str = "framework-nameless/";
 const REMOVED: &str = "framework-removed/";
 const DEADLINE: &str = "framework-deadline/";
 const WEIGHTS_KEY: &str = "weights";
@@ -74,6 +76,20 @@ struct Framework {
     principal: String,
     #[prost(uint64, optional, tag = "2")]
     absent_since_unix_ms: Option<u64>,
+    /// Of the master's machine, if no name is proven.
+    #[prost(uint32, optional, tag = "3")]
+    user: Option<u32>,
+}
+
+impl Framework {
+    fn record(&self, id: &str, principal: Option<String>) -> FrameworkRecord {
+        FrameworkRecord {
+            framework_id: id.to_owned(),
+            principal,
+            user: self.user,
+            absent: self.absent_since_unix_ms.map(Duration::from_millis),
+        }
+    }
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -255,11 +271,16 @@ pub(super) fn writes(mutation: &Mutation) -> Vec<Write> {
             })
             .collect(),
         Mutation::PutFramework(record) => vec![put_framework(record)],
-        Mutation::RemoveFrameworks { framework_ids } => deletions(FRAMEWORK, framework_ids),
+        Mutation::RemoveFrameworks { framework_ids } => {
+            let mut writes = deletions(FRAMEWORK, framework_ids);
+            writes.extend(deletions(NAMELESS, framework_ids));
+            writes
+        }
         Mutation::EndFrameworks { removed, forgotten } => {
             let put = |(id, since): &(String, Duration)| {
-                let owner = Write::delete(format!("{FRAMEWORK}{id}"));
-                [owner, put_ended(format!("{REMOVED}{id}"), *since)]
+                let owner = |kind| Write::delete(format!("{kind}{id}"));
+                let ended = put_ended(format!("{REMOVED}{id}"), *since);
+                [owner(FRAMEWORK), owner(NAMELESS), ended]
             };
             let mut writes: Vec<Write> = removed.iter().flat_map(put).collect();
             writes.extend(deletions(REMOVED, forgotten));
@@ -334,10 +355,15 @@ fn put_unreachable(record: &UnreachableRecord) -> Write {
 
 fn put_framework(record: &FrameworkRecord) -> Write {
     let framework = Framework {
-        principal: record.principal.clone(),
+        principal: record.principal.clone().unwrap_or_default(),
         absent_since_unix_ms: record.absent.map(millis),
+        user: record.user,
     };
-    Write::put(format!("{FRAMEWORK}{}", record.framework_id), &framework)
+    let kind = match record.principal {
+        Some(_) => FRAMEWORK,
+        None => NAMELESS,
+    };
+    Write::put(format!("{kind}{}", record.framework_id), &framework)
 }
 
 /// Adds a stored record to what has been recovered. Kinds that a later version added are skipped.
@@ -380,11 +406,14 @@ pub(super) fn read(
         }
     } else if let Some(framework_id) = key.strip_prefix(FRAMEWORK) {
         let framework = Framework::decode(value)?;
-        recovered.frameworks.push(FrameworkRecord {
-            framework_id: framework_id.to_owned(),
-            principal: framework.principal,
-            absent: framework.absent_since_unix_ms.map(Duration::from_millis),
-        });
+        let principal = Some(framework.principal.clone());
+        let record = framework.record(framework_id, principal);
+        recovered.frameworks.push(record);
+    } else if let Some(framework_id) = key.strip_prefix(NAMELESS) {
+        let framework = Framework::decode(value)?;
+        recovered
+            .frameworks
+            .push(framework.record(framework_id, None));
     } else if let Some(framework_id) = key.strip_prefix(REMOVED) {
         let removed = Ended::decode(value)?;
         let since = Duration::from_millis(removed.since_unix_ms);

@@ -244,3 +244,23 @@ fn a_hosts_agents_are_counted_however_its_name_is_written_and_while_they_wait() 
     let world = world.restart();
     assert_eq!((world.core.agents.len(), count(&world)), (0, 3));
 }
+
+#[test]
+fn what_only_a_lost_agent_said_keeps_nobody_from_launching() {
+    let (world, honest, false_node, scheduler) = begin();
+    let mut world = world.restart();
+    let info = info_of(&scheduler);
+    let honest = world.reregister(&honest, Vec::new(), Vec::new());
+    let tasks = vec![claim(&false_node, &scheduler, "next")];
+    world.reregister(&false_node, tasks, vec![info.clone()]);
+    world.live(100 * SECOND, &[&honest]);
+    assert_eq!(world.core.snapshot().unreachable_agents.len(), 1);
+    let again = world.subscribe(info);
+    let offer = world.offers(&again).pop().unwrap();
+    world.call(
+        &again,
+        accept(&[&offer], vec![task(&honest, "next", "cpus:1;mem:64")]),
+    );
+    assert_eq!(states(&world.updates(&again)), []);
+    assert!(world.core.frameworks[again.id.as_str()].has_launched(&TaskId::new("next").unwrap()));
+}

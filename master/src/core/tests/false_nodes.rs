@@ -21,7 +21,7 @@ fn begin() -> (World, Node, Scheduler, Node) {
     (world, honest, scheduler, false_node)
 }
 
-fn refused(world: &mut World, connection: ConnectionId) -> Option<meseta::Refused> {
+pub(super) fn refused(world: &mut World, connection: ConnectionId) -> Option<meseta::Refused> {
     let frames = world.take_frames(connection);
     frames.into_iter().find_map(|frame| match frame {
         master_frame::Message::Refused(refused) => Some(refused),
@@ -70,7 +70,8 @@ fn a_master_counts_on_behind_all_ids_that_its_registry_knows() {
     };
     let owner = |id: &str| FrameworkRecord {
         framework_id: id.to_owned(),
-        principal: "ada".to_owned(),
+        principal: Some("ada".to_owned()),
+        user: None,
         absent: None,
     };
     let recovered = Recovered {
@@ -103,7 +104,6 @@ fn one_connection_speaks_for_an_agent_and_no_entry_is_overwritten() {
     world.update(&impostor, &scheduler, "t", TaskState::TaskFailed, 9);
     assert_eq!(states(&world.updates(&scheduler)), []);
     let profile = world.core.agents[&id].profile.clone();
-    world.core.keep_description(&profile);
     let admitted = world.core.insert_agent(stray, profile, Duration::ZERO);
     assert!(!admitted);
     assert_eq!(world.core.agents[&id].connection, Some(honest.connection));
@@ -324,7 +324,7 @@ fn nobody_takes_a_framework_id_that_is_still_to_be_given() {
     }
 }
 
-fn described(port: i32, bytes: usize) -> meseta::Register {
+pub(super) fn described(port: i32, bytes: usize) -> meseta::Register {
     let mut register = register(port, "cpus:1;mem:64");
     register.agent_info.attributes.push(v1::Attribute {
         name: "x".to_owned(),
@@ -361,7 +361,7 @@ fn what_agents_say_of_themselves_is_bounded_for_one_and_for_all() {
         }
     };
     assert!((3..6).contains(&admitted.len()), "{}", admitted.len());
-    assert!(reason.contains("all agents"), "{reason}");
+    assert!(reason.contains("those of all"), "{reason}");
     // Those that are here may come back, and one that leaves makes room.
     let (connection, said) = admitted.pop().unwrap();
     let id = world.core.agent_connections[&connection].to_string();
@@ -381,11 +381,11 @@ fn what_agents_say_of_themselves_is_bounded_for_one_and_for_all() {
     assert!(refused(&mut world, another).is_none());
     // All of it counts in the next master as well.
     let mut world = world.restart();
-    assert!(world.core.described_bytes > 27_000);
+    assert!(world.core.described_bytes() > 27_000);
     world.check();
 }
 
-fn part(node: &Node, is_first: bool, bytes: usize) -> agent_frame::Message {
+pub(super) fn part(node: &Node, is_first: bool, bytes: usize) -> agent_frame::Message {
     let register = report(node, Vec::new(), Vec::new()).register;
     let task = v1::Task {
         name: "x".repeat(bytes),
@@ -401,24 +401,29 @@ fn part(node: &Node, is_first: bool, bytes: usize) -> agent_frame::Message {
 #[test]
 fn a_return_that_stands_still_is_given_up_and_makes_room_for_others() {
     let mut config = config();
-    config.memory.returns = 1 << 20;
+    config.memory.returns = 2 << 20;
     let recovered = Recovered {
         epoch: 1,
         ..Recovered::default()
     };
     let mut world = World::with(config, recovered);
-    let nodes = ["old-S1", "old-S2", "old-S3"].map(|id| Node {
-        connection: ConnectionId(0),
-        id: id.to_owned(),
-        register: register(5051, "cpus:1;mem:64"),
+    let nodes = ["old-S1", "old-S2", "old-S3"].map(|id| {
+        let mut register = register(5051, "cpus:1;mem:64");
+        register.agent_info.hostname = format!("{id}.example");
+        let connection = ConnectionId(0);
+        Node {
+            connection,
+            id: id.to_owned(),
+            register,
+        }
     });
-    let still = world.introduce(part(&nodes[0], true, 600_000));
-    let first = world.introduce(part(&nodes[1], true, 300_000));
+    let still = world.introduce(part(&nodes[0], true, 1_000_000));
+    let first = world.introduce(part(&nodes[1], true, 700_000));
     assert!(world.closed.is_empty());
     // A moment later another one finds room, for the first has told nothing since.
     world.advance(3 * SECOND);
     world.say_on(first, part(&nodes[1], false, 100_000));
-    let second = world.introduce(part(&nodes[2], true, 500_000));
+    let second = world.introduce(part(&nodes[2], true, 600_000));
     assert!(world.closed.contains(&still));
     assert!(!refused(&mut world, still).unwrap().permanent);
     assert!(!world.closed.contains(&first) && !world.closed.contains(&second));

@@ -3,6 +3,7 @@
 mod agents;
 mod authorization;
 mod books;
+mod bounds;
 mod claims;
 mod false_nodes;
 mod frameworks;

@@ -131,3 +131,49 @@ fn what_is_borrowed_stays_with_its_task_when_the_total_shrinks() {
     world.advance(SECOND);
     assert_eq!(borrowed(&world.offers(&scheduler)), [0.5]);
 }
+
+/// Revocable resources of many names.
+fn many(names: usize) -> agent_frame::Message {
+    let named = |number: usize| v1::Resource {
+        name: format!("name-{number:04}"),
+        ..lent(1.0)
+    };
+    told((0..names).map(named).collect())
+}
+
+#[test]
+fn an_estimate_is_bounded_and_counted_like_a_description() {
+    let mut config = config();
+    config.memory.agent_info = 10_000;
+    config.memory.agents = 150_000;
+    let recovered = Recovered {
+        epoch: 1,
+        ..Recovered::default()
+    };
+    let mut world = World::with(config, recovered);
+    let node = world.agent(5051, "cpus:4;mem:1024");
+    let before = world.core.described_bytes();
+    world.say(&node, many(100));
+    let with_some = world.core.described_bytes();
+    assert!(with_some > before + 3_000, "{before}, then {with_some}");
+    let total = |world: &mut World| world.core.snapshot().agents[0].profile.total.clone();
+    let kept = total(&mut world);
+    world.say(&node, many(1_000));
+    assert_eq!(total(&mut world), kept, "too large for one");
+    // What all say leaves no room.
+    let wordy = false_nodes::described(5052, 8_000);
+    world.introduce(agent_frame::Message::Register(wordy));
+    world.core.config.memory.agents = world.core.described_bytes();
+    world.say(&node, many(200));
+    assert_eq!(total(&mut world), kept, "too large for all");
+    world.say(&node, many(50));
+    assert_ne!(total(&mut world), kept);
+    assert!(world.core.described_bytes() < world.core.config.memory.agents);
+    // It goes with its agent, and with its connection.
+    let node = world.reregister(&node, Vec::new(), Vec::new());
+    world.say(&node, many(60));
+    world.say(
+        &node,
+        agent_frame::Message::Unregister(meseta::Unregister::default()),
+    );
+}

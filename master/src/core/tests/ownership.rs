@@ -1,5 +1,7 @@
 //! To whom framework ids belong, across restarts of the master.
 
+use meseta_proto::transport::door::LocalUser;
+
 use super::authorization::refusal;
 use super::*;
 
@@ -96,7 +98,10 @@ fn a_subscription_is_answered_when_the_registry_has_its_principal() {
     world.write();
     let told = kinds(&world.take_events(connection));
     assert_eq!(told[0], event::Type::Subscribed);
-    assert_eq!(world.registry.frameworks[0].principal, "ada");
+    assert_eq!(
+        world.registry.frameworks[0].principal.as_deref(),
+        Some("ada")
+    );
     // One that leaves before that leaves nothing behind.
     let connection = world.try_subscribe(owned("bob"));
     world.input(Input::SchedulerGone { connection });
@@ -136,7 +141,10 @@ fn an_unproven_claim_gives_way_to_what_agents_of_the_registry_say() {
     assert_eq!(tasks_on_agents(&mut world), 1, "the owner's");
     let owner = world.subscribe(as_agents_know_it(&scheduler));
     assert_eq!(owner.id, scheduler.id);
-    assert_eq!(world.registry.frameworks[0].principal, "ada");
+    assert_eq!(
+        world.registry.frameworks[0].principal.as_deref(),
+        Some("ada")
+    );
     assert_eq!(world.core.snapshot().completed_frameworks.len(), 0);
 }
 
@@ -147,13 +155,19 @@ fn an_owner_that_the_registry_does_not_know_is_let_in_and_then_known() {
     world.subscribe(as_agents_know_it(&scheduler));
     assert!(world.registry.frameworks.is_empty());
     return_of(&mut world, &node, &scheduler);
-    assert_eq!(world.registry.frameworks[0].principal, "ada");
+    assert_eq!(
+        world.registry.frameworks[0].principal.as_deref(),
+        Some("ada")
+    );
     // So it is when nobody is left who could object.
     let (world, _, scheduler) = begin();
     let mut world = upgraded(world);
     world.subscribe(as_agents_know_it(&scheduler));
     world.advance(700 * SECOND);
-    assert_eq!(world.registry.frameworks[0].principal, "ada");
+    assert_eq!(
+        world.registry.frameworks[0].principal.as_deref(),
+        Some("ada")
+    );
 }
 
 #[test]
@@ -181,8 +195,89 @@ fn a_false_node_takes_no_id_from_anybody() {
         assert!(!is_told_to_end(&mut world, &node));
         world.subscribe(as_agents_know_it(&scheduler));
         assert_eq!(tasks_on_agents(&mut world), 1);
-        assert_eq!(world.registry.frameworks[0].principal, "ada");
+        assert_eq!(
+            world.registry.frameworks[0].principal.as_deref(),
+            Some("ada")
+        );
     }
+}
+
+fn local(user: u32) -> Caller {
+    Caller {
+        user: Some(LocalUser::Id(user)),
+        ..Caller::default()
+    }
+}
+
+#[test]
+fn a_framework_without_a_proven_name_stays_its_users_after_a_restart() {
+    for principal in [None, Some("ada")] {
+        let mut world = World::new();
+        let node = world.agent(5051, "cpus:4;mem:1024");
+        let info = v1::FrameworkInfo {
+            principal: principal.map(str::to_owned),
+            ..framework("f", &["dev"])
+        };
+        world.caller = local(1_000);
+        let scheduler = world.subscribe(info.clone());
+        let claimed = World::with_id(info, &scheduler.id);
+        let record = world.registry.frameworks[0].clone();
+        assert_eq!(record.principal.as_deref(), principal);
+        assert_eq!(record.user, Some(1_000));
+        for is_told_of in [false, true] {
+            world = world.restart();
+            world.caller = local(65_534);
+            if is_told_of {
+                let tasks = vec![running(&node, &scheduler, "t", "cpus:1;mem:64", "dev")];
+                let mut told = claimed.clone();
+                // What a false node says of it keeps its owner from nothing.
+                if principal.is_none() {
+                    told.principal = Some("mallory".to_owned());
+                }
+                world.reregister(&node, tasks, vec![told]);
+            }
+            let thief = world.try_subscribe(claimed.clone());
+            assert!(refusal(&mut world, thief).contains("another user"));
+            // Root may take its place, and makes it nobody else's.
+            for user in [0, 1_000] {
+                world.caller = local(user);
+                assert_eq!(world.subscribe(claimed.clone()).id, scheduler.id);
+                assert_eq!(world.registry.frameworks, [record.clone()]);
+            }
+        }
+        world.caller = local(1_000);
+        let again = world.subscribe(claimed.clone());
+        assert_eq!(world.call(&again, Action::Teardown), Answer::Accepted);
+        assert!(world.registry.frameworks.is_empty());
+    }
+}
+
+#[test]
+fn the_user_of_a_framework_that_an_older_master_noted_without_is_added() {
+    let recovered = Recovered {
+        epoch: 1,
+        frameworks: vec![FrameworkRecord {
+            framework_id: "f".to_owned(),
+            principal: Some("ada".to_owned()),
+            user: None,
+            absent: None,
+        }],
+        ..Recovered::default()
+    };
+    let mut world = World::with(config(), recovered);
+    world.caller = local(1_000);
+    let claimed = World::with_id(owned("ada"), "f");
+    // One that leaves before it is noted disowns nobody.
+    world.writes_at_once = false;
+    let connection = world.try_subscribe(claimed.clone());
+    world.input(Input::SchedulerGone { connection });
+    world.write();
+    world.writes_at_once = true;
+    assert_eq!(world.registry.frameworks[0].user, Some(1_000));
+    world.subscribe(claimed.clone());
+    world.caller = local(65_534);
+    let thief = world.try_subscribe(claimed);
+    assert!(refusal(&mut world, thief).contains("another user"));
 }
 
 #[test]
@@ -202,7 +297,8 @@ fn what_is_kept_of_frameworks_is_bounded() {
     config.registry_max_agent_age = 60 * SECOND;
     let frameworks = vec![FrameworkRecord {
         framework_id: "f".to_owned(),
-        principal: "ada".to_owned(),
+        principal: Some("ada".to_owned()),
+        user: None,
         absent: None,
     }];
     let recovered = Recovered {

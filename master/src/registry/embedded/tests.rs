@@ -31,8 +31,19 @@ fn deadline(id: &str) -> Mutation {
 fn framework(id: &str, absent: Option<u64>) -> Mutation {
     Mutation::PutFramework(FrameworkRecord {
         framework_id: id.to_owned(),
-        principal: format!("owner of {id}"),
+        principal: Some(format!("owner of {id}")),
+        user: None,
         absent: absent.map(Duration::from_secs),
+    })
+}
+
+/// Of a local user that says no name.
+fn nameless(id: &str) -> Mutation {
+    Mutation::PutFramework(FrameworkRecord {
+        framework_id: id.to_owned(),
+        principal: None,
+        user: Some(1_000),
+        absent: None,
     })
 }
 
@@ -74,9 +85,13 @@ fn everything_reported_durable_is_there_after_reopening() {
         framework("f", None),
         framework("g", Some(3)),
         framework("h", None),
+        nameless("k"),
+        nameless("l"),
+        nameless("m"),
         Mutation::RemoveFrameworks {
-            framework_ids: vec!["h".to_owned()],
+            framework_ids: vec!["h".to_owned(), "l".to_owned()],
         },
+        removal("m", &["m"]),
         removal("e", &[]),
         removal("f", &["e"]),
         Mutation::RemoveAgent {
@@ -112,7 +127,7 @@ fn everything_reported_durable_is_there_after_reopening() {
         .into_iter()
         .map(Mutation::PutFramework)
         .collect();
-    assert_eq!(known, [framework("g", Some(3))]);
+    assert_eq!(known, [nameless("k"), framework("g", Some(3))]);
     let removed = vec![("f".to_owned(), Duration::from_secs(9))];
     assert_eq!(recovered.removed_frameworks, removed);
     assert_eq!(recovered.weights, Some(vec![("dev".to_owned(), 2.5)]));
