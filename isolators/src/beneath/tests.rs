@@ -206,7 +206,8 @@ fn what_is_filled_meanwhile_or_cannot_go_is_left_and_all_else_is_removed() {
         let (told, begun) = std::sync::mpsc::channel();
         scope.spawn(move || {
             for number in 0_u64.. {
-                let _ = fs::create_dir_all(filled.join(format!("{number}/x")));
+                let _ = fs::create_dir_all(&filled);
+                let _ = fs::write(filled.join(number.to_string()), "");
                 if number == 100 {
                     told.send(()).expect("listened to");
                 }
