@@ -136,6 +136,24 @@ impl AccessFlags {
         }
     }
 
+    /// Whether anybody may run what they like here, as with Mesos's defaults: on loopback as long as the agent
+    /// shows nobody who it is and asks nobody, and with `--insecure` as long as no flag says that it asks.
+    pub(crate) fn is_open(&self, address: IpAddr, insecure: bool) -> bool {
+        let flags = [
+            self.authenticate_http_readonly,
+            self.authenticate_http_readwrite,
+        ];
+        let files = [
+            &self.http_credentials,
+            &self.credential,
+            &self.ssl_cert_file,
+            &self.ssl_ca_file,
+        ];
+        let asks = flags.contains(&Some(true));
+        let is_shut = asks || files.into_iter().any(Option::is_some);
+        (insecure && !asks) || (address.is_loopback() && !is_shut)
+    }
+
     /// The files that hold secrets, or what was made of them.
     pub(crate) fn files(&self) -> Vec<PathBuf> {
         let files = [

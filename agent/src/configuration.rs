@@ -10,6 +10,7 @@ use meseta_proto::convert;
 use meseta_proto::mesos::v1 as pb;
 use meseta_resources::{Attributes, Resources, Role, validate_command_line_resources};
 
+use crate::budgets::Budgets;
 use crate::checkpoint::{AgentImage, ResourcesRecord};
 use crate::detect::{Machine, complete};
 use crate::flags::Flags;
@@ -34,6 +35,8 @@ pub(crate) struct Configuration {
     pub(crate) logs: Logs,
     /// Variables for all tasks.
     pub(crate) task_variables: BTreeMap<String, String>,
+    /// What may wait or be remembered.
+    pub(crate) budgets: Budgets,
 }
 
 impl Configuration {
@@ -76,6 +79,10 @@ pub(crate) fn read(flags: &Flags) -> Result<Configuration, ConfigurationError> {
         attributes: read_attributes(flags)?,
         domain: read_domain(flags)?,
         task_variables: read_variables(flags)?,
+        budgets: Budgets::read(flags.memory_budget).map_err(|why| {
+            let flag = "memory_budget";
+            ConfigurationError::IsolationFlag { flag, why }
+        })?,
     })
 }
 

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ArgAction;
-use meseta_resources::parse_duration;
+use meseta_resources::{ByteSize, parse_duration};
 
 /// What the node daemon can be told.
 #[derive(Clone, Debug, clap::Args)]
@@ -222,6 +222,12 @@ pub struct Flags {
     /// Completed executors that are shown per framework.
     #[arg(long, default_value_t = 150, value_name = "COUNT")]
     pub max_completed_executors_per_framework: usize,
+
+    /// Memory for what waits for others, is under way or is remembered: unread events, unacknowledged updates, calls,
+    /// answers, writes that wait for the disk, completed executors. At least 128MB; below 1GB the largest call and the
+    /// largest message of the master's shrink with it.
+    #[arg(long, default_value = "1GB", value_name = "BYTES")]
+    pub memory_budget: ByteSize,
 
     /// Launches that may be under way at once; the others wait.
     #[arg(long, default_value_t = 8, value_name = "COUNT", hide = true)]

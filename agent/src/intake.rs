@@ -13,19 +13,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use meseta_proto::budget::Exhausted;
 use tokio::sync::oneshot;
 
-/// For calls that are being read; their bodies are not here while they wait for room.
-pub(crate) const READING_BYTES: usize = 24 * 1024 * 1024;
-/// For updates that wait for room among the unacknowledged ones; where there is none, they keep that of calls.
-pub(crate) const WAITING_BYTES: usize = 16 * 1024 * 1024;
-/// For updates that are not acknowledged.
+/// What tests give it: the default for updates that are not acknowledged.
+#[cfg(test)]
 pub(crate) const UNACKNOWLEDGED_BYTES: usize = 24 * 1024 * 1024;
 
 /// The part of what is free that a group may have.
 const GROUP_PART: usize = 2;
-/// What one sender may have there: the largest call, and some small ones.
-const PER_SENDER_BYTES: usize = 8 * 1024 * 1024;
-/// What a sender may have there whatever others have.
+/// The part of the whole that one sender may have: the largest call is a quarter of it.
+const SENDER_PART: usize = 3;
+/// What a sender may have there whatever others have, as long as all together exceed the whole by a part only.
 const OWN_BYTES: usize = 64 * 1024;
+const EXCESS_PART: usize = 4;
 /// Calls of one sender that wait; one more is refused.
 const WAITERS_PER_SENDER_MAX: usize = 64;
 
@@ -76,13 +74,17 @@ struct Table {
 }
 
 impl Table {
+    fn per_sender(&self) -> usize {
+        self.bytes_max / SENDER_PART
+    }
+
     fn has_room(&self, group: &str, sender: &str, bytes: usize) -> bool {
         let sent = self.senders.get(sender).copied().unwrap_or_default();
         let after = sent.saturating_add(bytes);
-        if after <= OWN_BYTES {
+        if after <= OWN_BYTES && self.all < self.bytes_max + self.bytes_max / EXCESS_PART {
             return true;
         }
-        if sent > 0 && after > PER_SENDER_BYTES {
+        if sent > 0 && after > self.per_sender() {
             return false;
         }
         let of_group = self.groups.get(group).copied().unwrap_or_default();
@@ -194,8 +196,8 @@ impl Intake {
         sender: &str,
         bytes: usize,
     ) -> Result<Room, Crowded> {
-        let bytes = bytes.min(PER_SENDER_BYTES);
         let (group, sender): (Arc<str>, Arc<str>) = (group.into(), sender.into());
+        let bytes = bytes.min(self.table().per_sender());
         let waiting = {
             let mut table = self.table();
             let is_first = table.waiters.iter().all(|one| one.sender != sender);
@@ -431,7 +433,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_was_given_is_not_refused_once_others_have_taken_theirs() {
-        let intake = Intake::new(READING_BYTES);
+        let intake = Intake::new(UNACKNOWLEDGED_BYTES);
         let mut given = intake.take("f", "a", 8 * MIB).await.expect("room");
         let _others = [
             intake.take("g", "b", 8 * MIB).await.expect("room"),
@@ -443,7 +445,7 @@ mod tests {
 
     #[tokio::test]
     async fn room_grows_with_what_comes_and_waits_for_nobody() {
-        let intake = Intake::new(READING_BYTES);
+        let intake = Intake::new(UNACKNOWLEDGED_BYTES);
         let mut first = intake.take("f", "a", 0).await.expect("room");
         for _ in 0..6 {
             first.grow(MIB).expect("room");

@@ -105,8 +105,7 @@ pub(crate) fn read(
     resources: &Resources,
 ) -> Result<IsolationSettings, ConfigurationError> {
     // Where everybody may run tasks as root anyway, nothing is gained by less than Mesos gives.
-    let is_open = flags.ip.is_loopback() || flags.insecure;
-    let (address, insecure) = (flags.ip, flags.insecure);
+    let is_open = flags.access.is_open(flags.ip, flags.insecure);
     let flags = &flags.isolation;
     for (flag, pause) in [
         (
@@ -140,8 +139,8 @@ pub(crate) fn read(
         ..with_capabilities(flags)?
     };
     let given = flags.allowed_host_paths.as_deref();
-    let allowed_host_paths = host_paths::allowed(given, address, insecure)
-        .map_err(|why| refused("allowed_host_paths", why))?;
+    let allowed_host_paths =
+        host_paths::allowed(given, is_open).map_err(|why| refused("allowed_host_paths", why))?;
     Ok(IsolationSettings {
         grants: Arc::new(read_grants(flags, node.capabilities)?),
         allowed_host_paths,
@@ -561,6 +560,30 @@ mod tests {
             let isolation = Isolation::parse("namespaces/pid").expect("known");
             let rights = settings.rights(&isolation, Vec::new());
             assert_eq!((rights.share_pid, rights.share_ipc), (pid, ipc), "{args:?}");
+        }
+    }
+
+    #[test]
+    fn an_agent_that_authenticates_is_as_strict_on_loopback_as_elsewhere() {
+        for (args, is_open) in [
+            (&["--ip=127.0.0.7"][..], true),
+            (&["--ip=127.0.0.7", "--acls={}"], true),
+            (&["--http_credentials=/f"], false),
+            (&["--credential=/f"], false),
+            (&["--ssl_cert_file=/f", "--ssl_key_file=/f"], false),
+            (&["--ssl_ca_file=/f"], false),
+            (&["--authenticate_http_readwrite"], false),
+            (&["--authenticate_http_readonly=false"], true),
+            (&["--http_credentials=/f", "--insecure"], true),
+            (&["--authenticate_http_readonly", "--insecure"], false),
+        ] {
+            let settings = settings(args, "").expect("sound");
+            let isolation = Isolation::parse("linux/seccomp").expect("known");
+            let rights = settings.rights(&isolation, Vec::new());
+            let shares = (rights.share_pid, rights.share_ipc, rights.unconfined);
+            assert_eq!(shares, (is_open, is_open, is_open), "{args:?}");
+            let shows = rights.host_paths.check_volume(Path::new("/srv"));
+            assert_eq!(shows.is_ok(), is_open, "{args:?}");
         }
     }
 

@@ -33,7 +33,7 @@ pub struct IsolationFlags {
 
     /// Paths of the machine that HOST_PATH volumes may show, with all below them, separated by colons; `/`
     /// is everything. Each is found with the rights of the task's user. Default: everything on loopback
-    /// and with --insecure, nothing elsewhere.
+    /// without authentication and TLS and with --insecure, nothing elsewhere.
     #[arg(long, value_name = "PATHS")]
     pub allowed_host_paths: Option<String>,
 
@@ -46,19 +46,19 @@ pub struct IsolationFlags {
     pub seccomp_profile_name: Option<String>,
 
     /// Let tasks ask to run without a system call filter (`linux_info.seccomp.unconfined`). Default: as
-    /// Mesos on loopback and with `--insecure`, refused elsewhere.
+    /// Mesos on loopback without authentication and TLS and with `--insecure`, refused elsewhere.
     #[arg(long, action = ArgAction::Set, num_args = 0..=1, require_equals = true,
           default_missing_value = "true")]
     pub allow_unconfined_seccomp: Option<bool>,
 
-    /// Refuse tasks that ask to share the host's process numbers. Default: as Mesos on loopback and with
-    /// `--insecure`, where they may; refused elsewhere.
+    /// Refuse tasks that ask to share the host's process numbers. Default: as Mesos on loopback without
+    /// authentication and TLS and with `--insecure`, where they may; refused elsewhere.
     #[arg(long, action = ArgAction::Set, num_args = 0..=1, require_equals = true,
           default_missing_value = "true")]
     pub disallow_sharing_agent_pid_namespace: Option<bool>,
 
-    /// Refuse tasks that ask to share the host's System V and POSIX objects. Default: as Mesos on loopback and
-    /// with `--insecure`, where they may; refused elsewhere.
+    /// Refuse tasks that ask to share the host's System V and POSIX objects. Default: as Mesos on loopback
+    /// without authentication and TLS and with `--insecure`, where they may; refused elsewhere.
     #[arg(long, action = ArgAction::Set, num_args = 0..=1, require_equals = true,
           default_missing_value = "true")]
     pub disallow_sharing_agent_ipc_namespace: Option<bool>,

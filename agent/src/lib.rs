@@ -6,6 +6,7 @@
 //! is durable, and the agent's own end touches no task unless it was told so.
 
 mod access_flags;
+mod budgets;
 mod capability_grants;
 mod check;
 pub mod checkpoint;

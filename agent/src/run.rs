@@ -6,20 +6,19 @@
 mod address;
 mod error;
 mod hierarchies;
+mod serving;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use meseta_isolators::{BootId, ContainerName, Containers, Host};
 use meseta_proto::convert::{self, Format};
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::agent_info::capability::Type as Capability;
-use meseta_proto::transport::door::Door;
-use meseta_proto::transport::files::FileReads;
 use meseta_proto::transport::server;
 pub use meseta_proto::transport::server::CancellationToken;
 use meseta_proto::transport::tls;
@@ -31,6 +30,7 @@ use address::{advertised, bind, hostname, local_address};
 pub use error::RunError;
 use hierarchies::cgroups_root;
 pub(crate) use hierarchies::narrow;
+use serving::surface;
 
 use crate::access_flags::Identity;
 use crate::checkpoint::{self, Image, Layout, Store, Write};
@@ -40,24 +40,18 @@ use crate::directories::{
     create_runtime_dir, endpoint_path, instance_of, lock, prepare_work_dir, publish_endpoint,
     remove_empty, runtime_dir,
 };
-use crate::executor_tokens::ExecutorTokens;
 use crate::flags::Flags;
 use crate::health::Health;
 use crate::http::{self, Surface};
-use crate::intake::{self, Intake};
 use crate::isolation::{IsolationSettings, TaskRights, Watch};
-use crate::metrics::Metrics;
-use crate::oversubscription::{Configured, Failures, Service, Surroundings};
+use crate::oversubscription::{Configured, Service, Surroundings};
 use crate::shell::containerizer::{self, Containerizer};
-use crate::shell::descriptors::{self, DescriptorShares};
+use crate::shell::descriptors;
 use crate::shell::environment::AgentEnvironment;
-use crate::shell::executors::ExecutorStreams;
-use crate::shell::gc::{self, Gc};
+use crate::shell::gc;
 use crate::shell::inspection;
 use crate::shell::link::{Links, MasterAddress};
-use crate::shell::monitor::{self, Samples};
-use crate::shell::nested::NestedContainers;
-use crate::shell::outgoing::Dropped;
+use crate::shell::monitor;
 use crate::shell::recover::Adoption;
 use crate::shell::writer::chain;
 use crate::shell::{CoreHandle, Driver, Mailbox, mailbox, recover, writer};
@@ -107,6 +101,7 @@ pub async fn run(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         told,
         start,
         (&http_shutdown, door),
+        configuration.budgets,
     )?;
     if let Some(certificate) = &certificate {
         let watch = certificate
@@ -127,7 +122,7 @@ pub async fn run(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         listener,
         http::router(surface.clone()),
         server::Options {
-            connections_max: DescriptorShares::of_process().connections,
+            connections_max: serving::connections_max(surface.budgets),
             ..server::Options::default()
         },
         certificate,
@@ -164,48 +159,6 @@ pub async fn run(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         ExitReason::Stopped | ExitReason::Shutdown(_) => Ok(()),
         ExitReason::Refused(why) => Err(RunError::Refused(why)),
     }
-}
-
-fn surface(
-    flags: &Flags,
-    layout: &Layout,
-    core: CoreHandle,
-    (flags_view, verbosity): (BTreeMap<String, String>, Verbosity),
-    told: SocketAddr,
-    start: Instant,
-    (shutdown, door): (&CancellationToken, Door),
-) -> Result<Arc<Surface>, RunError> {
-    let key = flags.access.jwt_secret_key.as_deref();
-    let has_tokens = flags.access.authenticate_http_executors;
-    let tokens = has_tokens.then(|| ExecutorTokens::open(key, layout));
-    let tokens = tokens.transpose()?;
-    Ok(Arc::new(Surface {
-        core,
-        recovered: AtomicBool::new(false),
-        samples: Samples::default(),
-        streams: ExecutorStreams::default(),
-        nested: NestedContainers::default(),
-        gc: Gc::new(gc_options(flags), layout.clone()),
-        shutdown: shutdown.clone(),
-        containerizer: std::sync::OnceLock::new(),
-        layout: layout.clone(),
-        flags: flags_view,
-        pid: format!("slave(1)@{told}"),
-        start_time: monitor::unix_now(),
-        started: start,
-        recovery: std::sync::OnceLock::new(),
-        enable_cfs: flags.cgroups_enable_cfs,
-        plugin_failures: Failures::default(),
-        tokens,
-        dropped: Dropped::default(),
-        reading: Intake::new(intake::READING_BYTES),
-        waiting: Intake::new(intake::WAITING_BYTES),
-        unacknowledged: Intake::new(intake::UNACKNOWLEDGED_BYTES),
-        verbosity,
-        metrics: Metrics::new().map_err(|error| RunError::Internal(error.to_string()))?,
-        door,
-        file_reads: FileReads::default(),
-    }))
 }
 
 /// What is left of an agent that has ended.
@@ -250,7 +203,13 @@ impl Node {
             .map_err(|error| RunError::Internal(format!("start a thread: {error}")))?;
         let dropped = self.surface.dropped.clone();
         let inputs = self.handle.inputs();
-        let links = Links::new(master, self.identity.clone(), inputs, dropped.clone());
+        let links = Links::new(
+            master,
+            self.identity.clone(),
+            inputs,
+            dropped.clone(),
+            self.configuration.budgets,
+        );
         let streams = self.surface.streams.clone();
         let driver = Driver::new(
             core,
@@ -262,6 +221,7 @@ impl Node {
             self.surface.gc.clone(),
             self.layout.clone(),
             dropped,
+            self.configuration.budgets,
         );
         let driving = tokio::spawn(driver.run());
         // Before anything can be launched whose sandbox might be taken for one of before.
@@ -347,6 +307,7 @@ impl Node {
         let info = agent_info(&self.flags, &self.configuration, &resources, self.told);
         configuration::check_compatible(&self.flags, image.agent.as_ref(), &info)?;
         configuration::check_holdings(self.layout.work_dir(), &resources, image.holdings.as_ref())?;
+        let budgets = self.configuration.budgets;
         let options = Options {
             address: pb::Address {
                 hostname: Some(info.hostname.clone()),
@@ -361,6 +322,9 @@ impl Node {
             oversubscribed_resources_interval: self.flags.oversubscribed_resources_interval,
             enforceable,
             max_completed_executors_per_framework: self.flags.max_completed_executors_per_framework,
+            history_bytes_max: budgets.history(),
+            operations_bytes_max: budgets.operations(),
+            check_updates_bytes_max: budgets.check_updates(),
             container_ip: self.told.ip().to_string(),
             executor_registration_timeout: self.flags.executor_registration_timeout,
             executor_reregistration_timeout: self.flags.executor_reregistration_timeout,

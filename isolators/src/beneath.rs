@@ -25,8 +25,14 @@ const TRIES: usize = 16;
 /// Folders are taken apart where they are down to this depth, with a descriptor for each level.
 const DEPTH_MAX: usize = 32;
 
-/// How often a folder is read until it is empty.
-const PASSES_MAX: usize = 4;
+/// How often folders of one tree are read again that were not empty in the end: some filesystems skip names while
+/// others are removed, and somebody may go on making new ones, whom we do not wait for.
+const FURTHER_PASSES_MAX: usize = 64;
+/// Entries that came or changed since the removal began and are removed all the same; whoever makes more would
+/// otherwise never let it end.
+const LATE_MAX: usize = 4_096;
+/// How many more are passed over in search of older ones.
+const PASSED_OVER_MAX: usize = 16_384;
 
 /// The mode of a file of output, as in Mesos.
 pub(crate) const OUTPUT_MODE: u32 = 0o644;
@@ -195,7 +201,8 @@ impl Folder {
     }
 
     /// Removes what is at a relative path, with everything in it; nothing there is fine. No depth of
-    /// folders costs more than a few descriptors. What is mounted in there stays, and is an error.
+    /// folders costs more than a few descriptors. What cannot be removed, is mounted in there, or comes anew all the
+    /// time stays, and is an error once all else is gone.
     pub fn remove(&self, path: &Path) -> io::Result<()> {
         let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
         let parent = match self.folder(path.parent().unwrap_or(Path::new(""))) {
@@ -207,11 +214,18 @@ impl Folder {
             Err(Errno::EISDIR | Errno::EPERM) => {}
             Err(error) => return Err(error.into()),
         }
-        match parent.step_into(name) {
+        let top = match parent.step_into(name) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            top => top?.empty()?,
+            top => top?,
+        };
+        let mut removal = Removal::new(&top);
+        loop {
+            removal.empty_top()?;
+            match unlinkat(&parent.fd, name, UnlinkatFlags::RemoveDir) {
+                Err(Errno::ENOTEMPTY | Errno::EEXIST) if removal.goes_on(0) => {}
+                removed => return removal.told(gone(removed)),
+            }
         }
-        gone(unlinkat(&parent.fd, name, UnlinkatFlags::RemoveDir))
     }
 
     /// Removes everything in this folder, as [`Self::remove`] does it.
@@ -220,14 +234,12 @@ impl Folder {
             fd: self.open_at(Path::new("."), LISTED)?,
         };
         let mut removal = Removal::new(&top);
-        removal.empty(&top, 0)?;
-        // What was too deep lies at the top now; one after the other, so that no depth takes more stack.
-        while removal.first < removal.next {
-            let name = moved_name(removal.first);
-            removal.first += 1;
-            removal.remove(&top, &name, 0)?;
+        loop {
+            removal.empty_top()?;
+            if is_empty(&top.fd)? || !removal.goes_on(0) {
+                return removal.told(Ok(()));
+            }
         }
-        Ok(())
     }
 
     /// Opens a folder in this one to take it apart; one where something is mounted is refused.
@@ -247,6 +259,14 @@ struct Removal<'a> {
     /// Folders too deep are moved up to the top, under numbers from here on.
     first: u64,
     next: u64,
+    /// How often a folder that is not empty may still be read again.
+    further_passes: usize,
+    /// When the removal began, by the clock that changes are dated by.
+    began: (i64, i64),
+    late: usize,
+    /// What could not be removed, and why the first of them could not.
+    left: usize,
+    failure: Option<io::Error>,
 }
 
 impl<'a> Removal<'a> {
@@ -258,32 +278,94 @@ impl<'a> Removal<'a> {
             top,
             first: start,
             next: start,
+            further_passes: FURTHER_PASSES_MAX,
+            began: now(),
+            late: 0,
+            left: 0,
+            failure: None,
         }
     }
 
-    fn empty(&mut self, folder: &Folder, depth: usize) -> io::Result<()> {
-        // Some filesystems skip names while others are removed; somebody may also go on making new ones,
-        // whom we do not wait for.
-        for _ in 0..PASSES_MAX {
-            let mut is_empty = true;
-            let listed = openat2(
-                &folder.fd,
-                ".",
-                OpenHow::new().flags(LISTED | OFlag::O_CLOEXEC),
-            )?;
-            for entry in Dir::from_fd(listed)?.iter() {
-                let entry = entry?;
-                let name = entry.file_name();
-                if !matches!(name.to_bytes(), b"." | b"..") {
-                    is_empty = false;
-                    self.remove(folder, name, depth)?;
-                }
+    /// Whether a folder is read again in which nothing was left before `left` and which is not empty: what could not
+    /// be removed just now is not tried again.
+    fn goes_on(&mut self, left: usize) -> bool {
+        let goes_on = self.left == left && self.further_passes > 0;
+        self.further_passes -= usize::from(goes_on);
+        goes_on
+    }
+
+    /// The outcome of all, whose last step had this one.
+    fn told(self, last: io::Result<()>) -> io::Result<()> {
+        let Some(failure) = self.failure.or(last.err()) else {
+            return Ok(());
+        };
+        if self.left == 0 {
+            return Err(failure);
+        }
+        let text = format!("{} entries are left: {failure}", self.left);
+        Err(io::Error::new(failure.kind(), text))
+    }
+
+    fn empty_top(&mut self) -> io::Result<()> {
+        let top = self.top;
+        self.pass(top, 0)?;
+        // What was too deep lies at the top now; one after the other, so that no depth takes more stack.
+        while self.first < self.next {
+            let name = moved_name(self.first);
+            self.first += 1;
+            self.try_remove(top, &name, 0);
+        }
+        Ok(())
+    }
+
+    /// Removes what is in a folder now, as far as it can be.
+    fn pass(&mut self, folder: &Folder, depth: usize) -> io::Result<()> {
+        let how = OpenHow::new().flags(LISTED | OFlag::O_CLOEXEC);
+        let listed = openat2(&folder.fd, ".", how)?;
+        for entry in Dir::from_fd(listed)?.iter() {
+            let entry = entry?;
+            let name = entry.file_name();
+            if matches!(name.to_bytes(), b"." | b"..") || (depth == 0 && self.is_moved(name)) {
+                continue;
             }
-            if is_empty {
-                return Ok(());
+            if !self.is_too_late(folder, name) {
+                self.try_remove(folder, name, depth);
+            } else if self.late > LATE_MAX + PASSED_OVER_MAX {
+                break;
             }
         }
         Ok(())
+    }
+
+    /// Whether it was moved up by us: each of those has its turn once.
+    fn is_moved(&self, name: &CStr) -> bool {
+        let number = name.to_str().ok().and_then(|name| name.strip_prefix(MOVED));
+        let number = number.and_then(|number| u64::from_str_radix(number, 16).ok());
+        number.is_some_and(|number| (self.first..self.next).contains(&number))
+    }
+
+    /// Whether it came or changed since the removal began, and too many others did.
+    fn is_too_late(&mut self, folder: &Folder, name: &CStr) -> bool {
+        let flags = nix::fcntl::AtFlags::AT_SYMLINK_NOFOLLOW;
+        let stat = nix::sys::stat::fstatat(&folder.fd, name, flags);
+        if !stat.is_ok_and(|stat| (stat.st_ctime, stat.st_ctime_nsec) > self.began) {
+            return false;
+        }
+        self.late += 1;
+        if self.late <= LATE_MAX {
+            return false;
+        }
+        self.left += 1;
+        self.failure.get_or_insert_with(|| Errno::ENOTEMPTY.into());
+        true
+    }
+
+    /// Removes an entry, or takes note that it is left.
+    fn try_remove(&mut self, folder: &Folder, name: &CStr, depth: usize) {
+        if let Err(error) = self.remove(folder, name, depth) {
+            self.left += 1;
+            self.failure.get_or_insert(error);
+        }
     }
 
     fn remove(&mut self, folder: &Folder, name: &CStr, depth: usize) -> io::Result<()> {
@@ -300,12 +382,20 @@ impl<'a> Removal<'a> {
         if depth >= DEPTH_MAX {
             return self.move_up(folder, name);
         }
-        match folder.step_into(OsStr::from_bytes(name.to_bytes())) {
+        let inner = match folder.step_into(OsStr::from_bytes(name.to_bytes())) {
             // It is something else by now, for the next pass.
             Err(error) if is_swapped(&error) => return Ok(()),
-            inner => self.empty(&inner?, depth + 1)?,
+            inner => inner?,
+        };
+        loop {
+            let left = self.left;
+            self.pass(&inner, depth + 1)?;
+            match unlinkat(&folder.fd, name, UnlinkatFlags::RemoveDir) {
+                Err(Errno::ENOTEMPTY | Errno::EEXIST) if self.left > left => return Ok(()),
+                Err(Errno::ENOTEMPTY | Errno::EEXIST) if self.goes_on(left) => {}
+                removed => return gone(removed),
+            }
         }
-        gone(unlinkat(&folder.fd, name, UnlinkatFlags::RemoveDir))
     }
 
     fn move_up(&mut self, folder: &Folder, name: &CStr) -> io::Result<()> {
@@ -323,8 +413,17 @@ impl<'a> Removal<'a> {
     }
 }
 
+/// How the names of folders begin that were moved up.
+const MOVED: &str = ".removed-";
+
 fn moved_name(number: u64) -> CString {
-    CString::new(format!(".removed-{number:x}")).unwrap_or_default()
+    CString::new(format!("{MOVED}{number:x}")).unwrap_or_default()
+}
+
+fn now() -> (i64, i64) {
+    let clock = nix::time::ClockId::CLOCK_REALTIME;
+    let time = nix::time::clock_gettime(clock);
+    time.map_or((i64::MAX, 0), |time| (time.tv_sec(), time.tv_nsec()))
 }
 
 fn is_swapped(error: &io::Error) -> bool {

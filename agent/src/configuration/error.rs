@@ -20,7 +20,7 @@ pub enum ConfigurationError {
     /// `--isolation`.
     #[error("--isolation is invalid")]
     Isolation(#[source] IsolationError),
-    /// A flag of isolation, or of what is kept of output.
+    /// A flag of isolation, of what is kept of output, or of memory.
     #[error("--{flag} is invalid: {why}")]
     IsolationFlag {
         /// The flag.

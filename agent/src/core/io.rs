@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use meseta_isolators::{Demand, ProcessIdentity};
+use meseta_proto::budget::Charge;
 use meseta_proto::meseta::v1 as wire;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::executor;
@@ -65,6 +66,8 @@ pub enum Input {
         link: LinkId,
         /// This.
         frame: Box<wire::MasterFrame>,
+        /// What it takes of the room for frames that wait, until it is taken.
+        room: Option<Charge>,
     },
     /// A container's task has been executed.
     ContainerStarted {

@@ -33,6 +33,7 @@ mod drain;
 mod ending;
 mod executors;
 mod fields;
+mod history;
 mod io;
 mod kill;
 mod launch;
@@ -85,6 +86,7 @@ pub use updates::{
 
 use crate::checkpoint::{RunKey, TaskKey, Write};
 use checks::Which;
+use history::History;
 use operation_updates::OperationUpdates;
 use registration::Link;
 pub(crate) use registration::stream_key;
@@ -111,6 +113,12 @@ pub struct Options {
     pub enforceable: Enforceable,
     /// Completed executors shown per framework.
     pub max_completed_executors_per_framework: usize,
+    /// Bytes of all completed executors; of whom there are most goes first.
+    pub history_bytes_max: usize,
+    /// Bytes of ended operations that are not acknowledged.
+    pub operations_bytes_max: usize,
+    /// Bytes of what checks have told that is not acknowledged.
+    pub check_updates_bytes_max: usize,
     /// Address told in `TaskStatus.container_status`.
     pub container_ip: String,
     /// `--executor_registration_timeout`.
@@ -174,6 +182,8 @@ pub struct AgentCore {
     epoch_heard: Moment,
     frameworks: BTreeMap<FrameworkId, Arc<Framework>>,
     completed_frameworks: VecDeque<Arc<Framework>>,
+    /// What those and the completed executors of others take.
+    history: History,
     containers: BTreeMap<ContainerId, Place>,
     /// Counts the looks at tasks.
     probes: u64,
@@ -222,7 +232,8 @@ impl AgentCore {
             probes_paused: 0,
             accepted: 0,
             awaits_executors: false,
-            updates: StatusUpdates::default(),
+            updates: StatusUpdates::new(options.check_updates_bytes_max),
+            history: History::new(options.history_bytes_max),
             total: options.resources.clone(),
             set_aside: Resources::new(),
             operations: OperationUpdates::default(),
@@ -248,7 +259,7 @@ impl AgentCore {
             Input::LinkUp { link } => self.link_up(now, link),
             Input::LinkDown { link, reason } => self.link_down(now, link, &reason),
             Input::LinkHasRoom { link, untold } => self.link_has_room(link, untold),
-            Input::Frame { link, frame } => self.frame(now, link, *frame),
+            Input::Frame { link, frame, .. } => self.frame(now, link, *frame),
             Input::ContainerStarted {
                 container,
                 supervisor,

@@ -11,6 +11,7 @@ use meseta_isolators::{Demand, ProcessIdentity};
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::framework_info::capability::Type as FrameworkCapability;
 use meseta_proto::mesos::v1::task_status::Reason;
+use meseta_proto::schema;
 use meseta_resources::{ContainerId, ExecutorId, FrameworkId, Moment, Resources, Role, TaskId};
 use prost::Message as _;
 
@@ -143,6 +144,8 @@ pub struct Executor {
     pub tasks: BTreeMap<TaskId, Arc<Task>>,
     /// Those that are, oldest first.
     pub completed: VecDeque<Arc<Task>>,
+    /// What they take.
+    pub completed_bytes: usize,
     /// Its framework is gone: nobody will acknowledge its tasks' updates.
     pub orphaned: bool,
     /// What only executors with a life of their own have.
@@ -403,7 +406,7 @@ const SHOWN_MESSAGE_CHARS: usize = 1024;
 fn shown(status: &pb::TaskStatus) -> pb::TaskStatus {
     let mut shown = status.clone();
     shown.data = None;
-    if shown.encoded_len() <= SHOWN_STATUS_BYTES_MAX {
+    if schema::bytes_of(&shown) <= SHOWN_STATUS_BYTES_MAX {
         return shown;
     }
     let message = shown.message.take();

@@ -40,8 +40,6 @@ impl Shown {
 
 /// Ended operations whose end is not acknowledged; more are dropped. The master's bound is the same.
 const UNACKNOWLEDGED_OPERATIONS_MAX: usize = 20_000;
-/// What they take together: one checkpoint holds them all.
-const UNACKNOWLEDGED_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// Why an operation was not done.
 enum NotDone {
@@ -71,9 +69,11 @@ impl AgentCore {
             Err(NotDone::Dropped(format!(
                 "{UNACKNOWLEDGED_OPERATIONS_MAX} operations wait for their acknowledgement"
             )))
-        } else if self.operations.bytes() >= UNACKNOWLEDGED_BYTES_MAX {
+        } else if self.operations.bytes() >= self.options.operations_bytes_max {
+            // One checkpoint holds them all.
             Err(NotDone::Dropped(format!(
-                "operations of {UNACKNOWLEDGED_BYTES_MAX} bytes wait for their acknowledgement"
+                "operations of {} bytes wait for their acknowledgement: raise the agent's --memory_budget",
+                self.options.operations_bytes_max
             )))
         } else {
             self.carry_out(&apply.operation)

@@ -19,6 +19,7 @@ use tracing::{info, warn};
 use super::demand::{combined, demand};
 use super::drain::Draining;
 use super::fields::{role_of, user_of};
+use super::history::task_bytes;
 use super::model::{
     Container, Doom, Executor, ExecutorKind, ExecutorLink, Framework, Kill, Phase, Task, Unit,
 };
@@ -158,6 +159,7 @@ impl AgentCore {
             container,
             tasks: BTreeMap::new(),
             completed: VecDeque::new(),
+            completed_bytes: 0,
             orphaned: false,
             link: ExecutorLink {
                 was_given: tasks.iter().any(|task| task.delivered),
@@ -168,6 +170,7 @@ impl AgentCore {
         for task in tasks {
             let over = task.is_terminal() && !self.updates.has_unacknowledged(&task.stream());
             if over && kind != ExecutorKind::Command {
+                executor.completed_bytes += task_bytes(&task);
                 executor.completed.push_back(Arc::new(task));
             } else {
                 executor.tasks.insert(task.key.task.clone(), Arc::new(task));

@@ -12,6 +12,7 @@ use meseta_proto::mesos::v1::task_status::{Reason, Source};
 use meseta_resources::{FrameworkId, Now};
 use tracing::{info, warn};
 
+use super::history::task_bytes;
 use super::model::{ExecutorKind, Unit};
 use super::states::is_terminal;
 use super::updates::{Acknowledged, Pushed, StreamKey, UNACKNOWLEDGED_UPDATES_MAX};
@@ -196,10 +197,18 @@ impl AgentCore {
     /// A task ended and all its updates are acknowledged.
     pub(super) fn task_over(&mut self, unit: &Unit) {
         let task = &unit.task.key.task;
+        let bytes_max = self.history.of_executor_max();
         self.change_executor(&unit.executor.key, |executor| {
-            executor.completed.extend(executor.tasks.remove(task));
-            while executor.completed.len() > COMPLETED_TASKS_PER_EXECUTOR_MAX {
-                executor.completed.pop_front();
+            if let Some(task) = executor.tasks.remove(task) {
+                executor.completed_bytes += task_bytes(&task);
+                executor.completed.push_back(task);
+            }
+            while (executor.completed.len() > COMPLETED_TASKS_PER_EXECUTOR_MAX
+                || (executor.completed_bytes > bytes_max && executor.completed.len() > 1))
+                && let Some(oldest) = executor.completed.pop_front()
+            {
+                let bytes = task_bytes(&oldest);
+                executor.completed_bytes = executor.completed_bytes.saturating_sub(bytes);
             }
         });
         if let Some(nested) = &unit.task.nested {
@@ -247,9 +256,31 @@ impl AgentCore {
             {
                 self.containers.remove(&nested.id);
             }
+            self.history.add(&key.framework, &executor);
             framework.completed.push_back(executor);
-            while framework.completed.len() > kept {
-                framework.completed.pop_front();
+            while framework.completed.len() > kept
+                && let Some(oldest) = framework.completed.pop_front()
+            {
+                self.history.take_off(&key.framework, &oldest);
+            }
+        }
+        self.shorten_history();
+    }
+
+    /// Forgets completed executors of the framework that has most, oldest first, while there is too much.
+    fn shorten_history(&mut self) {
+        while let Some(id) = self.history.too_much() {
+            let framework = match self.frameworks.get_mut(&id) {
+                Some(framework) => Some(framework),
+                None => self
+                    .completed_frameworks
+                    .iter_mut()
+                    .find(|one| one.id == id),
+            };
+            let oldest = framework.and_then(|one| Arc::make_mut(one).completed.pop_front());
+            match oldest {
+                Some(oldest) => self.history.take_off(&id, &oldest),
+                None => self.history.forget(&id),
             }
         }
     }
@@ -268,8 +299,10 @@ impl AgentCore {
                 framework: id.clone(),
             });
             self.completed_frameworks.push_back(framework);
-            while self.completed_frameworks.len() > COMPLETED_FRAMEWORKS_MAX {
-                self.completed_frameworks.pop_front();
+            while self.completed_frameworks.len() > COMPLETED_FRAMEWORKS_MAX
+                && let Some(oldest) = self.completed_frameworks.pop_front()
+            {
+                self.history.forget(&oldest.id);
             }
         }
     }

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::task_status::Reason;
+use meseta_proto::schema;
 use meseta_resources::{FrameworkId, Moment, TaskId};
 
 use super::states::is_terminal;
@@ -58,7 +59,7 @@ pub enum Pushed {
     Duplicate,
     /// A terminal update is waiting; nothing may follow it.
     AfterTerminal,
-    /// [`UNACKNOWLEDGED_UPDATES_MAX`] are waiting, and it is not terminal.
+    /// [`UNACKNOWLEDGED_UPDATES_MAX`] are waiting, or too many bytes of checks, and it is not terminal.
     Full,
 }
 
@@ -81,12 +82,23 @@ pub enum Acknowledged {
 #[derive(Debug, Default)]
 pub struct StatusUpdates {
     streams: BTreeMap<StreamKey, Stream>,
+    /// Bytes of what checks have told and nobody has acknowledged, and how many there may be.
+    check_bytes: usize,
+    check_bytes_max: usize,
     retries: BTreeSet<(Moment, StreamKey)>,
     /// Only while the master listens is anything in flight.
     flowing: bool,
 }
 
 impl StatusUpdates {
+    /// None yet; checks may have so many bytes told.
+    pub fn new(check_bytes_max: usize) -> Self {
+        Self {
+            check_bytes_max,
+            ..Self::default()
+        }
+    }
+
     /// Takes a new update, which must carry a uuid. It keeps its room until it is acknowledged or forgotten; of
     /// one that is not taken the room is free at once.
     pub fn push(
@@ -113,6 +125,12 @@ impl StatusUpdates {
         if stream.queue.len() >= UNACKNOWLEDGED_UPDATES_MAX && !is_terminal(status.state) {
             return Pushed::Full;
         }
+        let of_check = check_bytes(&status);
+        let check_bytes = self.check_bytes.saturating_add(of_check);
+        if of_check > 0 && check_bytes > self.check_bytes_max {
+            return Pushed::Full;
+        }
+        self.check_bytes = check_bytes;
         stream.queue.push_back(status);
         if room.is_some() {
             stream.rooms.insert(uuid, room);
@@ -140,6 +158,8 @@ impl StatusUpdates {
             match stream.queue.get(at) {
                 Some(old) if is_run(old) && old.reason == status.reason => {
                     let dropped = stream.queue.remove(at);
+                    let bytes = dropped.as_ref().map_or(0, check_bytes);
+                    self.check_bytes = self.check_bytes.saturating_sub(bytes);
                     let uuid = dropped.and_then(|old| old.uuid).unwrap_or_default();
                     stream.rooms.remove(&uuid);
                 }
@@ -164,6 +184,8 @@ impl StatusUpdates {
             };
         }
         let head = stream.queue.pop_front();
+        let bytes = head.as_ref().map_or(0, check_bytes);
+        self.check_bytes = self.check_bytes.saturating_sub(bytes);
         stream.rooms.remove(uuid);
         if stream.queue.is_empty() {
             // For the hours in which nothing happens to the task.
@@ -175,7 +197,7 @@ impl StatusUpdates {
         }
         self.disarm(key);
         if head.is_some_and(|head| is_terminal(head.state)) {
-            self.streams.remove(key);
+            self.forget(key);
             return Acknowledged::Closed;
         }
         if self.flowing && self.head(key).is_some() {
@@ -281,12 +303,24 @@ impl StatusUpdates {
     /// Forgets a task's stream.
     pub fn remove(&mut self, key: &StreamKey) {
         self.disarm(key);
-        self.streams.remove(key);
+        self.forget(key);
+    }
+
+    fn forget(&mut self, key: &StreamKey) {
+        if let Some(stream) = self.streams.remove(key) {
+            let bytes = stream.queue.iter().map(check_bytes).sum();
+            self.check_bytes = self.check_bytes.saturating_sub(bytes);
+        }
     }
 
     /// Forgets all streams of a framework.
     pub fn remove_framework(&mut self, framework: &FrameworkId) {
-        self.streams.retain(|key, _| key.framework != *framework);
+        let streams = self
+            .streams
+            .extract_if(.., |key, _| key.framework == *framework);
+        let bytes = streams.flat_map(|(_, stream)| stream.queue);
+        let bytes = bytes.map(|status| check_bytes(&status)).sum();
+        self.check_bytes = self.check_bytes.saturating_sub(bytes);
         self.retries.retain(|(_, key)| key.framework != *framework);
     }
 
@@ -306,6 +340,15 @@ impl StatusUpdates {
         {
             self.retries.remove(&(at, key.clone()));
         }
+    }
+}
+
+/// What an update of a check takes while it waits; nothing for others, which have room or are few.
+fn check_bytes(status: &pb::TaskStatus) -> usize {
+    if is_of_check(status) && !is_terminal(status.state) {
+        schema::bytes_of(status)
+    } else {
+        0
     }
 }
 

@@ -14,7 +14,7 @@ use meseta_proto::transport::door::Caller;
 
 use super::resource_statistics;
 use super::statistics::{container_status, sampled, value};
-use super::{Reply, Surface, body, containers, files};
+use super::{Reply, Surface, containers, files, read_call};
 use crate::checkpoint::outermost;
 use crate::core::{Executor, ExecutorKind, Framework, Phase, Snapshot, container_message};
 use crate::permission;
@@ -37,9 +37,7 @@ pub(super) async fn call(
         return Err(Reply::text(StatusCode::UNSUPPORTED_MEDIA_TYPE, text));
     }
     let headers = request.headers().clone();
-    let bytes = body(request).await?;
-    let call: api::Call = media::decode(content_type, &bytes)
-        .map_err(|error| Reply::text(StatusCode::BAD_REQUEST, &error.to_string()))?;
+    let (call, _charge): (api::Call, _) = read_call(surface, caller, content_type, request).await?;
     permission::check(caller, permission::call(call.r#type()))?;
     match call.r#type() {
         Type::LaunchNestedContainerSession => {

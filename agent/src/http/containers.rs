@@ -9,6 +9,7 @@ use http::{HeaderMap, Request, StatusCode};
 use http_body_util::BodyExt as _;
 use meseta_access::Action;
 use meseta_isolators::ContainerName;
+use meseta_proto::budget::{Charge, Exhausted};
 use meseta_proto::media::{self, Accept, MESSAGE_ACCEPT, MESSAGE_CONTENT_TYPE, MediaType};
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::agent as api;
@@ -34,7 +35,7 @@ use crate::shell::terminal::WindowSize;
 const SIGKILL: i32 = 9;
 /// Largest record of a stream of input.
 const RECORD_BYTES_MAX: usize = 1 << 20;
-const RECORDS_MAX: usize = 16;
+const RECORDS_MAX: usize = 4;
 /// What Mesos says of a container without a terminal, and its command line looks for.
 const NO_SWITCHBOARD: &str = "I/O switchboard server was disabled for this container";
 
@@ -454,6 +455,8 @@ pub(super) async fn attach_input(
         .ok_or_else(|| bad("Expecting 'Message-Content-Type' to be set for streaming requests"))?;
     let mut body = request.into_body();
     let mut decoder = Decoder::new(RECORD_BYTES_MAX);
+    let budget = surface.body_of(caller);
+    let mut charge: Option<Charge> = None;
     let mut attached: Option<(pb::ContainerId, Attached)> = None;
     // Who types may rest, but not before he has said where, nor in the middle of a record.
     let mut pace = Some(Pace::new(Instant::now()));
@@ -472,6 +475,12 @@ pub(super) async fn attach_input(
         };
         let frame = frame.map_err(|_| bad("The body could not be read"))?;
         if let Some(bytes) = frame.data_ref() {
+            // Of a record that is not whole; decoded it is there once more.
+            let more = bytes.len().saturating_mul(2);
+            match &mut charge {
+                Some(charge) => charge.grow(more).map_err(no_memory)?,
+                None => charge = Some(budget.charge(more).map_err(no_memory)?),
+            }
             decoder.push(bytes);
             let pace = pace.get_or_insert_with(|| Pace::new(Instant::now()));
             pace.add(bytes.len());
@@ -501,6 +510,7 @@ pub(super) async fn attach_input(
         }
         let is_between = attached.is_some() && decoder.finish().is_ok();
         pace.take_if(|_| is_between);
+        charge.take_if(|_| is_between);
     }
     Ok(Reply::empty(StatusCode::OK))
 }
@@ -519,6 +529,11 @@ async fn too_slow(pace: Option<Pace>) {
         Some(pace) => tokio::time::sleep_until(pace.deadline()).await,
         None => std::future::pending().await,
     }
+}
+
+fn no_memory(exhausted: Exhausted) -> Reply {
+    let error = BodyError::from(exhausted);
+    Reply::text(error.status(), &error.to_string())
 }
 
 fn slow() -> Reply {

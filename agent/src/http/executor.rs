@@ -9,10 +9,12 @@ use std::time::Duration;
 use axum::body::Body;
 use bytes::Bytes;
 use http::{Request, StatusCode};
+use meseta_proto::budget::Budget;
 use meseta_proto::media::{self, MediaType};
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::executor::{Call, Event, call, event};
 use meseta_proto::mesos::v1::task_status::Source;
+use meseta_proto::schema;
 use meseta_proto::transport::body;
 use meseta_proto::transport::server::{Peer, stream_body};
 use meseta_resources::{ExecutorId, FrameworkId};
@@ -20,7 +22,8 @@ use prost::Message as _;
 use tokio::sync::mpsc;
 
 use super::executor_caller::ExecutorCaller;
-use super::{BODY_BYTES_MAX, Reply, Surface};
+use super::introductions::introduce;
+use super::{Reply, Surface, undecodable};
 use crate::core::{ConnectionId, Executor, Input};
 use crate::intake::{Crowded, Intake, Room};
 use crate::shell::executors::Events;
@@ -29,18 +32,19 @@ use crate::shell::executors::Events;
 const HEARTBEAT: Duration = Duration::from_secs(30 * 60);
 /// Records that are encoded and not yet sent: each may be as large as a task group.
 const RECORDS_MAX: usize = 1;
+/// What a call takes, decoded, besides its body, and more for none but odd ones.
+const DECODED_BYTES_USUAL: usize = 64 * 1024;
 
 /// Answers one call.
 pub(super) async fn call(surface: &Arc<Surface>, request: Request<Body>) -> Result<Reply, Reply> {
     let peer = request.extensions().get::<Peer>().cloned();
-    let caller = ExecutorCaller::of(surface, request.headers(), peer).await?;
+    let caller = ExecutorCaller::of(surface, request.headers(), peer.clone()).await?;
     let refuse = |error: media::Error| Reply::text(error.status(), &error.to_string());
     let content_type = media::content_type(request.headers(), &MediaType::MESSAGES);
     let content_type = content_type.map_err(refuse)?;
     let accept = media::accept(request.headers());
-    let (room, bytes) = read(surface, &caller, request).await?;
-    let call: Call = media::decode(content_type, &bytes)
-        .map_err(|error| Reply::text(StatusCode::BAD_REQUEST, &error.to_string()))?;
+    let (mut room, bytes) = read(surface, &caller, request).await?;
+    let (call, decoded) = decode(surface, content_type, bytes, &mut room)?;
     validate(&call).map_err(|error| {
         let text = format!("Failed to validate Executor::Call: {error}");
         Reply::text(StatusCode::BAD_REQUEST, &text)
@@ -54,6 +58,9 @@ pub(super) async fn call(surface: &Arc<Surface>, request: Request<Body>) -> Resu
     caller.check_named(&call)?;
     let found = find(surface, &call).await;
     let (framework, executor) = caller.admit(surface, found).await?;
+    if let Some(peer) = &peer {
+        introduce(surface, &executor.key.container, peer).await;
+    }
     if call.r#type() != call::Type::Subscribe && !executor.link.has_subscribed {
         let text = "Executor is not subscribed";
         return Err(Reply::text(StatusCode::FORBIDDEN, text));
@@ -68,7 +75,7 @@ pub(super) async fn call(surface: &Arc<Surface>, request: Request<Body>) -> Resu
             Ok(open_stream(surface, framework, executor, call, (accept, room)).await)
         }
         (call::Type::Update, _, Some(update), _) => {
-            let bytes = update.status.encoded_len();
+            let bytes = update.status.encoded_len().max(decoded);
             let status = Box::new(update.status);
             let (group, sender) = (framework.as_str(), container.as_str());
             // What waits takes no room from what is still to be read, as far as it has a place of its own.
@@ -113,12 +120,13 @@ async fn read(
 ) -> Result<(Room, Bytes), Reply> {
     let announced = request.headers().get(http::header::CONTENT_LENGTH);
     let announced = announced.and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
-    let announced = announced.unwrap_or_default().min(BODY_BYTES_MAX);
+    let max = surface.budgets.call_bytes_max();
+    let announced = announced.unwrap_or_default().min(max);
     let (group, sender) = (caller.group(), caller.sender());
     let room = surface.reading.take(&group, &sender, announced).await;
     let mut room = room.map_err(crowded)?;
     let mut left = announced;
-    let read = body::read_into(request.into_body(), BODY_BYTES_MAX, |bytes| {
+    let read = body::read_into(request.into_body(), max, |bytes| {
         let more = bytes.saturating_sub(left);
         left = left.saturating_sub(bytes);
         room.grow(more)
@@ -127,6 +135,27 @@ async fn read(
         Ok(bytes) => Ok((room, bytes)),
         Err(error) => Err(Reply::text(error.status(), &error.to_string())),
     }
+}
+
+/// A call, and what it takes now that it is decoded, which may be many times what it was: what is much more takes
+/// more room, if there is some.
+fn decode(
+    surface: &Surface,
+    content_type: MediaType,
+    bytes: Bytes,
+    room: &mut Room,
+) -> Result<(Call, usize), Reply> {
+    let budget = Budget::new(surface.budgets.call_bytes_max().saturating_mul(3));
+    // Beside something else nothing passes that exceeds it.
+    let whole = budget.charge(bytes.len().max(1));
+    let decoded = media::decode_charged(content_type, &bytes, &budget);
+    let (call, charge) = decoded.map_err(|error| undecodable(&error))?;
+    drop(whole);
+    let decoded = charge.bytes();
+    let expected = bytes.len() + bytes.len() / 4 + DECODED_BYTES_USUAL;
+    room.grow(decoded.saturating_sub(expected))
+        .map_err(|error| undecodable(&error.into()))?;
+    Ok((call, decoded))
 }
 
 fn crowded(crowded: Crowded) -> Reply {
@@ -203,7 +232,7 @@ fn rooms_of(
     let updates = subscribe.unacknowledged_updates.iter();
     let take = |bytes| unacknowledged.try_take(group, sender, bytes);
     updates
-        .map(|update| take(update.status.encoded_len()))
+        .map(|update| take(schema::bytes_of(&update.status)))
         .collect()
 }
 
@@ -283,7 +312,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_ended_stream_is_forwarded_no_more_though_nobody_reads() {
-        let streams = ExecutorStreams::default();
+        let streams = ExecutorStreams::new(48 << 20);
         let (connection, events) = streams.open();
         let (sender, mut records) = mpsc::channel(1);
         for _ in 0..8 {
@@ -348,7 +377,7 @@ mod tests {
 
     #[tokio::test]
     async fn silence_is_broken_by_heartbeats() {
-        let streams = ExecutorStreams::default();
+        let streams = ExecutorStreams::new(48 << 20);
         let (_, events) = streams.open();
         let (sender, mut records) = mpsc::channel(1);
         let silence = Duration::from_millis(1);

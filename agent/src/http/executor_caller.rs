@@ -15,6 +15,7 @@ use meseta_proto::transport::owner::SocketOwner;
 use meseta_proto::transport::server::Peer;
 use meseta_resources::FrameworkId;
 
+use super::introductions::introduce;
 use super::{Reply, Route, Surface};
 use crate::core::{Executor, ExecutorKind};
 
@@ -163,6 +164,9 @@ pub(super) async fn operator(
         }
         ExecutorCaller::Trusted | ExecutorCaller::Unknown => return None,
     };
+    if let Some(peer) = peer {
+        introduce(surface, &container, peer).await;
+    }
     let address = peer.map(|peer| peer.address);
     Some(Caller::of_executor(container.to_string(), address))
 }

@@ -10,11 +10,13 @@ mod containers;
 mod executor;
 mod executor_caller;
 mod files;
+mod introductions;
 mod query;
 mod reply;
 mod state;
 mod statistics;
 
+pub(crate) use introductions::Introductions;
 pub(crate) use statistics::resource_statistics;
 
 use std::collections::BTreeMap;
@@ -27,6 +29,9 @@ use axum::body::Body;
 use axum::extract::State;
 use http::{Method, Request, Response, StatusCode};
 use meseta_access::Action;
+use meseta_proto::WireMessage;
+use meseta_proto::budget::{Budget, Charge, Shares};
+use meseta_proto::media::{self, ChargedError, MediaType};
 use meseta_proto::transport::body;
 use meseta_proto::transport::door::{self, Caller, Door};
 use meseta_proto::transport::files::FileReads;
@@ -34,6 +39,7 @@ use meseta_proto::transport::request::{self, READ};
 use meseta_proto::transport::server::{CancellationToken, Peer};
 use meseta_proto::verbosity::Verbosity;
 
+use crate::budgets::Budgets;
 use crate::checkpoint::Layout;
 use crate::core::{self, Snapshot};
 use crate::executor_tokens::ExecutorTokens;
@@ -55,8 +61,8 @@ pub(crate) use reply::Reply;
 const RECOVERING: &str = "Agent has not finished recovery";
 /// The core answers at once unless it waits for the disk.
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Largest body of a call.
-const BODY_BYTES_MAX: usize = 6 * 1024 * 1024;
+/// Answers below this are not counted: each connection has one at a time.
+const COUNTED_ANSWER_BYTES: usize = 16 * 1024;
 
 /// What the handlers share.
 #[derive(Debug)]
@@ -105,8 +111,16 @@ pub(crate) struct Surface {
     pub(crate) waiting: Intake,
     /// Room for updates that are not acknowledged.
     pub(crate) unacknowledged: Intake,
+    /// Which connections are executors'.
+    pub(crate) introductions: Introductions,
     /// Lets in who may come.
     pub(crate) door: Door,
+    /// How the budget of memory is divided.
+    pub(crate) budgets: Budgets,
+    /// Calls while they are decoded and done, by caller.
+    pub(crate) bodies: Shares<String>,
+    /// Answers that are not sent, by caller.
+    pub(crate) answers: Shares<String>,
     /// Files that are read for clients.
     pub(crate) file_reads: FileReads,
     /// How much is logged.
@@ -124,6 +138,12 @@ impl Surface {
     pub(crate) async fn containers(&self, caller: &Caller) -> Result<Arc<Snapshot>, Reply> {
         let snapshot = self.snapshot().await?;
         Ok(permission::containers_of(snapshot, &caller.approver))
+    }
+
+    /// What one call of a caller may take, of what all of the caller's may.
+    fn body_of(&self, caller: &Caller) -> Budget {
+        let all = self.bodies.of(sharer(caller));
+        all.share(all.limit(), 0)
     }
 
     /// The core as it is, unless the agent is still recovering or already ending.
@@ -191,7 +211,25 @@ async fn routed(surface: Arc<Surface>, request: Request<Body>) -> Response<Body>
         Err(refusal) => Err(refusal),
     };
     let reply = reply.unwrap_or_else(|refusal| refusal);
+    let reply = match reply.counted_bytes() {
+        bytes if bytes > COUNTED_ANSWER_BYTES => {
+            let answers = surface.answers.of(sharer(&caller));
+            reply.charged(answers.charge(bytes))
+        }
+        _ => reply,
+    };
     reply.into_response(&query)
+}
+
+/// Who shares memory with whom: a container, a principal, or else an address.
+fn sharer(caller: &Caller) -> String {
+    match (&caller.container, caller.approver.principal()) {
+        (Some(container), _) => format!("container {container}"),
+        (None, Some(principal)) => format!("principal {principal}"),
+        (None, None) => caller
+            .address
+            .map_or_else(String::new, |address| address.ip().to_string()),
+    }
 }
 
 fn check_length(uri: &http::Uri, query: &Query) -> Result<(), Reply> {
@@ -364,10 +402,29 @@ fn check_method(route: Route, method: &Method) -> Result<(), Reply> {
     Err(Reply::text(StatusCode::METHOD_NOT_ALLOWED, &reason).allow(allow))
 }
 
-/// A whole body, which must not be too long.
-async fn body(request: Request<Body>) -> Result<bytes::Bytes, Reply> {
-    let read = body::read(request.into_body(), BODY_BYTES_MAX).await;
-    read.map_err(|error| Reply::text(error.status(), &error.to_string()))
+/// A call, and what it takes until it is done.
+async fn read_call<T: WireMessage>(
+    surface: &Surface,
+    caller: &Caller,
+    content_type: MediaType,
+    request: Request<Body>,
+) -> Result<(T, Charge), Reply> {
+    let budget = surface.body_of(caller);
+    let max = surface.budgets.call_bytes_max();
+    let read = body::read_charged(request.into_body(), max, &budget).await;
+    let (bytes, charge) = read.map_err(|error| Reply::text(error.status(), &error.to_string()))?;
+    let decoded = media::decode_charged(content_type, &bytes, &budget);
+    drop(charge);
+    decoded.map_err(|error| undecodable(&error))
+}
+
+fn undecodable(error: &ChargedError) -> Reply {
+    let status = match error {
+        ChargedError::Body(_) => StatusCode::BAD_REQUEST,
+        ChargedError::Exhausted(exhausted) => body::BodyError::from(*exhausted).status(),
+        ChargedError::Interrupted => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    Reply::text(status, &error.to_string())
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use axum::body::Body;
 use bytes::Bytes;
 use http::header::{ALLOW, CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_TYPE, WWW_AUTHENTICATE};
 use http::{HeaderValue, Response, StatusCode};
+use meseta_proto::budget::{Charge, Exhausted};
 use meseta_proto::media::MESSAGE_CONTENT_TYPE;
 
 use super::Query;
@@ -109,6 +110,32 @@ impl Reply {
     pub(crate) fn allow(mut self, methods: String) -> Self {
         self.allow = Some(methods);
         self
+    }
+
+    /// What it has in memory until it is sent.
+    pub(crate) fn counted_bytes(&self) -> usize {
+        match &self.body {
+            Content::Bytes(bytes) => bytes.len(),
+            Content::File { .. } | Content::Stream { .. } => 0,
+        }
+    }
+
+    /// The same once it is charged for that; another one if there is no room.
+    pub(crate) fn charged(mut self, charge: Result<Charge, Exhausted>) -> Self {
+        match (charge, self.body) {
+            (Ok(charge), Content::Bytes(bytes)) => {
+                self.body = Content::Bytes(charge.hold(bytes));
+                self
+            }
+            (Ok(_), body) => {
+                self.body = body;
+                self
+            }
+            (Err(error), _) => {
+                let text = format!("There is no memory for this answer now: {error}");
+                Self::text(StatusCode::SERVICE_UNAVAILABLE, &text)
+            }
+        }
     }
 
     /// Whether the agent cannot answer yet.

@@ -18,17 +18,22 @@ use crate::core::ConnectionId;
 
 /// Events that one executor may have waiting.
 const EVENTS_MAX: usize = 1024;
-/// Bytes of events that one executor may have waiting; one event alone may be larger.
-const STREAM_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// Messages of frameworks are dropped from here on.
-const MESSAGES_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// The same for all executors together: whoever has most waiting loses its stream.
-const ALL_BYTES_MAX: usize = 48 * 1024 * 1024;
-const ALL_MESSAGES_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// How many bytes of events may wait.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    /// For one executor; one event alone may be larger.
+    stream: usize,
+    /// Messages of frameworks are dropped from here on.
+    messages: usize,
+    /// The same for all executors together: whoever has most waiting loses its stream.
+    all: usize,
+    all_messages: usize,
+}
 
 /// All streams that are open.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct ExecutorStreams {
+    limits: Limits,
     opened: Arc<AtomicU64>,
     dropped: Arc<AtomicU64>,
     ended: Arc<AtomicU64>,
@@ -120,6 +125,23 @@ impl Drop for Queued {
 }
 
 impl ExecutorStreams {
+    /// So many bytes may wait for all executors together, a third of them for one.
+    pub(crate) fn new(bytes_max: usize) -> Self {
+        Self {
+            limits: Limits {
+                stream: bytes_max / 3,
+                messages: bytes_max / 12,
+                all: bytes_max,
+                all_messages: bytes_max / 3,
+            },
+            opened: Arc::default(),
+            dropped: Arc::default(),
+            ended: Arc::default(),
+            waiting: Arc::default(),
+            streams: Arc::default(),
+        }
+    }
+
     /// A new stream.
     pub(crate) fn open(&self) -> (ConnectionId, Events) {
         let connection = ConnectionId(self.opened.fetch_add(1, Ordering::Relaxed) + 1);
@@ -148,8 +170,8 @@ impl ExecutorStreams {
             let mut waiting = locked(&self.waiting);
             let own = waiting.of(connection);
             let all = waiting.all.saturating_add(bytes);
-            let is_behind = own > 0 && own.saturating_add(bytes) > MESSAGES_BYTES_MAX;
-            if is_message && (is_behind || all > ALL_MESSAGES_BYTES_MAX) {
+            let is_behind = own > 0 && own.saturating_add(bytes) > self.limits.messages;
+            if is_message && (is_behind || all > self.limits.all_messages) {
                 self.dropped.fetch_add(1, Ordering::Relaxed);
                 debug!(
                     ?connection,
@@ -166,10 +188,10 @@ impl ExecutorStreams {
             connection,
             waiting: self.waiting.clone(),
         };
-        let is_over = own > 0 && own.saturating_add(bytes) > STREAM_BYTES_MAX;
+        let is_over = own > 0 && own.saturating_add(bytes) > self.limits.stream;
         if is_over || events.try_send(queued).is_err() {
             self.end(&mut table, connection);
-        } else if all > ALL_BYTES_MAX {
+        } else if all > self.limits.all {
             let most = locked(&self.waiting).most();
             if let Some(most) = most {
                 self.end(&mut table, most);
@@ -245,12 +267,12 @@ mod tests {
 
     #[test]
     fn messages_that_nobody_reads_are_dropped_and_the_stream_stays() {
-        let streams = ExecutorStreams::default();
+        let streams = ExecutorStreams::new(48 * MIB);
         let (connection, mut events) = streams.open();
         for _ in 0..100 {
             streams.tell(connection, message(MIB));
         }
-        assert!(waiting(&streams) <= MESSAGES_BYTES_MAX);
+        assert!(waiting(&streams) <= streams.limits.messages);
         assert_eq!(streams.ended(), 0);
         let mut read = 0;
         while let Ok(queued) = events.queue.try_recv() {
@@ -265,11 +287,11 @@ mod tests {
 
     #[test]
     fn a_stream_that_is_not_read_ends_and_may_be_opened_again() {
-        let streams = ExecutorStreams::default();
+        let streams = ExecutorStreams::new(48 * MIB);
         let (connection, mut events) = streams.open();
         for _ in 0..100 {
             streams.tell(connection, error(MIB));
-            assert!(waiting(&streams) <= STREAM_BYTES_MAX);
+            assert!(waiting(&streams) <= streams.limits.stream);
         }
         assert_eq!(streams.ended(), 1);
         assert_eq!(waiting(&streams), 0, "an ended stream counts no more");
@@ -283,7 +305,7 @@ mod tests {
 
     #[test]
     fn all_together_have_a_limit_and_whoever_has_most_goes() {
-        let streams = ExecutorStreams::default();
+        let streams = ExecutorStreams::new(48 * MIB);
         let (patient, mut kept) = streams.open();
         streams.tell(patient, error(1));
         let mut open = Vec::new();
@@ -294,7 +316,7 @@ mod tests {
             }
             // Those that were ended do not go: their connections stand still.
             open.push(events);
-            assert!(waiting(&streams) <= ALL_BYTES_MAX);
+            assert!(waiting(&streams) <= streams.limits.all);
         }
         assert_eq!(streams.ended(), 7, "one for each that is too much");
         let is_open = |events: &&Events| !events.ended.is_cancelled();

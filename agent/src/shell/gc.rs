@@ -21,6 +21,9 @@ use crate::checkpoint::{Image, Layout};
 /// Before a sandbox that could not be removed is tried again.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(600);
 
+/// Frameworks whose sandboxes are removed side by side.
+const FRAMEWORKS_AT_ONCE: usize = 4;
+
 /// What the operator wants.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Options {
@@ -151,43 +154,70 @@ impl Gc {
         }
     }
 
-    /// Removes what is too old.
+    /// Removes what is too old, some frameworks' side by side: a sandbox takes as long as its tasks have made it take.
     fn prune(&self, now: Duration) {
-        let allowed = self.age_allowed();
-        let due: Vec<PathBuf> = {
-            let known = self.known();
-            let waiting = known.waiting.iter();
-            let is_due = |path: &Path, since: Duration| {
-                let pauses = known.again.get(path).is_some_and(|again| now < *again);
-                now.saturating_sub(since) >= allowed && !pauses
-            };
-            let due = waiting.filter(|(path, since)| is_due(path, **since));
-            due.map(|(path, _)| path.clone()).collect()
-        };
-        for path in due {
-            if !self.known().waiting.contains_key(&path) {
-                // Kept meanwhile.
-                continue;
-            }
-            match self.remove(&path) {
-                Ok(()) => {
-                    info!(path = %path.display(), "removed an old sandbox");
-                    self.inner.removed.fetch_add(1, Ordering::Relaxed);
-                }
-                Err(error) => {
-                    warn!(path = %path.display(), %error, "an old sandbox cannot be removed");
-                    self.inner.failed.fetch_add(1, Ordering::Relaxed);
-                    let mut known = self.known();
-                    if known.waiting.contains_key(&path) {
-                        known.again.insert(path, now + PAUSE_AFTER_FAILURE);
-                    }
-                    continue;
-                }
-            }
-            let mut known = self.known();
-            known.again.remove(&path);
-            known.waiting.remove(&path);
+        let mut frameworks: BTreeMap<PathBuf, Vec<PathBuf>> = BTreeMap::new();
+        for sandbox in self.due(now) {
+            // frameworks/<framework>/executors/<executor>/runs/<container>
+            let framework = sandbox.ancestors().nth(4).unwrap_or(&sandbox).to_owned();
+            frameworks.entry(framework).or_default().push(sandbox);
         }
+        let threads = frameworks.len().min(FRAMEWORKS_AT_ONCE);
+        let waiting = Mutex::new(frameworks.into_values());
+        let next = || {
+            waiting
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .next()
+        };
+        let work = || {
+            while let Some(sandboxes) = next() {
+                sandboxes
+                    .iter()
+                    .for_each(|sandbox| self.prune_one(sandbox, now));
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 1..threads {
+                scope.spawn(work);
+            }
+            work();
+        });
+    }
+
+    fn due(&self, now: Duration) -> Vec<PathBuf> {
+        let allowed = self.age_allowed();
+        let known = self.known();
+        let waiting = known.waiting.iter();
+        let is_due = |path: &Path, since: Duration| {
+            let pauses = known.again.get(path).is_some_and(|again| now < *again);
+            now.saturating_sub(since) >= allowed && !pauses
+        };
+        let due = waiting.filter(|(path, since)| is_due(path, **since));
+        due.map(|(path, _)| path.clone()).collect()
+    }
+
+    fn prune_one(&self, path: &Path, now: Duration) {
+        if !self.known().waiting.contains_key(path) {
+            // Kept meanwhile.
+            return;
+        }
+        if let Err(error) = self.remove(path) {
+            warn!(path = %path.display(), %error, "an old sandbox cannot be removed");
+            self.inner.failed.fetch_add(1, Ordering::Relaxed);
+            let mut known = self.known();
+            if known.waiting.contains_key(path) {
+                known
+                    .again
+                    .insert(path.to_owned(), now + PAUSE_AFTER_FAILURE);
+            }
+            return;
+        }
+        info!(path = %path.display(), "removed an old sandbox");
+        self.inner.removed.fetch_add(1, Ordering::Relaxed);
+        let mut known = self.known();
+        known.again.remove(path);
+        known.waiting.remove(path);
     }
 
     fn remove(&self, sandbox: &Path) -> std::io::Result<()> {
@@ -374,6 +404,26 @@ mod tests {
         gc.prune(later + PAUSE_AFTER_FAILURE);
         assert!(!runs.join("old").exists());
         assert_eq!((gc.counts().pending, gc.counts().removed), (0, 1));
+    }
+
+    #[test]
+    fn sandboxes_of_many_frameworks_are_all_removed() {
+        let (dir, gc, _) = site();
+        let runs = |framework: usize| {
+            let path = format!("slaves/S0/frameworks/{framework}/executors/e/runs");
+            std::fs::canonicalize(dir.path())
+                .expect("a path")
+                .join(path)
+        };
+        for framework in 0..10 {
+            for run in ["a", "b"] {
+                std::fs::create_dir_all(runs(framework).join(run).join("deep")).expect("made");
+                gc.discard(runs(framework).join(run));
+            }
+        }
+        gc.prune(unix_now() + WEEK + WEEK);
+        assert_eq!(gc.counts().removed, 20);
+        assert!((0..10).all(|framework| !runs(framework).exists()));
     }
 
     #[test]

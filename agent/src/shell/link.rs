@@ -7,6 +7,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use meseta_proto::budget::{Budget, waiting_bytes};
 use meseta_proto::meseta::v1 as protocol;
 use meseta_proto::meseta::v1::agent_registry_client::AgentRegistryClient;
 use meseta_proto::transport::client;
@@ -18,13 +19,14 @@ use tracing::{debug, info};
 use super::outgoing::{Dropped, Outgoing, Queue, outgoing};
 use super::writer::chain;
 use crate::access_flags::Identity;
+use crate::budgets::Budgets;
 use crate::core::{Input, LinkId};
 
 /// Time for the connection to stand.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// A connection without any traffic is probed this often, and dropped after as long again.
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
-/// Largest frame taken from the master: a task group with its data.
+/// Largest frame for the master: one update with its data is far below it.
 const FRAME_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// Where the master is looked for.
@@ -106,6 +108,9 @@ pub(crate) struct Links {
     identity: Identity,
     inputs: mpsc::Sender<Input>,
     dropped: Dropped,
+    budgets: Budgets,
+    /// Frames that wait for the core, of whatever connection.
+    frames: Budget,
     current: Option<Current>,
 }
 
@@ -122,12 +127,15 @@ impl Links {
         identity: Identity,
         inputs: mpsc::Sender<Input>,
         dropped: Dropped,
+        budgets: Budgets,
     ) -> Self {
         Self {
             master,
             identity,
             inputs,
             dropped,
+            budgets,
+            frames: Budget::new(budgets.frames()),
             current: None,
         }
     }
@@ -135,12 +143,15 @@ impl Links {
     /// Tries once to reach the master.
     pub(crate) fn connect(&mut self, link: LinkId) {
         self.close();
-        let (frames, queue) = outgoing(link, self.inputs.clone(), self.dropped.clone());
+        let (inputs, dropped) = (self.inputs.clone(), self.dropped.clone());
+        let (frames, queue) = outgoing(link, inputs, dropped, self.budgets.outgoing());
         let attempt = Attempt {
             link,
             master: self.master.clone(),
             identity: self.identity.clone(),
             inputs: self.inputs.clone(),
+            frame_bytes_max: self.budgets.frame_bytes_max(),
+            waiting: self.frames.clone(),
         };
         let task = tokio::spawn(attempt.run(queue));
         self.current = Some(Current { link, frames, task });
@@ -191,6 +202,8 @@ struct Attempt {
     master: MasterAddress,
     identity: Identity,
     inputs: mpsc::Sender<Input>,
+    frame_bytes_max: usize,
+    waiting: Budget,
 }
 
 impl Attempt {
@@ -236,7 +249,7 @@ impl Attempt {
             return Ok(());
         }
         let mut client = AgentRegistryClient::new(channel)
-            .max_decoding_message_size(FRAME_BYTES_MAX)
+            .max_decoding_message_size(self.frame_bytes_max)
             .max_encoding_message_size(FRAME_BYTES_MAX);
         let refused = |status: tonic::Status| format!("{address}: {}", status_text(&status));
         let mut request = tonic::Request::new(queue);
@@ -250,13 +263,14 @@ impl Attempt {
         let response = client.connect(request).await;
         let mut frames = response.map_err(refused)?.into_inner();
         while let Some(frame) = frames.message().await.map_err(refused)? {
-            let frame = Box::new(frame);
-            if self
-                .inputs
-                .send(Input::Frame { link, frame })
-                .await
-                .is_err()
-            {
+            // What finds no room waits with the master.
+            let room = self.waiting.charge_when_free(waiting_bytes(&frame)).await;
+            let input = Input::Frame {
+                link,
+                frame: Box::new(frame),
+                room: Some(room),
+            };
+            if self.inputs.send(input).await.is_err() {
                 return Ok(());
             }
         }

@@ -40,6 +40,7 @@ use meseta_proto::meseta::v1::agent_frame;
 use meseta_proto::outbox::{Limits, Outbox, Weigh};
 use tokio::sync::{mpsc, oneshot};
 
+use crate::budgets::Budgets;
 use crate::checkpoint::Layout;
 use crate::core::{Action, AgentCore, Destination, Effect, ExitReason, Input, Snapshot};
 use clock::Clock;
@@ -55,8 +56,6 @@ use writer::Writer;
 pub(crate) const INPUTS_MAX: usize = 4096;
 /// Snapshots that may be waited for.
 const QUERIES_MAX: usize = 256;
-/// Bytes of messages between frameworks and executors that wait for the disk; one more is dropped.
-const MESSAGES_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Inputs taken between two looks at everything else.
 const INPUTS_PER_TURN: usize = 64;
 
@@ -68,12 +67,17 @@ struct Backlog {
     actions: usize,
 }
 
-const BACKLOG: Backlog = Backlog {
-    bytes: 32 * 1024 * 1024,
-    actions: 32_768,
-};
+/// Actions that may wait for the disk.
+const ACTIONS_MAX: usize = 32_768;
 
 impl Backlog {
+    fn of_bytes(bytes: usize) -> Self {
+        Self {
+            bytes,
+            actions: ACTIONS_MAX,
+        }
+    }
+
     fn is_reached<D: Ord + Clone, A: Weigh>(self, outbox: &Outbox<D, A>) -> bool {
         outbox.held_bytes() >= self.bytes || outbox.len() >= self.actions
     }
@@ -139,6 +143,7 @@ pub(crate) struct Driver {
     writer: Writer,
     /// What it has not made durable.
     undurable: Undurable,
+    backlog: Backlog,
     links: Links,
     containerizer: Containerizer,
     streams: ExecutorStreams,
@@ -151,6 +156,8 @@ pub(crate) struct Driver {
     clock: Clock,
     /// Bytes in it of messages between frameworks and their executors.
     messages_bytes: usize,
+    /// How many there may be; one more is dropped.
+    messages_bytes_max: usize,
     dropped: Dropped,
     /// Shared by those who ask while nothing happens. Not kept for others: what changes would be there twice.
     shared: Weak<Snapshot>,
@@ -171,12 +178,14 @@ impl Driver {
         gc: Gc,
         layout: Layout,
         dropped: Dropped,
+        budgets: Budgets,
     ) -> Self {
         Self {
             core,
             mailbox,
             writer,
-            undurable: Undurable::default(),
+            undurable: Undurable::new(budgets.writes()),
+            backlog: Backlog::of_bytes(budgets.outbox()),
             links,
             containerizer,
             streams,
@@ -185,6 +194,7 @@ impl Driver {
             outbox: Outbox::new(UNBOUNDED),
             behind_since: None,
             messages_bytes: 0,
+            messages_bytes_max: budgets.messages(),
             dropped,
             clock: Clock::new(),
             shared: Weak::new(),
@@ -238,7 +248,7 @@ impl Driver {
 
     /// Whether so much waits for the disk that nothing new is taken.
     fn is_behind(&self) -> bool {
-        self.undurable.is_full() || BACKLOG.is_reached(&self.outbox)
+        self.undurable.is_full() || self.backlog.is_reached(&self.outbox)
     }
 
     /// While nothing is taken nobody is heard: for the core that is a pause.
@@ -293,13 +303,14 @@ impl Driver {
                 }
                 Effect::Visible { after, to, action } => {
                     let bytes = message_bytes(&action);
-                    if bytes > 0 && self.messages_bytes.saturating_add(bytes) > MESSAGES_BYTES_MAX {
+                    let messages_bytes = self.messages_bytes.saturating_add(bytes);
+                    if bytes > 0 && messages_bytes > self.messages_bytes_max {
                         // Nobody is promised that a message arrives.
                         self.dropped.count();
                         continue;
                     }
-                    self.messages_bytes = self.messages_bytes.saturating_add(bytes);
-                    // Has no limit of its own: see [`BACKLOG`].
+                    self.messages_bytes = messages_bytes;
+                    // Has no limit of its own: see [`Backlog`].
                     if let Err(overflow) = self.outbox.push(to, after.0, action) {
                         tracing::error!(%overflow, "an action was lost");
                     }
@@ -368,5 +379,58 @@ async fn sleep_until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use meseta_proto::meseta::v1 as protocol;
+
+    use super::*;
+    use crate::core::LinkId;
+
+    fn message(bytes: usize) -> Action {
+        let message = protocol::ExecutorMessage {
+            data: vec![0; bytes],
+            ..protocol::ExecutorMessage::default()
+        };
+        Action::Send {
+            link: LinkId(1),
+            message: Box::new(agent_frame::Message::ExecutorMessage(message)),
+        }
+    }
+
+    #[test]
+    fn nothing_new_is_taken_while_too_much_waits_for_the_disk() {
+        const MIB: usize = 1 << 20;
+        let backlog = Backlog::of_bytes(32 * MIB);
+        let mut outbox: Outbox<Destination, Action> = Outbox::new(UNBOUNDED);
+        for lsn in 1..=32 {
+            assert!(!backlog.is_reached(&outbox), "{lsn}");
+            outbox
+                .push(Destination::Master, lsn, message(MIB))
+                .expect("it has no limit of its own");
+        }
+        assert!(backlog.is_reached(&outbox));
+        // What one input leads to comes on top, and is not lost.
+        outbox
+            .push(Destination::Master, 33, message(8 * MIB))
+            .expect("it has no limit of its own");
+        // The disk comes after: what was made durable leaves room again.
+        assert_eq!(outbox.durable(20).len(), 20);
+        assert!(!backlog.is_reached(&outbox));
+        assert_eq!(outbox.durable(33).len(), 13);
+        assert_eq!(outbox.held_bytes(), 0);
+        let few = Backlog {
+            actions: 3,
+            ..Backlog::of_bytes(usize::MAX)
+        };
+        for lsn in 34..37 {
+            assert!(!few.is_reached(&outbox));
+            outbox
+                .push(Destination::Master, lsn, message(0))
+                .expect("it has no limit of its own");
+        }
+        assert!(few.is_reached(&outbox), "many small ones");
     }
 }

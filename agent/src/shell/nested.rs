@@ -14,7 +14,7 @@ use meseta_isolators::{
     ContainerName, ContainerSpec, Destination, DestroyOptions, ExitCause, Inside, KillOutcome,
     KillRequest, Launched, ProcessIdentity, TaskIsolation,
 };
-use meseta_resources::ContainerId;
+use meseta_resources::{ContainerId, FrameworkId};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::unix::pipe;
 use tokio::sync::{mpsc, watch};
@@ -73,6 +73,7 @@ pub(crate) type Ended = Option<i32>;
 
 #[derive(Debug)]
 struct Nested {
+    framework: FrameworkId,
     supervisor: ProcessIdentity,
     /// Its own sandbox, if it has one.
     sandbox: Option<NestedSandbox>,
@@ -147,6 +148,7 @@ pub(crate) struct NestedContainers {
 struct Reserved {
     all: NestedContainers,
     id: Option<ContainerId>,
+    framework: FrameworkId,
 }
 
 impl Drop for Reserved {
@@ -218,6 +220,7 @@ impl NestedContainers {
         Ok(Reserved {
             all: self.clone(),
             id: Some(plan.container().clone()),
+            framework: plan.run.framework.clone(),
         })
     }
 
@@ -315,6 +318,7 @@ impl NestedContainers {
         };
         let (told, ended) = watch::channel(None);
         let nested = Arc::new(Nested {
+            framework: reserved.framework.clone(),
             supervisor: launched.supervisor.clone(),
             sandbox: ends.sandbox,
             input: tokio::sync::Mutex::new(ends.input),
@@ -395,7 +399,7 @@ impl NestedContainers {
         if nested.ended.borrow().is_none() {
             return Err(NestedError::Running);
         }
-        let _turn = self.turns.remove().await;
+        let _turn = self.turns.remove(&nested.framework).await;
         self.table().remove(id);
         if let Some(sandbox) = nested.sandbox.clone() {
             let removed = tokio::task::spawn_blocking(move || sandbox.remove());

@@ -17,10 +17,6 @@ use tokio_stream::Stream;
 
 use crate::core::{Input, LinkId, StreamKey, stream_key};
 
-/// Bytes of messages and updates that wait for the master to take them; one alone may be larger.
-const BYTES_MAX: usize = 16 * 1024 * 1024;
-/// Updates are fetched again once so little is left.
-const BYTES_LOW: usize = BYTES_MAX / 2;
 /// Frames that wait: at a registration, one for each task with an update to tell.
 const FRAMES_MAX: usize = 65_536;
 
@@ -43,6 +39,8 @@ impl Dropped {
 pub(super) struct Outgoing {
     frames: mpsc::Sender<(protocol::AgentFrame, usize)>,
     load: Arc<Mutex<Load>>,
+    /// Bytes of messages and updates that may wait; one alone may be larger.
+    bytes_max: usize,
     dropped: Dropped,
 }
 
@@ -51,6 +49,8 @@ pub(super) struct Outgoing {
 pub(super) struct Queue {
     frames: mpsc::Receiver<(protocol::AgentFrame, usize)>,
     load: Arc<Mutex<Load>>,
+    /// Updates are fetched again once so little is left.
+    bytes_low: usize,
     link: LinkId,
     inputs: mpsc::Sender<Input>,
 }
@@ -67,18 +67,21 @@ pub(super) fn outgoing(
     link: LinkId,
     inputs: mpsc::Sender<Input>,
     dropped: Dropped,
+    bytes_max: usize,
 ) -> (Outgoing, Queue) {
     let (sender, frames) = mpsc::channel(FRAMES_MAX);
     let load: Arc<Mutex<Load>> = Arc::default();
     let queue = Queue {
         frames,
         load: load.clone(),
+        bytes_low: bytes_max / 2,
         link,
         inputs,
     };
     let outgoing = Outgoing {
         frames: sender,
         load,
+        bytes_max,
         dropped,
     };
     (outgoing, queue)
@@ -94,7 +97,7 @@ impl Outgoing {
         let bytes = message.encoded_len();
         {
             let mut load = locked(&self.load);
-            let is_full = load.bytes > 0 && load.bytes.saturating_add(bytes) > BYTES_MAX;
+            let is_full = load.bytes > 0 && load.bytes.saturating_add(bytes) > self.bytes_max;
             match &message {
                 Message::ExecutorMessage(_) if is_full => {
                     self.dropped.count();
@@ -129,7 +132,7 @@ impl Stream for Queue {
         };
         let mut load = locked(&self.load);
         load.bytes = load.bytes.saturating_sub(bytes);
-        if load.bytes <= BYTES_LOW && !load.untold.is_empty() {
+        if load.bytes <= self.bytes_low && !load.untold.is_empty() {
             let untold = std::mem::take(&mut load.untold);
             drop(load);
             let (link, inputs) = (self.link, self.inputs.clone());
@@ -149,6 +152,7 @@ mod tests {
     use super::*;
 
     const MIB: usize = 1024 * 1024;
+    const BYTES_MAX: usize = 16 * MIB;
 
     fn message(bytes: usize) -> Message {
         Message::ExecutorMessage(protocol::ExecutorMessage {
@@ -169,7 +173,7 @@ mod tests {
     fn both() -> (Outgoing, Queue, mpsc::Receiver<Input>, Dropped) {
         let (inputs, told) = mpsc::channel(16);
         let dropped = Dropped::default();
-        let (outgoing, queue) = outgoing(LinkId(1), inputs, dropped.clone());
+        let (outgoing, queue) = outgoing(LinkId(1), inputs, dropped.clone(), BYTES_MAX);
         (outgoing, queue, told, dropped)
     }
 
@@ -212,7 +216,7 @@ mod tests {
                 Some(_) = queue.next() => sent += 1,
             }
         };
-        assert!(locked(&outgoing.load).bytes <= BYTES_LOW);
+        assert!(locked(&outgoing.load).bytes <= BYTES_MAX / 2);
         // Those that are still queued are not named.
         drop(outgoing);
         while queue.next().await.is_some() {

@@ -1,12 +1,9 @@
 //! How much of what clients ask for over the API may block a thread at a time.
 //!
 //! Threads that may block are shared and bounded. Invariants: what clients can ask for without end waits here, so
-//! that kills and the agent's own launches always find a thread; launches of one framework leave places to others'.
-
-use std::sync::Arc;
+//! that kills and the agent's own launches always find a thread; launches and removals of one framework leave places to others'.
 
 use meseta_resources::FrameworkId;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::places::{Place, Places, Shares};
 
@@ -17,20 +14,24 @@ const LAUNCHES_AT_ONCE: Shares = Shares {
     spare: 8,
 };
 /// Sandboxes that are removed at a time, which takes as long as a task has made it take.
-const REMOVALS_AT_ONCE: usize = 4;
+const REMOVALS_AT_ONCE: Shares = Shares {
+    all: 4,
+    each: 2,
+    spare: 4,
+};
 
 /// See the module. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct Turns {
     launches: Places,
-    removals: Arc<Semaphore>,
+    removals: Places,
 }
 
 impl Default for Turns {
     fn default() -> Self {
         Self {
             launches: Places::new(LAUNCHES_AT_ONCE),
-            removals: Arc::new(Semaphore::new(REMOVALS_AT_ONCE)),
+            removals: Places::new(REMOVALS_AT_ONCE),
         }
     }
 }
@@ -41,9 +42,9 @@ impl Turns {
         self.launches.take(framework).await
     }
 
-    /// Waits until a sandbox may be removed. Nothing closes the semaphore, so there always is a turn.
-    pub(super) async fn remove(&self) -> Option<OwnedSemaphorePermit> {
-        self.removals.clone().acquire_owned().await.ok()
+    /// The same for a sandbox that is to be removed.
+    pub(super) async fn remove(&self, framework: &FrameworkId) -> Option<Place> {
+        self.removals.take(framework).await
     }
 }
 
@@ -65,8 +66,27 @@ mod tests {
         let waiting = tokio::time::timeout(long, turns.launch(&busy)).await;
         assert!(waiting.is_err());
         assert!(turns.launch(&other).await.is_some());
-        assert!(turns.remove().await.is_some());
+        assert!(turns.remove(&busy).await.is_some());
         launches.pop();
         assert!(turns.launch(&busy).await.is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn removals_that_take_long_hold_up_their_framework_alone() {
+        let turns = Turns::default();
+        let id = |number: usize| FrameworkId::new(&format!("slow-{number}")).expect("valid");
+        let long = Duration::from_secs(3600);
+        let mut removals = Vec::new();
+        for number in 0..2 {
+            for _ in 0..REMOVALS_AT_ONCE.each {
+                removals.push(turns.remove(&id(number)).await);
+            }
+            let waiting = tokio::time::timeout(long, turns.remove(&id(number))).await;
+            assert!(waiting.is_err());
+        }
+        for number in 2..6 {
+            removals.push(turns.remove(&id(number)).await);
+        }
+        assert!(removals.iter().all(Option::is_some));
     }
 }

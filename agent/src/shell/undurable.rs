@@ -7,19 +7,27 @@ use std::collections::VecDeque;
 
 use crate::core::Lsn;
 
-/// Bytes of writes that may wait; those that one input more brings come on top.
-const BYTES_MAX: usize = 64 * 1024 * 1024;
-/// The same in numbers.
+/// How many writes may wait.
 const WRITES_MAX: usize = 262_144;
 
 /// Writes that were handed over and are not durable.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Undurable {
+    /// Bytes that may wait; those that one input more brings come on top.
+    bytes_max: usize,
     writes: VecDeque<(Lsn, usize)>,
     bytes: usize,
 }
 
 impl Undurable {
+    pub(super) fn new(bytes_max: usize) -> Self {
+        Self {
+            bytes_max,
+            writes: VecDeque::new(),
+            bytes: 0,
+        }
+    }
+
     /// One of so many bytes was handed over.
     pub(super) fn add(&mut self, lsn: Lsn, bytes: usize) {
         self.writes.push_back((lsn, bytes));
@@ -35,7 +43,7 @@ impl Undurable {
 
     /// Whether nothing more is to be taken.
     pub(super) fn is_full(&self) -> bool {
-        self.bytes >= BYTES_MAX || self.writes.len() >= WRITES_MAX
+        self.bytes >= self.bytes_max || self.writes.len() >= WRITES_MAX
     }
 }
 
@@ -45,8 +53,8 @@ mod tests {
 
     #[test]
     fn both_bounds_hold_until_the_disk_comes_after() {
-        let mut few = Undurable::default();
-        let mut many = Undurable::default();
+        let mut few = Undurable::new(64 << 20);
+        let mut many = Undurable::new(64 << 20);
         let mut lsn = 0;
         while !few.is_full() {
             lsn += 1;

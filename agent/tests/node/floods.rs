@@ -30,6 +30,11 @@ pub(crate) const TESTS: &[(&str, bool, fn())] = &[
         true,
         messages_to_executor,
     ),
+    (
+        "all_that_waits_at_once_stays_within_a_small_budget",
+        true,
+        everything,
+    ),
 ];
 
 const MIB: usize = 1 << 20;
@@ -215,4 +220,93 @@ fn messages_to_executor() {
         }
     }
     assert!(messages < 20, "{messages} came");
+}
+
+/// Unread messages to an executor and to the master, updates that nobody acknowledges, calls of operators that do not
+/// end, and headers that do not: each as much as is taken.
+fn everything() {
+    const BUDGET_KIB: u64 = 128 << 10;
+    const TASKS: usize = 24;
+    let (world, mut link) = World::registered(&["--memory_budget=128MB"]);
+    world.run_in_executor(&link, custom("a", "json"), true);
+    assert_eq!(world.update(&mut link).state(), TaskRunning);
+    for number in 0..TASKS {
+        world.run_in_executor(&link, custom(&format!("t{number}"), "json"), false);
+        assert_eq!(world.update(&mut link).state(), TaskRunning);
+    }
+    let idle = peak_kib(&world);
+    let data = vec![0; 600 << 10];
+    let message = executor::Call {
+        message: Some(call::Message { data: data.clone() }),
+        ..call(call::Type::Message)
+    };
+    let updates = (0..TASKS).map(|number| executor::Call {
+        update: Some(call::Update {
+            status: pb::TaskStatus {
+                task_id: task_id(&format!("t{number}")),
+                state: TaskRunning.into(),
+                source: Some(pb::task_status::Source::Executor.into()),
+                uuid: Some(vec![0xc0 + u8::try_from(number).expect("a few"); 16]),
+                data: Some(data.clone()),
+                ..pb::TaskStatus::default()
+            },
+        }),
+        ..call(call::Type::Update)
+    });
+    for _ in 0..TASKS {
+        let client = Client::default();
+        let reply = world
+            .runtime
+            .block_on(client.request(post(&world, &message)));
+        assert_eq!(reply.expect("an answer").status.as_u16(), 202);
+    }
+    for update in updates {
+        let call = post(&world, &update);
+        // What finds no room is not answered.
+        world.runtime.spawn(async move {
+            let _ = Client::default().request(call).await;
+        });
+    }
+    for _ in 0..TASKS {
+        world.send(
+            &link,
+            ToAgent::ExecutorMessage(wire::ExecutorMessage {
+                framework_id: framework_id(),
+                executor_id: executor_id(),
+                data: vec![0; 2 << 20],
+            }),
+        );
+    }
+    let unfinished = unfinished_requests(&world);
+    wait_for("messages to be dropped", || {
+        let both = ["master", "executor"].map(|to| dropped(&world, to));
+        both.iter().all(|dropped| *dropped > 2).then_some(())
+    });
+    // The agent answers meanwhile.
+    assert_eq!(world.get("/health").status, 200);
+    let peak = peak_kib(&world);
+    assert!(peak < BUDGET_KIB, "{peak} KiB, and {idle} before");
+    drop(unfinished);
+}
+
+/// Calls whose body is not whole, and requests whose header is not.
+fn unfinished_requests(world: &World) -> Vec<std::net::TcpStream> {
+    use std::io::Write as _;
+    let url = world.url("");
+    let address = url.trim_start_matches("http://").trim_end_matches('/');
+    let call = "POST /api/v1 HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+        Content-Length: 700000\r\n\r\n";
+    let mut body = call.as_bytes().to_vec();
+    body.resize(body.len() + 690_000, b' ');
+    let mut header = b"GET /health HTTP/1.1\r\nX: ".to_vec();
+    header.resize(30 << 10, b'x');
+    let requests = (0..24).map(|_| &body).chain((0..600).map(|_| &header));
+    let open = requests.map(|bytes| {
+        let mut stream = std::net::TcpStream::connect(address).expect("connected");
+        stream.set_nonblocking(true).expect("set");
+        // As much as is taken at once; it may be given up for others.
+        let _ = stream.write(bytes);
+        stream
+    });
+    open.collect()
 }

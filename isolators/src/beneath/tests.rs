@@ -189,6 +189,46 @@ fn a_race_for_the_folder_is_never_won() {
     );
 }
 
+/// What fills one folder again and again, and what can be removed by nobody, keep nothing else from being removed.
+#[test]
+fn what_is_filled_meanwhile_or_cannot_go_is_left_and_all_else_is_removed() {
+    let (_dir, inside, _) = place();
+    let folder = Folder::open(&inside).expect("opened");
+    let tree = inside.join("tree");
+    let over = AtomicBool::new(false);
+    for name in ["a", "b", "filled/d", "y", "z"] {
+        let deep = tree.join(name).join("deep");
+        fs::create_dir_all(&deep).expect("made");
+        fs::write(deep.join("file"), "text").expect("written");
+    }
+    let error = std::thread::scope(|scope| {
+        let (filled, over) = (tree.join("filled"), &over);
+        let (told, begun) = std::sync::mpsc::channel();
+        scope.spawn(move || {
+            for number in 0_u64.. {
+                let _ = fs::create_dir_all(&filled);
+                let _ = fs::write(filled.join(number.to_string()), "");
+                if number == 100 {
+                    told.send(()).expect("listened to");
+                }
+                if over.load(Ordering::Relaxed) {
+                    return;
+                }
+            }
+        });
+        begun.recv().expect("told");
+        let removed = folder.remove(Path::new("tree"));
+        over.store(true, Ordering::Relaxed);
+        removed.err()
+    });
+    let others = ["a", "b", "y", "z"].map(|name| tree.join(name).exists());
+    assert_eq!(others, [false; 4], "{error:?}");
+    folder
+        .remove(Path::new("tree"))
+        .expect("nobody fills it any more");
+    assert!(!tree.exists());
+}
+
 #[test]
 fn a_folder_that_several_enter_at_once_is_made_once() {
     let (_dir, inside, _) = place();

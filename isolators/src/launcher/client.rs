@@ -6,6 +6,7 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Stdio};
@@ -341,9 +342,6 @@ impl Process {
         let child = std::process::Command::new(path)
             .arg0("meseta-launcher")
             .arg(MARK)
-            .arg(options.runtime_dir.join(lock::LOCK_FILE))
-            .arg(options.supervisor_group.as_deref().unwrap_or(Path::new("")))
-            .args(&options.supervisor_tasks)
             .env_clear()
             .current_dir("/")
             .stdin(Stdio::from(theirs))
@@ -352,7 +350,8 @@ impl Process {
             .spawn()
             .map_err(starting("executing its sealed image"))?;
         let mut process = Self { socket, child };
-        match process.wait_ready() {
+        let told = process.tell_paths(options);
+        match told.and_then(|()| process.wait_ready()) {
             Ok(()) => Ok(process),
             Err(source) => {
                 process.reap();
@@ -362,6 +361,23 @@ impl Process {
                 })
             }
         }
+    }
+
+    /// Says where its files are: not on its command line, which every container's first process has as well.
+    fn tell_paths(&self, options: &LauncherOptions) -> io::Result<()> {
+        let lock = options.runtime_dir.join(lock::LOCK_FILE);
+        let group = options.supervisor_group.as_deref();
+        let paths = [lock.as_path(), group.unwrap_or(Path::new(""))];
+        let tasks = options.supervisor_tasks.iter().map(|path| &**path);
+        let paths: Vec<_> = paths.into_iter().chain(tasks).collect();
+        let paths: Vec<_> = paths
+            .iter()
+            .map(|path| path.as_os_str().as_bytes())
+            .collect();
+        let flags = MsgFlags::MSG_NOSIGNAL;
+        let socket = self.socket.as_raw_fd();
+        nix::sys::socket::send(socket, &paths.join(&0), flags)?;
+        Ok(())
     }
 
     fn wait_ready(&self) -> io::Result<()> {

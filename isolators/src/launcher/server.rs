@@ -4,7 +4,7 @@
 //! plan and a report socket, clone a supervisor, and forget it. Invariant: it keeps no state, so that
 //! its death costs nothing but a restart, and it ends when the agent's end of the socket closes.
 
-use std::ffi::{CString, OsStr, OsString};
+use std::ffi::{CString, OsStr};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
@@ -37,16 +37,13 @@ pub(super) fn run_if_requested() -> Option<ExitCode> {
     if args.next()? != MARK {
         return None;
     }
-    let lock = args.next()?;
-    let group = args.next()?;
-    let tasks: Vec<_> = args.collect();
-    Some(match serve(&lock, &group, &tasks) {
+    Some(match serve() {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,
     })
 }
 
-fn serve(lock: &OsStr, group: &OsStr, tasks: &[OsString]) -> io::Result<()> {
+fn serve() -> io::Result<()> {
     let socket = sys::borrow_number(SOCKET);
     if getsockopt(&socket, TypeOption)? != SockType::SeqPacket {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -58,7 +55,17 @@ fn serve(lock: &OsStr, group: &OsStr, tasks: &[OsString]) -> io::Result<()> {
     sys::block_all_signals();
     sys::ignore_children();
     let _ = nix::sys::prctl::set_name(c"meseta-launcher");
-    let joined = tasks.iter().try_for_each(|file| join_group(file));
+    let mut buffer = vec![0; INLINE_BYTES_MAX];
+    // Which files are its own is told first: the lock, the supervisors' group, what joins groups.
+    let Some((length, _)) = receive(socket, &mut buffer)? else {
+        return Ok(());
+    };
+    let told = buffer.get(..length).unwrap_or_default();
+    let mut paths = told.split(|byte| *byte == 0).map(OsStr::from_bytes);
+    let (Some(lock), Some(group)) = (paths.next(), paths.next()) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    let joined = paths.try_for_each(join_group);
     let opened = joined.and_then(|()| Ok((open_group(group)?, lock::share(Path::new(lock))?)));
     let errno = opened
         .as_ref()
@@ -68,7 +75,6 @@ fn serve(lock: &OsStr, group: &OsStr, tasks: &[OsString]) -> io::Result<()> {
     let [a, b, c, d] = errno.to_le_bytes();
     sys::write_once(socket, &[READY, a, b, c, d])?;
     let (group, lock) = opened?;
-    let mut buffer = vec![0; INLINE_BYTES_MAX];
     while let Some((length, fds)) = receive(socket, &mut buffer)? {
         // What a dead agent still wanted nobody waits for, and the next one would not know of it.
         if is_orphaned(socket) {

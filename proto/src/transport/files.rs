@@ -30,7 +30,7 @@ const TURN_MAX: Duration = Duration::from_secs(30);
 /// What is read of a download at a time, and how much of it is in memory.
 const PIECE_BYTES: usize = 32 * 1024;
 const PIECES_AHEAD: usize = 2;
-/// Downloads at a time: their pieces take 16 MiB.
+/// Downloads at a time unless fewer are wanted: their pieces take 16 MiB.
 const DOWNLOADS_MAX: usize = 256;
 /// For how long a reader may take nothing.
 pub const STALL_MAX: Duration = Duration::from_secs(60);
@@ -49,19 +49,27 @@ pub struct FileReads(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     turns: Arc<Semaphore>,
+    downloads_max: usize,
     downloads: Mutex<Downloads>,
 }
 
 impl Default for FileReads {
     fn default() -> Self {
-        Self(Arc::new(Inner {
-            turns: Arc::new(Semaphore::new(READS_AT_ONCE)),
-            downloads: Mutex::default(),
-        }))
+        Self::new(DOWNLOADS_MAX)
     }
 }
 
 impl FileReads {
+    /// With so many downloads at a time.
+    #[must_use]
+    pub fn new(downloads_max: usize) -> Self {
+        Self(Arc::new(Inner {
+            turns: Arc::new(Semaphore::new(READS_AT_ONCE)),
+            downloads_max,
+            downloads: Mutex::default(),
+        }))
+    }
+
     /// Does work that may block on one of the readers' threads.
     pub async fn run<T: Send + 'static>(
         &self,
@@ -94,7 +102,8 @@ impl FileReads {
             given_up: given_up.clone(),
             connection: connection.clone(),
         };
-        let id = self.downloads().begin(download).ok_or(Crowded)?;
+        let id = self.downloads().begin(download, self.0.downloads_max);
+        let id = id.ok_or(Crowded)?;
         let (sender, pieces) = mpsc::channel(1);
         let pump = Pump {
             reads: self.clone(),
@@ -145,8 +154,8 @@ struct Downloads {
 
 impl Downloads {
     /// Counts one more, if need be in the place of the one that has stood still the longest.
-    fn begin(&mut self, download: Download) -> Option<u64> {
-        if self.under_way.len() >= DOWNLOADS_MAX {
+    fn begin(&mut self, download: Download, downloads_max: usize) -> Option<u64> {
+        if self.under_way.len() >= downloads_max {
             let (id, longest) = self.under_way.iter().min_by_key(|(_, one)| one.last)?;
             let still = download.last.saturating_duration_since(longest.last);
             if still < STALL_MAX_CROWDED {

@@ -8,7 +8,7 @@ mod peer;
 mod stall;
 
 use std::convert::Infallible;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use axum::Router;
@@ -17,7 +17,7 @@ use axum::extract::ConnectInfo;
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use http::{Request, Response};
-use http_body::Frame;
+use http_body::{Body as _, Frame};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
@@ -31,6 +31,7 @@ use tower::ServiceExt as _;
 use tracing::{debug, warn};
 
 use super::door::screen::RESOURCE_POLICY;
+use super::owner::SocketOwner;
 use super::tls::{PeerCertificate, Served};
 pub(in crate::transport) use admission::Network;
 use admission::{Admission, InUse, Limits};
@@ -46,10 +47,10 @@ pub struct Options {
     /// How long a connection may wait for its next request. Clients keep connections over long
     /// silences and do not all repeat a call that met a closed one, so this is generous.
     pub idle_timeout: Duration,
-    /// For one more than these an idle one goes whose other side is not known.
+    /// For one more than these another one goes whose other side is not known, of those who have most.
     pub connections_max: usize,
     /// The same of one address, or 64 bits of an IPv6 one, whose connections have not said who they are;
-    /// loopback has no such limit.
+    /// loopback, and this machine where the kernel tells who opened a connection, have no such limit.
     pub connections_per_address_max: usize,
     /// How long a client may take nothing of what is sent to it.
     pub stall_timeout: Duration,
@@ -73,6 +74,9 @@ impl Default for Options {
 /// How often an HTTP/2 peer is asked whether it is still there, and how long it may take to answer.
 const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(20);
 const HTTP2_PING_TIMEOUT: Duration = Duration::from_secs(20);
+/// What a connection has in memory of a request that is not whole, and of an answer that is not taken. Longer headers
+/// are refused.
+const BUFFER_BYTES_MAX: usize = 32 * 1024;
 /// After accept fails for want of descriptors, so that the loop does not spin.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
@@ -122,16 +126,18 @@ pub async fn serve_with(
                 continue;
             }
         };
-        let Some(place) = admission.admit(peer.ip(), Instant::now()) else {
+        let local = stream.local_addr().ok();
+        let owner = local.and_then(|local| SocketOwner::of_neighbor(peer, local));
+        let Some(place) = admission.admit(peer.ip(), owner, Instant::now()) else {
             if !is_full {
-                warn!(%peer, "connection refused: too many, and none of them is idle");
+                warn!(%peer, "connection refused: too many, and none of them goes for it");
             }
             is_full = true;
             continue;
         };
         is_full = false;
         let connection = Accepted {
-            peer: Peer::new(peer, stream.local_addr().ok(), place),
+            peer: Peer::new(peer, local, (place, owner)),
             stream,
             router: router.clone(),
         };
@@ -250,7 +256,7 @@ async fn speak<S>(
     let notify = Arc::clone(&first_request);
     let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
         notify.notify_one();
-        let in_use = peer.begin();
+        let in_use = Arc::new(peer.begin());
         request.extensions_mut().insert(ConnectInfo(address));
         request.extensions_mut().insert(peer.clone());
         call(router.clone(), request, in_use)
@@ -284,6 +290,7 @@ fn builder(options: Options) -> auto::Builder<TokioExecutor> {
         .http1()
         .timer(TokioTimer::new())
         .header_read_timeout(options.idle_timeout)
+        .max_buf_size(BUFFER_BYTES_MAX)
         // Old clients look for `Mesos-Stream-Id` in this spelling.
         .title_case_headers(true);
     builder
@@ -297,12 +304,20 @@ fn builder(options: Options) -> auto::Builder<TokioExecutor> {
 async fn call(
     router: Router,
     request: Request<Incoming>,
-    in_use: InUse,
+    in_use: Arc<InUse>,
 ) -> Result<Response<Answer>, Infallible> {
     const GRPC: &[u8] = b"application/grpc";
     let kind = request.headers().get(CONTENT_TYPE);
     let is_grpc = kind.is_some_and(|kind| kind.as_bytes().starts_with(GRPC));
+    if request.body().is_end_stream() {
+        in_use.start();
+    }
+    let request = request.map(|body| Asked {
+        body,
+        in_use: Arc::downgrade(&in_use),
+    });
     let mut response = router.oneshot(request.map(Body::new)).await?;
+    in_use.start();
     if !is_grpc {
         guard(&mut response);
     }
@@ -320,10 +335,43 @@ fn guard(response: &mut Response<Body>) {
     headers.entry(RESOURCE_POLICY).or_insert(own);
 }
 
+/// The body of a request. Once it is here the request is being answered.
+struct Asked {
+    body: Incoming,
+    in_use: Weak<InUse>,
+}
+
+impl http_body::Body for Asked {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: std::pin::Pin<&mut Self>,
+        context: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let polled = std::pin::Pin::new(&mut self.body).poll_frame(context);
+        let is_last = matches!(polled, std::task::Poll::Ready(None));
+        if (is_last || self.body.is_end_stream())
+            && let Some(in_use) = self.in_use.upgrade()
+        {
+            in_use.start();
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        self.body.size_hint()
+    }
+}
+
 /// The body of an answer. Until it is sent, its connection is in use.
 struct Answer {
     body: Body,
-    _in_use: InUse,
+    _in_use: Arc<InUse>,
 }
 
 impl http_body::Body for Answer {

@@ -229,6 +229,27 @@ fn held(
 }
 
 #[tokio::test]
+async fn requests_whose_body_does_not_come_make_room_for_others() {
+    let options = Options {
+        connections_max: 8,
+        ..Options::default()
+    };
+    let server = Running::start(options, plain).await;
+    let begun = "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\n";
+    let mut unfinished = Vec::new();
+    for _ in 0..20 {
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        stream.write_all(begun.as_bytes()).await.unwrap();
+        unfinished.push(stream);
+        let whole =
+            "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nConnection: close\r\n\r\nx";
+        assert!(talk(server.address, whole).await.ends_with('x'));
+    }
+    drop(unfinished);
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn silence_makes_room_for_others_and_who_is_being_answered_does_not() {
     let options = Options {
         connections_max: 2,

@@ -444,6 +444,28 @@ fn stopping_leaves_tasks_alone_unless_it_is_told_not_to() {
 }
 
 #[test]
+fn completed_executors_are_kept_within_a_bound_in_bytes() {
+    let mut simulation = Simulation::registered();
+    for number in 0..3 {
+        let mut task = task(&format!("large-{number}"));
+        task.data = Some(vec![0; 400 << 10]);
+        let container = simulation.running(task);
+        simulation.end(&container, Exit::Code(0));
+        simulation.acknowledge_all();
+    }
+    let snapshot = simulation.core.snapshot();
+    let frameworks = snapshot
+        .frameworks
+        .values()
+        .chain(&snapshot.completed_frameworks);
+    let kept = frameworks.flat_map(|framework| &framework.completed);
+    let kept: Vec<_> = kept
+        .map(|executor| executor.key.executor.as_str())
+        .collect();
+    assert_eq!(kept, ["large-1", "large-2"]);
+}
+
+#[test]
 fn only_so_many_completed_executors_are_kept() {
     let mut simulation = Simulation::registered();
     simulation.running(task("stays"));

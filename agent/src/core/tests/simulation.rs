@@ -93,6 +93,9 @@ fn options(configured: &str) -> Options {
             mem: true,
         },
         max_completed_executors_per_framework: 3,
+        history_bytes_max: 1 << 20,
+        operations_bytes_max: 16 << 20,
+        check_updates_bytes_max: 1 << 20,
         container_ip: "127.0.0.1".to_owned(),
         executor_registration_timeout: Duration::from_secs(60),
         executor_reregistration_timeout: Duration::from_secs(2),
@@ -167,7 +170,8 @@ impl Simulation {
             epoch,
             message: Some(message),
         });
-        self.step(Input::Frame { link, frame });
+        let room = None;
+        self.step(Input::Frame { link, frame, room });
     }
 
     pub(super) fn step(&mut self, input: Input) {

@@ -162,7 +162,7 @@ fn status(state: pb::TaskState, uuid: u8) -> pb::TaskStatus {
 
 #[test]
 fn duplicate_update_before_ack() {
-    let mut updates = StatusUpdates::default();
+    let mut updates = StatusUpdates::new(1 << 20);
     updates.resume(Moment::ORIGIN);
     assert_eq!(
         updates.push(
@@ -198,8 +198,48 @@ fn duplicate_update_before_ack() {
 }
 
 #[test]
+fn what_checks_tell_is_bounded_in_bytes_and_all_else_is_taken() {
+    const BYTES_MAX: usize = 64 << 10;
+    let mut updates = StatusUpdates::new(BYTES_MAX);
+    let of_check = |uuid: u8| pb::TaskStatus {
+        reason: Some(pb::task_status::Reason::TaskHealthCheckStatusUpdated.into()),
+        message: Some("x".repeat(20 << 10)),
+        ..status(TaskRunning, uuid)
+    };
+    let key_of = |task: &str| StreamKey {
+        task: TaskId::new(task).expect("an id"),
+        ..key()
+    };
+    let mut push =
+        |task: &str, status| updates.push(Moment::ORIGIN, &key_of(task), status, Arc::default());
+    for task in ["a", "b"] {
+        assert_eq!(push(task, of_check(1)), Pushed::Waits);
+    }
+    let told = ["c", "d"].map(|task| push(task, of_check(1)));
+    assert!(told.contains(&Pushed::Full), "of whatever task");
+    assert_eq!(push("a", status(TaskRunning, 2)), Pushed::Waits);
+    let end = pb::TaskStatus {
+        state: TaskFailed.into(),
+        ..of_check(3)
+    };
+    assert_eq!(
+        push("a", end),
+        Pushed::Waits,
+        "an end is no word of a check"
+    );
+    // What is acknowledged or forgotten leaves its room to others.
+    updates.acknowledge(Moment::ORIGIN, &key_of("a"), &[1; 16]);
+    updates.remove(&key_of("b"));
+    updates.remove_framework(&key().framework);
+    for task in ["e", "f"] {
+        let pushed = updates.push(Moment::ORIGIN, &key_of(task), of_check(1), Arc::default());
+        assert_eq!(pushed, Pushed::Waits);
+    }
+}
+
+#[test]
 fn duplicated_terminal_status_update() {
-    let mut updates = StatusUpdates::default();
+    let mut updates = StatusUpdates::new(1 << 20);
     updates.resume(Moment::ORIGIN);
     assert_eq!(
         updates.push(
@@ -221,7 +261,7 @@ fn duplicated_terminal_status_update() {
 
 #[test]
 fn duplicate_terminal_update_after_ack() {
-    let mut updates = StatusUpdates::default();
+    let mut updates = StatusUpdates::new(1 << 20);
     updates.resume(Moment::ORIGIN);
     updates.push(
         Moment::ORIGIN,
@@ -291,7 +331,7 @@ async fn an_update_takes_room_until_it_is_acknowledged_or_forgotten() {
         ..pb::TaskStatus::default()
     };
     let now = Moment::ORIGIN;
-    let mut updates = StatusUpdates::default();
+    let mut updates = StatusUpdates::new(1 << 20);
     updates.push(now, &key, status(1), take().await);
     assert!(!is_free().await, "it is not acknowledged");
     updates.acknowledge(now, &key, &[1; 16]);

@@ -1,9 +1,11 @@
 //! Which connections a daemon has at a time, and which one goes when there are too many.
 //!
-//! Entered through [`Admission::admit`]. Connections whose other side has not been authenticated are strangers, by
-//! address. Invariants: a flood of strangers keeps nobody out, since a new connection takes the place of the one
-//! that has been idle there the longest; a connection that is being answered, or whose other side is known, goes
-//! for no other.
+//! Entered through [`Admission::admit`]. Connections whose other side has not been authenticated are strangers. They
+//! share what there is by the user that opened them, where that is on this machine, or else by address; those of one
+//! user by the cgroup that they were opened in, which is a task's or none. Invariants: a flood of strangers keeps
+//! nobody else out, since a new connection takes the place of one of those who have most: one that is idle, the
+//! longest first, or, for whoever has less than half as many, one that is being answered; one whose other side is
+//! known goes for no other. A request that has not come whole is not being answered, unless its answer has begun.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
@@ -13,6 +15,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+
+use crate::transport::owner::SocketOwner;
 
 /// For so long a new connection has time to say something, before it goes ahead of others that have.
 const SILENCE_ALLOWED: Duration = Duration::from_secs(1);
@@ -37,11 +41,47 @@ impl Network {
     }
 }
 
+/// Who has a share of the connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Sharer {
+    Network(Network),
+    /// A user of this machine.
+    User(u32),
+}
+
+/// Where a connection comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Source {
+    sharer: Sharer,
+    /// The cgroup that it was opened in, of a user's.
+    group: Option<u64>,
+}
+
+impl Source {
+    fn of(address: IpAddr, owner: Option<SocketOwner>) -> Self {
+        match owner {
+            Some(owner) => Self {
+                sharer: Sharer::User(owner.uid),
+                group: owner.cgroup,
+            },
+            None => Self {
+                sharer: Sharer::Network(Network::of(address)),
+                group: None,
+            },
+        }
+    }
+
+    /// Whether its connections have a limit of their own.
+    fn is_limited(self) -> bool {
+        matches!(self.sharer, Sharer::Network(network) if !network.is_loopback())
+    }
+}
+
 /// One connection.
 #[derive(Debug)]
 pub(super) struct Entry {
     id: u64,
-    network: Network,
+    source: Source,
     since: Instant,
     /// Requests that are being answered.
     busy: AtomicUsize,
@@ -68,6 +108,11 @@ impl Entry {
         self.closed.cancel();
     }
 
+    /// Whether it is no longer among those that are counted.
+    pub(super) fn is_over(&self) -> bool {
+        !self.is_counted.load(Ordering::Relaxed)
+    }
+
     pub(super) fn is_closed(&self) -> bool {
         self.closed.is_cancelled()
     }
@@ -82,8 +127,64 @@ impl Entry {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     pub(super) connections_max: usize,
-    /// Strangers of one network; loopback has no such limit.
+    /// Strangers of one network; loopback and users of this machine have no such limit.
     pub(super) strangers_max: usize,
+}
+
+/// The strangers of one sharer, in the order of their coming.
+#[derive(Debug, Default)]
+struct Strangers {
+    groups: BTreeMap<Option<u64>, BTreeMap<u64, Arc<Entry>>>,
+    count: usize,
+}
+
+impl Strangers {
+    fn of_group(&self, group: Option<u64>) -> usize {
+        self.groups.get(&group).map_or(0, BTreeMap::len)
+    }
+
+    /// The groups that may lose an idle one, largest first: those that have half of what the largest has, as far as
+    /// that is more than the newcomer's has, and the newcomer's own.
+    fn losers(&self, newcomer: Option<Option<u64>>) -> Vec<&BTreeMap<u64, Arc<Entry>>> {
+        let most = self.groups.values().map(BTreeMap::len).max();
+        let most = most.unwrap_or_default();
+        let own = newcomer.map(|group| (group, self.of_group(group)));
+        let groups = self.groups.iter().filter(|(group, all)| {
+            let is_large = is_half_of(all.len(), most);
+            own.is_none_or(|(_, of_own)| all.len() > of_own) && is_large
+                || own.is_some_and(|(own, _)| own == **group)
+        });
+        let mut groups: Vec<_> = groups.map(|(_, all)| all).collect();
+        groups.sort_by_key(|all| std::cmp::Reverse(all.len()));
+        groups
+    }
+
+    /// The idle one that goes first: the oldest that has said nothing in its time, or else the oldest.
+    fn idle(&self, newcomer: Option<Option<u64>>, now: Instant) -> Option<Arc<Entry>> {
+        self.losers(newcomer).into_iter().find_map(|all| {
+            let silent = all.values().find(|one| one.is_silent(now));
+            let idle = silent.or_else(|| all.values().find(|one| one.is_idle()));
+            idle.cloned()
+        })
+    }
+
+    /// The oldest of the largest group, unless the newcomer's own has nearly as many.
+    fn oldest(&self, newcomer: Option<Option<u64>>) -> Option<Arc<Entry>> {
+        let largest = self.groups.values().max_by_key(|all| all.len())?;
+        let own = newcomer.map(|group| self.of_group(group));
+        let may_lose = own.is_none_or(|own| is_far_more(largest.len(), own));
+        let oldest = largest.values().next().filter(|_| may_lose);
+        oldest.cloned()
+    }
+}
+
+fn is_half_of(count: usize, most: usize) -> bool {
+    count.saturating_mul(2) >= most
+}
+
+/// Whether one has more than twice what another will have with one more.
+fn is_far_more(count: usize, other: usize) -> bool {
+    count > other.saturating_add(1).saturating_mul(2)
 }
 
 #[derive(Debug, Default)]
@@ -91,59 +192,93 @@ struct Table {
     next: u64,
     /// Strangers or not.
     connections: usize,
-    /// In the order of their coming.
-    strangers: HashMap<Network, BTreeMap<u64, Arc<Entry>>>,
-    /// The same networks by how many there are.
-    sizes: BTreeSet<(usize, Network)>,
+    strangers: HashMap<Sharer, Strangers>,
+    /// The same by how many there are.
+    sizes: BTreeSet<(usize, Sharer)>,
 }
 
 impl Table {
+    fn count(&self, sharer: Sharer) -> usize {
+        self.strangers.get(&sharer).map_or(0, |all| all.count)
+    }
+
     fn insert(&mut self, entry: Arc<Entry>) {
-        let network = entry.network;
-        let all = self.strangers.entry(network).or_default();
-        self.sizes.remove(&(all.len(), network));
-        all.insert(entry.id, entry);
-        self.sizes.insert((all.len(), network));
+        let Source { sharer, group } = entry.source;
+        let all = self.strangers.entry(sharer).or_default();
+        self.sizes.remove(&(all.count, sharer));
+        all.count += 1;
+        self.sizes.insert((all.count, sharer));
+        all.groups.entry(group).or_default().insert(entry.id, entry);
     }
 
-    fn remove(&mut self, network: Network, id: u64) -> Option<Arc<Entry>> {
-        let all = self.strangers.get_mut(&network)?;
-        let before = all.len();
-        let removed = all.remove(&id);
-        let after = all.len();
-        self.sizes.remove(&(before, network));
-        if after == 0 {
-            self.strangers.remove(&network);
-        } else {
-            self.sizes.insert((after, network));
+    fn remove(&mut self, entry: &Entry) {
+        let Source { sharer, group } = entry.source;
+        let Some(all) = self.strangers.get_mut(&sharer) else {
+            return;
+        };
+        let Some(of_group) = all.groups.get_mut(&group) else {
+            return;
+        };
+        if of_group.remove(&entry.id).is_none() {
+            return;
         }
-        removed
+        if of_group.is_empty() {
+            all.groups.remove(&group);
+        }
+        self.sizes.remove(&(all.count, sharer));
+        all.count -= 1;
+        if all.count == 0 {
+            self.strangers.remove(&sharer);
+        } else {
+            self.sizes.insert((all.count, sharer));
+        }
     }
 
-    /// The stranger of a network that goes first: the oldest that has said nothing in its time, or else the
-    /// oldest that is not being answered.
-    fn victim(&self, network: Network, now: Instant) -> Option<u64> {
-        let all = self.strangers.get(&network)?;
-        let silent = all.values().find(|one| one.is_silent(now));
-        let victim = silent.or_else(|| all.values().find(|one| one.is_idle()))?;
-        Some(victim.id)
-    }
-
-    fn evict(&mut self, network: Network, now: Instant) -> bool {
-        let victim = self.victim(network, now);
-        let Some(entry) = victim.and_then(|id| self.remove(network, id)) else {
+    fn end(&mut self, victim: Option<Arc<Entry>>) -> bool {
+        let Some(entry) = victim else {
             return false;
         };
+        self.remove(&entry);
         self.discount(&entry);
         entry.close();
         true
     }
 
-    /// Where there are the most.
+    /// Ends an idle one of its own sharer's.
+    fn evict_own(&mut self, source: Source, now: Instant) -> bool {
+        let all = self.strangers.get(&source.sharer);
+        let victim = all.and_then(|all| all.idle(Some(source.group), now));
+        self.end(victim)
+    }
+
+    /// Ends an idle one, where there are the most.
     fn evict_any(&mut self, now: Instant) -> bool {
-        let mut largest = self.sizes.iter().rev().map(|(_, network)| *network);
-        let network = largest.find(|network| self.victim(*network, now).is_some());
-        network.is_some_and(|network| self.evict(network, now))
+        let mut largest = self.sizes.iter().rev();
+        let victim = largest.find_map(|(_, sharer)| self.strangers.get(sharer)?.idle(None, now));
+        self.end(victim)
+    }
+
+    /// Ends one of those who have more than the newcomer's sharer or group, or of its own.
+    fn evict_for(&mut self, source: Source, now: Instant) -> bool {
+        let own = self.count(source.sharer);
+        let most = self.sizes.last().map_or(0, |(count, _)| *count);
+        let group_in = |sharer: Sharer| (sharer == source.sharer).then_some(source.group);
+        let of = |sharer: &Sharer| self.strangers.get(sharer).zip(Some(group_in(*sharer)));
+        let may_lose = |(count, sharer): &&(usize, Sharer)| {
+            is_half_of(*count, most) && (*count > own || *sharer == source.sharer)
+        };
+        let mut largest = self.sizes.iter().rev().filter(may_lose);
+        let idle = largest.find_map(|(_, sharer)| {
+            let (all, newcomer) = of(sharer)?;
+            all.idle(newcomer, now)
+        });
+        let victim = idle.or_else(|| {
+            let (count, sharer) = self.sizes.last()?;
+            let is_more = *sharer == source.sharer || is_far_more(*count, own);
+            let (all, newcomer) = of(sharer).filter(|_| is_more)?;
+            all.oldest(newcomer)
+        });
+        self.end(victim) || self.evict_own(source, now)
     }
 
     fn discount(&mut self, entry: &Entry) {
@@ -172,23 +307,28 @@ impl Admission {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a connection, in the place of an idle one where there are too many; none if all are in use.
-    pub(super) fn admit(&self, address: IpAddr, now: Instant) -> Option<Place> {
-        let network = Network::of(address);
+    /// Takes a connection, in the place of another where there are too many; none if no other may go for it.
+    pub(super) fn admit(
+        &self,
+        address: IpAddr,
+        owner: Option<SocketOwner>,
+        now: Instant,
+    ) -> Option<Place> {
+        let source = Source::of(address, owner);
         let mut table = self.table();
-        let of_network = table.strangers.get(&network).map_or(0, BTreeMap::len);
-        let is_crowded = !network.is_loopback() && of_network >= self.limits.strangers_max;
-        if is_crowded && !table.evict(network, now) {
+        let is_crowded =
+            source.is_limited() && table.count(source.sharer) >= self.limits.strangers_max;
+        if is_crowded && !table.evict_own(source, now) {
             return None;
         }
-        if table.connections >= self.limits.connections_max && !table.evict_any(now) {
+        if table.connections >= self.limits.connections_max && !table.evict_for(source, now) {
             return None;
         }
         table.next += 1;
         table.connections += 1;
         let entry = Arc::new(Entry {
             id: table.next,
-            network,
+            source,
             since: now,
             busy: AtomicUsize::new(0),
             has_spoken: AtomicBool::new(false),
@@ -223,25 +363,30 @@ impl Place {
             connections_max: 1,
             strangers_max: 1,
         };
-        let place = Admission::new(limits).admit(address, now);
+        let place = Admission::new(limits).admit(address, None, now);
         place.expect("the first one is admitted")
     }
 
-    /// The other side is known: no flood of its network reaches it any more.
+    /// The other side is known: no flood of strangers reaches it any more.
     pub(super) fn introduced(&self) {
         if self.entry.is_stranger.swap(false, Ordering::Relaxed)
             && let Some(admission) = &self.admission
         {
-            let mut table = admission.table();
-            table.remove(self.entry.network, self.entry.id);
+            admission.table().remove(&self.entry);
         }
     }
 
-    /// A request is being answered until this is dropped.
+    pub(super) fn is_stranger(&self) -> bool {
+        self.entry.is_stranger.load(Ordering::Relaxed)
+    }
+
+    /// A request has begun to come. From [`InUse::start`] on it is being answered, until this is dropped.
     pub(super) fn begin(&self) -> InUse {
         self.entry.has_spoken.store(true, Ordering::Relaxed);
-        self.entry.busy.fetch_add(1, Ordering::Relaxed);
-        InUse(self.entry.clone())
+        InUse {
+            entry: self.entry.clone(),
+            is_answered: AtomicBool::new(false),
+        }
     }
 }
 
@@ -251,18 +396,32 @@ impl Drop for Place {
             return;
         };
         let mut table = admission.table();
-        table.remove(self.entry.network, self.entry.id);
+        table.remove(&self.entry);
         table.discount(&self.entry);
     }
 }
 
-/// A request of a connection that is being answered.
+/// A request of a connection.
 #[derive(Debug)]
-pub(super) struct InUse(Arc<Entry>);
+pub(super) struct InUse {
+    entry: Arc<Entry>,
+    is_answered: AtomicBool,
+}
+
+impl InUse {
+    /// It has come whole, or its answer begins before: it keeps its connection.
+    pub(super) fn start(&self) {
+        if !self.is_answered.swap(true, Ordering::Relaxed) {
+            self.entry.busy.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
 
 impl Drop for InUse {
     fn drop(&mut self) {
-        self.0.busy.fetch_sub(1, Ordering::Relaxed);
+        if *self.is_answered.get_mut() {
+            self.entry.busy.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 }
 
@@ -287,16 +446,82 @@ mod tests {
 
     const SOON: Duration = Duration::from_millis(1);
 
+    /// A request that has come whole.
+    fn answer(place: &Place) -> InUse {
+        let in_use = place.begin();
+        in_use.start();
+        in_use
+    }
+
+    fn user(uid: u32, cgroup: u64) -> Option<SocketOwner> {
+        Some(SocketOwner {
+            uid,
+            inode: 1,
+            cgroup: Some(cgroup),
+        })
+    }
+
+    #[test]
+    fn a_request_that_never_comes_whole_keeps_no_place() {
+        let admission = admission(3, 1);
+        let loopback = ip("127.0.0.1");
+        let now = Instant::now();
+        let all = [0; 3].map(|_| admission.admit(loopback, None, now).unwrap());
+        let asking = [&all[0], &all[1], &all[2]].map(Place::begin);
+        all[1].introduced();
+        asking[0].start();
+        let more = admission.admit(loopback, None, now).unwrap();
+        assert!(is_closed(&all[2]), "its request is not whole");
+        asking[0].start();
+        let in_use = answer(&more);
+        let one_more = admission.admit(loopback, None, now);
+        assert!(one_more.is_none(), "answered or known");
+        drop(asking);
+        assert!(admission.admit(loopback, None, now).is_some());
+        assert!(is_closed(&all[0]) && !is_closed(&more) && !is_closed(&all[1]));
+        drop(in_use);
+    }
+
+    #[test]
+    fn a_task_that_takes_all_connections_keeps_out_nobody_but_itself() {
+        // Its address is the node's own, of which no number is too many, or that of loopback.
+        for address in ["10.0.0.7", "127.0.0.1"] {
+            let admission = admission(600, 512);
+            let (here, now) = (ip(address), Instant::now());
+            let flood = |group| admission.admit(here, user(65_534, group), now);
+            let taken: Vec<_> = (0..599).map(|_| flood(1).unwrap()).collect();
+            let mut answered: Vec<_> = taken.iter().map(answer).collect();
+            let operator = admission.admit(here, user(0, 9), now).unwrap();
+            assert!(flood(1).is_none(), "nobody goes for more of it");
+            assert!(!is_closed(&operator), "idle, but its user has fewer");
+            // An executor of the same user in another container, and another user.
+            let executor = flood(2).unwrap();
+            let other = admission.admit(here, user(1000, 3), now).unwrap();
+            assert!(is_closed(&taken[0]) && is_closed(&taken[1]));
+            // What waits for the rest of a request goes before what is answered.
+            answered.truncate(300);
+            let unfinished = taken[300].begin();
+            assert!(admission.admit(here, user(1001, 4), now).is_some());
+            assert!(is_closed(&taken[300]) && !is_closed(&taken[2]));
+            assert!(
+                ![&operator, &executor, &other]
+                    .map(is_closed)
+                    .contains(&true)
+            );
+            drop(unfinished);
+        }
+    }
+
     #[test]
     fn a_new_connection_takes_the_place_of_the_oldest_that_is_idle() {
         let admission = admission(100, 3);
         let start = Instant::now();
         let here = ip("10.0.0.1");
         let [first, second, third] =
-            [0, 1, 2].map(|at| admission.admit(here, start + at * SOON).unwrap());
-        let answering = first.begin();
-        let there = admission.admit(ip("10.0.0.2"), start).unwrap();
-        let fourth = admission.admit(here, start + 3 * SOON).unwrap();
+            [0, 1, 2].map(|at| admission.admit(here, None, start + at * SOON).unwrap());
+        let answering = answer(&first);
+        let there = admission.admit(ip("10.0.0.2"), None, start).unwrap();
+        let fourth = admission.admit(here, None, start + 3 * SOON).unwrap();
         assert!(is_closed(&second), "the oldest that is not being answered");
         assert!(
             ![&first, &third, &fourth, &there]
@@ -306,12 +531,15 @@ mod tests {
         drop(answering);
         // What has said nothing in its time goes before what was answered.
         let later = start + SILENCE_ALLOWED + 2 * SOON;
-        let fifth = admission.admit(here, later).unwrap();
+        let fifth = admission.admit(here, None, later).unwrap();
         assert!(is_closed(&third) && !is_closed(&first) && !is_closed(&fourth));
-        let in_use = [&first, &fourth, &fifth].map(Place::begin);
-        assert!(admission.admit(here, later).is_none(), "all are in use");
+        let in_use = [&first, &fourth, &fifth].map(answer);
+        assert!(
+            admission.admit(here, None, later).is_none(),
+            "all are in use"
+        );
         drop(in_use);
-        assert!(admission.admit(here, later).is_some());
+        assert!(admission.admit(here, None, later).is_some());
     }
 
     #[test]
@@ -319,16 +547,16 @@ mod tests {
         let admission = admission(4, 2);
         let now = Instant::now();
         let here = ip("10.0.0.1");
-        let known = admission.admit(here, now).unwrap();
+        let known = admission.admit(here, None, now).unwrap();
         known.introduced();
         known.introduced();
         let mut silent: Vec<_> = (0..50)
-            .map(|_| admission.admit(here, now).unwrap())
+            .map(|_| admission.admit(here, None, now).unwrap())
             .collect();
         let open = silent.iter().filter(|one| !is_closed(one)).count();
         assert_eq!(open, 2);
-        let elsewhere = admission.admit(ip("10.0.0.2"), now).unwrap();
-        let more = admission.admit(ip("10.0.0.3"), now).unwrap();
+        let elsewhere = admission.admit(ip("10.0.0.2"), None, now).unwrap();
+        let more = admission.admit(ip("10.0.0.3"), None, now).unwrap();
         assert!(!is_closed(&known) && !is_closed(&more) && !is_closed(&elsewhere));
         let open = silent.iter().filter(|one| !is_closed(one)).count();
         assert_eq!(open, 1, "one of those of whom there were the most");
@@ -344,17 +572,17 @@ mod tests {
         let admission = admission(2, 1);
         let now = Instant::now();
         let loopback = ip("127.0.0.1");
-        let known = admission.admit(loopback, now).unwrap();
+        let known = admission.admit(loopback, None, now).unwrap();
         known.introduced();
-        let asking = admission.admit(loopback, now).unwrap();
-        let answering = asking.begin();
-        assert!(admission.admit(loopback, now).is_none());
+        let asking = admission.admit(loopback, None, now).unwrap();
+        let answering = answer(&asking);
+        assert!(admission.admit(loopback, None, now).is_none());
         assert!(!admission.make_room(now));
         drop(answering);
         assert!(admission.make_room(now));
         assert!(is_closed(&asking) && !is_closed(&known));
         // One that is closed for another reason is counted until it is gone.
-        let third = admission.admit(loopback, now).unwrap();
+        let third = admission.admit(loopback, None, now).unwrap();
         third.entry.close();
         drop((third, asking));
         assert_eq!(admission.table().connections, 1);

@@ -31,21 +31,31 @@ struct Found {
 }
 
 impl Peer {
-    pub(super) fn new(address: SocketAddr, local: Option<SocketAddr>, place: Place) -> Self {
+    /// `owner` is who opened it, as far as that was found out already.
+    pub(super) fn new(
+        address: SocketAddr,
+        local: Option<SocketAddr>,
+        (place, owner): (Place, Option<SocketOwner>),
+    ) -> Self {
+        let found = Found::default();
+        if owner.is_some() {
+            let _ = found.owner.set(owner);
+        }
         Self {
             address,
             local,
             encrypted: false,
             certificate: None,
             place: Arc::new(place),
-            found: Arc::default(),
+            found: Arc::new(found),
         }
     }
 
     /// One without a connection, for tests of routes.
     #[must_use]
     pub fn at(address: SocketAddr) -> Self {
-        Self::new(address, None, Place::alone(address.ip(), Instant::now()))
+        let place = Place::alone(address.ip(), Instant::now());
+        Self::new(address, None, (place, None))
     }
 
     /// Whether it is on this machine.
@@ -87,7 +97,13 @@ impl Peer {
         Connection(self.place.entry.clone())
     }
 
-    /// A request of it is being answered until this is dropped.
+    /// Whether it has not said who he is.
+    #[must_use]
+    pub fn is_stranger(&self) -> bool {
+        self.place.is_stranger()
+    }
+
+    /// A request of it begins to come; see [`InUse::start`].
     pub(super) fn begin(&self) -> InUse {
         self.place.begin()
     }
@@ -107,6 +123,12 @@ impl Connection {
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.0.is_closed()
+    }
+
+    /// Whether it has ended, or is about to.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.0.is_over()
     }
 
     /// When it is to end at once.

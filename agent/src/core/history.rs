@@ -1,0 +1,81 @@
+//! What completed executors and their tasks take, so that it has a bound in bytes.
+//!
+//! Pure. Invariant: what is counted for a framework is what its completed executors took when they were added.
+
+use std::collections::BTreeMap;
+
+use meseta_proto::schema;
+use meseta_resources::FrameworkId;
+
+use super::{Executor, Task};
+
+/// The bytes of each framework's completed executors.
+#[derive(Debug)]
+pub(super) struct History {
+    bytes_max: usize,
+    bytes: usize,
+    frameworks: BTreeMap<FrameworkId, usize>,
+}
+
+impl History {
+    pub(super) fn new(bytes_max: usize) -> Self {
+        Self {
+            bytes_max,
+            bytes: 0,
+            frameworks: BTreeMap::new(),
+        }
+    }
+
+    /// What one executor may keep of its tasks that are over, while it goes on.
+    pub(super) fn of_executor_max(&self) -> usize {
+        self.bytes_max / 64
+    }
+
+    pub(super) fn add(&mut self, framework: &FrameworkId, executor: &Executor) {
+        let bytes = executor_bytes(executor);
+        self.bytes += bytes;
+        *self.frameworks.entry(framework.clone()).or_default() += bytes;
+    }
+
+    pub(super) fn take_off(&mut self, framework: &FrameworkId, executor: &Executor) {
+        let bytes = executor_bytes(executor);
+        if let Some(own) = self.frameworks.get_mut(framework) {
+            let bytes = bytes.min(*own);
+            *own -= bytes;
+            self.bytes -= bytes;
+            if *own == 0 {
+                self.frameworks.remove(framework);
+            }
+        }
+    }
+
+    /// The framework that has most, if all together have too much.
+    pub(super) fn too_much(&self) -> Option<FrameworkId> {
+        if self.bytes <= self.bytes_max {
+            return None;
+        }
+        let most = self.frameworks.iter().max_by_key(|(_, bytes)| **bytes);
+        most.map(|(framework, _)| framework.clone())
+    }
+
+    /// All of a framework's are forgotten.
+    pub(super) fn forget(&mut self, framework: &FrameworkId) {
+        self.bytes -= self.frameworks.remove(framework).unwrap_or_default();
+    }
+}
+
+fn executor_bytes(executor: &Executor) -> usize {
+    let info = executor.info.as_ref();
+    let own = size_of::<Executor>() + info.map_or(0, |info| schema::bytes_of(&**info));
+    executor
+        .all_tasks()
+        .map(|task| task_bytes(task))
+        .sum::<usize>()
+        + own
+}
+
+/// What a task takes that is over.
+pub(super) fn task_bytes(task: &Task) -> usize {
+    let statuses = task.statuses.iter().map(schema::bytes_of).sum::<usize>();
+    size_of::<Task>() + schema::bytes_of(&*task.info) + statuses
+}

@@ -1,0 +1,84 @@
+//! What the agent's HTTP surface is made of, and how many connections it has.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+use meseta_proto::budget::{Budget, Shares};
+use meseta_proto::transport::door::Door;
+use meseta_proto::transport::files::FileReads;
+use meseta_proto::transport::server::CancellationToken;
+use meseta_proto::verbosity::Verbosity;
+
+use super::{RunError, gc_options};
+use crate::budgets::Budgets;
+use crate::checkpoint::Layout;
+use crate::executor_tokens::ExecutorTokens;
+use crate::flags::Flags;
+use crate::http::{Introductions, Surface};
+use crate::intake::Intake;
+use crate::metrics::Metrics;
+use crate::oversubscription::Failures;
+use crate::shell::CoreHandle;
+use crate::shell::descriptors::DescriptorShares;
+use crate::shell::executors::ExecutorStreams;
+use crate::shell::gc::Gc;
+use crate::shell::monitor::{self, Samples};
+use crate::shell::nested::NestedContainers;
+use crate::shell::outgoing::Dropped;
+
+/// Connections at a time, by descriptors and by memory.
+pub(super) fn connections_max(budgets: Budgets) -> usize {
+    let by_descriptors = DescriptorShares::of_process().connections;
+    by_descriptors.min(budgets.connections_max())
+}
+
+/// What the handlers share.
+pub(super) fn surface(
+    flags: &Flags,
+    layout: &Layout,
+    core: CoreHandle,
+    (flags_view, verbosity): (BTreeMap<String, String>, Verbosity),
+    told: SocketAddr,
+    start: Instant,
+    (shutdown, door): (&CancellationToken, Door),
+    budgets: Budgets,
+) -> Result<Arc<Surface>, RunError> {
+    let key = flags.access.jwt_secret_key.as_deref();
+    let has_tokens = flags.access.authenticate_http_executors;
+    let tokens = has_tokens.then(|| ExecutorTokens::open(key, layout));
+    let tokens = tokens.transpose()?;
+    Ok(Arc::new(Surface {
+        core,
+        recovered: AtomicBool::new(false),
+        samples: Samples::default(),
+        streams: ExecutorStreams::new(budgets.events()),
+        nested: NestedContainers::default(),
+        gc: Gc::new(gc_options(flags), layout.clone()),
+        shutdown: shutdown.clone(),
+        containerizer: std::sync::OnceLock::new(),
+        layout: layout.clone(),
+        flags: flags_view,
+        pid: format!("slave(1)@{told}"),
+        start_time: monitor::unix_now(),
+        started: start,
+        recovery: std::sync::OnceLock::new(),
+        enable_cfs: flags.cgroups_enable_cfs,
+        plugin_failures: Failures::default(),
+        tokens,
+        dropped: Dropped::default(),
+        reading: Intake::new(budgets.reading()),
+        waiting: Intake::new(budgets.waiting()),
+        unacknowledged: Intake::new(budgets.unacknowledged()),
+        introductions: Introductions::new(connections_max(budgets)),
+        verbosity,
+        metrics: Metrics::new().map_err(|error| RunError::Internal(error.to_string()))?,
+        door,
+        budgets,
+        bodies: Shares::new(Budget::new(budgets.bodies())),
+        answers: Shares::new(Budget::new(budgets.answers())),
+        file_reads: FileReads::new(budgets.downloads_max()),
+    }))
+}
