@@ -7,6 +7,7 @@
 
 pub mod budget;
 pub mod convert;
+pub mod fair_room;
 pub mod grpc;
 pub mod json;
 pub mod media;
