@@ -13,6 +13,7 @@ pub mod json;
 pub mod media;
 pub mod outbox;
 pub mod protobuf;
+pub mod readings;
 pub mod reconciler;
 pub mod recordio;
 pub mod schema;
