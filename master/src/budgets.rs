@@ -4,7 +4,10 @@
 //! three quarters of the whole; the rest is for what is not counted: the books themselves, answers while they are
 //! made, and what the allocator of memory keeps. Invariant: nothing here depends on how many peers there are.
 
+use std::time::Duration;
+
 use meseta_proto::budget::{Budget, Shares};
+use meseta_proto::fair_room::{FairRoom, Rules};
 use meseta_proto::outbox;
 
 /// The smallest budget that a master takes. A scheduler's largest call is 32 MiB, and its decoded form is charged
@@ -14,7 +17,18 @@ pub(crate) const MEMORY_BUDGET_MIN: u64 = 256 << 20;
 /// What a subscriber, an agent or a request may have whatever the others have, at most.
 const FLOOR_BYTES_MAX: usize = 64 * 1024;
 
-/// Who sends requests: a principal, or else an address.
+/// What the requests of a peer may have whatever the others have: small calls always go through.
+const PEER_FLOOR_BYTES: usize = 64 * 1024;
+
+/// After so long without progress an agent's frame makes room for another's.
+const FRAME_STILL: Duration = Duration::from_secs(2);
+/// For so long the beginning of a stream may take to be sent while others wait. How far it is is not known.
+const BEGINNING_STILL: Duration = Duration::from_secs(10);
+/// Frames, and beginnings, of one group that wait for room, and all together. Of agents thousands come back at once.
+const WAITING_OF_GROUP_MAX: usize = 256;
+const WAITING_MAX: usize = 16_384;
+
+/// Who sends requests: a principal, or else a user of this machine, or else a network.
 pub(crate) type Peer = String;
 
 /// The parts.
@@ -26,10 +40,12 @@ pub(crate) struct Budgets {
     frames: Budget,
     /// Frames of agents that wait for the core.
     pub(crate) incoming_frames: Budget,
+    /// Frames of agents while they are read, by their hosts.
+    pub(crate) frame_room: FairRoom,
     /// Records of operators' streams that are encoded and not yet sent.
     records: Budget,
     /// The first events of operators' streams, which show the whole cluster.
-    pub(crate) beginnings: Budget,
+    pub(crate) beginnings: FairRoom,
     /// Bodies of requests, while they are read, decoded and wait for the core.
     bodies: Shares<Peer>,
     total_bytes: usize,
@@ -42,10 +58,11 @@ impl Budgets {
         Self {
             events: Budget::new(total_bytes / 16),
             frames: Budget::new(total_bytes / 16),
-            incoming_frames: Budget::new(total_bytes / 16),
+            incoming_frames: Budget::new(total_bytes / 32),
+            frame_room: shared_room(total_bytes / 32, FRAME_STILL),
             records: Budget::new(total_bytes / 32),
-            beginnings: Budget::new(total_bytes / 32),
-            bodies: Shares::new(Budget::new(total_bytes / 32 * 5)),
+            beginnings: shared_room(total_bytes / 32, BEGINNING_STILL),
+            bodies: Shares::new(Budget::new(total_bytes / 32 * 5), PEER_FLOOR_BYTES),
             total_bytes,
         }
     }
@@ -97,6 +114,18 @@ impl Budgets {
     }
 }
 
+/// Room of which each group leaves the others as much as it has.
+fn shared_room(bytes_max: usize, still: Duration) -> FairRoom {
+    FairRoom::new(Rules {
+        units_max: bytes_max,
+        leaves_half: true,
+        still: Some(still),
+        newest_first: false,
+        waiting_of_group_max: WAITING_OF_GROUP_MAX,
+        waiting_max: WAITING_MAX,
+    })
+}
+
 fn floor(total_bytes: usize) -> usize {
     (total_bytes / 65_536).min(FLOOR_BYTES_MAX)
 }
@@ -114,6 +143,7 @@ mod tests {
         let queued = budgets.events.limit()
             + budgets.frames.limit()
             + budgets.incoming_frames.limit()
+            + budgets.frame_room.limit()
             + budgets.records.limit()
             + budgets.beginnings.limit()
             + budgets.outbox().bytes_total

@@ -21,14 +21,17 @@ use tonic::service::Routes;
 use crate::core::Answer;
 use crate::http::{BODY_MAX, SCHEDULER_BODY_MAX, Site, door};
 
-/// One frame of an agent; its return with all its tasks is the largest.
+/// One frame to an agent.
 const FRAME_MAX: usize = 64 * 1024 * 1024;
+/// One frame of an agent. Returns come in parts of 4 MiB, unless one thing alone is larger: an executor or a task as a
+/// scheduler gave it, with what the agent adds.
+const AGENT_FRAME_MAX: usize = SCHEDULER_BODY_MAX + BODY_MAX;
 
 /// The services, to be merged with the HTTP routes.
 pub(crate) async fn router(site: &Arc<Site>) -> Router {
     let (handle, shutdown) = (&site.handle, &site.shutdown);
     let agents = AgentRegistryServer::new(agents::Agents::new(handle.clone(), shutdown.clone()))
-        .max_decoding_message_size(FRAME_MAX)
+        .max_decoding_message_size(AGENT_FRAME_MAX)
         .max_encoding_message_size(FRAME_MAX);
     let schedulers = SchedulerServer::new(schedulers::Schedulers::new(site.clone()))
         .max_decoding_message_size(SCHEDULER_BODY_MAX);

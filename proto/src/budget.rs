@@ -13,6 +13,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 use tokio::sync::Notify;
 
+use crate::readings::Readings;
+
 /// A limit of bytes and what is used of it. Cheap to clone; clones are the same budget.
 #[derive(Clone, Debug)]
 pub struct Budget(Arc<Level>);
@@ -28,6 +30,8 @@ struct Level {
     /// Wakes those who wait for room.
     released: Notify,
     whole: Option<Budget>,
+    /// What is being read, of all parts of a whole.
+    readings: Readings,
 }
 
 /// Why something was not charged.
@@ -61,6 +65,7 @@ impl Budget {
             used_bytes: AtomicUsize::new(0),
             released: Notify::new(),
             whole: None,
+            readings: Readings::default(),
         }))
     }
 
@@ -72,10 +77,12 @@ impl Budget {
     }
 
     /// A part of this budget that has never more than is left for others: one has half of the whole at most, two
-    /// have a third each, and another one always finds as much room as each of those before it.
+    /// have a third each, and another one always finds as much room as each of those before it. Up to `floor_bytes`
+    /// of it are granted whatever the others have; its own parts may have their floors beyond its limit, all of them
+    /// together as much again.
     #[must_use]
-    pub fn fair_share(&self) -> Self {
-        self.part(self.limit() / 2, 0, true)
+    pub fn fair_share(&self, floor_bytes: usize) -> Self {
+        self.part(self.limit() / 2, floor_bytes, true)
     }
 
     fn part(&self, bytes_max: usize, floor_bytes: usize, is_fair: bool) -> Self {
@@ -86,6 +93,7 @@ impl Budget {
             used_bytes: AtomicUsize::new(0),
             released: Notify::new(),
             whole: Some(self.clone()),
+            readings: self.0.readings.clone(),
         }))
     }
 
@@ -99,13 +107,37 @@ impl Budget {
         self.0.bytes_max
     }
 
-    /// Charges `bytes` here and to the whole, or nothing at all.
+    /// Charges `bytes` here and to the whole, or nothing at all. Where others have used up the whole, what is being
+    /// read and stands still makes room.
     pub fn charge(&self, bytes: usize) -> Result<Charge, Exhausted> {
-        self.add(bytes, false)?;
+        self.add_making_room(bytes)?;
         Ok(Charge {
             budget: self.clone(),
             bytes,
         })
+    }
+
+    /// What is being read of this whole.
+    pub(crate) fn readings(&self) -> &Readings {
+        &self.0.readings
+    }
+
+    /// The part directly below the whole: a peer's, if there is one for each peer.
+    pub(crate) fn of_peer(&self) -> &Self {
+        let mut level = self;
+        while let Some(whole) = level.0.whole.as_ref().filter(|one| one.0.whole.is_some()) {
+            level = whole;
+        }
+        level
+    }
+
+    fn add_making_room(&self, bytes: usize) -> Result<(), Exhausted> {
+        loop {
+            match self.add(bytes, false) {
+                Err(Exhausted::Whole { .. }) if self.readings().make_room(self.of_peer()) => {}
+                added => return added,
+            }
+        }
     }
 
     /// The same, but waits until there is room.
@@ -135,9 +167,12 @@ impl Budget {
 
     fn add(&self, bytes: usize, is_floor: bool) -> Result<(), Exhausted> {
         let level = &*self.0;
+        // Many floors are no reason for one share to have everything.
+        let is_granted =
+            |used: usize| is_floor && (!level.is_fair || used <= level.bytes_max.saturating_mul(2));
         let fits = |used: usize| {
             let after = used.checked_add(bytes)?;
-            (after <= level.bytes_max || used == 0 || is_floor).then_some(after)
+            (after <= level.bytes_max || used == 0 || is_granted(used)).then_some(after)
         };
         let updated = level
             .used_bytes
@@ -201,9 +236,20 @@ impl Charge {
 
     /// Charges more to the same budget; on an error nothing has changed.
     pub fn grow(&mut self, bytes: usize) -> Result<(), Exhausted> {
+        self.budget.add_making_room(bytes)?;
+        self.bytes += bytes;
+        Ok(())
+    }
+
+    /// The same with the room that there is.
+    pub(crate) fn grow_into_room(&mut self, bytes: usize) -> Result<(), Exhausted> {
         self.budget.add(bytes, false)?;
         self.bytes += bytes;
         Ok(())
+    }
+
+    pub(crate) fn budget(&self) -> &Budget {
+        &self.budget
     }
 }
 
@@ -240,6 +286,7 @@ impl Drop for Charge {
 #[derive(Debug)]
 pub struct Shares<K> {
     whole: Budget,
+    floor_bytes: usize,
     shares: Mutex<HashMap<K, Budget>>,
 }
 
@@ -247,10 +294,12 @@ pub struct Shares<K> {
 const IDLE_PEERS_MAX: usize = 1_024;
 
 impl<K: Eq + Hash> Shares<K> {
+    /// Each peer may have `floor_bytes` whatever the others have.
     #[must_use]
-    pub fn new(whole: Budget) -> Self {
+    pub fn new(whole: Budget, floor_bytes: usize) -> Self {
         Self {
             whole,
+            floor_bytes,
             shares: Mutex::default(),
         }
     }
@@ -263,7 +312,7 @@ impl<K: Eq + Hash> Shares<K> {
             // One that somebody else has got and has not used yet stays, too.
             shares.retain(|_, share| share.used() > 0 || Arc::strong_count(&share.0) > 1);
         }
-        let share = || self.whole.fair_share();
+        let share = || self.whole.fair_share(self.floor_bytes);
         shares.entry(peer).or_insert_with(share).clone()
     }
 }
@@ -318,14 +367,14 @@ mod tests {
         let mut charges = Vec::new();
         let mut had = Vec::new();
         for _ in 0..4 {
-            let share = whole.fair_share();
+            let share = whole.fair_share(0);
             while let Ok(charge) = share.charge(1) {
                 charges.push(charge);
             }
             had.push(share.used());
         }
         assert_eq!(had, [60, 30, 15, 7], "each has half of what was left");
-        let greedy: Vec<_> = (0..3).map(|_| whole.fair_share()).collect();
+        let greedy: Vec<_> = (0..3).map(|_| whole.fair_share(0)).collect();
         charges.clear();
         // Those that take in turn have the same, and leave as much for one more.
         while greedy
@@ -335,7 +384,7 @@ mod tests {
         {}
         let had: Vec<_> = greedy.iter().map(Budget::used).collect();
         assert!(had.iter().all(|bytes| (29..=31).contains(bytes)), "{had:?}");
-        let last = whole.fair_share();
+        let last = whole.fair_share(0);
         assert!(last.charge(10).is_ok());
     }
 
@@ -349,6 +398,31 @@ mod tests {
         assert!(matches!(modest.charge(1), Err(Exhausted::Whole { .. })));
         drop(small);
         assert_eq!(whole.used(), 100);
+    }
+
+    #[test]
+    fn every_peer_has_its_floor_and_no_peer_has_everything_by_floors() {
+        let whole = Budget::new(1_000);
+        let shares = Shares::new(whole.clone(), 64);
+        let charges: Vec<_> = (0..50)
+            .map_while(|peer| shares.of(peer).charge(400 >> peer.min(4)).ok())
+            .collect();
+        assert!(whole.used() > 800, "{}", whole.used());
+        for peer in 100..120 {
+            let request = shares.of(peer).share(500, 8);
+            let small = request.charge(64).unwrap();
+            assert!(request.charge(200).is_err());
+            drop(small);
+        }
+        drop(charges);
+        // Requests of one peer, each of which has its floor.
+        let one = shares.of(7);
+        let charges: Vec<_> = (0..1_000)
+            .map_while(|_| one.share(500, 8).charge(8).ok())
+            .collect();
+        assert!(one.used() > 500 && one.used() <= 1_008, "{}", one.used());
+        drop(charges);
+        assert_eq!(whole.used(), 0);
     }
 
     #[test]
@@ -397,7 +471,7 @@ mod tests {
 
     #[test]
     fn a_peer_has_one_share_and_idle_peers_are_forgotten() {
-        let shares = Shares::new(Budget::new(20));
+        let shares = Shares::new(Budget::new(20), 0);
         let charge = shares.of(0).charge(8).unwrap();
         assert!(shares.of(0).charge(3).is_err());
         for peer in 1..=2 * IDLE_PEERS_MAX {

@@ -7,11 +7,13 @@
 
 pub mod budget;
 pub mod convert;
+pub mod fair_room;
 pub mod grpc;
 pub mod json;
 pub mod media;
 pub mod outbox;
 pub mod protobuf;
+pub mod readings;
 pub mod reconciler;
 pub mod recordio;
 pub mod schema;

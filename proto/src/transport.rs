@@ -6,6 +6,7 @@ pub mod body;
 pub mod client;
 pub mod door;
 pub mod files;
+pub mod messages;
 pub mod owner;
 pub mod request;
 pub mod server;

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
-use meseta_access::Approver;
+use meseta_proto::fair_room::Hold;
 use meseta_proto::meseta::v1::operator_server::Operator;
 use meseta_proto::meseta::v1::{
     AwaitOperationRequest, ExplainRequest, ExplainResponse, Explanation, Nothing, OperationTaken,
@@ -15,15 +16,16 @@ use meseta_proto::mesos::v1::master::{Call, response};
 use meseta_proto::mesos::v1::{self, OperationStatus, value};
 use meseta_proto::transport::door::Caller;
 use meseta_resources::{ResourceName, Scalar};
+use prost::Message as _;
 use tokio::sync::mpsc;
 use tokio_stream::Stream;
-use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
 use super::status_of;
-use crate::core::{Answer, Format, HEARTBEAT_INTERVAL, Question, to_wire};
+use crate::core::{Answer, Format, HEARTBEAT_INTERVAL, Question, Snapshot, to_wire};
 use crate::events::STALL_MAX;
-use crate::http::whole::Wholes;
+use crate::http::whole::{Beginning, Wholes};
 use crate::http::{Site, peer_of, views};
 use crate::operator::{self, Outcome, stream};
 use crate::outcomes;
@@ -132,11 +134,7 @@ impl Operators {
         })
     }
 
-    async fn watched(
-        &self,
-        caller: Caller,
-        request: WatchRequest,
-    ) -> Result<ReceiverStream<Result<WatchEvent, Status>>, Status> {
+    async fn watched(&self, caller: Caller, request: WatchRequest) -> Result<Events, Status> {
         let master_id = self.site.identity.id.clone();
         // Another master's numbers mean nothing here.
         let is_ours = request.master_id.as_ref() == Some(&master_id);
@@ -153,10 +151,34 @@ impl Operators {
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => {}
-                () = forward(&handle, watching, caller.approver, &sender, &master_id, &wholes) => {}
+                () = sender.closed() => {}
+                () = forward(&handle, watching, &caller, &sender, &master_id, &wholes) => {}
             }
         });
-        Ok(ReceiverStream::new(events))
+        Ok(Events { events, last: None })
+    }
+}
+
+/// An event, with the room that it takes until it is sent, if it is the first of a stream.
+type Sent = (Result<WatchEvent, Status>, Option<Hold>);
+
+/// Events on their way to a watcher.
+struct Events {
+    events: mpsc::Receiver<Sent>,
+    /// Of the event that the transport has taken: it asks for another once that one is sent.
+    last: Option<Hold>,
+}
+
+impl Stream for Events {
+    type Item = Result<WatchEvent, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.last = None;
+        self.events.poll_recv(context).map(|next| {
+            let (event, hold) = next?;
+            self.last = hold;
+            Some(event)
+        })
     }
 }
 
@@ -164,8 +186,8 @@ impl Operators {
 async fn forward(
     handle: &Handle,
     mut watching: Watching,
-    approver: Approver,
-    events: &mpsc::Sender<Result<WatchEvent, Status>>,
+    caller: &Caller,
+    events: &mpsc::Sender<Sent>,
     master_id: &str,
     wholes: &Wholes,
 ) {
@@ -175,11 +197,20 @@ async fn forward(
         event,
     };
     let mut last = watching.last;
-    let mut filter = Filter::new(approver.clone());
+    let mut filter = Filter::new(caller.approver.clone());
+    let mut unsent = CancellationToken::new();
     if let Some(snapshot) = watching.begin.take() {
-        let made = wholes.begin(handle, snapshot, &approver, &mut filter, stream::subscribed);
-        let Some(subscribed) = made.await else { return };
-        if !send(events, numbered(last, subscribed)).await {
+        let make = |snapshot: &Snapshot| {
+            let event = stream::subscribed(snapshot);
+            let bytes = event.encoded_len();
+            (event, bytes)
+        };
+        let begun = wholes.begin(handle, snapshot, caller, &mut filter, make);
+        let Some(Beginning { message, hold }) = begun.await else {
+            return;
+        };
+        unsent = hold.given_up().clone();
+        if !send(events, numbered(last, message), Some(hold)).await {
             return;
         }
     }
@@ -189,6 +220,12 @@ async fn forward(
         let event = tokio::select! {
             biased;
             () = events.closed() => return,
+            () = unsent.cancelled() => {
+                if let Some(connection) = &caller.connection {
+                    connection.close();
+                }
+                return;
+            }
             event = watching.events.recv() => match event {
                 Some((number, told)) => {
                     last = number;
@@ -200,20 +237,20 @@ async fn forward(
                 None => {
                     let status = Status::resource_exhausted("slow consumer");
                     // Whether this still fits is up to the reader.
-                    let _dropped = events.try_send(Err(status));
+                    let _dropped = events.try_send((Err(status), None));
                     return;
                 }
             },
             _ = beats.tick() => numbered(last, stream::heartbeat()),
         };
-        if !send(events, event).await {
+        if !send(events, event, None).await {
             return;
         }
     }
 }
 
-async fn send(events: &mpsc::Sender<Result<WatchEvent, Status>>, event: WatchEvent) -> bool {
-    let sent = tokio::time::timeout(STALL_MAX, events.send(Ok(event))).await;
+async fn send(events: &mpsc::Sender<Sent>, event: WatchEvent, hold: Option<Hold>) -> bool {
+    let sent = tokio::time::timeout(STALL_MAX, events.send((Ok(event), hold))).await;
     matches!(sent, Ok(Ok(())))
 }
 
@@ -259,8 +296,12 @@ macro_rules! mirror {
                         ..Call::default()
                     };
                     match self.execute(&caller, Type::$Get, call).await? {
-                        Outcome::Response(response, _turn) => {
-                            Ok(Response::new(response.$get.unwrap_or_default()))
+                        Outcome::Response(response, turn) => {
+                            let mut answer = Response::new(response.$get.unwrap_or_default());
+                            if let Some(turn) = turn {
+                                answer.extensions_mut().insert(turn.kept());
+                            }
+                            Ok(answer)
                         }
                         Outcome::Done(answer) => {
                             status_of(answer)?;

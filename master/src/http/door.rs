@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
@@ -11,11 +12,16 @@ use http::{HeaderValue, StatusCode, header};
 use meseta_access::rate_limits::{Limiter, RateLimits};
 use meseta_proto::transport::body;
 use meseta_proto::transport::door::{Caller, Realm, share};
+use meseta_proto::transport::messages::{messages, messages_in_room};
 use meseta_proto::transport::server::Peer;
 use tokio::time::Instant;
 
+use super::whole::Kept;
 use super::{ENDPOINTS, Endpoint, Site, text};
 use crate::permission;
+
+/// Frames of agents that are not counted while they are read: most of what an agent says that has little to tell.
+const SMALL_FRAME_BYTES: u32 = 8 * 1024;
 
 /// Puts the door before routes.
 pub(crate) fn before(routes: Router, site: Arc<Site>) -> Router {
@@ -43,23 +49,29 @@ async fn enter(State(site): State<Arc<Site>>, mut request: Request, next: Next) 
     let peer = request.extensions().get::<Peer>();
     match site.door.enter(realm, request.headers(), peer).await {
         Ok(caller) => {
-            if grpc.is_some_and(|realm| realm != Realm::Agents) {
-                // An agent's frames are charged one by one.
-                let budget = site.request_of(&caller);
-                request = request.map(|body| body::charged(body, budget));
+            if let Some(realm) = grpc {
+                request = request.map(|body| counted(&site, &caller, realm, body));
             }
             request.extensions_mut().insert(caller);
-            if let Some(realm) = grpc {
-                // The frames of an agent come when there is something to tell.
-                request = request.map(|body| body::messages(body, realm != Realm::Agents));
-            }
             let mut response = next.run(request).await;
+            if let Some(kept) = response.extensions_mut().remove::<Kept>() {
+                response = response.map(|body| kept.until_sent(body));
+            }
             share(source, &mut response);
             response
         }
         Err(turned) if grpc.is_some() => turned.status_of_grpc().into_http(),
         Err(turned) => turned.response(),
     }
+}
+
+/// The body of a gRPC call, counted while it is read. Frames of an agent come when there is something to tell.
+fn counted(site: &Site, caller: &Caller, realm: Realm, body: Body) -> Body {
+    if realm == Realm::Agents {
+        let room = site.handle.budgets.frame_room.clone();
+        return messages_in_room(body, room, caller.host().into(), SMALL_FRAME_BYTES);
+    }
+    messages(body::charged(body, site.request_of(caller)), true)
 }
 
 /// Firewall rules name an endpoint with the process or without; a path below one is the endpoint's too.

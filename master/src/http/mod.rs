@@ -90,7 +90,7 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    /// What a request of a caller may take, of what all of the same principal, or address, may.
+    /// What a request of a caller may take, of what all of its group may.
     pub(crate) fn request_of(&self, caller: &Caller) -> Budget {
         self.handle.budgets.request_of(peer_of(caller))
     }
@@ -110,13 +110,9 @@ impl Site {
     }
 }
 
-/// A caller's principal, or else its address.
+/// Whose a caller's requests are.
 pub(crate) fn peer_of(caller: &Caller) -> Peer {
-    let address = || caller.address.map(|address| address.ip().to_string());
-    caller
-        .owned_principal()
-        .or_else(address)
-        .unwrap_or_default()
+    caller.group()
 }
 
 /// Everything but gRPC.

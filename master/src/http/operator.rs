@@ -6,8 +6,8 @@ use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http::{StatusCode, header};
-use meseta_access::Approver;
 use meseta_proto::budget::Budget;
+use meseta_proto::fair_room::Hold;
 use meseta_proto::media::{self, ChargedError, MediaType};
 use meseta_proto::mesos::v1::master::{Call, Response as Message};
 use meseta_proto::recordio;
@@ -16,7 +16,7 @@ use meseta_proto::transport::door::Caller;
 use meseta_proto::transport::server::stream_body;
 use tokio::sync::mpsc;
 
-use super::whole::Wholes;
+use super::whole::{Beginning, Wholes};
 use super::{BODY_MAX, Site, answered, peer_of, text};
 use crate::core::{HEARTBEAT_INTERVAL, Snapshot};
 use crate::events::STALL_MAX;
@@ -87,9 +87,15 @@ async fn subscribe(site: &Arc<Site>, caller: &Caller, media: MediaType) -> Respo
     };
     let (sender, records) = mpsc::channel(RECORDS_MAX);
     let wholes = site.wholes.clone();
-    let (handle, approver) = (site.handle.clone(), caller.approver.clone());
-    let forwarding = forward(handle, watching, approver, sender, media, wholes);
-    tokio::spawn(forwarding);
+    let (handle, caller) = (site.handle.clone(), caller.clone());
+    tokio::spawn(async move {
+        let left = sender.clone();
+        tokio::select! {
+            biased;
+            () = left.closed() => {}
+            () = forward(handle, watching, caller, sender, media, wholes) => {}
+        }
+    });
     let mut response = Response::new(stream_body(records, site.shutdown.clone()));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, media.header_value());
@@ -100,30 +106,37 @@ async fn subscribe(site: &Arc<Site>, caller: &Caller, media: MediaType) -> Respo
 async fn forward(
     handle: Handle,
     mut watching: Watching,
-    approver: Approver,
+    caller: Caller,
     records: mpsc::Sender<Bytes>,
     media: MediaType,
     wholes: Wholes,
 ) {
-    let mut filter = Filter::new(approver.clone());
+    let mut filter = Filter::new(caller.approver.clone());
     let Some(snapshot) = watching.begin.take() else {
         return;
     };
     let encode = move |snapshot: &Snapshot| {
         let event = stream::subscribed(snapshot);
-        match media {
+        let record = match media {
             MediaType::Json => recordio::encode(&lists::subscribed(&event)),
             _ => media::encode_record(media, &event),
-        }
+        };
+        let bytes = record.len();
+        (record, bytes)
     };
-    let begun = wholes.begin(&handle, snapshot, &approver, &mut filter, encode);
-    let Some(subscribed) = begun.await else {
+    let begun = wholes.begin(&handle, snapshot, &caller, &mut filter, encode);
+    let Some(Beginning { message, hold }) = begun.await else {
         return;
     };
     let heartbeat = media::encode_record(media, &stream::heartbeat());
     let stream = handle.budgets.stream();
-    let is_begun = send(&records, &handle.budgets.beginnings, subscribed).await;
-    if !is_begun || !send(&records, &stream, heartbeat.clone()).await {
+    let unsent = hold.given_up().clone();
+    let subscribed = Bytes::from_owner(Held {
+        bytes: message,
+        _hold: hold,
+    });
+    let begun = tokio::time::timeout(STALL_MAX, records.send(subscribed)).await;
+    if !matches!(begun, Ok(Ok(()))) || !send(&records, &stream, heartbeat.clone()).await {
         return;
     }
     let mut beats = tokio::time::interval(HEARTBEAT_INTERVAL);
@@ -132,6 +145,12 @@ async fn forward(
         let record = tokio::select! {
             biased;
             () = records.closed() => return,
+            () = unsent.cancelled() => {
+                if let Some(connection) = &caller.connection {
+                    connection.close();
+                }
+                return;
+            }
             event = watching.events.recv() => match event {
                 Some((_, told)) => match filter.seen(&told) {
                     Some(event) => media::encode_record(media, &*event),
@@ -144,6 +163,18 @@ async fn forward(
         if !send(&records, &stream, record).await {
             return;
         }
+    }
+}
+
+/// A record and its room, until it is sent.
+struct Held {
+    bytes: Bytes,
+    _hold: Hold,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
     }
 }
 

@@ -10,6 +10,7 @@ pub(crate) mod stream;
 use std::sync::Arc;
 use std::time::Duration;
 
+use meseta_proto::fair_room::Crowded;
 use meseta_proto::mesos::v1::WeightInfo;
 use meseta_proto::mesos::v1::master::call::{self, DrainAgent, Type as CallType};
 use meseta_proto::mesos::v1::master::response::{self, Type as ResponseType};
@@ -262,7 +263,10 @@ fn set_logging_level(site: &Site, caller: &Caller, set: &call::SetLoggingLevel) 
 
 async fn metrics(site: &Arc<Site>, caller: &Caller) -> Result<Outcome, Closed> {
     // Before the snapshot: who waits holds nothing.
-    let turn = site.wholes.turn().await;
+    let turn = match site.wholes.turn(caller).await {
+        Ok(turn) => turn,
+        Err(crowded) => return Ok(unavailable(crowded)),
+    };
     let (snapshot, measures) = site.handle.measures(caller).await?;
     let site = site.clone();
     let rendering =
@@ -274,7 +278,10 @@ async fn metrics(site: &Arc<Site>, caller: &Caller) -> Result<Outcome, Closed> {
 async fn question(site: &Arc<Site>, caller: &Caller, kind: CallType) -> Result<Outcome, Closed> {
     // As above.
     let turn = match is_large(kind) {
-        true => Some(site.wholes.turn().await),
+        true => match site.wholes.turn(caller).await {
+            Ok(turn) => Some(turn),
+            Err(crowded) => return Ok(unavailable(crowded)),
+        },
         false => None,
     };
     let snapshot = site.handle.view(caller, extent(kind)).await?;
@@ -288,6 +295,11 @@ async fn question(site: &Arc<Site>, caller: &Caller, kind: CallType) -> Result<O
             kind.as_str_name()
         ))),
     })
+}
+
+/// To be asked again.
+fn unavailable(crowded: Crowded) -> Outcome {
+    Outcome::Done(Answer::Unavailable(crowded.to_string()))
 }
 
 fn drain_request(drain: DrainAgent) -> Result<Request, String> {

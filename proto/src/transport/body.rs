@@ -1,7 +1,7 @@
 //! Request bodies: read whole, up to a limit, from clients that keep sending, and fast enough.
 //!
 //! Invariant: no request waits for a body for ever, however its bytes are spread over time. Streams of messages may
-//! rest as long as they like between two messages, and not within one: see [`messages`].
+//! rest as long as they like between two messages, and not within one: see [`super::messages`].
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -13,15 +13,17 @@ use bytes::{Bytes, BytesMut};
 use http::{HeaderValue, StatusCode, header};
 use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt;
-use tokio::time::{Instant, Sleep};
+use tokio::time::Instant;
+use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use crate::budget::{Budget, Charge, Exhausted};
+use crate::readings::Reading;
 
 /// For how long a client may send nothing in the middle of a body.
 const IDLE_MAX: Duration = Duration::from_secs(30);
 
 /// For how long a body may come as slowly as it likes.
-const GRACE: Duration = Duration::from_secs(30);
+pub(super) const GRACE: Duration = Duration::from_secs(30);
 /// What has to come on the average after that: the largest body has a quarter of an hour then, over the slowest
 /// line that such bodies are sent over.
 const BYTES_PER_SECOND_MIN: u64 = 32 * 1024;
@@ -83,6 +85,8 @@ pub enum BodyError {
     Slow,
     #[error("The request body ended early")]
     Truncated,
+    #[error("The request body stood still, and others needed its room")]
+    GivenUp,
     #[error("There is no memory for this request now: {0}")]
     Exhausted(Exhausted),
     #[error(
@@ -107,7 +111,7 @@ impl BodyError {
     pub fn status(self) -> StatusCode {
         match self {
             Self::TooLarge { .. } | Self::NeverFits(_) => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::Idle | Self::Slow => StatusCode::REQUEST_TIMEOUT,
+            Self::Idle | Self::Slow | Self::GivenUp => StatusCode::REQUEST_TIMEOUT,
             Self::Truncated => StatusCode::BAD_REQUEST,
             Self::Exhausted(_) => StatusCode::SERVICE_UNAVAILABLE,
         }
@@ -130,7 +134,7 @@ impl BodyError {
         let text = self.to_string();
         match self {
             Self::TooLarge { .. } | Self::NeverFits(_) => tonic::Status::resource_exhausted(text),
-            Self::Idle | Self::Slow => tonic::Status::deadline_exceeded(text),
+            Self::Idle | Self::Slow | Self::GivenUp => tonic::Status::deadline_exceeded(text),
             Self::Truncated => tonic::Status::invalid_argument(text),
             Self::Exhausted(_) => tonic::Status::unavailable(text),
         }
@@ -143,11 +147,13 @@ pub fn no_memory(exhausted: Exhausted) -> Response {
     BodyError::from(exhausted).response()
 }
 
-/// A body that is charged for what has come of it, until it is dropped.
+/// A body that is charged for what has come of it, until it is dropped. While it comes it may be given up for others.
 pub fn charged(body: Body, budget: Budget) -> Body {
     Body::new(Charged {
         body,
         budget,
+        reading: None,
+        given_up: None,
         charge: None,
     })
 }
@@ -155,18 +161,29 @@ pub fn charged(body: Body, budget: Budget) -> Body {
 struct Charged {
     body: Body,
     budget: Budget,
+    reading: Option<Reading>,
+    given_up: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
+    /// Once all has come.
     charge: Option<Charge>,
 }
 
 impl Charged {
-    fn count(&mut self, bytes: usize) -> Result<(), Exhausted> {
-        match &mut self.charge {
-            Some(charge) => charge.grow(bytes),
-            None => {
-                self.charge = Some(self.budget.charge(bytes)?);
-                Ok(())
+    fn count(&mut self, bytes: usize) -> Result<(), BodyError> {
+        let reading = match &mut self.reading {
+            Some(reading) => reading,
+            none => {
+                let reading = self.budget.read()?;
+                let given_up = reading.given_up().clone().cancelled_owned();
+                self.given_up = Some(Box::pin(given_up));
+                none.insert(reading)
             }
-        }
+        };
+        reading.grow(bytes).map_err(|exhausted| {
+            if reading.given_up().is_cancelled() {
+                return BodyError::GivenUp;
+            }
+            exhausted.into()
+        })
     }
 }
 
@@ -179,18 +196,32 @@ impl http_body::Body for Charged {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let this = &mut *self;
-        let polled = Pin::new(&mut this.body).poll_frame(context);
-        polled.map(|frame| {
-            let frame = frame?;
-            if let Ok(frame) = &frame
-                && let Some(data) = frame.data_ref()
-                && let Err(exhausted) = this.count(data.len())
-            {
-                let status = BodyError::from(exhausted).status_of_grpc();
-                return Some(Err(axum::Error::new(status)));
+        let failed = |error: BodyError| {
+            let status = error.status_of_grpc();
+            Poll::Ready(Some(Err(axum::Error::new(status))))
+        };
+        if let Some(given_up) = &mut this.given_up
+            && given_up.as_mut().poll(context).is_ready()
+        {
+            return failed(BodyError::GivenUp);
+        }
+        let frame = std::task::ready!(Pin::new(&mut this.body).poll_frame(context));
+        match &frame {
+            Some(Ok(frame)) => {
+                if let Some(data) = frame.data_ref()
+                    && let Err(error) = this.count(data.len())
+                {
+                    return failed(error);
+                }
             }
-            Some(frame)
-        })
+            Some(Err(_)) => {}
+            None => {
+                this.given_up = None;
+                let complete = this.reading.take().and_then(Reading::finish);
+                this.charge = this.charge.take().or(complete);
+            }
+        }
+        Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {
@@ -214,18 +245,24 @@ pub async fn read(body: Body, max: usize) -> Result<Bytes, BodyError> {
 /// Reads a body, and charges what has come of it.
 ///
 /// # Errors
-/// As [`read`], and when the budget has no room for more.
+/// As [`read`], when the budget has no room for more, and when the body stands still while others need its room.
 pub async fn read_charged(
     body: Body,
     max: usize,
     budget: &Budget,
 ) -> Result<(Bytes, Charge), BodyError> {
-    let mut charge = budget.charge(0)?;
-    let whole = read_into(body, max, |bytes| charge.grow(bytes)).await;
+    let reading = budget.read()?;
+    let whole = tokio::select! {
+        biased;
+        () = reading.given_up().cancelled() => Err(BodyError::GivenUp),
+        whole = read_into(body, max, |bytes| reading.grow(bytes)) => whole,
+    };
     let whole = whole.map_err(|error| match error {
+        BodyError::Exhausted(_) if reading.given_up().is_cancelled() => BodyError::GivenUp,
         BodyError::Exhausted(exhausted) => exhausted.into(),
         other => other,
     })?;
+    let charge = reading.finish().ok_or(BodyError::GivenUp)?;
     Ok((whole, charge))
 }
 
@@ -276,119 +313,6 @@ async fn next_frame(
             BodyError::Slow
         }
     })
-}
-
-/// The body of a gRPC call, each of whose messages has to come in time once it has begun; the first, if
-/// `is_awaited`, from now on.
-pub fn messages(body: Body, is_awaited: bool) -> Body {
-    Body::new(Messages {
-        body,
-        prefix: Vec::with_capacity(PREFIX_BYTES),
-        left: 0,
-        pace: is_awaited.then(|| Pace::new(Instant::now())),
-        timer: None,
-    })
-}
-
-/// Before each message of a gRPC body: whether it is compressed, and its length.
-const PREFIX_BYTES: usize = 5;
-
-struct Messages {
-    body: Body,
-    /// What has come of a message's prefix.
-    prefix: Vec<u8>,
-    /// What is still to come of a message.
-    left: u32,
-    /// Of the message that is awaited.
-    pace: Option<Pace>,
-    timer: Option<Pin<Box<Sleep>>>,
-}
-
-impl Messages {
-    /// Follows where messages begin and end.
-    fn take(&mut self, mut data: &[u8], now: Instant) {
-        while !data.is_empty() {
-            let pace = self.pace.get_or_insert_with(|| Pace::new(now));
-            if self.left > 0 {
-                let count = data
-                    .len()
-                    .min(usize::try_from(self.left).unwrap_or(usize::MAX));
-                pace.add(count);
-                self.left = self
-                    .left
-                    .saturating_sub(u32::try_from(count).unwrap_or(u32::MAX));
-                data = data.get(count..).unwrap_or_default();
-            } else {
-                let count = data.len().min(PREFIX_BYTES - self.prefix.len());
-                let (begin, rest) = data.split_at(count);
-                self.prefix.extend_from_slice(begin);
-                data = rest;
-                if let [_, length @ ..] = self.prefix.as_slice()
-                    && let Ok(length) = length.try_into()
-                {
-                    self.left = u32::from_be_bytes(length);
-                    self.prefix.clear();
-                }
-            }
-            if self.left == 0 && self.prefix.is_empty() {
-                self.pace = None;
-            }
-        }
-    }
-}
-
-impl http_body::Body for Messages {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let this = &mut *self;
-        if let Some(pace) = &mut this.pace {
-            pace.resume(Instant::now());
-        }
-        match Pin::new(&mut this.body).poll_frame(context) {
-            Poll::Ready(frame) => {
-                let now = Instant::now();
-                if let Some(Ok(frame)) = &frame
-                    && let Some(data) = frame.data_ref()
-                {
-                    this.take(data, now);
-                }
-                // Until it is asked for more, the sender may be kept from sending.
-                if let Some(pace) = &mut this.pace {
-                    pace.rest(now);
-                }
-                Poll::Ready(frame)
-            }
-            Poll::Pending => {
-                let Some(pace) = this.pace else {
-                    this.timer = None;
-                    return Poll::Pending;
-                };
-                let deadline = pace.deadline();
-                let new = || Box::pin(tokio::time::sleep_until(deadline));
-                let timer = this.timer.get_or_insert_with(new);
-                if timer.deadline() != deadline {
-                    timer.as_mut().reset(deadline);
-                }
-                timer.as_mut().poll(context).map(|()| {
-                    let status = BodyError::Slow.status_of_grpc();
-                    Some(Err(axum::Error::new(status)))
-                })
-            }
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        http_body::Body::size_hint(&self.body)
-    }
 }
 
 #[cfg(test)]
@@ -446,73 +370,6 @@ mod tests {
         assert_eq!(read(body, LARGE).await, Err(BodyError::Slow));
         assert!(begun.elapsed() < 3 * GRACE, "{:?}", begun.elapsed());
         sending.await.unwrap();
-    }
-
-    fn message(length: u8) -> Bytes {
-        let mut bytes = vec![0, 0, 0, 0, length];
-        bytes.resize(PREFIX_BYTES + usize::from(length), b'x');
-        bytes.into()
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_stream_of_messages_rests_between_them_and_not_within_one() {
-        let (sender, body) = sent();
-        let mut body = messages(body, false);
-        let rest = Duration::from_secs(3600);
-        // One message, an empty one, and one in pieces with the beginning of the next: four bytes of its prefix.
-        let bytes = [message(3), message(0), message(200), message(1)].concat();
-        let cuts = [0, 8, 13, 30, bytes.len() - 2];
-        for (index, cut) in cuts.windows(2).enumerate() {
-            if index < 3 {
-                let resting = tokio::time::timeout(rest, body.frame()).await;
-                assert!(resting.is_err(), "between two messages");
-            }
-            let piece = Bytes::copy_from_slice(&bytes[cut[0]..cut[1]]);
-            sender.send(piece).await.unwrap();
-            body.frame().await.unwrap().unwrap();
-        }
-        let begun = Instant::now();
-        let error = body.frame().await.unwrap().unwrap_err();
-        assert!(error.to_string().contains("KiB a second"), "{error}");
-        assert!(begun.elapsed() <= GRACE, "the last prefix had begun");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_sender_is_not_blamed_for_what_is_not_read() {
-        let (sender, body) = sent();
-        let mut body = messages(body, false);
-        let whole = message(200);
-        sender.send(whole.slice(..100)).await.unwrap();
-        body.frame().await.unwrap().unwrap();
-        // Nobody asks for more for an hour; the sender had no leave to send it.
-        tokio::time::sleep(Duration::from_secs(3600)).await;
-        let asking = tokio::time::timeout(GRACE / 2, body.frame()).await;
-        assert!(asking.is_err(), "the rest is waited for");
-        sender.send(whole.slice(100..)).await.unwrap();
-        body.frame().await.unwrap().unwrap();
-        // The time before and after does count.
-        let (sender, body) = sent();
-        let mut body = messages(body, false);
-        sender.send(whole.slice(..100)).await.unwrap();
-        body.frame().await.unwrap().unwrap();
-        tokio::time::sleep(Duration::from_secs(3600)).await;
-        let begun = Instant::now();
-        assert!(body.frame().await.unwrap().is_err(), "it never comes");
-        assert!(begun.elapsed() <= GRACE + Duration::from_secs(1));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn the_only_message_of_a_call_is_awaited() {
-        let (_sender, body) = sent();
-        let mut body = messages(body, true);
-        assert!(body.frame().await.unwrap().is_err());
-        let (sender, body) = sent();
-        let mut body = messages(body, true);
-        sender.send(message(9)).await.unwrap();
-        body.frame().await.unwrap().unwrap();
-        let rest = Duration::from_secs(3600);
-        let resting = tokio::time::timeout(rest, body.frame()).await;
-        assert!(resting.is_err(), "it has come");
     }
 
     #[tokio::test]

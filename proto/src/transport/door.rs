@@ -77,6 +77,8 @@ pub struct Caller {
     pub container: Option<String>,
     /// The user of this machine that a scheduler runs as which says no name; none of one on another machine.
     pub user: Option<LocalUser>,
+    /// The user of this machine who opened the connection, where the kernel tells.
+    pub uid: Option<u32>,
 }
 
 /// Who opened a connection on this machine.
@@ -98,6 +100,7 @@ impl Caller {
             connection: None,
             container: Some(container),
             user: None,
+            uid: None,
         }
     }
 
@@ -105,6 +108,29 @@ impl Caller {
     #[must_use]
     pub fn principal(&self) -> Option<&str> {
         self.approver.principal()
+    }
+
+    /// With whom it shares what there is of room: its principal, or else its user of this machine, or else its
+    /// network. No principal is called as one of the others.
+    #[must_use]
+    pub fn group(&self) -> String {
+        self.owned_principal().unwrap_or_else(|| self.origin())
+    }
+
+    /// The same by the machine that it calls from, which others of its principal may not.
+    #[must_use]
+    pub fn host(&self) -> String {
+        let certificate = self.certificate.as_ref();
+        let name = certificate.and_then(|certificate| certificate.principal());
+        name.unwrap_or_else(|| self.origin())
+    }
+
+    fn origin(&self) -> String {
+        match (self.uid, self.address) {
+            (Some(uid), _) => format!("user {uid}"),
+            (None, Some(address)) => format!("network {}", Network::of(address.ip())),
+            (None, None) => String::new(),
+        }
     }
 
     /// The same, to be kept.
@@ -309,11 +335,10 @@ impl Door {
             peer.introduced();
         }
         let is_nameless = realm == Realm::Scheduler && principal.is_none();
-        let local = peer.filter(|peer| is_nameless && peer.is_local());
-        let user = local.map(|peer| {
-            let owner = peer.owner();
-            owner.map_or(LocalUser::Unknown, |owner| LocalUser::Id(owner.uid))
-        });
+        let local = peer.filter(|peer| principal.is_none() && peer.is_local());
+        let uid = local.and_then(Peer::owner).map(|owner| owner.uid);
+        let user = local.filter(|_| is_nameless);
+        let user = user.map(|_| uid.map_or(LocalUser::Unknown, LocalUser::Id));
         Ok(Caller {
             approver: self.rules.authorizer().approver(principal),
             certificate,
@@ -321,6 +346,7 @@ impl Door {
             connection: peer.map(Peer::connection),
             container: None,
             user,
+            uid,
         })
     }
 
@@ -358,6 +384,7 @@ impl Door {
             connection: peer.map(Peer::connection),
             container: None,
             user: None,
+            uid: None,
         })
     }
 

@@ -77,6 +77,10 @@ const HTTP2_PING_TIMEOUT: Duration = Duration::from_secs(20);
 /// What a connection has in memory of a request that is not whole, and of an answer that is not taken. Longer headers
 /// are refused.
 const BUFFER_BYTES_MAX: usize = 32 * 1024;
+/// What an HTTP/2 peer may send that nobody has asked for yet, on one stream and on all of its connection: so much is
+/// in memory of each agent that waits to be read, and more would not come faster within a cluster.
+const HTTP2_STREAM_BYTES: u32 = 128 * 1024;
+const HTTP2_CONNECTION_BYTES: u32 = 256 * 1024;
 /// After accept fails for want of descriptors, so that the loop does not spin.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
@@ -297,7 +301,9 @@ fn builder(options: Options) -> auto::Builder<TokioExecutor> {
         .http2()
         .timer(TokioTimer::new())
         .keep_alive_interval(HTTP2_PING_INTERVAL)
-        .keep_alive_timeout(HTTP2_PING_TIMEOUT);
+        .keep_alive_timeout(HTTP2_PING_TIMEOUT)
+        .initial_stream_window_size(HTTP2_STREAM_BYTES)
+        .initial_connection_window_size(HTTP2_CONNECTION_BYTES);
     builder
 }
 

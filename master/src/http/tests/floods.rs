@@ -3,6 +3,8 @@
 use meseta_proto::meseta::v1::{self as meseta, agent_frame};
 use meseta_proto::mesos::v1;
 use meseta_proto::mesos::v1::scheduler::{Call, call};
+use meseta_proto::transport::owner::SocketOwner;
+use meseta_proto::transport::server::Peer;
 use prost::Message as _;
 
 use super::*;
@@ -136,13 +138,19 @@ async fn an_agent_that_does_not_read_is_given_up_and_gives_everything_back() {
 
 /// A body that begins with so many bytes and does not end before `end`.
 fn unfinished(bytes: usize, end: &CancellationToken) -> Body {
+    begun(vec![Bytes::from(vec![b'x'; bytes])], end)
+}
+
+fn begun(pieces: Vec<Bytes>, end: &CancellationToken) -> Body {
     let (records, receiver) = tokio::sync::mpsc::channel(1);
-    let first = Bytes::from(vec![b'x'; bytes]);
     let end = end.clone();
     tokio::spawn(async move {
-        if records.send(first).await.is_ok() {
-            end.cancelled().await;
+        for piece in pieces {
+            if records.send(piece).await.is_err() {
+                return;
+            }
         }
+        end.cancelled().await;
     });
     meseta_proto::transport::server::stream_body(receiver, CancellationToken::new())
 }
@@ -187,6 +195,116 @@ async fn unfinished_bodies_take_no_more_than_their_share() {
         post(&router, &stream, large).await.status(),
         StatusCode::ACCEPTED
     );
+}
+
+/// Posts from somewhere.
+async fn post_from(router: &Router, peer: Peer, to: (&str, &str), body: Body) -> Response {
+    let (path, kind) = to;
+    let request = Request::post(path).header("Content-Type", kind);
+    let mut request = request.body(body).unwrap();
+    request.extensions_mut().insert(peer);
+    router.clone().oneshot(request).await.unwrap()
+}
+
+/// A question of a user of this machine.
+async fn ask_as(router: &Router, uid: u32, body: Body) -> StatusCode {
+    let owner = SocketOwner {
+        uid,
+        inode: 1,
+        cgroup: None,
+    };
+    let peer = Peer::owned("127.0.0.1:9".parse().unwrap(), Some(owner));
+    let to = ("/api/v1", "application/json");
+    post_from(router, peer, to, body).await.status()
+}
+
+/// A question with so many bytes around it.
+fn padded(bytes: usize) -> Body {
+    Body::from(r#"{"type":"GET_HEALTH"}"#.to_owned() + &" ".repeat(bytes))
+}
+
+#[tokio::test(start_paused = true)]
+async fn unfinished_bodies_of_one_user_leave_room_to_others_of_the_machine() {
+    let (router, site) = small_master();
+    let end = CancellationToken::new();
+    let mallory = site.handle.budgets.peer("user 1000".to_owned());
+    let slow: Vec<_> = (0..90)
+        .map(|_| {
+            let (router, body) = (router.clone(), unfinished(MEBIBYTE / 2, &end));
+            tokio::spawn(async move { ask_as(&router, 1000, body).await })
+        })
+        .collect();
+    while mallory.used() < mallory.limit() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(ask_as(&router, 0, padded(MEBIBYTE)).await, StatusCode::OK);
+    // Even of that user what is small goes through, and once the others stand still what is large does, too.
+    assert_eq!(ask_as(&router, 1000, padded(0)).await, StatusCode::OK);
+    tokio::time::sleep(std::time::Duration::from_secs(3)).await;
+    assert_eq!(
+        ask_as(&router, 1000, padded(MEBIBYTE)).await,
+        StatusCode::OK
+    );
+    end.cancel();
+    let mut given_up = 0;
+    for slow in slow {
+        given_up += usize::from(slow.await.unwrap() == StatusCode::REQUEST_TIMEOUT);
+    }
+    assert!((2..8).contains(&given_up), "{given_up}");
+    assert_eq!(mallory.used(), 0);
+}
+
+/// A frame of an agent, of which so many bytes are sent, piece by piece.
+fn frame(agent: &meseta::AgentFrame, sent: usize) -> Vec<Bytes> {
+    let length = u32::try_from(agent.encoded_len()).unwrap();
+    let mut frame = [&[0][..], &length.to_be_bytes()].concat();
+    agent.encode(&mut frame).unwrap();
+    frame.truncate(sent);
+    let pieces = frame.chunks(16 * 1024);
+    pieces.map(Bytes::copy_from_slice).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn unfinished_frames_of_one_host_hold_up_no_agent_of_another() {
+    let (_router, site) = small_master();
+    let router = crate::grpc::router(&site).await;
+    let register = meseta::Register {
+        agent_info: v1::AgentInfo {
+            hostname: "h".repeat(2 * MEBIBYTE),
+            ..v1::AgentInfo::default()
+        },
+        version: "0.1.0".to_owned(),
+        ..meseta::Register::default()
+    };
+    let agent = meseta::AgentFrame {
+        message: Some(agent_frame::Message::Register(register)),
+    };
+    let end = CancellationToken::new();
+    let connect = |host: &str, sent: usize| {
+        let body = begun(frame(&agent, sent), &end);
+        let peer = Peer::at(format!("{host}:9").parse().unwrap());
+        let router = router.clone();
+        let to = ("/meseta.v1.AgentRegistry/Connect", "application/grpc");
+        tokio::spawn(async move { post_from(&router, peer, to, body).await })
+    };
+    let room = &site.handle.budgets.frame_room;
+    let mut unfinished = Vec::new();
+    for _ in 0..14 {
+        unfinished.push(connect("10.0.0.1", 20_000).await.unwrap());
+    }
+    while room.used() == 0 {
+        tokio::task::yield_now().await;
+    }
+    for _ in 0..1_000 {
+        tokio::task::yield_now().await;
+    }
+    assert!(room.used() <= room.limit() / 2, "{}", room.used());
+    let begun = tokio::time::Instant::now();
+    let mut honest = connect("10.0.0.2", usize::MAX).await.unwrap();
+    let answer = honest.body_mut().frame().await.unwrap().unwrap();
+    assert!(answer.is_data(), "it was read, and refused for its size");
+    assert!(begun.elapsed().as_secs() < 3);
+    end.cancel();
 }
 
 #[tokio::test]

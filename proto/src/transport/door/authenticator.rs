@@ -2,8 +2,8 @@
 //!
 //! An answer is remembered by a keyed fingerprint, so that only the first call of a client costs a hash, and so
 //! does a wrong secret that is given again and again. What is not remembered is hashed if [`Guesses`] grants it;
-//! the same claim is hashed once, however many wait for it. Invariant: memory and the number of hashes in flight
-//! are bounded.
+//! the same claim is hashed once, however many wait for it. Invariants: memory and the number of hashes in flight
+//! are bounded; claims from where others came lately that were not right wait for those from elsewhere.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,17 +15,23 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 
 use super::guesses::{Guesses, Leave, Source};
+use crate::fair_room::{FairRoom, Group, Rules};
 
 /// Right answers that are remembered; above it all are forgotten and checked anew.
 const REMEMBERED_MAX: usize = 65_536;
 /// The same for wrong ones.
 const WRONG_MAX: usize = 4_096;
-/// Hashes at once: each takes some 20 MiB and a core.
+/// Hashes at once, if there are enough cores: each takes some 20 MiB and a core.
 const HASHES_AT_ONCE: usize = 2;
 /// The same for those who have shown a certificate, who have a lane of their own.
 const CERTIFIED_AT_ONCE: usize = 1;
-/// Claims of each lane that wait for their turn.
+/// Claims of each lane that wait for their turn, of one source and all together.
+const WAITING_OF_SOURCE_MAX: usize = 64;
 const WAITING_MAX: usize = 256;
+/// Claims that wait for others of their source to be settled.
+const UNDECIDED_MAX: usize = 1_024;
+/// Sources and principals that belong together; above it all are forgotten.
+const PAIRS_MAX: usize = 65_536;
 /// For how long one waits for others of its source to be settled.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -66,20 +72,22 @@ impl Book {
     }
 }
 
-/// Claims that are hashed side by side.
-#[derive(Debug)]
-struct Lane {
-    turns: Arc<Semaphore>,
-    hashes: Semaphore,
+/// Where so many claims are hashed side by side, in an order that is fair to sources.
+fn lane(hashes: usize) -> FairRoom {
+    FairRoom::new(Rules {
+        units_max: hashes,
+        leaves_half: false,
+        still: None,
+        newest_first: true,
+        waiting_of_group_max: WAITING_OF_SOURCE_MAX,
+        waiting_max: WAITING_MAX,
+    })
 }
 
-impl Lane {
-    fn new(hashes: usize) -> Self {
-        Self {
-            turns: Arc::new(Semaphore::new(WAITING_MAX)),
-            hashes: Semaphore::new(hashes),
-        }
-    }
+/// Leaves half of the cores to those who are known.
+fn hashes_at_once() -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    (cores / 2).clamp(1, HASHES_AT_ONCE)
 }
 
 /// Cheap to clone.
@@ -94,8 +102,12 @@ struct Inner {
     settled: Notify,
     /// Claims that are looked at, for those who make the same.
     pending: Mutex<HashMap<Fingerprint, watch::Receiver<Option<Verdict>>>>,
-    lane: Lane,
-    certified: Lane,
+    /// From where which principals have shown the right secret.
+    pairs: Mutex<HashSet<(Source, u64)>>,
+    /// For claims that wait for others to be settled.
+    undecided: Arc<Semaphore>,
+    lane: FairRoom,
+    certified: FairRoom,
 }
 
 impl std::fmt::Debug for Authenticator {
@@ -114,8 +126,10 @@ impl Authenticator {
             guesses: Mutex::default(),
             settled: Notify::new(),
             pending: Mutex::default(),
-            lane: Lane::new(HASHES_AT_ONCE),
-            certified: Lane::new(CERTIFIED_AT_ONCE),
+            pairs: Mutex::default(),
+            undecided: Arc::new(Semaphore::new(UNDECIDED_MAX)),
+            lane: lane(hashes_at_once()),
+            certified: lane(CERTIFIED_AT_ONCE),
         }))
     }
 
@@ -176,17 +190,16 @@ impl Authenticator {
             fingerprint,
             source,
         };
-        let leave = attempt.take(inner);
-        if leave == Leave::Denied {
-            return Err(Verdict::TooMany);
-        }
-        let turn = inner.lane_of(&attempt).turns.clone().try_acquire_owned();
-        let Ok(turn) = turn else {
-            match leave {
-                Leave::Granted => attempt.settle(inner, true),
-                Leave::Wait | Leave::Denied => attempt.leave(inner),
-            }
-            return Err(Verdict::Busy);
+        let undecided = match attempt.take(inner) {
+            Leave::Denied => return Err(Verdict::TooMany),
+            Leave::Granted => None,
+            Leave::Wait => match inner.undecided.clone().try_acquire_owned() {
+                Ok(undecided) => Some(undecided),
+                Err(_) => {
+                    attempt.leave(inner);
+                    return Err(Verdict::Busy);
+                }
+            },
         };
         let (sender, receiver) = watch::channel(None);
         pending.insert(fingerprint, receiver.clone());
@@ -198,7 +211,7 @@ impl Authenticator {
         };
         // Goes on when the one who asked has left: others may wait for it too.
         tokio::spawn(async move {
-            let verdict = inner.decide(&attempt, leave, turn).await;
+            let verdict = inner.decide(&attempt, undecided).await;
             drop(looked_at);
             sender.send_replace(Some(verdict));
         });
@@ -232,7 +245,12 @@ impl Attempt {
         let Some(source) = &self.source else {
             return Leave::Granted;
         };
-        lock(&inner.guesses).take(source, self.principal, Instant::now())
+        let [a, b, c, d, e, f, g, h, ..] = self.fingerprint;
+        let name = u64::from_be_bytes([a, b, c, d, e, f, g, h]);
+        let (mut guesses, now) = (lock(&inner.guesses), Instant::now());
+        let leave = guesses.take(source, self.principal, now);
+        guesses.note(source, name, now);
+        leave
     }
 
     fn take_waiting(&self, inner: &Inner) -> Leave {
@@ -240,6 +258,12 @@ impl Attempt {
             return Leave::Granted;
         };
         lock(&inner.guesses).take_waiting(source, self.principal, Instant::now())
+    }
+
+    /// With which claims it shares its turns.
+    fn group(&self) -> Group {
+        let source = self.source.as_ref();
+        source.map_or_else(Group::default, |source| format!("{source:?}").into())
     }
 
     fn leave(&self, inner: &Inner) {
@@ -257,11 +281,22 @@ impl Attempt {
 }
 
 impl Inner {
-    fn lane_of(&self, attempt: &Attempt) -> &Lane {
+    fn lane_of(&self, attempt: &Attempt) -> &FairRoom {
         match &attempt.source {
             Some(Source::Certificate(_)) => &self.certified,
             Some(Source::User(_) | Source::Network(_)) | None => &self.lane,
         }
+    }
+
+    /// Behind whom a claim waits: the lowest rank is that of a source which has shown the principal's secret before
+    /// and tried nothing else since.
+    fn rank_of(&self, attempt: &Attempt) -> usize {
+        let Some(source) = &attempt.source else {
+            return 0;
+        };
+        let tried = lock(&self.guesses).tried(source, Instant::now());
+        let is_known = lock(&self.pairs).contains(&(source.clone(), attempt.principal));
+        if is_known && tried <= 1 { 0 } else { tried }
     }
 
     /// A number that nobody outside can choose a principal for.
@@ -274,13 +309,8 @@ impl Inner {
         u64::from_be_bytes([a, b, c, d, e, f, g, h])
     }
 
-    async fn decide(
-        &self,
-        attempt: &Attempt,
-        leave: Leave,
-        _turn: OwnedSemaphorePermit,
-    ) -> Verdict {
-        if leave == Leave::Wait {
+    async fn decide(&self, attempt: &Attempt, undecided: Option<OwnedSemaphorePermit>) -> Verdict {
+        if undecided.is_some() {
             let granted = tokio::time::timeout(PATIENCE, self.wait(attempt)).await;
             match granted {
                 Ok(true) => {}
@@ -291,7 +321,12 @@ impl Inner {
                 }
             }
         }
-        let Ok(_hash) = self.lane_of(attempt).hashes.acquire().await else {
+        drop(undecided);
+        let rank = self.rank_of(attempt);
+        let hashing = self.lane_of(attempt).take_after(attempt.group(), 1, rank);
+        let Ok(_hashing) = hashing.await else {
+            // It was not looked at.
+            attempt.settle(self, true);
             return Verdict::Busy;
         };
         let credentials = lock(&self.book).credentials.clone();
@@ -299,6 +334,7 @@ impl Inner {
         self.remember(&credentials, attempt, is_right);
         attempt.settle(self, is_right);
         if is_right {
+            self.note_right(attempt);
             return Verdict::Known;
         }
         tracing::warn!(
@@ -307,6 +343,19 @@ impl Inner {
             "wrong credentials"
         );
         Verdict::Unknown
+    }
+
+    /// Notes of a source that it knows a secret.
+    fn note_right(&self, attempt: &Attempt) {
+        let Some(source) = &attempt.source else {
+            return;
+        };
+        lock(&self.guesses).note_right(source);
+        let mut pairs = lock(&self.pairs);
+        if pairs.len() >= PAIRS_MAX {
+            pairs.clear();
+        }
+        pairs.insert((source.clone(), attempt.principal));
     }
 
     /// Until a claim is granted, or denied.
@@ -362,191 +411,4 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::net::IpAddr;
-
-    use meseta_access::SecretHash;
-
-    use super::*;
-    use crate::transport::server::Network;
-
-    fn people(all: &[(&str, &str, u8)]) -> Credentials {
-        let lines = all.iter().map(|(name, secret, salt)| {
-            let hash = SecretHash::of(secret.as_bytes(), [*salt; 16]).unwrap();
-            format!("{name} {hash}\n")
-        });
-        Credentials::parse(&lines.collect::<String>()).unwrap()
-    }
-
-    fn authenticator() -> Authenticator {
-        Authenticator::new(people(&[("ada", "wonder", 1)]), [9; 32])
-    }
-
-    fn claim(principal: &str, secret: &str) -> Claim {
-        Claim {
-            principal: principal.to_owned(),
-            secret: secret.as_bytes().to_vec(),
-        }
-    }
-
-    fn network(address: &str) -> Option<Source> {
-        let address: IpAddr = address.parse().unwrap();
-        Some(Source::Network(Network::of(address)))
-    }
-
-    fn remembered(door: &Authenticator) -> usize {
-        lock(&door.0.book).remembered.len()
-    }
-
-    #[tokio::test]
-    async fn the_right_secret_is_remembered_and_a_wrong_one_is_not() {
-        let door = authenticator();
-        for (principal, secret, verdict, known) in [
-            ("ada", "wonder", Verdict::Known, 1),
-            ("ada", "wonder", Verdict::Known, 1),
-            ("ada", "Wonder", Verdict::Unknown, 1),
-            ("ada", "", Verdict::Unknown, 1),
-            ("bob", "wonder", Verdict::Unknown, 1),
-            ("adaw", "onder", Verdict::Unknown, 1),
-        ] {
-            let got = door.check(&claim(principal, secret), None).await;
-            assert_eq!(got, verdict, "{principal}:{secret}");
-            assert_eq!(remembered(&door), known);
-        }
-    }
-
-    #[tokio::test]
-    async fn who_is_no_more_in_the_file_is_not_remembered_either() {
-        let door = Authenticator::new(
-            people(&[("ada", "wonder", 1), ("eve", "apple", 3), ("kim", "key", 4)]),
-            [9; 32],
-        );
-        let [ada, eve, kim] = [("ada", "wonder"), ("eve", "apple"), ("kim", "key")]
-            .map(|(principal, secret)| claim(principal, secret));
-        for known in [&ada, &eve, &kim] {
-            assert_eq!(door.check(known, None).await, Verdict::Known);
-        }
-        let bob = claim("bob", "secret");
-        assert_eq!(door.check(&bob, None).await, Verdict::Unknown);
-        let before = lock(&door.0.book).credentials.clone();
-        let fresh = people(&[("bob", "secret", 2), ("eve", "pear", 3), ("kim", "key", 4)]);
-        door.exchange(fresh);
-        // A check that was under way meanwhile.
-        let late = Attempt {
-            fingerprint: fingerprint(&door.0.key, &ada),
-            principal: 0,
-            claim: ada.clone(),
-            source: None,
-        };
-        door.0.remember(&before, &late, true);
-        assert_eq!(remembered(&door), 1, "whose secret is the same");
-        assert_eq!(door.check(&ada, None).await, Verdict::Unknown);
-        assert_eq!(door.check(&eve, None).await, Verdict::Unknown);
-        assert_eq!(door.check(&kim, None).await, Verdict::Known);
-        assert_eq!(door.check(&bob, None).await, Verdict::Known);
-    }
-
-    /// All at once, as they come over many connections.
-    async fn all(
-        door: &Authenticator,
-        claims: Vec<Claim>,
-        source: &Option<Source>,
-    ) -> Vec<Verdict> {
-        let checks: Vec<_> = claims
-            .into_iter()
-            .map(|claim| {
-                let (door, source) = (door.clone(), source.clone());
-                tokio::spawn(async move { door.check(&claim, source).await })
-            })
-            .collect();
-        let mut verdicts = Vec::new();
-        for check in checks {
-            verdicts.push(check.await.unwrap());
-        }
-        verdicts
-    }
-
-    /// As when the thread that looks at it panics.
-    #[tokio::test]
-    async fn a_claim_that_was_given_up_is_looked_at_anew() {
-        let door = authenticator();
-        let ada = claim("ada", "wonder");
-        let fingerprint = fingerprint(&door.0.key, &ada);
-        let (sender, receiver) = watch::channel(None);
-        lock(&door.0.pending).insert(fingerprint, receiver);
-        let looked_at = LookedAt {
-            inner: door.0.clone(),
-            fingerprint,
-        };
-        let waiting = tokio::spawn({
-            let (door, ada) = (door.clone(), ada.clone());
-            async move { door.check(&ada, None).await }
-        });
-        tokio::task::yield_now().await;
-        drop(sender);
-        drop(looked_at);
-        assert_eq!(waiting.await.unwrap(), Verdict::Busy);
-        assert_eq!(door.check(&ada, None).await, Verdict::Known);
-    }
-
-    // The clock stands still while secrets are hashed, however long that takes.
-    #[tokio::test(start_paused = true)]
-    async fn guesses_are_counted_before_they_are_hashed() {
-        let door = Authenticator::new(
-            people(&[
-                ("ada", "wonder", 1),
-                ("bob", "builder", 2),
-                ("eve", "apple", 3),
-            ]),
-            [9; 32],
-        );
-        let here = network("10.0.0.1");
-        let ada = claim("ada", "wonder");
-        assert_eq!(door.check(&ada, here.clone()).await, Verdict::Known);
-        let guesses = (0..250).map(|number| claim("ada", &format!("guess-{number}")));
-        let mut claims: Vec<_> = guesses.collect();
-        claims.push(claim("bob", "builder"));
-        let mut verdicts = all(&door, claims, &here).await;
-        assert_eq!(
-            verdicts.pop(),
-            Some(Verdict::Known),
-            "another one's right secret"
-        );
-        let hashed = verdicts.iter().filter(|one| **one == Verdict::Unknown);
-        assert!(hashed.count() <= 5, "at once");
-        let limited = verdicts.iter().filter(|one| **one == Verdict::TooMany);
-        assert!(limited.count() >= 245);
-        for right in [&ada, &claim("bob", "builder"), &claim("eve", "apple")] {
-            assert_eq!(door.check(right, here.clone()).await, Verdict::Known);
-        }
-        // Who shows a certificate is disturbed by nobody, nor is another address.
-        let eve = claim("ada", "guess");
-        let certified = Some(Source::Certificate("node1".to_owned()));
-        assert_eq!(door.check(&eve, certified).await, Verdict::Unknown);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn many_right_secrets_come_at_once() {
-        let names: Vec<String> = (0..30).map(|number| format!("p{number}")).collect();
-        let all_people: Vec<_> = names.iter().map(|name| (name.as_str(), "s", 1)).collect();
-        let door = Authenticator::new(people(&all_people), [9; 32]);
-        let here = network("10.0.0.1");
-        let once = names.iter().map(|name| claim(name, "s"));
-        let claims: Vec<_> = once.clone().chain(once.clone()).chain(once).collect();
-        let verdicts = all(&door, claims, &here).await;
-        assert_eq!(verdicts, [Verdict::Known; 90]);
-    }
-
-    #[tokio::test]
-    async fn a_wrong_secret_that_is_given_again_costs_nothing_and_limits_nobody() {
-        let door = authenticator();
-        let here = network("10.0.0.1");
-        let wrong = claim("ada", "old");
-        for _ in 0..100 {
-            let verdict = door.check(&wrong, here.clone()).await;
-            assert_eq!(verdict, Verdict::Unknown);
-        }
-        let right = claim("ada", "wonder");
-        assert_eq!(door.check(&right, here).await, Verdict::Known);
-    }
-}
+mod tests;

@@ -6,6 +6,7 @@
 //! however many come at once; memory is bounded.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -25,6 +26,10 @@ const OF_PRINCIPAL: Rate = Rate {
 };
 /// Sources that are counted; above it those that are not being looked at are forgotten.
 const SOURCES_MAX: usize = 16_384;
+/// For how long it is known of a source what was tried from there.
+const TRIED_KEPT: Duration = Duration::from_secs(600);
+/// What of that is counted: more makes no difference.
+const TRIED_MAX: usize = 64;
 /// Principals of one source that are counted: more than can be wanting at that rate.
 const PRINCIPALS_MAX: usize = 64;
 
@@ -116,6 +121,9 @@ impl Bucket {
 struct Counted {
     all: Bucket,
     principals: HashMap<u64, Bucket>,
+    /// Claims that were not found to be right, granted or not, and the last of them.
+    tried: usize,
+    last: Option<(u64, Instant)>,
 }
 
 /// What was tried lately.
@@ -136,6 +144,8 @@ impl Guesses {
             .or_insert_with(|| Counted {
                 all: Bucket::new(OF_SOURCE, now),
                 principals: HashMap::new(),
+                tried: 0,
+                last: None,
             });
         if counted.principals.len() >= PRINCIPALS_MAX {
             counted.principals.retain(|_, one| !one.is_full(now));
@@ -186,6 +196,33 @@ impl Guesses {
         }
     }
 
+    /// Notes a claim from there, which is named by a hash: one who comes again with the same makes one.
+    pub(super) fn note(&mut self, source: &Source, claim: u64, now: Instant) {
+        let tried = self.tried(source, now);
+        if let Some(counted) = self.sources.get_mut(source) {
+            let is_same = tried > 0 && counted.last.is_some_and(|(last, _)| last == claim);
+            counted.tried = TRIED_MAX.min(tried + usize::from(!is_same));
+            counted.last = Some((claim, now));
+        }
+    }
+
+    /// One of the claims from there was right.
+    pub(super) fn note_right(&mut self, source: &Source) {
+        if let Some(counted) = self.sources.get_mut(source) {
+            counted.tried = counted.tried.saturating_sub(1);
+        }
+    }
+
+    /// How many claims came from there lately that were not found to be right.
+    pub(super) fn tried(&self, source: &Source, now: Instant) -> usize {
+        let counted = self.sources.get(source);
+        let lately = counted.filter(|one| {
+            let since = one.last.map(|(_, at)| now.saturating_duration_since(at));
+            since.is_some_and(|since| since < TRIED_KEPT)
+        });
+        lately.map_or(0, |one| one.tried)
+    }
+
     fn make_room(&mut self, now: Instant) {
         if self.sources.len() < SOURCES_MAX {
             return;
@@ -201,7 +238,6 @@ impl Guesses {
 #[cfg(test)]
 mod tests {
     use std::net::IpAddr;
-    use std::time::Duration;
 
     use super::*;
 
@@ -263,6 +299,26 @@ mod tests {
             guesses.settle(&here, name, false);
         }
         assert_eq!(guesses.take(&here, 901, now), Leave::Denied);
+    }
+
+    #[test]
+    fn of_a_source_it_is_known_for_a_while_how_much_was_tried() {
+        let mut guesses = Guesses::default();
+        let (start, here) = (Instant::now(), network(1));
+        assert_eq!(guesses.tried(&here, start), 0);
+        for claim in [1, 2, 2, 2, 3, 4] {
+            guesses.take(&here, 7, start);
+            guesses.note(&here, claim, start);
+        }
+        guesses.note_right(&here);
+        let later = start + TRIED_KEPT / 2;
+        assert_eq!(guesses.tried(&here, later), 3);
+        assert_eq!(guesses.tried(&network(2), later), 0);
+        guesses.note(&here, 5, later);
+        assert_eq!(guesses.tried(&here, start + TRIED_KEPT), 4);
+        assert_eq!(guesses.tried(&here, later + TRIED_KEPT), 0);
+        guesses.note(&here, 5, later + TRIED_KEPT);
+        assert_eq!(guesses.tried(&here, later + TRIED_KEPT), 1);
     }
 
     #[test]

@@ -77,6 +77,12 @@ impl Source {
     }
 }
 
+impl std::fmt::Display for Network {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 /// One connection.
 #[derive(Debug)]
 pub(super) struct Entry {

@@ -14,7 +14,8 @@ const CLIENTS_PER_ADDRESS: usize = 100;
 /// Of each kind and daemon.
 const EVENTS: usize = 200;
 const PAGES: usize = 100;
-const WHOLE: usize = 20;
+/// More than there are places for.
+const WHOLE: usize = 60;
 /// Until all are closed and asked for anew.
 const HELD: Duration = Duration::from_secs(30);
 const JSON: [(&str, &str); 1] = [("Content-Type", "application/json")];

@@ -1,0 +1,405 @@
+//! The messages of a gRPC body: each comes in time once it has begun, and large ones in room that callers share.
+//!
+//! Invariant: a sender is not blamed for the time in which nothing more is asked of it; what is large is not read
+//! before there is room for all of it, so that nobody who holds some waits for more.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use axum::body::Body;
+use bytes::Bytes;
+use http_body::{Frame, SizeHint};
+use tokio::time::{Instant, Sleep};
+use tokio_util::sync::WaitForCancellationFutureOwned;
+use tonic::Status;
+
+use super::body::{BodyError, Pace};
+use crate::fair_room::{Crowded, FairRoom, Group, Hold};
+
+/// The body of a gRPC call, each of whose messages has to come in time once it has begun; the first, if
+/// `is_awaited`, from now on.
+pub fn messages(body: Body, is_awaited: bool) -> Body {
+    Body::new(Messages::new(body, is_awaited, None))
+}
+
+/// The same of a stream whose messages of more than `small_bytes` take room of the sender's group, from their
+/// beginning until more is asked for behind them.
+pub fn messages_in_room(body: Body, room: FairRoom, group: Group, small_bytes: u32) -> Body {
+    let room = Room {
+        room,
+        group,
+        small_bytes,
+        state: State::Free,
+    };
+    Body::new(Messages::new(body, false, Some(room)))
+}
+
+/// Before each message of a gRPC body: whether it is compressed, and its length.
+const PREFIX_BYTES: usize = 5;
+
+/// Where the room for large messages is.
+struct Room {
+    room: FairRoom,
+    group: Group,
+    small_bytes: u32,
+    state: State,
+}
+
+type Taking = Pin<Box<dyn Future<Output = Result<Hold, Crowded>> + Send>>;
+
+enum State {
+    Free,
+    /// For the message that has begun.
+    Taking(Taking),
+    Taken(Hold, Pin<Box<WaitForCancellationFutureOwned>>),
+}
+
+impl Room {
+    /// A message of so many bytes has begun.
+    fn begin(&mut self, bytes: u32) {
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let (room, group) = (self.room.clone(), self.group.clone());
+        self.state = State::Taking(Box::pin(async move { room.take(group, bytes).await }));
+    }
+
+    /// Ready when more may be read.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Status>> {
+        if let State::Taking(taking) = &mut self.state {
+            let hold = ready!(taking.as_mut().poll(context));
+            let hold = hold.map_err(|crowded| Status::unavailable(crowded.to_string()))?;
+            let given_up = Box::pin(hold.given_up().clone().cancelled_owned());
+            self.state = State::Taken(hold, given_up);
+        }
+        if let State::Taken(_, given_up) = &mut self.state
+            && given_up.as_mut().poll(context).is_ready()
+        {
+            self.state = State::Free;
+            let text = "The message stood still, and others needed its room";
+            return Poll::Ready(Err(Status::unavailable(text)));
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+struct Messages {
+    body: Body,
+    /// What has come of a message's prefix.
+    prefix: Vec<u8>,
+    /// What is still to come of a message.
+    left: u32,
+    /// Of the message that is awaited.
+    pace: Option<Pace>,
+    timer: Option<Pin<Box<Sleep>>>,
+    room: Option<Room>,
+}
+
+impl Messages {
+    fn new(body: Body, is_awaited: bool, room: Option<Room>) -> Self {
+        Self {
+            body,
+            prefix: Vec::with_capacity(PREFIX_BYTES),
+            left: 0,
+            pace: is_awaited.then(|| Pace::new(Instant::now())),
+            timer: None,
+            room,
+        }
+    }
+
+    /// Follows where messages begin and end.
+    fn take(&mut self, mut data: &[u8], now: Instant) {
+        let mut length = 0;
+        while !data.is_empty() {
+            let pace = self.pace.get_or_insert_with(|| Pace::new(now));
+            if self.left > 0 {
+                let count = data
+                    .len()
+                    .min(usize::try_from(self.left).unwrap_or(usize::MAX));
+                pace.add(count);
+                self.left = self
+                    .left
+                    .saturating_sub(u32::try_from(count).unwrap_or(u32::MAX));
+                data = data.get(count..).unwrap_or_default();
+                if let Some(Room {
+                    state: State::Taken(hold, _),
+                    ..
+                }) = &self.room
+                {
+                    hold.progressed(count);
+                }
+            } else {
+                let count = data.len().min(PREFIX_BYTES - self.prefix.len());
+                let (begin, rest) = data.split_at(count);
+                self.prefix.extend_from_slice(begin);
+                data = rest;
+                if let [_, bytes @ ..] = self.prefix.as_slice()
+                    && let Ok(bytes) = bytes.try_into()
+                {
+                    length = u32::from_be_bytes(bytes);
+                    self.left = length;
+                    self.prefix.clear();
+                }
+            }
+            if self.left == 0 && self.prefix.is_empty() {
+                self.pace = None;
+            }
+        }
+        // What is here whole takes no more.
+        if let Some(room) = &mut self.room
+            && length > room.small_bytes
+            && self.left > 0
+        {
+            room.begin(length);
+        }
+    }
+
+    /// Ready when more may be read: that of a message that is complete and was taken is free now.
+    fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Status>> {
+        let is_between = self.left == 0;
+        let Some(room) = &mut self.room else {
+            return Poll::Ready(Ok(()));
+        };
+        if is_between {
+            room.state = State::Free;
+        }
+        room.poll(context)
+    }
+}
+
+impl http_body::Body for Messages {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let this = &mut *self;
+        if let Err(status) = ready!(this.poll_room(context)) {
+            return Poll::Ready(Some(Err(axum::Error::new(status))));
+        }
+        if let Some(pace) = &mut this.pace {
+            pace.resume(Instant::now());
+        }
+        match Pin::new(&mut this.body).poll_frame(context) {
+            Poll::Ready(frame) => {
+                let now = Instant::now();
+                if let Some(Ok(frame)) = &frame
+                    && let Some(data) = frame.data_ref()
+                {
+                    this.take(data, now);
+                }
+                // Until it is asked for more, the sender may be kept from sending.
+                if let Some(pace) = &mut this.pace {
+                    pace.rest(now);
+                }
+                Poll::Ready(frame)
+            }
+            Poll::Pending => {
+                let Some(pace) = this.pace else {
+                    this.timer = None;
+                    return Poll::Pending;
+                };
+                let deadline = pace.deadline();
+                let new = || Box::pin(tokio::time::sleep_until(deadline));
+                let timer = this.timer.get_or_insert_with(new);
+                if timer.deadline() != deadline {
+                    timer.as_mut().reset(deadline);
+                }
+                timer.as_mut().poll(context).map(|()| {
+                    let status = BodyError::Slow.status_of_grpc();
+                    Some(Err(axum::Error::new(status)))
+                })
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        http_body::Body::size_hint(&self.body)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use http_body_util::BodyExt as _;
+    use tokio::sync::mpsc;
+
+    use super::super::body::GRACE;
+    use super::super::server::{CancellationToken, stream_body};
+    use super::*;
+    use crate::fair_room::Rules;
+
+    /// A body that a test sends, and where it does so.
+    fn sent() -> (mpsc::Sender<Bytes>, Body) {
+        let (sender, receiver) = mpsc::channel(64);
+        (sender, stream_body(receiver, CancellationToken::new()))
+    }
+
+    fn message(length: u8) -> Bytes {
+        let mut bytes = vec![0, 0, 0, 0, length];
+        bytes.resize(PREFIX_BYTES + usize::from(length), b'x');
+        bytes.into()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_of_messages_rests_between_them_and_not_within_one() {
+        let (sender, body) = sent();
+        let mut body = messages(body, false);
+        let rest = Duration::from_secs(3600);
+        // One message, an empty one, and one in pieces with the beginning of the next: four bytes of its prefix.
+        let bytes = [message(3), message(0), message(200), message(1)].concat();
+        let cuts = [0, 8, 13, 30, bytes.len() - 2];
+        for (index, cut) in cuts.windows(2).enumerate() {
+            if index < 3 {
+                let resting = tokio::time::timeout(rest, body.frame()).await;
+                assert!(resting.is_err(), "between two messages");
+            }
+            let piece = Bytes::copy_from_slice(&bytes[cut[0]..cut[1]]);
+            sender.send(piece).await.unwrap();
+            body.frame().await.unwrap().unwrap();
+        }
+        let begun = Instant::now();
+        let error = body.frame().await.unwrap().unwrap_err();
+        assert!(error.to_string().contains("KiB a second"), "{error}");
+        assert!(begun.elapsed() <= GRACE, "the last prefix had begun");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_sender_is_not_blamed_for_what_is_not_read() {
+        let (sender, body) = sent();
+        let mut body = messages(body, false);
+        let whole = message(200);
+        sender.send(whole.slice(..100)).await.unwrap();
+        body.frame().await.unwrap().unwrap();
+        // Nobody asks for more for an hour; the sender had no leave to send it.
+        tokio::time::sleep(Duration::from_secs(3600)).await;
+        let asking = tokio::time::timeout(GRACE / 2, body.frame()).await;
+        assert!(asking.is_err(), "the rest is waited for");
+        sender.send(whole.slice(100..)).await.unwrap();
+        body.frame().await.unwrap().unwrap();
+        // The time before and after does count.
+        let (sender, body) = sent();
+        let mut body = messages(body, false);
+        sender.send(whole.slice(..100)).await.unwrap();
+        body.frame().await.unwrap().unwrap();
+        tokio::time::sleep(Duration::from_secs(3600)).await;
+        let begun = Instant::now();
+        assert!(body.frame().await.unwrap().is_err(), "it never comes");
+        assert!(begun.elapsed() <= GRACE + Duration::from_secs(1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_only_message_of_a_call_is_awaited() {
+        let (_sender, body) = sent();
+        let mut body = messages(body, true);
+        assert!(body.frame().await.unwrap().is_err());
+        let (sender, body) = sent();
+        let mut body = messages(body, true);
+        sender.send(message(9)).await.unwrap();
+        body.frame().await.unwrap().unwrap();
+        let rest = Duration::from_secs(3600);
+        let resting = tokio::time::timeout(rest, body.frame()).await;
+        assert!(resting.is_err(), "it has come");
+    }
+
+    const KIB: usize = 1024;
+
+    /// Room for so many bytes, of which each group leaves half.
+    fn room(units_max: usize) -> FairRoom {
+        FairRoom::new(Rules {
+            units_max,
+            leaves_half: true,
+            still: Some(Duration::from_secs(2)),
+            newest_first: false,
+            waiting_of_group_max: 100,
+            waiting_max: 1_000,
+        })
+    }
+
+    /// The prefix of a large message, and some of it.
+    fn begun(length: usize, bytes: usize) -> Bytes {
+        let mut begun = vec![0];
+        begun.extend_from_slice(&u32::try_from(length).unwrap().to_be_bytes());
+        begun.resize(PREFIX_BYTES + bytes, b'x');
+        begun.into()
+    }
+
+    /// A body in room, whose first large message has begun.
+    async fn in_room(room: &FairRoom, group: &str, length: usize) -> (mpsc::Sender<Bytes>, Body) {
+        let (sender, body) = sent();
+        let mut body = messages_in_room(body, room.clone(), Group::from(group), 64);
+        sender.send(begun(length, 10)).await.unwrap();
+        body.frame().await.unwrap().unwrap();
+        (sender, body)
+    }
+
+    async fn is_waiting(body: &mut Body) -> bool {
+        let waiting = tokio::time::timeout(Duration::from_millis(1), body.frame());
+        waiting.await.is_err()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_large_message_takes_room_until_more_is_asked_for_behind_it() {
+        let room = room(1_000 * KIB);
+        let (sender, mut body) = in_room(&room, "a", 100 * KIB).await;
+        assert_eq!(room.used(), 0, "nobody asks for more");
+        assert!(is_waiting(&mut body).await);
+        assert_eq!(room.used(), 100 * KIB, "all of it, from its beginning");
+        let rest = Bytes::from(vec![b'x'; 100 * KIB - 10]);
+        sender.send(rest).await.unwrap();
+        body.frame().await.unwrap().unwrap();
+        assert_eq!(room.used(), 100 * KIB, "it is still being read");
+        assert!(is_waiting(&mut body).await);
+        assert_eq!(room.used(), 0);
+        // What is small takes none.
+        sender.send(message(60).slice(..20)).await.unwrap();
+        body.frame().await.unwrap().unwrap();
+        assert!(is_waiting(&mut body).await);
+        assert_eq!(room.used(), 0);
+        drop(body);
+        let (_sender, mut body) = in_room(&room, "a", 100 * KIB).await;
+        assert!(is_waiting(&mut body).await);
+        drop(body);
+        assert_eq!(room.used(), 0, "whoever leaves gives it back");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn unfinished_messages_of_one_group_keep_nobody_out() {
+        let room = room(400 * KIB);
+        let mut unfinished = Vec::new();
+        for _ in 0..14 {
+            let (sender, mut body) = in_room(&room, "false", 100 * KIB).await;
+            assert!(is_waiting(&mut body).await);
+            unfinished.push((sender, body));
+        }
+        assert_eq!(room.used(), 200 * KIB, "half of all room");
+        // What is larger than all room waits until it is alone; the unfinished ones go for it.
+        let (sender, mut body) = in_room(&room, "honest", 1_000 * KIB).await;
+        let begun = Instant::now();
+        sender
+            .send(Bytes::from(vec![b'x'; 1_000 * KIB - 10]))
+            .await
+            .unwrap();
+        let reading = tokio::spawn(async move {
+            body.frame().await.unwrap().unwrap();
+            body
+        });
+        // Connections that are read find out that they were given up.
+        let mut failed = 0;
+        while !reading.is_finished() {
+            for (_, body) in &mut unfinished {
+                let frame = tokio::time::timeout(Duration::from_millis(1), body.frame()).await;
+                failed += usize::from(matches!(frame, Ok(Some(Err(_)))));
+            }
+        }
+        assert!(begun.elapsed() < Duration::from_secs(4));
+        assert!(failed <= 2, "{failed}");
+        assert!(room.used() >= 1_000 * KIB);
+        drop(reading.await.unwrap());
+    }
+}
