@@ -13,7 +13,6 @@ use meseta_proto::mesos::v1::framework_info::capability::Type as FrameworkCapabi
 use meseta_proto::mesos::v1::task_status::Reason;
 use meseta_proto::schema;
 use meseta_resources::{ContainerId, ExecutorId, FrameworkId, Moment, Resources, Role, TaskId};
-use prost::Message as _;
 
 use super::checks::Watch;
 use super::io::ConnectionId;
@@ -450,6 +449,8 @@ pub fn command_executor_name(task: &pb::TaskInfo) -> String {
 
 #[cfg(test)]
 mod tests {
+    use prost::Message as _;
+
     use super::*;
 
     #[test]
