@@ -324,6 +324,7 @@ impl Node {
             max_completed_executors_per_framework: self.flags.max_completed_executors_per_framework,
             history_bytes_max: budgets.history(),
             operations_bytes_max: budgets.operations(),
+            frame_bytes_max: u64::try_from(budgets.frame_bytes_max()).unwrap_or(u64::MAX),
             check_updates_bytes_max: budgets.check_updates(),
             container_ip: self.told.ip().to_string(),
             executor_registration_timeout: self.flags.executor_registration_timeout,

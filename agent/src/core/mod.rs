@@ -117,6 +117,8 @@ pub struct Options {
     pub history_bytes_max: usize,
     /// Bytes of ended operations that are not acknowledged.
     pub operations_bytes_max: usize,
+    /// Bytes of the longest frame that the master may send.
+    pub frame_bytes_max: u64,
     /// Bytes of what checks have told that is not acknowledged.
     pub check_updates_bytes_max: usize,
     /// Address told in `TaskStatus.container_status`.

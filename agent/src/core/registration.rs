@@ -117,6 +117,7 @@ impl AgentCore {
             capabilities: self.options.capabilities.iter().map(capability).collect(),
             resource_version_uuid: None,
             address: Some(self.options.address.clone()),
+            frame_bytes_max: Some(self.options.frame_bytes_max),
         };
         if !known {
             return ToMaster::Register(register);

@@ -16,7 +16,7 @@ use super::call::{Action, UUID_BYTES};
 use super::framework::Link;
 use super::io::Answer;
 use super::task::is_terminal;
-use super::{MasterCore, authorization};
+use super::{MasterCore, authorization, frame_size};
 
 impl MasterCore {
     pub(super) fn call(
@@ -287,7 +287,11 @@ impl MasterCore {
     fn message(&mut self, id: &FrameworkId, call: call::Message) -> Answer {
         let is_id = ExecutorId::new(&call.executor_id.value).is_ok();
         let agent = self.connected_agent(&call.agent_id.value);
-        let Some(agent) = agent.filter(|_| is_id) else {
+        let takes_it = |id: &AgentId| {
+            let agent = self.agents.get(id);
+            is_id && agent.is_some_and(|agent| frame_size::takes_message(agent, &call))
+        };
+        let Some(agent) = agent.filter(takes_it) else {
             self.counters.invalid_framework_messages += 1;
             return Answer::Accepted;
         };

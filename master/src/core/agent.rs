@@ -32,6 +32,8 @@ pub struct AgentProfile {
     pub address: v1::Address,
     /// Everything it has, reservations and volumes included.
     pub total: Resources,
+    /// Longest frame that it takes, in bytes.
+    pub frame_bytes_max: usize,
     /// What its description takes on the wire.
     pub info_bytes: usize,
     /// What it says of itself takes in memory, more or less.

@@ -13,11 +13,15 @@ use super::agent::{AgentProfile, RecoveredAgent};
 use super::persisted::AgentRecord;
 use super::wire;
 
+/// Longest frame for an agent, in bytes, also if the agent takes longer ones.
+const FRAME_BYTES_MAX: u64 = 64 << 20;
+
 /// What an agent says of itself, understood.
 pub(super) fn profile(id: AgentId, register: meseta::Register) -> Result<AgentProfile, String> {
     /// The longest name that a host can have.
     const HOSTNAME_BYTES_MAX: usize = 255;
     let bytes = schema::bytes_of(&register);
+    let frame_bytes_max = register.frame_bytes_max.unwrap_or(FRAME_BYTES_MAX);
     let mut info = register.agent_info;
     if info.hostname.is_empty() || info.hostname.len() > HOSTNAME_BYTES_MAX {
         return Err("the agent's hostname is empty or too long".to_owned());
@@ -48,6 +52,7 @@ pub(super) fn profile(id: AgentId, register: meseta::Register) -> Result<AgentPr
         id,
         info_bytes: info.encoded_len(),
         bytes,
+        frame_bytes_max: usize::try_from(frame_bytes_max.min(FRAME_BYTES_MAX)).unwrap_or_default(),
         info,
         version: register.version,
         capabilities,

@@ -16,7 +16,7 @@ use super::MasterCore;
 use super::accept::Basket;
 use super::executor_validation::ValidExecutor;
 use super::task::{self, ExecutorRecord, TaskRecord};
-use super::{authorization, group_validation, task_validation};
+use super::{authorization, frame_size, group_validation, task_validation};
 
 impl MasterCore {
     pub(super) fn launch(&mut self, id: &FrameworkId, basket: &mut Basket, mut info: TaskInfo) {
@@ -25,13 +25,15 @@ impl MasterCore {
         else {
             return;
         };
-        let valid = match task_validation::validate(
-            framework,
-            agent,
-            &mut info,
-            &basket.role,
-            &basket.available(),
-        ) {
+        let valid = match frame_size::check_task(framework, agent, &info).and_then(|()| {
+            task_validation::validate(
+                framework,
+                agent,
+                &mut info,
+                &basket.role,
+                &basket.available(),
+            )
+        }) {
             Ok(valid) => valid,
             Err(reason) => {
                 self.task_error(id, &info, Reason::TaskInvalid, reason);
@@ -88,13 +90,15 @@ impl MasterCore {
         else {
             return;
         };
-        let valid = match group_validation::validate(
-            framework,
-            agent,
-            &mut group,
-            &basket.role,
-            &basket.available(),
-        ) {
+        let valid = match frame_size::check_group(framework, agent, &group).and_then(|()| {
+            group_validation::validate(
+                framework,
+                agent,
+                &mut group,
+                &basket.role,
+                &basket.available(),
+            )
+        }) {
             Ok(valid) => valid,
             Err(reason) => {
                 for task in &group.task_group.tasks {

@@ -24,6 +24,7 @@ mod descriptions;
 mod digest;
 mod executor_validation;
 mod explain;
+mod frame_size;
 mod framework;
 mod framework_counters;
 mod group_validation;

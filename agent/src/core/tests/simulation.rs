@@ -95,6 +95,7 @@ fn options(configured: &str) -> Options {
         max_completed_executors_per_framework: 3,
         history_bytes_max: 1 << 20,
         operations_bytes_max: 16 << 20,
+        frame_bytes_max: 64 << 20,
         check_updates_bytes_max: 1 << 20,
         container_ip: "127.0.0.1".to_owned(),
         executor_registration_timeout: Duration::from_secs(60),

@@ -379,3 +379,47 @@ fn executors_learn_of_a_changed_framework_also_when_they_run_nothing() {
         master_frame::Message::UpdateFramework(update) if update.framework.name == "renamed"
     )));
 }
+
+/// Each task of a group goes to the agent with the executor: what is short in a call may be long on its way.
+#[test]
+fn what_is_too_long_for_its_agent_is_refused_and_not_sent() {
+    let mut world = World::new();
+    let mut register = register(5051, "cpus:64;mem:8192;disk:1024");
+    register.frame_bytes_max = Some(1 << 20);
+    let node = world.agent_that_says(register);
+    let scheduler = world.subscribe(framework("f", &["dev"]));
+    let offer = world.offers(&scheduler).pop().unwrap();
+    world.take_frames(node.connection);
+    let pod = |count: usize| {
+        let mut executor = executor(&scheduler, &format!("e{count}"));
+        executor.data = Some(vec![0; 200 << 10].into());
+        let ids = (0..count).map(|number| format!("t{count}-{number}"));
+        let tasks = ids.map(|id| task(&node, &id, "cpus:0.1;mem:32"));
+        group(executor, tasks.collect())
+    };
+    world.call(&scheduler, accept_all(&offer, vec![pod(3), pod(6)]));
+    let sent = groups(world.take_frames(node.connection));
+    assert_eq!(sent.len(), 1);
+    assert_eq!(sent[0].executor.executor_id.value, "e3");
+    let errors = world.updates(&scheduler);
+    assert_eq!(errors.len(), 6);
+    for status in errors {
+        assert_eq!(status.state(), TaskState::TaskError);
+        let text = status.message.unwrap_or_default();
+        assert!(text.contains("1048576 bytes at most"), "{text}");
+    }
+    for (bytes, is_sent) in [(1 << 20, false), (1 << 10, true)] {
+        let message = Action::Message(call::Message {
+            agent_id: v1::AgentId {
+                value: node.id.clone(),
+            },
+            executor_id: v1::ExecutorId {
+                value: "e3".to_owned(),
+            },
+            data: vec![0; bytes].into(),
+        });
+        world.call(&scheduler, message);
+        let sent = world.take_frames(node.connection);
+        assert_eq!(sent.len(), usize::from(is_sent), "{bytes}");
+    }
+}

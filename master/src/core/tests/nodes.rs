@@ -21,7 +21,10 @@ impl World {
     }
 
     pub(super) fn agent(&mut self, port: i32, resources: &str) -> Node {
-        let register = register(port, resources);
+        self.agent_that_says(register(port, resources))
+    }
+
+    pub(super) fn agent_that_says(&mut self, register: meseta::Register) -> Node {
         let connection = self.introduce(agent_frame::Message::Register(register.clone()));
         let id = self.registered(connection).agent_id.value;
         Node {

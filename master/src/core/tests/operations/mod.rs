@@ -118,14 +118,7 @@ pub(super) fn register_capable(port: i32, resources: &str) -> meseta::Register {
 
 impl World {
     pub(super) fn capable_agent(&mut self, port: i32, resources: &str) -> Node {
-        let register = register_capable(port, resources);
-        let connection = self.introduce(agent_frame::Message::Register(register.clone()));
-        let id = self.registered(connection).agent_id.value;
-        Node {
-            connection,
-            id,
-            register,
-        }
+        self.agent_that_says(register_capable(port, resources))
     }
 
     /// The operations that an agent was sent.
