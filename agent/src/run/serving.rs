@@ -29,6 +29,9 @@ use crate::shell::monitor::{self, Samples};
 use crate::shell::nested::NestedContainers;
 use crate::shell::outgoing::Dropped;
 
+/// What bodies and answers of a caller may take whatever those of others do, in bytes.
+const CALLER_FLOOR_BYTES: usize = 64 * 1024;
+
 /// Connections at a time, by descriptors and by memory.
 pub(super) fn connections_max(budgets: Budgets) -> usize {
     let by_descriptors = DescriptorShares::of_process().connections;
@@ -77,8 +80,8 @@ pub(super) fn surface(
         metrics: Metrics::new().map_err(|error| RunError::Internal(error.to_string()))?,
         door,
         budgets,
-        bodies: Shares::new(Budget::new(budgets.bodies())),
-        answers: Shares::new(Budget::new(budgets.answers())),
+        bodies: Shares::new(Budget::new(budgets.bodies()), CALLER_FLOOR_BYTES),
+        answers: Shares::new(Budget::new(budgets.answers()), CALLER_FLOOR_BYTES),
         file_reads: FileReads::new(budgets.downloads_max()),
     }))
 }
