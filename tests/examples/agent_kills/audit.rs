@@ -12,8 +12,6 @@ use std::time::{Duration, Instant};
 use nix::fcntl::{Flock, FlockArg};
 use serde_json::Value;
 
-/// An order that was given this long before a kill may have been lost with the agent.
-const ON_ITS_WAY: Duration = Duration::from_secs(1);
 /// Until an agent that is back has registered, orders for it are lost too.
 const COMING_BACK: Duration = Duration::from_secs(5);
 
@@ -79,6 +77,8 @@ pub(crate) struct Told {
     /// Those of one group have the same.
     group: Option<usize>,
     launched: Instant,
+    /// When its end was told.
+    told_at: Option<Instant>,
     pub(crate) kill_asked: Option<Instant>,
     /// Each status once, in the order in which they came first.
     statuses: Vec<Value>,
@@ -94,6 +94,7 @@ impl Told {
             kind,
             group,
             launched: Instant::now(),
+            told_at: None,
             kill_asked: None,
             statuses: Vec::new(),
             changed: 0,
@@ -115,6 +116,9 @@ impl Told {
         };
         let Some(known) = self.statuses.iter().find(|known| is_same(known)) else {
             self.statuses.push(status.clone());
+            if is_terminal(status) {
+                self.told_at.get_or_insert_with(Instant::now);
+            }
             return true;
         };
         self.changed += usize::from(words(known) != words(status));
@@ -173,8 +177,9 @@ pub(crate) fn report(
             .filter(|(other, mate)| *other != id && mate.group.is_some() && mate.group == one.group)
             .map(|(other, _)| &after[other])
             .collect();
+        // An absence between the order and the word that it was lost.
         let is_around = |(killed, back): &(Instant, Instant)| {
-            one.launched + ON_ITS_WAY >= *killed && one.launched <= *back + COMING_BACK
+            one.told_at.is_some_and(|told| *killed <= told) && one.launched <= *back + COMING_BACK
         };
         let around = Around {
             after: after[id].clone(),

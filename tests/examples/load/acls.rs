@@ -164,14 +164,16 @@ pub(crate) async fn watch(arguments: &[String]) -> anyhow::Result<()> {
         role: "role-7".to_owned(),
         user: "user-7".to_owned(),
     };
-    let mut framework = Framework::subscribe_as(address, &who).await?;
-    while framework.offers() == 0 {
-        framework.step().await?;
-    }
     let mut done = 0;
     while done < tasks {
         let some = TASKS_A_LOOK.min(tasks - done);
+        // One after the other, each of which begins with whole agents.
+        let mut framework = Framework::subscribe_as(address, &who).await?;
+        while framework.offers() < WATCHED_AGENTS {
+            framework.step().await?;
+        }
         framework.run_tasks(some).await?;
+        framework.teardown().await?;
         done += some;
         println!("after {done} tasks: {} MB resident", master.resident_mb()?);
     }
