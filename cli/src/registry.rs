@@ -40,6 +40,10 @@ struct Place {
 pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let (Action::Check(place) | Action::Export(place)) = &options.action;
     let path = registry::registry_path(&place.work_dir);
+    if !path.exists() {
+        let dir = place.work_dir.display();
+        anyhow::bail!("there is no registry in {dir}; --work_dir=DIR says where its master works");
+    }
     // What a file is damaged by may be a defect of the store's reader, which is told as damage.
     std::panic::set_hook(Box::new(|_| ()));
     let found = registry::inspect(&place.work_dir)?;

@@ -79,6 +79,45 @@ pub fn stream(url: &str, body: &Value) -> impl std::io::Read + use<> {
     response.into_body().into_reader()
 }
 
+/// A client of one connection, with the same value of `Authorization` in each request.
+#[derive(Debug)]
+pub struct Reader {
+    agent: Agent,
+    authorization: String,
+}
+
+impl Reader {
+    pub fn new(authorization: &str) -> Self {
+        Self {
+            agent: client(None),
+            authorization: authorization.to_owned(),
+        }
+    }
+
+    /// GET.
+    pub fn get(&self, url: &str) -> Result<Answer, ureq::Error> {
+        let request = self.agent.get(url);
+        answer(
+            request
+                .header("authorization", &self.authorization)
+                .call()?,
+        )
+    }
+
+    /// POST of a JSON value whose answer goes on; it is read as it comes.
+    pub fn stream(&self, url: &str, body: &Value) -> impl std::io::Read + use<> {
+        let sent = self
+            .agent
+            .post(url)
+            .header("authorization", &self.authorization)
+            .header("content-type", "application/json")
+            .send(body.to_string());
+        let response = sent.unwrap_or_else(|e| panic!("POST {url}: {e}"));
+        assert_eq!(response.status().as_u16(), 200, "POST {url}");
+        response.into_body().into_reader()
+    }
+}
+
 /// DELETE.
 pub fn delete(url: &str) -> Answer {
     let sent = client(Some(TIMEOUT)).delete(url).call();

@@ -16,6 +16,8 @@ use super::states::signal_name;
 use super::{Action, AgentCore, Destination, Ending, Exit, Limitation};
 use crate::checkpoint::KillCause;
 
+pub(super) const NOT_LAUNCHED: &str = "The agent was restarted before the task could be launched";
+
 /// What a container's end means for its task.
 #[derive(Debug, PartialEq)]
 struct Verdict {
@@ -175,6 +177,12 @@ fn judge(kill: Option<Kill>, ending: Ending) -> Verdict {
             Some(Reason::ContainerLaunchFailed),
             format!("Failed to launch container: {cause}"),
         ),
+        (None, Exit::NeverBegun) => told(
+            pb::TaskState::TaskFailed,
+            Source::Agent,
+            Some(Reason::AgentRestarted),
+            message,
+        ),
         (None, Exit::Unknown(_)) => told(
             pb::TaskState::TaskFailed,
             Source::Agent,
@@ -192,6 +200,7 @@ pub(super) fn exit_message(exit: &Exit) -> String {
         Exit::Code(code) => format!("Command exited with status {code}"),
         Exit::Signal(number) => format!("Command terminated with signal {}", signal_name(*number)),
         Exit::LaunchFailed(cause) => format!("Command was not executed: {cause}"),
+        Exit::NeverBegun => NOT_LAUNCHED.to_owned(),
         Exit::Unknown(why) => format!("Command ended with unknown status: {why}"),
     }
 }

@@ -186,6 +186,8 @@ pub enum Exit {
     Signal(i32),
     /// It never came to run its command.
     LaunchFailed(String),
+    /// The agent fell before anything of it was begun.
+    NeverBegun,
     /// Nobody saw it; why not.
     Unknown(String),
 }

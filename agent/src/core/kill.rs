@@ -107,14 +107,19 @@ impl AgentCore {
             self.show_kill(now, &container.id, Duration::ZERO);
             return;
         }
+        // It ran, but the agent may have fallen before it could say so.
+        self.tell_running(now, unit);
+        let Some(unit) = &self.unit_at(&unit.task.key) else {
+            return;
+        };
         let framework = self.frameworks.get(&unit.executor.key.framework);
         let tell = framework.is_some_and(|framework| framework.wants_killing_state());
         if tell && !matches!(cause, KillCause::CompletionTime | KillCause::Preempted) {
             let state = pb::TaskState::TaskKilling;
-            let status = self.executor_status(now, unit, state, container.pid);
+            let status = self.executor_status(now, unit, state, unit.container().pid);
             self.update_task(now, &unit.task.key, status);
         }
-        self.send_kill(now, &container.id, grace);
+        self.send_kill(now, &unit.container().id, grace);
     }
 
     pub(super) fn log_kill(&mut self, now: Now, unit: &Unit, cause: KillCause, grace: Duration) {

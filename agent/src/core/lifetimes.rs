@@ -162,6 +162,11 @@ impl AgentCore {
                 limitation.message.clone(),
             ),
             (None, Some(doom)) => (doom.state, doom.reason, doom.message),
+            (None, None) if ending.exit == Exit::NeverBegun => (
+                pb::TaskState::TaskFailed,
+                Reason::AgentRestarted,
+                exit_message(&ending.exit),
+            ),
             (None, None) => (
                 pb::TaskState::TaskFailed,
                 Reason::ExecutorTerminated,
@@ -245,6 +250,6 @@ fn wait_status(exit: &Exit) -> Option<i32> {
     match exit {
         Exit::Code(code) => Some((code & 0xff) << 8),
         Exit::Signal(number) => Some(*number),
-        Exit::LaunchFailed(_) | Exit::Unknown(_) => None,
+        Exit::LaunchFailed(_) | Exit::NeverBegun | Exit::Unknown(_) => None,
     }
 }

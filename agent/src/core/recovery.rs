@@ -18,6 +18,7 @@ use tracing::{info, warn};
 
 use super::demand::{combined, demand};
 use super::drain::Draining;
+use super::ending::NOT_LAUNCHED;
 use super::fields::{role_of, user_of};
 use super::history::task_bytes;
 use super::model::{
@@ -52,7 +53,6 @@ type Fates = BTreeMap<ContainerId, Found>;
 
 const REBOOTED: &str =
     "The machine was booted anew while the task was running; how it ended is unknown";
-const NOT_LAUNCHED: &str = "The agent was restarted before the task could be launched";
 const GONE: &str = "The task was gone when the agent came back; how it ended is unknown";
 const HALF_A_GROUP: &str = "The agent was restarted before the whole group had reached it";
 

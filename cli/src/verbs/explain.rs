@@ -6,20 +6,20 @@ use anyhow::bail;
 use clap::Args;
 use serde_json::Value;
 
-use super::{MasterFlag, items, server, table, text};
+use super::{MasterFlag, agents, ids, items, server, table, text};
 
 /// Frameworks that are named to somebody who named none.
 const LISTED_MAX: usize = 10;
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// The framework's id. Default: the only framework that is subscribed, unless a role is given.
+    /// The framework's id, or as much of it as tells it from others. Default: the only framework that is subscribed, unless a role is given.
     #[arg(long)]
     framework: Option<String>,
     /// A role: all its frameworks are explained.
     #[arg(long)]
     role: Option<String>,
-    /// The agent's id. Default: every agent.
+    /// The agent's id, or its host name if no other agent has it. Default: every agent.
     #[arg(long)]
     agent: Option<String>,
     #[command(flatten)]
@@ -32,12 +32,16 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let framework = match (&options.framework, &options.role) {
         (None, None) => Some(only_framework(&options.master.master)?),
-        (framework, _) => framework.clone(),
+        (Some(wanted), _) => Some(framework(&options.master.master, wanted)?),
+        (None, Some(_)) => None,
     };
+    let agent = options.agent.as_ref();
+    let agent = agent.map(|wanted| agent_here(&options.master.master, wanted));
+    let agent = agent.transpose()?;
     let given = [
         ("framework_id", &framework),
         ("role", &options.role),
-        ("slave_id", &options.agent),
+        ("slave_id", &agent),
     ];
     let query: Vec<String> = given
         .iter()
@@ -50,17 +54,35 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     } else {
         let rows: Vec<_> = items(&body, "explanations").iter().map(row).collect();
         if rows.is_empty() {
-            table::say(
-                "no subscribed framework to explain: `meseta frameworks` lists them, `meseta agents` the agents",
+            let of = options.role.as_ref();
+            let of = of.map_or_else(String::new, |role| format!(" to role {role:?}"));
+            bail!(
+                "no framework is subscribed{of}, so nobody waits for an offer; `meseta frameworks` lists those that are"
             );
-            return Ok(ExitCode::SUCCESS);
         }
-        table::print(
+        table::print_told(
             &["FRAMEWORK", "ROLE", "AGENT", "WOULD BE OFFERED", "BECAUSE"],
             rows,
         );
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The framework that is meant by an id or a part of one.
+fn framework(master: &str, wanted: &str) -> anyhow::Result<String> {
+    let body = server::get_json(master, "/frameworks")?;
+    let all = items(&body, "frameworks").iter();
+    let ids = all.filter_map(|one| one.get("id")?.as_str());
+    let found = ids::resolve(ids, wanted, "frameworks")?;
+    // The master may know more ids than it lists, and says what it does not know.
+    Ok(found.unwrap_or_else(|| wanted.to_owned()))
+}
+
+/// The agent that is meant by an id, a part of one, or a host name.
+fn agent_here(master: &str, wanted: &str) -> anyhow::Result<String> {
+    let body = server::get_json(master, "/slaves")?;
+    let found = agents::find(items(&body, "slaves").iter(), wanted)?;
+    Ok(found.unwrap_or_else(|| wanted.to_owned()))
 }
 
 /// The framework that is meant when none is named.

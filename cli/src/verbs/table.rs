@@ -1,7 +1,8 @@
 //! Aligned tables and JSON on standard output.
 //!
-//! On a terminal a table is as wide as that and no wider: what all ids have in common is left out, then the widest
-//! columns are cut. Elsewhere, for programs, every cell is whole.
+//! On a terminal a table is as wide as that and no wider: what all ids have in common is left out, then what all states
+//! begin with, then columns that say nothing; then the widest columns are cut, the first one last, which is what other
+//! verbs are given. Elsewhere, for programs, every cell is whole.
 
 use std::collections::BTreeSet;
 
@@ -11,12 +12,25 @@ use serde_json::Value;
 const GAP: &str = "  ";
 /// A column is not cut below this, in characters.
 const COLUMN_MIN: usize = 6;
+/// A column that is divided into lines is not narrower than this.
+const TOLD_MIN: usize = 24;
+/// A cell that says nothing.
+const NOTHING: &str = "-";
+/// What Mesos's names of states and reasons begin with.
+const BEGINNINGS: [&str; 2] = ["TASK_", "REASON_"];
 /// Stands for what was cut.
 const CUT: char = '…';
 
 /// Prints a table without frames; its headings alone when there are no rows.
 pub(super) fn print(headings: &[&str], rows: Vec<Vec<String>>) {
     for line in lines(headings, rows, width()) {
+        put(&line);
+    }
+}
+
+/// The same, with the last column in as many lines as its text takes: what it says is what was asked for.
+pub(super) fn print_told(headings: &[&str], rows: Vec<Vec<String>>) {
+    for line in told_lines(headings, rows, width()) {
         put(&line);
     }
 }
@@ -39,24 +53,99 @@ fn width() -> Option<usize> {
 
 /// The lines of a table, cut to a width if there is one.
 fn lines(headings: &[&str], mut rows: Vec<Vec<String>>, width: Option<usize>) -> Vec<String> {
-    let headings: Vec<String> = headings.iter().map(|text| (*text).to_owned()).collect();
-    if let Some(width) = width
-        && total(&widths(&headings, &rows)) > width
-    {
-        for column in 0..headings.len() {
-            shorten_ids(&mut rows, column);
-        }
+    let mut headings: Vec<String> = headings.iter().map(|text| (*text).to_owned()).collect();
+    if let Some(width) = width {
+        make_narrower(&mut headings, &mut rows, width);
     }
     let mut widths = widths(&headings, &rows);
-    while width.is_some_and(|width| total(&widths) > width) {
-        let widest = widths.iter_mut().max_by_key(|width| **width);
+    cut(&mut widths, width);
+    let all = std::iter::once(&headings).chain(&rows);
+    all.map(|row| line(row, &widths)).collect()
+}
+
+/// The same, with the text of the last column divided at words instead of cut.
+fn told_lines(headings: &[&str], mut rows: Vec<Vec<String>>, width: Option<usize>) -> Vec<String> {
+    let mut headings: Vec<String> = headings.iter().map(|text| (*text).to_owned()).collect();
+    if let Some(width) = width {
+        make_narrower(&mut headings, &mut rows, width);
+    }
+    let mut widths = widths(&headings, &rows);
+    let Some((last, others)) = widths.split_last_mut() else {
+        return Vec::new();
+    };
+    if let Some(width) = width {
+        let left = width.saturating_sub(total(others) + GAP.len());
+        *last = (*last).min(left.max(TOLD_MIN));
+    }
+    cut(&mut widths, width);
+    let told = widths.last().copied().unwrap_or_default();
+    let mut all = Vec::new();
+    for mut row in std::iter::once(headings).chain(rows) {
+        let text = row.pop().unwrap_or_default();
+        let mut parts = divided(&text, told).into_iter();
+        row.push(parts.next().unwrap_or_default());
+        all.push(line(&row, &widths));
+        let empty = vec![String::new(); row.len() - 1];
+        all.extend(parts.map(|part| line(&[empty.clone(), vec![part]].concat(), &widths)));
+    }
+    all
+}
+
+/// A text in parts of so many characters at most, divided between words where that can be.
+fn divided(text: &str, width: usize) -> Vec<String> {
+    let mut parts: Vec<String> = Vec::new();
+    for word in text.split(' ') {
+        let letters: Vec<char> = word.chars().collect();
+        for piece in letters.chunks(width.max(1)) {
+            let fits = |part: &&mut String| part.chars().count() + 1 + piece.len() <= width;
+            match parts.last_mut().filter(fits) {
+                Some(part) => {
+                    part.push(' ');
+                    part.extend(piece);
+                }
+                None => parts.push(piece.iter().collect()),
+            }
+        }
+    }
+    parts
+}
+
+/// Takes from the widest columns until they fit, from the first one last.
+fn cut(widths: &mut [usize], width: Option<usize>) {
+    while width.is_some_and(|width| total(widths) > width) {
+        let (first, others) = widths.split_at_mut(1);
+        let widest = others.iter_mut().max_by_key(|width| **width);
         match widest {
             Some(widest) if *widest > COLUMN_MIN => *widest -= 1,
+            _ if first[0] > COLUMN_MIN => first[0] -= 1,
             _ => break,
         }
     }
-    let all = std::iter::once(&headings).chain(&rows);
-    all.map(|row| line(row, &widths)).collect()
+}
+
+/// Leaves out, step by step and as far as needed, what can be spared.
+fn make_narrower(headings: &mut Vec<String>, rows: &mut [Vec<String>], width: usize) {
+    let columns = 0..headings.len();
+    let is_wide =
+        |headings: &[String], rows: &[Vec<String>]| total(&widths(headings, rows)) > width;
+    if is_wide(headings, rows) {
+        columns.clone().for_each(|column| shorten_ids(rows, column));
+    }
+    if is_wide(headings, rows) {
+        for column in columns.clone() {
+            shorten_beginnings(rows, column);
+        }
+    }
+    for column in columns.rev() {
+        if !is_wide(headings, rows) {
+            return;
+        }
+        let says_nothing = |row: &Vec<String>| row.get(column).is_some_and(|cell| cell == NOTHING);
+        if !rows.is_empty() && rows.iter().all(says_nothing) {
+            headings.remove(column);
+            rows.iter_mut().for_each(|row| drop(row.remove(column)));
+        }
+    }
 }
 
 fn widths(headings: &[String], rows: &[Vec<String>]) -> Vec<usize> {
@@ -101,6 +190,22 @@ fn shorten_ids(rows: &mut [Vec<String>], column: usize) {
     }
     for cell in rows.iter_mut().filter_map(|row| row.get_mut(column)) {
         *cell = short_id(cell).to_owned();
+    }
+}
+
+/// Leaves out what all cells of a column begin with, where that is a beginning of Mesos's names.
+fn shorten_beginnings(rows: &mut [Vec<String>], column: usize) {
+    let is_so = |cell: &String, start| cell == NOTHING || cell.starts_with(start);
+    for start in BEGINNINGS {
+        let mut cells = rows.iter().filter_map(|row| row.get(column));
+        if !cells.all(|cell| is_so(cell, start)) {
+            continue;
+        }
+        for cell in rows.iter_mut().filter_map(|row| row.get_mut(column)) {
+            if let Some(rest) = cell.strip_prefix(start) {
+                *cell = rest.to_owned();
+            }
+        }
     }
 }
 
@@ -186,6 +291,76 @@ mod tests {
             wide[2].contains(UUID) && !wide[2].contains(CUT),
             "{wide:#?}"
         );
+    }
+
+    /// What `meseta tasks` shows of many tasks at the least width of a terminal.
+    #[test]
+    fn tasks_are_told_apart_in_eighty_columns() {
+        let headings = [
+            "ID",
+            "NAME",
+            "STATE",
+            "CPUS",
+            "MEM MB",
+            "AGE",
+            "FRAMEWORK",
+            "AGENT",
+            "HEALTHY",
+            "REASON",
+        ];
+        let row = |number: usize, state: &str, reason: &str| -> Vec<String> {
+            let id = format!("execute-{number:04}");
+            let (framework, agent) = (format!("{UUID}-{number:04}"), format!("{UUID}-S0"));
+            let cells = [
+                &id, "execute", state, "0.1", "32", "3s", &framework, &agent, "-", reason,
+            ];
+            cells.map(str::to_owned).to_vec()
+        };
+        let rows = |reason: &str| {
+            vec![
+                row(1, "TASK_FINISHED", "-"),
+                row(2, "TASK_RUNNING", "-"),
+                row(3, "TASK_FAILED", reason),
+            ]
+        };
+        let plain = lines(&headings, rows("-"), Some(80));
+        assert!(widest(&plain) <= 80, "{plain:#?}");
+        assert!(!plain.concat().contains(CUT), "{plain:#?}");
+        assert!(plain[1].contains(" FINISHED "), "{plain:#?}");
+        let reasons = lines(
+            &headings,
+            rows("REASON_CONTAINER_LIMITATION_MEMORY"),
+            Some(80),
+        );
+        assert!(widest(&reasons) <= 80, "{reasons:#?}");
+        for (number, line) in reasons.iter().enumerate().skip(1) {
+            let start = format!("execute-{number:04}  execute");
+            assert!(line.starts_with(&start), "{reasons:#?}");
+        }
+        assert!(reasons[3].contains(" FAILED ") && reasons[3].contains(" CONT"));
+    }
+
+    #[test]
+    fn a_reason_is_told_whole_in_eighty_columns() {
+        let headings = ["FRAMEWORK", "ROLE", "AGENT", "WOULD BE OFFERED", "BECAUSE"];
+        let why = "role 'eng' has 0.5 cpus of its limit of 1; left to offer: cpus:0.5; ports:[31000-32000]";
+        let row = |offer: &str, why: &str| {
+            let (framework, agent) = (format!("{UUID}-0004"), format!("{UUID}-S0"));
+            let cells = [framework.as_str(), "eng", agent.as_str(), offer, why];
+            cells.map(str::to_owned).to_vec()
+        };
+        let rows = vec![row("-", why), row("cpus:1", "-")];
+        let lines = told_lines(&headings, rows.clone(), Some(80));
+        assert!(widest(&lines) <= 80, "{lines:#?}");
+        assert!(!lines.concat().contains(CUT), "{lines:#?}");
+        let start = lines[0].find("BECAUSE").expect("a heading");
+        let told = lines[1..lines.len() - 1].iter();
+        let told: Vec<&str> = told.map(|line| line[start..].trim()).collect();
+        assert_eq!(told.join(" "), why);
+        let wide = told_lines(&headings, rows, None);
+        assert_eq!(wide.len(), 3);
+        assert!(wide[1].ends_with(why), "{wide:#?}");
+        assert_eq!(divided("abcdef gh", 4), ["abcd", "ef", "gh"]);
     }
 
     #[test]

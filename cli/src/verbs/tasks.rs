@@ -16,8 +16,8 @@ pub(crate) struct Options {
     #[command(flatten)]
     master: MasterFlag,
     /// Only tasks in this state, e.g. `running`.
-    #[arg(long)]
-    state: Option<String>,
+    #[arg(long, value_parser = known_state)]
+    state: Option<v1::TaskState>,
     /// Only tasks of this framework: its id, or as much of it as tells it from others.
     #[arg(long, value_name = "ID")]
     framework: Option<String>,
@@ -28,6 +28,9 @@ pub(crate) struct Options {
     #[arg(long)]
     json: bool,
 }
+
+/// What the names of all states begin with.
+const STATES: &str = "TASK_";
 
 /// A task among all: its framework and its own id.
 type Key = (String, String);
@@ -114,13 +117,26 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// A state by its name, with or without what all begin with.
+fn known_state(given: &str) -> Result<v1::TaskState, String> {
+    let upper = given.to_ascii_uppercase();
+    let whole = if upper.starts_with(STATES) {
+        upper
+    } else {
+        format!("{STATES}{upper}")
+    };
+    v1::TaskState::from_str_name(&whole).ok_or_else(|| {
+        let known = (0..).map_while(|number| v1::TaskState::try_from(number).ok());
+        let names = known.map(|state| state.as_str_name().to_ascii_lowercase());
+        let names = names.map(|name| name.replacen(&STATES.to_ascii_lowercase(), "", 1));
+        let names: Vec<_> = names.collect();
+        format!("the states are {}", names.join(", "))
+    })
+}
+
 impl Options {
     fn is_meant(&self, task: &Value) -> bool {
-        let is_state = |wanted: &String| {
-            let state = text(task, "state");
-            let plain = state.strip_prefix("TASK_").unwrap_or(&state);
-            wanted.eq_ignore_ascii_case(plain) || wanted.eq_ignore_ascii_case(&state)
-        };
+        let is_state = |wanted: &v1::TaskState| text(task, "state") == wanted.as_str_name();
         let is_id = |key: &str, wanted: &String| {
             let id = text(task, key);
             id.starts_with(wanted.as_str()) || id.ends_with(&format!("-{wanted}"))
@@ -195,6 +211,18 @@ mod tests {
         ] {
             assert_eq!(age(now, 1_000_000.0 - past), expected);
         }
+    }
+
+    #[test]
+    fn a_state_is_known_by_its_name() {
+        for given in ["running", "RUNNING", "TASK_RUNNING", "task_running"] {
+            assert_eq!(known_state(given), Ok(v1::TaskState::TaskRunning));
+        }
+        let error = known_state("runing").expect_err("no state");
+        for name in ["running", "finished", "gone_by_operator", "unknown"] {
+            assert!(error.contains(name), "{error}");
+        }
+        assert!(!error.contains("task_"), "{error}");
     }
 
     #[test]

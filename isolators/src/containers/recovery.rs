@@ -68,6 +68,12 @@ impl Containers {
         }
     }
 
+    /// Whether a container's folder was made and no supervisor came to note itself there, which each does before it
+    /// begins anything. Ask after a restart, when no launch of before is under way any more.
+    pub fn was_never_begun(&self, name: &ContainerName) -> bool {
+        has_no_supervisor(&self.runtime_dir(name))
+    }
+
     /// The recorded supervisor if it lives: same boot, same start time, and in our group.
     fn living_supervisor(
         &self,
@@ -113,6 +119,12 @@ impl Containers {
     }
 }
 
+fn has_no_supervisor(dir: &Path) -> bool {
+    let noted = dir.join(SUPERVISOR_FILE).symlink_metadata();
+    let is_missing = noted.is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+    is_missing && dir.is_dir()
+}
+
 /// Containers are folders; what is not a container's name is not ours to look at.
 pub(super) fn names_in(dir: &Path) -> io::Result<Vec<ContainerName>> {
     let entries = match fs::read_dir(dir) {
@@ -137,6 +149,15 @@ pub(super) fn names_in(dir: &Path) -> io::Result<Vec<ContainerName>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_folder_without_a_supervisors_word_is_of_what_was_never_begun() {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        assert!(has_no_supervisor(dir.path()));
+        assert!(!has_no_supervisor(&dir.path().join("wiped")));
+        fs::write(dir.path().join(SUPERVISOR_FILE), "torn").expect("written");
+        assert!(!has_no_supervisor(dir.path()));
+    }
 
     #[test]
     fn only_folders_with_a_containers_name_are_containers() {

@@ -22,6 +22,22 @@ pub(crate) const KEPT: &str = "keep";
 const MESSAGE_MAX: usize = 64 * 1024 * 1024;
 const WINDOW_BYTES: u32 = 64 * 1024 * 1024;
 
+/// What a framework says of itself.
+#[derive(Clone, Debug)]
+pub(crate) struct Identity {
+    pub(crate) name: String,
+    pub(crate) role: String,
+    pub(crate) user: String,
+}
+
+fn plain(name: &str) -> Identity {
+    Identity {
+        name: name.to_owned(),
+        role: "load".to_owned(),
+        user: "root".to_owned(),
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Framework {
     client: SchedulerClient<Channel>,
@@ -37,29 +53,42 @@ pub(crate) struct Framework {
 
 impl Framework {
     pub(crate) async fn subscribe(master: SocketAddr, name: &str) -> anyhow::Result<Self> {
-        Self::start(master, name, false).await
+        Self::start(master, &plain(name), false).await
+    }
+
+    /// One of a role and a user of its own.
+    pub(crate) async fn subscribe_as(master: SocketAddr, who: &Identity) -> anyhow::Result<Self> {
+        Self::start(master, who, false).await
     }
 
     pub(crate) async fn subscribe_suppressed(
         master: SocketAddr,
         name: &str,
     ) -> anyhow::Result<Self> {
-        Self::start(master, name, true).await
+        Self::start(master, &plain(name), true).await
     }
 
     /// Its window holds what comes while a call is awaited: events that nobody has read yet would otherwise keep the
     /// call's own answer back.
-    async fn start(master: SocketAddr, name: &str, suppressed: bool) -> anyhow::Result<Self> {
+    async fn start(master: SocketAddr, who: &Identity, suppressed: bool) -> anyhow::Result<Self> {
         let channel = Channel::from_shared(format!("http://{master}"))?
             .initial_stream_window_size(WINDOW_BYTES)
             .initial_connection_window_size(2 * WINDOW_BYTES);
-        Self::over(channel.connect().await?, name, suppressed).await
+        Self::subscribed(channel.connect().await?, who, suppressed).await
     }
 
     /// On a connection that others may use too.
     pub(crate) async fn over(
         channel: Channel,
         name: &str,
+        suppressed: bool,
+    ) -> anyhow::Result<Self> {
+        Self::subscribed(channel, &plain(name), suppressed).await
+    }
+
+    async fn subscribed(
+        channel: Channel,
+        who: &Identity,
         suppressed: bool,
     ) -> anyhow::Result<Self> {
         let mut client = SchedulerClient::new(channel)
@@ -70,9 +99,9 @@ impl Framework {
             v1::framework_info::capability::Type::PartitionAware,
         ];
         let framework_info = v1::FrameworkInfo {
-            user: "root".to_owned(),
-            name: name.to_owned(),
-            roles: vec!["load".to_owned()],
+            user: who.user.clone(),
+            name: who.name.clone(),
+            roles: vec![who.role.clone()],
             capabilities: kinds
                 .map(|kind| v1::framework_info::Capability {
                     r#type: Some(kind.into()),
@@ -82,7 +111,7 @@ impl Framework {
         };
         let subscribe = call::Subscribe {
             framework_info,
-            suppressed_roles: suppressed.then(|| "load".to_owned()).into_iter().collect(),
+            suppressed_roles: suppressed.then(|| who.role.clone()).into_iter().collect(),
             ..call::Subscribe::default()
         };
         let response = client.subscribe(subscribe).await?;
@@ -307,6 +336,23 @@ impl Framework {
                 agent_id: None,
             })
             .collect();
+        self.reconcile(tasks).await
+    }
+
+    /// One RECONCILE about all its tasks: without a name, or by their names as [`Self::keep_tasks`] gave them.
+    pub(crate) async fn reconcile_kept(&mut self, named: Option<usize>) -> anyhow::Result<()> {
+        let tasks = (0..named.unwrap_or_default())
+            .map(|index| call::reconcile::Task {
+                task_id: v1::TaskId {
+                    value: format!("{KEPT}-{index}"),
+                },
+                agent_id: None,
+            })
+            .collect();
+        self.reconcile(tasks).await
+    }
+
+    async fn reconcile(&mut self, tasks: Vec<call::reconcile::Task>) -> anyhow::Result<()> {
         let body = Call {
             reconcile: Some(call::Reconcile { tasks }),
             ..Call::default()

@@ -3,12 +3,17 @@
 //! `cargo build --release -p meseta && cargo run --release -p meseta-tests --example load -- [AGENTS] [TASKS]`
 //! starts a master with its durable registry on loopback, simulated agents in a process of their own
 //! (this program again), and speaks gRPC with both. Prints one line for each figure.
-//! `... --example load -- state [AGENTS] [TASKS] [FRAMEWORKS]` measures who looks at a large cluster instead.
+//! `... --example load -- state [AGENTS] [TASKS] [FRAMEWORKS]` measures who looks at a large cluster instead,
+//! `... acls [AGENTS] [TASKS] [ROLES]` the same where there are rules on who sees what,
+//! `... watched [TASKS]` the memory of the master while such readers follow what happens, and
+//! `... reconcile [AGENTS] [TASKS]` offers while one framework asks for all its tasks in one call.
 
 #![expect(clippy::print_stdout, reason = "its output is its purpose")]
 
+mod acls;
 mod agents;
 mod framework;
+mod reconcile;
 mod state;
 
 use std::net::{SocketAddr, TcpListener};
@@ -58,19 +63,31 @@ async fn main() -> anyhow::Result<()> {
     {
         return agents::run(master, count.parse()?).await;
     }
-    if let [role, url] = arguments.as_slice()
+    if let [role, url, who @ ..] = arguments.as_slice()
         && role == "read"
     {
-        return state::read(url);
+        return state::read(url, who.first().map(String::as_str));
     }
-    if arguments.first().is_some_and(|mode| mode == "state") {
-        return state::measure(arguments.get(1..).unwrap_or_default()).await;
+    let rest = arguments.get(1..).unwrap_or_default();
+    match arguments.first().map(String::as_str) {
+        Some("state") => state::measure(rest).await,
+        Some("acls") => acls::measure(rest).await,
+        Some("watched") => acls::watch(rest).await,
+        Some("reconcile") => reconcile::measure(rest).await,
+        _ => measure(&arguments).await,
     }
-    let number = |index: usize, default: usize| match arguments.get(index) {
+}
+
+/// The number at this place of the arguments.
+fn number(arguments: &[String], index: usize, default: usize) -> anyhow::Result<usize> {
+    match arguments.get(index) {
         Some(text) => text.parse().context("a number"),
         None => Ok(default),
-    };
-    let (agents, tasks) = (number(0, AGENTS)?, number(1, TASKS)?);
+    }
+}
+
+async fn measure(arguments: &[String]) -> anyhow::Result<()> {
+    let (agents, tasks) = (number(arguments, 0, AGENTS)?, number(arguments, 1, TASKS)?);
     let dir = tempfile::tempdir()?;
     let (master, address) =
         start_master(dir.path(), &["--max_completed_tasks_per_framework=10"]).await?;
@@ -83,7 +100,7 @@ async fn main() -> anyhow::Result<()> {
     let mut framework = Framework::subscribe(address, "measured").await?;
     let alone = framework.offer_latencies(LATENCIES).await?;
     report("offer latency, alone", &alone);
-    reconcile(address, &mut framework).await?;
+    reconcile_unknown(address, &mut framework).await?;
     println!(
         "after the reconciliation: {} MB resident",
         master.resident_mb()?
@@ -156,7 +173,7 @@ async fn throughput(master: SocketAddr, tasks: usize) -> anyhow::Result<()> {
 }
 
 /// One RECONCILE with very many tasks, while another framework asks for offers.
-async fn reconcile(master: SocketAddr, framework: &mut Framework) -> anyhow::Result<()> {
+async fn reconcile_unknown(master: SocketAddr, framework: &mut Framework) -> anyhow::Result<()> {
     let mut asking = Framework::subscribe_suppressed(master, "asking").await?;
     let start = Instant::now();
     let answers = tokio::spawn(async move {

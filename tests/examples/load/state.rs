@@ -9,8 +9,8 @@ use std::time::Instant;
 use anyhow::Context as _;
 use tonic::transport::Channel;
 
-use crate::framework::Framework;
-use crate::{Process, report, start_agents, start_master, wait_for_agents};
+use crate::framework::{Framework, Identity};
+use crate::{Process, number, report, start_agents, start_master, wait_for_agents};
 
 /// Frameworks that have the tasks.
 const OWNERS: usize = 10;
@@ -18,10 +18,7 @@ const ROUNDS: usize = 5;
 const FRAMEWORKS_PER_CONNECTION: usize = 50;
 
 pub(crate) async fn measure(arguments: &[String]) -> anyhow::Result<()> {
-    let number = |index: usize, default: usize| match arguments.get(index) {
-        Some(text) => text.parse().context("a number"),
-        None => Ok(default),
-    };
+    let number = |index, default| number(arguments, index, default);
     let (agents, tasks, frameworks) = (number(0, 10_000)?, number(1, 100_000)?, number(2, 10_000)?);
     let dir = tempfile::tempdir()?;
     let flags = [
@@ -38,9 +35,31 @@ pub(crate) async fn measure(arguments: &[String]) -> anyhow::Result<()> {
         master.resident_mb()?
     );
     let began = Instant::now();
-    let mut owners = Vec::new();
+    fill(address, agents, tasks).await?;
+    println!(
+        "{tasks} tasks ended and {tasks} running after {:.1} s, {} MB resident",
+        began.elapsed().as_secs_f64(),
+        master.resident_mb()?
+    );
+    let mut asking = Framework::subscribe_suppressed(address, "asking").await?;
+    read_beside_declines(address, &master, &mut asking, "/state", None).await?;
+    others(address, frameworks).await?;
+    println!(
+        "{frameworks} more frameworks: {} MB resident",
+        master.resident_mb()?
+    );
+    read_beside_declines(address, &master, &mut asking, "/metrics/snapshot", None).await
+}
+
+/// The owners run tasks to their end, and as many that go on; each has a role and a user of its own.
+pub(crate) async fn fill(address: SocketAddr, agents: usize, tasks: usize) -> anyhow::Result<()> {
     for index in 0..OWNERS {
-        let mut owner = Framework::subscribe(address, &format!("owner-{index}")).await?;
+        let who = Identity {
+            name: format!("owner-{index}"),
+            role: format!("role-{index}"),
+            user: format!("user-{index}"),
+        };
+        let mut owner = Framework::subscribe_as(address, &who).await?;
         while owner.offers() < agents {
             owner.step().await?;
         }
@@ -50,21 +69,9 @@ pub(crate) async fn measure(arguments: &[String]) -> anyhow::Result<()> {
         }
         owner.keep_tasks(tasks / OWNERS).await?;
         owner.suppress().await?;
-        owners.push(owner.read_in_background());
+        owner.read_in_background();
     }
-    println!(
-        "{tasks} tasks ended and {tasks} running after {:.1} s, {} MB resident",
-        began.elapsed().as_secs_f64(),
-        master.resident_mb()?
-    );
-    let mut asking = Framework::subscribe_suppressed(address, "asking").await?;
-    read_beside_declines(address, &master, &mut asking, "/state").await?;
-    others(address, frameworks).await?;
-    println!(
-        "{frameworks} more frameworks: {} MB resident",
-        master.resident_mb()?
-    );
-    read_beside_declines(address, &master, &mut asking, "/metrics/snapshot").await
+    Ok(())
 }
 
 /// Subscribes frameworks that want nothing, and leaves them subscribed.
@@ -83,15 +90,16 @@ async fn others(address: SocketAddr, count: usize) -> anyhow::Result<()> {
 }
 
 /// Reads a page a few times, alone and while DECLINEs go on.
-async fn read_beside_declines(
+pub(crate) async fn read_beside_declines(
     address: SocketAddr,
     master: &Process,
     asking: &mut Framework,
     path: &str,
+    who: Option<&str>,
 ) -> anyhow::Result<()> {
     let url = format!("{address}{path}");
     for _ in 0..ROUNDS {
-        let mut reader = reader(&url)?;
+        let mut reader = reader(&url, who)?;
         while reader.try_wait()?.is_none() {
             tokio::time::sleep(std::time::Duration::from_millis(1)).await;
         }
@@ -103,7 +111,7 @@ async fn read_beside_declines(
     report("DECLINE with nobody reading", &before.await?);
     let mut all = Vec::new();
     for _ in 0..ROUNDS {
-        let reader = std::sync::Mutex::new(reader(&url)?);
+        let reader = std::sync::Mutex::new(reader(&url, who)?);
         let is_over = || {
             let mut reader = reader
                 .lock()
@@ -117,23 +125,26 @@ async fn read_beside_declines(
     Ok(())
 }
 
-fn reader(url: &str) -> anyhow::Result<Child> {
+fn reader(url: &str, who: Option<&str>) -> anyhow::Result<Child> {
     let program = std::env::current_exe()?;
     Ok(Command::new(program)
         .args(["read", url])
+        .args(who)
         .stdout(Stdio::inherit())
         .spawn()?)
 }
 
-/// One GET, as bytes on a socket: when the first and the last of the answer came.
-pub(crate) fn read(url: &str) -> anyhow::Result<()> {
+/// One GET, as bytes on a socket, by whom the value of `Authorization` says: when the first and the last of the
+/// answer came.
+pub(crate) fn read(url: &str, who: Option<&str>) -> anyhow::Result<()> {
     let (address, path) = url.split_once('/').context("an address and a path")?;
     let mut stream = TcpStream::connect(address)?;
     let mut buffer = vec![0; 1 << 20];
+    let who = who.map_or_else(String::new, |who| format!("Authorization: {who}\r\n"));
     let began = Instant::now();
     write!(
         stream,
-        "GET /{path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        "GET /{path} HTTP/1.1\r\nHost: localhost\r\n{who}Connection: close\r\n\r\n"
     )?;
     let mut bytes = stream.read(&mut buffer)?;
     let first = began.elapsed();

@@ -299,9 +299,15 @@ fn refusals() {
     }
     let nobody = complaint(&cluster, "explain", &[]);
     assert!(nobody.contains("no framework is subscribed"), "{nobody}");
+    let nobody = complaint(&cluster, "explain", &["--role=nosuch"]);
+    assert!(nobody.contains("to role \"nosuch\""), "{nobody}");
+    let state = cluster.meseta("tasks", &["--state=runing"]);
+    assert_eq!(state.status.code(), Some(2), "{}", text(&state));
     let framework = cluster.framework();
     let only = verb(&cluster, "explain", &[]);
     assert!(only.contains(&framework.id), "{only}");
+    let parts = verb(&cluster, "explain", &["--framework=0000", "--agent=S0"]);
+    assert!(parts.contains(&framework.id), "{parts}");
     let second = cluster.framework();
     let several = complaint(&cluster, "explain", &[]);
     assert!(

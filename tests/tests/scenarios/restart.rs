@@ -23,6 +23,11 @@ pub(crate) const ALL: &[Scenario] = &[
         ends_meanwhile,
     ),
     (
+        "what_asked_for_no_checkpoint_is_told_of_it_and_goes_on",
+        anywhere,
+        unasked,
+    ),
+    (
         "a_registry_is_checked_and_exported_while_its_master_is_away_and_refused_when_damaged",
         anywhere,
         registry,
@@ -97,6 +102,26 @@ fn updates_to_the_end(framework: &mut Framework, running: &[u8]) -> Vec<String> 
             return states;
         }
     }
+}
+
+fn unasked() {
+    let mut cluster = Cluster::default();
+    let mut info = framework_info("dev");
+    info["checkpoint"] = json!(false);
+    let mut framework = Framework::subscribe(&cluster.scheduler_url(), Encoding::Json, &info);
+    let gate = cluster.dir.path().join("gate");
+    let command = format!(
+        "[ \"$MESOS_CHECKPOINT\" = 1 ] || exit 9; until [ -e {} ]; do sleep 0.05; done",
+        gate.display()
+    );
+    let offer = framework.offer();
+    let run = task(&offer, "t1", &command, &[("cpus", 0.1), ("mem", 32.0)]);
+    framework.launch(&offer, &[run]);
+    framework.until_state("t1", "TASK_RUNNING");
+    cluster.restart_agent(0);
+    cluster.wait_for_agents(1);
+    std::fs::write(&gate, "").expect("written");
+    framework.until_state("t1", "TASK_FINISHED");
 }
 
 fn agent() {

@@ -1,10 +1,10 @@
 //! The agent is started again where it has no room on its disk, or hardly any descriptors: every task goes on,
 //! and each is told right once there is room.
 
-use std::collections::VecDeque;
 use std::fs::File;
 use std::io::Write as _;
 use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,6 +14,7 @@ use meseta_tests::framework::task;
 use meseta_tests::{
     Cluster, Framework, Missing, Setup, http, kernel, unless_installed, unless_root, wait,
 };
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde_json::Value;
 
 use crate::Scenario;
@@ -39,6 +40,8 @@ pub(crate) const ALL: &[Scenario] = &[
 
 const SMALL: &[(&str, f64)] = &[("cpus", 0.1), ("mem", 32.0)];
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Until it is looked whether clients are still wanted.
+const AWHILE_MS: u8 = 100;
 
 fn unless_prlimit() -> Missing {
     unless_root().or_else(|| unless_installed("prlimit"))
@@ -258,16 +261,15 @@ impl Crowd {
         let over = Arc::new(AtomicBool::new(false));
         let told = over.clone();
         let thread = std::thread::spawn(move || {
-            let mut clients = VecDeque::new();
+            let mut clients = Vec::new();
             while !told.load(Ordering::Relaxed) {
-                if let Ok(client) = TcpStream::connect(("127.0.0.1", port)) {
-                    clients.push_back(client);
+                while clients.len() < size
+                    && let Ok(client) = TcpStream::connect(("127.0.0.1", port))
+                {
+                    clients.push(client);
                 }
-                // Those that were sent away come again.
-                while clients.len() > size {
-                    clients.pop_front();
-                }
-                std::thread::sleep(Duration::from_millis(2));
+                // Those that are sent away come again.
+                clients = kept(clients);
             }
         });
         Self {
@@ -275,6 +277,20 @@ impl Crowd {
             thread: Some(thread),
         }
     }
+}
+
+/// The clients that are not sent away, as soon as some are, or after a while.
+fn kept(clients: Vec<TcpStream>) -> Vec<TcpStream> {
+    let mut polled: Vec<PollFd> = clients
+        .iter()
+        .map(|client| PollFd::new(client.as_fd(), PollFlags::POLLIN))
+        .collect();
+    let _ = poll(&mut polled, PollTimeout::from(AWHILE_MS));
+    let has_ended: Vec<bool> = polled.iter().map(|one| one.any().unwrap_or(true)).collect();
+    let all = clients.into_iter().zip(has_ended);
+    all.filter(|(_, has_ended)| !has_ended)
+        .map(|(client, _)| client)
+        .collect()
 }
 
 impl Drop for Crowd {

@@ -7,13 +7,14 @@ use meseta_proto::meseta::v1::agent_frame::Message as FromAgent;
 use meseta_proto::meseta::v1::master_frame::Message as ToAgent;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::TaskState::{
-    TaskError, TaskFailed, TaskFinished, TaskKilled, TaskRunning, TaskStarting,
+    TaskError, TaskFailed, TaskFinished, TaskKilled, TaskKilling, TaskRunning, TaskStarting,
 };
+use meseta_proto::mesos::v1::framework_info::capability::Type as FrameworkCapability;
 use meseta_proto::mesos::v1::task_status::Reason;
 use meseta_resources::ContainerId;
 
 use super::custom::executor_info;
-use super::simulation::{FRAMEWORK, Seen, Simulation, scalar, task};
+use super::simulation::{FRAMEWORK, Seen, Simulation, identity, scalar, task};
 use crate::core::{Ending, Exit, Input, Limitation};
 
 impl Simulation {
@@ -70,6 +71,13 @@ impl Simulation {
         );
         let [a, b] = nested.try_into().expect("two tasks");
         (simulation, outer, [a, b])
+    }
+
+    fn told_of(&mut self, id: &str) -> Vec<pb::TaskState> {
+        self.resize(None);
+        let told = self.acknowledge_all().into_iter();
+        let told = told.filter(|status| status.task_id.value == id);
+        told.map(|status| status.state()).collect()
     }
 
     fn told_ends(&mut self) -> Vec<(String, pb::TaskState)> {
@@ -270,4 +278,25 @@ fn the_end_of_a_framework_ends_its_groups() {
     simulation.end(&outer, Exit::Signal(9));
     assert!(simulation.core.snapshot().frameworks.is_empty());
     assert!(simulation.image().frameworks.is_empty());
+}
+
+/// The agent fell while the group was launched: one of it never began, and another ran, which nobody had heard of.
+#[test]
+fn that_a_task_runs_is_told_before_it_is_to_be_ended_with_its_group() {
+    let mut simulation = Simulation::registered();
+    simulation
+        .capabilities
+        .push(FrameworkCapability::TaskKillingState);
+    simulation.run_group(&["a", "b"], true);
+    let outer = simulation.launches().remove(0);
+    simulation.start(&outer);
+    let nested = simulation.launches();
+    simulation.machine.insert(nested[1].clone(), identity(7));
+    simulation.crash(false);
+    simulation.register();
+    simulation.end_recorded(&nested[1], Exit::Code(0), Some(false));
+    assert_eq!(
+        simulation.told_of("b"),
+        [TaskStarting, TaskRunning, TaskKilling, TaskFinished]
+    );
 }

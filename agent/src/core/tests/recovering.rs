@@ -43,6 +43,19 @@ fn restart_before_containerizer_launch() {
     assert!(simulation.core.snapshot().frameworks.is_empty());
 }
 
+/// Its folders were made, and nothing of it was begun.
+#[test]
+fn a_launch_that_was_only_prepared_is_told_as_none() {
+    let mut simulation = Simulation::registered();
+    simulation.run(task("t"));
+    let container = simulation.launched();
+    simulation.end(&container, Exit::NeverBegun);
+    let told = simulation.acknowledge_all();
+    assert_eq!(states(&told), [TaskFailed]);
+    assert_eq!(told[0].reason(), Reason::AgentRestarted);
+    assert!(told[0].container_status.is_none(), "{told:?}");
+}
+
 #[test]
 fn a_task_that_started_unheard_is_told_to_run() {
     let mut simulation = Simulation::registered();

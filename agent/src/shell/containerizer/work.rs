@@ -63,6 +63,7 @@ fn ending_of(
                 Exit::LaunchFailed(format!("{step:?}: {cause}"))
             }
         },
+        Ok(None) if containers.was_never_begun(name) => Exit::NeverBegun,
         Ok(None) => Exit::Unknown("its supervisor left no exit record".to_owned()),
         Err(error) => Exit::Unknown(chain(&error)),
     };

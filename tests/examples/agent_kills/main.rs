@@ -1,53 +1,41 @@
 //! Kills the agent again and again under tasks of every kind, and holds what is told of each against what it did.
 //!
 //! `cargo build && cargo run -p meseta-tests --example agent_kills -- [KILLS] [TASKS] [SEED]` as root: 100 kills
-//! under 1,300 tasks unless given. Each task leaves marks in a folder of its own: when it began, and how it
-//! ended itself. Prints what was told, by kind of task, and every wrong word; ends with 1 if there was one.
+//! under 1,300 tasks unless given, and as many more as had their launch lost with an agent. Each task leaves marks
+//! in a file of its own: when it began, and how it ended itself; while it lives it keeps that file locked. Prints
+//! what was told, by kind of task, and everything that `audit.rs` finds wrong; ends with 1 if there was anything.
 #![expect(clippy::print_stdout, reason = "its output is its purpose")]
 
+mod audit;
+
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use meseta_tests::framework::task;
-use meseta_tests::{Cluster, Framework, Setup};
+use meseta_tests::{Cluster, Framework, Setup, kernel, wait};
 use serde_json::{Value, json};
+
+use crate::audit::{Kind, Told, is_terminal, report};
 
 /// Tasks under way at a time.
 const AT_ONCE: usize = 48;
 /// Pause before a kill that was not answered is asked for again.
 const KILL_AGAIN: Duration = Duration::from_secs(2);
-/// How long the last tasks may take to be told.
+/// How long nothing may be told while tasks are under way.
 const PATIENCE: Duration = Duration::from_secs(180);
+/// How long what is left over has to show itself after the last task.
+const AFTERWARDS: Duration = Duration::from_secs(5);
 const SMALL: &[(&str, f64)] = &[("cpus", 0.05), ("mem", 32.0)];
-
-/// What a task does.
-#[derive(Copy, Clone, Debug, Eq, PartialEq, Ord, PartialOrd)]
-enum Kind {
-    /// Exits with this code, by itself.
-    Exits(u8),
-    /// Sends itself this signal.
-    Signals(&'static str),
-    /// Is killed once it runs.
-    Killed,
-    /// The same, and exits with 0 at the first signal.
-    KilledGently,
-    /// Is killed as soon as it was launched.
-    KilledEarly,
-    /// Runs longer than it may.
-    Overdue,
-    /// Takes more memory than it has.
-    Hungry,
-    /// One of a group whose tasks all exit with 0.
-    Grouped,
-    /// One of a group in which another fails.
-    TakenAlong,
-    /// The one that fails.
-    FailsItsGroup,
-}
+/// A group of three, and their executor.
+const OF_A_LAUNCH_MAX: usize = 4;
+/// More than all the groups under way at a time take, in MB.
+const DISK_MIN: f64 = 64.0;
+/// A default executor needs some of each.
+const OF_A_GROUP: &[(&str, f64)] = &[("cpus", 0.05), ("mem", 32.0), ("disk", 1.0)];
 
 const ALONE: [Kind; 13] = [
     Kind::Exits(0),
@@ -64,15 +52,6 @@ const ALONE: [Kind; 13] = [
     Kind::KilledEarly,
     Kind::Hungry,
 ];
-
-#[derive(Debug)]
-struct Told {
-    kind: Kind,
-    /// Uuids and states, in the order in which they came first.
-    statuses: Vec<(String, Value)>,
-    kill_asked: Option<Instant>,
-    is_over: bool,
-}
 
 /// Chance, from one number.
 struct Chance(u64);
@@ -106,7 +85,6 @@ fn main() -> ExitCode {
     std::fs::create_dir(&marks).expect("made");
     let tasks = usize::try_from(tasks).expect("few");
     let over = Arc::new(AtomicUsize::new(0));
-    let is_done = Arc::new(AtomicBool::new(false));
     let scheduler = Scheduler {
         framework: cluster.framework(),
         marks: marks.clone(),
@@ -115,10 +93,11 @@ fn main() -> ExitCode {
         number: 0,
         told: BTreeMap::new(),
         over: over.clone(),
-        kills_are_over: is_done.clone(),
+        wrong: Vec::new(),
     };
     let scheduling = std::thread::spawn(move || scheduler.run());
     let mut chance = Chance(seed);
+    let mut absences = Vec::new();
     for kill in 0..kills {
         // Spread over the work, however fast that goes.
         let due =
@@ -127,12 +106,68 @@ fn main() -> ExitCode {
             std::thread::sleep(Duration::from_millis(20));
         }
         std::thread::sleep(Duration::from_millis(chance.below(900)));
+        let killed = Instant::now();
         cluster.restart_agent(0);
+        absences.push((killed, Instant::now()));
     }
-    is_done.store(true, Ordering::Relaxed);
-    let told = scheduling.join().expect("the scheduler ends");
+    let (told, mut wrong) = scheduling.join().expect("the scheduler ends");
     println!("{kills} kills of the agent under {} tasks", told.len());
-    report(&told, &marks)
+    wrong.extend(left_over(&cluster));
+    report(&told, &marks, &absences, wrong)
+}
+
+/// What is still there once everything has been told.
+fn left_over(cluster: &Cluster) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let is_empty = || kernel::tasks_below(&cluster.cgroups_root).is_empty();
+    if !wait::holds(AFTERWARDS, is_empty) {
+        let left = kernel::tasks_below(&cluster.cgroups_root);
+        wrong.push(format!("processes are left in containers: {left:?}"));
+    }
+    for (who, daemon) in [("master", &cluster.master), ("agent", cluster.agent())] {
+        let holds_none = || {
+            let state = daemon.page("/state").json();
+            let frameworks = state["frameworks"].as_array().cloned();
+            frameworks.is_some_and(|all| all.iter().all(has_no_tasks))
+        };
+        if !wait::holds(AFTERWARDS, holds_none) {
+            wrong.push(format!("the {who} still has tasks"));
+        }
+    }
+    wrong
+}
+
+/// Whether a framework of a master's or an agent's `/state` has nothing that runs or waits to be acknowledged.
+fn has_no_tasks(framework: &Value) -> bool {
+    let is_none = |value: &Value| value.as_array().is_none_or(Vec::is_empty);
+    let executors = framework["executors"].as_array().cloned();
+    is_none(&framework["tasks"])
+        && executors.unwrap_or_default().iter().all(|executor| {
+            ["tasks", "queued_tasks"]
+                .iter()
+                .all(|name| is_none(&executor[*name]))
+        })
+}
+
+/// How many tasks there is room for in an offer; none where there is no disk, which a group needs.
+fn room(offer: &Value) -> usize {
+    let offered = |name: &str| {
+        let all = offer["resources"].as_array().into_iter().flatten();
+        let named = all.filter(|resource| resource["name"] == name);
+        named
+            .filter_map(|resource| resource["scalar"]["value"].as_f64())
+            .sum::<f64>()
+    };
+    let fits = |(name, amount): &(&str, f64)| {
+        (0..AT_ONCE * OF_A_LAUNCH_MAX).rev().find(|count| {
+            let count = u32::try_from(*count).expect("few");
+            f64::from(count) * amount <= offered(name)
+        })
+    };
+    match offered("disk") >= DISK_MIN {
+        true => SMALL.iter().filter_map(fits).min().unwrap_or_default(),
+        false => 0,
+    }
 }
 
 struct Scheduler {
@@ -143,30 +178,53 @@ struct Scheduler {
     number: usize,
     told: BTreeMap<String, Told>,
     over: Arc<AtomicUsize>,
-    kills_are_over: Arc<AtomicBool>,
+    /// What is wrong with no task in particular.
+    wrong: Vec<String>,
 }
 
 impl Scheduler {
-    fn run(mut self) -> BTreeMap<String, Told> {
+    fn run(mut self) -> (BTreeMap<String, Told>, Vec<String>) {
         let mut last_word = Instant::now();
         while self.left > 0 || self.live > 0 {
-            let event = self.framework.within(Duration::from_millis(100), &|_| true);
-            match event {
+            match self.framework.within(Duration::from_millis(100), &|_| true) {
                 Ok(event) if event["type"] == "OFFERS" => self.offered(&event),
                 Ok(event) if event["type"] == "UPDATE" => {
                     last_word = Instant::now();
                     self.updated(&event["update"]["status"]);
                 }
-                Ok(_) => {}
-                Err("time is up") => {}
+                Ok(_) | Err("time is up") => {}
                 Err(why) => panic!("{why}"),
             }
             self.kill_again();
-            if self.kills_are_over.load(Ordering::Relaxed) && last_word.elapsed() > PATIENCE {
-                return self.told;
+            if last_word.elapsed() > PATIENCE {
+                let wrong = format!("{} tasks were never launched", self.left);
+                self.wrong.push(wrong);
+                return (self.told, self.wrong);
             }
         }
-        self.told
+        self.ask_for_the_rest();
+        (self.told, self.wrong)
+    }
+
+    /// Of tasks that have ended nothing more may be told, nor be there when asked.
+    fn ask_for_the_rest(&mut self) {
+        self.framework
+            .accepted(json!({"type": "RECONCILE", "reconcile": {"tasks": []}}));
+        let end = Instant::now() + AFTERWARDS;
+        while let Some(left) = end.checked_duration_since(Instant::now()) {
+            match self.framework.within(left, &|_| true) {
+                Ok(event) if event["type"] == "UPDATE" => {
+                    let status = &event["update"]["status"];
+                    if status["reason"] == "REASON_RECONCILIATION" {
+                        let what = format!("{} is there when all have ended", status["task_id"]);
+                        self.wrong.push(what);
+                    }
+                    self.updated(status);
+                }
+                Ok(_) | Err("time is up") => {}
+                Err(why) => panic!("{why}"),
+            }
+        }
     }
 
     fn offered(&mut self, event: &Value) {
@@ -177,7 +235,9 @@ impl Scheduler {
         for offer in offers {
             let mut operations = Vec::new();
             let mut early = Vec::new();
-            while self.left > 0 && self.live < AT_ONCE {
+            let mut room = room(&offer);
+            while self.left > 0 && self.live < AT_ONCE && room >= OF_A_LAUNCH_MAX {
+                room -= OF_A_LAUNCH_MAX;
                 operations.push(self.next(&offer, &mut early));
             }
             self.framework.accepted(json!({"type": "ACCEPT", "accept": {
@@ -197,27 +257,31 @@ impl Scheduler {
                 true => [Kind::FailsItsGroup, Kind::TakenAlong, Kind::TakenAlong],
                 false => [Kind::Grouped; 3],
             };
-            let tasks: Vec<Value> = kinds.iter().map(|kind| self.make(offer, *kind)).collect();
+            let group = Some(self.number);
+            let made = kinds.iter().map(|kind| self.make(offer, *kind, group));
+            let tasks: Vec<Value> = made.collect();
             let executor = json!({
                 "type": "DEFAULT", "executor_id": {"value": format!("e{}", self.number)},
                 "framework_id": {"value": self.framework.id},
-                "resources": task(offer, "x", "", SMALL)["resources"]});
+                "resources": task(offer, "x", "", OF_A_GROUP)["resources"]});
             return json!({"type": "LAUNCH_GROUP", "launch_group": {
                 "executor": executor, "task_group": {"tasks": tasks}}});
         }
         let kind = ALONE[self.number % ALONE.len()];
-        let task = self.make(offer, kind);
+        let task = self.make(offer, kind, None);
         if kind == Kind::KilledEarly {
             early.push(task["task_id"]["value"].as_str().expect("an id").to_owned());
         }
         json!({"type": "LAUNCH", "launch": {"task_infos": [task]}})
     }
 
-    fn make(&mut self, offer: &Value, kind: Kind) -> Value {
+    fn make(&mut self, offer: &Value, kind: Kind, group: Option<usize>) -> Value {
         let id = format!("t{:05}", self.told.len());
         let mark = self.marks.join(&id);
         let mark = mark.display();
-        let began = format!("echo began >> {mark}");
+        // Whatever it runs inherits the descriptor, and with it the lock.
+        let began =
+            format!("exec 9>> {mark}; flock -n 9 || echo twice >> {mark}; echo began >> {mark}");
         let nap = format!("sleep 0.{}", 1 + self.told.len() % 9);
         let rest = match kind {
             Kind::Exits(code) => format!("{nap}; echo ended {code} >> {mark}; exit {code}"),
@@ -240,12 +304,7 @@ impl Scheduler {
         }
         self.left -= 1;
         self.live += 1;
-        let told = Told {
-            kind,
-            statuses: Vec::new(),
-            kill_asked: None,
-            is_over: false,
-        };
+        let told = Told::launched(kind, group);
         self.told.insert(id, told);
         info
     }
@@ -260,18 +319,21 @@ impl Scheduler {
         let Some(told) = self.told.get_mut(&id) else {
             return;
         };
-        let uuid = status["uuid"].as_str().unwrap_or_default().to_owned();
-        if told.statuses.iter().any(|(known, _)| *known == uuid) {
+        if !told.hear(status) {
             return;
         }
-        told.statuses.push((uuid, status.clone()));
         let is_killed = matches!(told.kind, Kind::Killed | Kind::KilledGently);
         if is_killed && status["state"] == "TASK_RUNNING" {
             self.kill(&id);
-        } else if is_terminal(status) && !told.is_over {
-            told.is_over = true;
+        } else if is_terminal(status) && told.end.is_none() {
+            let end = audit::observe(&self.marks.join(&id));
             self.live -= 1;
-            self.over.fetch_add(1, Ordering::Relaxed);
+            match end.began() > 0 || told.kill_asked.is_some() {
+                true => drop(self.over.fetch_add(1, Ordering::Relaxed)),
+                // Its launch was lost with an agent: another takes its place.
+                false => self.left += 1,
+            }
+            told.end = Some(end);
         }
     }
 
@@ -285,7 +347,7 @@ impl Scheduler {
     /// A kill is lost with the agent that had it.
     fn kill_again(&mut self) {
         let is_due = |told: &Told| {
-            !told.is_over && told.kill_asked.is_some_and(|at| at.elapsed() >= KILL_AGAIN)
+            told.end.is_none() && told.kill_asked.is_some_and(|at| at.elapsed() >= KILL_AGAIN)
         };
         let due = self.told.iter().filter(|(_, told)| is_due(told));
         let due: Vec<String> = due.map(|(id, _)| id.clone()).collect();
@@ -293,131 +355,4 @@ impl Scheduler {
             self.kill(&id);
         }
     }
-}
-
-fn is_terminal(status: &Value) -> bool {
-    let state = status["state"].as_str().unwrap_or_default();
-    ![
-        "TASK_STAGING",
-        "TASK_STARTING",
-        "TASK_RUNNING",
-        "TASK_KILLING",
-    ]
-    .contains(&state)
-}
-
-fn report(told: &BTreeMap<String, Told>, marks: &Path) -> ExitCode {
-    let mut counts: BTreeMap<(Kind, String), usize> = BTreeMap::new();
-    let mut wrong = 0;
-    for (id, told) in told {
-        let text = std::fs::read_to_string(marks.join(id)).unwrap_or_default();
-        let last = told.statuses.last().map(|(_, status)| status);
-        let what = last.map_or_else(|| "nothing".to_owned(), in_words);
-        *counts.entry((told.kind, what)).or_default() += 1;
-        for why in complaints(told, &text) {
-            wrong += 1;
-            println!("WRONG {id} {:?}: {why}", told.kind);
-            for (_, status) in &told.statuses {
-                println!("    {}", in_words(status));
-            }
-            println!("    did: {}", text.trim().replace('\n', ", "));
-        }
-    }
-    for ((kind, what), count) in counts {
-        println!("{count:6} {kind:?}: {what}");
-    }
-    println!("{wrong} wrong");
-    match wrong {
-        0 => ExitCode::SUCCESS,
-        _ => ExitCode::FAILURE,
-    }
-}
-
-fn in_words(status: &Value) -> String {
-    let text = |name: &str| {
-        status[name]
-            .as_str()
-            .unwrap_or("-")
-            .lines()
-            .next()
-            .unwrap_or("-")
-            .to_owned()
-    };
-    let message = text("message");
-    let message = message.split(" Maximum").next().unwrap_or_default();
-    format!("{} {} {message}", text("state"), text("reason"))
-}
-
-/// What is wrong with what was told of a task that did this.
-fn complaints(told: &Told, did: &str) -> Vec<String> {
-    let mut wrong = Vec::new();
-    let began = did.lines().filter(|line| *line == "began").count();
-    let own_end = did.lines().find_map(|line| line.strip_prefix("ended "));
-    if began > 1 {
-        wrong.push("it was started twice".to_owned());
-    }
-    let states: Vec<&str> = told
-        .statuses
-        .iter()
-        .filter_map(|(_, status)| status["state"].as_str())
-        .collect();
-    let ends = told
-        .statuses
-        .iter()
-        .filter(|(_, status)| is_terminal(status))
-        .count();
-    if ends != 1 {
-        wrong.push(format!("{ends} ends were told"));
-    }
-    let order = ["TASK_STARTING", "TASK_RUNNING", "TASK_KILLING"];
-    let places: Vec<usize> = states
-        .iter()
-        .map(|state| order.iter().position(|one| one == state).unwrap_or(3))
-        .collect();
-    if !places.is_sorted() {
-        wrong.push("out of order".to_owned());
-    }
-    let Some((_, last)) = told.statuses.last() else {
-        return wrong;
-    };
-    let state = last["state"].as_str().unwrap_or_default();
-    let message = last["message"].as_str().unwrap_or_default();
-    if began == 0 {
-        // Never launched, and told so: the agent, or the order, was lost on its way.
-        if state == "TASK_FINISHED" || states.contains(&"TASK_RUNNING") {
-            // It may have been killed before its first line.
-            if told.kill_asked.is_none()
-                && told.kind != Kind::TakenAlong
-                && told.kind != Kind::Overdue
-            {
-                wrong.push("told to have run, and did not".to_owned());
-            }
-        }
-        return wrong;
-    }
-    let by_signal = |name: &str| message == format!("Command terminated with signal {name}");
-    let killed = state == "TASK_KILLED";
-    let right = match (told.kind, own_end) {
-        (Kind::Exits(0) | Kind::Grouped, Some(_)) => state == "TASK_FINISHED",
-        (Kind::Exits(_) | Kind::FailsItsGroup, Some(code)) => {
-            state == "TASK_FAILED" && message == format!("Command exited with status {code}")
-        }
-        (Kind::Signals("KILL"), Some(_)) => state == "TASK_FAILED" && by_signal("Killed"),
-        (Kind::Signals(_), Some(_)) => state == "TASK_FAILED" && by_signal("Terminated"),
-        (Kind::Killed | Kind::KilledGently | Kind::KilledEarly | Kind::TakenAlong, _) => killed,
-        (Kind::Overdue, _) => {
-            state == "TASK_FAILED" && last["reason"] == "REASON_MAX_COMPLETION_TIME_REACHED"
-        }
-        (Kind::Hungry, _) => {
-            state == "TASK_FAILED" && last["reason"] == "REASON_CONTAINER_LIMITATION_MEMORY"
-        }
-        // Another of its group may not have been launched, which ends them all.
-        (Kind::Grouped, None) => killed,
-        // It ends itself, and did not.
-        (Kind::Exits(_) | Kind::FailsItsGroup | Kind::Signals(_), None) => false,
-    };
-    if !right {
-        wrong.push("told what it was not".to_owned());
-    }
-    wrong
 }

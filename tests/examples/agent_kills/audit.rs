@@ -1,0 +1,445 @@
+//! Holds what a framework was told of a task against what the task did.
+//!
+//! A task writes `began` into its file, and `ended HOW` right before it ends itself; it keeps the file locked while
+//! anything of it lives. Both are looked at when its end is told, and again when all is over.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use nix::fcntl::{Flock, FlockArg};
+use serde_json::Value;
+
+/// Until an agent that is back has registered, orders for it are lost too.
+const COMING_BACK: Duration = Duration::from_secs(5);
+
+/// What a task does.
+#[derive(Copy, Clone, Debug, Eq, PartialEq, Ord, PartialOrd)]
+pub(crate) enum Kind {
+    /// Exits with this code, by itself.
+    Exits(u8),
+    /// Sends itself this signal.
+    Signals(&'static str),
+    /// Is killed once it runs.
+    Killed,
+    /// The same, and exits with 0 at the first signal.
+    KilledGently,
+    /// Is killed as soon as it was launched.
+    KilledEarly,
+    /// Runs longer than it may.
+    Overdue,
+    /// Takes more memory than it has.
+    Hungry,
+    /// One of a group whose tasks all exit with 0.
+    Grouped,
+    /// One of a group in which another fails.
+    TakenAlong,
+    /// The one that fails.
+    FailsItsGroup,
+}
+
+/// What a task had done, and whether it lived.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Observed {
+    pub(crate) did: String,
+    pub(crate) lives: bool,
+}
+
+impl Observed {
+    pub(crate) fn began(&self) -> usize {
+        self.did.lines().filter(|line| *line == "began").count()
+    }
+
+    /// How it was about to end itself.
+    fn own_end(&self) -> Option<&str> {
+        self.did
+            .lines()
+            .find_map(|line| line.strip_prefix("ended "))
+    }
+}
+
+pub(crate) fn observe(mark: &Path) -> Observed {
+    let did = std::fs::read_to_string(mark).unwrap_or_default();
+    let file = File::open(mark).ok();
+    let lock = file.map(|file| Flock::lock(file, FlockArg::LockExclusiveNonblock));
+    Observed {
+        did,
+        lives: lock.is_some_and(|lock| lock.is_err()),
+    }
+}
+
+/// What was told of a task.
+#[derive(Clone, Debug)]
+pub(crate) struct Told {
+    pub(crate) kind: Kind,
+    /// Those of one group have the same.
+    group: Option<usize>,
+    launched: Instant,
+    /// When its end was told.
+    told_at: Option<Instant>,
+    pub(crate) kill_asked: Option<Instant>,
+    /// Each status once, in the order in which they came first.
+    statuses: Vec<Value>,
+    /// Statuses that came again and said something else.
+    changed: usize,
+    /// What it had done when its end was told.
+    pub(crate) end: Option<Observed>,
+}
+
+impl Told {
+    pub(crate) fn launched(kind: Kind, group: Option<usize>) -> Self {
+        Self {
+            kind,
+            group,
+            launched: Instant::now(),
+            told_at: None,
+            kill_asked: None,
+            statuses: Vec::new(),
+            changed: 0,
+            end: None,
+        }
+    }
+
+    /// Takes a status; whether it is new. One with a uuid comes again until it is acknowledged, word for word.
+    pub(crate) fn hear(&mut self, status: &Value) -> bool {
+        // A kill of a task whose launch was refused is answered like this.
+        if status["state"] == "TASK_UNKNOWN" && self.kill_asked.is_some() {
+            return false;
+        }
+        let words =
+            |status: &Value| ["state", "reason", "message"].map(|name| status[name].clone());
+        let is_same = |known: &Value| {
+            known["uuid"] == status["uuid"]
+                && (status["uuid"].is_string() || words(known) == words(status))
+        };
+        let Some(known) = self.statuses.iter().find(|known| is_same(known)) else {
+            self.statuses.push(status.clone());
+            if is_terminal(status) {
+                self.told_at.get_or_insert_with(Instant::now);
+            }
+            return true;
+        };
+        self.changed += usize::from(words(known) != words(status));
+        false
+    }
+
+    fn was_told(&self, state: &str) -> bool {
+        self.statuses.iter().any(|status| status["state"] == state)
+    }
+}
+
+pub(crate) fn is_terminal(status: &Value) -> bool {
+    let state = status["state"].as_str().unwrap_or_default();
+    ![
+        "TASK_STAGING",
+        "TASK_STARTING",
+        "TASK_RUNNING",
+        "TASK_KILLING",
+    ]
+    .contains(&state)
+}
+
+/// What else there is to know of a task.
+#[derive(Clone, Debug, Default)]
+struct Around {
+    /// What it had done, and whether it lives, when all is over.
+    after: Observed,
+    /// Whether another task of its group never began.
+    mate_never_began: bool,
+    /// Whether another task of its group has ended itself.
+    mate_ended: bool,
+    /// Whether its launch may have been lost with an agent.
+    may_be_lost: bool,
+}
+
+/// Prints everything that was told, and what is wrong with it.
+pub(crate) fn report(
+    told: &BTreeMap<String, Told>,
+    marks: &Path,
+    absences: &[(Instant, Instant)],
+    mut general: Vec<String>,
+) -> ExitCode {
+    let after: BTreeMap<&String, Observed> = told
+        .keys()
+        .map(|id| (id, observe(&marks.join(id))))
+        .collect();
+    let mut counts: BTreeMap<(Kind, String), usize> = BTreeMap::new();
+    for (id, one) in told {
+        let what = one
+            .statuses
+            .last()
+            .map_or_else(|| "nothing".to_owned(), in_words);
+        *counts.entry((one.kind, what)).or_default() += 1;
+        let mates: Vec<&Observed> = told
+            .iter()
+            .filter(|(other, mate)| *other != id && mate.group.is_some() && mate.group == one.group)
+            .map(|(other, _)| &after[other])
+            .collect();
+        // An absence between the order and the word that it was lost.
+        let is_around = |(killed, back): &(Instant, Instant)| {
+            one.told_at.is_some_and(|told| *killed <= told) && one.launched <= *back + COMING_BACK
+        };
+        let around = Around {
+            after: after[id].clone(),
+            mate_never_began: mates.iter().any(|mate| mate.began() == 0),
+            mate_ended: mates.iter().any(|mate| mate.own_end().is_some()),
+            may_be_lost: absences.iter().any(is_around),
+        };
+        let wrong = complaints(one, &around);
+        if !wrong.is_empty() {
+            let said: Vec<String> = one.statuses.iter().map(in_words).collect();
+            let did = around.after.did.trim().replace('\n', ", ");
+            general.push(format!(
+                "{id} {:?}: {}\n    {}\n    did: {did}",
+                one.kind,
+                wrong.join("; "),
+                said.join("\n    ")
+            ));
+        }
+    }
+    for wrong in &general {
+        println!("WRONG {wrong}");
+    }
+    for ((kind, what), count) in counts {
+        println!("{count:6} {kind:?}: {what}");
+    }
+    println!("{} wrong", general.len());
+    match general.len() {
+        0 => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
+    }
+}
+
+fn in_words(status: &Value) -> String {
+    let text = |name: &str| {
+        let text = status[name].as_str().unwrap_or("-");
+        text.lines().next().unwrap_or("-").to_owned()
+    };
+    let message = text("message");
+    let message = message.split(" Maximum").next().unwrap_or_default();
+    format!("{} {} {message}", text("state"), text("reason"))
+}
+
+/// What is wrong with what was told of a task that did this.
+fn complaints(told: &Told, around: &Around) -> Vec<String> {
+    let mut wrong = of_its_course(told, around);
+    let Some(last) = told.statuses.last() else {
+        return wrong;
+    };
+    let is_right = match around.after.began() {
+        0 => may_never_have_begun(told, around, last),
+        _ => ended_so(told, around, last),
+    };
+    if !is_right {
+        wrong.push("its end is not what was told".to_owned());
+    }
+    wrong
+}
+
+/// That it ran once, was told once and in order, and was not told to have ended before it had.
+fn of_its_course(told: &Told, around: &Around) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let began = around.after.began();
+    if began > 1 || around.after.did.contains("twice") {
+        wrong.push("it was started twice".to_owned());
+    }
+    let ends = told.statuses.iter().filter(|one| is_terminal(one)).count();
+    if ends != 1 {
+        wrong.push(format!("{ends} ends were told"));
+    }
+    if told.changed > 0 {
+        wrong.push("a status came again and said something else".to_owned());
+    }
+    let order = ["TASK_STARTING", "TASK_RUNNING", "TASK_KILLING"];
+    let places: Vec<usize> = told
+        .statuses
+        .iter()
+        .map(|status| order.iter().position(|one| status["state"] == *one))
+        .map(|place| place.unwrap_or(order.len()))
+        .collect();
+    if !places.is_sorted() {
+        wrong.push("out of order".to_owned());
+    }
+    match &told.end {
+        Some(end) if end.lives => wrong.push("it lived when its end was told".to_owned()),
+        Some(end) if end.did != around.after.did => {
+            wrong.push("it went on after its end was told".to_owned());
+        }
+        _ => {}
+    }
+    if around.after.lives {
+        wrong.push("it lives when all is over".to_owned());
+    }
+    let ends_itself = !matches!(
+        told.kind,
+        Kind::KilledEarly | Kind::TakenAlong | Kind::Overdue
+    );
+    let ran = ends_itself && (around.after.own_end().is_some() || told.kind == Kind::Hungry);
+    if began > 0 && ran && !told.was_told("TASK_RUNNING") {
+        wrong.push("it ran, and that was not told".to_owned());
+    }
+    wrong
+}
+
+/// Whether this may be told of a task that did not reach its first line.
+fn may_never_have_begun(told: &Told, around: &Around, last: &Value) -> bool {
+    let was_ended = told.kill_asked.is_some() || told.group.is_some();
+    match last["state"].as_str().unwrap_or_default() {
+        "TASK_LOST" | "TASK_DROPPED" => around.may_be_lost && !told.was_told("TASK_RUNNING"),
+        "TASK_KILLED" => was_ended,
+        "TASK_FAILED" if last["reason"] == "REASON_AGENT_RESTARTED" => around.may_be_lost,
+        "TASK_FAILED" => is_overdue(told, last),
+        _ => false,
+    }
+}
+
+fn is_overdue(told: &Told, last: &Value) -> bool {
+    told.kind == Kind::Overdue && last["reason"] == "REASON_MAX_COMPLETION_TIME_REACHED"
+}
+
+/// Whether this is how a task ended that had begun.
+fn ended_so(told: &Told, around: &Around, last: &Value) -> bool {
+    let message = last["message"].as_str().unwrap_or_default();
+    let killed = last["state"] == "TASK_KILLED";
+    let failed = last["state"] == "TASK_FAILED";
+    let by_signal = |name: &str| message == format!("Command terminated with signal {name}");
+    match (told.kind, around.after.own_end()) {
+        (Kind::Exits(0) | Kind::Grouped, Some(_)) => last["state"] == "TASK_FINISHED",
+        (Kind::Exits(_) | Kind::FailsItsGroup, Some(code)) => {
+            failed && message == format!("Command exited with status {code}")
+        }
+        (Kind::Signals("KILL"), Some(_)) => failed && by_signal("Killed"),
+        (Kind::Signals(_), Some(_)) => failed && by_signal("Terminated"),
+        (Kind::Killed | Kind::KilledGently | Kind::KilledEarly, _) => {
+            killed && told.kill_asked.is_some()
+        }
+        (Kind::TakenAlong, _) => killed && (around.mate_ended || around.mate_never_began),
+        (Kind::Overdue, _) => failed && is_overdue(told, last),
+        (Kind::Hungry, _) => failed && last["reason"] == "REASON_CONTAINER_LIMITATION_MEMORY",
+        // Another of its group was not launched, which ends them all.
+        (Kind::Grouped | Kind::FailsItsGroup, None) => killed && around.mate_never_began,
+        // It ends itself, and did not.
+        (Kind::Exits(_) | Kind::Signals(_), None) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn status(uuid: &str, state: &str, message: &str) -> Value {
+        json!({"uuid": uuid, "state": state, "message": message})
+    }
+
+    fn saw(did: &str) -> Observed {
+        Observed {
+            did: did.to_owned(),
+            lives: false,
+        }
+    }
+
+    /// A task that was told to start, to run and to have ended so, and did this.
+    fn story(kind: Kind, end: &Value, did: &str) -> (Told, Around) {
+        let mut told = Told::launched(kind, None);
+        told.hear(&status("1", "TASK_STARTING", ""));
+        told.hear(&status("2", "TASK_RUNNING", ""));
+        told.hear(end);
+        told.end = Some(saw(did));
+        let around = Around {
+            after: saw(did),
+            ..Around::default()
+        };
+        (told, around)
+    }
+
+    fn finished() -> Value {
+        status("3", "TASK_FINISHED", "Command exited with status 0")
+    }
+
+    const DID: &str = "began\nended 0\n";
+
+    #[test]
+    fn what_is_right_is_not_complained_of() {
+        let (told, around) = story(Kind::Exits(0), &finished(), DID);
+        assert_eq!(complaints(&told, &around), Vec::<String>::new());
+        let end = status("3", "TASK_FAILED", "Command exited with status 3");
+        let (told, around) = story(Kind::Exits(3), &end, "began\nended 3\n");
+        assert_eq!(complaints(&told, &around), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_wrong_end_is_seen() {
+        let lost = status("3", "TASK_LOST", "");
+        let by_signal = status("3", "TASK_FAILED", "Command terminated with signal Killed");
+        let killed = status("3", "TASK_KILLED", "");
+        for end in [&lost, &by_signal, &killed] {
+            let (told, around) = story(Kind::Exits(0), end, DID);
+            assert_eq!(complaints(&told, &around).len(), 1, "{end}");
+        }
+        // Killed, but nobody asked for it; ended, but not by itself.
+        let (told, around) = story(Kind::Killed, &killed, "began\n");
+        assert_eq!(complaints(&told, &around).len(), 1);
+        let (told, around) = story(Kind::Exits(0), &finished(), "began\n");
+        assert_eq!(complaints(&told, &around).len(), 1);
+    }
+
+    #[test]
+    fn a_second_start_is_seen() {
+        let (told, around) = story(Kind::Exits(0), &finished(), "began\nbegan\nended 0\n");
+        assert_eq!(complaints(&told, &around), ["it was started twice"]);
+    }
+
+    #[test]
+    fn an_update_that_is_lost_doubled_or_changed_is_seen() {
+        let (mut told, around) = story(Kind::Exits(0), &finished(), DID);
+        told.statuses.remove(1);
+        assert_eq!(
+            complaints(&told, &around),
+            ["it ran, and that was not told"]
+        );
+        let (mut told, around) = story(Kind::Exits(0), &finished(), DID);
+        told.hear(&status("4", "TASK_FINISHED", ""));
+        assert_eq!(complaints(&told, &around), ["2 ends were told"]);
+        let (mut told, around) = story(Kind::Exits(0), &finished(), DID);
+        assert!(!told.hear(&status("2", "TASK_KILLING", "")));
+        assert_eq!(complaints(&told, &around).len(), 1);
+        let (mut told, around) = story(Kind::Exits(0), &finished(), DID);
+        told.statuses.clear();
+        assert_eq!(complaints(&told, &around).len(), 2);
+    }
+
+    #[test]
+    fn an_order_of_updates_that_is_not_so_is_seen() {
+        let (mut told, around) = story(Kind::Exits(0), &finished(), DID);
+        told.statuses.swap(0, 1);
+        assert_eq!(complaints(&told, &around), ["out of order"]);
+    }
+
+    #[test]
+    fn an_end_that_is_told_too_early_is_seen() {
+        let (mut told, around) = story(Kind::Exits(0), &finished(), DID);
+        told.end = Some(saw("began\n"));
+        let wrong = complaints(&told, &around);
+        assert_eq!(wrong, ["it went on after its end was told"]);
+        told.end = Some(Observed {
+            lives: true,
+            ..saw(DID)
+        });
+        let wrong = complaints(&told, &around);
+        assert_eq!(wrong, ["it lived when its end was told"]);
+    }
+
+    #[test]
+    fn what_was_launched_is_lost_only_with_an_agent() {
+        let mut told = Told::launched(Kind::Exits(0), None);
+        told.hear(&status("1", "TASK_DROPPED", ""));
+        let mut around = Around::default();
+        assert_eq!(complaints(&told, &around).len(), 1);
+        around.may_be_lost = true;
+        assert_eq!(complaints(&told, &around), Vec::<String>::new());
+    }
+}
