@@ -15,7 +15,7 @@ use super::offers::Refusal;
 use super::pending::Pending;
 use super::persisted::Mutation;
 use super::status::update;
-use super::task::{is_terminal, state_of};
+use super::task::{TaskRecord, is_terminal, state_of};
 use super::{MasterCore, event_of, wire};
 
 /// Characters of an agent's reason that are logged.
@@ -94,11 +94,6 @@ impl MasterCore {
             }
             return;
         }
-        if !self.may_speak_of(agent, &framework, &task, &mut status) {
-            self.counters.invalid_status_updates += 1;
-            return;
-        }
-        self.counters.valid_status_updates += 1;
         status.agent_id = Some(v1::AgentId {
             value: agent.to_string(),
         });
@@ -106,24 +101,22 @@ impl MasterCore {
             .latest_state
             .and_then(|state| TaskState::try_from(state).ok())
             .unwrap_or(state);
-        let mut repeated = false;
-        let mut task_user = None;
         let record = self
             .agents
             .get_mut(agent)
             .and_then(|agent| agent.task_mut(&framework, &task));
-        if let Some(record) = record {
-            task_user = Some(record.user.clone());
-            repeated = status.uuid.is_some() && record.update_uuid == status.uuid;
-            if !repeated {
-                record.push_status(&status);
-                record.update_state = Some(state);
-                record.update_uuid.clone_from(&status.uuid);
-            }
-            if !is_terminal(record.state) && !is_terminal(latest) {
-                record.state = latest;
-            }
+        let known = record.map(|record| take_over(record, &status, state, latest));
+        if known.is_none()
+            && !self.may_speak_of_what_it_has_not(agent, &framework, &task, &mut status)
+        {
+            self.counters.invalid_status_updates += 1;
+            return;
         }
+        self.counters.valid_status_updates += 1;
+        let (task_user, repeated) = match known {
+            Some((user, repeated)) => (Some(user), repeated),
+            None => (None, false),
+        };
         if is_terminal(latest) {
             self.task_ended(agent, &framework, &task, latest);
         }
@@ -134,19 +127,15 @@ impl MasterCore {
         self.event(&framework, update(status));
     }
 
-    /// Whether an agent may say something of a task: one that it has, or nobody else. What it says of another
+    /// Whether an agent may say something of a task that it has not: one that nobody has. What it says of another
     /// agent's is acknowledged to it if that one has it from this master, so that it does not go on.
-    fn may_speak_of(
+    fn may_speak_of_what_it_has_not(
         &mut self,
         agent: &AgentId,
         framework: &FrameworkId,
         task: &TaskId,
         status: &mut v1::TaskStatus,
     ) -> bool {
-        let here = self.agents.get(agent);
-        if here.is_some_and(|agent| agent.task(framework, task).is_some()) {
-            return true;
-        }
         let elsewhere = self.elsewhere(agent, framework, task);
         if elsewhere.is_anothers {
             tracing::warn!(agent_id = %agent, framework_id = %framework, task_id = %task, "status update of another agent's task dropped");
@@ -347,4 +336,23 @@ impl MasterCore {
             },
         );
     }
+}
+
+/// Takes an update over into the record of its task. Gives the task's user, and whether the update was there before.
+fn take_over(
+    record: &mut TaskRecord,
+    status: &v1::TaskStatus,
+    state: TaskState,
+    latest: TaskState,
+) -> (Option<Arc<str>>, bool) {
+    let repeated = status.uuid.is_some() && record.update_uuid == status.uuid;
+    if !repeated {
+        record.push_status(status);
+        record.update_state = Some(state);
+        record.update_uuid.clone_from(&status.uuid);
+    }
+    if !is_terminal(record.state) && !is_terminal(latest) {
+        record.state = latest;
+    }
+    (record.user.clone(), repeated)
 }
