@@ -20,6 +20,9 @@ pub type Group = Arc<str>;
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 /// What has to move of what is held, or it stands still.
 const PROGRESS_PARTS: usize = 16;
+/// So many times as long as one may stand still, what has more than half of the room may keep others waiting, however
+/// much of it moves.
+const LARGE_STAYS: u32 = 2;
 
 /// How room is divided.
 #[derive(Clone, Copy, Debug)]
@@ -59,6 +62,7 @@ struct Share {
 struct Holder {
     group: Group,
     units: usize,
+    since: Instant,
     /// When it last made progress; none of what does not have to.
     moved: Option<Instant>,
     /// What has moved since.
@@ -174,6 +178,7 @@ impl Table {
         let holder = Holder {
             group: waiter.group,
             units: waiter.units,
+            since: now,
             moved: Some(now),
             fresh: 0,
             given_up,
@@ -191,6 +196,16 @@ impl Table {
         Some(holder)
     }
 
+    /// Whether others may have the room of a holder: it has stood still, or has most of the room and is slow.
+    fn has_stayed(&self, holder: &Holder, allowed: Duration, now: Instant) -> bool {
+        let Some(moved) = holder.moved else {
+            return false;
+        };
+        let is_large = holder.units > self.rules.units_max / 2;
+        now.saturating_duration_since(moved) >= allowed
+            || is_large && now.saturating_duration_since(holder.since) >= allowed * LARGE_STAYS
+    }
+
     /// Takes its room from the one that has stood still the longest in the group that has most, unless the group that
     /// needs it has more.
     fn give_up_stillest(&mut self, group: &Group, now: Instant) -> bool {
@@ -200,8 +215,7 @@ impl Table {
         let own = self.units_of(group);
         let still = self.holders.iter().filter(|(_, holder)| {
             let has = self.units_of(&holder.group);
-            let still = holder.moved.map(|at| now.saturating_duration_since(at));
-            still.is_some_and(|still| still >= allowed) && (has > own || holder.group == *group)
+            (has > own || holder.group == *group) && self.has_stayed(holder, allowed, now)
         });
         let victim = still.max_by_key(|(id, holder)| {
             let has = self.units_of(&holder.group);

@@ -228,3 +228,24 @@ async fn who_comes_last_goes_first_where_many_wait_long() {
     }
     assert_eq!(told, [("b", false), ("e", true), ("d", true), ("c", true)]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_has_most_of_the_room_stays_as_long_as_nobody_waits_and_not_much_longer() {
+    let room = places(16);
+    let large = at_once(&room, "a", 40).await.unwrap();
+    let progress = async |seconds: usize| {
+        for _ in 0..seconds {
+            large.progressed(40 / PROGRESS_PARTS + 1);
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    };
+    progress(30).await;
+    assert!(!large.given_up().is_cancelled(), "nobody waits");
+    let other = room.take(Group::from("b"), 1);
+    let (other, ()) = tokio::join!(
+        tokio::time::timeout(STILL * LARGE_STAYS, other),
+        progress(4)
+    );
+    assert!(other.is_ok_and(|taken| taken.is_ok()));
+    assert!(large.given_up().is_cancelled());
+}
