@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use meseta_tests::framework::task;
 use meseta_tests::{Cluster, Missing, Setup, http, kernel, unless_root, wait};
+use serde_json::json;
 
 use crate::Scenario;
 
@@ -208,15 +209,11 @@ fn fork_bomb() {
     let offer = framework.offer();
     // `exec`: at the limit the shell itself could not fork for `sleep`, and the task would end.
     let bomb = "bomb() { bomb | bomb & }; bomb; exec sleep 600";
-    framework.launch(
-        &offer,
-        &[task(
-            &offer,
-            "bomb",
-            bomb,
-            &[("cpus", 0.5), ("mem", 1024.0)],
-        )],
-    );
+    let bomb = task(&offer, "bomb", bomb, &[("cpus", 0.5), ("mem", 1024.0)]);
+    let operations = json!([{"type": "LAUNCH", "launch": {"task_infos": [bomb]}}]);
+    // What is left is another's, below.
+    framework.accepted(json!({"type": "ACCEPT", "accept": {
+        "offer_ids": [offer["id"]], "operations": operations, "filters": {"refuse_seconds": 3600.0}}}));
     framework.until_state("bomb", "TASK_RUNNING");
     let denied = || {
         let groups = kernel::groups_below(&cluster.cgroups_root);
@@ -253,7 +250,11 @@ fn fork_bomb() {
     // The machine is usable: another task runs to its end beside the bomb.
     let output = cluster.meseta(
         "execute",
-        &["--command=echo fine", "--resources=cpus:0.1;mem:32"],
+        &[
+            "--command=echo fine",
+            "--resources=cpus:0.1;mem:32",
+            "--timeout=1mins",
+        ],
     );
     assert_eq!(String::from_utf8_lossy(&output.stdout), "fine\n");
     framework.kill("bomb");
