@@ -41,11 +41,18 @@ pub(super) enum Origin {
 }
 
 impl Origin {
+    /// Of a machine with a certificate it is the first name of this one, whichever of its names the agent gives.
     fn of(caller: Option<&Caller>, hostname: &str) -> Self {
-        let unproven = caller.filter(|caller| caller.certificate.is_none());
-        match unproven.and_then(|caller| caller.address) {
-            Some(address) => Self::Address(network_of(address.ip())),
-            None => Self::host(hostname),
+        let Some(caller) = caller else {
+            return Self::host(hostname);
+        };
+        match (&caller.certificate, caller.address) {
+            (Some(certificate), _) => {
+                let name = certificate.principal();
+                Self::host(name.as_deref().unwrap_or(hostname))
+            }
+            (None, Some(address)) => Self::Address(network_of(address.ip())),
+            (None, None) => Self::host(hostname),
         }
     }
 
