@@ -292,6 +292,7 @@ impl MasterCore {
                 reregistered: None,
                 tasks: Arc::default(),
                 apart: BTreeMap::new(),
+                in_executors: BTreeMap::new(),
                 executors: Arc::default(),
                 operations: Arc::default(),
                 offers: BTreeSet::new(),
