@@ -234,14 +234,24 @@ impl Conversion {
     /// # Errors
     /// When `resources` do not contain what is consumed, or copies of a destroyed volume remain.
     pub fn apply(&self, resources: &Resources) -> Result<Resources, ConversionError> {
-        let mut result = resources.checked_sub(&self.consumed)?;
+        let mut result = resources.clone();
+        self.apply_to(&mut result)?;
+        Ok(result)
+    }
+
+    /// The same in place: of very many resources few are looked at.
+    ///
+    /// # Errors
+    /// As [`Conversion::apply`]; `resources` may then be without what is consumed.
+    pub(crate) fn apply_to(&self, resources: &mut Resources) -> Result<(), ConversionError> {
+        resources.try_sub_assign(&self.consumed)?;
         if let Some(volume) = &self.gone
-            && result.contains_resource(volume)
+            && resources.contains_resource(volume)
         {
             return Err(ConversionError::CopiesRemain(volume.clone()));
         }
-        result += &self.produced;
-        Ok(result)
+        *resources += &self.produced;
+        Ok(())
     }
 }
 

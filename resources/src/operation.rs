@@ -146,7 +146,7 @@ pub fn apply_all(
 ) -> Result<Resources, ConversionError> {
     let mut result = resources.clone();
     for conversion in conversions {
-        result = conversion.apply(&result)?;
+        conversion.apply_to(&mut result)?;
     }
     Ok(result)
 }

@@ -17,6 +17,7 @@ use meseta_resources::{AgentId, FrameworkId, OfferId, Resources, Role};
 use super::framework::Framework;
 use super::io::Answer;
 use super::offers::{Offer, Refusal};
+use super::operation::{OPERATIONS_PER_ACCEPT_MAX, RESOURCES_PER_ACCEPT_MAX};
 use super::status::Verdict;
 use super::wire::{self, Format};
 use super::{MasterCore, event_of};
@@ -60,16 +61,8 @@ impl Basket {
 
 impl MasterCore {
     pub(super) fn accept(&mut self, framework: &FrameworkId, call: call::Accept) -> Answer {
-        let tasks: usize = call
-            .operations
-            .iter()
-            .map(|operation| tasks_of(operation).len())
-            .sum();
-        if call.offer_ids.len() > OFFERS_PER_ACCEPT_MAX || tasks > TASKS_PER_ACCEPT_MAX {
-            return Answer::BadRequest(format!(
-                "An ACCEPT may name at most {OFFERS_PER_ACCEPT_MAX} offers and \
-                 {TASKS_PER_ACCEPT_MAX} tasks"
-            ));
+        if let Err(reason) = check_size(&call) {
+            return Answer::BadRequest(reason);
         }
         let offers = match self.valid_offers(framework, &call.offer_ids) {
             Ok(offers) => offers,
@@ -346,6 +339,47 @@ impl MasterCore {
         });
         self.event(framework, event);
     }
+}
+
+/// Refuses a call that asks for so much that it would hold up all others.
+fn check_size(call: &call::Accept) -> Result<(), String> {
+    let operations = &call.operations;
+    let tasks: usize = operations.iter().map(|one| tasks_of(one).len()).sum();
+    if call.offer_ids.len() > OFFERS_PER_ACCEPT_MAX || tasks > TASKS_PER_ACCEPT_MAX {
+        return Err(format!(
+            "An ACCEPT may name at most {OFFERS_PER_ACCEPT_MAX} offers and \
+             {TASKS_PER_ACCEPT_MAX} tasks"
+        ));
+    }
+    let changes = operations.iter().filter(|one| !is_launch(one)).count();
+    let resources: usize = operations.iter().map(resources_of).sum();
+    if changes > OPERATIONS_PER_ACCEPT_MAX || resources > RESOURCES_PER_ACCEPT_MAX {
+        return Err(format!(
+            "An ACCEPT may have at most {OPERATIONS_PER_ACCEPT_MAX} operations on reservations and \
+             volumes, which may name at most {RESOURCES_PER_ACCEPT_MAX} resources"
+        ));
+    }
+    Ok(())
+}
+
+fn is_launch(operation: &Operation) -> bool {
+    matches!(
+        operation.r#type(),
+        operation::Type::Launch | operation::Type::LaunchGroup
+    )
+}
+
+/// How many resources an operation lists.
+fn resources_of(operation: &Operation) -> usize {
+    let reserve = operation.reserve.as_ref();
+    let reserve = reserve.map_or(0, |body| body.source.len() + body.resources.len());
+    let unreserve = operation.unreserve.as_ref();
+    let unreserve = unreserve.map_or(0, |body| body.resources.len());
+    let create = operation.create.as_ref();
+    let create = create.map_or(0, |body| body.volumes.len());
+    let destroy = operation.destroy.as_ref();
+    let destroy = destroy.map_or(0, |body| body.volumes.len());
+    reserve + unreserve + create + destroy
 }
 
 /// The tasks that an operation would launch.

@@ -4,13 +4,14 @@
 //! once, here and in the allocator, and with no more than its agent has; it is bounded in bytes for all agents of a
 //! host; no agent says anything of a task that another agent was given by this master.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use meseta_proto::meseta::v1 as meseta;
 use meseta_proto::mesos::v1::{self, TaskState};
 use meseta_resources::{
-    AgentId, ExecutorId, FrameworkId, ID_BYTES_MAX, ResourceQuantities, Resources, Role, TaskId,
+    AgentId, ExecutorId, FrameworkId, ID_BYTES_MAX, ResourceName, ResourceQuantities, Resources,
+    Role, Scalar, TaskId,
 };
 use prost::Message;
 
@@ -41,42 +42,61 @@ pub(super) enum Back {
 }
 
 /// What an agent has, and what is charged of it. What may be taken back, and volumes that several may use, are left
-/// out.
+/// out. An agent may have very many names, and tell of very many records: of each record only its own names are
+/// looked at.
 struct Charged {
-    used: ResourceQuantities,
-    total: ResourceQuantities,
+    used: BTreeMap<ResourceName, Scalar>,
+    total: BTreeMap<ResourceName, Scalar>,
 }
 
 impl Charged {
     fn of(agent: &Agent) -> Self {
+        let total = agent.profile.total.unrevocable().scalar_quantities();
+        let total = total.iter().map(|(name, amount)| (name.clone(), amount));
         let mut charged = Self {
-            used: ResourceQuantities::default(),
-            total: agent.profile.total.unrevocable().scalar_quantities(),
+            used: BTreeMap::new(),
+            total: total.collect(),
         };
         for used in agent.used.values() {
-            charged.used = charged.with(used);
+            charged.charge(&counted(used));
         }
         charged
     }
 
-    fn with(&self, resources: &Resources) -> ResourceQuantities {
-        let mut used = self.used.clone();
-        let more = resources.unrevocable().unshared().scalar_quantities();
+    fn charge(&mut self, more: &ResourceQuantities) {
         for (name, amount) in more.iter() {
-            used.increase(name, amount);
+            *self.used.entry(name.clone()).or_default() += amount;
         }
-        used
+    }
+
+    /// Whether the agent has so much beside what is charged.
+    fn has(&self, more: &ResourceQuantities) -> bool {
+        let of = |amounts: &BTreeMap<ResourceName, Scalar>, name: &ResourceName| {
+            amounts.get(name).copied().unwrap_or_default()
+        };
+        more.iter().all(|(name, amount)| {
+            let used = of(&self.used, name).saturating_add(amount);
+            used <= of(&self.total, name)
+        })
     }
 
     /// The resources, or nothing if the agent does not have so much.
     fn within(&mut self, resources: Resources) -> Resources {
-        let used = self.with(&resources);
-        if !self.total.contains(&used) {
+        if resources.is_empty() {
+            return resources;
+        }
+        let more = counted(&resources);
+        if !self.has(&more) {
             return Resources::new();
         }
-        self.used = used;
+        self.charge(&more);
         resources
     }
+}
+
+/// What counts of resources, see [`Charged`].
+fn counted(resources: &Resources) -> ResourceQuantities {
+    resources.unrevocable().unshared().scalar_quantities()
 }
 
 /// What may still be taken over of an agent, in resources and in bytes.
@@ -513,4 +533,36 @@ fn record(
         record.push_status(status);
     }
     Ok(record)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(text: &str) -> Resources {
+        Resources::parse(text, &Role::star()).unwrap()
+    }
+
+    #[test]
+    fn what_is_charged_is_within_what_there_is_of_each_name() {
+        let total = all("cpus:4;mem:100").scalar_quantities();
+        let total = total.iter().map(|(name, amount)| (name.clone(), amount));
+        let mut charged = Charged {
+            used: BTreeMap::new(),
+            total: total.collect(),
+        };
+        let nothing = Resources::new();
+        assert_eq!(charged.within(nothing.clone()), nothing);
+        let much = all("cpus:3;mem:50");
+        assert_eq!(charged.within(much.clone()), much);
+        assert_eq!(charged.within(all("cpus:2")), nothing);
+        assert_eq!(charged.within(all("cpus:1;disk:1")), nothing, "no disk");
+        let rest = all("cpus:1;ports:[1-5]");
+        assert_eq!(charged.within(rest.clone()), rest, "nothing was taken");
+        assert_eq!(charged.within(all("cpus:0.001")), nothing);
+        // Of what there is less than is charged, others' names say nothing.
+        charged.total.remove("cpus");
+        assert_eq!(charged.within(all("mem:50")), all("mem:50"));
+        assert_eq!(charged.within(all("mem:1")), nothing);
+    }
 }

@@ -97,6 +97,8 @@ pub(super) struct Agent {
     pub tasks: TaskTable,
     /// How many tasks with control groups of their own each executor has that has any.
     pub apart: BTreeMap<(FrameworkId, ExecutorId), usize>,
+    /// How many tasks each executor has that has any.
+    pub in_executors: BTreeMap<(FrameworkId, ExecutorId), usize>,
     pub executors: Arc<BTreeMap<(FrameworkId, ExecutorId), Arc<ExecutorRecord>>>,
     pub operations: OperationTable,
     pub offers: BTreeSet<OfferId>,
@@ -147,6 +149,9 @@ impl Agent {
         if let Some(executor) = record.apart_of() {
             *self.apart.entry(executor).or_default() += 1;
         }
+        if let Some(executor) = record.executor() {
+            *self.in_executors.entry(executor).or_default() += 1;
+        }
         let key = (record.framework_id.clone(), record.task_id.clone());
         Arc::make_mut(&mut self.tasks).insert(key, Arc::new(record));
     }
@@ -164,13 +169,11 @@ impl Agent {
             return None;
         }
         let record = Arc::make_mut(&mut self.tasks).remove(key)?;
-        if let Some(executor) = record.apart_of()
-            && let Some(count) = self.apart.get_mut(&executor)
-        {
-            *count -= 1;
-            if *count == 0 {
-                self.apart.remove(&executor);
-            }
+        if let Some(executor) = record.apart_of() {
+            count_down(&mut self.apart, &executor);
+        }
+        if let Some(executor) = record.executor() {
+            count_down(&mut self.in_executors, &executor);
         }
         Some(record)
     }
@@ -196,8 +199,13 @@ impl Agent {
         if self.apart.contains_key(&key) {
             return !shares;
         }
-        let mut tasks = self.tasks_of(framework);
-        shares || tasks.all(|task| task.executor_id.as_ref() != Some(executor))
+        shares || !self.in_executors.contains_key(&key)
+    }
+
+    /// Whether it has an executor, or a task in it.
+    pub(super) fn has_executor(&self, framework: &FrameworkId, executor: &ExecutorId) -> bool {
+        let key = (framework.clone(), executor.clone());
+        self.executors.contains_key(&key) || self.in_executors.contains_key(&key)
     }
 
     pub(super) fn charge(&mut self, framework: &FrameworkId, resources: &Resources) {
@@ -241,6 +249,19 @@ impl Agent {
             .iter()
             .filter(move |((owner, _), _)| owner == framework)
             .map(|(_, executor)| executor)
+    }
+}
+
+/// One less of what is counted by executor.
+fn count_down(
+    counts: &mut BTreeMap<(FrameworkId, ExecutorId), usize>,
+    executor: &(FrameworkId, ExecutorId),
+) {
+    if let Some(count) = counts.get_mut(executor) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(executor);
+        }
     }
 }
 

@@ -254,14 +254,8 @@ impl MasterCore {
         framework: &FrameworkId,
         executor: &ExecutorId,
     ) -> bool {
-        let Some(agent) = self.agents.get(agent) else {
-            return false;
-        };
-        let key = (framework.clone(), executor.clone());
-        agent.executors.contains_key(&key)
-            || agent.tasks.values().any(|task| {
-                task.framework_id == *framework && task.executor_id.as_ref() == Some(executor)
-            })
+        let agent = self.agents.get(agent);
+        agent.is_some_and(|agent| agent.has_executor(framework, executor))
     }
 
     /// A new estimate of what is revocable replaces the old; offers made of the old are void.

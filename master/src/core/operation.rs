@@ -16,6 +16,22 @@ pub type OperationTable = Arc<BTreeMap<OperationUuid, Arc<OperationRecord>>>;
 /// Operations of one agent that have not ended, or whose end is not acknowledged; more are refused.
 pub(super) const OPERATIONS_PER_AGENT_MAX: usize = 20_000;
 
+// What operations may ask for. Each one builds anew what its agent has, and the core does nothing else meanwhile: the
+// four bounds together keep that short for one call.
+
+/// Operations on reservations and volumes in one ACCEPT; launches are bounded by their tasks.
+pub(super) const OPERATIONS_PER_ACCEPT_MAX: usize = 256;
+
+/// Resources that the operations of one ACCEPT name, all together.
+pub(super) const RESOURCES_PER_ACCEPT_MAX: usize = 1_024;
+
+/// Resources that one operation names, of a framework or an operator: each may be a step of its own.
+pub(super) const RESOURCES_PER_OPERATION_MAX: usize = 512;
+
+/// Different resources (by name, reservation with its labels, volume) up to which operations divide what an agent
+/// has: what each further operation, offer and task there costs goes with them.
+pub(super) const RESOURCES_PER_AGENT_MAX: usize = 4_096;
+
 /// Statuses kept of one operation; ours has two in its life.
 const STATUSES_MAX: usize = 10;
 

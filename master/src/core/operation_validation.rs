@@ -13,6 +13,7 @@ use meseta_resources::{
 
 use super::agent::Agent;
 use super::framework::Framework;
+use super::operation::RESOURCES_PER_OPERATION_MAX;
 
 /// Who asks.
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +31,7 @@ pub(super) fn validate(
     asker: Asker<'_>,
     agent: &Agent,
 ) -> Result<(), String> {
+    check_count(operation)?;
     match operation {
         Operation::Reserve { source, resources } => {
             check_each(resources)?;
@@ -85,6 +87,23 @@ pub(super) fn validate(
             check_shrink(volume, *subtract, agent)
         }
     }
+}
+
+/// Ours: what one operation names has a bound.
+fn check_count(operation: &Operation) -> Result<(), String> {
+    let count = match operation {
+        Operation::Reserve { source, resources } => source.len() + resources.len(),
+        Operation::Unreserve(resources) => resources.len(),
+        Operation::Create(volumes) | Operation::Destroy(volumes) => volumes.len(),
+        Operation::Grow { .. } | Operation::Shrink { .. } => 2,
+    };
+    if count > RESOURCES_PER_OPERATION_MAX {
+        return Err(format!(
+            "It names {count} resources, and one operation may name at most \
+             {RESOURCES_PER_OPERATION_MAX}: divide it"
+        ));
+    }
+    Ok(())
 }
 
 /// The rules that each resource of RESERVE, UNRESERVE, CREATE and DESTROY keeps.
@@ -424,11 +443,10 @@ fn check_destroy(volumes: &[Resource], agent: &Agent) -> Result<(), String> {
         return Err("Persistent volumes not found".to_owned());
     }
     // Only a shared one can be in use and offered at the same time.
+    let used: Vec<Resources> = agent.used.values().map(Resources::unallocate).collect();
     let is_used = |volume: &Resource| {
-        agent
-            .used
-            .values()
-            .any(|used| used.unallocate().contains_resource(&bare(volume)))
+        let volume = bare(volume);
+        used.iter().any(|used| used.contains_resource(&volume))
     };
     if volumes.iter().any(is_used) {
         return Err("Persistent volumes in use".to_owned());

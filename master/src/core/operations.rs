@@ -19,7 +19,9 @@ use meseta_resources::{
 use super::accept::Basket;
 use super::io::Answer;
 use super::offers::Refusal;
-use super::operation::{OPERATIONS_PER_AGENT_MAX, OperationRecord, OperationUuid};
+use super::operation::{
+    OPERATIONS_PER_AGENT_MAX, OperationRecord, OperationUuid, RESOURCES_PER_AGENT_MAX,
+};
 use super::operation_validation::{Asker, validate};
 use super::{MasterCore, authorization};
 
@@ -71,6 +73,7 @@ impl MasterCore {
         let conversions = operation.conversions().map_err(|error| error.to_string())?;
         let remaining = apply_all(&conversions, &basket.remaining).map_err(|e| e.to_string())?;
         let total = self.total_after(&basket.agent, &conversions)?;
+        self.check_growth(&basket.agent, &total)?;
         self.allocator
             .update_allocation(id, &basket.agent, &conversions)
             .map_err(|error| {
@@ -192,6 +195,21 @@ impl MasterCore {
         apply_all(&bare, &agent.profile.total).map_err(|error| error.to_string())
     }
 
+    /// Refuses what would divide an agent's resources into more than operations may.
+    fn check_growth(&self, agent: &AgentId, after: &Resources) -> Result<(), String> {
+        let agent = self.agents.get(agent);
+        let agent = agent.ok_or_else(|| "The agent is gone".to_owned())?;
+        let before = agent.profile.total.len();
+        if after.len() <= before.max(RESOURCES_PER_AGENT_MAX) {
+            return Ok(());
+        }
+        Err(format!(
+            "Agent {} has {before} different resources (by name, reservation and volume), and \
+             operations make at most {RESOURCES_PER_AGENT_MAX}; unreserve or destroy some first",
+            agent.id()
+        ))
+    }
+
     /// Puts an operation on the books that the allocator has taken, and sends it to the agent.
     fn commit_operation(
         &mut self,
@@ -309,6 +327,10 @@ impl MasterCore {
     ) -> Result<OperationUuid, String> {
         let operation = operation.unallocate();
         let conversions = operation.conversions().map_err(|error| error.to_string())?;
+        let total = self.total_after(agent, &conversions);
+        if let Ok(total) = &total {
+            self.check_growth(agent, total)?;
+        }
         self.rescind_destroyed(agent, &operation);
         let wanted: Resources = conversions.iter().map(Conversion::consumed).sum();
         let offers: Vec<Outstanding> = self
@@ -334,7 +356,7 @@ impl MasterCore {
         }
         let free = self.allocator.free(agent);
         apply_all(&conversions, &free).map_err(|error| error.to_string())?;
-        let total = self.total_after(agent, &conversions)?;
+        let total = total?;
         self.allocator
             .update_available(agent, &conversions)
             .map_err(|error| error.to_string())?;

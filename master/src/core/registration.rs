@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use meseta_proto::meseta::v1::{self as meseta, agent_frame, master_frame};
 use meseta_proto::mesos::v1;
-use meseta_resources::{AgentId, ExecutorId, FrameworkId};
+use meseta_resources::AgentId;
 use prost::Message;
 
 use super::adoption::Back;
@@ -292,6 +292,7 @@ impl MasterCore {
                 reregistered: None,
                 tasks: Arc::default(),
                 apart: BTreeMap::new(),
+                in_executors: BTreeMap::new(),
                 executors: Arc::default(),
                 operations: Arc::default(),
                 offers: BTreeSet::new(),
@@ -521,23 +522,25 @@ impl MasterCore {
         unknown
     }
 
+    /// Takes executors off the books that the agent did not name.
     fn drop_executors_unknown_to(&mut self, id: &AgentId, report: &meseta::Reregister) {
         let Some(agent) = self.agents.get(id) else {
             return;
         };
-        let named = |framework: &FrameworkId, executor: &ExecutorId| {
-            report.executors.iter().any(|info| {
-                info.executor_id.value == executor.as_str()
-                    && info
-                        .framework_id
-                        .as_ref()
-                        .is_some_and(|id| id.value == framework.as_str())
+        let named: BTreeSet<(&str, &str)> = report
+            .executors
+            .iter()
+            .filter_map(|info| {
+                let framework = info.framework_id.as_ref()?;
+                Some((framework.value.as_str(), info.executor_id.value.as_str()))
             })
-        };
+            .collect();
         let missing: Vec<_> = agent
             .executors
             .keys()
-            .filter(|(framework, executor)| !named(framework, executor))
+            .filter(|(framework, executor)| {
+                !named.contains(&(framework.as_str(), executor.as_str()))
+            })
             .cloned()
             .collect();
         for (framework, executor) in missing {

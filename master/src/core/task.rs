@@ -68,10 +68,15 @@ impl TaskRecord {
         size_of::<Self>() + self.description.len() + statuses.sum::<usize>()
     }
 
+    /// The executor that it runs in, unless it is a command task.
+    pub(super) fn executor(&self) -> Option<(FrameworkId, ExecutorId)> {
+        let executor = self.executor_id.clone()?;
+        Some((self.framework_id.clone(), executor))
+    }
+
     /// The executor that it does not share control groups with.
     pub(super) fn apart_of(&self) -> Option<(FrameworkId, ExecutorId)> {
-        let executor = self.executor_id.as_ref().filter(|_| !self.shares_groups)?;
-        Some((self.framework_id.clone(), executor.clone()))
+        self.executor().filter(|_| !self.shares_groups)
     }
 
     /// The state that reconciliation and history go by.

@@ -56,6 +56,11 @@ impl World {
                 }
                 *of_tasks.entry(executor.framework_id.clone()).or_default() += &executor.resources;
             }
+            let mut in_executors: BTreeMap<_, usize> = BTreeMap::new();
+            for executor in agent.tasks.values().filter_map(|task| task.executor()) {
+                *in_executors.entry(executor).or_default() += 1;
+            }
+            assert_eq!(agent.in_executors, in_executors, "tasks are counted");
             assert_eq!(
                 held, of_tasks,
                 "what is used is what tasks and executors hold"

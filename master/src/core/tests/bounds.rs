@@ -247,3 +247,49 @@ fn of_a_very_large_status_what_is_needed_is_kept() {
         assert!(kept.message.is_none() && kept.uuid.is_some());
     }
 }
+
+#[test]
+fn of_executors_those_go_that_a_returning_agent_does_not_name() {
+    let mut world = World::new();
+    let node = old("old-S1");
+    let executor = |framework: &str, id: &str| v1::ExecutorInfo {
+        executor_id: v1::ExecutorId {
+            value: id.to_owned(),
+        },
+        framework_id: Some(v1::FrameworkId {
+            value: framework.to_owned(),
+        }),
+        ..v1::ExecutorInfo::default()
+    };
+    let info = |id: &str| World::with_id(framework("f", &["dev"]), id);
+    let back_with = |executors: Vec<v1::ExecutorInfo>| {
+        let infos = vec![info("old-f"), info("old-g")];
+        let mut whole = report(&node, Vec::new(), infos);
+        whole.executors = executors;
+        agent_frame::Message::Reregister(whole)
+    };
+    let held = |world: &World| -> Vec<(String, String)> {
+        let keys = world.core.agents[node.id.as_str()].executors.keys();
+        keys.map(|(framework, executor)| (framework.to_string(), executor.to_string()))
+            .collect()
+    };
+    let pair = |framework: &str, id: &str| (framework.to_owned(), id.to_owned());
+    world.introduce(back_with(vec![
+        executor("old-f", "a"),
+        executor("old-f", "b"),
+        executor("old-g", "a"),
+    ]));
+    let all = [pair("old-f", "a"), pair("old-f", "b"), pair("old-g", "a")];
+    assert_eq!(held(&world), all);
+    // One of the same name in another framework is another one, and one of no framework is none.
+    let nameless = v1::ExecutorInfo {
+        framework_id: None,
+        ..executor("old-f", "a")
+    };
+    world.introduce(back_with(vec![
+        nameless,
+        executor("old-f", "b"),
+        executor("old-g", "a"),
+    ]));
+    assert_eq!(held(&world), all[1..]);
+}

@@ -12,6 +12,7 @@ use super::*;
 
 mod allowed;
 mod feedback;
+mod limits;
 mod reserving;
 mod volumes;
 
