@@ -13,6 +13,7 @@ use meseta_resources::{
 
 use super::agent::Agent;
 use super::framework::Framework;
+use super::resource_size::check_texts;
 
 /// Who asks.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +33,7 @@ pub(super) fn validate(
 ) -> Result<(), String> {
     match operation {
         Operation::Reserve { source, resources } => {
+            check_texts(resources)?;
             check_each(resources)?;
             check_each(source).map_err(|text| text.replacen("resources", "source", 1))?;
             if !source.is_empty() {
@@ -54,6 +56,7 @@ pub(super) fn validate(
             resources.iter().try_for_each(check_unreserve)
         }
         Operation::Create(volumes) => {
+            check_texts(volumes)?;
             check_each(volumes)?;
             check_provider(volumes)?;
             volumes
@@ -77,10 +80,12 @@ pub(super) fn validate(
             check_destroy(volumes, agent)
         }
         Operation::Grow { volume, addition } => {
+            check_texts([volume])?;
             check_creators(std::slice::from_ref(volume), agent)?;
             check_grow(volume, addition, agent)
         }
         Operation::Shrink { volume, subtract } => {
+            check_texts([volume])?;
             check_creators(std::slice::from_ref(volume), agent)?;
             check_shrink(volume, *subtract, agent)
         }

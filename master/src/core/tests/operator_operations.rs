@@ -134,6 +134,22 @@ fn labels_must_be_given_to_unreserve() {
 }
 
 #[test]
+fn a_reservation_with_very_long_labels_is_refused() {
+    let mut world = World::new();
+    let node = world.capable_agent(5051, "cpus:4;mem:1024");
+    let mut reservation = meseta_resources::Reservation::dynamic(Role::new("ads").unwrap(), None);
+    reservation.labels = std::iter::once(meseta_resources::Label {
+        key: "k".to_owned(),
+        value: Some("v".repeat(4 << 20)),
+    })
+    .collect();
+    let long = parse("cpus:1").push_reservation(&reservation).unwrap();
+    let answer = world.operate(&node.id, reserve(&long));
+    assert!(text(&answer).contains("labels"), "{answer:?}");
+    assert_eq!(world.agent_total(&node), parse("cpus:4;mem:1024"));
+}
+
+#[test]
 fn star_cannot_be_reserved() {
     let mut world = World::new();
     let node = world.capable_agent(5051, "cpus:4;mem:1024");
