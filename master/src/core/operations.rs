@@ -21,7 +21,7 @@ use super::io::Answer;
 use super::offers::Refusal;
 use super::operation::{OPERATIONS_PER_AGENT_MAX, OperationRecord, OperationUuid};
 use super::operation_validation::{Asker, validate};
-use super::{MasterCore, authorization};
+use super::{MasterCore, authorization, resource_size};
 
 impl MasterCore {
     /// Does an operation of an ACCEPT, to what is left of its offers.
@@ -71,6 +71,7 @@ impl MasterCore {
         let conversions = operation.conversions().map_err(|error| error.to_string())?;
         let remaining = apply_all(&conversions, &basket.remaining).map_err(|e| e.to_string())?;
         let total = self.total_after(&basket.agent, &conversions)?;
+        self.check_growth(&basket.agent, &operation, &total)?;
         self.allocator
             .update_allocation(id, &basket.agent, &conversions)
             .map_err(|error| {
@@ -190,6 +191,18 @@ impl MasterCore {
         let agent = agent.ok_or_else(|| "The agent is gone".to_owned())?;
         let bare: Vec<Conversion> = conversions.iter().map(Conversion::unallocate).collect();
         apply_all(&bare, &agent.profile.total).map_err(|error| error.to_string())
+    }
+
+    /// Whether an agent may have `total`, which an operation would leave it with.
+    fn check_growth(
+        &self,
+        agent: &AgentId,
+        operation: &Operation,
+        total: &Resources,
+    ) -> Result<(), String> {
+        let agent = self.agents.get(agent);
+        let agent = agent.ok_or_else(|| "The agent is gone".to_owned())?;
+        resource_size::check_growth(operation, &agent.profile.total, total)
     }
 
     /// Puts an operation on the books that the allocator has taken, and sends it to the agent.
@@ -335,6 +348,7 @@ impl MasterCore {
         let free = self.allocator.free(agent);
         apply_all(&conversions, &free).map_err(|error| error.to_string())?;
         let total = self.total_after(agent, &conversions)?;
+        self.check_growth(agent, &operation, &total)?;
         self.allocator
             .update_available(agent, &conversions)
             .map_err(|error| error.to_string())?;

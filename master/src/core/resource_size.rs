@@ -1,10 +1,11 @@
-//! How much a resource may say of itself.
+//! How much a resource may say of itself, and what the reservations and volumes of one agent take.
 //!
 //! A reservation or a volume is kept by its agent, by every master, and in every offer: whoever may reserve a thousandth
 //! of a cpu must not fill them with its labels. Invariant: nothing here depends on the cluster.
 
 use meseta_resources::{
-    Disk, DiskSource, ID_BYTES_MAX, Labels, Reservation, ReservationKind, Resource,
+    Disk, DiskSource, ID_BYTES_MAX, Labels, Operation, Reservation, ReservationKind, Resource,
+    Resources, Value,
 };
 
 /// Longest name of a resource, and longest principal, in bytes, as of an id.
@@ -17,6 +18,10 @@ const PATH_BYTES_MAX: usize = 4096;
 const LABELS_BYTES_MAX: usize = 4096;
 /// What vendor, id, profile and metadata of a disk's source may take together, in bytes.
 const SOURCE_BYTES_MAX: usize = 4096;
+/// What the reservations and volumes of one agent may take on the wire together, in bytes. An agent says them all in
+/// one frame whenever it comes back, which is not divided (`divide` in the agent's `reregistration.rs`): they have
+/// to fit into a frame of 4 MiB beside its description.
+pub(super) const RESERVED_BYTES_MAX: usize = 1 << 20;
 
 /// Refuses resources that are to be reserved, or volumes that are to be made, with too much text.
 pub(super) fn check_texts<'a>(
@@ -99,18 +104,105 @@ fn source_bytes(source: &DiskSource) -> usize {
     texts.sum::<usize>() + labels_bytes(&source.metadata)
 }
 
+/// Refuses an operation that makes more reservations and volumes than one agent may have; `before` and `after` are
+/// what the agent has in all. What makes room is never refused.
+pub(super) fn check_growth(
+    operation: &Operation,
+    before: &Resources,
+    after: &Resources,
+) -> Result<(), String> {
+    if makes_room(operation) {
+        return Ok(());
+    }
+    let bytes = reserved_bytes(after);
+    if bytes <= RESERVED_BYTES_MAX || bytes <= reserved_bytes(before) {
+        return Ok(());
+    }
+    Err(format!(
+        "the reservations and volumes of the agent would take {bytes} bytes, of at most \
+         {RESERVED_BYTES_MAX}: unreserve or destroy some, or give them fewer labels"
+    ))
+}
+
+fn makes_room(operation: &Operation) -> bool {
+    matches!(operation, Operation::Unreserve(_) | Operation::Destroy(_))
+}
+
+/// What the reservations and volumes among an agent's resources take on the wire, at most, in bytes.
+fn reserved_bytes(total: &Resources) -> usize {
+    let reserved = total.iter().filter(|one| one.needs_checkpoint());
+    reserved.map(encoded_bytes).sum()
+}
+
+/// Counted without encoding it, for this is done with each operation.
+fn encoded_bytes(resource: &Resource) -> usize {
+    /// Keys and lengths of the fields, the kind of the value, a scalar.
+    const ENTRY: usize = 128;
+    let reservations = resource.reservations().iter().map(reservation_bytes);
+    let disk = resource.disk().map_or(0, disk_bytes);
+    let provider = resource.provider_id().map_or(0, |id| id.as_str().len());
+    ENTRY
+        + provider
+        + resource.name().as_str().len()
+        + value_bytes(resource.value())
+        + reservations.sum::<usize>()
+        + disk
+}
+
+fn value_bytes(value: &Value) -> usize {
+    /// Two numbers, or the key and length of a text.
+    const ELEMENT: usize = 24;
+    match value {
+        Value::Scalar(_) => 0,
+        Value::Ranges(ranges) => ranges.as_slice().len() * ELEMENT,
+        Value::Set(items) => items.iter().map(|item| item.len() + ELEMENT).sum(),
+    }
+}
+
+fn reservation_bytes(reservation: &Reservation) -> usize {
+    const FIELDS: usize = 32;
+    let principal = length(reservation.principal.as_deref());
+    FIELDS + reservation.role.as_str().len() + principal + list_bytes(&reservation.labels)
+}
+
+fn disk_bytes(disk: &Disk) -> usize {
+    const FIELDS: usize = 64;
+    let persistence = disk.persistence.as_ref();
+    let persistence = persistence.map_or(0, |one| one.id.len() + length(one.principal.as_deref()));
+    let volume = disk.volume.as_ref();
+    let volume = volume.map_or(0, |volume| {
+        volume.container_path.len() + length(volume.host_path.as_deref())
+    });
+    let source = disk.source.as_ref().map_or(0, |source| {
+        length(source.root.as_deref()) + source_bytes(source) + fields_bytes(&source.metadata)
+    });
+    FIELDS + persistence + volume + source
+}
+
+fn list_bytes(labels: &Labels) -> usize {
+    labels_bytes(labels) + fields_bytes(labels)
+}
+
+/// What labels take beside their keys and values.
+fn fields_bytes(labels: &Labels) -> usize {
+    const LABEL: usize = 16;
+    labels.iter().len() * LABEL
+}
+
 #[cfg(test)]
 mod tests {
+    use meseta_proto::convert;
     use meseta_resources::{
-        Label, Persistence, ResourceName, ResourceParts, Role, Scalar, Value, Volume, VolumeMode,
+        Label, Persistence, ResourceName, ResourceParts, Role, Scalar, Volume, VolumeMode,
     };
+    use prost::Message as _;
 
     use super::*;
 
     fn reserved(principal: usize, label: usize) -> Resource {
         let name = "x".repeat(principal);
         let role = Role::new("dev").unwrap();
-        let mut reservation = Reservation::dynamic(role, Some(&name));
+        let mut reservation = Reservation::dynamic(role, Some(name.as_str()));
         reservation.labels = Labels::new(vec![Label {
             key: "k".to_owned(),
             value: Some("v".repeat(label)),
@@ -140,6 +232,44 @@ mod tests {
             )
         })
         .unwrap()
+    }
+
+    #[test]
+    fn what_is_counted_is_no_less_than_what_is_sent() {
+        let labelled = reserved(200, 4000);
+        let ports = Resources::parse("ports(dev):[1-2,4-5,7000-8000];sets:{a,b}", &Role::star());
+        let ports = ports.unwrap();
+        for resource in ports.iter().chain([&labelled, &volume(200, 4000)]) {
+            let message = convert::to_resource(resource, convert::Format::PostRefinement);
+            let sent = message.unwrap().encoded_len();
+            let counted = encoded_bytes(resource);
+            assert!((sent..sent + 300).contains(&counted), "{sent} {counted}");
+        }
+    }
+
+    #[test]
+    fn an_agent_has_reservations_up_to_a_number_of_bytes_and_may_always_have_fewer() {
+        let labelled = |number: usize| {
+            let plain = reserved(1, 4000).pop_reservation().unwrap();
+            let mut reservation = Reservation::dynamic(Role::new("dev").unwrap(), None);
+            reservation.labels = Labels::new(vec![Label {
+                key: format!("{number:04}"),
+                value: Some("v".repeat(4000)),
+            }]);
+            plain.push_reservation(reservation).unwrap()
+        };
+        let of = |count: usize| (0..count).map(labelled).collect::<Resources>();
+        let (few, many) = (of(200), of(300));
+        let operation = Operation::Reserve {
+            source: Vec::new(),
+            resources: vec![labelled(0)],
+        };
+        assert_eq!(check_growth(&operation, &Resources::new(), &few), Ok(()));
+        let text = check_growth(&operation, &few, &many).unwrap_err();
+        assert!(text.contains("1048576"), "{text}");
+        assert_eq!(check_growth(&operation, &of(301), &many), Ok(()));
+        let operation = Operation::Unreserve(vec![labelled(0)]);
+        assert_eq!(check_growth(&operation, &few, &many), Ok(()));
     }
 
     #[test]
