@@ -202,7 +202,11 @@ impl MasterCore {
     ) -> Result<(), String> {
         let agent = self.agents.get(agent);
         let agent = agent.ok_or_else(|| "The agent is gone".to_owned())?;
-        resource_size::check_growth(operation, &agent.profile.total, total)
+        resource_size::check_growth(operation, &agent.profile.total, total)?;
+        if resource_size::makes_room(operation) {
+            return Ok(());
+        }
+        self.check_description_with(agent, total)
     }
 
     /// Puts an operation on the books that the allocator has taken, and sends it to the agent.
@@ -218,7 +222,9 @@ impl MasterCore {
         let Some(agent) = self.agents.get_mut(agent_id) else {
             return uuid;
         };
-        Arc::make_mut(&mut agent.profile).total = total;
+        let profile = Arc::make_mut(&mut agent.profile);
+        profile.bytes = profile.bytes_with(&total);
+        profile.total = total;
         let mut info = convert::to_operation(operation);
         info.id.clone_from(&message.id);
         let record = OperationRecord::new(uuid, framework.cloned(), agent_id.clone(), info.clone());
@@ -234,6 +240,7 @@ impl MasterCore {
             "operation applied"
         );
         self.counters.operations_applied += 1;
+        self.keep_changed_description(agent_id);
         let apply = meseta::ApplyOperation {
             framework_id: framework.map(Into::into),
             operation: info,

@@ -3,6 +3,8 @@
 //! A reservation or a volume is kept by its agent, by every master, and in every offer: whoever may reserve a thousandth
 //! of a cpu must not fill them with its labels. Invariant: nothing here depends on the cluster.
 
+use meseta_proto::mesos::v1;
+use meseta_proto::schema::WireMessage as _;
 use meseta_resources::{
     Disk, DiskSource, ID_BYTES_MAX, Labels, Operation, Reservation, ReservationKind, Resource,
     Resources, Value,
@@ -124,8 +126,26 @@ pub(super) fn check_growth(
     ))
 }
 
-fn makes_room(operation: &Operation) -> bool {
+pub(super) fn makes_room(operation: &Operation) -> bool {
     matches!(operation, Operation::Unreserve(_) | Operation::Destroy(_))
+}
+
+/// What the reservations and volumes among an agent's resources take in memory once they are decoded, at most, in
+/// bytes.
+pub(super) fn decoded_bytes(total: &Resources) -> usize {
+    let of_labels = |labels: &Labels| labels.iter().len() * v1::Label::SCHEMA.bytes;
+    let decoded = |resource: &Resource| {
+        let reservations = resource.reservations().iter();
+        let reservations = reservations.map(|reservation| {
+            v1::resource::ReservationInfo::SCHEMA.bytes + of_labels(&reservation.labels)
+        });
+        let source = resource.disk().and_then(|disk| disk.source.as_ref());
+        let metadata = source.map_or(0, |source| of_labels(&source.metadata));
+        let schemas = v1::Resource::SCHEMA.bytes + reservations.sum::<usize>() + metadata;
+        encoded_bytes(resource) + schemas
+    };
+    let reserved = total.iter().filter(|one| one.needs_checkpoint());
+    reserved.map(decoded).sum()
 }
 
 /// What the reservations and volumes among an agent's resources take on the wire, at most, in bytes.
@@ -191,7 +211,7 @@ fn fields_bytes(labels: &Labels) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use meseta_proto::convert;
+    use meseta_proto::{convert, schema};
     use meseta_resources::{
         Label, Persistence, ResourceName, ResourceParts, Role, Scalar, Volume, VolumeMode,
     };
@@ -241,8 +261,14 @@ mod tests {
         let ports = ports.unwrap();
         for resource in ports.iter().chain([&labelled, &volume(200, 4000)]) {
             let message = convert::to_resource(resource, convert::Format::PostRefinement);
-            let sent = message.unwrap().encoded_len();
+            let message = message.unwrap();
+            let sent = message.encoded_len();
             let counted = encoded_bytes(resource);
+            let alone = Resources::from(resource.clone());
+            if resource.needs_checkpoint() {
+                let decoded = schema::bytes_of(&message);
+                assert!(decoded <= decoded_bytes(&alone), "{decoded}");
+            }
             assert!((sent..sent + 300).contains(&counted), "{sent} {counted}");
         }
     }
