@@ -21,7 +21,7 @@ use super::io::Answer;
 use super::offers::Refusal;
 use super::operation::{OPERATIONS_PER_AGENT_MAX, OperationRecord, OperationUuid};
 use super::operation_validation::{Asker, validate};
-use super::{MasterCore, authorization, resource_size};
+use super::{MasterCore, authorization, frame_size, resource_size};
 
 impl MasterCore {
     /// Does an operation of an ACCEPT, to what is left of its offers.
@@ -66,6 +66,8 @@ impl MasterCore {
                 agent.profile.info.hostname
             )
         })?;
+        let sent = for_agent(&operation, message);
+        frame_size::check_operation(agent, &sent)?;
         self.rescind_destroyed(&basket.agent, &operation);
         self.return_copies(id, basket, &operation);
         let conversions = operation.conversions().map_err(|error| error.to_string())?;
@@ -94,7 +96,7 @@ impl MasterCore {
             }
             basket.shared += &conversion.produced().shared();
         }
-        self.commit_operation(Some(id), &basket.agent, &operation, message, total);
+        self.commit_operation(Some(id), &basket.agent, sent, total);
         Ok(())
     }
 
@@ -209,13 +211,12 @@ impl MasterCore {
         self.check_description_with(agent, total)
     }
 
-    /// Puts an operation on the books that the allocator has taken, and sends it to the agent.
+    /// Puts an operation on the books that the allocator has taken, and sends it to the agent as `info`.
     fn commit_operation(
         &mut self,
         framework: Option<&FrameworkId>,
         agent_id: &AgentId,
-        operation: &Operation,
-        message: &Message,
+        info: Message,
         total: Resources,
     ) -> OperationUuid {
         let uuid = self.next_operation_uuid();
@@ -225,8 +226,6 @@ impl MasterCore {
         let profile = Arc::make_mut(&mut agent.profile);
         profile.bytes = profile.bytes_with(&total);
         profile.total = total;
-        let mut info = convert::to_operation(operation);
-        info.id.clone_from(&message.id);
         let record = OperationRecord::new(uuid, framework.cloned(), agent_id.clone(), info.clone());
         if let Some(key) = record.named() {
             self.named_operations.insert(key, (agent_id.clone(), uuid));
@@ -235,7 +234,7 @@ impl MasterCore {
         tracing::info!(
             %agent_id,
             framework_id = framework.map(|id| id.as_str()).unwrap_or_default(),
-            operation = operation.name(),
+            operation = info.r#type().as_str_name(),
             uuid = %uuid::Uuid::from_bytes(uuid),
             "operation applied"
         );
@@ -328,6 +327,10 @@ impl MasterCore {
         message: &Message,
     ) -> Result<OperationUuid, String> {
         let operation = operation.unallocate();
+        let sent = for_agent(&operation, message);
+        if let Some(agent) = self.agents.get(agent) {
+            frame_size::check_operation(agent, &sent)?;
+        }
         let conversions = operation.conversions().map_err(|error| error.to_string())?;
         self.rescind_destroyed(agent, &operation);
         let wanted: Resources = conversions.iter().map(Conversion::consumed).sum();
@@ -360,8 +363,15 @@ impl MasterCore {
             .update_available(agent, &conversions)
             .map_err(|error| error.to_string())?;
         self.allocate_due = true;
-        Ok(self.commit_operation(None, agent, &operation, message, total))
+        Ok(self.commit_operation(None, agent, sent, total))
     }
+}
+
+/// An operation as its agent gets it, under the framework's name for it.
+fn for_agent(operation: &Operation, message: &Message) -> Message {
+    let mut sent = convert::to_operation(operation);
+    sent.id.clone_from(&message.id);
+    sent
 }
 
 /// That what is to be unreserved is there, but reserved by somebody else or under other labels: Mesos

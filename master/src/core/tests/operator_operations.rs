@@ -4,7 +4,9 @@ use meseta_proto::mesos::v1::offer::Operation as Message;
 use meseta_resources::Resource;
 
 use super::false_nodes::refused;
-use super::operations::{create, destroy, reserve, reserved, unreserve, volume, with_operations};
+use super::operations::{
+    create, destroy, register_capable, reserve, reserved, unreserve, volume, with_operations,
+};
 use super::*;
 
 impl World {
@@ -161,6 +163,19 @@ fn what_is_reserved_is_counted_and_an_agent_comes_back_with_it() {
     assert!(refused(&mut world, node.connection).is_none());
     assert_eq!(world.operate(&node.id, unreserve(&long)), Answer::Accepted);
     assert_eq!(world.core.described_bytes(), before);
+}
+
+#[test]
+fn an_operation_that_is_longer_than_the_agent_takes_is_refused() {
+    let mut world = World::new();
+    let mut said = register_capable(5051, "cpus:4;mem:1024");
+    said.frame_bytes_max = Some(7_000);
+    let node = world.agent_that_says(said);
+    let answer = world.operate(&node.id, reserve(&with_label(4_000)));
+    assert!(text(&answer).contains("7000 bytes at most"), "{answer:?}");
+    assert_eq!(world.agent_total(&node), parse("cpus:4;mem:1024"));
+    let short = reserve(&with_label(2_000));
+    assert_eq!(world.operate(&node.id, short), Answer::Accepted);
 }
 
 #[test]
