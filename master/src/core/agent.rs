@@ -14,6 +14,7 @@ use meseta_resources::{AgentId, ExecutorId, FrameworkId, OfferId, Resources, Sca
 use super::inverse_offers;
 use super::io::ConnectionId;
 use super::operation::OperationTable;
+use super::resource_size::decoded_bytes;
 use super::task::{ExecutorRecord, TaskRecord, TaskTable};
 use super::unknown::UnknownUpdates;
 
@@ -44,6 +45,13 @@ impl AgentProfile {
     #[must_use]
     pub fn has(&self, capability: Capability) -> bool {
         self.capabilities.contains(&capability)
+    }
+
+    /// What it would take in memory, more or less, with other reservations and volumes.
+    #[must_use]
+    pub(super) fn bytes_with(&self, total: &Resources) -> usize {
+        let (before, after) = (decoded_bytes(&self.total), decoded_bytes(total));
+        (self.bytes + after).saturating_sub(before)
     }
 
     /// The address in the form that Mesos gives to a process.

@@ -11,24 +11,25 @@ use prost::Message;
 
 use super::agent::{AgentProfile, RecoveredAgent};
 use super::persisted::AgentRecord;
-use super::wire;
+use super::{resource_size, wire};
 
 /// Longest frame for an agent, in bytes, also if the agent takes longer ones.
 const FRAME_BYTES_MAX: u64 = 64 << 20;
 
 /// What an agent says of itself, understood.
-pub(super) fn profile(id: AgentId, register: meseta::Register) -> Result<AgentProfile, String> {
+pub(super) fn profile(id: AgentId, mut register: meseta::Register) -> Result<AgentProfile, String> {
     /// The longest name that a host can have.
     const HOSTNAME_BYTES_MAX: usize = 255;
-    let bytes = schema::bytes_of(&register);
+    // An agent that comes back says its id, too: it counts from the beginning.
+    register.agent_info.id = Some(v1::AgentId {
+        value: id.to_string(),
+    });
+    let said = schema::bytes_of(&register);
     let frame_bytes_max = register.frame_bytes_max.unwrap_or(FRAME_BYTES_MAX);
-    let mut info = register.agent_info;
+    let info = register.agent_info;
     if info.hostname.is_empty() || info.hostname.len() > HOSTNAME_BYTES_MAX {
         return Err("the agent's hostname is empty or too long".to_owned());
     }
-    info.id = Some(v1::AgentId {
-        value: id.to_string(),
-    });
     let mut total = wire::from_wire(&info.resources)
         .map_err(|error| format!("the agent's resources are invalid: {error}"))?;
     if !register.checkpointed_resources.is_empty() {
@@ -38,6 +39,10 @@ pub(super) fn profile(id: AgentId, register: meseta::Register) -> Result<AgentPr
             format!("checkpointed resources are not among the agent's: {error}")
         })?;
     }
+    // Counted as operations count them, so that the difference of each is right.
+    let checkpointed = register.checkpointed_resources.iter();
+    let checkpointed: usize = checkpointed.map(schema::bytes_of).sum();
+    let bytes = said + resource_size::decoded_bytes(&total).saturating_sub(checkpointed);
     let address = register.address.unwrap_or_else(|| v1::Address {
         hostname: Some(info.hostname.clone()),
         ip: None,

@@ -11,12 +11,14 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use meseta_proto::transport::door::Caller;
-use meseta_resources::AgentId;
+use meseta_resources::{AgentId, Resources};
 
 use super::MasterCore;
-use super::agent::{AgentProfile, RecoveredAgent};
+use super::agent::{Agent, AgentProfile, RecoveredAgent};
 use super::io::ConnectionId;
 use super::operator::Machine;
+use super::pending::Pending;
+use super::resource_size::RESERVED_BYTES_MAX;
 
 /// Agents of a host that has shown its certificate. An honest host has one, and a few more where versions or
 /// settings are tried side by side.
@@ -24,6 +26,10 @@ const AGENTS_PER_HOST_MAX: usize = 32;
 
 /// A description of so many bytes is a small one: some hundred resources, where an ordinary agent has a dozen.
 const SMALL_BYTES: usize = 64 * 1024;
+
+/// What the reservations and volumes that masters gave to one agent take in memory, decoded, in bytes: very
+/// small entries take some seven times what they are on the wire.
+const RESERVED_MAX: usize = 8 * RESERVED_BYTES_MAX;
 
 /// A host's name as others compare it.
 fn host_of(hostname: &str) -> String {
@@ -130,6 +136,10 @@ impl Descriptions {
         if is_small && all <= max {
             return Ok(());
         }
+        // Nor does the registry have the reservations and volumes that an earlier master gave the agent.
+        if speaker.is_expected && bytes <= known.saturating_add(RESERVED_MAX) && all <= max {
+            return Ok(());
+        }
         let of_others = max / 4;
         let left = (max - of_others).saturating_sub(all);
         let own = self.by_origin.get(speaker.origin).map_or(0, |own| *own);
@@ -144,6 +154,28 @@ impl Descriptions {
              all {all} of at most {max}: no one has more than it leaves to others, and a quarter is for \
              descriptions of up to {SMALL_BYTES} bytes; give the agent fewer --attributes, shorter \
              --resources or fewer reservations and volumes, or raise the master's --memory_budget"
+        ))
+    }
+}
+
+impl Descriptions {
+    /// Whether an operation may make an agent's description so long. What tenants reserve leaves room for agents that
+    /// are still to come: small ones find a quarter, others a half.
+    fn check_growth(&self, id: &AgentId, bytes: usize, max: usize) -> Result<(), String> {
+        let before = self.of(id);
+        let all = (self.all + bytes).saturating_sub(before);
+        let bound = if bytes <= SMALL_BYTES {
+            max - max / 4
+        } else {
+            max / 2
+        };
+        if bytes <= before || all <= bound {
+            return Ok(());
+        }
+        Err(format!(
+            "the descriptions of all agents, with their reservations and volumes, would take {all} bytes, \
+             of at most {bound} for an operation: unreserve or destroy some, or raise the master's \
+             --memory_budget"
         ))
     }
 }
@@ -301,6 +333,37 @@ impl MasterCore {
         }
     }
 
+    /// Whether an operation may leave a registered agent with `total`.
+    pub(super) fn check_description_with(
+        &self,
+        agent: &Agent,
+        total: &Resources,
+    ) -> Result<(), String> {
+        let bytes = agent.profile.bytes_with(total) + agent.lent_bytes;
+        let max = self.config.memory.agents;
+        self.descriptions.check_growth(agent.id(), bytes, max)
+    }
+
+    /// An operation has changed what a registered agent has; the larger count, while it waits for the registry.
+    pub(super) fn keep_changed_description(&mut self, id: &AgentId) {
+        let Some(agent) = self.agents.get(id) else {
+            return;
+        };
+        let waiting = self
+            .pending
+            .iter()
+            .filter_map(|(_, pending)| match pending {
+                Pending::Refresh { profile, .. } if profile.id == *id => Some(profile.bytes),
+                _ => None,
+            });
+        let bytes = agent.profile.bytes + agent.lent_bytes;
+        let bytes = waiting.fold(bytes, usize::max);
+        let origin = self.descriptions.of_agents.get(id);
+        if let Some(origin) = origin.map(|(origin, _)| origin.clone()) {
+            self.descriptions.set(id, origin, bytes);
+        }
+    }
+
     /// What a registered agent said anew is not taken over: what it said before counts.
     pub(super) fn keep_former_description(&mut self, id: &AgentId) {
         let former = self.agents.get(id);
@@ -320,7 +383,6 @@ impl MasterCore {
     /// What is kept, counted anew: the sums have to agree.
     #[cfg(test)]
     pub(super) fn check_descriptions(&self) {
-        use super::pending::Pending;
         let expected = self.recovered_agents.iter();
         let mut known: BTreeMap<&AgentId, usize> =
             expected.map(|(id, agent)| (id, agent.bytes())).collect();
@@ -411,6 +473,32 @@ mod tests {
         assert!(say(&mut kept, (0, "false"), 1 << 20, true));
         assert!(say(&mut kept, (0, "false"), 1 << 19, true));
         assert!(!say(&mut kept, (0, "false"), 1 << 20, true));
+    }
+
+    #[test]
+    fn operations_leave_room_and_what_they_made_is_taken_back() {
+        let mut kept = Descriptions::default();
+        let origin = Origin::host("a");
+        let mut number = 0;
+        while kept.check_growth(&id(number), 1 << 20, MAX).is_ok() {
+            kept.set(&id(number), origin.clone(), 1 << 20);
+            number += 1;
+        }
+        assert_eq!(kept.all, MAX / 2);
+        assert_eq!(kept.check_growth(&id(0), 1 << 20, MAX), Ok(()));
+        assert_eq!(kept.check_growth(&id(900), SMALL_BYTES, MAX), Ok(()));
+        // Here, and after a restart of the master, an agent comes back with what it was given.
+        kept.set(&id(0), origin.clone(), 1000);
+        let agent = id(0);
+        let speaker = |is_expected| Speaker {
+            id: &agent,
+            origin: &origin,
+            is_proven: false,
+            is_expected,
+        };
+        assert!(kept.check(speaker(false), 2 << 20, MAX).is_err());
+        assert_eq!(kept.check(speaker(true), 2 << 20, MAX), Ok(()));
+        assert!(kept.check(speaker(true), 9 << 20, MAX).is_err());
     }
 
     #[test]

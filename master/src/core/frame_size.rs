@@ -4,6 +4,7 @@
 //! what is counted is counted before it is built.
 
 use meseta_proto::mesos::v1::TaskInfo;
+use meseta_proto::mesos::v1::offer::Operation;
 use meseta_proto::mesos::v1::offer::operation::LaunchGroup;
 use meseta_proto::mesos::v1::scheduler::call;
 use prost::Message;
@@ -41,6 +42,11 @@ pub(super) fn check_group(
         "Task group",
         bytes.saturating_add(framework.terms.info.encoded_len()),
     )
+}
+
+/// Refuses an operation that is too long for its agent, as it would be sent.
+pub(super) fn check_operation(agent: &Agent, operation: &Operation) -> Result<(), String> {
+    check(agent, "Operation", operation.encoded_len())
 }
 
 /// Whether a message for an executor is short enough for its agent.

@@ -48,6 +48,7 @@ mod placement;
 mod reconcile;
 mod registration;
 mod reported;
+mod resource_size;
 mod resource_validation;
 mod returns;
 mod said;

@@ -14,6 +14,7 @@ use meseta_resources::{
 use super::agent::Agent;
 use super::framework::Framework;
 use super::operation::RESOURCES_PER_OPERATION_MAX;
+use super::resource_size::check_texts;
 
 /// Who asks.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +35,7 @@ pub(super) fn validate(
     check_count(operation)?;
     match operation {
         Operation::Reserve { source, resources } => {
+            check_texts(resources)?;
             check_each(resources)?;
             check_each(source).map_err(|text| text.replacen("resources", "source", 1))?;
             if !source.is_empty() {
@@ -56,6 +58,7 @@ pub(super) fn validate(
             resources.iter().try_for_each(check_unreserve)
         }
         Operation::Create(volumes) => {
+            check_texts(volumes)?;
             check_each(volumes)?;
             check_provider(volumes)?;
             volumes
@@ -79,10 +82,12 @@ pub(super) fn validate(
             check_destroy(volumes, agent)
         }
         Operation::Grow { volume, addition } => {
+            check_texts([volume])?;
             check_creators(std::slice::from_ref(volume), agent)?;
             check_grow(volume, addition, agent)
         }
         Operation::Shrink { volume, subtract } => {
+            check_texts([volume])?;
             check_creators(std::slice::from_ref(volume), agent)?;
             check_shrink(volume, *subtract, agent)
         }

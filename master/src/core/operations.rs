@@ -23,7 +23,7 @@ use super::operation::{
     OPERATIONS_PER_AGENT_MAX, OperationRecord, OperationUuid, RESOURCES_PER_AGENT_MAX,
 };
 use super::operation_validation::{Asker, validate};
-use super::{MasterCore, authorization};
+use super::{MasterCore, authorization, frame_size, resource_size};
 
 impl MasterCore {
     /// Does an operation of an ACCEPT, to what is left of its offers.
@@ -68,12 +68,14 @@ impl MasterCore {
                 agent.profile.info.hostname
             )
         })?;
+        let sent = for_agent(&operation, message);
+        frame_size::check_operation(agent, &sent)?;
         self.rescind_destroyed(&basket.agent, &operation);
         self.return_copies(id, basket, &operation);
         let conversions = operation.conversions().map_err(|error| error.to_string())?;
         let remaining = apply_all(&conversions, &basket.remaining).map_err(|e| e.to_string())?;
         let total = self.total_after(&basket.agent, &conversions)?;
-        self.check_growth(&basket.agent, &total)?;
+        self.check_growth(&basket.agent, &operation, &total)?;
         self.allocator
             .update_allocation(id, &basket.agent, &conversions)
             .map_err(|error| {
@@ -96,7 +98,7 @@ impl MasterCore {
             }
             basket.shared += &conversion.produced().shared();
         }
-        self.commit_operation(Some(id), &basket.agent, &operation, message, total);
+        self.commit_operation(Some(id), &basket.agent, sent, total);
         Ok(())
     }
 
@@ -195,37 +197,45 @@ impl MasterCore {
         apply_all(&bare, &agent.profile.total).map_err(|error| error.to_string())
     }
 
-    /// Refuses what would divide an agent's resources into more than operations may.
-    fn check_growth(&self, agent: &AgentId, after: &Resources) -> Result<(), String> {
+    /// Whether an agent may have `total`, which an operation would leave it with.
+    fn check_growth(
+        &self,
+        agent: &AgentId,
+        operation: &Operation,
+        total: &Resources,
+    ) -> Result<(), String> {
         let agent = self.agents.get(agent);
         let agent = agent.ok_or_else(|| "The agent is gone".to_owned())?;
         let before = agent.profile.total.len();
-        if after.len() <= before.max(RESOURCES_PER_AGENT_MAX) {
+        if total.len() > before.max(RESOURCES_PER_AGENT_MAX) {
+            return Err(format!(
+                "Agent {} has {before} different resources (by name, reservation and volume), and \
+                 operations make at most {RESOURCES_PER_AGENT_MAX}; unreserve or destroy some first",
+                agent.id()
+            ));
+        }
+        resource_size::check_growth(operation, &agent.profile.total, total)?;
+        if resource_size::makes_room(operation) {
             return Ok(());
         }
-        Err(format!(
-            "Agent {} has {before} different resources (by name, reservation and volume), and \
-             operations make at most {RESOURCES_PER_AGENT_MAX}; unreserve or destroy some first",
-            agent.id()
-        ))
+        self.check_description_with(agent, total)
     }
 
-    /// Puts an operation on the books that the allocator has taken, and sends it to the agent.
+    /// Puts an operation on the books that the allocator has taken, and sends it to the agent as `info`.
     fn commit_operation(
         &mut self,
         framework: Option<&FrameworkId>,
         agent_id: &AgentId,
-        operation: &Operation,
-        message: &Message,
+        info: Message,
         total: Resources,
     ) -> OperationUuid {
         let uuid = self.next_operation_uuid();
         let Some(agent) = self.agents.get_mut(agent_id) else {
             return uuid;
         };
-        Arc::make_mut(&mut agent.profile).total = total;
-        let mut info = convert::to_operation(operation);
-        info.id.clone_from(&message.id);
+        let profile = Arc::make_mut(&mut agent.profile);
+        profile.bytes = profile.bytes_with(&total);
+        profile.total = total;
         let record = OperationRecord::new(uuid, framework.cloned(), agent_id.clone(), info.clone());
         if let Some(key) = record.named() {
             self.named_operations.insert(key, (agent_id.clone(), uuid));
@@ -234,11 +244,12 @@ impl MasterCore {
         tracing::info!(
             %agent_id,
             framework_id = framework.map(|id| id.as_str()).unwrap_or_default(),
-            operation = operation.name(),
+            operation = info.r#type().as_str_name(),
             uuid = %uuid::Uuid::from_bytes(uuid),
             "operation applied"
         );
         self.counters.operations_applied += 1;
+        self.keep_changed_description(agent_id);
         let apply = meseta::ApplyOperation {
             framework_id: framework.map(Into::into),
             operation: info,
@@ -326,10 +337,14 @@ impl MasterCore {
         message: &Message,
     ) -> Result<OperationUuid, String> {
         let operation = operation.unallocate();
+        let sent = for_agent(&operation, message);
+        if let Some(agent) = self.agents.get(agent) {
+            frame_size::check_operation(agent, &sent)?;
+        }
         let conversions = operation.conversions().map_err(|error| error.to_string())?;
         let total = self.total_after(agent, &conversions);
         if let Ok(total) = &total {
-            self.check_growth(agent, total)?;
+            self.check_growth(agent, &operation, total)?;
         }
         self.rescind_destroyed(agent, &operation);
         let wanted: Resources = conversions.iter().map(Conversion::consumed).sum();
@@ -361,8 +376,15 @@ impl MasterCore {
             .update_available(agent, &conversions)
             .map_err(|error| error.to_string())?;
         self.allocate_due = true;
-        Ok(self.commit_operation(None, agent, &operation, message, total))
+        Ok(self.commit_operation(None, agent, sent, total))
     }
+}
+
+/// An operation as its agent gets it, under the framework's name for it.
+fn for_agent(operation: &Operation, message: &Message) -> Message {
+    let mut sent = convert::to_operation(operation);
+    sent.id.clone_from(&message.id);
+    sent
 }
 
 /// That what is to be unreserved is there, but reserved by somebody else or under other labels: Mesos

@@ -3,7 +3,10 @@
 use meseta_proto::mesos::v1::offer::Operation as Message;
 use meseta_resources::Resource;
 
-use super::operations::{create, destroy, reserve, reserved, unreserve, volume, with_operations};
+use super::false_nodes::refused;
+use super::operations::{
+    create, destroy, register_capable, reserve, reserved, unreserve, volume, with_operations,
+};
 use super::*;
 
 impl World {
@@ -131,6 +134,58 @@ fn labels_must_be_given_to_unreserve() {
         world.operate(&node.id, unreserve(&labelled("v"))),
         Answer::Accepted
     );
+}
+
+/// A cpu, reserved under a label of so many bytes.
+fn with_label(bytes: usize) -> Resources {
+    let mut reservation = meseta_resources::Reservation::dynamic(Role::new("ads").unwrap(), None);
+    reservation.labels = std::iter::once(meseta_resources::Label {
+        key: "k".to_owned(),
+        value: Some("v".repeat(bytes)),
+    })
+    .collect();
+    parse("cpus:1").push_reservation(&reservation).unwrap()
+}
+
+#[test]
+fn what_is_reserved_is_counted_and_an_agent_comes_back_with_it() {
+    let mut world = World::new();
+    let mut node = world.capable_agent(5051, "cpus:4;mem:1024");
+    let before = world.core.described_bytes();
+    let long = with_label(4000);
+    assert_eq!(world.operate(&node.id, reserve(&long)), Answer::Accepted);
+    assert!(world.core.described_bytes() > before + 4000);
+    world.core.config.memory.agents = 1;
+    let connection = node.connection;
+    world.input(Input::AgentGone { connection });
+    node.register.checkpointed_resources = to_wire(&long, Format::PostRefinement);
+    let node = world.reregister(&node, Vec::new(), Vec::new());
+    assert!(refused(&mut world, node.connection).is_none());
+    assert_eq!(world.operate(&node.id, unreserve(&long)), Answer::Accepted);
+    assert_eq!(world.core.described_bytes(), before);
+}
+
+#[test]
+fn an_operation_that_is_longer_than_the_agent_takes_is_refused() {
+    let mut world = World::new();
+    let mut said = register_capable(5051, "cpus:4;mem:1024");
+    said.frame_bytes_max = Some(7_000);
+    let node = world.agent_that_says(said);
+    let answer = world.operate(&node.id, reserve(&with_label(4_000)));
+    assert!(text(&answer).contains("7000 bytes at most"), "{answer:?}");
+    assert_eq!(world.agent_total(&node), parse("cpus:4;mem:1024"));
+    let short = reserve(&with_label(2_000));
+    assert_eq!(world.operate(&node.id, short), Answer::Accepted);
+}
+
+#[test]
+fn a_reservation_with_very_long_labels_is_refused() {
+    let mut world = World::new();
+    let node = world.capable_agent(5051, "cpus:4;mem:1024");
+    let long = with_label(4 << 20);
+    let answer = world.operate(&node.id, reserve(&long));
+    assert!(text(&answer).contains("labels"), "{answer:?}");
+    assert_eq!(world.agent_total(&node), parse("cpus:4;mem:1024"));
 }
 
 #[test]
