@@ -25,7 +25,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::container_rights::{authorize, authorize_launch};
-use super::{Reply, Surface};
+use super::{Reply, Surface, undecodable};
 use crate::checkpoint::nested_id;
 use crate::core::{Executor, LaunchPlan, Snapshot, Subject, Task, volumes_among};
 use crate::shell::containerizer::Containerizer;
@@ -33,7 +33,7 @@ use crate::shell::nested::{Attached, NestedError, Pieces, Reader, Stream};
 use crate::shell::terminal::WindowSize;
 
 const SIGKILL: i32 = 9;
-/// Largest record of a stream of input.
+/// Largest record of a stream of input, where calls may be as large.
 const RECORD_BYTES_MAX: usize = 1 << 20;
 const RECORDS_MAX: usize = 4;
 /// What Mesos says of a container without a terminal, and its command line looks for.
@@ -454,7 +454,8 @@ pub(super) async fn attach_input(
         .filter(|media| MediaType::MESSAGES.contains(media))
         .ok_or_else(|| bad("Expecting 'Message-Content-Type' to be set for streaming requests"))?;
     let mut body = request.into_body();
-    let mut decoder = Decoder::new(RECORD_BYTES_MAX);
+    let record_bytes_max = RECORD_BYTES_MAX.min(surface.budgets.call_bytes_max());
+    let mut decoder = Decoder::new(record_bytes_max);
     let budget = surface.body_of(caller);
     let mut charge: Option<Charge> = None;
     let mut attached: Option<(pb::ContainerId, Attached)> = None;
@@ -475,8 +476,8 @@ pub(super) async fn attach_input(
         };
         let frame = frame.map_err(|_| bad("The body could not be read"))?;
         if let Some(bytes) = frame.data_ref() {
-            // Of a record that is not whole; decoded it is there once more.
-            let more = bytes.len().saturating_mul(2);
+            // Of a record that is not whole.
+            let more = bytes.len();
             match &mut charge {
                 Some(charge) => charge.grow(more).map_err(no_memory)?,
                 None => charge = Some(budget.charge(more).map_err(no_memory)?),
@@ -490,8 +491,9 @@ pub(super) async fn attach_input(
             .next_record()
             .map_err(|error| bad(&error.to_string()))?
         {
-            let call: api::Call =
-                media::decode(media, &record).map_err(|error| bad(&error.to_string()))?;
+            // Until it is written, which is when it is gone.
+            let decoded = media::decode_charged::<api::Call>(media, &record, &budget);
+            let (call, _decoded) = decoded.map_err(|error| undecodable(&error))?;
             let input = call.attach_container_input;
             let input =
                 input.ok_or_else(|| bad("Expecting 'attach_container_input' to be present"))?;
