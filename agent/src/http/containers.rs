@@ -29,13 +29,15 @@ use super::{Reply, Surface, undecodable};
 use crate::checkpoint::nested_id;
 use crate::core::{Executor, LaunchPlan, Snapshot, Subject, Task, volumes_among};
 use crate::shell::containerizer::Containerizer;
-use crate::shell::nested::{Attached, NestedError, Pieces, Reader, Stream};
+use crate::shell::nested::{Attached, NestedError, Reader};
+use crate::shell::output::{Pieces, Stream};
 use crate::shell::terminal::WindowSize;
 
 const SIGKILL: i32 = 9;
 /// Largest record of a stream of input, where calls may be as large.
 const RECORD_BYTES_MAX: usize = 1 << 20;
-const RECORDS_MAX: usize = 4;
+/// Records of output that wait for their connection.
+const RECORDS_MAX: usize = 1;
 /// What Mesos says of a container without a terminal, and its command line looks for.
 const NO_SWITCHBOARD: &str = "I/O switchboard server was disabled for this container";
 
@@ -51,6 +53,7 @@ fn refuse(id: &pb::ContainerId, error: &NestedError) -> Reply {
         }
         NestedError::Exists => Reply::empty(StatusCode::ACCEPTED),
         NestedError::NoInput => no_switchboard(),
+        NestedError::Crowded => Reply::text(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()),
         NestedError::Taken => Reply::text(StatusCode::CONFLICT, &error.to_string()),
         NestedError::Running | NestedError::Failed(_) => {
             Reply::text(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string())
@@ -331,6 +334,7 @@ pub(super) async fn attach_output(
     match surface.nested.attach_output(&own) {
         Ok(Some(pieces)) => Ok(stream(surface, types, pieces, None)),
         Ok(None) => Err(no_switchboard()),
+        Err(error @ NestedError::Crowded) => Err(refuse(&id, &error)),
         Err(error) => {
             let snapshot = surface.snapshot().await?;
             Err(match find(&snapshot, &own) {
