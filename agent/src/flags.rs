@@ -33,7 +33,7 @@ pub struct Flags {
     #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS")]
     pub ip: std::net::IpAddr,
 
-    /// Port to listen on, for HTTP and gRPC; 0 takes a free one.
+    /// Port to listen on, for HTTP; 0 takes a free one.
     #[arg(long, default_value_t = 5051)]
     pub port: u16,
 

@@ -123,6 +123,8 @@ pub async fn run(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         http::router(surface.clone()),
         server::Options {
             connections_max: serving::connections_max(surface.budgets),
+            // It has no gRPC, and a connection of HTTP/2 may hold many requests.
+            http2: false,
             ..server::Options::default()
         },
         certificate,

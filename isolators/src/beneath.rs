@@ -8,10 +8,11 @@
 
 use std::ffi::{CStr, CString, OsStr};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path};
 use std::sync::{Mutex, PoisonError};
+use std::time::UNIX_EPOCH;
 
 use nix::dir::Dir;
 use nix::errno::Errno;
@@ -31,6 +32,9 @@ const FURTHER_PASSES_MAX: usize = 64;
 /// Entries that came or changed since the removal began and are removed all the same; whoever makes more would
 /// otherwise never let it end.
 const LATE_MAX: usize = 4_096;
+/// Names of files that were there before and changed since, as a file does when another of its names is removed. New
+/// names of an old file cannot be told from these, and whoever makes them would never let it end either.
+const CHANGED_MAX: usize = 1 << 18;
 /// How many more are passed over in search of older ones.
 const PASSED_OVER_MAX: usize = 16_384;
 
@@ -264,6 +268,7 @@ struct Removal<'a> {
     /// When the removal began, by the clock that changes are dated by.
     began: (i64, i64),
     late: usize,
+    changed: usize,
     /// What could not be removed, and why the first of them could not.
     left: usize,
     failure: Option<io::Error>,
@@ -281,6 +286,7 @@ impl<'a> Removal<'a> {
             further_passes: FURTHER_PASSES_MAX,
             began: now(),
             late: 0,
+            changed: 0,
             left: 0,
             failure: None,
         }
@@ -348,7 +354,12 @@ impl<'a> Removal<'a> {
     fn is_too_late(&mut self, folder: &Folder, name: &CStr) -> bool {
         let flags = nix::fcntl::AtFlags::AT_SYMLINK_NOFOLLOW;
         let stat = nix::sys::stat::fstatat(&folder.fd, name, flags);
-        if !stat.is_ok_and(|stat| (stat.st_ctime, stat.st_ctime_nsec) > self.began) {
+        let has_changed = |stat: &FileStat| (stat.st_ctime, stat.st_ctime_nsec) > self.began;
+        let Some(stat) = stat.ok().filter(has_changed) else {
+            return false;
+        };
+        if self.changed < CHANGED_MAX && self.is_older_file(folder, name, &stat) {
+            self.changed += 1;
             return false;
         }
         self.late += 1;
@@ -358,6 +369,14 @@ impl<'a> Removal<'a> {
         self.left += 1;
         self.failure.get_or_insert_with(|| Errno::ENOTEMPTY.into());
         true
+    }
+
+    /// Whether it is a file that was there before the removal began; where its filesystem does not tell, one with
+    /// more names.
+    fn is_older_file(&self, folder: &Folder, name: &CStr, stat: &FileStat) -> bool {
+        let kind = SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT;
+        kind != SFlag::S_IFDIR
+            && made_at(folder, name).map_or(stat.st_nlink > 1, |made| made <= self.began)
     }
 
     /// Removes an entry, or takes note that it is left.
@@ -424,6 +443,16 @@ fn now() -> (i64, i64) {
     let clock = nix::time::ClockId::CLOCK_REALTIME;
     let time = nix::time::clock_gettime(clock);
     time.map_or((i64::MAX, 0), |time| (time.tv_sec(), time.tv_nsec()))
+}
+
+/// When an entry was made, as far as its filesystem knows.
+fn made_at(folder: &Folder, name: &CStr) -> Option<(i64, i64)> {
+    let folder = format!("/proc/self/fd/{}", folder.fd.as_raw_fd());
+    let path = Path::new(&folder).join(OsStr::from_bytes(name.to_bytes()));
+    let made = std::fs::symlink_metadata(path).ok()?.created().ok()?;
+    let made = made.duration_since(UNIX_EPOCH).ok()?;
+    let seconds = i64::try_from(made.as_secs()).ok()?;
+    Some((seconds, made.subsec_nanos().into()))
 }
 
 fn is_swapped(error: &io::Error) -> bool {

@@ -25,17 +25,19 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::container_rights::{authorize, authorize_launch};
-use super::{Reply, Surface};
+use super::{Reply, Surface, undecodable};
 use crate::checkpoint::nested_id;
 use crate::core::{Executor, LaunchPlan, Snapshot, Subject, Task, volumes_among};
 use crate::shell::containerizer::Containerizer;
-use crate::shell::nested::{Attached, NestedError, Pieces, Reader, Stream};
+use crate::shell::nested::{Attached, NestedError, Reader};
+use crate::shell::output::{Pieces, Stream};
 use crate::shell::terminal::WindowSize;
 
 const SIGKILL: i32 = 9;
-/// Largest record of a stream of input.
+/// Largest record of a stream of input, where calls may be as large.
 const RECORD_BYTES_MAX: usize = 1 << 20;
-const RECORDS_MAX: usize = 4;
+/// Records of output that wait for their connection.
+const RECORDS_MAX: usize = 1;
 /// What Mesos says of a container without a terminal, and its command line looks for.
 const NO_SWITCHBOARD: &str = "I/O switchboard server was disabled for this container";
 
@@ -51,6 +53,7 @@ fn refuse(id: &pb::ContainerId, error: &NestedError) -> Reply {
         }
         NestedError::Exists => Reply::empty(StatusCode::ACCEPTED),
         NestedError::NoInput => no_switchboard(),
+        NestedError::Crowded => Reply::text(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()),
         NestedError::Taken => Reply::text(StatusCode::CONFLICT, &error.to_string()),
         NestedError::Running | NestedError::Failed(_) => {
             Reply::text(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string())
@@ -331,6 +334,7 @@ pub(super) async fn attach_output(
     match surface.nested.attach_output(&own) {
         Ok(Some(pieces)) => Ok(stream(surface, types, pieces, None)),
         Ok(None) => Err(no_switchboard()),
+        Err(error @ NestedError::Crowded) => Err(refuse(&id, &error)),
         Err(error) => {
             let snapshot = surface.snapshot().await?;
             Err(match find(&snapshot, &own) {
@@ -454,7 +458,8 @@ pub(super) async fn attach_input(
         .filter(|media| MediaType::MESSAGES.contains(media))
         .ok_or_else(|| bad("Expecting 'Message-Content-Type' to be set for streaming requests"))?;
     let mut body = request.into_body();
-    let mut decoder = Decoder::new(RECORD_BYTES_MAX);
+    let record_bytes_max = RECORD_BYTES_MAX.min(surface.budgets.call_bytes_max());
+    let mut decoder = Decoder::new(record_bytes_max);
     let budget = surface.body_of(caller);
     let mut charge: Option<Charge> = None;
     let mut attached: Option<(pb::ContainerId, Attached)> = None;
@@ -475,8 +480,8 @@ pub(super) async fn attach_input(
         };
         let frame = frame.map_err(|_| bad("The body could not be read"))?;
         if let Some(bytes) = frame.data_ref() {
-            // Of a record that is not whole; decoded it is there once more.
-            let more = bytes.len().saturating_mul(2);
+            // Of a record that is not whole.
+            let more = bytes.len();
             match &mut charge {
                 Some(charge) => charge.grow(more).map_err(no_memory)?,
                 None => charge = Some(budget.charge(more).map_err(no_memory)?),
@@ -490,8 +495,9 @@ pub(super) async fn attach_input(
             .next_record()
             .map_err(|error| bad(&error.to_string()))?
         {
-            let call: api::Call =
-                media::decode(media, &record).map_err(|error| bad(&error.to_string()))?;
+            // Until it is written, which is when it is gone.
+            let decoded = media::decode_charged::<api::Call>(media, &record, &budget);
+            let (call, _decoded) = decoded.map_err(|error| undecodable(&error))?;
             let input = call.attach_container_input;
             let input =
                 input.ok_or_else(|| bad("Expecting 'attach_container_input' to be present"))?;

@@ -32,6 +32,8 @@ use crate::shell::executors::Events;
 const HEARTBEAT: Duration = Duration::from_secs(30 * 60);
 /// Records that are encoded and not yet sent: each may be as large as a task group.
 const RECORDS_MAX: usize = 1;
+/// Characters of an id that an error repeats.
+const ID_CHARACTERS_MAX: usize = 255;
 /// What a call takes, decoded, besides its body, and more for none but odd ones.
 const DECODED_BYTES_USUAL: usize = 64 * 1024;
 
@@ -193,15 +195,17 @@ fn validate(call: &Call) -> Result<(), String> {
 }
 
 fn validate_status(call: &Call, status: &pb::TaskStatus) -> Result<(), String> {
-    let (executor, framework) = (&call.executor_id.value, &call.framework_id.value);
+    let executor = shown(&call.executor_id.value);
+    let framework = shown(&call.framework_id.value);
     let Some(uuid) = &status.uuid else {
         return Err("Expecting 'uuid' to be present".to_owned());
     };
     if uuid.len() != 16 {
         return Err("Not a valid UUID".to_owned());
     }
-    let told = status.executor_id.as_ref().map(|id| &id.value);
-    if let Some(told) = told.filter(|told| *told != executor) {
+    let told = status.executor_id.as_ref();
+    if let Some(told) = told.filter(|told| told.value != call.executor_id.value) {
+        let told = shown(&told.value);
         return Err(format!(
             "ExecutorID in Call: {executor} does not match ExecutorID in TaskStatus: {told}"
         ));
@@ -219,6 +223,12 @@ fn validate_status(call: &Call, status: &pb::TaskStatus) -> Result<(), String> {
         ));
     }
     Ok(())
+}
+
+/// An id as it stands in an error: of one that is too long to be one, the beginning.
+fn shown(id: &str) -> &str {
+    let end = id.char_indices().nth(ID_CHARACTERS_MAX);
+    end.and_then(|(end, _)| id.get(..end)).unwrap_or(id)
 }
 
 /// What each of a subscriber's unacknowledged updates takes of the room for those. Nobody waits for it: an
@@ -368,6 +378,29 @@ mod tests {
         assert!(rooms_of(&intake, "g", "b", &subscribe(1))[0].is_some());
         drop(taken);
         assert!(rooms_of(&intake, "f", "a", &subscribe(1))[0].is_some());
+    }
+
+    #[test]
+    fn an_error_repeats_no_more_of_an_id_than_ids_have() {
+        let executor = |letter: &str| pb::ExecutorId {
+            value: letter.repeat(7_900),
+        };
+        let call = Call {
+            executor_id: executor("ä"),
+            ..Call::default()
+        };
+        let status = pb::TaskStatus {
+            uuid: Some(vec![0; 16]),
+            executor_id: Some(executor("b")),
+            ..pb::TaskStatus::default()
+        };
+        let error = validate_status(&call, &status).expect_err("another executor's");
+        assert!(
+            error.chars().count() < 3 * ID_CHARACTERS_MAX,
+            "{}",
+            error.len()
+        );
+        assert_eq!(shown("short"), "short");
     }
 
     async fn is_waiting(mut forwarding: Pin<&mut impl Future<Output = ()>>) -> bool {

@@ -17,6 +17,7 @@ pub(crate) mod link;
 pub(crate) mod monitor;
 pub(crate) mod nested;
 pub(crate) mod outgoing;
+pub(crate) mod output;
 mod pipes;
 mod places;
 mod probe;

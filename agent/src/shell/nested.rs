@@ -9,7 +9,6 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bytes::Bytes;
 use meseta_isolators::{
     ContainerName, ContainerSpec, Destination, DestroyOptions, ExitCause, Inside, KillOutcome,
     KillRequest, Launched, ProcessIdentity, TaskIsolation,
@@ -17,10 +16,11 @@ use meseta_isolators::{
 use meseta_resources::{ContainerId, FrameworkId};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::unix::pipe;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::containerizer::Containerizer;
+use super::output::{Output, Pieces, Stream};
 use super::pipes::{Pipes, Source, pump, remove_pipes};
 use super::remembered::Remembered;
 use super::sandbox::NestedSandbox;
@@ -32,18 +32,9 @@ use super::wishes::task_isolation;
 use super::writer::chain;
 use crate::core::LaunchPlan;
 
-/// Pieces of output on their way; a reader that stops stops the command.
-const PIECES_MAX: usize = 16;
 /// Between a signal that is not SIGKILL and SIGKILL: for ever, as far as anybody waits.
 const NEVER: Duration = Duration::from_secs(u32::MAX as u64);
 const SIGKILL: i32 = 9;
-
-/// Where a piece of output came from.
-#[derive(Copy, Clone, Debug, Eq, PartialEq)]
-pub(crate) enum Stream {
-    Output,
-    Error,
-}
 
 /// Why a nested container cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -63,6 +54,9 @@ pub(crate) enum NestedError {
     /// Somebody else types into it.
     #[error("Multiple input connections are not allowed")]
     Taken,
+    /// As many as may read what it prints already.
+    #[error("Too many connections read its output already")]
+    Crowded,
     /// It could not be launched, or reached.
     #[error("{0}")]
     Failed(String),
@@ -89,51 +83,6 @@ struct Nested {
 enum Input {
     Pipe(pipe::Sender),
     Terminal(Arc<Terminal>),
-}
-
-/// Pieces of output, for whoever reads them.
-pub(crate) type Pieces = mpsc::Receiver<(Stream, Bytes)>;
-
-/// Whom pieces of output go to.
-type Readers = Vec<mpsc::Sender<(Stream, Bytes)>>;
-
-/// Everybody who is to get what a container prints; a reader that stops stops it.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Output {
-    /// None for a container whose output is in its sandbox, or is over.
-    readers: Arc<Mutex<Option<Readers>>>,
-}
-
-impl Output {
-    fn readers(&self) -> MutexGuard<'_, Option<Readers>> {
-        self.readers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn open() -> Self {
-        let output = Self::default();
-        *output.readers() = Some(Vec::new());
-        output
-    }
-
-    fn attach(&self) -> Option<Pieces> {
-        let (sender, pieces) = mpsc::channel(PIECES_MAX);
-        self.readers().as_mut()?.push(sender);
-        Some(pieces)
-    }
-
-    pub(super) async fn print(&self, stream: Stream, bytes: Bytes) {
-        let readers = self.readers().clone().unwrap_or_default();
-        for reader in readers {
-            let _ = reader.send((stream, bytes.clone())).await;
-        }
-        if let Some(readers) = self.readers().as_mut() {
-            readers.retain(|reader| !reader.is_closed());
-        }
-    }
-
-    fn close(&self) {
-        self.readers().take();
-    }
 }
 
 /// All of them.
@@ -294,7 +243,7 @@ impl NestedContainers {
                 containerizer,
                 id: Some(id),
             };
-            let pieces = pieces.ok_or(NestedError::Unknown)?;
+            let pieces = pieces.ok().flatten().ok_or(NestedError::Unknown)?;
             Ok(Session { pieces, reader })
         })
         .await
@@ -302,7 +251,8 @@ impl NestedContainers {
 
     /// What it prints from now on.
     pub(crate) fn attach_output(&self, id: &ContainerId) -> Result<Option<Pieces>, NestedError> {
-        Ok(self.find(id)?.output.attach())
+        let attached = self.find(id)?.output.attach();
+        attached.map_err(|_| NestedError::Crowded)
     }
 
     /// Remembers one that runs, and watches for its end.

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe;
 
-use super::nested::{Output, Stream};
+use super::output::{Output, Stream};
 use super::terminal::Terminal;
 
 /// Largest piece of output.

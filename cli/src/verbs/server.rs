@@ -89,7 +89,9 @@ impl AgentAddress {
 
     /// GET of one of its JSON pages, blocking.
     pub(super) fn get_json(&self, path: &str) -> anyhow::Result<Value> {
-        get_json_by(&self.client()?, &self.address, path)
+        let (client, address) = (self.client()?, &self.address);
+        let reply = runtime()?.block_on(fetch(&client, address, path))?;
+        json_of(address, path, &refuse_failure(address, reply)?)
     }
 }
 
@@ -137,24 +139,21 @@ pub(super) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
 
 /// GET of a JSON page, blocking.
 pub(super) fn get_json(address: &str, path: &str) -> anyhow::Result<Value> {
-    get_json_by(&client(address)?, address, path)
-}
-
-fn get_json_by(client: &Client, address: &str, path: &str) -> anyhow::Result<Value> {
-    runtime()?.block_on(fetch_json_by(client, address, path))
+    runtime()?.block_on(fetch_json(address, path))
 }
 
 /// The same, for those who have a runtime.
 pub(super) async fn fetch_json(address: &str, path: &str) -> anyhow::Result<Value> {
-    fetch_json_by(&client(address)?, address, path).await
+    let reply = fetch(&client(address)?, address, path).await?;
+    json_of(address, path, &refuse_follower(address, reply)?)
 }
 
-async fn fetch_json_by(client: &Client, address: &str, path: &str) -> anyhow::Result<Value> {
-    let reply = client
-        .get(&url(address, path))
-        .await
-        .map_err(|error| unreachable(address, error))?;
-    let reply = refuse_failure(address, reply)?;
+async fn fetch(client: &Client, address: &str, path: &str) -> anyhow::Result<Reply> {
+    let reply = client.get(&url(address, path)).await;
+    reply.map_err(|error| unreachable(address, error))
+}
+
+fn json_of(address: &str, path: &str, reply: &Reply) -> anyhow::Result<Value> {
     serde_json::from_slice(&reply.body)
         .with_context(|| format!("{path} of {address} is not JSON; is it a Meseta master?"))
 }
@@ -166,23 +165,35 @@ pub(super) fn operate(address: &str, message: &master::Call) -> anyhow::Result<m
     let reply = runtime()?
         .block_on(client.request(call))
         .map_err(|error| unreachable(address, error))?;
-    let reply = refuse_failure(address, reply)?;
+    let reply = refuse_follower(address, reply)?;
     meseta_proto::media::decode(MEDIA, &reply.body)
         .with_context(|| format!("{address} sent an answer that makes no sense"))
 }
 
+/// The answer of a master, unless it is a refusal or that another one leads.
+fn refuse_follower(address: &str, reply: Reply) -> anyhow::Result<Reply> {
+    if reply.status != StatusCode::TEMPORARY_REDIRECT {
+        return refuse_failure(address, reply);
+    }
+    match reply.header("location").and_then(leader_in) {
+        Some(leader) => bail!("{address} does not lead; give --master={leader}"),
+        None => bail!("{address} does not lead, and does not say who does"),
+    }
+}
+
+/// The `host:port` that a redirection leads to, which is printed for people to type.
+fn leader_in(location: &str) -> Option<&str> {
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-._:[]".contains(letter);
+    let (_, rest) = location.split_once("//")?;
+    let leader = rest.split('/').next()?;
+    let is_address = has_port(leader) && !leader.starts_with(':') && leader.chars().all(is_plain);
+    is_address.then_some(leader)
+}
+
+/// The answer of a daemon, unless it is a refusal.
 fn refuse_failure(address: &str, reply: Reply) -> anyhow::Result<Reply> {
     if reply.status.is_success() {
         return Ok(reply);
-    }
-    if let (StatusCode::TEMPORARY_REDIRECT, Some(leader)) = (reply.status, reply.header("location"))
-    {
-        let leader = leader
-            .trim_start_matches("//")
-            .split('/')
-            .next()
-            .unwrap_or_default();
-        bail!("{address} does not lead; give --master={leader}");
     }
     Err(refusal(address, reply.status, &reply.text()))
 }
@@ -276,7 +287,7 @@ pub(super) async fn post<T: WireMessage>(
         .request(call)
         .await
         .map_err(|error| unreachable(address, error))?;
-    refuse_failure(address, reply).map(drop)
+    refuse_follower(address, reply).map(drop)
 }
 
 /// The events of a subscription.
@@ -342,6 +353,33 @@ mod tests {
         ] {
             assert_eq!(url(address, "/state"), expected, "{address}");
         }
+    }
+
+    #[test]
+    fn only_a_master_says_who_leads_and_only_by_an_address() {
+        for (location, expected) in [
+            ("//10.0.0.2:5050/state", Some("10.0.0.2:5050")),
+            ("https://[::1]:5050", Some("[::1]:5050")),
+            ("//leader.example:5050", Some("leader.example:5050")),
+            ("//x$(id):5050", None),
+            ("//two words:5050", None),
+            ("//no-port/", None),
+            ("/state", None),
+        ] {
+            assert_eq!(leader_in(location), expected, "{location}");
+        }
+        let reply = || Reply {
+            status: StatusCode::TEMPORARY_REDIRECT,
+            headers: http::HeaderMap::from_iter([(
+                http::header::LOCATION,
+                http::HeaderValue::from_static("//evil:5050/"),
+            )]),
+            body: Vec::<u8>::new().into(),
+        };
+        let error = refuse_follower("host:5050", reply()).unwrap_err();
+        assert!(error.to_string().ends_with("give --master=evil:5050"));
+        let error = refuse_failure("host:5051", reply()).unwrap_err();
+        assert!(!error.to_string().contains("--master"), "{error}");
     }
 
     #[test]

@@ -229,6 +229,22 @@ fn what_is_filled_meanwhile_or_cannot_go_is_left_and_all_else_is_removed() {
     assert!(!tree.exists());
 }
 
+/// Each name that is removed changes the file that has all the others.
+#[test]
+fn all_names_of_one_file_are_removed_at_once() {
+    let (_dir, inside, _) = place();
+    let tree = inside.join("tree");
+    let file = tree.join("file");
+    fs::create_dir(&tree).expect("made");
+    fs::write(&file, "text").expect("written");
+    for number in 0..LATE_MAX + 1_000 {
+        fs::hard_link(&file, tree.join(number.to_string())).expect("linked");
+    }
+    let folder = Folder::open(&inside).expect("opened");
+    folder.remove(Path::new("tree")).expect("removed");
+    assert!(!tree.exists());
+}
+
 #[test]
 fn a_folder_that_several_enter_at_once_is_made_once() {
     let (_dir, inside, _) = place();

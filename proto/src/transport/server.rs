@@ -1,4 +1,4 @@
-//! One port for HTTP/1 and gRPC (HTTP/2), with TLS or without, told apart by how a connection begins.
+//! One port for HTTP/1 and, where there is gRPC, HTTP/2, with TLS or without, told apart by how a connection begins.
 //!
 //! [`serve`] and [`serve_with`] own the accept loop and all connections. Invariant: when they return, no
 //! connection is left. Limits of bodies are the routes' affair; who may come in is the [`super::door`]'s.
@@ -56,6 +56,8 @@ pub struct Options {
     pub stall_timeout: Duration,
     /// From the beginning of shutdown to the end of the last connection.
     pub drain_timeout: Duration,
+    /// Whether HTTP/2 is spoken, which gRPC needs, or HTTP/1 alone, where a connection has one request at a time.
+    pub http2: bool,
 }
 
 impl Default for Options {
@@ -67,6 +69,7 @@ impl Default for Options {
             connections_per_address_max: 512,
             stall_timeout: Duration::from_secs(60),
             drain_timeout: Duration::from_secs(5),
+            http2: true,
         }
     }
 }
@@ -81,6 +84,10 @@ const BUFFER_BYTES_MAX: usize = 32 * 1024;
 /// in memory of each agent that waits to be read, and more would not come faster within a cluster.
 const HTTP2_STREAM_BYTES: u32 = 128 * 1024;
 const HTTP2_CONNECTION_BYTES: u32 = 256 * 1024;
+/// Requests of one connection at a time: agents, schedulers and operators have a handful, and each takes memory.
+const HTTP2_STREAMS_MAX: u32 = 16;
+/// What waits to be sent on one stream.
+const HTTP2_SEND_BYTES_MAX: usize = 64 * 1024;
 /// After accept fails for want of descriptors, so that the loop does not spin.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
@@ -230,7 +237,7 @@ impl Accepted {
             mut peer,
             router,
         } = self;
-        let accepted = certificate.acceptor().accept(stream);
+        let accepted = certificate.acceptor(options.http2).accept(stream);
         let stream = match tokio::time::timeout(options.header_timeout, accepted).await {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => return debug!(peer = %address, %error, "TLS handshake failed"),
@@ -268,7 +275,7 @@ async fn speak<S>(
     let stream = Stall::new(stream, options.stall_timeout);
     let builder = builder(options);
     let connection = builder
-        .serve_connection_with_upgrades(TokioIo::new(stream), service)
+        .serve_connection(TokioIo::new(stream), service)
         .into_owned();
     let connection = watcher.watch(connection);
     tokio::pin!(connection);
@@ -303,8 +310,14 @@ fn builder(options: Options) -> auto::Builder<TokioExecutor> {
         .keep_alive_interval(HTTP2_PING_INTERVAL)
         .keep_alive_timeout(HTTP2_PING_TIMEOUT)
         .initial_stream_window_size(HTTP2_STREAM_BYTES)
-        .initial_connection_window_size(HTTP2_CONNECTION_BYTES);
-    builder
+        .initial_connection_window_size(HTTP2_CONNECTION_BYTES)
+        .max_concurrent_streams(HTTP2_STREAMS_MAX)
+        .max_send_buf_size(HTTP2_SEND_BYTES_MAX);
+    if options.http2 {
+        builder
+    } else {
+        builder.http1_only()
+    }
 }
 
 async fn call(

@@ -351,6 +351,23 @@ async fn what_does_not_drain_is_aborted() {
     waiting.await.unwrap().unwrap_err();
 }
 
+#[tokio::test]
+async fn a_port_without_grpc_speaks_http1_alone() {
+    let options = Options {
+        http2: false,
+        ..Options::default()
+    };
+    let server = Running::start(options, plain).await;
+    let preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    let answer = talk(server.address, preface).await;
+    let is_refused = answer.is_empty() || answer.starts_with("HTTP/1.1 400");
+    assert!(is_refused, "{answer}");
+    let request = "GET /who HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    let answer = talk(server.address, request).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    server.stop().await;
+}
+
 /// A `scheduler::Call` that has a `kill`, which has no task.
 #[derive(Clone, PartialEq, prost::Message)]
 struct KillOfNothing {

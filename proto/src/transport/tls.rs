@@ -34,7 +34,8 @@ const SYSTEM_AUTHORITIES: [&str; 3] = [
     "/etc/ssl/ca-bundle.pem",
 ];
 /// HTTP/2 for gRPC, HTTP/1.1 for everybody.
-const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
+const PROTOCOLS: [&[u8]; 2] = [HTTP2, b"http/1.1"];
+const HTTP2: &[u8] = b"h2";
 
 /// Where a daemon's certificate is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -325,9 +326,16 @@ impl Served {
         }))
     }
 
-    pub(super) fn acceptor(&self) -> tokio_rustls::TlsAcceptor {
+    /// What accepts a connection, for HTTP/1 alone or for HTTP/2 as well.
+    pub(super) fn acceptor(&self, http2: bool) -> tokio_rustls::TlsAcceptor {
         let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
-        current.clone().into()
+        let current = Arc::clone(&current);
+        if http2 {
+            return current.into();
+        }
+        let mut config = ServerConfig::clone(&current);
+        config.alpn_protocols.retain(|protocol| protocol != HTTP2);
+        Arc::new(config).into()
     }
 
     /// The names in the certificate as it is now.

@@ -18,7 +18,7 @@ use tonic::transport::Channel;
 const FRAMES_MAX: usize = 4_096;
 
 /// Each has a stream of its own; so many share a socket.
-const AGENTS_PER_CONNECTION: usize = 50;
+const AGENTS_PER_CONNECTION: usize = 10;
 
 const RUNNING: u8 = 1;
 const FINISHED: u8 = 2;

@@ -15,7 +15,7 @@ use crate::{Process, number, report, start_agents, start_master, wait_for_agents
 /// Frameworks that have the tasks.
 const OWNERS: usize = 10;
 const ROUNDS: usize = 5;
-const FRAMEWORKS_PER_CONNECTION: usize = 50;
+const FRAMEWORKS_PER_CONNECTION: usize = 10;
 
 pub(crate) async fn measure(arguments: &[String]) -> anyhow::Result<()> {
     let number = |index, default| number(arguments, index, default);

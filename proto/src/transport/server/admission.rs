@@ -4,8 +4,9 @@
 //! share what there is by the user that opened them, where that is on this machine, or else by address; those of one
 //! user by the cgroup that they were opened in, which is a task's or none. Invariants: a flood of strangers keeps
 //! nobody else out, since a new connection takes the place of one of those who have most: one that is idle, the
-//! longest first, or, for whoever has less than half as many, one that is being answered; one whose other side is
-//! known goes for no other. A request that has not come whole is not being answered, unless its answer has begun.
+//! longest first, or, for whoever has less than half as many, one that is being answered; at an address that has as
+//! many as it may, one that has been answered for long; one whose other side is known goes for no other. A request
+//! that has not come whole is not being answered, unless its answer has begun.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
@@ -20,6 +21,9 @@ use crate::transport::owner::SocketOwner;
 
 /// For so long a new connection has time to say something, before it goes ahead of others that have.
 const SILENCE_ALLOWED: Duration = Duration::from_secs(1);
+/// For so long a connection is answered before it may go for another one of its address, if that has too many: else
+/// whoever takes no answers would keep all others of that address out.
+const ANSWER_ALLOWED: Duration = Duration::from_secs(5);
 
 /// An address, or all that one customer of a network has: 64 bits of an IPv6 address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -91,6 +95,8 @@ pub(super) struct Entry {
     since: Instant,
     /// Requests that are being answered.
     busy: AtomicUsize,
+    /// When the first of them began to be, as long as there is one.
+    busy_since: Mutex<Instant>,
     has_spoken: AtomicBool,
     /// Whether it is among the strangers.
     is_stranger: AtomicBool,
@@ -108,6 +114,25 @@ impl Entry {
         self.is_idle()
             && !self.has_spoken.load(Ordering::Relaxed)
             && now.saturating_duration_since(self.since) >= SILENCE_ALLOWED
+    }
+
+    /// One more request is being answered.
+    fn start(&self) {
+        let mut since = self
+            .busy_since
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if self.busy.fetch_add(1, Ordering::Relaxed) == 0 {
+            *since = Instant::now();
+        }
+    }
+
+    fn is_answered_for_long(&self, now: Instant) -> bool {
+        let since = self
+            .busy_since
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        !self.is_idle() && now.saturating_duration_since(*since) >= ANSWER_ALLOWED
     }
 
     pub(super) fn close(&self) {
@@ -174,6 +199,13 @@ impl Strangers {
         })
     }
 
+    /// The oldest that has been answered for long.
+    fn answered_for_long(&self, now: Instant) -> Option<Arc<Entry>> {
+        let all = self.groups.values().flat_map(BTreeMap::values);
+        let answered = all.filter(|one| one.is_answered_for_long(now));
+        answered.min_by_key(|one| one.id).cloned()
+    }
+
     /// The oldest of the largest group, unless the newcomer's own has nearly as many.
     fn oldest(&self, newcomer: Option<Option<u64>>) -> Option<Arc<Entry>> {
         let largest = self.groups.values().max_by_key(|all| all.len())?;
@@ -188,9 +220,9 @@ fn is_half_of(count: usize, most: usize) -> bool {
     count.saturating_mul(2) >= most
 }
 
-/// Whether one has more than twice what another will have with one more.
+/// Whether one has more than twice what another will have with one more; beside who has none, whether it has two.
 fn is_far_more(count: usize, other: usize) -> bool {
-    count > other.saturating_add(1).saturating_mul(2)
+    (other == 0 && count >= 2) || count > other.saturating_add(1).saturating_mul(2)
 }
 
 #[derive(Debug, Default)]
@@ -254,6 +286,13 @@ impl Table {
     fn evict_own(&mut self, source: Source, now: Instant) -> bool {
         let all = self.strangers.get(&source.sharer);
         let victim = all.and_then(|all| all.idle(Some(source.group), now));
+        self.end(victim)
+    }
+
+    /// Ends the oldest of its own sharer's that has been answered for long.
+    fn evict_answered(&mut self, source: Source, now: Instant) -> bool {
+        let all = self.strangers.get(&source.sharer);
+        let victim = all.and_then(|all| all.answered_for_long(now));
         self.end(victim)
     }
 
@@ -324,7 +363,7 @@ impl Admission {
         let mut table = self.table();
         let is_crowded =
             source.is_limited() && table.count(source.sharer) >= self.limits.strangers_max;
-        if is_crowded && !table.evict_own(source, now) {
+        if is_crowded && !table.evict_own(source, now) && !table.evict_answered(source, now) {
             return None;
         }
         if table.connections >= self.limits.connections_max && !table.evict_for(source, now) {
@@ -337,6 +376,7 @@ impl Admission {
             source,
             since: now,
             busy: AtomicUsize::new(0),
+            busy_since: Mutex::new(now),
             has_spoken: AtomicBool::new(false),
             is_stranger: AtomicBool::new(true),
             is_counted: AtomicBool::new(true),
@@ -418,7 +458,7 @@ impl InUse {
     /// It has come whole, or its answer begins before: it keeps its connection.
     pub(super) fn start(&self) {
         if !self.is_answered.swap(true, Ordering::Relaxed) {
-            self.entry.busy.fetch_add(1, Ordering::Relaxed);
+            self.entry.start();
         }
     }
 }
@@ -546,6 +586,45 @@ mod tests {
         );
         drop(in_use);
         assert!(admission.admit(here, None, later).is_some());
+    }
+
+    #[test]
+    fn who_takes_no_answers_keeps_nobody_else_of_its_address_out() {
+        let admission = admission(100, 3);
+        let start = Instant::now();
+        let here = ip("10.0.0.1");
+        let all = [0; 3].map(|_| admission.admit(here, None, start).unwrap());
+        let in_use = all.each_ref().map(answer);
+        let too_soon = admission.admit(here, None, start);
+        assert!(too_soon.is_none(), "none has been answered for long");
+        all[0].introduced();
+        let fourth = admission.admit(here, None, start).unwrap();
+        let later = Instant::now() + ANSWER_ALLOWED;
+        let short = answer(&fourth);
+        let fifth = admission.admit(here, None, later).unwrap();
+        assert!(is_closed(&all[1]), "the oldest that is not known");
+        assert!(
+            ![&all[0], &all[2], &fourth, &fifth]
+                .map(is_closed)
+                .contains(&true)
+        );
+        drop((in_use, short));
+    }
+
+    #[test]
+    fn who_has_none_takes_one_of_two_that_are_answered() {
+        let admission = admission(2, 100);
+        let now = Instant::now();
+        let here = ip("127.0.0.1");
+        let flood = [0; 2].map(|_| admission.admit(here, user(1000, 1), now).unwrap());
+        let in_use = flood.each_ref().map(answer);
+        assert!(admission.admit(here, user(1000, 1), now).is_none());
+        let other = admission.admit(here, user(1000, 2), now).unwrap();
+        assert!(is_closed(&flood[0]) && !is_closed(&flood[1]));
+        let in_use_too = answer(&other);
+        let third = admission.admit(here, user(1000, 3), now);
+        assert!(third.is_none(), "nobody has two");
+        drop((in_use, in_use_too));
     }
 
     #[test]

@@ -185,6 +185,31 @@ async fn certificates_are_believed_or_refused() {
     assert_eq!(ask(&Client::default(), &clear).await.unwrap(), "false -");
 }
 
+#[tokio::test]
+async fn a_port_without_grpc_agrees_on_http1_alone() {
+    let dir = TempDir::new().unwrap();
+    let ours = Authority::new();
+    let ca = ours.write(dir.path(), "ca.pem");
+    let (certificate, key) = ours.sign(dir.path(), "served", &["127.0.0.1"], false);
+    let files = Files {
+        certificate,
+        key,
+        authorities: None,
+    };
+    let served = Served::load(files).unwrap();
+    for (http2, expected) in [(true, b"h2".as_slice()), (false, b"http/1.1".as_slice())] {
+        let mut config = super::client(Some(&ca), None).unwrap();
+        config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).to_vec();
+        let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+        let name = ServerName::try_from("127.0.0.1").unwrap();
+        let (near, far) = tokio::io::duplex(1 << 16);
+        let accepting = served.acceptor(http2).accept(far);
+        let (client, server) = tokio::join!(connector.connect(name, near), accepting);
+        let (client, _server) = (client.unwrap(), server.unwrap());
+        assert_eq!(client.get_ref().1.alpn_protocol(), Some(expected));
+    }
+}
+
 /// By its address an agent is not always certified, by its host name it is.
 #[tokio::test]
 async fn a_server_that_is_known_by_two_names_is_believed_by_either() {

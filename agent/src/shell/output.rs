@@ -1,0 +1,94 @@
+//! Who gets what a container prints while it prints it.
+//!
+//! Invariant: no more waits in memory than a few pieces for each of a few readers; one that stops stops the container.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use tokio::sync::mpsc;
+
+/// Pieces of output on their way to a reader.
+const PIECES_MAX: usize = 4;
+/// Readers of one container.
+const READERS_MAX: usize = 8;
+
+/// Where a piece of output came from.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub(crate) enum Stream {
+    Output,
+    Error,
+}
+
+/// Pieces of output, for whoever reads them.
+pub(crate) type Pieces = mpsc::Receiver<(Stream, Bytes)>;
+
+/// Whom pieces of output go to.
+type Readers = Vec<mpsc::Sender<(Stream, Bytes)>>;
+
+/// As many read already as may.
+#[derive(Debug)]
+pub(super) struct TooManyReaders;
+
+/// Everybody who is to get what a container prints; a reader that stops stops it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Output {
+    /// None for a container whose output is in its sandbox, or is over.
+    readers: Arc<Mutex<Option<Readers>>>,
+}
+
+impl Output {
+    fn readers(&self) -> MutexGuard<'_, Option<Readers>> {
+        self.readers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn open() -> Self {
+        let output = Self::default();
+        *output.readers() = Some(Vec::new());
+        output
+    }
+
+    /// What is printed from now on; none if nothing is, or not here.
+    pub(super) fn attach(&self) -> Result<Option<Pieces>, TooManyReaders> {
+        let mut readers = self.readers();
+        let Some(readers) = readers.as_mut() else {
+            return Ok(None);
+        };
+        readers.retain(|reader| !reader.is_closed());
+        if readers.len() >= READERS_MAX {
+            return Err(TooManyReaders);
+        }
+        let (sender, pieces) = mpsc::channel(PIECES_MAX);
+        readers.push(sender);
+        Ok(Some(pieces))
+    }
+
+    pub(super) async fn print(&self, stream: Stream, bytes: Bytes) {
+        let readers = self.readers().clone().unwrap_or_default();
+        for reader in readers {
+            let _ = reader.send((stream, bytes.clone())).await;
+        }
+        if let Some(readers) = self.readers().as_mut() {
+            readers.retain(|reader| !reader.is_closed());
+        }
+    }
+
+    pub(super) fn close(&self) {
+        self.readers().take();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_readers_than_a_few_are_refused_until_one_goes() {
+        let output = Output::open();
+        let attach = |_| output.attach().expect("not too many");
+        let mut readers: Vec<_> = (0..READERS_MAX).map(attach).collect();
+        assert!(output.attach().is_err());
+        drop(readers.pop());
+        assert!(matches!(output.attach(), Ok(Some(_))));
+        assert!(matches!(Output::default().attach(), Ok(None)));
+    }
+}
