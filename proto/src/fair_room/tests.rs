@@ -113,7 +113,7 @@ async fn nothing_goes_for_a_group_that_has_more() {
 async fn some_bytes_now_and_then_are_no_progress() {
     let room = places(1_600);
     let slow = at_once(&room, "a", 1_600).await.unwrap();
-    for _ in 0..4 {
+    for _ in 0..3 {
         tokio::time::sleep(STILL / 2).await;
         slow.progressed(60);
     }
