@@ -20,7 +20,7 @@ pub(super) const OPERATIONS_PER_AGENT_MAX: usize = 20_000;
 // four bounds together keep that short for one call.
 
 /// Operations on reservations and volumes in one ACCEPT; launches are bounded by their tasks.
-pub(super) const OPERATIONS_PER_ACCEPT_MAX: usize = 256;
+pub(super) const OPERATIONS_PER_ACCEPT_MAX: usize = 1_024;
 
 /// Resources that the operations of one ACCEPT name, all together.
 pub(super) const RESOURCES_PER_ACCEPT_MAX: usize = 1_024;
