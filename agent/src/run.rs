@@ -94,14 +94,13 @@ pub async fn run(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     let (handle, mailbox) = mailbox();
     let http_shutdown = CancellationToken::new();
     let surface = surface(
-        &flags,
+        (&flags, configuration.budgets),
         &layout,
         handle.clone(),
         (env.flags_view, env.verbosity),
         told,
         start,
         (&http_shutdown, door),
-        configuration.budgets,
     )?;
     if let Some(certificate) = &certificate {
         let watch = certificate

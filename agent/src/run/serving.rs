@@ -40,14 +40,13 @@ pub(super) fn connections_max(budgets: Budgets) -> usize {
 
 /// What the handlers share.
 pub(super) fn surface(
-    flags: &Flags,
+    (flags, budgets): (&Flags, Budgets),
     layout: &Layout,
     core: CoreHandle,
     (flags_view, verbosity): (BTreeMap<String, String>, Verbosity),
     told: SocketAddr,
     start: Instant,
     (shutdown, door): (&CancellationToken, Door),
-    budgets: Budgets,
 ) -> Result<Arc<Surface>, RunError> {
     let key = flags.access.jwt_secret_key.as_deref();
     let has_tokens = flags.access.authenticate_http_executors;

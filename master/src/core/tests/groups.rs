@@ -392,7 +392,7 @@ fn what_is_too_long_for_its_agent_is_refused_and_not_sent() {
     world.take_frames(node.connection);
     let pod = |count: usize| {
         let mut executor = executor(&scheduler, &format!("e{count}"));
-        executor.data = Some(vec![0; 200 << 10].into());
+        executor.data = Some(vec![0; 200 << 10]);
         let ids = (0..count).map(|number| format!("t{count}-{number}"));
         let tasks = ids.map(|id| task(&node, &id, "cpus:0.1;mem:32"));
         group(executor, tasks.collect())
@@ -416,7 +416,7 @@ fn what_is_too_long_for_its_agent_is_refused_and_not_sent() {
             executor_id: v1::ExecutorId {
                 value: "e3".to_owned(),
             },
-            data: vec![0; bytes].into(),
+            data: vec![0; bytes],
         });
         world.call(&scheduler, message);
         let sent = world.take_frames(node.connection);

@@ -242,7 +242,7 @@ fn a_framework_without_a_proven_name_stays_its_users_after_a_restart() {
             for user in [0, 1_000] {
                 world.caller = local(user);
                 assert_eq!(world.subscribe(claimed.clone()).id, scheduler.id);
-                assert_eq!(world.registry.frameworks, [record.clone()]);
+                assert_eq!(world.registry.frameworks, std::slice::from_ref(&record));
             }
         }
         world.caller = local(1_000);
