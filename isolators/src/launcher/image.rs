@@ -8,6 +8,7 @@ use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 
+use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
@@ -33,8 +34,21 @@ pub(super) fn seal_own_executable() -> io::Result<OwnedFd> {
         | SealFlag::F_SEAL_SHRINK
         | SealFlag::F_SEAL_GROW
         | SealFlag::F_SEAL_SEAL;
-    fcntl(&image, FcntlArg::F_ADD_SEALS(seals))?;
+    seal(&image, seals)?;
     Ok(image.into())
+}
+
+/// A page that somebody else refers to at that moment, such as the kernel when it moves memory about, keeps a file from
+/// being sealed against writes (EBUSY, fcntl(2)); the kernel waits for it, but not for long.
+fn seal(image: &File, seals: SealFlag) -> nix::Result<()> {
+    const TRIES: usize = 10;
+    for _ in 1..TRIES {
+        match fcntl(image, FcntlArg::F_ADD_SEALS(seals)) {
+            Err(Errno::EBUSY) => {}
+            sealed => return sealed.map(drop),
+        }
+    }
+    fcntl(image, FcntlArg::F_ADD_SEALS(seals)).map(drop)
 }
 
 /// Where the last loadable segment of a 64-bit little-endian ELF file ends.
