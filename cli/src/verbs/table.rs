@@ -296,18 +296,7 @@ mod tests {
     /// What `meseta tasks` shows of many tasks at the least width of a terminal.
     #[test]
     fn tasks_are_told_apart_in_eighty_columns() {
-        let headings = [
-            "ID",
-            "NAME",
-            "STATE",
-            "CPUS",
-            "MEM MB",
-            "AGE",
-            "FRAMEWORK",
-            "AGENT",
-            "HEALTHY",
-            "REASON",
-        ];
+        use super::super::tasks::HEADINGS as TASKS;
         let row = |number: usize, state: &str, reason: &str| -> Vec<String> {
             let id = format!("execute-{number:04}");
             let (framework, agent) = (format!("{UUID}-{number:04}"), format!("{UUID}-S0"));
@@ -323,15 +312,11 @@ mod tests {
                 row(3, "TASK_FAILED", reason),
             ]
         };
-        let plain = lines(&headings, rows("-"), Some(80));
+        let plain = lines(&TASKS, rows("-"), Some(80));
         assert!(widest(&plain) <= 80, "{plain:#?}");
         assert!(!plain.concat().contains(CUT), "{plain:#?}");
         assert!(plain[1].contains(" FINISHED "), "{plain:#?}");
-        let reasons = lines(
-            &headings,
-            rows("REASON_CONTAINER_LIMITATION_MEMORY"),
-            Some(80),
-        );
+        let reasons = lines(&TASKS, rows("REASON_CONTAINER_LIMITATION_MEMORY"), Some(80));
         assert!(widest(&reasons) <= 80, "{reasons:#?}");
         for (number, line) in reasons.iter().enumerate().skip(1) {
             let start = format!("execute-{number:04}  execute");

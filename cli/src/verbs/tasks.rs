@@ -80,6 +80,20 @@ fn key(task: &Value) -> Key {
     (text(task, "framework_id"), text(task, "id"))
 }
 
+/// The columns of the list.
+pub(super) const HEADINGS: [&str; 10] = [
+    "ID",
+    "NAME",
+    "STATE",
+    "CPUS",
+    "MEM MB",
+    "AGE",
+    "FRAMEWORK",
+    "AGENT",
+    "HEALTHY",
+    "REASON",
+];
+
 pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let master = &options.master.master;
     let body = server::get_json(master, "/tasks?limit=-1")?;
@@ -100,20 +114,8 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
         table::print_json(&Value::Array(tasks))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let headings = [
-        "ID",
-        "NAME",
-        "STATE",
-        "CPUS",
-        "MEM MB",
-        "AGE",
-        "FRAMEWORK",
-        "AGENT",
-        "HEALTHY",
-        "REASON",
-    ];
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
-    table::print(&headings, tasks.iter().map(|task| row(task, now)).collect());
+    table::print(&HEADINGS, tasks.iter().map(|task| row(task, now)).collect());
     Ok(ExitCode::SUCCESS)
 }
 

@@ -7,7 +7,6 @@
 //! that says little.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use meseta_proto::transport::door::Caller;
@@ -38,43 +37,28 @@ fn host_of(hostname: &str) -> String {
 }
 
 /// Whose agents share one part of what agents may say: those of a host that has shown its certificate, else those
-/// of an address.
+/// of a user of this machine or of a network; see [`Caller::host`].
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Origin {
     /// In lower case. Also of an agent of the registry that is not back yet.
     Host(Arc<str>),
-    Address(IpAddr),
+    Peer(Arc<str>),
 }
 
 impl Origin {
     /// Of a machine with a certificate it is the first name of this one, whichever of its names the agent gives.
     fn of(caller: Option<&Caller>, hostname: &str) -> Self {
-        let Some(caller) = caller else {
-            return Self::host(hostname);
-        };
-        match (&caller.certificate, caller.address) {
-            (Some(certificate), _) => {
-                let name = certificate.principal();
-                Self::host(name.as_deref().unwrap_or(hostname))
-            }
-            (None, Some(address)) => Self::Address(network_of(address.ip())),
-            (None, None) => Self::host(hostname),
+        let is_somewhere =
+            |caller: &&Caller| caller.certificate.is_some() || caller.address.is_some();
+        match caller.filter(is_somewhere) {
+            Some(caller) if caller.certificate.is_some() => Self::host(&caller.host()),
+            Some(caller) => Self::Peer(caller.host().into()),
+            None => Self::host(hostname),
         }
     }
 
     fn host(hostname: &str) -> Self {
         Self::Host(host_of(hostname).into())
-    }
-}
-
-/// Whoever has one IPv6 address has all of its last 64 bits.
-fn network_of(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V4(address) => address.into(),
-        IpAddr::V6(address) => {
-            let [a, b, c, d, ..] = address.segments();
-            IpAddr::from([a, b, c, d, 0, 0, 0, 0])
-        }
     }
 }
 
@@ -156,9 +140,7 @@ impl Descriptions {
              --resources or fewer reservations and volumes, or raise the master's --memory_budget"
         ))
     }
-}
 
-impl Descriptions {
     /// Whether an operation may make an agent's description so long. What tenants reserve leaves room for agents that
     /// are still to come: small ones find a quarter, others a half.
     fn check_growth(&self, id: &AgentId, bytes: usize, max: usize) -> Result<(), String> {

@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use axum::body::Body;
 use bytes::Bytes;
-use http_body::{Frame, SizeHint};
 use meseta_proto::fair_room::{Crowded, FairRoom, Hold, Rules};
+use meseta_proto::transport::body::Holding;
 use meseta_proto::transport::door::Caller;
 use meseta_proto::transport::server::Connection;
 use tokio::sync::mpsc;
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::sync::CancellationToken;
 
 use super::pieces::{ANSWER_MAX, Chunk, PIECE_BYTES, Streamed};
 use crate::core::Snapshot;
@@ -205,32 +205,7 @@ impl Kept {
                 () = tokio::time::sleep(ANSWER_MAX) => close(self.connection.as_ref()),
             }
         });
-        Body::new(Sending { body, _sent: guard })
-    }
-}
-
-struct Sending {
-    body: Body,
-    _sent: DropGuard,
-}
-
-impl http_body::Body for Sending {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: std::pin::Pin<&mut Self>,
-        context: &mut std::task::Context<'_>,
-    ) -> std::task::Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        std::pin::Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        http_body::Body::size_hint(&self.body)
+        Body::new(Holding::new(body, guard))
     }
 }
 

@@ -30,6 +30,7 @@ use tokio::time::Instant;
 use tower::ServiceExt as _;
 use tracing::{debug, warn};
 
+use super::body::Holding;
 use super::door::screen::RESOURCE_POLICY;
 use super::owner::SocketOwner;
 use super::tls::{PeerCertificate, Served};
@@ -324,7 +325,7 @@ async fn call(
     router: Router,
     request: Request<Incoming>,
     in_use: Arc<InUse>,
-) -> Result<Response<Answer>, Infallible> {
+) -> Result<Response<Holding<Arc<InUse>>>, Infallible> {
     const GRPC: &[u8] = b"application/grpc";
     let kind = request.headers().get(CONTENT_TYPE);
     let is_grpc = kind.is_some_and(|kind| kind.as_bytes().starts_with(GRPC));
@@ -340,10 +341,8 @@ async fn call(
     if !is_grpc {
         guard(&mut response);
     }
-    Ok(response.map(|body| Answer {
-        body,
-        _in_use: in_use,
-    }))
+    // Until the answer is sent, its connection is in use.
+    Ok(response.map(|body| Holding::new(body, in_use)))
 }
 
 /// Tells browsers to take an answer for nothing but what it says it is, and to give it to no other page.
@@ -376,32 +375,6 @@ impl http_body::Body for Asked {
             in_use.start();
         }
         polled
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> http_body::SizeHint {
-        self.body.size_hint()
-    }
-}
-
-/// The body of an answer. Until it is sent, its connection is in use.
-struct Answer {
-    body: Body,
-    _in_use: Arc<InUse>,
-}
-
-impl http_body::Body for Answer {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: std::pin::Pin<&mut Self>,
-        context: &mut std::task::Context<'_>,
-    ) -> std::task::Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        std::pin::Pin::new(&mut self.body).poll_frame(context)
     }
 
     fn is_end_stream(&self) -> bool {
