@@ -163,7 +163,8 @@ impl Containers {
 fn join(isolation: &mut LaunchIsolation, inside: &Inside, enter: bool) {
     isolation.pid_namespace = false;
     isolation.mount_namespace = false;
-    isolation.cgroup_namespace = false;
+    // Where the container has one and none of its processes is left to show it, a new one begins at its groups.
+    isolation.cgroup_namespace &= enter;
     isolation.ipc_namespace = false;
     isolation.uts_namespace = false;
     isolation.network_namespace = false;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
+use std::time::Instant;
 
 use libtest_mimic::Failed;
 use meseta_isolators::cgroup::Version;
@@ -12,10 +13,12 @@ use meseta_isolators::{
     DestroyOptions, ExitCause, Inside, Isolation, LaunchError, LaunchStep, MountAction, MountStep,
     NodeOptions, Place, SeccompAction, SeccompChoice, SeccompProfile, TaskIsolation,
 };
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use crate::Test;
 use crate::probe;
-use crate::site::{Site, chain, check, same};
+use crate::site::{PATIENCE, Site, chain, check, same};
 
 pub(crate) const TESTS: &[(&str, Test)] = &[
     ("a_hostile_task_of_root_finds_no_way_out", hostile_root),
@@ -25,6 +28,10 @@ pub(crate) const TESTS: &[(&str, Test)] = &[
     ("capabilities_are_what_is_allowed", capabilities),
     ("system_call_filters_are_per_task", filters),
     ("cgroups_around_a_container_are_hidden", hidden_groups),
+    (
+        "cgroups_are_hidden_from_what_comes_after_the_tasks_end",
+        hidden_after_the_end,
+    ),
     (
         "a_working_directory_behind_a_descriptor_is_refused",
         magic_directory,
@@ -305,6 +312,48 @@ fn hidden_groups(site: &Site) -> Result<(), Failed> {
         same(site.run(&spec)?.1, format!("{}\n", 64 << 20))?;
     }
     Ok(())
+}
+
+/// A check may be put into a container whose task has just ended, and whose supervisor has not noticed yet.
+fn hidden_after_the_end(site: &Site) -> Result<(), Failed> {
+    site.open_more("namespaces/cgroup", &NodeOptions::default())?;
+    let outer = site.spec("outer", "echo runs; exec sleep 1000");
+    let launched = site.launch(&outer)?;
+    site.wait_output(&outer, "runs")?;
+    let supervisor = Pid::from_raw(launched.supervisor.pid);
+    kill(supervisor, Signal::SIGSTOP)?;
+    let children = format!("/proc/{supervisor}/task/{supervisor}/children");
+    let children = fs::read_to_string(children)?;
+    let task: i32 = children.trim().parse()?;
+    kill(Pid::from_raw(task), Signal::SIGKILL)?;
+    let has_ended = || {
+        let stat = fs::read_to_string(format!("/proc/{task}/stat")).unwrap_or_default();
+        stat.contains(") Z ")
+    };
+    let deadline = Instant::now() + PATIENCE;
+    while !has_ended() && Instant::now() < deadline {
+        std::thread::yield_now();
+    }
+    check(has_ended(), || "the task goes on".to_owned())?;
+    let inside = Inside {
+        supervisor: launched.supervisor.clone(),
+        stdin: None,
+        terminal: false,
+    };
+    let spec = site.spec("outer+in", "cat /proc/self/cgroup; echo seen");
+    let inner = site
+        .with(|c| c.launch_inside(&spec, &TaskIsolation::default(), &inside))
+        .map_err(|error| Failed::from(chain(&error)))?;
+    site.wait_end(&spec, &inner)?;
+    kill(supervisor, Signal::SIGCONT)?;
+    let within = site.output(&spec);
+    let root = site.root().to_string_lossy().into_owned();
+    check(
+        within.ends_with("seen\n") && !within.contains(&root),
+        || within.clone(),
+    )?;
+    site.destroy(&spec, &inner)?;
+    site.destroy(&outer, &launched)
 }
 
 fn filters(site: &Site) -> Result<(), Failed> {
