@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use meseta_access::Approver;
+use meseta_proto::background;
 use tokio::time::Instant;
 
 use crate::core::Snapshot;
@@ -68,7 +69,7 @@ impl ViewCache {
             return Ok(last.seen.clone());
         }
         let (approver, sum) = (approver.clone(), self.work.clone());
-        let making = tokio::task::spawn_blocking(move || {
+        let making = background::spawn(move || {
             let mut work = Work::default();
             let seen = visible::cluster(&snapshot, &approver, last.as_ref(), &mut work);
             let seen = Arc::new(seen);

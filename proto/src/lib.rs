@@ -5,6 +5,7 @@
 //! [`v0`] stand between them and the vocabulary of `meseta-resources`. Invariant: what has come in
 //! through `media` or [`grpc`] has every required field.
 
+pub mod background;
 pub mod budget;
 pub mod convert;
 pub mod fair_room;

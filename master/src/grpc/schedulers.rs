@@ -3,6 +3,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
+use meseta_proto::background;
 use meseta_proto::meseta::v1::CallAccepted;
 use meseta_proto::meseta::v1::scheduler_server::Scheduler;
 use meseta_proto::mesos::v1::scheduler::call::Subscribe as SubscribeMessage;
@@ -56,7 +57,7 @@ impl Scheduler for Schedulers {
         let constraints = message.offer_constraints.take();
         let constraints = match constraints {
             None => None,
-            Some(given) => tokio::task::spawn_blocking(|| Arc::new(Constraints::of(given)))
+            Some(given) => background::spawn(|| Arc::new(Constraints::of(given)))
                 .await
                 .map(Some)
                 .map_err(|error| Status::internal(error.to_string()))?,
@@ -154,6 +155,6 @@ async fn checked(call: Call) -> Result<Result<Checked, CallError>, Status> {
     if call.update_framework.is_none() {
         return Ok(check(call));
     }
-    let checking = tokio::task::spawn_blocking(|| check(call)).await;
+    let checking = background::spawn(|| check(call)).await;
     checking.map_err(|error| Status::internal(error.to_string()))
 }

@@ -6,6 +6,7 @@ use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http::{StatusCode, header};
+use meseta_proto::background;
 use meseta_proto::budget::Budget;
 use meseta_proto::fair_room::Hold;
 use meseta_proto::media::{self, ChargedError, MediaType};
@@ -58,7 +59,7 @@ pub(super) async fn handle(site: &Arc<Site>, caller: &Caller, request: Request) 
     match operator::execute(site, caller, kind, call).await {
         Ok(Outcome::Done(answer)) => answered(Ok(answer)),
         Ok(Outcome::Response(response, turn)) => {
-            let encoded = tokio::task::spawn_blocking(move || encode(accept, &response)).await;
+            let encoded = background::spawn(move || encode(accept, &response)).await;
             let kind = [(header::CONTENT_TYPE, accept.header_value())];
             match encoded {
                 Ok(body) => match turn {

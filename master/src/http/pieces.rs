@@ -16,6 +16,7 @@ use std::time::Duration;
 use axum::body::Body;
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
+use meseta_proto::background;
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -296,9 +297,25 @@ impl Renderings {
         }))
     }
 
+    /// The body of an answer that is small and written in one go.
+    pub(crate) async fn at_once(
+        &self,
+        write: impl FnOnce(&mut Vec<u8>) + Send + 'static,
+    ) -> Result<Body, Unrendered> {
+        let slot = self.slots.clone().acquire_owned().await;
+        let slot = slot.map_err(|_| Unrendered)?;
+        let rendering = background::spawn(move || {
+            let mut out = Vec::new();
+            write(&mut out);
+            drop(slot);
+            out
+        });
+        rendering.await.map(Body::from).map_err(|_| Unrendered)
+    }
+
     /// Has one piece after another rendered, and sends them in their order.
     async fn conduct(self, document: Document, chunks: mpsc::Sender<Chunk>) {
-        let mut rest = Some(tokio::task::spawn_blocking(document.rest));
+        let mut rest = Some(background::spawn(document.rest));
         let mut cutter = Cutter::new();
         document.first.iter().for_each(|row| cutter.add(row));
         let mut under_way = VecDeque::new();
@@ -342,7 +359,7 @@ impl Renderings {
         let (slots, shelf) = (self.slots.clone(), shelf.clone());
         AbortOnDropHandle::new(tokio::spawn(async move {
             let slot = slots.acquire_owned().await.ok()?;
-            let rendering = tokio::task::spawn_blocking(move || {
+            let rendering = background::spawn(move || {
                 let bytes = piece.render(&shelf);
                 drop(slot);
                 bytes

@@ -9,6 +9,7 @@ use axum::extract::Request;
 use axum::response::Response;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
+use meseta_proto::background;
 use meseta_proto::budget::{Budget, Charge};
 use meseta_proto::media::{self, ChargedError, MESOS_STREAM_ID, MediaType};
 use meseta_proto::mesos::v1::scheduler::Call;
@@ -90,7 +91,7 @@ async fn checked(call: Call) -> Result<Checked, String> {
     if !may_be_slow {
         return check();
     }
-    let checking = tokio::task::spawn_blocking(check).await;
+    let checking = background::spawn(check).await;
     checking.map_err(|error| error.to_string())?
 }
 

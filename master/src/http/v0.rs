@@ -11,6 +11,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
 use meseta_access::Action;
+use meseta_proto::background;
 use meseta_proto::transport::door::Caller;
 use meseta_proto::transport::request;
 
@@ -177,9 +178,16 @@ async fn rendered(
     } else {
         "application/json"
     };
-    let document = document(site, endpoint, source, &query, &plan);
-    let document = document.called(plan.callback.as_deref());
-    let body = match site.renderings.answer(document).await {
+    let body = if is_small(endpoint) && plan.callback.is_none() {
+        let (site, renderings) = (site.clone(), site.renderings.clone());
+        let write = move |out: &mut Vec<u8>| small(&site, endpoint, &source.snapshot, out);
+        renderings.at_once(write).await
+    } else {
+        let document = document(site, endpoint, source, &query, &plan);
+        let document = document.called(plan.callback.as_deref());
+        site.renderings.answer(document).await
+    };
+    let body = match body {
         Ok(body) => body,
         Err(error) => return text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
     };
@@ -217,6 +225,20 @@ fn document(
     }
 }
 
+/// Whether all of it is written by [`small`].
+const fn is_small(endpoint: Endpoint) -> bool {
+    matches!(
+        endpoint,
+        Endpoint::Version
+            | Endpoint::Roles
+            | Endpoint::Quota
+            | Endpoint::Weights
+            | Endpoint::Schedule
+            | Endpoint::MaintenanceStatus
+            | Endpoint::Flags
+    )
+}
+
 /// What is written in one go.
 fn small(site: &Site, endpoint: Endpoint, snapshot: &Snapshot, out: &mut Vec<u8>) {
     match endpoint {
@@ -243,7 +265,7 @@ pub(super) async fn prometheus(site: &Arc<Site>) -> Response {
         Err(closed) => return closed.into(),
     };
     let site = site.clone();
-    let rendered = tokio::task::spawn_blocking(move || site.metrics.prometheus(&snapshot)).await;
+    let rendered = background::spawn(move || site.metrics.prometheus(&snapshot)).await;
     match rendered {
         Ok(Ok(body)) => {
             let content_type = HeaderValue::from_static(prometheus::TEXT_FORMAT);

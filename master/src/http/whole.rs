@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use bytes::Bytes;
+use meseta_proto::background;
 use meseta_proto::fair_room::{Crowded, FairRoom, Hold, Rules};
 use meseta_proto::transport::body::Holding;
 use meseta_proto::transport::door::Caller;
@@ -118,7 +119,7 @@ impl Wholes {
             .view(snapshot, &caller.approver, Extent::Cluster);
         let snapshot = view.await.ok()?;
         filter.begin(&snapshot);
-        let made = tokio::task::spawn_blocking(move || make(&snapshot));
+        let made = background::spawn(move || make(&snapshot));
         let (message, bytes) = made.await.ok()?;
         self.beginning_bytes.store(bytes, Ordering::Relaxed);
         hold.resize(bytes);

@@ -10,6 +10,7 @@ pub(crate) mod stream;
 use std::sync::Arc;
 use std::time::Duration;
 
+use meseta_proto::background;
 use meseta_proto::fair_room::Crowded;
 use meseta_proto::mesos::v1::WeightInfo;
 use meseta_proto::mesos::v1::master::call::{self, DrainAgent, Type as CallType};
@@ -269,8 +270,7 @@ async fn metrics(site: &Arc<Site>, caller: &Caller) -> Result<Outcome, Closed> {
     };
     let (snapshot, measures) = site.handle.measures(caller).await?;
     let site = site.clone();
-    let rendering =
-        tokio::task::spawn_blocking(move || answers::metrics(&site, &snapshot, &measures));
+    let rendering = background::spawn(move || answers::metrics(&site, &snapshot, &measures));
     let response = rendering.await.map_err(|_| Closed)?;
     Ok(Outcome::Response(Box::new(response), Some(turn)))
 }
@@ -286,7 +286,7 @@ async fn question(site: &Arc<Site>, caller: &Caller, kind: CallType) -> Result<O
     };
     let snapshot = site.handle.view(caller, extent(kind)).await?;
     let site = site.clone();
-    let rendering = tokio::task::spawn_blocking(move || answers::answer(&site, &snapshot, kind));
+    let rendering = background::spawn(move || answers::answer(&site, &snapshot, kind));
     let response = rendering.await.map_err(|_| Closed)?;
     Ok(match response {
         Some(response) => Outcome::Response(Box::new(response), turn),

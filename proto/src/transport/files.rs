@@ -22,6 +22,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::server::Connection;
+use crate::background;
 
 /// Threads that read at a time. More would not make one disk faster.
 const READS_AT_ONCE: usize = 8;
@@ -79,7 +80,7 @@ impl FileReads {
         let Ok(Ok(turn)) = tokio::time::timeout(TURN_MAX, turn).await else {
             return Err(Crowded);
         };
-        let working = tokio::task::spawn_blocking(move || {
+        let working = background::spawn(move || {
             let done = work();
             drop(turn);
             done

@@ -15,6 +15,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 
 use super::guesses::{Guesses, Leave, Source};
+use crate::background;
 use crate::fair_room::{FairRoom, Group, Rules};
 
 /// Right answers that are remembered; above it all are forgotten and checked anew.
@@ -396,7 +397,7 @@ impl Inner {
 /// The long part. Somebody who is not there takes as long as somebody who is.
 async fn verify(credentials: Arc<Credentials>, claim: &Claim) -> bool {
     let claim = claim.clone();
-    let work = tokio::task::spawn_blocking(move || {
+    let work = background::spawn(move || {
         let found = credentials.find(&claim.principal);
         let Some(hash) = found.or_else(|| credentials.anybody()) else {
             return false;

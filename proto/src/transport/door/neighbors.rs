@@ -4,10 +4,13 @@
 //! tasks of others run on the same machine, and could otherwise have what they like launched as root.
 //! Invariant: a caller whose user the kernel does not tell is not believed.
 
+use std::collections::HashSet;
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Instant;
 
 use super::Realm;
+use crate::background;
 use crate::transport::owner::SocketOwner;
 use crate::transport::server::Peer;
 
@@ -23,33 +26,50 @@ pub trait Confinement: Send + Sync {
     fn is_inside(&self, socket: &SocketOwner) -> bool;
 }
 
-/// Whether this very process holds a socket: what a daemon with containers asks itself for, it asks for a task,
-/// as a check or as a file to fetch. What cannot be looked at is taken to be held.
-fn is_own(inode: u32) -> bool {
+/// The sockets that this very process holds: what a daemon with containers asks itself for, it asks for a task, as
+/// a check or as a file to fetch. Looked for once for all who ask meanwhile, since it takes a while with thousands
+/// of descriptors.
+#[derive(Default)]
+struct OwnSockets {
+    /// When the look began, and what it found; `None` if it could not look everywhere.
+    last: Mutex<Option<(Instant, Option<HashSet<u64>>)>>,
+}
+
+impl OwnSockets {
+    /// Whether a socket is among them. What cannot be looked at is taken to be held. Blocks.
+    fn hold(&self, inode: u32) -> bool {
+        let asked = Instant::now();
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.as_ref().is_none_or(|(began, _)| *began < asked) {
+            *last = Some((Instant::now(), own_sockets().ok()));
+        }
+        let found = last.as_ref().and_then(|(_, found)| found.as_ref());
+        found.is_none_or(|inodes| inodes.contains(&u64::from(inode)))
+    }
+}
+
+fn own_sockets() -> rustix::io::Result<HashSet<u64>> {
     use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let Ok(folder) = rustix::fs::openat(CWD, "/proc/self/fd", flags, Mode::empty()) else {
-        return true;
-    };
-    let Ok(mut descriptors) = rustix::fs::Dir::read_from(&folder) else {
-        return true;
-    };
-    descriptors.any(|entry| {
-        let Ok(entry) = entry else {
-            return true;
-        };
+    let folder = rustix::fs::openat(CWD, "/proc/self/fd", flags, Mode::empty())?;
+    let mut inodes = HashSet::new();
+    for entry in rustix::fs::Dir::read_from(&folder)? {
         // What was closed meanwhile is not held.
-        rustix::fs::statat(&folder, entry.file_name(), AtFlags::empty()).is_ok_and(|stat| {
-            FileType::from_raw_mode(stat.st_mode) == FileType::Socket
-                && stat.st_ino == u64::from(inode)
-        })
-    })
+        let Ok(stat) = rustix::fs::statat(&folder, entry?.file_name(), AtFlags::empty()) else {
+            continue;
+        };
+        if FileType::from_raw_mode(stat.st_mode) == FileType::Socket {
+            inodes.insert(stat.st_ino);
+        }
+    }
+    Ok(inodes)
 }
 
 #[derive(Default)]
 pub(super) struct Neighbors {
     asked_in: Vec<Realm>,
     confinement: OnceLock<Arc<dyn Confinement>>,
+    own: Arc<OwnSockets>,
 }
 
 impl fmt::Debug for Neighbors {
@@ -64,7 +84,7 @@ impl Neighbors {
     pub(super) fn asked_in(realms: Vec<Realm>) -> Self {
         Self {
             asked_in: realms,
-            confinement: OnceLock::new(),
+            ..Self::default()
         }
     }
 
@@ -91,9 +111,11 @@ impl Neighbors {
         if !own.is_root() {
             return true;
         }
-        let (peer, confinement) = (peer.clone(), confinement.clone());
-        let looking = tokio::task::spawn_blocking(move || {
-            peer.is_confined(|| is_own(owner.inode) || confinement.is_inside(&owner))
+        let (peer, confinement, own) = (peer.clone(), confinement.clone(), self.own.clone());
+        let looking = background::spawn(move || {
+            peer.is_confined(|| {
+                own.hold(owner.inode) || confinement.is_inside(&owner) || !peer.is_open()
+            })
         });
         looking.await.is_ok_and(|confined| !confined)
     }

@@ -73,6 +73,17 @@ impl Peer {
         *self.found.owner.get_or_init(find)
     }
 
+    /// Whether the owner still has the socket that it was found by: one that was closed before its owner was looked
+    /// for is nobody's. Always so for one without a connection.
+    pub(crate) fn is_open(&self) -> bool {
+        let Some(local) = self.local else {
+            return true;
+        };
+        let inode = |owner: SocketOwner| owner.inode;
+        let now = SocketOwner::find(self.address, local).map(inode);
+        now.is_some() && now == self.owner().map(inode)
+    }
+
     /// Whether the owner is inside a container, which `look` finds out at the first call.
     pub fn is_confined(&self, look: impl FnOnce() -> bool) -> bool {
         *self.found.confined.get_or_init(look)
