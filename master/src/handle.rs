@@ -100,6 +100,8 @@ pub(crate) enum Command {
 #[derive(Debug)]
 pub(crate) enum Ask {
     Snapshot(oneshot::Sender<Arc<Snapshot>>),
+    /// Without agents and frameworks.
+    Policies(oneshot::Sender<Arc<Snapshot>>),
     Measure(oneshot::Sender<(Arc<Snapshot>, Measures)>),
     Outcome {
         uuid: OperationUuid,
@@ -256,6 +258,13 @@ impl Handle {
     pub(crate) async fn snapshot(&self) -> Result<Arc<Snapshot>, Closed> {
         let (sender, receiver) = oneshot::channel();
         self.send(Command::Ask(Ask::Snapshot(sender))).await?;
+        receiver.await.map_err(|_| Closed)
+    }
+
+    /// Quotas, weights, maintenance and the master itself, for the master's own use.
+    pub(crate) async fn policies(&self) -> Result<Arc<Snapshot>, Closed> {
+        let (sender, receiver) = oneshot::channel();
+        self.send(Command::Ask(Ask::Policies(sender))).await?;
         receiver.await.map_err(|_| Closed)
     }
 

@@ -310,6 +310,10 @@ impl Service {
                 self.measures.shared_snapshots += u64::from(self.core.has_snapshot());
                 let _unsent = sender.send(self.core.snapshot());
             }
+            Ask::Policies(sender) => {
+                self.measures.shared_snapshots += u64::from(self.core.has_policies());
+                let _unsent = sender.send(self.core.policies());
+            }
             Ask::Outcome { uuid, outcome } => {
                 let _unsent = outcome.send(self.outcomes.of(uuid));
             }

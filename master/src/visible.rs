@@ -97,6 +97,15 @@ pub(crate) fn policies(snapshot: &Snapshot, approver: &Approver) -> Snapshot {
     let weights = snapshot.weights.iter();
     let quotas = snapshot.quotas.iter();
     let gets = |role: &Role| approver.allows(Action::GetQuota, Some(role.as_str()));
+    let seen = match snapshot.quotas.keys().all(gets) {
+        true => snapshot.quotas.clone(),
+        false => Arc::new(
+            quotas
+                .filter(|(role, _)| gets(role))
+                .map(|(role, quota)| (role.clone(), quota.clone()))
+                .collect(),
+        ),
+    };
     Snapshot {
         viewer: approver.clone(),
         agents: Arc::default(),
@@ -107,12 +116,7 @@ pub(crate) fn policies(snapshot: &Snapshot, approver: &Approver) -> Snapshot {
             .filter(|(role, _)| sees_role(approver, role))
             .map(|(role, weight)| (role.clone(), *weight))
             .collect(),
-        quotas: Arc::new(
-            quotas
-                .filter(|(role, _)| gets(role))
-                .map(|(role, quota)| (role.clone(), quota.clone()))
-                .collect(),
-        ),
+        quotas: seen,
         maintenance,
         recovered_agents: Vec::new(),
         unreachable_agents: Vec::new(),

@@ -109,6 +109,7 @@ pub use operator::{Deactivation, Drain, Maintenance, Request};
 pub use persisted::{
     AgentRecord, DeadlineRecord, FrameworkRecord, Mutation, Recovered, UnreachableRecord,
 };
+use snapshot::Taken;
 pub use snapshot::{AgentView, FrameworkView, Snapshot};
 pub use task::{ExecutorRecord, StatusRecord, TaskRecord, TaskTable, is_terminal};
 pub use watch::{Note, TaskUser};
@@ -203,7 +204,7 @@ pub struct MasterCore {
     stirred: bool,
     /// Somebody watches, or once did.
     watched: bool,
-    snapshot: Option<Arc<Snapshot>>,
+    taken: Taken,
 }
 
 impl MasterCore {
@@ -269,7 +270,7 @@ impl MasterCore {
             changed: 0,
             stirred: false,
             watched: false,
-            snapshot: None,
+            taken: Taken::default(),
             config,
         };
         core.recover(recovered);
@@ -350,7 +351,7 @@ impl MasterCore {
             );
         }
         self.sequence += 1;
-        self.snapshot = None;
+        self.taken = Taken::default();
         self.stirred |= !is_routine(&input);
         self.fire_timers();
         self.dispatch(input);

@@ -67,6 +67,14 @@ pub struct Snapshot {
     pub(crate) counted: OnceLock<StatesOfFrameworks>,
 }
 
+/// Snapshots of the newest step, each once somebody asked.
+#[derive(Debug, Default)]
+pub(super) struct Taken {
+    whole: Option<Arc<Snapshot>>,
+    /// Without agents, frameworks and offers.
+    policies: Option<Arc<Snapshot>>,
+}
+
 impl Snapshot {
     /// What belongs to each framework. Takes a while when it is first asked for.
     pub fn by_framework(&self) -> &ByFramework {
@@ -185,7 +193,7 @@ impl MasterCore {
     /// Whether [`Self::snapshot`] would give what somebody else has got already.
     #[must_use]
     pub fn has_snapshot(&self) -> bool {
-        self.snapshot.is_some()
+        self.taken.whole.is_some()
     }
 
     /// What the allocator measures of roles.
@@ -202,12 +210,29 @@ impl MasterCore {
 
     /// The state as it is now; the same object until the next step.
     pub fn snapshot(&mut self) -> Arc<Snapshot> {
-        if let Some(snapshot) = &self.snapshot {
+        if let Some(snapshot) = &self.taken.whole {
             return snapshot.clone();
         }
         let snapshot = Arc::new(self.take_snapshot());
-        self.snapshot = Some(snapshot.clone());
+        self.taken.whole = Some(snapshot.clone());
         snapshot
+    }
+
+    /// Quotas, weights, maintenance and the master itself; agents, frameworks and offers only if they are at hand.
+    /// Costs nothing that grows with those, and nothing until the next step.
+    pub fn policies(&mut self) -> Arc<Snapshot> {
+        if let Some(known) = self.taken.whole.as_ref().or(self.taken.policies.as_ref()) {
+            return known.clone();
+        }
+        let policies = Arc::new(self.take_policies());
+        self.taken.policies = Some(policies.clone());
+        policies
+    }
+
+    /// Whether [`Self::policies`] would give what somebody else has got already.
+    #[must_use]
+    pub fn has_policies(&self) -> bool {
+        self.taken.whole.is_some() || self.taken.policies.is_some()
     }
 
     fn take_snapshot(&mut self) -> Snapshot {
@@ -219,13 +244,6 @@ impl MasterCore {
             .frameworks
             .views(|framework| FrameworkView::of(framework, false));
         Snapshot {
-            viewer: Approver::default(),
-            sequence: self.sequence,
-            changed: self.changed,
-            epoch: self.epoch,
-            identity: self.config.identity.clone(),
-            started: self.started,
-            taken: self.now.unix,
             agents,
             recovered_agents: self
                 .recovered_agents
@@ -245,6 +263,26 @@ impl MasterCore {
             frameworks,
             completed_frameworks: self.completed_frameworks.iter().cloned().collect(),
             offers: self.offers.values().cloned().collect(),
+            ..self.take_policies()
+        }
+    }
+
+    fn take_policies(&self) -> Snapshot {
+        Snapshot {
+            viewer: Approver::default(),
+            sequence: self.sequence,
+            changed: self.changed,
+            epoch: self.epoch,
+            identity: self.config.identity.clone(),
+            started: self.started,
+            taken: self.now.unix,
+            agents: Arc::default(),
+            recovered_agents: Vec::new(),
+            unreachable_agents: Vec::new(),
+            gone_agents: Vec::new(),
+            frameworks: Arc::default(),
+            completed_frameworks: Vec::new(),
+            offers: Vec::new(),
             weights: self.weights.clone(),
             quotas: self.operator.quotas.clone(),
             maintenance: self.operator.maintenance.maintenance().clone(),

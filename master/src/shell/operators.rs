@@ -135,7 +135,10 @@ impl Handle {
         caller: &Caller,
         extent: Extent,
     ) -> Result<Arc<Snapshot>, Closed> {
-        let snapshot = self.snapshot().await?;
+        let snapshot = match extent {
+            Extent::Policies => self.policies().await?,
+            Extent::Cluster => self.snapshot().await?,
+        };
         let views = &self.views;
         views.view(snapshot, &caller.approver, extent).await
     }
