@@ -109,6 +109,8 @@ pub(super) struct Agent {
     pub in_executors: BTreeMap<(FrameworkId, ExecutorId), usize>,
     pub executors: Arc<BTreeMap<(FrameworkId, ExecutorId), Arc<ExecutorRecord>>>,
     pub operations: OperationTable,
+    /// The sum of their [`bytes`](super::operation::OperationRecord::bytes).
+    pub(super) operation_bytes: usize,
     pub offers: BTreeSet<OfferId>,
     /// What frameworks say to its planned maintenance.
     pub inverse_replies: BTreeMap<FrameworkId, inverse_offers::Reply>,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use meseta_proto::mesos::v1::offer::Operation;
 use meseta_proto::mesos::v1::{self, OperationState, OperationStatus};
 use meseta_resources::{AgentId, FrameworkId};
+use prost::Message as _;
 
 /// Names one operation, here and on its agent.
 pub type OperationUuid = [u8; 16];
@@ -15,6 +16,10 @@ pub type OperationTable = Arc<BTreeMap<OperationUuid, Arc<OperationRecord>>>;
 
 /// Operations of one agent that have not ended, or whose end is not acknowledged; more are refused.
 pub(super) const OPERATIONS_PER_AGENT_MAX: usize = 20_000;
+
+/// What those operations may take as messages, all together, in bytes; decoded it is some times as much. Further ones
+/// are refused. What agents say of them is not counted.
+pub(super) const OPERATION_BYTES_PER_AGENT_MAX: usize = 8 << 20;
 
 // What operations may ask for. Each one builds anew what its agent has, and the core does nothing else meanwhile: the
 // four bounds together keep that short for one call.
@@ -92,6 +97,11 @@ impl OperationRecord {
             .cloned()
             .collect();
         Some(record)
+    }
+
+    /// What it takes of [`OPERATION_BYTES_PER_AGENT_MAX`].
+    pub(super) fn bytes(&self) -> usize {
+        self.info.encoded_len()
     }
 
     /// The framework's name for it.

@@ -175,8 +175,11 @@ impl MasterCore {
         let Some(agent) = self.agents.get_mut(agent) else {
             return;
         };
-        let removed = Arc::make_mut(&mut agent.operations).remove(&uuid);
-        if let Some(key) = removed.and_then(|record| record.named()) {
+        let Some(removed) = Arc::make_mut(&mut agent.operations).remove(&uuid) else {
+            return;
+        };
+        agent.operation_bytes = agent.operation_bytes.saturating_sub(removed.bytes());
+        if let Some(key) = removed.named() {
             self.named_operations.remove(&key);
         }
     }
@@ -343,6 +346,7 @@ impl MasterCore {
             if let Some(key) = record.named() {
                 self.named_operations.insert(key, (id.clone(), record.uuid));
             }
+            agent.operation_bytes += record.bytes();
             table.insert(record.uuid, Arc::new(record));
         }
         room.tell(id);

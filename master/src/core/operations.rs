@@ -15,15 +15,33 @@ use meseta_proto::mesos::v1::{self};
 use meseta_resources::{
     AgentId, Conversion, FrameworkId, Operation, Resource, Resources, apply_all,
 };
+use prost::Message as _;
 
 use super::accept::Basket;
+use super::agent::Agent;
 use super::io::Answer;
 use super::offers::Refusal;
 use super::operation::{
-    OPERATIONS_PER_AGENT_MAX, OperationRecord, OperationUuid, RESOURCES_PER_AGENT_MAX,
+    OPERATION_BYTES_PER_AGENT_MAX, OPERATIONS_PER_AGENT_MAX, OperationRecord, OperationUuid,
+    RESOURCES_PER_AGENT_MAX,
 };
 use super::operation_validation::{Asker, validate};
 use super::{MasterCore, authorization, frame_size, resource_size};
+
+/// What an agent has of operations whose end is not acknowledged, if it is to have no further one. Frameworks leave
+/// half of the bytes to operators.
+fn too_many(agent: &Agent, message: &Message, bytes_max: usize) -> Option<String> {
+    let (count, bytes) = (agent.operations.len(), agent.operation_bytes);
+    // One that is long by itself is refused for that.
+    let is_full =
+        count >= OPERATIONS_PER_AGENT_MAX || bytes > 0 && bytes + message.encoded_len() > bytes_max;
+    is_full.then(|| {
+        format!(
+            "Agent {} has {count} operations of {bytes} bytes whose end is not acknowledged",
+            agent.id()
+        )
+    })
+}
 
 impl MasterCore {
     /// Does an operation of an ACCEPT, to what is left of its offers.
@@ -111,12 +129,8 @@ impl MasterCore {
     ) -> Result<(), String> {
         let agent = self.agents.get(&basket.agent);
         let agent = agent.ok_or_else(|| "The agent is gone".to_owned())?;
-        if agent.operations.len() >= OPERATIONS_PER_AGENT_MAX {
-            return Err(format!(
-                "Agent {} has {OPERATIONS_PER_AGENT_MAX} operations whose end is not acknowledged; \
-                 acknowledge some first",
-                agent.id()
-            ));
+        if let Some(many) = too_many(agent, message, OPERATION_BYTES_PER_AGENT_MAX / 2) {
+            return Err(format!("{many}; acknowledge some first"));
         }
         let Some(operation_id) = &message.id else {
             return Ok(());
@@ -240,6 +254,7 @@ impl MasterCore {
         if let Some(key) = record.named() {
             self.named_operations.insert(key, (agent_id.clone(), uuid));
         }
+        agent.operation_bytes += record.bytes();
         Arc::make_mut(&mut agent.operations).insert(uuid, Arc::new(record));
         tracing::info!(
             %agent_id,
@@ -316,11 +331,8 @@ impl MasterCore {
                 "Agent {agent_id} is disconnected and cannot be told now; try again when it is back"
             ));
         }
-        if agent.operations.len() >= OPERATIONS_PER_AGENT_MAX {
-            return Answer::Conflict(format!(
-                "Agent {agent_id} has {OPERATIONS_PER_AGENT_MAX} operations in flight; try again \
-                 later"
-            ));
+        if let Some(many) = too_many(agent, message, OPERATION_BYTES_PER_AGENT_MAX) {
+            return Answer::Conflict(format!("{many}; try again later"));
         }
         let id = agent.id().clone();
         let instead = reserved_otherwise(&agent.profile.total, &operation);

@@ -295,6 +295,7 @@ impl MasterCore {
                 in_executors: BTreeMap::new(),
                 executors: Arc::default(),
                 operations: Arc::default(),
+                operation_bytes: 0,
                 offers: BTreeSet::new(),
                 inverse_replies: BTreeMap::new(),
                 used: Arc::default(),

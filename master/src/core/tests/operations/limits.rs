@@ -4,7 +4,8 @@ use meseta_resources::Label;
 
 use super::*;
 use crate::core::operation::{
-    OPERATIONS_PER_ACCEPT_MAX, RESOURCES_PER_AGENT_MAX, RESOURCES_PER_OPERATION_MAX,
+    OPERATION_BYTES_PER_AGENT_MAX, OPERATIONS_PER_ACCEPT_MAX, RESOURCES_PER_AGENT_MAX,
+    RESOURCES_PER_OPERATION_MAX,
 };
 
 /// RESERVE of so many thousandths of a cpu, each named apart.
@@ -108,4 +109,39 @@ fn operations_divide_what_an_agent_has_into_so_many_resources_at_most() {
         world.operate(&node.id, reserve(&one_more)),
         Answer::Accepted
     );
+}
+
+#[test]
+fn operations_whose_end_nobody_acknowledges_take_so_many_bytes_at_most() {
+    const LABEL_BYTES: usize = 3_000;
+    let mut world = World::new();
+    let node = world.capable_agent(5051, "cpus:4;mem:1024");
+    let mut reservation = Reservation::dynamic(role("dev"), None);
+    let label = Label {
+        key: "k".to_owned(),
+        value: Some("v".repeat(LABEL_BYTES)),
+    };
+    reservation.labels = std::iter::once(label).collect();
+    let piece = parse("cpus:1").push_reservation(&reservation).unwrap();
+    let mut taken = 0;
+    let refused = loop {
+        let operation = match taken % 2 {
+            0 => reserve(&piece),
+            _ => unreserve(&piece),
+        };
+        match world.operate(&node.id, operation) {
+            Answer::Accepted => taken += 1,
+            refused => break refused,
+        }
+    };
+    let Answer::Conflict(text) = &refused else {
+        panic!("{refused:?}");
+    };
+    assert!(text.contains("is not acknowledged"), "{text}");
+    let most = OPERATION_BYTES_PER_AGENT_MAX / LABEL_BYTES;
+    assert!((most / 2..=most).contains(&taken), "{taken} of {most}");
+    assert_eq!(world.finish(&node), taken);
+    assert_eq!(world.core.agents[node.id.as_str()].operation_bytes, 0);
+    let small = reserved(&parse("mem:1"), "dev", None);
+    assert_eq!(world.operate(&node.id, reserve(&small)), Answer::Accepted);
 }
