@@ -4,6 +4,7 @@
 //! What is left goes back with the call's filter. Invariant: what is launched was offered, to this
 //! framework, in this call.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,11 +49,11 @@ pub(super) struct Basket {
 
 impl Basket {
     /// What a task may be launched on: what is left, and a copy of each shared volume.
-    pub(super) fn available(&self) -> Resources {
-        let mut available = self.remaining.clone();
+    pub(super) fn available(&self) -> Cow<'_, Resources> {
+        let mut available = Cow::Borrowed(&self.remaining);
         for volume in &self.shared {
             if !available.contains_resource(volume) {
-                available.insert(volume.clone());
+                available.to_mut().insert(volume.clone());
             }
         }
         available

@@ -49,10 +49,11 @@ impl MasterCore {
             .executor
             .as_ref()
             .is_none_or(|executor| executor.is_new);
-        if !self.take_from(id, basket, &valid.total()) {
+        let total = valid.total();
+        if !self.take_from(id, basket, &total) {
             return;
         }
-        self.charge_agent(id, basket, &valid.total());
+        self.charge_agent(id, basket, &total);
         let executor_id = valid.executor.as_ref().map(|executor| executor.id.clone());
         if let Some(executor) = valid.executor {
             self.record_executor(id, basket, executor);
@@ -119,10 +120,11 @@ impl MasterCore {
         }
         let framework_info = (*framework.terms.info).clone();
         let launch_executor = valid.executor.is_new;
-        if !self.take_from(id, basket, &valid.total()) {
+        let total = valid.total();
+        if !self.take_from(id, basket, &total) {
             return;
         }
-        self.charge_agent(id, basket, &valid.total());
+        self.charge_agent(id, basket, &total);
         let executor_id = valid.executor.id.clone();
         self.record_executor(id, basket, valid.executor);
         for (info, understood) in group.task_group.tasks.iter().zip(valid.tasks) {
@@ -142,15 +144,18 @@ impl MasterCore {
 
     /// Takes what a launch needs; validation has said that it is there.
     fn take_from(&mut self, id: &FrameworkId, basket: &mut Basket, total: &Resources) -> bool {
-        let more = &total.shared() - &basket.remaining.shared();
+        let shared = total.shared();
+        let more = match shared.is_empty() {
+            true => shared,
+            false => &shared - &basket.remaining.shared(),
+        };
         if !more.is_empty() {
             // One more copy of a volume that others hold too.
             let charged = self.allocator.charge(&basket.agent, id, &more);
             self.agreed("holding one more copy of a shared volume", charged);
             basket.remaining += &more;
         }
-        if let Ok(remaining) = basket.remaining.checked_sub(total) {
-            basket.remaining = remaining;
+        if basket.remaining.try_sub_assign(total).is_ok() {
             return true;
         }
         self.counters.invariant_violations += 1;
