@@ -4,9 +4,10 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 use clap::Args;
+use meseta_resources::ResourceQuantities;
 use serde_json::Value;
 
-use super::{MasterFlag, agents, ids, items, server, table, text};
+use super::{MasterFlag, agents, forgiving, ids, items, server, table, text};
 
 /// Frameworks that are named to somebody who named none.
 const LISTED_MAX: usize = 10;
@@ -22,6 +23,9 @@ pub(crate) struct Options {
     /// The agent's id, or its host name if no other agent has it. Default: every agent.
     #[arg(long)]
     agent: Option<String>,
+    /// What a task needs, as for `meseta execute --resources`: says of each agent what would be missing for it.
+    #[arg(long, value_name = "RESOURCES")]
+    needs: Option<String>,
     #[command(flatten)]
     master: MasterFlag,
     /// Print JSON instead of a table.
@@ -48,7 +52,13 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
         .filter_map(|(name, value)| Some(format!("{name}={}", server::encoded(value.as_ref()?))))
         .collect();
     let path = format!("/explain?{}", query.join("&"));
-    let body = server::get_json(&options.master.master, &path)?;
+    let needed = options.needs.as_deref();
+    let needed = needed.map(|text| forgiving::some_resources("--needs", text));
+    let needed = needed.transpose()?.map(|needed| needed.quantities());
+    let mut body = server::get_json(&options.master.master, &path)?;
+    if let Some(needed) = &needed {
+        note_missing(&mut body, needed);
+    }
     if options.json {
         table::print_json(&body)?;
     } else {
@@ -66,6 +76,29 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
         );
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Notes with each explanation what there is too little of, first in its reason.
+fn note_missing(body: &mut Value, needed: &ResourceQuantities) {
+    let explanations = body.get_mut("explanations").and_then(Value::as_array_mut);
+    for explanation in explanations.into_iter().flatten() {
+        let Some(missing) = missing(explanation, needed) else {
+            continue;
+        };
+        let reason = text(explanation, "reason");
+        let told = format!("short of {missing} (needs {needed}): {reason}");
+        explanation["reason"] = told.into();
+        explanation["missing"] = missing.to_string().into();
+    }
+}
+
+/// What is needed beyond what could be had; none if all of it could, or if amounts are not what it is about.
+fn missing(explanation: &Value, needed: &ResourceQuantities) -> Option<ResourceQuantities> {
+    let available = match explanation.get("available")?.as_str()? {
+        "{}" => ResourceQuantities::new(),
+        amounts => amounts.parse().ok()?,
+    };
+    Some(needed - &available).filter(|missing| !missing.is_empty())
 }
 
 /// The framework that is meant by an id or a part of one.
@@ -121,4 +154,35 @@ fn row(explanation: &Value) -> Vec<String> {
         },
         text(explanation, "reason"),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use meseta_resources::{Resources, Role};
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_said_first() {
+        let needed = Resources::parse("cpus:1;mem:64", &Role::star()).unwrap();
+        let mut body = json!({"explanations": [
+            {"available": "cpus:0.5; mem:512; ports:9", "reason": "its limit"},
+            {"available": "{}", "reason": "nothing is free"},
+            {"available": "cpus:1; mem:64", "reason": "others may come first"},
+            {"available": null, "reason": "the framework has suppressed offers"},
+        ]});
+        note_missing(&mut body, &needed.quantities());
+        assert_eq!(
+            body["explanations"],
+            json!([
+                {"available": "cpus:0.5; mem:512; ports:9", "missing": "cpus:0.5",
+                 "reason": "short of cpus:0.5 (needs cpus:1; mem:64): its limit"},
+                {"available": "{}", "missing": "cpus:1; mem:64",
+                 "reason": "short of cpus:1; mem:64 (needs cpus:1; mem:64): nothing is free"},
+                {"available": "cpus:1; mem:64", "reason": "others may come first"},
+                {"available": null, "reason": "the framework has suppressed offers"},
+            ])
+        );
+    }
 }

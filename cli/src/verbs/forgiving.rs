@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use anyhow::bail;
-use meseta_resources::DurationError;
+use anyhow::{Context as _, bail};
+use meseta_proto::convert;
+use meseta_resources::{DurationError, Resources, Role};
 
 /// Units of durations that Mesos does not know.
 const UNITS: [(&str, &str); 8] = [
@@ -55,11 +56,25 @@ const MISTAKEN: [(&str, &str); 11] = [
     ("gpu", "gpus"),
 ];
 
-/// `name:value;...` with sizes in MB, as the daemons read it.
+/// `name:value;...` with sizes in MB, given by this flag.
+///
+/// # Errors
+/// For what is not resources, and for none at all.
+pub(super) fn some_resources(flag: &str, text: &str) -> anyhow::Result<Resources> {
+    let plain = resources(flag, text)?;
+    let given = convert::parse_resources(&plain, &Role::star());
+    let given = given.with_context(|| flag.to_owned())?;
+    if given.is_empty() {
+        bail!("{flag} asks for nothing; give for example 'cpus:0.5;mem:64'");
+    }
+    Ok(given)
+}
+
+/// `name:value;...` as the daemons read it.
 ///
 /// # Errors
 /// For a name that is not of any resource, but nearly of one: an offer with it would be waited for for ever.
-pub(super) fn resources(text: &str) -> anyhow::Result<String> {
+fn resources(flag: &str, text: &str) -> anyhow::Result<String> {
     // JSON says what it means.
     if text.trim_start().starts_with(['[', '{']) {
         return Ok(text.to_owned());
@@ -72,7 +87,7 @@ pub(super) fn resources(text: &str) -> anyhow::Result<String> {
         };
         let plain = name.split('(').next().unwrap_or_default().trim();
         if let Some((_, meant)) = MISTAKEN.iter().find(|(known, _)| *known == plain) {
-            bail!("--resources={text:?}: no agent offers {plain:?}; {meant:?} is meant");
+            bail!("{flag}={text:?}: no agent offers {plain:?}; {meant:?} is meant");
         }
         match in_mb(plain, value.trim()) {
             Some(mb) => parts.push(format!("{name}:{mb}")),
@@ -133,14 +148,14 @@ mod tests {
             ("[{\"name\":\"cpu\"}]", "[{\"name\":\"cpu\"}]"),
             ("licences:2", "licences:2"),
         ] {
-            assert_eq!(resources(text).expect(text), expected, "{text}");
+            assert_eq!(resources("--needs", text).expect(text), expected, "{text}");
         }
     }
 
     #[test]
     fn a_near_name_is_named() {
         for (text, word) in [("cpu:1", "\"cpus\""), ("cpus:1;memory:64", "\"mem\"")] {
-            let error = resources(text).expect_err(text).to_string();
+            let error = resources("--needs", text).expect_err(text).to_string();
             assert!(error.contains(word), "{error}");
         }
     }

@@ -26,12 +26,7 @@ pub(super) struct Request {
 impl Request {
     pub(super) fn new(options: &Options) -> anyhow::Result<Self> {
         let role = Role::new(&options.role).context("--role")?;
-        let resources = forgiving::resources(&options.resources)?;
-        let resources =
-            convert::parse_resources(&resources, &Role::star()).context("--resources")?;
-        if resources.is_empty() {
-            bail!("--resources asks for nothing; give for example 'cpus:0.5;mem:64'");
-        }
+        let resources = forgiving::some_resources("--resources", &options.resources)?;
         let user = match &options.user {
             Some(user) => user.clone(),
             None => std::env::var("USER").unwrap_or_else(|_| "root".to_owned()),

@@ -97,6 +97,25 @@ pub struct Explanation {
     pub framework_share: f64,
 }
 
+impl Explanation {
+    /// What of the agent it could have had if nothing but the blocker were other; `None` where the blocker says
+    /// nothing of amounts.
+    #[must_use]
+    pub fn available(&self) -> Option<ResourceQuantities> {
+        match &self.blocker {
+            None => Some(self.offer.quantities()),
+            Some(Blocker::NothingFree) => Some(ResourceQuantities::new()),
+            Some(Blocker::Limit { left, .. } | Blocker::Headroom { left, .. }) => {
+                Some(left.quantities())
+            }
+            Some(Blocker::BelowMinimum { offer, .. } | Blocker::Filtered { offer, .. }) => {
+                Some(offer.quantities())
+            }
+            Some(_) => None,
+        }
+    }
+}
+
 /// That guarantees wait for more than there is.
 fn out_of_reach(required: Scalar, total: Scalar) -> String {
     match required > total {

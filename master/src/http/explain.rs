@@ -43,6 +43,7 @@ fn view(explanation: &Explanation) -> serde_json::Value {
         "blocked": explanation.blocker.is_some(),
         "reason": reason,
         "offer": explanation.offer.unallocate().to_string(),
+        "available": explanation.available().map(|available| available.to_string()),
         "role_share": explanation.role_share,
         "framework_share": explanation.framework_share,
     })

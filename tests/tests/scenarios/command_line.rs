@@ -110,6 +110,9 @@ fn hour() {
     );
     let why = verb(&cluster, "explain", &["--framework", &framework.id]);
     assert!(why.contains("has 512 mem of its limit of 512"), "{why}");
+    let needs = ["--framework", &framework.id, "--needs=cpus:1;mem:64"];
+    let why = verb(&cluster, "explain", &needs);
+    assert!(why.contains("short of "), "{why}");
     wait::eventually("the task has written", Duration::from_secs(20), || {
         (verb(&cluster, "logs", &["t1"]) == "hello\n").then_some(())
     });
