@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use meseta_proto::verbosity::Verbosity;
+use meseta_resources::ByteSize;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -17,13 +18,15 @@ pub(crate) fn master(
     flags_view: BTreeMap<String, String>,
 ) -> anyhow::Result<ExitCode> {
     memory::large_pieces_go_back();
+    // One that cannot be read is refused at the start.
+    let budget = flags.memory_budget.parse().unwrap_or_default();
     let verbosity = prepare()?;
     runtime()?.block_on(async {
         let shutdown = stop_requested()?;
         let env = meseta_master::RunEnv {
             flags_view,
             verbosity,
-            ready: Some(tidy_when_started(trim_for_ever())),
+            ready: Some(tidy_when_started(trim_for_ever(budget))),
             started: service_manager::attend(),
             shutdown: Box::pin(shutdown.cancelled_owned()),
         };
@@ -47,7 +50,7 @@ pub(crate) fn agent(
         let env = meseta_agent::RunEnv {
             flags_view,
             verbosity,
-            ready: Some(tidy_when_started(tidy_for_ever())),
+            ready: Some(tidy_when_started(tidy_for_ever(flags.memory_budget))),
             started: service_manager::attend(),
             shutdown,
         };
@@ -74,15 +77,39 @@ where
 
 /// The agent's heap is small, and grows for a moment with each burst of launches and each large answer, as do the pages
 /// of the program that are mapped. Not for the master, whose heap may be large and which must not wait for it often.
-async fn tidy_for_ever() {
+async fn tidy_for_ever(budget: ByteSize) {
+    let tidied = async {
+        loop {
+            let _ = tokio::task::spawn_blocking(memory::tidy).await;
+            tokio::time::sleep(memory::TIDY_EVERY).await;
+        }
+    };
+    tokio::join!(tidied, press_for_ever(budget, memory::tidy));
+}
+
+/// Whatever nears its budget.
+async fn press_for_ever(budget: ByteSize, tidy: fn()) {
+    let mut pressure = memory::Pressure::new(budget.as_bytes());
     loop {
-        let _ = tokio::task::spawn_blocking(memory::tidy).await;
-        tokio::time::sleep(memory::TIDY_EVERY).await;
+        tokio::time::sleep(memory::PRESS_EVERY).await;
+        if !pressure.is_high() {
+            continue;
+        }
+        let relief = tokio::task::spawn_blocking(move || {
+            pressure.relieve(tidy);
+            pressure
+        });
+        let Ok(relieved) = relief.await else { return };
+        pressure = relieved;
     }
 }
 
 /// The master's heap, whenever what was freed of it may be much.
-async fn trim_for_ever() {
+async fn trim_for_ever(budget: ByteSize) {
+    tokio::join!(trim_seldom(), press_for_ever(budget, memory::trim));
+}
+
+async fn trim_seldom() {
     let mut trims = memory::Trims::new();
     loop {
         tokio::time::sleep(memory::TIDY_EVERY).await;

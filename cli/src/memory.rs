@@ -119,6 +119,41 @@ impl Trims {
     }
 }
 
+/// Between two looks at how far a heap is below its daemon's `--memory_budget`.
+pub(crate) const PRESS_EVERY: Duration = Duration::from_millis(500);
+
+/// When freed memory goes back before its usual time: with more than three eighths of the budget resident, as soon as
+/// that has grown by a thirty-second part. What is freed in small pieces, after a large call or answer, otherwise stays with the
+/// allocator for some seconds, and comes on top of what the next one needs.
+#[derive(Debug)]
+pub(crate) struct Pressure {
+    budget: u64,
+    /// The least since the last trim, in bytes.
+    least: u64,
+}
+
+impl Pressure {
+    pub(crate) const fn new(budget: u64) -> Self {
+        Self { budget, least: 0 }
+    }
+
+    fn is_due(&mut self, heap: u64) -> bool {
+        self.least = self.least.min(heap);
+        heap > self.budget / 8 * 3 && heap - self.least > self.budget / 32
+    }
+
+    /// Whether to [`relieve`](Self::relieve) now; to be asked each [`PRESS_EVERY`].
+    pub(crate) fn is_high(&mut self) -> bool {
+        resident("VmRSS:").is_some_and(|heap| self.is_due(heap))
+    }
+
+    /// Gives back by `tidy`.
+    pub(crate) fn relieve(&mut self, tidy: fn()) {
+        tidy();
+        self.least = resident("VmRSS:").unwrap_or(self.budget);
+    }
+}
+
 /// Gives back what a burst of work has left: freed memory, and pages of the program.
 pub(crate) fn tidy() {
     trim();
@@ -136,7 +171,7 @@ fn resident(kind: &str) -> Option<u64> {
 }
 
 /// Gives freed pages that the allocator still has to the kernel.
-fn trim() {
+pub(crate) fn trim() {
     #[cfg(target_env = "gnu")]
     // SAFETY: takes an integer and locks the allocator's own state; what is in use is not moved.
     unsafe {
@@ -242,6 +277,19 @@ mod tests {
             trims.done(300 * MIB, 300 * MIB);
         }
         assert_eq!(trims.pause, TRIM_PAUSE_MAX);
+    }
+
+    #[test]
+    fn a_heap_near_its_budget_is_trimmed_as_it_grows() {
+        let mut pressure = Pressure::new(160);
+        assert!(!pressure.is_due(60), "three eighths of it");
+        assert!(pressure.is_due(61));
+        pressure.least = 61;
+        assert!(!pressure.is_due(66));
+        assert!(pressure.is_due(67));
+        pressure.least = 92;
+        assert!(!pressure.is_due(70));
+        assert!(pressure.is_due(76), "it has shrunk and grown again");
     }
 
     /// Code and constants work as before.
