@@ -11,6 +11,7 @@ pub mod framework;
 pub mod http;
 pub mod kernel;
 pub mod lending;
+pub mod priority;
 pub mod raw;
 pub mod recording;
 pub mod secure;

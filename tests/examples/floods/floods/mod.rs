@@ -14,10 +14,9 @@ mod unread_downloads;
 mod unread_executors;
 mod versions;
 
-use crate::bench::{Bench, Tally};
+use meseta_tests::priority::give_way;
 
-/// Clients of a flood give way to the daemons: in the field they run on other machines.
-const NICE: i32 = 10;
+use crate::bench::{Bench, Tally};
 
 #[derive(Debug)]
 pub(crate) struct Flood {
@@ -86,11 +85,4 @@ impl Flood {
         give_way();
         (self.work)(bench, tally)
     }
-}
-
-/// Lowers the priority of the calling thread.
-fn give_way() {
-    #[expect(unsafe_code, reason = "nix knows no priorities")]
-    // SAFETY: takes numbers only; 0 is the calling thread.
-    let _ = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) };
 }
