@@ -123,8 +123,8 @@ impl Trims {
 pub(crate) const PRESS_EVERY: Duration = Duration::from_millis(500);
 
 /// When freed memory goes back before its usual time: with more than three eighths of the budget resident, as soon as
-/// that has grown by a thirty-second part. What is freed in small pieces, after a large call or answer, otherwise stays with the
-/// allocator for some seconds, and comes on top of what the next one needs.
+/// that has grown by a thirty-second part. What is freed in small pieces, after a large call or answer, otherwise stays
+/// with the allocator for some seconds, and comes on top of what the next one needs.
 #[derive(Debug)]
 pub(crate) struct Pressure {
     budget: u64,
