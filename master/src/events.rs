@@ -117,6 +117,13 @@ impl<M> Sink<M> {
         self
     }
 
+    /// The reader is somebody who stays: its connection is not ended for being in use for long.
+    pub(crate) fn lasts(&self) {
+        if let Some(connection) = &self.connection {
+            connection.lasts();
+        }
+    }
+
     /// Gives the reader up: what is unread is freed now, and what is on its way to it as soon as its connection
     /// is closed.
     pub(crate) fn abandon(self) {

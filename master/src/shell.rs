@@ -421,6 +421,11 @@ impl Service {
     fn show(&mut self, visible: Visible) {
         match visible {
             Visible::Event { to, event } => {
+                if event.subscribed.is_some()
+                    && let Some(sink) = self.schedulers.get(&to)
+                {
+                    sink.lasts();
+                }
                 let mut event = Some(event);
                 while let Some((slow, reason)) = queued(&self.schedulers, to, &mut event) {
                     if reason == Overflow::Gone {
@@ -442,6 +447,11 @@ impl Service {
                 }
             }
             Visible::Frame { to, frame } => {
+                if is_registration(&frame)
+                    && let Some(sink) = self.agents.get(&to)
+                {
+                    sink.lasts();
+                }
                 let mut frame = Some(frame);
                 while let Some((slow, reason)) = queued(&self.agents, to, &mut frame) {
                     tracing::warn!(connection = %slow, %reason, "agent does not keep up with its frames; its stream ends");
@@ -487,6 +497,11 @@ impl Service {
             Destination::Watchers => self.watchers.begin_anew(),
         }
     }
+}
+
+/// Whether this tells an agent that it is registered.
+fn is_registration(frame: &MasterFrame) -> bool {
+    matches!(frame.message, Some(master_frame::Message::Registered(_)))
 }
 
 /// Whether this is a scheduler's message to an executor, of which nobody is promised that it arrives.

@@ -25,38 +25,47 @@ impl fmt::Display for Label {
 
 /// Cheap to clone.
 #[derive(Clone, Default)]
-pub struct Labels(Arc<[Label]>);
+pub struct Labels(Option<Arc<Written>>);
+
+/// Labels and their order, which is found once: they are compared very often.
+struct Written {
+    labels: Vec<Label>,
+    /// The indices of the labels, the least label first.
+    order: Vec<usize>,
+}
 
 impl Labels {
     #[must_use]
     pub fn new(labels: Vec<Label>) -> Self {
-        Self(labels.into())
+        if labels.is_empty() {
+            return Self(None);
+        }
+        let mut order: Vec<usize> = (0..labels.len()).collect();
+        order.sort_unstable_by_key(|index| &labels[*index]);
+        Self(Some(Arc::new(Written { labels, order })))
     }
 
     #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+    pub const fn is_empty(&self) -> bool {
+        self.0.is_none()
     }
 
     pub fn iter(&self) -> std::slice::Iter<'_, Label> {
-        self.0.iter()
+        let written = self.0.as_ref().map(|written| written.labels.as_slice());
+        written.unwrap_or_default().iter()
     }
-}
 
-impl Labels {
-    fn sorted(&self) -> Vec<&Label> {
-        let mut sorted: Vec<&Label> = self.0.iter().collect();
-        sorted.sort_unstable();
-        sorted
+    fn sorted(&self) -> impl Iterator<Item = &Label> {
+        let written = self.0.iter();
+        written.flat_map(|written| written.order.iter().map(|index| &written.labels[*index]))
     }
 }
 
 impl Ord for Labels {
     fn cmp(&self, that: &Self) -> Ordering {
-        if self.0 == that.0 {
-            Ordering::Equal
-        } else {
-            self.sorted().cmp(&that.sorted())
+        match (&self.0, &that.0) {
+            (Some(one), Some(other)) if Arc::ptr_eq(one, other) => Ordering::Equal,
+            _ => self.sorted().cmp(that.sorted()),
         }
     }
 }
@@ -77,7 +86,8 @@ impl Eq for Labels {}
 
 impl Hash for Labels {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.sorted().hash(state);
+        let sorted: Vec<&Label> = self.sorted().collect();
+        sorted.hash(state);
     }
 }
 

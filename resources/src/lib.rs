@@ -44,6 +44,7 @@
 
 mod attributes;
 mod bytes;
+mod change;
 mod command_line;
 mod conversion;
 mod cover;
@@ -54,6 +55,7 @@ mod filters;
 mod id;
 mod labels;
 pub mod name;
+mod not_contained;
 mod operation;
 pub mod patience;
 mod quantities;
@@ -73,6 +75,7 @@ pub mod work;
 
 pub use attributes::{Attribute, AttributeValue, Attributes};
 pub use bytes::{ByteSize, ByteSizeError};
+pub use change::Change;
 pub use command_line::{CommandLineError, TypeConflict, validate_command_line_resources};
 pub use conversion::{Conversion, ConversionError};
 pub use disk::{Disk, DiskSource, DiskSourceKind, Persistence, Volume, VolumeMode};
@@ -83,6 +86,7 @@ pub use id::{
 };
 pub use labels::{Label, Labels};
 pub use name::{EmptyName, ResourceName};
+pub use not_contained::NotContained;
 pub use operation::{Operation, apply_all};
 pub use quantities::{ResourceLimits, ResourceQuantities};
 pub use ranges::{InvertedRange, Range, Ranges};
@@ -91,7 +95,7 @@ pub use raw::{
 };
 pub use reservation::{Reservation, ReservationError, ReservationKind};
 pub use resource::{Resource, ResourceError, ResourceParts};
-pub use resources::{Iter, NotContained, Resources};
+pub use resources::{Iter, Resources};
 pub use role::{Role, RoleError};
 pub use scalar::{Scalar, ScalarError};
 pub use set::ItemSet;

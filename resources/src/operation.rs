@@ -210,9 +210,11 @@ impl Resources {
         let (mut plain, mut fitting, mut others) = (self.clone(), Self::new(), Self::new());
         for resource in checkpointed {
             let configured = resource.configured().with_allocation(None);
-            match plain.try_sub_assign(&configured.into()) {
-                Ok(()) => fitting += resource,
-                Err(_) => others += resource,
+            if plain.contains_resource(&configured) {
+                plain -= &configured;
+                fitting += resource;
+            } else {
+                others += resource;
             }
         }
         (plain + &fitting, others)

@@ -9,7 +9,7 @@ use std::cmp::Ordering;
 use std::fmt;
 use std::ops::{Add, AddAssign, Sub, SubAssign};
 
-use crate::{Resource, ResourceQuantities, Value};
+use crate::{NotContained, Resource, ResourceQuantities, Value};
 
 /// Up to here a look at each entry is faster than a binary search.
 const SCAN_MAX: usize = 16;
@@ -25,14 +25,6 @@ pub(crate) struct Entry {
     pub(crate) resource: Resource,
     /// 1 unless shared.
     pub(crate) copies: u32,
-}
-
-/// What was to be taken away and is not there.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{} does not contain {wanted}", nearest_first(available, wanted))]
-pub struct NotContained {
-    pub available: Resources,
-    pub wanted: Resource,
 }
 
 impl Resources {
@@ -222,13 +214,43 @@ impl Resources {
     /// When something of `that` is not there; nothing is changed then.
     pub fn try_sub_assign(&mut self, that: &Self) -> Result<(), NotContained> {
         if let Some(wanted) = self.missing(that) {
-            return Err(NotContained {
-                available: self.clone(),
-                wanted: wanted.clone(),
-            });
+            return Err(NotContained::new(wanted.clone(), self));
         }
         *self -= that;
         Ok(())
+    }
+
+    /// All that is of the same kind as one of `those`, which need not be in order.
+    pub(crate) fn alike<'a>(&self, those: impl IntoIterator<Item = &'a Resource>) -> Self {
+        let mut those: Vec<&Resource> = those.into_iter().collect();
+        those.sort_by(|one, other| one.compare_thing(other));
+        those.dedup_by(|one, other| one.compare_thing(other).is_eq());
+        let mut entries = Vec::new();
+        for one in those {
+            let from = self.find(one).unwrap_or_else(|index| index);
+            let here = self.entries[from..].iter();
+            let same = here.take_while(|entry| entry.resource.compare_thing(one).is_eq());
+            entries.extend(same.cloned());
+        }
+        Self { entries }
+    }
+
+    /// Whether there is anything of the same kind.
+    pub(crate) fn has_alike(&self, that: &Resource) -> bool {
+        self.find(that).is_ok()
+    }
+
+    /// Puts `after` in the place of `before`, which is here and holds all that is of the same kind as one of either.
+    pub(crate) fn replace(&mut self, before: &Self, after: &Self) {
+        for entry in &before.entries {
+            if let Ok(index) = self.find(&entry.resource) {
+                self.entries.remove(index);
+            }
+        }
+        for entry in &after.entries {
+            let index = self.find(&entry.resource).unwrap_or_else(|index| index);
+            self.entries.insert(index, entry.clone());
+        }
     }
 
     /// How much there is of each name, whatever it is reserved, allocated or used for. Ranges and
@@ -535,27 +557,6 @@ impl fmt::Display for Entry {
             false => write!(f, "{}", self.resource),
         }
     }
-}
-
-/// The resources as text, those first that are most like the one that was looked for: of its name and role,
-/// then of its name.
-fn nearest_first(available: &Resources, wanted: &Resource) -> String {
-    let distance = |entry: &&Entry| {
-        let is_of_name = entry.resource.name() == wanted.name();
-        let is_of_role = entry.resource.reservation_role() == wanted.reservation_role();
-        match (is_of_name, is_of_role) {
-            (true, true) => 0,
-            (true, false) => 1,
-            (false, _) => 2,
-        }
-    };
-    let mut entries: Vec<&Entry> = available.entries.iter().collect();
-    if entries.is_empty() {
-        return available.to_string();
-    }
-    entries.sort_by_key(distance);
-    let texts: Vec<String> = entries.iter().map(ToString::to_string).collect();
-    texts.join("; ")
 }
 
 impl fmt::Debug for Resources {

@@ -12,7 +12,7 @@ use meseta_proto::meseta::v1 as wire;
 use meseta_proto::meseta::v1::agent_frame::Message as ToMaster;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::OperationState;
-use meseta_resources::{Now, Operation, Resource, Resources};
+use meseta_resources::{Change, Now, Operation, Resource, Resources};
 use tracing::{error, info, warn};
 
 use super::operation_updates::OperationUuid;
@@ -26,8 +26,11 @@ pub(super) struct Shown {
     pub(super) resources: Resources,
     pub(super) operations: Vec<Arc<pb::Operation>>,
     /// What follows once its write is durable, in order.
-    next: VecDeque<(Lsn, Resources, Vec<Arc<pb::Operation>>)>,
+    next: VecDeque<Next>,
 }
+
+/// What is there once everything up to a place in the log is durable.
+type Next = (Lsn, Resources, Vec<Arc<pb::Operation>>);
 
 impl Shown {
     pub(super) fn new(resources: Resources) -> Self {
@@ -36,7 +39,18 @@ impl Shown {
             ..Self::default()
         }
     }
+
+    /// Of very many states that wait for their writes the last ones are left out but for the very last.
+    fn follow(&mut self, next: Next) {
+        if self.next.len() >= STATES_WAITING_MAX {
+            self.next.pop_back();
+        }
+        self.next.push_back(next);
+    }
 }
+
+/// States that wait for their writes: each has all that the agent has.
+const STATES_WAITING_MAX: usize = 8;
 
 /// Ended operations whose end is not acknowledged; more are dropped. The master's bound is the same.
 const UNACKNOWLEDGED_OPERATIONS_MAX: usize = 20_000;
@@ -137,15 +151,18 @@ impl AgentCore {
             return Err(NotDone::Dropped(format!("{volume} is in use")));
         }
         let conversions = operation.conversions().map_err(|error| error.to_string())?;
-        let total = meseta_resources::apply_all(&conversions, &self.total);
-        let total = total.map_err(|error| error.to_string())?;
-        let configured = &self.options.resources;
-        configured
-            .with_checkpointed(&total.to_checkpoint())
-            .map_err(|error| {
-                format!("the agent's own --resources do not give what this is made of: {error}")
-            })?;
-        self.total = total;
+        let change = Change::of(&conversions, &self.total).map_err(|error| error.to_string())?;
+        let made_of =
+            |part: &Resources| part.iter().map(Resource::configured).collect::<Resources>();
+        let (before, after) = (made_of(change.before()), made_of(change.after()));
+        if before != after {
+            return Err(NotDone::Dropped(format!(
+                "this would be made of {} instead of {}, which the agent's own --resources give",
+                after.excerpt(),
+                before.excerpt()
+            )));
+        }
+        change.apply_to(&mut self.total);
         let produced = conversions.iter().map(|step| step.produced()).sum();
         Ok((operation, produced))
     }
@@ -162,8 +179,8 @@ impl AgentCore {
             created,
             destroyed,
         });
-        let next = (self.lsn, self.total.clone(), operations);
-        self.shown.next.push_back(next);
+        self.shown
+            .follow((self.lsn, self.total.clone(), operations));
     }
 
     /// Everything up to `lsn` is durable: readers may see it.

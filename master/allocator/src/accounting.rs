@@ -164,40 +164,48 @@ impl Allocator {
         }
     }
 
-    /// Replaces a part of what is held on an agent, and of its total, by something else.
-    pub(crate) fn convert_held(
+    /// Replaces parts of what is held on an agent, and of its total, by something else.
+    pub(crate) fn convert_held(&mut self, agent: AgentKey, steps: &[(SlotKey, Bundle, Bundle)]) {
+        self.account_total(agent, -1);
+        self.count_headroom(agent, -1);
+        for (slot, consumed, produced) in steps {
+            self.convert_holding(agent, *slot, consumed, produced);
+            let total = &mut self.agents[agent].total;
+            total.subtract(consumed);
+            total.add(produced);
+        }
+        let Self {
+            agents, classes, ..
+        } = self;
+        agents[agent].compute_free(classes);
+        self.account_total(agent, 1);
+        self.count_headroom(agent, 1);
+        for (_, consumed, _) in steps {
+            self.prune_owners(consumed);
+        }
+        self.relaxed = true;
+    }
+
+    fn convert_holding(
         &mut self,
         agent: AgentKey,
         slot: SlotKey,
         consumed: &Bundle,
         produced: &Bundle,
     ) {
-        self.account_total(agent, -1);
-        self.count_headroom(agent, -1);
-        let Self { agents, .. } = self;
-        let holdings = &mut agents[agent].holdings;
-        if let Some(place) = holdings.iter().position(|holding| holding.slot == slot) {
-            holdings[place].resources.subtract(consumed);
-            self.account(agent, slot, consumed, -1, 0);
-            self.account(agent, slot, produced, 1, 0);
-            let entry = &mut self.agents[agent];
-            entry.holdings[place].resources.add(produced);
-            if entry.holdings[place].resources.is_empty() {
-                entry.holdings.swap_remove(place);
-                self.slots[slot].holdings -= 1;
-            }
+        let holdings = &mut self.agents[agent].holdings;
+        let Some(place) = holdings.iter().position(|holding| holding.slot == slot) else {
+            return;
+        };
+        holdings[place].resources.subtract(consumed);
+        self.account(agent, slot, consumed, -1, 0);
+        self.account(agent, slot, produced, 1, 0);
+        let holdings = &mut self.agents[agent].holdings;
+        holdings[place].resources.add(produced);
+        if holdings[place].resources.is_empty() {
+            holdings.swap_remove(place);
+            self.slots[slot].holdings -= 1;
         }
-        let Self {
-            agents, classes, ..
-        } = self;
-        let entry = &mut agents[agent];
-        entry.total.subtract(consumed);
-        entry.total.add(produced);
-        entry.compute_free(classes);
-        self.account_total(agent, 1);
-        self.count_headroom(agent, 1);
-        self.prune_owners(consumed);
-        self.relaxed = true;
     }
 
     /// Gives an agent another total.

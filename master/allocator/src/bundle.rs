@@ -79,6 +79,9 @@ impl Items {
 const SCALARS_INLINE: usize = 4;
 const ITEMS_INLINE: usize = 1;
 
+/// Up to so many, taking one after the other away is faster than going through all.
+const SCAN_MAX: usize = 16;
+
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Bundle {
     pub(crate) scalars: SmallVec<[(ClassKey, i64); SCALARS_INLINE]>,
@@ -194,28 +197,28 @@ impl Bundle {
         that: &Self,
         counts: impl Fn(ClassKey) -> bool,
     ) -> bool {
-        let mut enough = true;
-        for (class, amount) in that.scalars.iter().filter(|entry| counts(entry.0)) {
-            enough &= self.subtract_scalar(*class, *amount);
-        }
-        for (class, items) in that.items.iter().filter(|entry| counts(entry.0)) {
-            let Ok(at) = self.items.binary_search_by_key(class, |entry| entry.0) else {
-                enough = false;
-                continue;
-            };
-            let mine = &mut self.items[at].1;
+        let theirs = that.scalars.iter().filter(|entry| counts(entry.0));
+        let scalars = if that.scalars.len() > SCAN_MAX {
+            subtract_sorted(&mut self.scalars, theirs, |mine, amount| {
+                let enough = *mine >= *amount;
+                *mine = mine.saturating_sub(*amount);
+                (enough, *mine > 0)
+            })
+        } else {
+            let each = theirs.map(|(class, amount)| self.subtract_scalar(*class, *amount));
+            each.fold(true, |all, enough| all & enough)
+        };
+        let theirs = that.items.iter().filter(|entry| counts(entry.0));
+        let items = subtract_sorted(&mut self.items, theirs, |mine, items| {
             // The whole of it, most often.
             if mine == items {
-                self.items.remove(at);
-                continue;
+                return (true, false);
             }
-            enough = enough && mine.contains(items);
+            let enough = mine.contains(items);
             *mine = mine.difference(items);
-            if mine.is_empty() {
-                self.items.remove(at);
-            }
-        }
-        enough
+            (enough, !mine.is_empty())
+        });
+        scalars & items
     }
 
     /// False if there was less.
@@ -269,6 +272,32 @@ impl Bundle {
     }
 }
 
+/// Takes `theirs` away in one pass; `subtract` says whether there was as much, and whether anything is left. False
+/// if there was less of anything.
+fn subtract_sorted<'a, A: smallvec::Array<Item = (ClassKey, T)>, T: 'a>(
+    mine: &mut SmallVec<A>,
+    theirs: impl Iterator<Item = &'a (ClassKey, T)>,
+    subtract: impl Fn(&mut T, &T) -> (bool, bool),
+) -> bool {
+    let mut theirs = theirs.peekable();
+    if theirs.peek().is_none() {
+        return true;
+    }
+    let mut all_enough = true;
+    mine.retain(|(class, mine)| {
+        while theirs.next_if(|theirs| theirs.0 < *class).is_some() {
+            all_enough = false;
+        }
+        let Some((_, amount)) = theirs.next_if(|theirs| theirs.0 == *class) else {
+            return true;
+        };
+        let (enough, is_left) = subtract(mine, amount);
+        all_enough &= enough;
+        is_left
+    });
+    all_enough && theirs.next().is_none()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -299,5 +328,27 @@ mod tests {
         assert_eq!(a.items_of(2).map(Items::quantity), Some(7000));
         a.subtract(&before);
         assert!(a.is_empty());
+    }
+
+    #[test]
+    fn takes_many_away_as_it_takes_few() {
+        let of = |amounts: &[(ClassKey, i64)]| Bundle {
+            scalars: amounts.iter().copied().collect(),
+            items: smallvec![],
+        };
+        let all: Vec<_> = (0..40).map(|class| (class, 10)).collect();
+        let some: Vec<_> = (0..40).map(|class| (class * 2, i64::from(class))).collect();
+        let mut at_once = of(&all);
+        let mut one_by_one = of(&all);
+        let enough = at_once.subtract_where(&of(&some), |class| class != 4);
+        let each = some
+            .iter()
+            .filter(|(class, amount)| *class != 4 && *amount > 0);
+        let each = each.map(|one| one_by_one.subtract_where(&of(&[*one]), |_| true));
+        assert_eq!(enough, each.fold(true, |all, enough| all & enough));
+        assert!(!enough, "there are forty");
+        assert_eq!(at_once, one_by_one);
+        assert!(at_once.subtract_where(&at_once.clone(), |_| true));
+        assert!(at_once.is_empty());
     }
 }

@@ -85,8 +85,8 @@ impl Allocator {
         let framework_key =
             framework_key.ok_or_else(|| Error::UnknownFramework(framework.clone()))?;
         let steps = self.plan_conversions(framework, framework_key, agent, key, conversions)?;
-        for (slot, consumed, produced) in steps {
-            self.convert_held(key, slot, &consumed, &produced);
+        self.convert_held(key, &steps);
+        for (slot, ..) in steps {
             self.drop_slot_if_unused(slot);
         }
         self.mark_dirty(key);

@@ -45,6 +45,8 @@ pub(super) struct Basket {
     pub(super) aside: Resources,
     /// Shared volumes that were offered or made in this call: each task may hold a copy.
     pub(super) shared: Resources,
+    /// Resources that its operations have gone through.
+    pub(super) looked_at: usize,
 }
 
 impl Basket {
@@ -182,6 +184,7 @@ impl MasterCore {
             remaining: Resources::new(),
             aside: Resources::new(),
             shared: Resources::new(),
+            looked_at: 0,
         };
         for offer in offers {
             if let Some(offer) = self.take_offer(&offer.id) {

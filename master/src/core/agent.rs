@@ -9,12 +9,14 @@ use meseta_proto::mesos::v1::agent_info::capability::Type as Capability;
 use meseta_proto::mesos::v1::{self};
 use meseta_proto::schema::{self, WireMessage as _};
 use meseta_resources::work::look;
-use meseta_resources::{AgentId, ExecutorId, FrameworkId, OfferId, Resources, Scalar, TaskId};
+use meseta_resources::{
+    AgentId, Change, ExecutorId, FrameworkId, OfferId, Resources, Scalar, TaskId,
+};
 
 use super::inverse_offers;
 use super::io::ConnectionId;
 use super::operation::OperationTable;
-use super::resource_size::decoded_bytes;
+use super::resource_size::{decoded_bytes, reserved_bytes};
 use super::task::{ExecutorRecord, TaskRecord, TaskTable};
 use super::unknown::UnknownUpdates;
 
@@ -39,6 +41,8 @@ pub struct AgentProfile {
     pub info_bytes: usize,
     /// What it says of itself takes in memory, more or less.
     pub bytes: usize,
+    /// What its reservations and volumes take on the wire, at most.
+    pub reserved_bytes: usize,
 }
 
 impl AgentProfile {
@@ -49,9 +53,35 @@ impl AgentProfile {
 
     /// What it would take in memory, more or less, with other reservations and volumes.
     #[must_use]
-    pub(super) fn bytes_with(&self, total: &Resources) -> usize {
-        let (before, after) = (decoded_bytes(&self.total), decoded_bytes(total));
+    pub(super) fn bytes_with(&self, change: &Change) -> usize {
+        let (before, after) = (
+            decoded_bytes(change.before()),
+            decoded_bytes(change.after()),
+        );
         (self.bytes + after).saturating_sub(before)
+    }
+
+    /// What its reservations and volumes would take on the wire after a change.
+    #[must_use]
+    pub(super) fn reserved_bytes_with(&self, change: &Change) -> usize {
+        let (before, after) = (
+            reserved_bytes(change.before()),
+            reserved_bytes(change.after()),
+        );
+        (self.reserved_bytes + after).saturating_sub(before)
+    }
+
+    /// An operation has changed what it has.
+    pub(super) fn change(&mut self, change: &Change) {
+        self.bytes = self.bytes_with(change);
+        self.reserved_bytes = self.reserved_bytes_with(change);
+        change.apply_to(&mut self.total);
+    }
+
+    /// It has something else, by its own word.
+    pub(super) fn set_total(&mut self, total: Resources) {
+        self.reserved_bytes = reserved_bytes(&total);
+        self.total = total;
     }
 
     /// The address in the form that Mesos gives to a process.

@@ -287,7 +287,7 @@ impl MasterCore {
         let Some(agent) = self.agents.get_mut(id) else {
             return;
         };
-        Arc::make_mut(&mut agent.profile).total = total;
+        Arc::make_mut(&mut agent.profile).set_total(total);
         let void: Vec<_> = agent
             .offers
             .iter()

@@ -57,6 +57,7 @@ pub(super) fn profile(id: AgentId, mut register: meseta::Register) -> Result<Age
         id,
         info_bytes: info.encoded_len(),
         bytes,
+        reserved_bytes: resource_size::reserved_bytes(&total),
         frame_bytes_max: usize::try_from(frame_bytes_max.min(FRAME_BYTES_MAX)).unwrap_or_default(),
         info,
         version: register.version,

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use meseta_proto::transport::door::Caller;
-use meseta_resources::{AgentId, Resources};
+use meseta_resources::{AgentId, Change};
 
 use super::MasterCore;
 use super::agent::{Agent, AgentProfile, RecoveredAgent};
@@ -315,13 +315,13 @@ impl MasterCore {
         }
     }
 
-    /// Whether an operation may leave a registered agent with `total`.
+    /// Whether an operation may change what a registered agent has.
     pub(super) fn check_description_with(
         &self,
         agent: &Agent,
-        total: &Resources,
+        change: &Change,
     ) -> Result<(), String> {
-        let bytes = agent.profile.bytes_with(total) + agent.lent_bytes;
+        let bytes = agent.profile.bytes_with(change) + agent.lent_bytes;
         let max = self.config.memory.agents;
         self.descriptions.check_growth(agent.id(), bytes, max)
     }

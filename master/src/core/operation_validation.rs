@@ -423,13 +423,17 @@ fn check_creators(volumes: &[Resource], agent: &Agent) -> Result<(), String> {
         let persistence = volume.disk()?.persistence.as_ref()?;
         persistence.principal.clone()
     };
-    let existing = agent.profile.total.to_checkpoint();
+    let existing = || {
+        agent
+            .profile
+            .total
+            .iter()
+            .filter(|one| one.needs_checkpoint())
+    };
     let is_right = |volume: &Resource| {
         let named = creator(volume);
         named.is_none()
-            || existing
-                .iter()
-                .any(|there| there.is_same_thing_as(volume) && creator(there) == named)
+            || existing().any(|there| there.is_same_thing_as(volume) && creator(there) == named)
     };
     if volumes.iter().all(is_right) {
         Ok(())
@@ -439,7 +443,7 @@ fn check_creators(volumes: &[Resource], agent: &Agent) -> Result<(), String> {
 }
 
 fn check_destroy(volumes: &[Resource], agent: &Agent) -> Result<(), String> {
-    let existing = agent.profile.total.to_checkpoint();
+    let existing = &agent.profile.total;
     let bare = |volume: &Resource| volume.clone().with_allocation(None);
     if !volumes
         .iter()

@@ -12,9 +12,7 @@ use meseta_proto::meseta::v1::{self as meseta, master_frame};
 use meseta_proto::mesos::v1::agent_info::capability::Type as Capability;
 use meseta_proto::mesos::v1::offer::Operation as Message;
 use meseta_proto::mesos::v1::{self};
-use meseta_resources::{
-    AgentId, Conversion, FrameworkId, Operation, Resource, Resources, apply_all,
-};
+use meseta_resources::{AgentId, Change, Conversion, FrameworkId, Operation, Resource, Resources};
 use prost::Message as _;
 
 use super::accept::Basket;
@@ -23,7 +21,7 @@ use super::io::Answer;
 use super::offers::Refusal;
 use super::operation::{
     OPERATION_BYTES_PER_AGENT_MAX, OPERATIONS_PER_AGENT_MAX, OperationRecord, OperationUuid,
-    RESOURCES_PER_AGENT_MAX,
+    RESOURCES_LOOKED_AT_MAX, RESOURCES_PER_AGENT_MAX,
 };
 use super::operation_validation::{Asker, validate};
 use super::{MasterCore, authorization, frame_size, resource_size};
@@ -66,6 +64,7 @@ impl MasterCore {
             ));
         }
         self.check_feedback(id, basket, message)?;
+        self.count_look(basket)?;
         let operation = operation.allocate(&basket.role);
         let (Some(framework), Some(agent)) =
             (self.frameworks.get(id), self.agents.get(&basket.agent))
@@ -91,9 +90,10 @@ impl MasterCore {
         self.rescind_destroyed(&basket.agent, &operation);
         self.return_copies(id, basket, &operation);
         let conversions = operation.conversions().map_err(|error| error.to_string())?;
-        let remaining = apply_all(&conversions, &basket.remaining).map_err(|e| e.to_string())?;
-        let total = self.total_after(&basket.agent, &conversions)?;
-        self.check_growth(&basket.agent, &operation, &total)?;
+        let remaining =
+            Change::of(&conversions, &basket.remaining).map_err(|error| error.to_string())?;
+        let change = self.change_of_total(&basket.agent, &conversions)?;
+        self.check_growth(&basket.agent, &operation, &change)?;
         self.allocator
             .update_allocation(id, &basket.agent, &conversions)
             .map_err(|error| {
@@ -108,7 +108,7 @@ impl MasterCore {
                     basket.aside += conversion.produced();
                 }
             }
-            _ => basket.remaining = remaining,
+            _ => remaining.apply_to(&mut basket.remaining),
         }
         for conversion in &conversions {
             for volume in &conversion.consumed().shared() {
@@ -116,7 +116,24 @@ impl MasterCore {
             }
             basket.shared += &conversion.produced().shared();
         }
-        self.commit_operation(Some(id), &basket.agent, sent, total);
+        self.commit_operation(Some(id), &basket.agent, sent, &change);
+        Ok(())
+    }
+
+    /// One more operation goes through what its agent has.
+    fn count_look(&self, basket: &mut Basket) -> Result<(), String> {
+        let agent = self.agents.get(&basket.agent);
+        let agent = agent.ok_or_else(|| "The agent is gone".to_owned())?;
+        let resources = agent.profile.total.len();
+        if basket.looked_at + resources > RESOURCES_LOOKED_AT_MAX {
+            return Err(format!(
+                "Agent {} has {resources} different resources (by name, reservation and volume), \
+                 and the operations of one ACCEPT go through {RESOURCES_LOOKED_AT_MAX} at most; \
+                 send the other operations with a later offer",
+                agent.id()
+            ));
+        }
+        basket.looked_at += resources;
         Ok(())
     }
 
@@ -199,40 +216,42 @@ impl MasterCore {
         }
     }
 
-    /// What the agent has afterwards.
-    fn total_after(
+    /// What becomes of what the agent has.
+    fn change_of_total(
         &self,
         agent: &AgentId,
         conversions: &[Conversion],
-    ) -> Result<Resources, String> {
+    ) -> Result<Change, String> {
         let agent = self.agents.get(agent);
         let agent = agent.ok_or_else(|| "The agent is gone".to_owned())?;
         let bare: Vec<Conversion> = conversions.iter().map(Conversion::unallocate).collect();
-        apply_all(&bare, &agent.profile.total).map_err(|error| error.to_string())
+        Change::of(&bare, &agent.profile.total).map_err(|error| error.to_string())
     }
 
-    /// Whether an agent may have `total`, which an operation would leave it with.
+    /// Whether an operation may change what an agent has.
     fn check_growth(
         &self,
         agent: &AgentId,
         operation: &Operation,
-        total: &Resources,
+        change: &Change,
     ) -> Result<(), String> {
         let agent = self.agents.get(agent);
         let agent = agent.ok_or_else(|| "The agent is gone".to_owned())?;
-        let before = agent.profile.total.len();
-        if total.len() > before.max(RESOURCES_PER_AGENT_MAX) {
+        let profile = &agent.profile;
+        let before = profile.total.len();
+        if change.len_after(before) > before.max(RESOURCES_PER_AGENT_MAX) {
             return Err(format!(
                 "Agent {} has {before} different resources (by name, reservation and volume), and \
                  operations make at most {RESOURCES_PER_AGENT_MAX}; unreserve or destroy some first",
                 agent.id()
             ));
         }
-        resource_size::check_growth(operation, &agent.profile.total, total)?;
+        let after = profile.reserved_bytes_with(change);
+        resource_size::check_growth(operation, profile.reserved_bytes, after)?;
         if resource_size::makes_room(operation) {
             return Ok(());
         }
-        self.check_description_with(agent, total)
+        self.check_description_with(agent, change)
     }
 
     /// Puts an operation on the books that the allocator has taken, and sends it to the agent as `info`.
@@ -241,15 +260,13 @@ impl MasterCore {
         framework: Option<&FrameworkId>,
         agent_id: &AgentId,
         info: Message,
-        total: Resources,
+        change: &Change,
     ) -> OperationUuid {
         let uuid = self.next_operation_uuid();
         let Some(agent) = self.agents.get_mut(agent_id) else {
             return uuid;
         };
-        let profile = Arc::make_mut(&mut agent.profile);
-        profile.bytes = profile.bytes_with(&total);
-        profile.total = total;
+        Arc::make_mut(&mut agent.profile).change(change);
         let record = OperationRecord::new(uuid, framework.cloned(), agent_id.clone(), info.clone());
         if let Some(key) = record.named() {
             self.named_operations.insert(key, (agent_id.clone(), uuid));
@@ -354,9 +371,9 @@ impl MasterCore {
             frame_size::check_operation(agent, &sent)?;
         }
         let conversions = operation.conversions().map_err(|error| error.to_string())?;
-        let total = self.total_after(agent, &conversions);
-        if let Ok(total) = &total {
-            self.check_growth(agent, &operation, total)?;
+        let change = self.change_of_total(agent, &conversions);
+        if let Ok(change) = &change {
+            self.check_growth(agent, &operation, change)?;
         }
         self.rescind_destroyed(agent, &operation);
         let wanted: Resources = conversions.iter().map(Conversion::consumed).sum();
@@ -382,13 +399,13 @@ impl MasterCore {
             self.rescind(&offer);
         }
         let free = self.allocator.free(agent);
-        apply_all(&conversions, &free).map_err(|error| error.to_string())?;
-        let total = total?;
+        Change::of(&conversions, &free).map_err(|error| error.to_string())?;
+        let change = change?;
         self.allocator
             .update_available(agent, &conversions)
             .map_err(|error| error.to_string())?;
         self.allocate_due = true;
-        Ok(self.commit_operation(None, agent, sent, total))
+        Ok(self.commit_operation(None, agent, sent, &change))
     }
 }
 
@@ -416,7 +433,8 @@ fn reserved_otherwise(total: &Resources, operation: &Operation) -> Option<String
     let held: Resources = held.filter(|held| is_meant(held)).cloned().collect();
     (!held.is_empty()).then(|| {
         format!(
-            "; the role has {held} instead: a reservation is named whole, with its principal and labels"
+            "; the role has {} instead: a reservation is named whole, with its principal and labels",
+            held.excerpt()
         )
     })
 }

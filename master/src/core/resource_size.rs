@@ -107,21 +107,17 @@ fn source_bytes(source: &DiskSource) -> usize {
 }
 
 /// Refuses an operation that makes more reservations and volumes than one agent may have; `before` and `after` are
-/// what the agent has in all. What makes room is never refused.
+/// the [`reserved_bytes`] of all that the agent has. What makes room is never refused.
 pub(super) fn check_growth(
     operation: &Operation,
-    before: &Resources,
-    after: &Resources,
+    before: usize,
+    after: usize,
 ) -> Result<(), String> {
-    if makes_room(operation) {
-        return Ok(());
-    }
-    let bytes = reserved_bytes(after);
-    if bytes <= RESERVED_BYTES_MAX || bytes <= reserved_bytes(before) {
+    if after <= RESERVED_BYTES_MAX || after <= before || makes_room(operation) {
         return Ok(());
     }
     Err(format!(
-        "the reservations and volumes of the agent would take {bytes} bytes, of at most \
+        "the reservations and volumes of the agent would take {after} bytes, of at most \
          {RESERVED_BYTES_MAX}: unreserve or destroy some, or give them fewer labels"
     ))
 }
@@ -149,7 +145,7 @@ pub(super) fn decoded_bytes(total: &Resources) -> usize {
 }
 
 /// What the reservations and volumes among an agent's resources take on the wire, at most, in bytes.
-fn reserved_bytes(total: &Resources) -> usize {
+pub(super) fn reserved_bytes(total: &Resources) -> usize {
     let reserved = total.iter().filter(|one| one.needs_checkpoint());
     reserved.map(encoded_bytes).sum()
 }
@@ -285,17 +281,18 @@ mod tests {
             plain.push_reservation(reservation).unwrap()
         };
         let of = |count: usize| (0..count).map(labelled).collect::<Resources>();
+        let of = |count: usize| reserved_bytes(&of(count));
         let (few, many) = (of(200), of(300));
         let operation = Operation::Reserve {
             source: Vec::new(),
             resources: vec![labelled(0)],
         };
-        assert_eq!(check_growth(&operation, &Resources::new(), &few), Ok(()));
-        let text = check_growth(&operation, &few, &many).unwrap_err();
+        assert_eq!(check_growth(&operation, 0, few), Ok(()));
+        let text = check_growth(&operation, few, many).unwrap_err();
         assert!(text.contains("1048576"), "{text}");
-        assert_eq!(check_growth(&operation, &of(301), &many), Ok(()));
+        assert_eq!(check_growth(&operation, of(301), many), Ok(()));
         let operation = Operation::Unreserve(vec![labelled(0)]);
-        assert_eq!(check_growth(&operation, &few, &many), Ok(()));
+        assert_eq!(check_growth(&operation, few, many), Ok(()));
     }
 
     #[test]

@@ -94,6 +94,7 @@ fn agent(number: usize, frameworks: usize, tasks: usize) -> AgentView {
         profile: Arc::new(AgentProfile {
             info_bytes: 0,
             bytes: 0,
+            reserved_bytes: 0,
             frame_bytes_max: 0,
             id: agent_id(number),
             info: v1::AgentInfo::default(),

@@ -100,6 +100,8 @@ pub(super) struct Entry {
     has_spoken: AtomicBool,
     /// Whether it is among the strangers.
     is_stranger: AtomicBool,
+    /// Whether it carries a stream that is meant to last; see [`Entry::lasts`].
+    lasts: AtomicBool,
     /// Whether it is among the connections that are counted.
     is_counted: AtomicBool,
     closed: CancellationToken,
@@ -133,6 +135,16 @@ impl Entry {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         !self.is_idle() && now.saturating_duration_since(*since) >= ANSWER_ALLOWED
+    }
+
+    /// It carries a stream that is meant to last, as that of a registered agent: as long as there are not too many of
+    /// such at its address, it does not make room because it is answered for long.
+    pub(super) fn lasts(&self) {
+        self.lasts.store(true, Ordering::Relaxed);
+    }
+
+    fn is_to_last(&self) -> bool {
+        self.lasts.load(Ordering::Relaxed)
     }
 
     pub(super) fn close(&self) {
@@ -199,11 +211,16 @@ impl Strangers {
         })
     }
 
-    /// The oldest that has been answered for long.
-    fn answered_for_long(&self, now: Instant) -> Option<Arc<Entry>> {
+    /// The oldest that has been answered for long. Of those that are to last only the newest, where they are more than
+    /// half of what there may be.
+    fn answered_for_long(&self, strangers_max: usize, now: Instant) -> Option<Arc<Entry>> {
         let all = self.groups.values().flat_map(BTreeMap::values);
         let answered = all.filter(|one| one.is_answered_for_long(now));
-        answered.min_by_key(|one| one.id).cloned()
+        let (lasting, others): (Vec<_>, Vec<_>) = answered.partition(|one| one.is_to_last());
+        let too_many = lasting.len() > strangers_max / 2;
+        let oldest = others.into_iter().min_by_key(|one| one.id);
+        let newest = lasting.into_iter().max_by_key(|one| one.id);
+        oldest.or(newest.filter(|_| too_many)).cloned()
     }
 
     /// The oldest of the largest group, unless the newcomer's own has nearly as many.
@@ -289,10 +306,10 @@ impl Table {
         self.end(victim)
     }
 
-    /// Ends the oldest of its own sharer's that has been answered for long.
-    fn evict_answered(&mut self, source: Source, now: Instant) -> bool {
+    /// Ends one of its own sharer's that has been answered for long.
+    fn evict_answered(&mut self, source: Source, strangers_max: usize, now: Instant) -> bool {
         let all = self.strangers.get(&source.sharer);
-        let victim = all.and_then(|all| all.answered_for_long(now));
+        let victim = all.and_then(|all| all.answered_for_long(strangers_max, now));
         self.end(victim)
     }
 
@@ -361,9 +378,12 @@ impl Admission {
     ) -> Option<Place> {
         let source = Source::of(address, owner);
         let mut table = self.table();
-        let is_crowded =
-            source.is_limited() && table.count(source.sharer) >= self.limits.strangers_max;
-        if is_crowded && !table.evict_own(source, now) && !table.evict_answered(source, now) {
+        let strangers_max = self.limits.strangers_max;
+        let is_crowded = source.is_limited() && table.count(source.sharer) >= strangers_max;
+        if is_crowded
+            && !table.evict_own(source, now)
+            && !table.evict_answered(source, strangers_max, now)
+        {
             return None;
         }
         if table.connections >= self.limits.connections_max && !table.evict_for(source, now) {
@@ -379,6 +399,7 @@ impl Admission {
             busy_since: Mutex::new(now),
             has_spoken: AtomicBool::new(false),
             is_stranger: AtomicBool::new(true),
+            lasts: AtomicBool::new(false),
             is_counted: AtomicBool::new(true),
             closed: CancellationToken::new(),
         });
@@ -586,6 +607,37 @@ mod tests {
         );
         drop(in_use);
         assert!(admission.admit(here, None, later).is_some());
+    }
+
+    #[test]
+    fn a_stream_that_is_to_last_is_not_ended_for_lasting() {
+        let admission = admission(100, 4);
+        let start = Instant::now();
+        let here = ip("10.0.0.1");
+        let all = [0; 4].map(|_| admission.admit(here, None, start).unwrap());
+        let in_use = all.each_ref().map(answer);
+        let later = Instant::now() + ANSWER_ALLOWED;
+        all[0].entry.lasts();
+        let one = admission.admit(here, None, later).unwrap();
+        assert!(is_closed(&all[1]) && !is_closed(&all[0]));
+        all[2].entry.lasts();
+        let mut others = vec![answer(&one)];
+        let two = admission.admit(here, None, later).unwrap();
+        assert!(is_closed(&all[3]) && !is_closed(&all[2]));
+        others.push(answer(&two));
+        let none = admission.admit(here, None, later);
+        assert!(none.is_none(), "the others have been answered only now");
+        // More than half of what there may be: the newest makes room.
+        two.entry.lasts();
+        let much_later = Instant::now() + 2 * ANSWER_ALLOWED;
+        let three = admission.admit(here, None, much_later).unwrap();
+        assert!(is_closed(&one) && !is_closed(&two));
+        others.push(answer(&three));
+        three.entry.lasts();
+        let four = admission.admit(here, None, much_later);
+        assert!(four.is_some() && is_closed(&three));
+        assert!(![&all[0], &all[2], &two].map(is_closed).contains(&true));
+        drop((in_use, others));
     }
 
     #[test]

@@ -130,6 +130,11 @@ impl Connection {
         self.0.close();
     }
 
+    /// It carries a stream that is meant to last: it is not ended because its answer takes long.
+    pub fn lasts(&self) {
+        self.0.lasts();
+    }
+
     /// Whether it is to end.
     #[must_use]
     pub fn is_closed(&self) -> bool {

@@ -4,8 +4,8 @@ use meseta_resources::Label;
 
 use super::*;
 use crate::core::operation::{
-    OPERATION_BYTES_PER_AGENT_MAX, OPERATIONS_PER_ACCEPT_MAX, RESOURCES_PER_AGENT_MAX,
-    RESOURCES_PER_OPERATION_MAX,
+    OPERATION_BYTES_PER_AGENT_MAX, OPERATIONS_PER_ACCEPT_MAX, RESOURCES_LOOKED_AT_MAX,
+    RESOURCES_PER_AGENT_MAX, RESOURCES_PER_OPERATION_MAX,
 };
 
 /// RESERVE of so many thousandths of a cpu, each named apart.
@@ -109,6 +109,35 @@ fn operations_divide_what_an_agent_has_into_so_many_resources_at_most() {
         world.operate(&node.id, reserve(&one_more)),
         Answer::Accepted
     );
+}
+
+#[test]
+fn the_operations_of_an_accept_go_through_so_many_resources_at_most() {
+    const RESOURCES: usize = 2_048;
+    let mut world = World::new();
+    let node = world.capable_agent(5051, "cpus:8;mem:1024");
+    let numbers: Vec<usize> = (2..RESOURCES).collect();
+    for numbers in numbers.chunks(RESOURCES_PER_OPERATION_MAX) {
+        let pieces = numbers.iter().map(|number| labelled("ads", *number));
+        let pieces = pieces.fold(Resources::new(), |sum, piece| sum + piece);
+        assert_eq!(world.operate(&node.id, reserve(&pieces)), Answer::Accepted);
+    }
+    assert_eq!(world.agent_total(&node).len(), RESOURCES);
+    let scheduler = world.subscribe(framework("f", &["dev"]));
+    let offer = world.offers(&scheduler).pop().unwrap();
+    let most = RESOURCES_LOOKED_AT_MAX / RESOURCES;
+    let none = unreserve(&labelled("dev", 0));
+    let named = |number: usize| named(none.clone(), &number.to_string());
+    let operations = (0..=most).map(named).collect();
+    do_all(&mut world, &scheduler, &offer, operations);
+    let told = world.operation_events(&scheduler);
+    let (last, others) = told.split_last().unwrap();
+    assert_eq!(others.len(), most);
+    let lacks = |status: &OperationStatus| status.message().contains("does not contain");
+    assert!(others.iter().all(lacks), "{:?}", others.last());
+    assert!(last.message().contains("with a later offer"), "{last:?}");
+    // Each is told an excerpt.
+    assert!(others.iter().all(|status| status.message().len() < 4_096));
 }
 
 #[test]

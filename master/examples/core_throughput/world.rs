@@ -1,0 +1,219 @@
+//! A master's core without its shell: what it asks to be kept is kept at once.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use meseta_master::core::call::{Action, Subscribe};
+use meseta_master::core::{
+    AllocatorConfig, Config, ConnectionId, Effect, Identity, Input, MasterCore, Memory,
+    QuotaSemantics, Recovered, ReplyId, Visible,
+};
+use meseta_proto::meseta::v1::{self as meseta, agent_frame, master_frame};
+use meseta_proto::mesos::v1::agent_info::capability::Type as Capability;
+use meseta_proto::mesos::v1::{self, TaskState};
+use meseta_proto::transport::door::Caller;
+use meseta_resources::time::{Moment, Now};
+
+const SCHEDULER: ConnectionId = ConnectionId(0);
+const STREAM: &str = "stream";
+
+pub(crate) struct World {
+    pub(crate) core: MasterCore,
+    pub(crate) began: Instant,
+    pub(crate) offers: Vec<v1::Offer>,
+    pub(crate) runs: Vec<meseta::RunTask>,
+    pub(crate) framework: String,
+    pub(crate) agents: BTreeMap<String, ConnectionId>,
+    pub(crate) replies: u64,
+    pub(crate) steps: u64,
+    pub(crate) slowest: Duration,
+    /// Operations that the agents were sent.
+    pub(crate) applied: usize,
+}
+
+impl World {
+    /// A master with nothing.
+    pub(crate) fn new() -> Self {
+        let recovered = Recovered {
+            epoch: 1,
+            ..Recovered::default()
+        };
+        Self {
+            core: MasterCore::new(config(), recovered, Now::default()),
+            began: Instant::now(),
+            offers: Vec::new(),
+            runs: Vec::new(),
+            framework: String::new(),
+            agents: BTreeMap::new(),
+            replies: 0,
+            steps: 0,
+            slowest: Duration::ZERO,
+            applied: 0,
+        }
+    }
+
+    pub(crate) fn register(
+        &mut self,
+        number: usize,
+        resources: &[v1::Resource],
+        capabilities: &[Capability],
+    ) {
+        let capability = |kind: &Capability| v1::agent_info::Capability {
+            r#type: Some((*kind).into()),
+        };
+        let register = meseta::Register {
+            agent_info: v1::AgentInfo {
+                hostname: format!("node-{number}"),
+                resources: resources.to_vec(),
+                ..v1::AgentInfo::default()
+            },
+            version: "0.1.0".to_owned(),
+            capabilities: capabilities.iter().map(capability).collect(),
+            ..meseta::Register::default()
+        };
+        self.step(Input::AgentFrame {
+            connection: ConnectionId(u64::try_from(number).unwrap_or(u64::MAX)),
+            message: Box::new(agent_frame::Message::Register(register)),
+        });
+    }
+
+    pub(crate) fn subscribe(&mut self, info: v1::FrameworkInfo) {
+        self.step(Input::Subscribe {
+            connection: SCHEDULER,
+            stream_id: STREAM.to_owned(),
+            call: Box::new(Subscribe {
+                info,
+                suppressed_roles: Vec::new(),
+                offer_constraints: None,
+            }),
+            caller: Caller::default(),
+        });
+    }
+
+    pub(crate) fn step(&mut self, input: Input) {
+        let elapsed = self.began.elapsed();
+        let now = Now {
+            moment: Moment::ORIGIN + elapsed,
+            unix: Duration::from_secs(1_800_000_000) + elapsed,
+        };
+        let before = Instant::now();
+        let effects = self.core.step(now, input);
+        self.slowest = self.slowest.max(before.elapsed());
+        self.steps += 1;
+        for effect in effects {
+            match effect {
+                Effect::Persist { lsn, .. } => self.step(Input::Persisted { lsn }),
+                Effect::Visible { visible, .. } => self.see(visible),
+            }
+        }
+    }
+
+    fn see(&mut self, visible: Visible) {
+        match visible {
+            Visible::Event { event, .. } => {
+                if let Some(subscribed) = event.subscribed {
+                    self.framework = subscribed.framework_id.value;
+                }
+                self.offers
+                    .extend(event.offers.into_iter().flat_map(|offers| offers.offers));
+            }
+            Visible::Frame { to, frame } => match frame.message {
+                Some(master_frame::Message::Registered(registered)) => {
+                    self.agents.insert(registered.agent_id.value, to);
+                }
+                Some(master_frame::Message::RunTask(run)) => self.runs.push(run),
+                Some(master_frame::Message::ApplyOperation(_)) => self.applied += 1,
+                _ => {}
+            },
+            Visible::CloseScheduler { .. }
+            | Visible::CloseAgent { .. }
+            | Visible::Reply { .. }
+            | Visible::OperationOver { .. }
+            | Visible::Note(_) => {}
+        }
+    }
+
+    pub(crate) fn call(&mut self, action: Action) {
+        self.replies += 1;
+        self.step(Input::Call {
+            reply: ReplyId(self.replies),
+            framework_id: self.framework.clone(),
+            stream_id: Some(STREAM.to_owned()),
+            action: Box::new(action),
+            caller: Caller::default(),
+        });
+    }
+
+    /// An offer, after a look for one if none has come.
+    pub(crate) fn next_offer(&mut self) -> Result<v1::Offer, String> {
+        if self.offers.is_empty() {
+            self.step(Input::Tick);
+        }
+        let offer = self.offers.pop();
+        offer.ok_or_else(|| "nothing is offered".to_owned())
+    }
+
+    /// One state of one task: told, and acknowledged.
+    pub(crate) fn advance(&mut self, run: &meseta::RunTask, state: TaskState, uuid: u8) {
+        let agent = run.task.agent_id.value.clone();
+        let Some(connection) = self.agents.get(&agent).copied() else {
+            return;
+        };
+        let update = meseta::StatusUpdate {
+            framework_id: v1::FrameworkId {
+                value: self.framework.clone(),
+            },
+            status: v1::TaskStatus {
+                task_id: run.task.task_id.clone(),
+                state: state.into(),
+                uuid: Some(vec![uuid; 16]),
+                ..v1::TaskStatus::default()
+            },
+            latest_state: Some(state.into()),
+        };
+        self.step(Input::AgentFrame {
+            connection,
+            message: Box::new(agent_frame::Message::StatusUpdate(update)),
+        });
+        self.call(Action::Acknowledge {
+            agent_id: agent,
+            task_id: run.task.task_id.value.clone(),
+            uuid: [uuid; 16],
+        });
+    }
+}
+
+fn config() -> Config {
+    Config {
+        identity: Identity {
+            id: "bench".to_owned(),
+            hostname: "localhost".to_owned(),
+            ip: std::net::Ipv4Addr::LOCALHOST,
+            port: 5050,
+            cluster: None,
+            version: "1.12.0".to_owned(),
+            domain: None,
+        },
+        allocation_interval: Duration::from_secs(1),
+        agent_ping_timeout: Duration::from_secs(3_600),
+        max_agent_ping_timeouts: 5,
+        agent_reregister_timeout: Duration::from_secs(600),
+        agent_removal_interval: Duration::ZERO,
+        agent_removal_percent: 50,
+        offer_timeout: None,
+        max_completed_frameworks: 50,
+        max_completed_tasks_per_framework: 1_000,
+        max_unreachable_tasks_per_framework: 1_000,
+        registry_max_agent_age: Duration::from_secs(86_400),
+        registry_max_agent_count: 1_000,
+        registry_gc_interval: Duration::from_secs(900),
+        memory: Memory::of(4 << 30),
+        require_agent_domain: false,
+        whitelist: None,
+        root_submissions: true,
+        roles: None,
+        weights: BTreeMap::new(),
+        quota_semantics: QuotaSemantics::Seed,
+        allocator: AllocatorConfig::default(),
+    }
+}

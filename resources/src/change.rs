@@ -1,0 +1,115 @@
+//! What operations make of a collection, as far as they touch it.
+//!
+//! An agent may be divided into thousands of resources while an operation names one: the rest is not looked at.
+
+use crate::{Conversion, ConversionError, NotContained, Resources};
+
+/// A part of a collection, as it is and as it will be; holds everything of the same kind as what it names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    before: Resources,
+    after: Resources,
+}
+
+impl Change {
+    /// What `conversions` in their order make of `resources`.
+    ///
+    /// # Errors
+    /// When one of them cannot be.
+    pub fn of(conversions: &[Conversion], resources: &Resources) -> Result<Self, ConversionError> {
+        let named = conversions
+            .iter()
+            .flat_map(|one| one.consumed().iter().chain(one.produced().iter()));
+        let before = resources.alike(named);
+        let mut after = before.clone();
+        for conversion in conversions {
+            let done = conversion.apply_to(&mut after);
+            done.map_err(|error| match error {
+                ConversionError::NotContained(error) => {
+                    NotContained::with_change(error.wanted, resources, &before, &after).into()
+                }
+                other => other,
+            })?;
+        }
+        Ok(Self { before, after })
+    }
+
+    #[must_use]
+    pub const fn before(&self) -> &Resources {
+        &self.before
+    }
+
+    #[must_use]
+    pub const fn after(&self) -> &Resources {
+        &self.after
+    }
+
+    /// How many different resources a collection of so many has then.
+    #[must_use]
+    pub fn len_after(&self, len: usize) -> usize {
+        (len + self.after.len()).saturating_sub(self.before.len())
+    }
+
+    /// Makes the change to the collection that it was made for.
+    pub fn apply_to(&self, resources: &mut Resources) {
+        resources.replace(&self.before, &self.after);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Operation, Reservation, Role, apply_all};
+
+    fn parse(text: &str) -> Resources {
+        Resources::parse(text, &Role::star()).unwrap()
+    }
+
+    fn reserved(text: &str, to: &str) -> Resources {
+        let reservation = Reservation::dynamic(Role::new(to).unwrap(), None);
+        parse(text).push_reservation(&reservation).unwrap()
+    }
+
+    fn reserve(of: &Resources) -> Conversion {
+        Conversion::reserve(of).unwrap()
+    }
+
+    #[test]
+    fn a_change_is_what_the_conversions_do_and_holds_what_they_touch() {
+        let mut total = parse("cpus:8;mem:1024;ports:[1-9]") + reserved("cpus:1;mem:64", "ads");
+        let steps = [
+            reserve(&reserved("cpus:2;ports:[2-3]", "dev")),
+            Conversion::unreserve(&reserved("cpus:1", "dev")).unwrap(),
+            reserve(&reserved("cpus:6", "ads")),
+        ];
+        let change = Change::of(&steps, &total).unwrap();
+        assert_eq!(
+            *change.before(),
+            parse("cpus:8;ports:[1-9]") + reserved("cpus:1", "ads")
+        );
+        let expected = apply_all(&steps, &total).unwrap();
+        assert_eq!(change.len_after(total.len()), expected.len());
+        change.apply_to(&mut total);
+        assert_eq!(total, expected);
+    }
+
+    #[test]
+    fn what_cannot_be_is_told_with_what_is_there() {
+        let total = parse("cpus:2;mem:1024");
+        let steps = [
+            reserve(&reserved("cpus:1", "dev")),
+            reserve(&reserved("cpus:2", "dev")),
+        ];
+        let text = Change::of(&steps, &total).unwrap_err().to_string();
+        let own = apply_all(&steps, &total).unwrap_err().to_string();
+        assert_eq!(text, own);
+        let most = "cpus:1; cpus(reservations: [(DYNAMIC,dev)]):1; mem:1024";
+        assert_eq!(text, format!("{most} does not contain cpus:2"));
+        let none = Operation::Unreserve(reserved("cpus:1", "dev").iter().cloned().collect());
+        let none = Change::of(&none.conversions().unwrap(), &total).unwrap_err();
+        assert!(
+            none.to_string().starts_with("cpus:2; mem:1024 does not"),
+            "{none}"
+        );
+    }
+}

@@ -1,0 +1,119 @@
+//! The error that something is not there, told with what is there instead; of very much, an excerpt.
+
+use crate::resources::Entry;
+use crate::{Resource, Resources};
+
+/// Longest text of very many resources, in bytes: an agent may be divided into thousands of resources,
+/// and each refusal is logged and told to its framework.
+const AVAILABLE_BYTES_MAX: usize = 2_048;
+
+/// What was to be taken away and is not there.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{available} does not contain {wanted}")]
+pub struct NotContained {
+    /// What is there, as text; of very much only what is most like what is wanted.
+    pub available: String,
+    pub wanted: Resource,
+}
+
+impl NotContained {
+    pub(crate) fn new(wanted: Resource, available: &Resources) -> Self {
+        let available = excerpt(nearest(&wanted, available.entries().iter()));
+        Self { available, wanted }
+    }
+
+    /// The same where `before`, which is all of its kind that `resources` have, is `now` something else.
+    pub(crate) fn with_change(
+        wanted: Resource,
+        resources: &Resources,
+        before: &Resources,
+        now: &Resources,
+    ) -> Self {
+        let is_untouched = |entry: &&Entry| !before.has_alike(&entry.resource);
+        let all = resources.entries().iter();
+        let mut available: Vec<&Entry> = all.filter(is_untouched).collect();
+        for entry in now.entries() {
+            let is_before = |one: &&Entry| one.resource.compare_thing(&entry.resource).is_lt();
+            available.insert(available.partition_point(is_before), entry);
+        }
+        let available = excerpt(nearest(&wanted, available.into_iter()));
+        Self { available, wanted }
+    }
+}
+
+impl Resources {
+    /// As text; of very many the first ones, with the number of the others.
+    #[must_use]
+    pub fn excerpt(&self) -> String {
+        excerpt(self.entries().iter().collect())
+    }
+}
+
+/// Those first that are most like what is wanted: of its name and role, then of its name.
+fn nearest<'a>(wanted: &Resource, available: impl Iterator<Item = &'a Entry>) -> Vec<&'a Entry> {
+    let (mut nearest, mut of_name, mut others) = (Vec::new(), Vec::new(), Vec::new());
+    for entry in available {
+        let is_of_name = entry.resource.name() == wanted.name();
+        let is_of_role = entry.resource.reservation_role() == wanted.reservation_role();
+        match (is_of_name, is_of_role) {
+            (true, true) => nearest.push(entry),
+            (true, false) => of_name.push(entry),
+            (false, _) => others.push(entry),
+        }
+    }
+    nearest.extend(of_name);
+    nearest.extend(others);
+    nearest
+}
+
+/// The first of them as text, with the number of the others.
+fn excerpt(entries: Vec<&Entry>) -> String {
+    if entries.is_empty() {
+        return "{}".to_owned();
+    }
+    let mut text = String::new();
+    for (index, entry) in entries.iter().enumerate() {
+        let one = entry.to_string();
+        if text.len() + one.len() > AVAILABLE_BYTES_MAX {
+            let others = entries.len() - index;
+            let beside = if index == 0 { "" } else { " and " };
+            return text + &format!("{beside}{others} other resources");
+        }
+        if index > 0 {
+            text.push_str("; ");
+        }
+        text.push_str(&one);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Label, Reservation, Resources, Role};
+
+    #[test]
+    fn of_very_much_what_is_nearest_is_told() {
+        let piece = |number: usize, to: &str| {
+            let mut reservation = Reservation::dynamic(Role::new(to).unwrap(), None);
+            let value = Some(format!("{number}-{}", "x".repeat(100)));
+            let key = "k".to_owned();
+            reservation.labels = std::iter::once(Label { key, value }).collect();
+            let plain = Resources::parse("cpus:1", &Role::star()).unwrap();
+            plain.push_reservation(&reservation).unwrap()
+        };
+        let mut held = piece(1, "dev");
+        for number in 0..1_000 {
+            held += piece(number, "ads");
+        }
+        let error = held.checked_sub(&piece(2, "dev")).unwrap_err();
+        let text = error.available;
+        assert!(text.len() < 2_200, "{}", text.len());
+        assert!(
+            text.starts_with("cpus(reservations: [(DYNAMIC,dev"),
+            "{text}"
+        );
+        assert!(text.ends_with(" other resources"), "{text}");
+        let none = Resources::new().checked_sub(&piece(2, "dev")).unwrap_err();
+        assert_eq!(none.available, "{}");
+    }
+}
