@@ -2,6 +2,7 @@
 
 use meseta_proto::mesos::v1::quota::{QuotaConfig, QuotaRequest};
 use meseta_proto::mesos::v1::value;
+use serde_json::json;
 
 use super::*;
 
@@ -611,17 +612,9 @@ fn a_quota_of_nothing_is_shown_as_it_was_set() {
     assert_eq!(world.administer(set("r", &[("cpus", 0.0)])), Answer::Done);
     let snapshot = world.core.snapshot();
     let shown = crate::http::views::quota(&snapshot);
-    let amounts: Vec<_> = shown.infos[0]
-        .guarantee
-        .iter()
-        .map(|one| {
-            (
-                one.name.as_str(),
-                one.scalar.as_ref().map(|amount| amount.value),
-            )
-        })
-        .collect();
-    assert_eq!(amounts, [("cpus", Some(0.0))]);
+    let shown = serde_json::to_value(shown).unwrap();
+    let amount = json!({"name": "cpus", "type": "SCALAR", "scalar": {"value": 0.0}, "role": "*"});
+    assert_eq!(shown["infos"][0]["guarantee"], json!([amount]));
 }
 
 /// What would make a tree of quotas sound is part of the refusal.

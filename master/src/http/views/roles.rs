@@ -7,7 +7,8 @@ use meseta_proto::mesos::v1::quota::{QuotaConfig, QuotaInfo, QuotaStatus};
 use meseta_proto::mesos::v1::{self, WeightInfo, value};
 use meseta_proto::v0::Quantities;
 use meseta_resources::{FrameworkId, ResourceName, ResourceQuantities, Role, Scalar};
-use serde::Serialize;
+use serde::ser::SerializeMap as _;
+use serde::{Serialize, Serializer};
 
 use crate::core::{QuotaSemantics, Snapshot};
 
@@ -128,53 +129,84 @@ pub(crate) fn weights(snapshot: &Snapshot) -> Vec<WeightInfo> {
         .collect()
 }
 
-/// `/quota`: as it has been shown since the first version, and as configurations.
-pub(crate) fn quota(snapshot: &Snapshot) -> QuotaStatus {
-    let role = match snapshot.quota_semantics {
-        QuotaSemantics::Seed => Some("*".to_owned()),
+/// The answer to GET /quota, whose parts are made one at a time: there may be thousands, and one takes several times in
+/// memory what it takes as text.
+pub(crate) struct QuotaAnswer<'a>(&'a Snapshot);
+
+impl Serialize for QuotaAnswer<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let quotas = &self.0.quotas;
+        let role = role_of_resources(self.0);
+        let mut map = serializer.serialize_map(None)?;
+        if !quotas.is_empty() {
+            let info = |(of, quota): (&Role, &Quota)| info(of, quota, role);
+            map.serialize_entry("infos", &OneByOne(|| quotas.iter().map(info)))?;
+            map.serialize_entry("configs", &OneByOne(|| quotas.iter().map(config)))?;
+        }
+        map.end()
+    }
+}
+
+/// A list whose items are made while it is written.
+struct OneByOne<F>(F);
+
+impl<F: Fn() -> I, I: Iterator<Item: Serialize>> Serialize for OneByOne<F> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq((self.0)())
+    }
+}
+
+/// GET /quota.
+pub(crate) fn quota(snapshot: &Snapshot) -> QuotaAnswer<'_> {
+    QuotaAnswer(snapshot)
+}
+
+/// The role that guarantees are for in the older form of Mesos.
+fn role_of_resources(snapshot: &Snapshot) -> Option<&'static str> {
+    match snapshot.quota_semantics {
+        QuotaSemantics::Seed => Some("*"),
         QuotaSemantics::Head => None,
-    };
-    status(snapshot, role.as_ref())
+    }
 }
 
 /// GET_QUOTA.
 pub(crate) fn quota_status(snapshot: &Snapshot) -> QuotaStatus {
-    status(snapshot, None)
+    let quotas = snapshot.quotas.iter();
+    QuotaStatus {
+        infos: quotas
+            .clone()
+            .map(|(role, quota)| info(role, quota, None))
+            .collect(),
+        configs: quotas.map(config).collect(),
+    }
 }
 
-fn status(snapshot: &Snapshot, role_of_resources: Option<&String>) -> QuotaStatus {
+fn info(role: &Role, quota: &Quota, role_of_resources: Option<&str>) -> QuotaInfo {
     let resource = |(name, amount): (&ResourceName, Scalar)| v1::Resource {
         name: name.to_string(),
         r#type: value::Type::Scalar.into(),
         scalar: Some(scalar(amount)),
-        role: role_of_resources.cloned(),
+        role: role_of_resources.map(str::to_owned),
         ..v1::Resource::default()
     };
+    QuotaInfo {
+        role: Some(role.to_string()),
+        guarantee: if quota.legacy {
+            // The same amounts, and a guarantee of 0 as well, which is a limit.
+            quota.limits.iter().map(resource).collect()
+        } else {
+            quota.guarantees.iter().map(resource).collect()
+        },
+        ..QuotaInfo::default()
+    }
+}
+
+fn config((role, quota): (&Role, &Quota)) -> QuotaConfig {
     let amount = |(name, amount): (&ResourceName, Scalar)| (name.to_string(), scalar(amount));
-    QuotaStatus {
-        infos: snapshot
-            .quotas
-            .iter()
-            .map(|(role, quota)| QuotaInfo {
-                role: Some(role.to_string()),
-                guarantee: if quota.legacy {
-                    // The same amounts, and a guarantee of 0 as well, which is a limit.
-                    quota.limits.iter().map(resource).collect()
-                } else {
-                    quota.guarantees.iter().map(resource).collect()
-                },
-                ..QuotaInfo::default()
-            })
-            .collect(),
-        configs: snapshot
-            .quotas
-            .iter()
-            .map(|(role, quota)| QuotaConfig {
-                role: role.to_string(),
-                guarantees: quota.guarantees.iter().map(amount).collect(),
-                limits: quota.limits.iter().map(amount).collect(),
-            })
-            .collect(),
+    QuotaConfig {
+        role: role.to_string(),
+        guarantees: quota.guarantees.iter().map(amount).collect(),
+        limits: quota.limits.iter().map(amount).collect(),
     }
 }
 
