@@ -2,8 +2,8 @@
 //!
 //! Each part is bounded for all peers together, and most for each peer as well. The parts together, with what the
 //! largest frame takes while it is read and what connections take at most, are at most three quarters of the whole;
-//! the rest is for what is not counted: tasks that live, answers while they are made, and what the allocator of
-//! memory keeps. Invariant: nothing here depends on how many tasks or peers there are.
+//! the rest is for what is not counted: the program, tasks that live, answers while they are made, and what the
+//! allocator of memory keeps. Invariant: nothing here depends on how many tasks or peers there are.
 
 use meseta_resources::ByteSize;
 
@@ -18,6 +18,8 @@ const FRAME_BYTES_MAX: usize = 64 << 20;
 const DOWNLOAD_BYTES: usize = 64 << 10;
 /// What a connection takes whose request does not end.
 const CONNECTION_BYTES: usize = 32 << 10;
+/// What an agent has resident that does nothing, mapped pages of the program included, with what a hundred tasks add.
+const PROGRAM_BYTES: usize = 32 << 20;
 
 /// The parts.
 #[derive(Clone, Copy, Debug)]
@@ -42,9 +44,13 @@ impl Budgets {
         Ok(Self::of(bytes))
     }
 
-    /// So many parts of 128.
+    /// So many parts of 128: of a whole GiB 8 MiB each, and of another budget in proportion to what it has beside the
+    /// program.
     fn part(self, count: usize) -> usize {
-        (self.total_bytes / 128).saturating_mul(count)
+        let beside = |bytes: usize| bytes.saturating_sub(PROGRAM_BYTES) as u128;
+        let of_a_gib = count as u128 * ((1 << 30) / 128);
+        let part = of_a_gib * beside(self.total_bytes) / beside(1 << 30);
+        usize::try_from(part).unwrap_or(usize::MAX)
     }
 
     /// Events that executors have not read.
@@ -197,7 +203,7 @@ mod tests {
     #[test]
     fn a_budget_that_is_too_small_is_refused() {
         let least = Budgets::read(MEMORY_BUDGET_MIN).expect("enough");
-        assert!(least.call_bytes_max() > 512 << 10 && least.frame_bytes_max() == 8 * MIB);
+        assert!(least.call_bytes_max() > 512 << 10 && least.frame_bytes_max() > 6 * MIB);
         let error = Budgets::read(ByteSize::from_bytes(127 << 20)).expect_err("too little");
         assert!(error.contains("128MB or more"), "{error}");
     }

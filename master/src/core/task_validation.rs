@@ -136,7 +136,8 @@ pub(super) fn validate_itself(
         ));
     }
     // What only another agent says that it has keeps nobody from launching.
-    if framework.has_launched(&task_id) || agent.task(&framework.id, &task_id).is_some() {
+    let is_here = || framework.holders(&task_id).any(|id| id == agent.id());
+    if framework.has_launched(&task_id) || is_here() {
         return Err(format!("Task has duplicate ID: {task_id}"));
     }
     if framework.has_unreachable(task_id.as_str()) {
