@@ -235,7 +235,7 @@ fn everything() {
         assert_eq!(world.update(&mut link).state(), TaskRunning);
     }
     let idle = peak_kib(&world);
-    let data = vec![0; 600 << 10];
+    let data = vec![0; 500 << 10];
     let message = executor::Call {
         message: Some(call::Message { data: data.clone() }),
         ..call(call::Type::Message)
@@ -273,7 +273,7 @@ fn everything() {
             ToAgent::ExecutorMessage(wire::ExecutorMessage {
                 framework_id: framework_id(),
                 executor_id: executor_id(),
-                data: vec![0; 2 << 20],
+                data: vec![0; 1 << 20],
             }),
         );
     }
@@ -295,9 +295,9 @@ fn unfinished_requests(world: &World) -> Vec<std::net::TcpStream> {
     let url = world.url("");
     let address = url.trim_start_matches("http://").trim_end_matches('/');
     let call = "POST /api/v1 HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
-        Content-Length: 700000\r\n\r\n";
+        Content-Length: 600000\r\n\r\n";
     let mut body = call.as_bytes().to_vec();
-    body.resize(body.len() + 690_000, b' ');
+    body.resize(body.len() + 590_000, b' ');
     let mut header = b"GET /health HTTP/1.1\r\nX: ".to_vec();
     header.resize(30 << 10, b'x');
     let requests = (0..24).map(|_| &body).chain((0..600).map(|_| &header));
