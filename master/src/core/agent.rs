@@ -45,6 +45,11 @@ pub struct AgentProfile {
     pub reserved_bytes: usize,
 }
 
+/// A count of bytes after a change, each part of which is counted by `count`.
+fn with_change(bytes: usize, change: &Change, count: fn(&Resources) -> usize) -> usize {
+    (bytes + count(change.after())).saturating_sub(count(change.before()))
+}
+
 impl AgentProfile {
     #[must_use]
     pub fn has(&self, capability: Capability) -> bool {
@@ -54,21 +59,13 @@ impl AgentProfile {
     /// What it would take in memory, more or less, with other reservations and volumes.
     #[must_use]
     pub(super) fn bytes_with(&self, change: &Change) -> usize {
-        let (before, after) = (
-            decoded_bytes(change.before()),
-            decoded_bytes(change.after()),
-        );
-        (self.bytes + after).saturating_sub(before)
+        with_change(self.bytes, change, decoded_bytes)
     }
 
     /// What its reservations and volumes would take on the wire after a change.
     #[must_use]
     pub(super) fn reserved_bytes_with(&self, change: &Change) -> usize {
-        let (before, after) = (
-            reserved_bytes(change.before()),
-            reserved_bytes(change.after()),
-        );
-        (self.reserved_bytes + after).saturating_sub(before)
+        with_change(self.reserved_bytes, change, reserved_bytes)
     }
 
     /// An operation has changed what it has.

@@ -27,7 +27,8 @@ pub(super) const OPERATION_BYTES_PER_AGENT_MAX: usize = 8 << 20;
 pub(super) const OPERATIONS_PER_ACCEPT_MAX: usize = 1_024;
 
 /// Resources that the operations of one ACCEPT go through, all together: each one those of its agent. Of an agent that
-/// is divided into no more than 1,024 that is nothing further; it takes about 0.1 s (`core_throughput operations`).
+/// is divided into no more than 1,024 that is nothing further. Three times as many took 0.2 to 0.35 s (`core_throughput
+/// operations`).
 pub(super) const RESOURCES_LOOKED_AT_MAX: usize = 1 << 20;
 
 /// Resources that the operations of one ACCEPT name, all together.

@@ -28,6 +28,18 @@ fn labelled(to: &str, number: usize) -> Resources {
     parse("cpus:0.001").push_reservation(&reservation).unwrap()
 }
 
+/// Divides an agent that has cpus and mem into so many resources.
+fn divide(world: &mut World, node: &Node, count: usize) {
+    // With what is left of cpus, and mem, these are all.
+    let numbers: Vec<usize> = (2..count).collect();
+    for numbers in numbers.chunks(RESOURCES_PER_OPERATION_MAX) {
+        let pieces = numbers.iter().map(|number| labelled("ads", *number));
+        let pieces = pieces.fold(Resources::new(), |sum, piece| sum + piece);
+        assert_eq!(world.operate(&node.id, reserve(&pieces)), Answer::Accepted);
+    }
+    assert_eq!(world.agent_total(node).len(), count);
+}
+
 #[test]
 fn an_accept_has_so_many_operations_at_most() {
     let (mut world, node, scheduler, offer) = begin("cpus:4;mem:1024");
@@ -76,14 +88,7 @@ fn an_operation_names_so_many_resources_at_most() {
 fn operations_divide_what_an_agent_has_into_so_many_resources_at_most() {
     let mut world = World::new();
     let node = world.capable_agent(5051, "cpus:8;mem:1024");
-    // With what is left of cpus, and mem, these are all.
-    let numbers: Vec<usize> = (2..RESOURCES_PER_AGENT_MAX).collect();
-    for numbers in numbers.chunks(RESOURCES_PER_OPERATION_MAX) {
-        let pieces = numbers.iter().map(|number| labelled("ads", *number));
-        let pieces = pieces.fold(Resources::new(), |sum, piece| sum + piece);
-        assert_eq!(world.operate(&node.id, reserve(&pieces)), Answer::Accepted);
-    }
-    assert_eq!(world.agent_total(&node).len(), RESOURCES_PER_AGENT_MAX);
+    divide(&mut world, &node, RESOURCES_PER_AGENT_MAX);
     let one_more = labelled("ads", 0);
     let answer = world.operate(&node.id, reserve(&one_more));
     let Answer::Conflict(text) = &answer else {
@@ -116,13 +121,7 @@ fn the_operations_of_an_accept_go_through_so_many_resources_at_most() {
     const RESOURCES: usize = 2_048;
     let mut world = World::new();
     let node = world.capable_agent(5051, "cpus:8;mem:1024");
-    let numbers: Vec<usize> = (2..RESOURCES).collect();
-    for numbers in numbers.chunks(RESOURCES_PER_OPERATION_MAX) {
-        let pieces = numbers.iter().map(|number| labelled("ads", *number));
-        let pieces = pieces.fold(Resources::new(), |sum, piece| sum + piece);
-        assert_eq!(world.operate(&node.id, reserve(&pieces)), Answer::Accepted);
-    }
-    assert_eq!(world.agent_total(&node).len(), RESOURCES);
+    divide(&mut world, &node, RESOURCES);
     let scheduler = world.subscribe(framework("f", &["dev"]));
     let offer = world.offers(&scheduler).pop().unwrap();
     let most = RESOURCES_LOOKED_AT_MAX / RESOURCES;
