@@ -9,6 +9,7 @@
 pub(crate) mod de;
 #[expect(clippy::collapsible_if, reason = "the file it includes is generated")]
 mod generated;
+mod lists;
 mod ser;
 mod session;
 
@@ -17,6 +18,7 @@ use serde::de::DeserializeSeed;
 use crate::budget::{Charge, Exhausted};
 use crate::schema::{self, WireMessage};
 
+pub use lists::{object_of_parts, object_with_lists, response};
 pub use ser::EnumName;
 
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]

@@ -244,7 +244,7 @@ impl Executor {
     }
 
     /// Its tasks, also those that are over.
-    pub fn all_tasks(&self) -> impl Iterator<Item = &Arc<Task>> {
+    pub fn all_tasks(&self) -> impl Iterator<Item = &Arc<Task>> + Clone {
         self.tasks.values().chain(&self.completed)
     }
 

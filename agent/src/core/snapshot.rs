@@ -110,7 +110,7 @@ impl AgentCore {
 
 impl Snapshot {
     /// All executors that are not over.
-    pub fn executors(&self) -> impl Iterator<Item = &Arc<super::Executor>> {
+    pub fn executors(&self) -> impl Iterator<Item = &Arc<super::Executor>> + Clone {
         let frameworks = self.frameworks.values();
         frameworks.flat_map(|framework| framework.executors.values())
     }

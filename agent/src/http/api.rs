@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use http::{Request, StatusCode};
+use meseta_proto::json;
 use meseta_proto::media::{self, MESSAGE_CONTENT_TYPE, MediaType};
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::agent as api;
@@ -13,7 +14,7 @@ use meseta_proto::mesos::v1::agent::response::Type as Answer;
 use meseta_proto::transport::door::Caller;
 
 use super::resource_statistics;
-use super::statistics::{container_status, sampled, value};
+use super::statistics::{container_status, sampled};
 use super::{Reply, Surface, containers, files, read_call};
 use crate::checkpoint::outermost;
 use crate::core::{Executor, ExecutorKind, Framework, Phase, Snapshot, container_message};
@@ -54,7 +55,7 @@ pub(super) async fn call(
         return Ok(Reply::empty(StatusCode::OK));
     };
     if accept == MediaType::Json {
-        return Ok(Reply::bytes(accept.as_str(), with_empty_lists(&response)));
+        return Ok(Reply::bytes(accept.as_str(), response_json(&response)));
     }
     Ok(Reply::bytes(
         accept.as_str(),
@@ -62,43 +63,71 @@ pub(super) async fn call(
     ))
 }
 
-/// Lists that Mesos shows also when nothing is in them, and clients index without asking.
-const LISTS: &[(&str, &[&str])] = &[
-    (
-        "get_tasks",
-        &[
-            "pending_tasks",
-            "queued_tasks",
-            "launched_tasks",
-            "terminated_tasks",
-            "completed_tasks",
-        ],
-    ),
-    ("get_executors", &["executors", "completed_executors"]),
-    ("get_frameworks", &["frameworks", "completed_frameworks"]),
-    ("get_containers", &["containers"]),
-    ("list_files", &["file_infos"]),
-];
-
-fn with_empty_lists(response: &api::Response) -> Vec<u8> {
-    let mut shown = value(response);
-    complete(&mut shown);
-    if let Some(state) = shown.get_mut("get_state") {
-        complete(state);
-    }
-    shown.to_string().into_bytes()
+/// A response in JSON. Some lists are there also when nothing is in them, as in Mesos: clients index them without
+/// asking.
+fn response_json(response: &api::Response) -> Vec<u8> {
+    let part = if let Some(tasks) = &response.get_tasks {
+        tasks_json(tasks)
+    } else if let Some(executors) = &response.get_executors {
+        executors_json(executors)
+    } else if let Some(frameworks) = &response.get_frameworks {
+        frameworks_json(frameworks)
+    } else if let Some(containers) = &response.get_containers {
+        let is_empty = containers.containers.is_empty();
+        json::object_with_lists(containers, &[("containers", is_empty)])
+    } else if let Some(listed) = &response.list_files {
+        json::object_with_lists(listed, &[("file_infos", listed.file_infos.is_empty())])
+    } else if let Some(state) = &response.get_state {
+        let parts = [
+            ("get_tasks", state.get_tasks.as_ref().map(tasks_json)),
+            (
+                "get_executors",
+                state.get_executors.as_ref().map(executors_json),
+            ),
+            (
+                "get_frameworks",
+                state.get_frameworks.as_ref().map(frameworks_json),
+            ),
+        ];
+        json::object_of_parts(parts)
+    } else {
+        return media::encode(MediaType::Json, response);
+    };
+    let kind = response.r#type().as_str_name();
+    json::response(kind, &part)
 }
 
-fn complete(shown: &mut serde_json::Value) {
-    for (payload, lists) in LISTS {
-        let Some(payload) = shown.get_mut(*payload).and_then(|one| one.as_object_mut()) else {
-            continue;
-        };
-        for list in *lists {
-            let empty = || serde_json::Value::Array(Vec::new());
-            payload.entry(*list).or_insert_with(empty);
-        }
-    }
+fn tasks_json(tasks: &api::response::GetTasks) -> Vec<u8> {
+    let lists = [
+        ("pending_tasks", tasks.pending_tasks.is_empty()),
+        ("queued_tasks", tasks.queued_tasks.is_empty()),
+        ("launched_tasks", tasks.launched_tasks.is_empty()),
+        ("terminated_tasks", tasks.terminated_tasks.is_empty()),
+        ("completed_tasks", tasks.completed_tasks.is_empty()),
+    ];
+    json::object_with_lists(tasks, &lists)
+}
+
+fn executors_json(executors: &api::response::GetExecutors) -> Vec<u8> {
+    let lists = [
+        ("executors", executors.executors.is_empty()),
+        (
+            "completed_executors",
+            executors.completed_executors.is_empty(),
+        ),
+    ];
+    json::object_with_lists(executors, &lists)
+}
+
+fn frameworks_json(frameworks: &api::response::GetFrameworks) -> Vec<u8> {
+    let lists = [
+        ("frameworks", frameworks.frameworks.is_empty()),
+        (
+            "completed_frameworks",
+            frameworks.completed_frameworks.is_empty(),
+        ),
+    ];
+    json::object_with_lists(frameworks, &lists)
 }
 
 fn invalid(what: &str) -> Reply {
@@ -383,7 +412,7 @@ fn nested(surface: &Surface, snapshot: &Snapshot) -> Vec<api::response::get_cont
 }
 
 fn containers(surface: &Surface, snapshot: &Snapshot) -> api::response::GetContainers {
-    let entries = sampled(surface, snapshot).into_iter();
+    let entries = sampled(surface, snapshot);
     let entries = entries.map(
         |(executor, sample)| api::response::get_containers::Container {
             framework_id: Some(pb::FrameworkId {

@@ -10,6 +10,7 @@ use meseta_proto::transport::door::Caller;
 use meseta_proto::transport::files::Crowded;
 use serde_json::{Value, json};
 
+use super::state::List;
 use super::{Query, Reply, Surface};
 use crate::checkpoint::RunKey;
 use crate::core::Snapshot;
@@ -97,7 +98,7 @@ pub(super) async fn browse(
         sandboxes.list(&path)
     })
     .await?;
-    Ok(Reply::json(&entries.iter().map(entry_value).collect()))
+    Ok(Reply::json(&List(entries.iter().map(entry_value))))
 }
 
 fn entry_value(entry: &Entry) -> Value {

@@ -355,21 +355,18 @@ async fn answer(
         Route::Flags => Ok(Reply::json(&state::flags(surface))),
         Route::State => {
             let snapshot = surface.view(caller).await?;
-            let mut state = state::state(surface, &snapshot);
-            if caller.check(Action::ViewFlags, None).is_err() {
-                state.as_object_mut().map(|state| state.remove("flags"));
-            }
-            Ok(Reply::json(&state))
+            let may_see_flags = caller.check(Action::ViewFlags, None).is_ok();
+            Ok(state::state(surface, &snapshot, may_see_flags))
         }
         Route::Statistics => {
             let snapshot = surface.containers(caller).await?;
-            Ok(Reply::json(&statistics::statistics(surface, &snapshot)))
+            let entries = statistics::statistics(surface, &snapshot);
+            Ok(Reply::json(&state::List(entries)))
         }
         Route::Containers => {
             let snapshot = surface.containers(caller).await?;
-            Ok(Reply::json(&statistics::containers(
-                surface, &snapshot, query,
-            )))
+            let entries = statistics::containers(surface, &snapshot, query);
+            Ok(Reply::json(&state::List(entries)))
         }
         Route::Metrics => Ok(Reply::prometheus(surface.metrics.text(surface).await)),
         Route::MetricsSnapshot => {
@@ -384,8 +381,9 @@ async fn answer(
         Route::Read => files::read(surface, caller, query).await,
         Route::Download => files::download(surface, caller, query).await,
         Route::Debug => files::debug(surface).await,
-        Route::Operator => api::call(surface, caller, request).await,
-        Route::Executor => executor::call(surface, request).await,
+        // Boxed: these are many times larger than the others, and each connection would have room for them.
+        Route::Operator => Box::pin(api::call(surface, caller, request)).await,
+        Route::Executor => Box::pin(executor::call(surface, request)).await,
         Route::Libprocess => Err(Reply::text(
             StatusCode::NOT_IMPLEMENTED,
             "This agent speaks to its master over gRPC; frameworks use /api/v1/scheduler of the master",

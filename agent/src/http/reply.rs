@@ -66,8 +66,15 @@ impl Reply {
     }
 
     /// A value as JSON, or as JSONP if the query asks.
-    pub(crate) fn json(value: &serde_json::Value) -> Self {
-        Self::new(StatusCode::OK, Some(JSON), value.to_string())
+    pub(crate) fn json<T: serde::Serialize + ?Sized>(value: &T) -> Self {
+        match serde_json::to_vec(value) {
+            Ok(body) => Self::new(StatusCode::OK, Some(JSON), body),
+            Err(error) => {
+                // None of what is shown has keys that are no strings.
+                tracing::error!(%error, "a view cannot be written as JSON");
+                Self::empty(StatusCode::INTERNAL_SERVER_ERROR)
+            }
+        }
     }
 
     /// Bytes of a given type.

@@ -1,250 +1,375 @@
 //! `/state`, `/flags` and `/version`, in the shapes of Mesos.
+//!
+//! Views borrow from the snapshot and are written one after the other: an agent with much to show needs memory for the
+//! text, not for a tree of values beside it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use meseta_proto::INTERFACE_VERSION as VERSION;
 use meseta_proto::convert;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::v0::{AttributesView, Full, Reserved, ReservedFull, Summary};
-use meseta_resources::Resources;
-use serde_json::{Map, Value, json};
+use meseta_resources::{Attributes, Resources};
+use serde::{Serialize, Serializer};
 
-use super::Surface;
-use super::statistics::value;
+use super::{Reply, Surface};
 use crate::core::{Executor, ExecutorKind, Framework, Snapshot, Task};
 
 /// `/version`.
-pub(super) fn version() -> Value {
-    json!({
-        "version": VERSION,
-        "build_date": "",
-        "build_time": 0.0,
-        "build_user": "",
-    })
+#[derive(Serialize)]
+pub(super) struct Version {
+    build_date: &'static str,
+    build_time: f64,
+    build_user: &'static str,
+    version: &'static str,
+}
+
+pub(super) const fn version() -> Version {
+    Version {
+        build_date: "",
+        build_time: 0.0,
+        build_user: "",
+        version: VERSION,
+    }
 }
 
 /// `/flags`.
-pub(super) fn flags(surface: &Surface) -> Value {
-    json!({ "flags": surface.flags })
+#[derive(Serialize)]
+pub(super) struct Flags<'a> {
+    flags: &'a BTreeMap<String, String>,
+}
+
+pub(super) fn flags(surface: &Surface) -> Flags<'_> {
+    Flags {
+        flags: &surface.flags,
+    }
+}
+
+/// A list whose entries are made while it is written.
+pub(super) struct List<I>(pub(super) I);
+
+impl<I> Serialize for List<I>
+where
+    I: Iterator<Item: Serialize> + Clone,
+{
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.clone())
+    }
 }
 
 /// `/state`.
-pub(super) fn state(surface: &Surface, snapshot: &Snapshot) -> Value {
-    let total = &snapshot.resources;
+#[derive(Serialize)]
+struct State<'a, C, F, D> {
+    #[serde(flatten)]
+    version: Version,
+    start_time: f64,
+    id: &'a str,
+    pid: &'a str,
+    hostname: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    master_hostname: Option<Option<&'a str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    domain: Option<&'a pb::DomainInfo>,
+    capabilities: C,
+    resources: Summary<'a>,
+    reserved_resources: Reserved<'a>,
+    unreserved_resources: Summary<'a>,
+    reserved_resources_full: ReservedFull<'a>,
+    unreserved_resources_full: Full<'a>,
+    reserved_resources_allocated: Reserved<'a>,
+    unreserved_resources_allocated: Summary<'a>,
+    resource_providers: [(); 0],
+    oversubscribed_resources: Oversubscribed<'a>,
+    oversubscription: OversubscriptionView<'a>,
+    attributes: AttributesView<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    flags: Option<&'a BTreeMap<String, String>>,
+    frameworks: F,
+    completed_frameworks: D,
+}
+
+pub(super) fn state(surface: &Surface, snapshot: &Snapshot, with_flags: bool) -> Reply {
     let allocated = snapshot.allocated();
-    let capabilities: Vec<_> = snapshot
-        .capabilities
-        .iter()
-        .map(pb::agent_info::capability::Type::as_str_name)
-        .collect();
-    let mut state = json!({
-        "version": VERSION,
-        "build_date": "",
-        "build_time": 0.0,
-        "build_user": "",
-        "start_time": surface.start_time.as_secs_f64(),
-        "id": snapshot.agent_id.as_ref().map(|id| id.as_str()).unwrap_or_default(),
-        "pid": surface.pid,
-        "hostname": snapshot.info.hostname,
-        "capabilities": capabilities,
-        "resources": resources(total),
-        "reserved_resources": shown(Reserved(total)),
-        "unreserved_resources": resources(&total.unreserved()),
-        "reserved_resources_full": shown(ReservedFull(total)),
-        "unreserved_resources_full": shown(Full(&total.unreserved())),
-        "reserved_resources_allocated": shown(Reserved(&allocated)),
-        "unreserved_resources_allocated": resources(&allocated.unreserved()),
-        "resource_providers": [],
-        "oversubscribed_resources": oversubscribed(snapshot),
-        "oversubscription": oversubscription(snapshot),
-        "attributes": attributes(&snapshot.info),
-        "flags": surface.flags,
-        "frameworks": frameworks(surface, snapshot.frameworks.values().map(|f| &**f)),
-        "completed_frameworks":
-            frameworks(surface, snapshot.completed_frameworks.iter().map(|f| &**f)),
-    });
-    if let (Some(master), Some(state)) = (&snapshot.master, state.as_object_mut()) {
-        let hostname = master.hostname.clone();
-        state.insert("master_hostname".to_owned(), json!(hostname));
-    }
-    if let (Some(domain), Some(state)) = (&snapshot.info.domain, state.as_object_mut()) {
-        state.insert("domain".to_owned(), shown(domain));
-    }
-    state
-}
-
-/// What is lent and what more can be.
-fn oversubscribed(snapshot: &Snapshot) -> Value {
-    let total = snapshot.oversubscription.total.as_ref();
-    total.map_or_else(|| json!({}), resources)
-}
-
-/// How that came about, and what is done about those who borrowed; not in Mesos.
-fn oversubscription(snapshot: &Snapshot) -> Value {
-    let state = &snapshot.oversubscription;
-    let forecasts = state.forecasts.iter().map(|forecast| {
-        json!({
-            "name": forecast.resource,
-            "capacity": forecast.capacity,
-            "promised": forecast.promised,
-            "used": forecast.used,
-            "peak": forecast.peak,
-            "total": forecast.total,
-        })
-    });
-    let throttle = state.throttle.as_ref();
-    json!({
-        "forecasts": forecasts.collect::<Vec<_>>(),
-        "held_back": state.held_back,
-        "stopped": state.stopped,
-        "throttle_cpus": throttle.map(|throttle| throttle.cpus),
-        "throttled_because": throttle.map(|throttle| throttle.why.to_string()),
-        "memory_ceiling_bytes": state.memory_ceiling_bytes,
-        "frozen": state.frozen.iter().map(|container| container.as_str()).collect::<Vec<_>>(),
+    let unreserved = snapshot.resources.unreserved();
+    let unreserved_allocated = allocated.unreserved();
+    let attributes: Attributes = convert::attributes(&snapshot.info.attributes).unwrap_or_default();
+    let capabilities = snapshot.capabilities.iter();
+    let live = snapshot.frameworks.values();
+    let completed = snapshot.completed_frameworks.iter();
+    let agent_id = snapshot.agent_id.as_ref();
+    let master = snapshot.master.as_ref();
+    Reply::json(&State {
+        version: version(),
+        start_time: surface.start_time.as_secs_f64(),
+        id: agent_id.map(|id| id.as_str()).unwrap_or_default(),
+        pid: &surface.pid,
+        hostname: &snapshot.info.hostname,
+        master_hostname: master.map(|master| master.hostname.as_deref()),
+        domain: snapshot.info.domain.as_ref(),
+        capabilities: List(capabilities.map(pb::agent_info::capability::Type::as_str_name)),
+        resources: Summary(&snapshot.resources),
+        reserved_resources: Reserved(&snapshot.resources),
+        unreserved_resources: Summary(&unreserved),
+        reserved_resources_full: ReservedFull(&snapshot.resources),
+        unreserved_resources_full: Full(&unreserved),
+        reserved_resources_allocated: Reserved(&allocated),
+        unreserved_resources_allocated: Summary(&unreserved_allocated),
+        resource_providers: [],
+        oversubscribed_resources: Oversubscribed(snapshot.oversubscription.total.as_ref()),
+        oversubscription: oversubscription(snapshot),
+        attributes: AttributesView(&attributes),
+        flags: with_flags.then_some(&surface.flags),
+        frameworks: List(live.map(|framework| FrameworkView { surface, framework })),
+        completed_frameworks: List(completed.map(|framework| FrameworkView { surface, framework })),
     })
 }
 
-fn shown<T: serde::Serialize>(view: T) -> Value {
-    serde_json::to_value(view).unwrap_or(Value::Null)
-}
+/// What is lent and what more can be; an empty object before anything was estimated.
+struct Oversubscribed<'a>(Option<&'a Resources>);
 
-fn resources(resources: &Resources) -> Value {
-    shown(Summary(resources))
-}
-
-fn attributes(info: &pb::AgentInfo) -> Value {
-    let attributes = convert::attributes(&info.attributes).unwrap_or_default();
-    shown(AttributesView(&attributes))
-}
-
-fn frameworks<'a>(surface: &Surface, frameworks: impl Iterator<Item = &'a Framework>) -> Value {
-    Value::Array(frameworks.map(|one| framework(surface, one)).collect())
-}
-
-fn framework(surface: &Surface, framework: &Framework) -> Value {
-    let info = &*framework.info;
-    let live = framework.executors.values();
-    let completed = framework.completed.iter();
-    let mut shown = json!({
-        "id": framework.id.as_str(),
-        "name": info.name,
-        "user": info.user,
-        "failover_timeout": info.failover_timeout.unwrap_or_default(),
-        "checkpoint": info.checkpoint.unwrap_or_default(),
-        "hostname": info.hostname.clone().unwrap_or_default(),
-        "executors": live.map(|one| executor(surface, one)).collect::<Vec<_>>(),
-        "completed_executors": completed.map(|one| executor(surface, one)).collect::<Vec<_>>(),
-    });
-    if let Some(shown) = shown.as_object_mut() {
-        if let Some(principal) = &info.principal {
-            shown.insert("principal".to_owned(), json!(principal));
+impl Serialize for Oversubscribed<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            Some(total) => Summary(total).serialize(serializer),
+            None => serializer.collect_map(std::iter::empty::<((), ())>()),
         }
-        if info.roles.is_empty() {
-            let role = info.role.clone().unwrap_or_else(|| "*".to_owned());
-            shown.insert("role".to_owned(), json!(role));
+    }
+}
+
+/// How that came about, and what is done about those who borrowed; not in Mesos.
+#[derive(Serialize)]
+struct OversubscriptionView<'a> {
+    forecasts: Vec<ForecastView>,
+    held_back: Option<&'a str>,
+    stopped: Option<&'a str>,
+    throttle_cpus: Option<f64>,
+    throttled_because: Option<String>,
+    memory_ceiling_bytes: Option<u64>,
+    frozen: Vec<&'a str>,
+}
+
+#[derive(Serialize)]
+struct ForecastView {
+    name: &'static str,
+    capacity: f64,
+    promised: f64,
+    used: f64,
+    peak: f64,
+    total: f64,
+}
+
+fn oversubscription(snapshot: &Snapshot) -> OversubscriptionView<'_> {
+    let state = &snapshot.oversubscription;
+    let forecasts = state.forecasts.iter().map(|forecast| ForecastView {
+        name: forecast.resource,
+        capacity: forecast.capacity,
+        promised: forecast.promised,
+        used: forecast.used,
+        peak: forecast.peak,
+        total: forecast.total,
+    });
+    let throttle = state.throttle.as_ref();
+    let frozen = state.frozen.iter();
+    OversubscriptionView {
+        forecasts: forecasts.collect(),
+        held_back: state.held_back.as_deref(),
+        stopped: state.stopped.as_deref(),
+        throttle_cpus: throttle.map(|throttle| throttle.cpus),
+        throttled_because: throttle.map(|throttle| throttle.why.to_string()),
+        memory_ceiling_bytes: state.memory_ceiling_bytes,
+        frozen: frozen.map(|container| container.as_str()).collect(),
+    }
+}
+
+struct FrameworkView<'a> {
+    surface: &'a Surface,
+    framework: &'a Framework,
+}
+
+impl<'a> Serialize for FrameworkView<'a> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Fields<'a, L, C> {
+            id: &'a str,
+            name: &'a str,
+            user: &'a str,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            principal: Option<&'a str>,
+            /// Of a framework with the capability for several, `roles`.
+            #[serde(skip_serializing_if = "Option::is_none")]
+            role: Option<&'a str>,
+            #[serde(skip_serializing_if = "<[String]>::is_empty")]
+            roles: &'a [String],
+            failover_timeout: f64,
+            checkpoint: bool,
+            hostname: &'a str,
+            executors: L,
+            completed_executors: C,
+        }
+        let Self { surface, framework } = *self;
+        let info = &*framework.info;
+        let role = || info.role.as_deref().unwrap_or("*");
+        let view = |executor: &'a Arc<Executor>| ExecutorView { surface, executor };
+        Fields {
+            id: framework.id.as_str(),
+            name: &info.name,
+            user: &info.user,
+            principal: info.principal.as_deref(),
+            role: info.roles.is_empty().then(role),
+            roles: &info.roles,
+            failover_timeout: info.failover_timeout.unwrap_or_default(),
+            checkpoint: info.checkpoint.unwrap_or_default(),
+            hostname: info.hostname.as_deref().unwrap_or_default(),
+            executors: List(framework.executors.values().map(view)),
+            completed_executors: List(framework.completed.iter().map(view)),
+        }
+        .serialize(serializer)
+    }
+}
+
+struct ExecutorView<'a> {
+    surface: &'a Surface,
+    executor: &'a Executor,
+}
+
+impl Serialize for ExecutorView<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Fields<'a, T, Q, C> {
+            id: &'a str,
+            name: String,
+            source: &'a str,
+            container: &'a str,
+            directory: String,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            role: Option<&'a str>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            labels: Option<Vec<pb::Label>>,
+            resources: Summary<'a>,
+            tasks: T,
+            queued_tasks: Q,
+            completed_tasks: C,
+        }
+        let Self { surface, executor } = *self;
+        let waits = |task: &&Arc<Task>| executor.kind == ExecutorKind::Custom && !task.delivered;
+        let directory = surface.layout.sandbox(&executor.key);
+        let over = executor.all_tasks().filter(|task| task.is_terminal());
+        let live = executor.all_tasks().filter(|task| !task.is_terminal());
+        let queued = live.clone().filter(waits);
+        let live = live.filter(|task| !waits(task));
+        Fields {
+            id: executor.key.executor.as_str(),
+            name: executor.name(),
+            source: executor.source(),
+            container: executor.key.container.as_str(),
+            directory: directory.display().to_string(),
+            role: executor.role.as_ref().map(|role| role.as_str()),
+            labels: executor.describe().labels.map(|labels| labels.labels),
+            resources: Summary(&executor.allocated()),
+            tasks: List(live.map(|task| TaskView(task))),
+            queued_tasks: List(queued.map(|task| TaskView(task))),
+            completed_tasks: List(over.map(|task| TaskView(task))),
+        }
+        .serialize(serializer)
+    }
+}
+
+struct TaskView<'a>(&'a Task);
+
+impl Serialize for TaskView<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Fields<'a, L> {
+            id: &'a str,
+            name: &'a str,
+            framework_id: &'a str,
+            executor_id: String,
+            slave_id: &'a str,
+            state: &'static str,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            role: Option<&'a str>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            user: Option<&'a str>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            labels: Option<&'a [pb::Label]>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            discovery: Option<&'a pb::DiscoveryInfo>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            container: Option<&'a pb::ContainerInfo>,
+            #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+            limits: BTreeMap<&'a str, LimitView>,
+            resources: Summary<'a>,
+            statuses: L,
+        }
+        let task = self.0;
+        let info = &*task.info;
+        let limits = info.limits.iter();
+        Fields {
+            id: task.key.task.as_str(),
+            name: &info.name,
+            framework_id: task.key.run.framework.as_str(),
+            executor_id: task.executor_id().unwrap_or_default().value,
+            slave_id: task.key.run.agent.as_str(),
+            state: task.state.as_str_name(),
+            role: task.role.as_ref().map(|role| role.as_str()),
+            user: task.told_user(),
+            labels: info.labels.as_ref().map(|labels| &*labels.labels),
+            discovery: info.discovery.as_ref(),
+            container: info.container.as_deref(),
+            limits: limits
+                .map(|(name, limit)| (name.as_str(), LimitView::of(limit.value)))
+                .collect(),
+            resources: Summary(&task.resources),
+            statuses: List(task.statuses.iter().map(StatusView)),
+        }
+        .serialize(serializer)
+    }
+}
+
+/// A limit; JSON has no infinity, and Mesos writes it as a text.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum LimitView {
+    Finite(f64),
+    Infinite(&'static str),
+}
+
+impl LimitView {
+    const fn of(limit: f64) -> Self {
+        if limit.is_finite() {
+            Self::Finite(limit)
         } else {
-            shown.insert("roles".to_owned(), json!(info.roles));
+            Self::Infinite("Infinity")
         }
     }
-    shown
 }
 
-fn executor(surface: &Surface, executor: &Executor) -> Value {
-    let directory = surface.layout.sandbox(&executor.key);
-    let waits = |task: &&Arc<Task>| executor.kind == ExecutorKind::Custom && !task.delivered;
-    let (over, live): (Vec<_>, Vec<_>) = executor.all_tasks().partition(|task| task.is_terminal());
-    let (queued, live): (Vec<_>, Vec<_>) = live.into_iter().partition(waits);
-    let shown = |tasks: Vec<&Arc<Task>>| -> Vec<Value> {
-        tasks.into_iter().map(|task| task_value(task)).collect()
-    };
-    let mut entry = json!({
-        "id": executor.key.executor.as_str(),
-        "name": executor.name(),
-        "source": executor.source(),
-        "container": executor.key.container.as_str(),
-        "directory": directory.display().to_string(),
-        "resources": resources(&executor.allocated()),
-        "tasks": shown(live),
-        "queued_tasks": shown(queued),
-        "completed_tasks": shown(over),
-    });
-    if let Some(entry) = entry.as_object_mut() {
-        if let Some(role) = &executor.role {
-            entry.insert("role".to_owned(), json!(role.as_str()));
-        }
-        if let Some(labels) = executor.describe().labels {
-            entry.insert("labels".to_owned(), labels_value(&labels));
-        }
-    }
-    entry
-}
+struct StatusView<'a>(&'a pb::TaskStatus);
 
-fn task_value(task: &Task) -> Value {
-    let mut entry = json!({
-        "id": task.key.task.as_str(),
-        "name": task.info.name,
-        "framework_id": task.key.run.framework.as_str(),
-        "executor_id": task.executor_id().unwrap_or_default().value,
-        "slave_id": task.key.run.agent.as_str(),
-        "state": task.state.as_str_name(),
-        "resources": resources(&task.resources),
-        "statuses": task.statuses.iter().map(status).collect::<Vec<_>>(),
-    });
-    if let Some(entry) = entry.as_object_mut() {
-        if let Some(role) = &task.role {
-            entry.insert("role".to_owned(), json!(role.as_str()));
+impl Serialize for StatusView<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Fields {
+            state: &'static str,
+            timestamp: f64,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            container_status: Option<pb::ContainerStatus>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            healthy: Option<bool>,
         }
-        if let Some(user) = task.told_user() {
-            entry.insert("user".to_owned(), json!(user));
-        }
-        if let Some(labels) = &task.info.labels {
-            entry.insert("labels".to_owned(), labels_value(labels));
-        }
-        if let Some(discovery) = &task.info.discovery {
-            entry.insert("discovery".to_owned(), value(discovery));
-        }
-        if let Some(container) = &task.info.container {
-            entry.insert("container".to_owned(), value(&**container));
-        }
-        if !task.info.limits.is_empty() {
-            let limits = task.info.limits.iter();
-            let limits: Map<_, _> = limits
-                .map(|(name, limit)| (name.clone(), limit_value(limit.value)))
-                .collect();
-            entry.insert("limits".to_owned(), Value::Object(limits));
-        }
-    }
-    entry
-}
-
-/// JSON has no infinity; Mesos writes it as a text.
-fn limit_value(limit: f64) -> Value {
-    if limit.is_finite() {
-        json!(limit)
-    } else {
-        json!("Infinity")
-    }
-}
-
-fn labels_value(labels: &pb::Labels) -> Value {
-    Value::Array(labels.labels.iter().map(value).collect())
-}
-
-fn status(status: &pb::TaskStatus) -> Value {
-    let state = pb::TaskState::try_from(status.state);
-    let mut entry = json!({
-        "state": state.map_or("TASK_UNKNOWN", |state| state.as_str_name()),
-        "timestamp": status.timestamp.unwrap_or_default(),
-    });
-    if let Some(entry) = entry.as_object_mut() {
-        if let Some(container) = &status.container_status {
-            let mut container = container.clone();
+        let status = self.0;
+        let state = pb::TaskState::try_from(status.state);
+        let container_status = status.container_status.clone().map(|mut container| {
             container.executor_pid = None;
-            entry.insert("container_status".to_owned(), value(&container));
+            container
+        });
+        Fields {
+            state: state.map_or("TASK_UNKNOWN", |state| state.as_str_name()),
+            timestamp: status.timestamp.unwrap_or_default(),
+            container_status,
+            healthy: status.healthy,
         }
-        if let Some(healthy) = status.healthy {
-            entry.insert("healthy".to_owned(), json!(healthy));
-        }
+        .serialize(serializer)
     }
-    entry
 }

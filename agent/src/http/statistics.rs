@@ -3,7 +3,7 @@
 use meseta_isolators::{DiskUsage, IoUsage, Limit};
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::resource::disk_info::Persistence;
-use serde_json::{Value, json};
+use serde::Serialize;
 
 use super::{Query, Surface};
 use crate::core::{Executor, Snapshot};
@@ -150,66 +150,73 @@ pub(super) fn container_status(executor: &Executor) -> pb::ContainerStatus {
     }
 }
 
-/// A message as a JSON value.
-pub(super) fn value<M: meseta_proto::WireMessage>(message: &M) -> Value {
-    serde_json::from_slice(&meseta_proto::json::to_vec(message)).unwrap_or(Value::Null)
-}
-
 /// Live executors with their last samples, by framework and executor.
 pub(super) fn sampled<'a>(
     surface: &Surface,
     snapshot: &'a Snapshot,
-) -> Vec<(&'a Executor, Option<Sample>)> {
+) -> impl Iterator<Item = (&'a Executor, Option<Sample>)> + Clone + use<'a> {
     let samples = surface.samples.last();
-    snapshot
-        .executors()
-        .filter(|executor| executor.is_live())
-        .map(|executor| (&**executor, samples.get(&executor.key.container).cloned()))
-        .collect()
+    let live = snapshot.executors().filter(|executor| executor.is_live());
+    live.map(move |executor| (&**executor, samples.get(&executor.key.container).cloned()))
+}
+
+/// An entry of `/monitor/statistics`, or with a status of `/containers`.
+#[derive(Serialize)]
+pub(super) struct Entry<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    container_id: Option<&'a str>,
+    executor_id: &'a str,
+    executor_name: String,
+    framework_id: &'a str,
+    source: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<pb::ContainerStatus>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    statistics: Option<pb::ResourceStatistics>,
+}
+
+impl<'a> Entry<'a> {
+    fn new(surface: &Surface, executor: &'a Executor, sample: Option<&Sample>) -> Self {
+        Self {
+            container_id: None,
+            executor_id: executor.key.executor.as_str(),
+            executor_name: executor.name(),
+            framework_id: executor.key.framework.as_str(),
+            source: executor.source(),
+            status: None,
+            statistics: sample.map(|sample| resource_statistics(sample, surface.enable_cfs)),
+        }
+    }
 }
 
 /// `/monitor/statistics`.
-pub(super) fn statistics(surface: &Surface, snapshot: &Snapshot) -> Value {
-    let entries = sampled(surface, snapshot).into_iter();
-    let entries = entries.filter_map(|(executor, sample)| {
-        let statistics = resource_statistics(&sample?, surface.enable_cfs);
-        Some(json!({
-            "executor_id": executor.key.executor.as_str(),
-            "executor_name": executor.name(),
-            "framework_id": executor.key.framework.as_str(),
-            "source": executor.source(),
-            "statistics": value(&statistics),
-        }))
-    });
-    Value::Array(entries.collect())
+pub(super) fn statistics<'a>(
+    surface: &'a Surface,
+    snapshot: &'a Snapshot,
+) -> impl Iterator<Item = Entry<'a>> + Clone {
+    let entries = sampled(surface, snapshot);
+    entries.filter_map(|(executor, sample)| Some(Entry::new(surface, executor, Some(&sample?))))
 }
 
 /// `/containers`, narrowed by `container_id`, or `framework_id` and `executor_id`.
-pub(super) fn containers(surface: &Surface, snapshot: &Snapshot, query: &Query) -> Value {
-    let wanted = |executor: &Executor| {
+pub(super) fn containers<'a>(
+    surface: &'a Surface,
+    snapshot: &'a Snapshot,
+    query: &'a Query,
+) -> impl Iterator<Item = Entry<'a>> + Clone {
+    let is_asked_for = |executor: &Executor| {
         let is = |name: &str, id: &str| query.get(name).is_none_or(|given| given == id);
         is("container_id", executor.key.container.as_str())
             && is("framework_id", executor.key.framework.as_str())
             && is("executor_id", executor.key.executor.as_str())
     };
-    let entries = sampled(surface, snapshot).into_iter();
-    let entries = entries.filter(|(executor, _)| wanted(executor));
-    let entries = entries.map(|(executor, sample)| {
-        let mut entry = json!({
-            "container_id": executor.key.container.as_str(),
-            "executor_id": executor.key.executor.as_str(),
-            "executor_name": executor.name(),
-            "framework_id": executor.key.framework.as_str(),
-            "source": executor.source(),
-            "status": value(&container_status(executor)),
-        });
-        if let (Some(sample), Some(entry)) = (sample, entry.as_object_mut()) {
-            let statistics = resource_statistics(&sample, surface.enable_cfs);
-            entry.insert("statistics".to_owned(), value(&statistics));
-        }
-        entry
-    });
-    Value::Array(entries.collect())
+    let entries = sampled(surface, snapshot);
+    let entries = entries.filter(move |(executor, _)| is_asked_for(executor));
+    entries.map(|(executor, sample)| Entry {
+        container_id: Some(executor.key.container.as_str()),
+        status: Some(container_status(executor)),
+        ..Entry::new(surface, executor, sample.as_ref())
+    })
 }
 
 #[cfg(test)]

@@ -75,7 +75,7 @@ pub(super) async fn handle(site: &Arc<Site>, caller: &Caller, request: Request) 
 
 fn encode(accept: MediaType, response: &Message) -> Vec<u8> {
     if accept == MediaType::Json {
-        return lists::json(response);
+        return lists::response_json(response);
     }
     media::encode(accept, response)
 }

@@ -3,7 +3,7 @@
 //!
 //! Invariant: large answers are not taken apart; what is missing is put before the brace that ends its object.
 
-use meseta_proto::WireMessage;
+use meseta_proto::json::{self, object_with_lists as whole};
 use meseta_proto::media::{self, MediaType};
 use meseta_proto::mesos::v1::master::event::Subscribed;
 use meseta_proto::mesos::v1::master::response::{
@@ -43,63 +43,27 @@ fn of_tasks(message: &GetTasks) -> Lists {
     ]
 }
 
-/// An object with its empty lists.
-fn whole<M: WireMessage>(message: &M, lists: Lists) -> Vec<u8> {
-    let mut body = media::encode(MediaType::Json, message);
-    for (name, is_empty) in lists {
-        if is_empty && body.pop() == Some(b'}') {
-            if body.len() > 1 {
-                body.push(b',');
-            }
-            body.extend_from_slice(format!("\"{name}\":[]}}").as_bytes());
-        }
-    }
-    body
-}
-
 /// Everything, part by part.
 fn whole_state(state: &GetState) -> Vec<u8> {
-    let parts = [
-        (
-            "get_tasks",
-            state
-                .get_tasks
-                .as_ref()
-                .map(|part| whole(part, of_tasks(part))),
-        ),
+    let tasks = state.get_tasks.as_ref();
+    let executors = state.get_executors.as_ref();
+    let frameworks = state.get_frameworks.as_ref();
+    let agents = state.get_agents.as_ref();
+    json::object_of_parts([
+        ("get_tasks", tasks.map(|part| whole(part, &of_tasks(part)))),
         (
             "get_executors",
-            state
-                .get_executors
-                .as_ref()
-                .map(|part| whole(part, of_executors(part))),
+            executors.map(|part| whole(part, &of_executors(part))),
         ),
         (
             "get_frameworks",
-            state
-                .get_frameworks
-                .as_ref()
-                .map(|part| whole(part, of_frameworks(part))),
+            frameworks.map(|part| whole(part, &of_frameworks(part))),
         ),
         (
             "get_agents",
-            state
-                .get_agents
-                .as_ref()
-                .map(|part| whole(part, of_agents(part))),
+            agents.map(|part| whole(part, &of_agents(part))),
         ),
-    ];
-    let mut body = b"{".to_vec();
-    for (name, part) in parts {
-        let Some(part) = part else { continue };
-        if body.len() > 1 {
-            body.push(b',');
-        }
-        body.extend_from_slice(format!("\"{name}\":").as_bytes());
-        body.extend_from_slice(&part);
-    }
-    body.push(b'}');
-    body
+    ])
 }
 
 /// The first event of an operator's stream in JSON.
@@ -126,26 +90,22 @@ pub(crate) fn subscribed(event: &Event) -> Vec<u8> {
 }
 
 /// A response in JSON.
-pub(crate) fn json(response: &Response) -> Vec<u8> {
+pub(crate) fn response_json(response: &Response) -> Vec<u8> {
     let kind = response.r#type().as_str_name();
-    let field = kind.to_lowercase();
     let part = if let Some(agents) = &response.get_agents {
-        whole(agents, of_agents(agents))
+        whole(agents, &of_agents(agents))
     } else if let Some(frameworks) = &response.get_frameworks {
-        whole(frameworks, of_frameworks(frameworks))
+        whole(frameworks, &of_frameworks(frameworks))
     } else if let Some(executors) = &response.get_executors {
-        whole(executors, of_executors(executors))
+        whole(executors, &of_executors(executors))
     } else if let Some(tasks) = &response.get_tasks {
-        whole(tasks, of_tasks(tasks))
+        whole(tasks, &of_tasks(tasks))
     } else if let Some(state) = &response.get_state {
         whole_state(state)
     } else {
         return media::encode(MediaType::Json, response);
     };
-    let mut body = format!("{{\"type\":\"{kind}\",\"{field}\":").into_bytes();
-    body.extend_from_slice(&part);
-    body.push(b'}');
-    body
+    json::response(kind, &part)
 }
 
 #[cfg(test)]
@@ -156,7 +116,7 @@ mod tests {
     use super::*;
 
     fn text(response: &Response) -> String {
-        String::from_utf8(json(response)).unwrap()
+        String::from_utf8(response_json(response)).unwrap()
     }
 
     #[test]

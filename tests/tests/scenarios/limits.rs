@@ -207,8 +207,9 @@ fn fork_bomb() {
     let cluster = Cluster::start(setup);
     let mut framework = cluster.framework();
     let offer = framework.offer();
-    // `exec`: at the limit the shell itself could not fork for `sleep`, and the task would end.
-    let bomb = "bomb() { bomb | bomb & }; bomb; exec sleep 600";
+    // The task's own shell forks once, before there is a bomb, and becomes `sleep`: a shell that cannot fork ends.
+    // (A pipeline in the background is two forks, and the bomb may reach the limit between them.)
+    let bomb = "(bomb() { bomb | bomb & }; bomb) & exec sleep 600";
     let bomb = task(&offer, "bomb", bomb, &[("cpus", 0.5), ("mem", 1024.0)]);
     let operations = json!([{"type": "LAUNCH", "launch": {"task_infos": [bomb]}}]);
     // What is left is another's, below.
