@@ -12,11 +12,10 @@ const ENTRIES_MAX: usize = 10_000;
 /// Who or what an entry speaks of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entity {
-    /// These.
     Some(Vec<String>),
     /// Whoever or whatever it is.
     Any,
-    /// Nobody or nothing.
+    /// No object is permitted.
     None,
 }
 
@@ -30,7 +29,7 @@ pub struct Acl {
 /// What a file says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Acls {
-    /// The verdict where no entry matches; the daemon's own default when the file says nothing.
+    /// The decision where no entry matches; the daemon's own default when the file says nothing.
     pub permissive: Option<bool>,
     lists: BTreeMap<Action, Vec<Acl>>,
 }
@@ -40,25 +39,28 @@ pub struct Acls {
 pub enum AclError {
     #[error("the ACLs are not JSON: {0}")]
     Syntax(String),
-    #[error("{place}: expected {expected}")]
+    #[error("{location}: expected {expected}")]
     Shape {
-        place: String,
+        location: String,
         expected: &'static str,
     },
     #[error("`{key}` is not a list of ACLs{hint}")]
     UnknownList { key: String, hint: String },
-    #[error("{place}: `{key}` is not known here; an entry has `principals` and `{object}`")]
+    #[error("{location}: `{key}` is not known here; an entry has `principals` and `{object}`")]
     UnknownKey {
-        place: String,
+        location: String,
         key: String,
         object: &'static str,
     },
-    #[error("{place}: the type must be ANY or NONE: single {object} cannot be named")]
-    NotWhole { place: String, object: &'static str },
-    #[error("{place}: '{path}' is not a path that can be authorized; these are: {}", PATHS.join(", "))]
-    Path { place: String, path: String },
-    #[error("{place}: the role '{role}' is neither a role nor, as `a/%`, all roles below one")]
-    Role { place: String, role: String },
+    #[error("{location}: the type must be ANY or NONE: single {object} cannot be named")]
+    NotWhole {
+        location: String,
+        object: &'static str,
+    },
+    #[error("{location}: '{path}' is not a path that can be authorized; these are: {}", PATHS.join(", "))]
+    Path { location: String, path: String },
+    #[error("{location}: the role '{role}' is neither a role nor, as `a/%`, all roles below one")]
+    Role { location: String, role: String },
     #[error("`{key}` has more than {ENTRIES_MAX} entries")]
     TooMany { key: String },
 }
@@ -72,11 +74,11 @@ impl Acls {
         let mut acls = Self::default();
         for (key, value) in root {
             if key == "permissive" {
-                let verdict = value.as_bool().ok_or_else(|| AclError::Shape {
-                    place: "permissive".to_owned(),
+                let decision = value.as_bool().ok_or_else(|| AclError::Shape {
+                    location: "permissive".to_owned(),
                     expected: "true or false",
                 })?;
-                acls.permissive = Some(verdict);
+                acls.permissive = Some(decision);
                 continue;
             }
             // Their names until Mesos 1.0 have no meaning that could be guessed.
@@ -117,9 +119,9 @@ fn unknown_list(key: &str) -> AclError {
     }
 }
 
-fn object<'a>(value: &'a Value, place: &str) -> Result<&'a Map<String, Value>, AclError> {
+fn object<'a>(value: &'a Value, location: &str) -> Result<&'a Map<String, Value>, AclError> {
     value.as_object().ok_or_else(|| AclError::Shape {
-        place: place.to_owned(),
+        location: location.to_owned(),
         expected: "an object",
     })
 }
@@ -127,7 +129,7 @@ fn object<'a>(value: &'a Value, place: &str) -> Result<&'a Map<String, Value>, A
 fn entries(action: Action, value: &Value) -> Result<Vec<Acl>, AclError> {
     let key = action.key();
     let list = value.as_array().ok_or_else(|| AclError::Shape {
-        place: key.to_owned(),
+        location: key.to_owned(),
         expected: "a list of entries",
     })?;
     if list.len() > ENTRIES_MAX {
@@ -152,41 +154,41 @@ fn entries(action: Action, value: &Value) -> Result<Vec<Acl>, AclError> {
     Ok(acls)
 }
 
-fn one(action: Action, place: &str, value: &Value) -> Result<Acl, AclError> {
-    let entry = object(value, place)?;
+fn one(action: Action, location: &str, value: &Value) -> Result<Acl, AclError> {
+    let entry = object(value, location)?;
     let object_key = action.object_key();
     if let Some(key) = entry
         .keys()
         .find(|key| *key != "principals" && *key != object_key)
     {
         return Err(AclError::UnknownKey {
-            place: place.to_owned(),
+            location: location.to_owned(),
             key: key.clone(),
             object: object_key,
         });
     }
     let part = |name: &str| {
-        let place = format!("{place}.{name}");
+        let location = format!("{location}.{name}");
         let value = entry.get(name).ok_or_else(|| AclError::Shape {
-            place: place.clone(),
+            location: location.clone(),
             expected: "an entity: {\"values\": [...]} or {\"type\": \"ANY\"} or {\"type\": \"NONE\"}",
         })?;
-        entity(&place, value)
+        entity(&location, value)
     };
     let acl = Acl {
         principals: part("principals")?,
         objects: part(object_key)?,
     };
-    check_objects(action, &format!("{place}.{object_key}"), &acl.objects)?;
+    check_objects(action, &format!("{location}.{object_key}"), &acl.objects)?;
     Ok(acl)
 }
 
-fn entity(place: &str, value: &Value) -> Result<Entity, AclError> {
+fn entity(location: &str, value: &Value) -> Result<Entity, AclError> {
     let shape = |expected| AclError::Shape {
-        place: place.to_owned(),
+        location: location.to_owned(),
         expected,
     };
-    let parts = object(value, place)?;
+    let parts = object(value, location)?;
     if parts.keys().any(|key| key != "type" && key != "values") {
         return Err(shape("nothing but `type` and `values`"));
     }
@@ -208,19 +210,19 @@ fn entity(place: &str, value: &Value) -> Result<Entity, AclError> {
     Ok(Entity::Some(texts.collect::<Result<_, _>>()?))
 }
 
-fn check_objects(action: Action, place: &str, entity: &Entity) -> Result<(), AclError> {
+fn check_objects(action: Action, location: &str, entity: &Entity) -> Result<(), AclError> {
     let Entity::Some(values) = entity else {
         return Ok(());
     };
-    let place = || place.to_owned();
+    let location = || location.to_owned();
     match action.objects() {
         Objects::Whole => Err(AclError::NotWhole {
-            place: place(),
+            location: location(),
             object: action.object_key(),
         }),
         Objects::Paths => match values.iter().find(|path| !PATHS.contains(&path.as_str())) {
             Some(path) => Err(AclError::Path {
-                place: place(),
+                location: location(),
                 path: path.clone(),
             }),
             None => Ok(()),
@@ -229,7 +231,7 @@ fn check_objects(action: Action, place: &str, entity: &Entity) -> Result<(), Acl
             let is_bad = |role: &&String| role.contains('%') && !is_recursive(role);
             match values.iter().find(is_bad) {
                 Some(role) => Err(AclError::Role {
-                    place: place(),
+                    location: location(),
                     role: role.clone(),
                 }),
                 None => Ok(()),

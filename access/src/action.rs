@@ -15,12 +15,11 @@ pub enum Objects {
 
 macro_rules! actions {
     ($(#[doc = $doc:literal] $name:ident $key:literal $object:literal $objects:ident;)*) => {
-        /// One kind of thing that somebody may do.
+        /// One kind of action that ACLs allow or deny.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Action { $(#[doc = $doc] $name,)* }
 
         impl Action {
-            /// All of them.
             pub const ALL: &'static [Self] = &[$(Self::$name,)*];
 
             /// Its list in a file of ACLs, for example `run_tasks`.
@@ -85,7 +84,7 @@ actions! {
     ViewRole "view_roles" "roles" Roles;
     /// Set a role's weight.
     UpdateWeight "update_weights" "roles" Roles;
-    /// Read an endpoint.
+    /// Read an endpoint by its path.
     GetEndpoint "get_endpoints" "paths" Paths;
     /// See a framework of this user.
     ViewFramework "view_frameworks" "users" Exact;
@@ -107,13 +106,13 @@ actions! {
     UpdateMaintenanceSchedule "update_maintenance_schedules" "machines" Whole;
     /// See the schedule of maintenance.
     GetMaintenanceSchedule "get_maintenance_schedules" "machines" Whole;
-    /// Take machines down.
+    /// Take machines down for maintenance.
     StartMaintenance "start_maintenances" "machines" Whole;
-    /// Bring machines up.
+    /// Bring machines up after maintenance.
     StopMaintenance "stop_maintenances" "machines" Whole;
     /// See which machines drain or are down.
     GetMaintenanceStatus "get_maintenance_statuses" "machines" Whole;
-    /// Drain an agent.
+    /// Drain an agent of its tasks.
     DrainAgent "drain_agents" "agents" Whole;
     /// Give an agent no more work.
     DeactivateAgent "deactivate_agents" "agents" Whole;
@@ -141,17 +140,17 @@ actions! {
     AttachContainerInput "attach_containers_input" "users" Exact;
     /// Read what a container writes.
     AttachContainerOutput "attach_containers_output" "users" Exact;
-    /// See a container.
+    /// See a container of this user.
     ViewContainer "view_containers" "users" Exact;
     /// Run a container of no executor.
     LaunchStandaloneContainer "launch_standalone_containers" "users" Whole;
-    /// Kill one.
+    /// Kill a standalone container.
     KillStandaloneContainer "kill_standalone_containers" "users" Whole;
-    /// Wait for one.
+    /// Wait for a standalone container.
     WaitStandaloneContainer "wait_standalone_containers" "users" Whole;
-    /// Remove one.
+    /// Remove a standalone container.
     RemoveStandaloneContainer "remove_standalone_containers" "users" Whole;
-    /// See one.
+    /// See a standalone container.
     ViewStandaloneContainer "view_standalone_containers" "users" Whole;
     /// Configure a resource provider.
     ModifyResourceProviderConfig "modify_resource_provider_configs" "resource_providers" Whole;

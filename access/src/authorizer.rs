@@ -1,4 +1,4 @@
-//! Whether somebody may do something, by Mesos's rules: the first entry that matches decides.
+//! Authorization by Mesos's rules: the first ACL entry that matches decides.
 
 use std::sync::Arc;
 
@@ -83,7 +83,7 @@ impl Authorizer {
         self.rules.is_none()
     }
 
-    /// The verdict. No `principal` is somebody who did not say who he is; no `object` is all of them.
+    /// The decision. No `principal` is an unauthenticated client; no `object` means all objects.
     #[must_use]
     pub fn allows(&self, principal: Option<&str>, action: Action, object: Option<&str>) -> bool {
         let Some(rules) = &self.rules else {
@@ -95,8 +95,8 @@ impl Authorizer {
         };
         let is_of_roles = action.objects() == Objects::Roles;
         for acl in rules.acls.of(action) {
-            if let Some(verdict) = judge(acl, principal, object, is_of_roles) {
-                return verdict;
+            if let Some(decision) = evaluate(acl, principal, object, is_of_roles) {
+                return decision;
             }
         }
         rules.permissive
@@ -137,7 +137,7 @@ pub struct Approver {
 }
 
 impl Approver {
-    /// The same rules, for somebody that this caller speaks for.
+    /// The same rules, for a principal on whose behalf this caller acts.
     #[must_use]
     pub fn on_behalf_of(&self, principal: Option<String>) -> Self {
         self.authorizer.approver(principal)
@@ -172,8 +172,8 @@ impl Approver {
     }
 }
 
-/// An entry's verdict, if it matches.
-fn judge(
+/// The decision of an entry, if it matches.
+fn evaluate(
     acl: &Acl,
     principal: Option<&str>,
     object: Option<&str>,
@@ -188,19 +188,19 @@ fn judge(
         .then(|| allowed(principal, &acl.principals) && allowed(object, &acl.objects))
 }
 
-fn matches(asked: Option<&str>, entity: &Entity) -> bool {
-    match (asked, entity) {
+fn matches(requested: Option<&str>, entity: &Entity) -> bool {
+    match (requested, entity) {
         (_, Entity::Any | Entity::None) => true,
-        (Some(asked), Entity::Some(values)) => values.iter().any(|value| value == asked),
+        (Some(requested), Entity::Some(values)) => values.iter().any(|value| value == requested),
         (None, Entity::Some(_)) => false,
     }
 }
 
-fn allowed(asked: Option<&str>, entity: &Entity) -> bool {
+fn allowed(requested: Option<&str>, entity: &Entity) -> bool {
     match entity {
         Entity::Any => true,
         Entity::None => false,
-        Entity::Some(_) => matches(asked, entity),
+        Entity::Some(_) => matches(requested, entity),
     }
 }
 

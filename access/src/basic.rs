@@ -6,7 +6,7 @@ use base64::engine::general_purpose::STANDARD;
 /// The longest header that is looked at, in bytes.
 const HEADER_BYTES_MAX: usize = 8 * 1024;
 
-/// Who a header says is asking, and what he knows.
+/// The principal and secret of a basic authentication header.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Claim {
     pub principal: String,

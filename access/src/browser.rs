@@ -93,7 +93,7 @@ impl Authority {
     }
 }
 
-/// `:port`, or nothing.
+/// Parses `:port`, or an empty text.
 fn port(text: &str) -> Option<Option<u16>> {
     match text.strip_prefix(':') {
         None => text.is_empty().then_some(None),
@@ -111,7 +111,6 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// `scheme://host` or `scheme://host:port`.
     pub fn parse(text: &str) -> Result<Self, ParseError> {
         let parsed = text.split_once("://").and_then(|(scheme, authority)| {
             let scheme = scheme.to_ascii_lowercase();
@@ -179,7 +178,7 @@ pub struct Request<'a> {
 
 /// Why a request is not answered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub enum BlockedRequest {
     #[error(
         "421 Misdirected Request. This daemon has no name '{0}': ask for its address or its host name, or have \
          its operator give --allowed_hosts={0}"
@@ -218,13 +217,17 @@ pub struct Policy {
 
 impl Policy {
     /// Decides on one request. `more` are names that the daemon has at the moment.
-    pub fn check(&self, request: &Request<'_>, more: &[HostPattern]) -> Result<Source, Refused> {
+    pub fn check(
+        &self,
+        request: &Request<'_>,
+        more: &[HostPattern],
+    ) -> Result<Source, BlockedRequest> {
         let mut asked = None;
         for text in request.authorities.iter().filter(|text| !text.is_empty()) {
             let authority = Authority::parse(text);
             let is_known = |one: &Authority| self.is_ours(one, more);
             let Some(authority) = authority.filter(is_known) else {
-                return Err(Refused::Host(shown(text)));
+                return Err(BlockedRequest::Host(truncated(text)));
             };
             asked.get_or_insert(authority);
         }
@@ -240,7 +243,7 @@ impl Policy {
         }
         match request.effect {
             Effect::Reads => Ok(Source::Own),
-            Effect::ChangesByGet if is_browser(request) => Err(Refused::Get),
+            Effect::ChangesByGet if is_browser(request) => Err(BlockedRequest::Get),
             Effect::Changes | Effect::ChangesByGet => {
                 let own = |page: &Origin| {
                     let of = |one: &Authority| page.is_of(one, request.encrypted);
@@ -249,16 +252,16 @@ impl Policy {
                 if is_foreign(request, page.as_ref().map(own)) {
                     let named = request.origin.or(request.referer);
                     let named = named.unwrap_or("another origin");
-                    return Err(Refused::Origin(shown(named)));
+                    return Err(BlockedRequest::Origin(truncated(named)));
                 }
                 Ok(Source::Own)
             }
         }
     }
 
-    fn of_allowed(&self, effect: Effect) -> Result<Source, Refused> {
+    fn of_allowed(&self, effect: Effect) -> Result<Source, BlockedRequest> {
         if effect == Effect::ChangesByGet {
-            return Err(Refused::Get);
+            return Err(BlockedRequest::Get);
         }
         Ok(Source::Allowed)
     }
@@ -300,7 +303,7 @@ fn is_browser(request: &Request<'_>) -> bool {
 }
 
 /// What of a header is repeated in an answer.
-fn shown(text: &str) -> String {
+fn truncated(text: &str) -> String {
     const CHARS_MAX: usize = 256;
     let is_plain = |c: &char| c.is_ascii_graphic() && !matches!(c, '<' | '>' | '"' | '\'');
     text.chars().filter(is_plain).take(CHARS_MAX).collect()

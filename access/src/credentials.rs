@@ -78,7 +78,6 @@ impl fmt::Display for SecretHash {
     }
 }
 
-/// Everybody who may come in.
 #[derive(Clone, Debug, Default)]
 pub struct Credentials {
     hashes: BTreeMap<String, SecretHash>,
@@ -160,7 +159,7 @@ impl Credentials {
         Ok(Self { hashes })
     }
 
-    /// The hash of somebody's secret.
+    /// The hash of a principal's secret.
     #[must_use]
     pub fn find(&self, principal: &str) -> Option<&SecretHash> {
         self.hashes.get(principal)
@@ -169,7 +168,7 @@ impl Credentials {
     /// The hash of somebody, whoever it is: what is compared for somebody who is not there, so that this
     /// takes as long.
     #[must_use]
-    pub fn anybody(&self) -> Option<&SecretHash> {
+    pub fn any_hash(&self) -> Option<&SecretHash> {
         self.hashes.values().next()
     }
 
@@ -184,7 +183,7 @@ impl Credentials {
     }
 }
 
-/// Whether somebody can be called so: a colon would end the name on the wire.
+/// Whether a text is a valid principal: a colon would end the name on the wire.
 #[must_use]
 pub fn is_principal(name: &str) -> bool {
     let is_plain = |c: char| c != ':' && !c.is_whitespace() && !c.is_control();
@@ -320,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_there_twice_or_without_a_name() {
+    fn principals_are_unique_and_named() {
         let hash = hash("x");
         let twice = format!("ada {hash}\nada {hash}");
         assert_eq!(

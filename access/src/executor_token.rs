@@ -21,13 +21,10 @@ const BLOCK_BYTES: usize = 64;
 /// What a token says, under the names that Mesos gives it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claims {
-    /// The framework.
     #[serde(rename = "fid")]
     pub framework: String,
-    /// The executor.
     #[serde(rename = "eid")]
     pub executor: String,
-    /// Its container.
     #[serde(rename = "cid")]
     pub container: String,
 }
@@ -115,7 +112,7 @@ impl TokenKey {
         serde_json::from_slice(&URL_SAFE_NO_PAD.decode(payload).ok()?).ok()
     }
 
-    /// HMAC (RFC 2104).
+    /// The HMAC of a message (RFC 2104).
     fn mac(&self, message: &[u8]) -> [u8; 32] {
         let inside = Sha256::new()
             .chain_update(self.inner)

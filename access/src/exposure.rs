@@ -6,7 +6,7 @@ use std::net::IpAddr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exposure {
     pub address: IpAddr,
-    /// Everyone who comes in has to say who he is.
+    /// Every client must authenticate.
     pub authentication: bool,
     pub tls: bool,
     /// The operator says that it does not matter.
@@ -16,7 +16,7 @@ pub struct Exposure {
 /// How it then behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Posture {
-    /// As Mesos by default: what no ACL speaks of is allowed, and nobody needs to say who he is.
+    /// As Mesos by default: actions without a matching ACL are allowed, and authentication is optional.
     Permissive,
     /// What no ACL allows is forbidden.
     Strict,
@@ -25,7 +25,7 @@ pub enum Posture {
 /// Why it must not start.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("anyone on the network of {address} could run tasks as root: {}, or keep to 127.0.0.1, or give --insecure to allow it", remedy(*lacks_authentication, *lacks_tls))]
-pub struct Refusal {
+pub struct ExposureError {
     pub address: IpAddr,
     pub lacks_authentication: bool,
     pub lacks_tls: bool,
@@ -45,14 +45,14 @@ fn remedy(lacks_authentication: bool, lacks_tls: bool) -> &'static str {
 }
 
 /// Whether a daemon may start so, and how it behaves then.
-pub fn judge(exposure: Exposure) -> Result<Posture, Refusal> {
+pub fn check(exposure: Exposure) -> Result<Posture, ExposureError> {
     if exposure.address.is_loopback() || exposure.insecure {
         return Ok(Posture::Permissive);
     }
     if exposure.authentication && exposure.tls {
         return Ok(Posture::Strict);
     }
-    Err(Refusal {
+    Err(ExposureError {
         address: exposure.address,
         lacks_authentication: !exposure.authentication,
         lacks_tls: !exposure.tls,
@@ -127,7 +127,7 @@ mod tests {
                     tls,
                     insecure,
                 };
-                match (judge(exposure), expected) {
+                match (check(exposure), expected) {
                     (Ok(posture), Ok(expected)) => assert_eq!(posture, expected, "{exposure:?}"),
                     (Err(refusal), Err(words)) => {
                         let text = refusal.to_string();

@@ -1,7 +1,7 @@
-//! The doors' rules: who may come in, and what each may then do.
+//! Authentication and authorization rules: credentials, ACLs, rate limits.
 //!
-//! Entered through [`Authorizer::allows`], [`Credentials::find`] and [`exposure::judge`]. Values in,
-//! verdicts out: no socket, no file, no clock. Invariant: what is not understood is refused, and no
+//! Entered through [`Authorizer::allows`], [`Credentials::find`] and [`exposure::check`]. Values in,
+//! decisions out: no socket, no file, no clock. Invariant: what is not understood is refused, and no
 //! secret is kept or shown, only its hash.
 
 pub mod acl;

@@ -1,35 +1,36 @@
-//! The flags of the agent's door, and of how it says to the master who it is.
+//! Flags of the agent's authentication, authorization and TLS, and of its own credentials towards the master.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{ArgAction, Args, ValueHint};
-use meseta_proto::transport::door::{self, DoorError, Names, Realm, Settings};
+use meseta_proto::transport::authentication::{self, Names, Realm, Settings, SettingsError};
 use meseta_proto::transport::tls::{self, TlsError};
 
-/// Authentication, authorization, TLS.
+/// Flags of authentication, authorization and TLS.
 #[derive(Args, Clone, Debug)]
 #[command(rename_all = "snake_case")]
 pub struct AccessFlags {
-    /// File of who may come in: `{"credentials": [{"principal": ..., "secret": ...}]}`, or lines of
-    /// `principal hash`. Secrets are hashes, made with `meseta credential`; nobody but its owner may read
-    /// the file. A changed one is taken over while running.
+    /// Credentials file: `{"credentials": ... (docs/flags.md is generated) [{"principal": ..., "secret": ...}]}`, or
+    /// lines of `principal hash`. Secrets are hashes, made with `meseta credential`; nobody but its owner may read the
+    /// file. A changed one is taken over while running.
     #[arg(long, visible_alias = "credentials", value_name = "FILE",
           value_hint = ValueHint::FilePath)]
     pub http_credentials: Option<PathBuf>,
 
-    /// File with the principal and the secret, in plain text, by which the agent says to the master who it
-    /// is; nobody but its owner may read it.
+    /// File with the principal and the secret, in plain text, with which the agent authenticates to the master;
+    /// readable by its owner only.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub credential: Option<PathBuf>,
 
-    /// Whether those who look must say who they are. Default: where the network can reach the agent; elsewhere
-    /// root and the agent's own user need not, tasks and other users must.
+    /// Whether readers must authenticate. (docs/flags.md:29, :86; line 28: "Whether writers must authenticate.")
+    /// Default: where the network can reach the agent; elsewhere root and the agent's own user need not, tasks and
+    /// other users must.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", action = ArgAction::Set)]
     pub authenticate_http_readonly: Option<bool>,
 
-    /// Whether those who change something must say who they are. Default: as above.
+    /// Whether requests that change something must be authenticated. Default: as above.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", action = ArgAction::Set)]
     pub authenticate_http_readwrite: Option<bool>,
@@ -47,9 +48,9 @@ pub struct AccessFlags {
           value_hint = ValueHint::FilePath)]
     pub jwt_secret_key: Option<PathBuf>,
 
-    /// Who may do what: Mesos's JSON, or `file:///path` of it. What it does not speak of is allowed on
-    /// loopback and with --insecure, and forbidden elsewhere, unless it says `permissive` itself. A changed
-    /// file is taken over while running.
+    /// Access control lists: Mesos's JSON, or `file:///path` of it. What it does not speak of is allowed on loopback
+    /// and with --insecure, and forbidden elsewhere, unless it says `permissive` itself. A changed file is taken over
+    /// while running.
     #[arg(long, value_name = "JSON", value_hint = ValueHint::AnyPath)]
     pub acls: Option<String>,
 
@@ -132,7 +133,7 @@ impl AccessFlags {
                     self.authenticate_http_readwrite,
                 ),
             ],
-            key: door::fresh_key(),
+            key: authentication::fresh_key(),
         }
     }
 
@@ -166,7 +167,7 @@ impl AccessFlags {
     }
 
     /// How the master is spoken to; refused now if it could not be.
-    pub(crate) fn identity(&self) -> Result<Identity, DoorError> {
+    pub(crate) fn identity(&self) -> Result<Identity, SettingsError> {
         let own = self.ssl_cert_file.clone().zip(self.ssl_key_file.clone());
         let is_encrypted = self.ssl_ca_file.is_some() || own.is_some();
         let identity = Identity {
@@ -176,7 +177,7 @@ impl AccessFlags {
             }),
             credential: self.credential.clone(),
         };
-        identity.encryption().map_err(DoorError::Tls)?;
+        identity.encryption().map_err(SettingsError::Tls)?;
         identity.header()?;
         Ok(identity)
     }
@@ -199,11 +200,11 @@ impl Identity {
     }
 
     /// The value of an `Authorization` header.
-    pub(crate) fn header(&self) -> Result<Option<String>, DoorError> {
+    pub(crate) fn header(&self) -> Result<Option<String>, SettingsError> {
         let Some(path) = &self.credential else {
             return Ok(None);
         };
-        let credential = door::client_credential("credential", path)?;
+        let credential = authentication::client_credential("credential", path)?;
         Ok(Some(credential.header()))
     }
 }

@@ -1,4 +1,4 @@
-//! How `--memory_budget` is divided: what may wait, be under way or be remembered, in bytes.
+//! Divides `--memory_budget` into limits for queues, requests in flight and history.
 //!
 //! Each part is bounded for all peers together, and most for each peer as well. The parts together, with what the
 //! largest frame takes while it is read and what connections take at most, are at most three quarters of the whole;
@@ -21,7 +21,6 @@ const CONNECTION_BYTES: usize = 32 << 10;
 /// What an agent has resident that does nothing, mapped pages of the program included, with what a hundred tasks add.
 const PROGRAM_BYTES: usize = 32 << 20;
 
-/// The parts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Budgets {
     total_bytes: usize,

@@ -33,7 +33,6 @@ pub enum Severity {
 pub struct Finding {
     /// How bad it is.
     pub severity: Severity,
-    /// What was found.
     pub what: String,
     /// What to do about it; empty if there is nothing to do.
     pub mend: String,
@@ -119,16 +118,16 @@ pub fn check(flags: &Flags) -> Vec<Finding> {
         let narrowed = narrow(&mut host, &flags.cgroups_hierarchy);
         narrowed.map(|()| host).map_err(|error| error.to_string())
     });
-    let mut findings = judge(&Facts::read(flags), flags);
+    let mut findings = evaluate(&Facts::read(flags), flags);
     match &host {
-        Ok(host) => findings.extend(judge_host(host, flags)),
+        Ok(host) => findings.extend(evaluate_host(host, flags)),
         Err(error) => findings.push(problem(
             format!("cgroups cannot be used: {error}"),
             "mount them below --cgroups_hierarchy",
         )),
     }
-    findings.extend(judge_access(flags));
-    findings.extend(judge_flags(flags));
+    findings.extend(evaluate_access(flags));
+    findings.extend(evaluate_flags(flags));
     findings
 }
 
@@ -181,7 +180,7 @@ impl Facts {
             port_taken: std::net::TcpListener::bind(listen)
                 .err()
                 .map(|error| error.to_string()),
-            master_trouble: look_for_master(&flags.master),
+            master_trouble: check_master(&flags.master),
         }
     }
 }
@@ -231,14 +230,14 @@ fn missing_capabilities() -> Vec<&'static str> {
     names.filter(lacks).collect()
 }
 
-/// `6.1.0-13-amd64` is 6.1.
+/// The version of a kernel release: `6.1.0-13-amd64` is 6.1.
 fn version(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit());
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-fn judge(facts: &Facts, flags: &Flags) -> Vec<Finding> {
-    let mut findings = vec![judge_kernel(facts)];
+fn evaluate(facts: &Facts, flags: &Flags) -> Vec<Finding> {
+    let mut findings = vec![evaluate_kernel(facts)];
     if facts
         .memfd_noexec
         .is_some_and(|set| set >= MEMFD_NOEXEC_FORBIDS)
@@ -287,10 +286,10 @@ fn judge(facts: &Facts, flags: &Flags) -> Vec<Finding> {
         )
     });
     if let Some(folder) = &facts.work_dir {
-        findings.extend(judge_folder("work_dir", folder, true));
+        findings.extend(evaluate_folder("work_dir", folder, true));
     }
     if let Some(folder) = &facts.runtime_dir {
-        findings.extend(judge_folder("runtime_dir", folder, false));
+        findings.extend(evaluate_folder("runtime_dir", folder, false));
     }
     let address = std::net::SocketAddr::new(flags.ip, flags.port);
     findings.push(match &facts.port_taken {
@@ -304,8 +303,8 @@ fn judge(facts: &Facts, flags: &Flags) -> Vec<Finding> {
     findings
 }
 
-/// Who may come in, judged as at a start.
-fn judge_access(flags: &Flags) -> Option<Finding> {
+/// Authentication flags, validated as at start-up.
+fn evaluate_access(flags: &Flags) -> Option<Finding> {
     let settings = flags
         .access
         .settings(flags.ip, flags.insecure, flags.hostname.clone());
@@ -318,9 +317,8 @@ fn judge_access(flags: &Flags) -> Option<Finding> {
     Some(problem(chain(&error), mend))
 }
 
-/// Whether the master can be found: a name that nobody knows is a problem, one that does not answer may be
-/// starting.
-fn look_for_master(text: &str) -> Option<Finding> {
+/// Whether the master can be found: an unresolvable name is a problem, one that does not answer may be starting.
+fn check_master(text: &str) -> Option<Finding> {
     /// Time that a master has to take a connection.
     const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
     // What is no address at all is judged with the other flags.
@@ -352,7 +350,7 @@ fn look_for_master(text: &str) -> Option<Finding> {
     })
 }
 
-fn judge_kernel(facts: &Facts) -> Finding {
+fn evaluate_kernel(facts: &Facts) -> Finding {
     let Some(kernel) = facts.kernel else {
         return warning("the kernel's version is no number", "");
     };
@@ -372,7 +370,7 @@ fn judge_kernel(facts: &Facts) -> Finding {
     }
 }
 
-fn judge_folder(flag: &str, folder: &Folder, lasting: bool) -> Vec<Finding> {
+fn evaluate_folder(flag: &str, folder: &Folder, lasting: bool) -> Vec<Finding> {
     let path = folder.path.display();
     if !folder.writable {
         return vec![problem(
@@ -399,7 +397,7 @@ fn judge_folder(flag: &str, folder: &Folder, lasting: bool) -> Vec<Finding> {
     findings
 }
 
-fn judge_host(host: &Host, flags: &Flags) -> Vec<Finding> {
+fn evaluate_host(host: &Host, flags: &Flags) -> Vec<Finding> {
     let mode = match host.mode {
         Mode::None => {
             return vec![warning(
@@ -457,13 +455,13 @@ fn judge_host(host: &Host, flags: &Flags) -> Vec<Finding> {
 }
 
 /// What the agent would refuse to start with, in its own words.
-fn judge_flags(flags: &Flags) -> Vec<Finding> {
+fn evaluate_flags(flags: &Flags) -> Vec<Finding> {
     let master = MasterAddress::parse(&flags.master)
         .err()
         .map(|error| chain(&error));
     let read = configuration::read(flags).err().map(|error| chain(&error));
-    let lending = Configured::read(flags).err().map(|error| chain(&error));
-    let wrong = [master, read, lending].into_iter().flatten();
+    let oversubscription = Configured::read(flags).err().map(|error| chain(&error));
+    let wrong = [master, read, oversubscription].into_iter().flatten();
     wrong
         .map(|text| problem(text, "see `meseta agent --help`"))
         .collect()
@@ -501,7 +499,7 @@ mod tests {
     }
 
     fn worst(facts: &Facts) -> (Severity, String) {
-        let findings = judge(facts, &flags(&[]));
+        let findings = evaluate(facts, &flags(&[]));
         let worst = findings.iter().max_by_key(|finding| finding.severity);
         let worst = worst.expect("some");
         (worst.severity, worst.to_string())
@@ -509,7 +507,7 @@ mod tests {
 
     #[test]
     fn a_good_machine_has_nothing_to_mend() {
-        let findings = judge(&good(), &flags(&[]));
+        let findings = evaluate(&good(), &flags(&[]));
         assert!(
             findings
                 .iter()
@@ -581,9 +579,12 @@ mod tests {
     /// Credentials and TLS are what such an address needs; to do without is not what is recommended.
     #[test]
     fn an_exposed_address_needs_credentials_and_tls() {
-        assert_eq!(judge_access(&flags(&[])), None);
-        assert_eq!(judge_access(&flags(&["--ip=0.0.0.0", "--insecure"])), None);
-        let finding = judge_access(&flags(&["--ip=0.0.0.0"])).expect("a problem");
+        assert_eq!(evaluate_access(&flags(&[])), None);
+        assert_eq!(
+            evaluate_access(&flags(&["--ip=0.0.0.0", "--insecure"])),
+            None
+        );
+        let finding = evaluate_access(&flags(&["--ip=0.0.0.0"])).expect("a problem");
         assert_eq!(finding.severity, Severity::Problem);
         assert!(finding.what.contains("--credentials=FILE"), "{finding}");
         assert!(finding.mend.contains("meseta tls init"), "{finding}");
@@ -592,16 +593,16 @@ mod tests {
 
     #[test]
     fn a_master_that_nobody_knows_is_a_problem_and_a_silent_one_a_warning() {
-        let finding = look_for_master("nosuch.invalid:5050").expect("a problem");
+        let finding = check_master("nosuch.invalid:5050").expect("a problem");
         assert_eq!(finding.severity, Severity::Problem, "{finding}");
         assert!(finding.what.contains("nosuch.invalid"), "{finding}");
         let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = taken.local_addr().expect("an address").to_string();
-        assert_eq!(look_for_master(&address), None);
+        assert_eq!(check_master(&address), None);
         drop(taken);
-        let finding = look_for_master(&address).expect("a warning");
+        let finding = check_master(&address).expect("a warning");
         assert_eq!(finding.severity, Severity::Warning, "{finding}");
-        let file = look_for_master("file:///no/such/file").expect("a problem");
+        let file = check_master("file:///no/such/file").expect("a problem");
         assert_eq!(file.severity, Severity::Problem, "{file}");
     }
 
@@ -623,7 +624,7 @@ mod tests {
             ("--modules={", "--modules"),
             ("--gc_disk_headroom=2", "--gc_disk_headroom"),
         ] {
-            let found = judge_flags(&flags(&[flag]));
+            let found = evaluate_flags(&flags(&[flag]));
             let [one] = found.as_slice() else {
                 panic!("{flag}: {found:?}");
             };
@@ -632,7 +633,7 @@ mod tests {
             // Each cause once.
             assert_eq!(one.what.matches(named).count(), 1, "{flag}: {one}");
         }
-        assert!(judge_flags(&flags(&[])).is_empty());
+        assert!(evaluate_flags(&flags(&[])).is_empty());
         assert!(!Folder::at(Path::new("/proc/meseta")).writable);
     }
 }

@@ -18,7 +18,6 @@ use crate::isolation::{self, IsolationSettings};
 use crate::log_flags::{self, Logs};
 pub use error::ConfigurationError;
 
-/// The flags, understood.
 #[derive(Debug)]
 pub(crate) struct Configuration {
     /// Resources that were given.
@@ -27,7 +26,7 @@ pub(crate) struct Configuration {
     named: Vec<String>,
     /// Attributes as the master is told.
     pub(crate) attributes: Vec<pb::Attribute>,
-    /// Region and zone.
+    /// The agent's region and zone.
     pub(crate) domain: Option<pb::DomainInfo>,
     /// How containers are kept apart.
     pub(crate) isolation: IsolationSettings,
@@ -46,7 +45,6 @@ impl Configuration {
     }
 }
 
-/// Understands the flags.
 pub(crate) fn read(flags: &Flags) -> Result<Configuration, ConfigurationError> {
     if !(0.0..=1.0).contains(&flags.gc_disk_headroom) {
         return Err(ConfigurationError::Headroom(flags.gc_disk_headroom));
@@ -119,11 +117,11 @@ fn read_resources(flags: &Flags) -> Result<(Resources, Vec<String>), Configurati
 }
 
 fn text_names(text: &str) -> Vec<String> {
-    let pieces = text.split(';');
-    pieces
-        .map(|piece| {
-            let end = piece.find(['(', ':']).unwrap_or(piece.len());
-            piece.get(..end).unwrap_or_default().trim().to_owned()
+    let parts = text.split(';');
+    parts
+        .map(|part| {
+            let end = part.find(['(', ':']).unwrap_or(part.len());
+            part.get(..end).unwrap_or_default().trim().to_owned()
         })
         .collect()
 }
@@ -184,7 +182,7 @@ pub(crate) fn check_holdings(
     Err(ConfigurationError::Checkpointed {
         given: resources.to_string(),
         checkpointed: checkpointed.to_string(),
-        missing: error.wanted.to_string(),
+        missing: error.requested.to_string(),
         path: work_dir.join("meta/resources").display().to_string(),
     })
 }
@@ -234,12 +232,12 @@ pub(crate) fn check_compatible(
     let is_added = before.info.domain.is_none() && !equal;
     if before.info.domain != now.domain && !is_added {
         let text = |domain: &Option<pb::DomainInfo>| {
-            let place = domain
+            let location = domain
                 .as_ref()
                 .and_then(|domain| domain.fault_domain.as_ref());
-            place.map_or_else(
+            location.map_or_else(
                 || "none".to_owned(),
-                |place| format!("{}/{}", place.region.name, place.zone.name),
+                |location| format!("{}/{}", location.region.name, location.zone.name),
             )
         };
         return Err(differ(

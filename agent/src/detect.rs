@@ -22,9 +22,9 @@ const PORTS: (u64, u64) = (31000, 32000);
 /// What was read of a machine; `None` where it could not be.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Machine {
-    /// Processors online.
+    /// The number of processors that are online.
     pub(crate) cpus: Option<u64>,
-    /// Memory in bytes.
+    /// The requested memory, in bytes.
     pub(crate) mem_bytes: Option<u64>,
     /// Size of the work directory's file system in bytes.
     pub(crate) disk_bytes: Option<u64>,

@@ -12,7 +12,7 @@ use std::os::unix::fs::{
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use meseta_isolators::is_no_room;
+use meseta_isolators::is_disk_full;
 use tokio::task::JoinHandle;
 use tracing::{debug, warn};
 
@@ -31,7 +31,7 @@ const PRIVATE_FILE_MODE: u32 = 0o600;
 /// What says where the agent listens.
 const ENDPOINT_MODE: u32 = 0o644;
 /// Between two attempts at a full disk.
-pub(crate) const ROOM_AGAIN: Duration = Duration::from_secs(1);
+pub(crate) const DISK_FULL_RETRY: Duration = Duration::from_secs(1);
 
 /// Why a directory of the agent's cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -39,22 +39,17 @@ pub enum DirectoryError {
     /// It cannot be made or written.
     #[error("failed to {doing} {path}: give a directory that this user can write (--{flag})")]
     Unusable {
-        /// What was tried.
         doing: &'static str,
         /// The directory or file.
         path: PathBuf,
         /// The flag that names it.
         flag: &'static str,
-        /// Why.
         #[source]
         source: std::io::Error,
     },
     /// Two agents, one work directory.
     #[error("{path} is in use by another agent: give each its own --work_dir")]
-    InUse {
-        /// The lock.
-        path: PathBuf,
-    },
+    InUse { path: PathBuf },
 }
 
 pub(crate) fn prepare_work_dir(work_dir: &Path) -> Result<Layout, DirectoryError> {
@@ -80,7 +75,7 @@ pub(crate) fn prepare_work_dir(work_dir: &Path) -> Result<Layout, DirectoryError
     let probe = meta.join(".writable");
     match std::fs::write(&probe, b"") {
         // It can be written once there is room, which is waited for.
-        Err(error) if is_no_room(&error) => {
+        Err(error) if is_disk_full(&error) => {
             warn!(path = %meta.display(), %error, "the disk is full")
         }
         written => written.map_err(failed("write", &probe))?,
@@ -169,7 +164,7 @@ pub(crate) async fn publish_endpoint(
     let path = endpoint_path(&work_dir);
     let text = format!("{scheme}://{address}\n");
     match write_endpoint(&path, &text) {
-        Err(error) if is_no_room(&error) => {
+        Err(error) if is_disk_full(&error) => {
             warn!(path = %path.display(), %error, "the disk is full; this file follows when it is not");
         }
         written => {
@@ -187,7 +182,7 @@ pub(crate) async fn publish_endpoint(
     Ok(Some(tokio::spawn(async move {
         while let Err(error) = write_endpoint(&path, &text) {
             debug!(path = %path.display(), %error, "cannot be written yet");
-            tokio::time::sleep(ROOM_AGAIN).await;
+            tokio::time::sleep(DISK_FULL_RETRY).await;
         }
     })))
 }
@@ -223,7 +218,7 @@ pub(crate) fn runtime_dir(flags: &Flags, layout: &Layout, privileged: bool) -> P
     }
 }
 
-/// Makes it.
+/// Creates the runtime directory.
 pub(crate) fn create_runtime_dir(runtime_dir: &Path) -> Result<(), DirectoryError> {
     make_missing(runtime_dir, PASSAGE_MODE).map_err(|source| DirectoryError::Unusable {
         doing: "create",

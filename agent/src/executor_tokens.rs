@@ -11,12 +11,12 @@ use std::path::{Path, PathBuf};
 
 use meseta_access::executor_token::KEY_BYTES_MIN;
 use meseta_access::{Claims, TokenKey};
-use meseta_isolators::is_no_room;
-use meseta_proto::transport::{door, tls};
+use meseta_isolators::is_disk_full;
+use meseta_proto::transport::{authentication, tls};
 use tracing::{debug, warn};
 
 use crate::checkpoint::{Layout, RunKey};
-use crate::directories::ROOM_AGAIN;
+use crate::directories::DISK_FULL_RETRY;
 
 /// Why executors cannot be given tokens.
 #[derive(Debug, thiserror::Error)]
@@ -24,13 +24,12 @@ pub enum TokenError {
     /// The operator's key cannot be used.
     #[error("failed to read the key of executors' tokens (--jwt_secret_key)")]
     Given(#[source] tls::FileError),
-    /// Our own cannot.
+    /// The daemon's own certificate cannot be loaded.
     #[error("failed to read the key of executors' tokens: remove it, and a new one is made")]
     Kept(#[source] tls::FileError),
     /// It would be guessed.
     #[error("{path} holds {length} bytes: a key of executors' tokens has at least {KEY_BYTES_MIN}")]
     Short {
-        /// The file.
         path: PathBuf,
         /// How long it is.
         length: usize,
@@ -38,9 +37,7 @@ pub enum TokenError {
     /// A new one cannot be kept.
     #[error("failed to write the key of executors' tokens to {path}")]
     Write {
-        /// The file.
         path: PathBuf,
-        /// Why.
         #[source]
         source: io::Error,
     },
@@ -68,13 +65,13 @@ impl ExecutorTokens {
         };
         put_damaged_aside(&path).map_err(failed)?;
         if !path.exists() {
-            let fresh = door::fresh_key();
+            let fresh = authentication::fresh_key();
             match write_whole(&path, &fresh) {
                 // No executor is launched before there is room again, and then it is kept.
-                Err(error) if is_no_room(&error) => {
+                Err(error) if is_disk_full(&error) => {
                     warn!(path = %path.display(), %error, "the disk is full; this file follows when it is not");
                     let key = Self::new(&path, fresh.as_ref())?;
-                    tokio::spawn(keep_when_there_is_room(path, fresh));
+                    tokio::spawn(save_when_disk_has_space(path, fresh));
                     return Ok(key);
                 }
                 written => written.map_err(failed)?,
@@ -130,10 +127,10 @@ fn put_damaged_aside(path: &Path) -> io::Result<()> {
     }
 }
 
-async fn keep_when_there_is_room(path: PathBuf, key: [u8; 32]) {
+async fn save_when_disk_has_space(path: PathBuf, key: [u8; 32]) {
     while let Err(error) = write_whole(&path, &key) {
         debug!(path = %path.display(), %error, "cannot be written yet");
-        tokio::time::sleep(ROOM_AGAIN).await;
+        tokio::time::sleep(DISK_FULL_RETRY).await;
     }
 }
 

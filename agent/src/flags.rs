@@ -54,7 +54,7 @@ pub struct Flags {
           require_equals = true, default_missing_value = "true")]
     pub insecure: bool,
 
-    /// Who may come in, and what he may do then.
+    /// Authentication, authorization and TLS.
     #[command(flatten)]
     pub access: crate::access_flags::AccessFlags,
 
@@ -141,19 +141,19 @@ pub struct Flags {
           require_equals = true, default_missing_value = "true")]
     pub revocable_cpu_low_priority: bool,
 
-    /// Pause between samples of what containers use; half a second at most while `pressure` watches
-    /// over something that is lent.
+    /// Pause between samples of what containers use; half a second at most while `pressure` watches oversubscribed
+    /// resources.
     #[arg(long, default_value = "1secs", value_parser = parse_duration, value_name = "DURATION")]
     pub monitor_interval: Duration,
 
-    /// What says how much of what is promised but unused is lent: `noop`, `fixed`, `threshold`,
-    /// `slack`, `nsigma`, `max(slack,threshold)`, a module name of Mesos's, or the address of a process
+    /// Resource estimator: decides how much of the allocated but unused resources is oversubscribed: `noop`, `fixed`,
+    /// `threshold`, `slack`, `nsigma`, `max(slack,threshold)`, a module name of Mesos's, or the address of a process
     /// that serves one, `unix:///path.sock` or `http://host:port`.
     #[arg(long, default_value = "noop", value_name = "NAME")]
     pub resource_estimator: String,
 
-    /// What takes it back when lending hurts: `noop`, `load`, `pressure`, a module name of Mesos's, or
-    /// the address of a process that serves one.
+    /// QoS controller: takes oversubscribed resources back when regular tasks suffer: `noop`, `load`, `pressure`, a
+    /// module name of Mesos's, or the address of a process that serves one.
     #[arg(long, default_value = "noop", value_name = "NAME")]
     pub qos_controller: String,
 
@@ -210,7 +210,7 @@ pub struct Flags {
     #[arg(long, default_value_t = 0.1, value_name = "SHARE")]
     pub gc_disk_headroom: f64,
 
-    /// Pause between looks at how full the disk is.
+    /// Interval at which the disk's usage is read.
     #[arg(long, default_value = "1mins", value_parser = parse_duration, value_name = "DURATION")]
     pub disk_watch_interval: Duration,
 
@@ -223,9 +223,9 @@ pub struct Flags {
     #[arg(long, default_value_t = 150, value_name = "COUNT")]
     pub max_completed_executors_per_framework: usize,
 
-    /// Memory for what waits for others, is under way or is remembered: unread events, unacknowledged updates, calls,
-    /// answers, writes that wait for the disk, completed executors. At least 128MB; below 1GB the largest call and the
-    /// largest message of the master's shrink with it.
+    /// Memory for queues, requests in flight and history: unread events, unacknowledged updates, calls, answers,
+    /// writes that wait for the disk, completed executors. At least 128MB; below 1GB the largest call and the largest
+    /// message of the master's shrink with it.
     #[arg(long, default_value = "1GB", value_name = "BYTES")]
     pub memory_budget: ByteSize,
 

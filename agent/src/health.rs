@@ -3,19 +3,19 @@
 use std::sync::Arc;
 
 use crate::core::State;
-use crate::http::Surface;
+use crate::http::Context;
 
 /// Asks the running agent how it is. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Health {
-    pub(crate) surface: Arc<Surface>,
+    pub(crate) context: Arc<Context>,
     pub(crate) master: String,
 }
 
 impl Health {
     /// One line for people; `None` when the core does not answer within a few seconds.
     pub async fn status(&self) -> Option<String> {
-        let snapshot = self.surface.snapshot().await.ok()?;
+        let snapshot = self.context.snapshot().await.ok()?;
         let tasks = snapshot.executors().filter(|one| one.is_live()).count();
         let registration = match (&snapshot.state, &snapshot.agent_id) {
             (State::Running, Some(id)) => format!("Registered with {} as {id}", self.master),

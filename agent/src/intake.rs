@@ -1,11 +1,11 @@
-//! How much of what executors send may be in the agent at once, in bytes.
+//! Limits the bytes of executors' calls and updates held in memory.
 //!
-//! A call takes room before its body is read, and an update takes room until it is acknowledged. Where there
-//! is none, the call is not read, or not answered, until there is: nothing that an executor was promised to
-//! be told is dropped. Room is shared out as it comes free: a group, such as a framework, that has some may have
-//! up to half of what is free, so that one which gives nothing back leaves most to others, and three of them
-//! still a third. Invariants: what is small always finds room, unless its own sender has much there; of a sender
-//! a bounded number of calls waits.
+//! A call acquires a permit before its body is read, and an update takes room until it is acknowledged. Where there is
+//! none, the call is not read, or not answered, until there is: nothing that an executor was promised to be told is
+//! dropped. Room is shared out as it comes free: a group, such as a framework, that has some may have up to half of
+//! what is free, so that one which gives nothing back leaves most to others, and three of them still a third.
+//! Invariants: what is small always finds room, unless its own sender has much there; of a sender a bounded number of
+//! calls waits.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,12 +27,12 @@ const EXCESS_PART: usize = 4;
 /// Calls of one sender that wait; one more is refused.
 const WAITERS_PER_SENDER_MAX: usize = 64;
 
-/// There is no room, nor a place to wait for some.
+/// The limit is reached and the sender's queue is full.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("{WAITERS_PER_SENDER_MAX} calls of this executor wait already; try again later")]
-pub(crate) struct Crowded;
+pub(crate) struct TooManyWaiters;
 
-/// The room that there is. Clones share it.
+/// Byte-counting semaphore, fair between groups. Clones share it.
 #[derive(Clone, Debug)]
 pub(crate) struct Intake {
     table: Arc<Mutex<Table>>,
@@ -40,7 +40,7 @@ pub(crate) struct Intake {
 
 /// Room that is taken, until it is dropped.
 #[derive(Debug, Default)]
-pub struct Room {
+pub struct Permit {
     taken: Option<Taken>,
 }
 
@@ -64,7 +64,6 @@ struct Waiter {
 #[derive(Debug)]
 struct Table {
     bytes_max: usize,
-    /// What is taken.
     all: usize,
     groups: BTreeMap<Arc<str>, usize>,
     senders: BTreeMap<Arc<str>, usize>,
@@ -78,7 +77,7 @@ impl Table {
         self.bytes_max / SENDER_PART
     }
 
-    fn has_room(&self, group: &str, sender: &str, bytes: usize) -> bool {
+    fn has_capacity(&self, group: &str, sender: &str, bytes: usize) -> bool {
         let sent = self.senders.get(sender).copied().unwrap_or_default();
         let after = sent.saturating_add(bytes);
         if after <= OWN_BYTES && self.all < self.bytes_max + self.bytes_max / EXCESS_PART {
@@ -133,7 +132,7 @@ impl Table {
         while let Some(waiter) = self.waiters.get(index) {
             let is_next = !passed.contains(&waiter.sender);
             let may_go = waiter.told.is_closed()
-                || (is_next && self.has_room(&waiter.group, &waiter.sender, waiter.bytes));
+                || (is_next && self.has_capacity(&waiter.group, &waiter.sender, waiter.bytes));
             if !may_go {
                 passed.insert(waiter.sender.clone());
                 index += 1;
@@ -170,11 +169,11 @@ impl Intake {
     }
 
     /// Takes room if there is some at once, and nobody of the sender waits for it.
-    pub(crate) fn try_take(&self, group: &str, sender: &str, bytes: usize) -> Option<Room> {
+    pub(crate) fn try_take(&self, group: &str, sender: &str, bytes: usize) -> Option<Permit> {
         let (group, sender): (Arc<str>, Arc<str>) = (group.into(), sender.into());
         let mut table = self.table();
         let is_first = table.waiters.iter().all(|one| one.sender != sender);
-        if !is_first || !table.has_room(&group, &sender, bytes) {
+        if !is_first || !table.has_capacity(&group, &sender, bytes) {
             return None;
         }
         table.add(&group, &sender, bytes);
@@ -185,7 +184,7 @@ impl Intake {
             sender,
             bytes,
         });
-        Some(Room { taken })
+        Some(Permit { taken })
     }
 
     /// Takes room, or waits for it where there is a place to wait. What is larger than a sender's part takes all
@@ -195,19 +194,19 @@ impl Intake {
         group: &str,
         sender: &str,
         bytes: usize,
-    ) -> Result<Room, Crowded> {
+    ) -> Result<Permit, TooManyWaiters> {
         let (group, sender): (Arc<str>, Arc<str>) = (group.into(), sender.into());
         let bytes = bytes.min(self.table().per_sender());
         let waiting = {
             let mut table = self.table();
             let is_first = table.waiters.iter().all(|one| one.sender != sender);
-            if is_first && table.has_room(&group, &sender, bytes) {
+            if is_first && table.has_capacity(&group, &sender, bytes) {
                 table.add(&group, &sender, bytes);
                 None
             } else if table.may_wait(&sender) {
                 Some(table.wait(&group, &sender, bytes))
             } else {
-                return Err(Crowded);
+                return Err(TooManyWaiters);
             }
         };
         let taken = Taken {
@@ -225,9 +224,9 @@ impl Intake {
             let told = (&mut waits.told).await;
             let taken = waits.taken.take();
             // Nobody who waits is forgotten without a word.
-            return told.map(|()| Room { taken }).map_err(|_| Crowded);
+            return told.map(|()| Permit { taken }).map_err(|_| TooManyWaiters);
         }
-        Ok(Room { taken: Some(taken) })
+        Ok(Permit { taken: Some(taken) })
     }
 }
 
@@ -266,14 +265,14 @@ impl Drop for Waits {
         let mut table = taken.intake.table();
         let mut waiters = table.waiters.iter();
         match waiters.position(|one| one.number == self.number) {
-            Some(place) => drop(table.waiters.remove(place)),
+            Some(index) => drop(table.waiters.remove(index)),
             None => table.give_back(&taken),
         }
         table.admit();
     }
 }
 
-impl Room {
+impl Permit {
     /// Whether it is of any.
     pub(crate) fn is_some(&self) -> bool {
         self.taken.is_some()
@@ -289,8 +288,8 @@ impl Room {
             return Ok(());
         }
         let mut table = taken.intake.table();
-        if !table.has_room(&taken.group, &taken.sender, bytes) {
-            return Err(Exhausted::Whole {
+        if !table.has_capacity(&taken.group, &taken.sender, bytes) {
+            return Err(Exhausted::Total {
                 bytes,
                 used: table.all,
                 max: table.bytes_max,
@@ -303,7 +302,7 @@ impl Room {
     }
 }
 
-impl Drop for Room {
+impl Drop for Permit {
     fn drop(&mut self) {
         if let Some(taken) = self.taken.take() {
             let mut table = taken.intake.table();
@@ -329,7 +328,7 @@ mod tests {
     }
 
     /// Whether there is room at once.
-    async fn has_room(intake: &Intake, group: &str, sender: &str, bytes: usize) -> bool {
+    async fn has_capacity(intake: &Intake, group: &str, sender: &str, bytes: usize) -> bool {
         let mut taking = Box::pin(intake.take(group, sender, bytes));
         std::future::poll_fn(|context| {
             Poll::Ready(matches!(taking.as_mut().poll(context), Poll::Ready(Ok(_))))
@@ -349,12 +348,12 @@ mod tests {
     async fn an_executor_waits_for_itself_and_not_for_others() {
         let intake = Intake::new(UNACKNOWLEDGED_BYTES);
         let first = intake.take("f", "a", 6 * MIB).await.expect("room");
-        assert!(!has_room(&intake, "f", "a", 6 * MIB).await);
-        assert!(has_room(&intake, "f", "a", MIB).await);
-        assert!(has_room(&intake, "g", "b", 6 * MIB).await);
+        assert!(!has_capacity(&intake, "f", "a", 6 * MIB).await);
+        assert!(has_capacity(&intake, "f", "a", MIB).await);
+        assert!(has_capacity(&intake, "g", "b", 6 * MIB).await);
         drop(first);
         assert!(
-            has_room(&intake, "f", "a", usize::MAX).await,
+            has_capacity(&intake, "f", "a", usize::MAX).await,
             "a whole part"
         );
         assert!(is_empty(&intake));
@@ -367,13 +366,13 @@ mod tests {
         for framework in ["silent-1", "silent-2", "silent-3"] {
             for executor in 0..8 {
                 let sender = format!("{framework}-{executor}");
-                while has_room(&intake, framework, &sender, MIB).await {
+                while has_capacity(&intake, framework, &sender, MIB).await {
                     kept.push(intake.take(framework, &sender, MIB).await.expect("room"));
                 }
             }
         }
         assert!(kept.len() >= 12, "what is free is used: {}", kept.len());
-        assert!(has_room(&intake, "other", "o", 5 * MIB).await);
+        assert!(has_capacity(&intake, "other", "o", 5 * MIB).await);
         assert!(intake.table().all <= UNACKNOWLEDGED_BYTES);
         // Small ones pass even when nothing is left.
         while intake.table().all < UNACKNOWLEDGED_BYTES {
@@ -381,8 +380,8 @@ mod tests {
             let left = UNACKNOWLEDGED_BYTES - intake.table().all;
             kept.push(intake.take(&name, &name, left).await.expect("room"));
         }
-        assert!(!has_room(&intake, "other", "o", MIB).await);
-        assert!(has_room(&intake, "silent-1", "silent-1-9", 64 * KIB).await);
+        assert!(!has_capacity(&intake, "other", "o", MIB).await);
+        assert!(has_capacity(&intake, "silent-1", "silent-1-9", 64 * KIB).await);
         drop(kept);
         assert!(is_empty(&intake));
     }
@@ -397,9 +396,9 @@ mod tests {
             assert!(is_waiting(taking.as_mut()).await);
             waiting.push(taking);
         }
-        assert_eq!(intake.take("f", "a", KIB).await.err(), Some(Crowded));
-        assert!(!has_room(&intake, "f", "a", 64 * KIB).await);
-        assert!(has_room(&intake, "f", "b", 64 * KIB).await);
+        assert_eq!(intake.take("f", "a", KIB).await.err(), Some(TooManyWaiters));
+        assert!(!has_capacity(&intake, "f", "a", 64 * KIB).await);
+        assert!(has_capacity(&intake, "f", "b", 64 * KIB).await);
     }
 
     #[tokio::test]

@@ -38,7 +38,7 @@ const SPELLINGS: [(&str, &str); 6] = [
 /// What tasks may ask for, and from what.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TaskRights {
-    /// Profiles by name.
+    /// The seccomp profiles by name.
     pub(crate) profiles: Arc<BTreeMap<String, SeccompProfile>>,
     /// Whether a task may share the host's process numbers.
     pub(crate) share_pid: bool,
@@ -64,7 +64,7 @@ pub(crate) struct TaskRights {
 
 /// What is looked at from time to time, and whether it ends containers.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
-pub(crate) struct Watch {
+pub(crate) struct InspectionSettings {
     /// Pause between measures of folders; none without `disk/du`.
     pub(crate) disk: Option<Duration>,
     /// Whether a folder over its quota ends its container.
@@ -75,7 +75,6 @@ pub(crate) struct Watch {
     pub(crate) enforce_ports: bool,
 }
 
-/// All of it.
 #[derive(Clone, Debug)]
 pub(crate) struct IsolationSettings {
     asked: Option<Isolation>,
@@ -411,11 +410,11 @@ impl IsolationSettings {
     }
 
     /// What is looked at under these isolators.
-    pub(crate) fn watch(&self, isolation: &Isolation) -> Watch {
+    pub(crate) fn watch(&self, isolation: &Isolation) -> InspectionSettings {
         let flags = &self.flags;
         let disk = isolation.has("disk/du");
         let ports = isolation.has("network/ports");
-        Watch {
+        InspectionSettings {
             disk: disk.then_some(flags.container_disk_watch_interval),
             enforce_disk: flags.enforce_container_disk_quota,
             ports: ports.then_some(flags.container_ports_watch_interval),

@@ -72,8 +72,8 @@ pub struct IsolationFlags {
     #[arg(long, value_name = "JSON")]
     pub allowed_devices: Option<String>,
 
-    /// Run containers with revocable CPUs only when nobody else wants the processor, where the kernel
-    /// can (`cpu.idle`).
+    /// Run containers with revocable CPUs only when the processor is otherwise idle, where the kernel supports it
+    /// (`cpu.idle`).
     #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1,
           require_equals = true, default_missing_value = "true")]
     pub revocable_cpu_idle: bool,
@@ -100,16 +100,16 @@ pub struct IsolationFlags {
           require_equals = true, default_missing_value = "true")]
     pub enforce_container_ports: bool,
 
-    /// Pause between two looks at the ports that containers listen on (network/ports).
+    /// Interval at which the ports that containers listen on are read (network/ports).
     #[arg(long, default_value = "30secs", value_parser = parse_duration, value_name = "DURATION")]
     pub container_ports_watch_interval: Duration,
 
-    /// Look only at ports that are the agent's own resource.
+    /// Check only ports that are the agent's own resource.
     #[arg(long, default_value_t = false, action = ArgAction::Set, num_args = 0..=1,
           require_equals = true, default_missing_value = "true")]
     pub check_agent_port_range_only: bool,
 
-    /// Look only at ports in these ranges, for example `[31000-32000]`.
+    /// Check only ports in these ranges, for example `[31000-32000]`.
     #[arg(long, value_name = "RANGES")]
     pub container_ports_isolated_range: Option<String>,
 }

@@ -40,13 +40,13 @@ pub struct LogFlags {
 /// Bounds of both streams; none where files may grow.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Logs {
-    /// Of standard output.
+    /// The log of the standard output stream.
     pub(crate) stdout: Option<LogFile>,
-    /// Of standard error.
+    /// The log of the standard error stream.
     pub(crate) stderr: Option<LogFile>,
 }
 
-/// Understands the flags.
+/// Parses and checks the flags.
 pub(crate) fn read(flags: &LogFlags) -> Result<Logs, ConfigurationError> {
     if flags.container_logger == "sandbox" {
         return Ok(Logs::default());

@@ -19,18 +19,17 @@ use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricT
 use prometheus::{Registry, TextEncoder};
 
 use crate::core::{Snapshot, State};
-use crate::http::Surface;
+use crate::http::Context;
 use crate::shell::monitor::HostSample;
 
 pub use families::{FAMILIES, Family};
 pub(crate) use mesos::mesos_keys;
 
-/// Those of every room.
+/// Metric families of all modules.
 fn families() -> impl Iterator<Item = &'static Family> {
     FAMILIES.iter().chain(revocable::FAMILIES)
 }
 
-/// Answers scrapes.
 #[derive(Debug)]
 pub(crate) struct Metrics {
     registry: Registry,
@@ -80,20 +79,20 @@ impl Metrics {
         })
     }
 
-    /// The exposition.
-    pub(crate) async fn text(&self, surface: &Surface) -> String {
-        let mut book = Book::default();
-        agent_metrics(&mut book, surface);
-        let snapshot = surface.snapshot().await.ok();
+    /// The metrics in the Prometheus text format.
+    pub(crate) async fn text(&self, context: &Context) -> String {
+        let mut builder = MetricsBuilder::default();
+        agent_metrics(&mut builder, context);
+        let snapshot = context.snapshot().await.ok();
         if let Some(snapshot) = &snapshot {
-            core_metrics(&mut book, snapshot);
-            revocable::write(&mut book, surface, snapshot);
+            core_metrics(&mut builder, snapshot);
+            revocable::write(&mut builder, context, snapshot);
         }
         // One scrape after the other, so that two do not mix.
         let mut text = {
             let _one = self.scrape.lock().unwrap_or_else(PoisonError::into_inner);
             let mut prepared = self.prepared.lock().unwrap_or_else(PoisonError::into_inner);
-            *prepared = book.into_families();
+            *prepared = builder.into_families();
             drop(prepared);
             let gathered = self.registry.gather();
             TextEncoder::new()
@@ -101,7 +100,7 @@ impl Metrics {
                 .unwrap_or_default()
         };
         if let Some(snapshot) = &snapshot {
-            containers::write(&mut text, surface, snapshot);
+            containers::write(&mut text, context, snapshot);
         }
         text
     }
@@ -109,11 +108,11 @@ impl Metrics {
 
 /// Series in the making, by family.
 #[derive(Debug, Default)]
-struct Book {
+struct MetricsBuilder {
     series: BTreeMap<&'static str, Vec<Metric>>,
 }
 
-impl Book {
+impl MetricsBuilder {
     fn add(&mut self, name: &'static str, labels: &[(&str, &str)], value: Option<f64>) {
         let Some(value) = value else {
             return;
@@ -180,43 +179,43 @@ fn count(count: usize) -> f64 {
     number(u64::try_from(count).unwrap_or(u64::MAX))
 }
 
-fn agent_metrics(book: &mut Book, surface: &Surface) {
+fn agent_metrics(builder: &mut MetricsBuilder, context: &Context) {
     let version = env!("CARGO_PKG_VERSION");
-    book.add(
+    builder.add(
         "meseta_agent_build_info",
         &[("version", version)],
         Some(1.0),
     );
-    let uptime = surface.started.elapsed().as_secs_f64();
-    book.add("meseta_agent_uptime_seconds", &[], Some(uptime));
-    let recovery = surface.recovery.get().map(std::time::Duration::as_secs_f64);
-    book.add("meseta_agent_recovery_duration_seconds", &[], recovery);
-    let start = surface.start_time.as_secs_f64();
-    book.add("process_start_time_seconds", &[], Some(start));
-    let destroy_errors = surface
+    let uptime = context.started.elapsed().as_secs_f64();
+    builder.add("meseta_agent_uptime_seconds", &[], Some(uptime));
+    let recovery = context.recovery.get().map(std::time::Duration::as_secs_f64);
+    builder.add("meseta_agent_recovery_duration_seconds", &[], recovery);
+    let start = context.start_time.as_secs_f64();
+    builder.add("process_start_time_seconds", &[], Some(start));
+    let destroy_errors = context
         .containerizer
         .get()
         .map(|c| number(c.destroy_errors()));
-    book.add(
+    builder.add(
         "meseta_agent_container_destroy_errors_total",
         &[],
         destroy_errors,
     );
     let dropped = "meseta_agent_framework_messages_dropped_total";
-    let (streams, to_master) = (&surface.streams, &surface.dropped);
+    let (streams, to_master) = (&context.streams, &context.dropped);
     for (to, count) in [("executor", streams.dropped()), ("master", to_master.get())] {
-        book.add(dropped, &[("to", to)], Some(number(count)));
+        builder.add(dropped, &[("to", to)], Some(number(count)));
     }
     let ended = Some(number(streams.ended()));
-    book.add("meseta_agent_executor_streams_ended_total", &[], ended);
-    host_metrics(book, &surface.samples.host());
+    builder.add("meseta_agent_executor_streams_ended_total", &[], ended);
+    host_metrics(builder, &context.samples.host());
 }
 
-fn host_metrics(book: &mut Book, host: &HostSample) {
-    book.add("meseta_agent_host_cpus", &[], host.cpus.map(number));
+fn host_metrics(builder: &mut MetricsBuilder, host: &HostSample) {
+    builder.add("meseta_agent_host_cpus", &[], host.cpus.map(number));
     if let Some(load) = host.load {
         for (minutes, load) in ["1", "5", "15"].into_iter().zip(load) {
-            book.add(
+            builder.add(
                 "meseta_agent_host_load",
                 &[("minutes", minutes)],
                 Some(load),
@@ -224,19 +223,19 @@ fn host_metrics(book: &mut Book, host: &HostSample) {
         }
     }
     let busy = "meseta_agent_host_cpu_busy_seconds_total";
-    book.add(busy, &[], host.cpu_busy_secs);
+    builder.add(busy, &[], host.cpu_busy_secs);
     for (resource, pressure) in [
         ("cpu", host.cpu_pressure),
         ("memory", host.memory_pressure),
         ("io", host.io_pressure),
     ] {
         for (share, stall) in [("some", pressure.some), ("full", pressure.full)] {
-            book.add(
+            builder.add(
                 "meseta_agent_host_pressure_seconds_total",
                 &[("resource", resource), ("share", share)],
                 stall.map(|stall| stall.total_secs),
             );
-            book.add(
+            builder.add(
                 "meseta_agent_host_pressure_ratio",
                 &[("resource", resource), ("share", share)],
                 stall.map(|stall| stall.avg10 / 100.0),
@@ -244,31 +243,31 @@ fn host_metrics(book: &mut Book, host: &HostSample) {
         }
     }
     let sweep = host.sweep.map(|sweep| sweep.as_secs_f64());
-    book.add("meseta_agent_monitor_sweep_seconds", &[], sweep);
+    builder.add("meseta_agent_monitor_sweep_seconds", &[], sweep);
     for (kind, bytes) in [
         ("total", host.mem_total_bytes),
         ("free", host.mem_free_bytes),
         ("available", host.mem_available_bytes),
     ] {
         let bytes = bytes.map(number);
-        book.add("meseta_agent_host_memory_bytes", &[("kind", kind)], bytes);
+        builder.add("meseta_agent_host_memory_bytes", &[("kind", kind)], bytes);
     }
-    book.add("process_cpu_seconds_total", &[], host.own_cpu_secs);
-    book.add(
+    builder.add("process_cpu_seconds_total", &[], host.own_cpu_secs);
+    builder.add(
         "process_resident_memory_bytes",
         &[],
         host.own_rss_bytes.map(number),
     );
-    book.add("process_open_fds", &[], host.own_fds.map(number));
+    builder.add("process_open_fds", &[], host.own_fds.map(number));
 }
 
-fn core_metrics(book: &mut Book, snapshot: &Snapshot) {
+fn core_metrics(builder: &mut MetricsBuilder, snapshot: &Snapshot) {
     let registered = f64::from(u8::from(snapshot.state == State::Running));
-    book.add("meseta_agent_registered", &[], Some(registered));
+    builder.add("meseta_agent_registered", &[], Some(registered));
     let frameworks = count(snapshot.frameworks.len());
-    book.add("meseta_agent_frameworks", &[], Some(frameworks));
+    builder.add("meseta_agent_frameworks", &[], Some(frameworks));
     for (state, tasks) in tasks_by_state(snapshot) {
-        book.add(
+        builder.add(
             "meseta_agent_tasks",
             &[("state", state)],
             Some(count(tasks)),
@@ -283,33 +282,33 @@ fn core_metrics(book: &mut Book, snapshot: &Snapshot) {
         ("gone", counters.tasks_gone),
     ] {
         let tasks = Some(number(tasks));
-        book.add("meseta_agent_tasks_ended_total", &[("state", state)], tasks);
+        builder.add("meseta_agent_tasks_ended_total", &[("state", state)], tasks);
     }
     for (valid, updates) in [
         ("true", counters.valid_status_updates),
         ("false", counters.invalid_status_updates),
     ] {
         let updates = Some(number(updates));
-        book.add(
+        builder.add(
             "meseta_agent_status_updates_total",
             &[("valid", valid)],
             updates,
         );
     }
     let errors = number(counters.container_launch_errors);
-    book.add(
+    builder.add(
         "meseta_agent_container_launch_errors_total",
         &[],
         Some(errors),
     );
     let errors = count(counters.recovery_errors);
-    book.add("meseta_agent_recovery_errors_total", &[], Some(errors));
+    builder.add("meseta_agent_recovery_errors_total", &[], Some(errors));
     let allocated = snapshot.allocated();
     for name in ["cpus", "mem", "disk", "gpus"] {
         let of = |resources: &Resources| Some(scalar(resources, name));
         let labels = [("name", name)];
-        book.add("meseta_agent_resources", &labels, of(&snapshot.resources));
-        book.add("meseta_agent_resources_allocated", &labels, of(&allocated));
+        builder.add("meseta_agent_resources", &labels, of(&snapshot.resources));
+        builder.add("meseta_agent_resources_allocated", &labels, of(&allocated));
     }
 }
 
@@ -359,10 +358,10 @@ mod tests {
 
     #[test]
     fn only_what_is_known_has_a_series() {
-        let mut book = Book::default();
-        book.add("meseta_agent_frameworks", &[], None);
-        book.add("meseta_agent_tasks", &[("state", "running")], Some(3.0));
-        let families = book.into_families();
+        let mut builder = MetricsBuilder::default();
+        builder.add("meseta_agent_frameworks", &[], None);
+        builder.add("meseta_agent_tasks", &[("state", "running")], Some(3.0));
+        let families = builder.into_families();
         assert_eq!(families.len(), 1);
         let text = TextEncoder::new()
             .encode_to_string(&families)

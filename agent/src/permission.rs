@@ -1,6 +1,6 @@
 //! What a permission is needed for on a node: each route and each call; and what a reader may see.
 //!
-//! The compiler holds the tables complete. Lists are not refused but filtered ([`reduced`]). Invariant: a
+//! The compiler holds the tables complete. Lists are not refused but filtered ([`filtered`]). Invariant: a
 //! framework that is hidden hides its executors and tasks.
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use http::StatusCode;
 use meseta_access::{Action, Approver, Forbidden};
 use meseta_proto::mesos::v1::agent::call::Type;
-use meseta_proto::transport::door::{Caller, Realm};
+use meseta_proto::transport::authentication::{Caller, Realm};
 
 use crate::core::{Executor, Framework, Snapshot, Task};
 use crate::http::{Reply, Route};
@@ -21,7 +21,7 @@ pub(crate) enum Need {
     Nothing,
     /// A permission for the whole, with its object.
     Permission(Action, Option<&'static str>),
-    /// Everybody may ask; what he may not see is left out.
+    /// Any authenticated caller; hidden entries are left out.
     Filtered,
     /// What it is about says what is needed, and is looked at where it is understood.
     ByObject,
@@ -122,12 +122,12 @@ pub(crate) fn container(kind: Type) -> (Action, Action) {
     }
 }
 
-/// What somebody hears who may not do what he wants.
+/// The answer to an unauthorized request.
 pub(crate) fn refused(forbidden: &Forbidden) -> Reply {
     Reply::text(StatusCode::FORBIDDEN, &forbidden.to_string())
 }
 
-/// Refuses a caller what the whole of something needs, and he has not.
+/// Rejects a caller without the permission for the whole endpoint.
 pub(crate) fn check(caller: &Caller, need: Need) -> Result<(), Reply> {
     match need {
         Need::Permission(action, object) => caller
@@ -137,8 +137,8 @@ pub(crate) fn check(caller: &Caller, need: Need) -> Result<(), Reply> {
     }
 }
 
-/// A snapshot without what somebody may not see; the same one if he may see everything.
-pub(crate) fn reduced(snapshot: Arc<Snapshot>, approver: &Approver) -> Arc<Snapshot> {
+/// Snapshot filtered by the caller's permissions; the same one if everything is visible.
+pub(crate) fn filtered(snapshot: Arc<Snapshot>, approver: &Approver) -> Arc<Snapshot> {
     if approver.allows_everything() {
         return snapshot;
     }
@@ -156,10 +156,10 @@ pub(crate) fn reduced(snapshot: Arc<Snapshot>, approver: &Approver) -> Arc<Snaps
     };
     Arc::new(Snapshot {
         frameworks: live
-            .map(|(id, framework)| (id.clone(), reduced_framework(framework, approver)))
+            .map(|(id, framework)| (id.clone(), filtered_framework(framework, approver)))
             .collect(),
         completed_frameworks: over
-            .map(|framework| reduced_framework(framework, approver))
+            .map(|framework| filtered_framework(framework, approver))
             .collect(),
         operations,
         ..(*snapshot).clone()
@@ -193,7 +193,7 @@ pub(crate) fn containers_of(snapshot: Arc<Snapshot>, approver: &Approver) -> Arc
     })
 }
 
-fn reduced_framework(framework: &Framework, approver: &Approver) -> Arc<Framework> {
+fn filtered_framework(framework: &Framework, approver: &Approver) -> Arc<Framework> {
     let sees = |executor: &Executor| approver.allows(Action::ViewExecutor, Some(&executor.user));
     let sees_task = |task: &Task| approver.allows(Action::ViewTask, Some(&task.user));
     let reduce = |executor: &Executor| {

@@ -30,7 +30,7 @@ use address::{advertised, bind, hostname, local_address};
 pub use error::RunError;
 use hierarchies::cgroups_root;
 pub(crate) use hierarchies::narrow;
-use serving::surface;
+use serving::context;
 
 use crate::access_flags::Identity;
 use crate::checkpoint::{self, Image, Layout, Store, Write};
@@ -42,9 +42,9 @@ use crate::directories::{
 };
 use crate::flags::Flags;
 use crate::health::Health;
-use crate::http::{self, Surface};
-use crate::isolation::{IsolationSettings, TaskRights, Watch};
-use crate::oversubscription::{Configured, Service, Surroundings};
+use crate::http::{self, Context};
+use crate::isolation::{InspectionSettings, IsolationSettings, TaskRights};
+use crate::oversubscription::{Configured, Service, ServiceContext};
 use crate::shell::containerizer::{self, Containerizer};
 use crate::shell::descriptors;
 use crate::shell::environment::AgentEnvironment;
@@ -76,31 +76,31 @@ pub async fn run(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     let start = Instant::now();
     descriptors::take_all();
     let master = MasterAddress::parse(&flags.master)?;
-    let (door, certificate) = flags
+    let (authentication, certificate) = flags
         .access
         .settings(flags.ip, flags.insecure, flags.hostname.clone())
         .build()?;
     let identity = flags.access.identity()?;
     let configuration = configuration::read(&flags)?;
-    let lending = Configured::read(&flags)?;
+    let oversubscription = Configured::read(&flags)?;
     let layout = prepare_work_dir(&flags.work_dir)?;
     let _lock = lock(&layout)?;
     let listen = SocketAddr::new(flags.ip, flags.port);
     let listener = bind(listen).await?;
     let address = local_address(&listener, listen)?;
-    let told = advertised(&flags, address);
+    let advertised = advertised(&flags, address);
     info!(%address, "listening");
 
     let (handle, mailbox) = mailbox();
     let http_shutdown = CancellationToken::new();
-    let surface = surface(
+    let context = context(
         (&flags, configuration.budgets),
         &layout,
         handle.clone(),
         (env.flags_view, env.verbosity),
-        told,
+        advertised,
         start,
-        (&http_shutdown, door),
+        (&http_shutdown, authentication),
     )?;
     if let Some(certificate) = &certificate {
         let watch = certificate
@@ -108,8 +108,8 @@ pub async fn run(flags: Flags, env: RunEnv) -> Result<(), RunError> {
             .watch(tls::WATCH_INTERVAL, http_shutdown.clone());
         tokio::spawn(watch);
     }
-    let watch = surface
-        .door
+    let watch = context
+        .authentication
         .watch(tls::WATCH_INTERVAL, http_shutdown.clone());
     tokio::spawn(watch);
     let scheme = if certificate.is_some() {
@@ -119,9 +119,9 @@ pub async fn run(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     };
     let serving = tokio::spawn(server::serve_with(
         listener,
-        http::router(surface.clone()),
+        http::router(context.clone()),
         server::Options {
-            connections_max: serving::connections_max(surface.budgets),
+            connections_max: serving::connections_max(context.budgets),
             // It has no gRPC, and a connection of HTTP/2 may hold many requests.
             http2: false,
             ..server::Options::default()
@@ -136,14 +136,14 @@ pub async fn run(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         started: env.started,
         flags,
         configuration,
-        lending,
+        oversubscription,
         layout,
         address,
         scheme,
         identity,
-        told,
+        advertised,
         handle,
-        surface,
+        context,
         start,
     };
     let close = node.flags.shutdown_tasks_on_exit;
@@ -174,14 +174,14 @@ struct Node {
     started: Option<oneshot::Sender<Health>>,
     flags: Flags,
     configuration: Configuration,
-    lending: Configured,
+    oversubscription: Configured,
     layout: Layout,
     address: SocketAddr,
     scheme: &'static str,
     identity: Identity,
-    told: SocketAddr,
+    advertised: SocketAddr,
     handle: CoreHandle,
-    surface: Arc<Surface>,
+    context: Arc<Context>,
     start: Instant,
 }
 
@@ -202,7 +202,7 @@ impl Node {
         let publishing = publish_endpoint(work_dir, self.scheme, self.address).await?;
         let writer = writer::start(opened.store, opened.first)
             .map_err(|error| RunError::Internal(format!("start a thread: {error}")))?;
-        let dropped = self.surface.dropped.clone();
+        let dropped = self.context.dropped.clone();
         let inputs = self.handle.inputs();
         let links = Links::new(
             master,
@@ -211,7 +211,7 @@ impl Node {
             dropped.clone(),
             self.configuration.budgets,
         );
-        let streams = self.surface.streams.clone();
+        let streams = self.context.streams.clone();
         let driver = Driver::new(
             core,
             mailbox,
@@ -219,15 +219,15 @@ impl Node {
             links,
             containerizer.clone(),
             streams,
-            self.surface.gc.clone(),
+            self.context.gc.clone(),
             self.layout.clone(),
             dropped,
             self.configuration.budgets,
         );
         let driving = tokio::spawn(driver.run());
         // Before anything can be launched whose sandbox might be taken for one of before.
-        gc::keep_those_of(&self.surface.gc, &opened.image, &self.layout);
-        let collecting = tokio::spawn(self.surface.gc.clone().run());
+        gc::keep_those_of(&self.context.gc, &opened.image, &self.layout);
+        let collecting = tokio::spawn(self.context.gc.clone().run());
         self.recover(opened.image, opened.boot, &containerizer)
             .await?;
 
@@ -238,19 +238,19 @@ impl Node {
         } else if let Some(started) = self.started.take() {
             // Whoever wanted to know may have left.
             let _unsent = started.send(Health {
-                surface: self.surface.clone(),
+                context: self.context.clone(),
                 master: self.flags.master.clone(),
             });
         }
         let monitoring = tokio::spawn(monitor::run(
             containerizer.clone(),
-            self.surface.samples.clone(),
+            self.context.samples.clone(),
             self.flags.monitor_interval,
         ));
         let inspecting = tokio::spawn(inspection::run(containerizer.clone(), opened.watch));
         let stopping = self.stop_when(shutdown);
         let endpoint = endpoint_path(self.layout.work_dir());
-        let lending = self.lend();
+        let oversubscription = self.start_oversubscription();
         let reason = driving
             .await
             .map_err(|error| RunError::Internal(format!("run the core: {error}")))?;
@@ -259,7 +259,7 @@ impl Node {
         monitoring.abort();
         inspecting.abort();
         collecting.abort();
-        lending.abort();
+        oversubscription.abort();
         if let Some(publishing) = publishing {
             publishing.abort();
             let _ = publishing.await;
@@ -284,8 +284,8 @@ impl Node {
             containerizer::Options {
                 layout: self.layout.clone(),
                 environment: AgentEnvironment {
-                    tokens: self.surface.tokens.clone(),
-                    ..task_environment(flags, &self.configuration, self.told)
+                    tokens: self.context.tokens.clone(),
+                    ..task_environment(flags, &self.configuration, self.advertised)
                 },
                 switch_user: flags.switch_user && privileged,
                 rights,
@@ -297,23 +297,30 @@ impl Node {
             containers,
             self.handle.inputs(),
         );
-        let _ = self.surface.containerizer.set(containerizer.clone());
-        self.surface.door.confine(Arc::new(containerizer.clone()));
+        let _ = self.context.containerizer.set(containerizer.clone());
+        self.context
+            .authentication
+            .set_container_sockets(Arc::new(containerizer.clone()));
         containerizer
     }
 
     fn core(&self, image: &Image, enforceable: Enforceable) -> Result<AgentCore, RunError> {
         let work_dir = self.layout.work_dir();
         let resources = self.configuration.resources_of_machine(work_dir);
-        let info = agent_info(&self.flags, &self.configuration, &resources, self.told);
+        let info = agent_info(
+            &self.flags,
+            &self.configuration,
+            &resources,
+            self.advertised,
+        );
         configuration::check_compatible(&self.flags, image.agent.as_ref(), &info)?;
         configuration::check_holdings(self.layout.work_dir(), &resources, image.holdings.as_ref())?;
         let budgets = self.configuration.budgets;
         let options = Options {
             address: pb::Address {
                 hostname: Some(info.hostname.clone()),
-                ip: Some(self.told.ip().to_string()),
-                port: i32::from(self.told.port()),
+                ip: Some(self.advertised.ip().to_string()),
+                port: i32::from(self.advertised.port()),
             },
             info,
             resources,
@@ -327,7 +334,7 @@ impl Node {
             operations_bytes_max: budgets.operations(),
             frame_bytes_max: u64::try_from(budgets.frame_bytes_max()).unwrap_or(u64::MAX),
             check_updates_bytes_max: budgets.check_updates(),
-            container_ip: self.told.ip().to_string(),
+            container_ip: self.advertised.ip().to_string(),
             executor_registration_timeout: self.flags.executor_registration_timeout,
             executor_reregistration_timeout: self.flags.executor_reregistration_timeout,
             executor_shutdown_grace: self.flags.executor_shutdown_grace_period,
@@ -343,35 +350,36 @@ impl Node {
         containerizer: &Containerizer,
     ) -> Result<(), RunError> {
         let shared = containerizer.clone();
-        let looking = tokio::task::spawn_blocking(move || recover::recover(image, &boot, &shared));
-        let (recovery, adoptions) = looking
+        let recovering =
+            tokio::task::spawn_blocking(move || recover::recover(image, &boot, &shared));
+        let (recovery, adoptions) = recovering
             .await
             .map_err(|error| RunError::Internal(format!("recover: {error}")))?;
         let (orphans, adoptions): (Vec<_>, Vec<_>) =
             adoptions.into_iter().partition(Adoption::is_orphan);
         recover::remove_orphans(orphans, containerizer).await;
-        self.surface.recovered.store(true, Ordering::Release);
+        self.context.recovered.store(true, Ordering::Release);
         self.handle.tell(Input::Recovered(Box::new(recovery))).await;
         // Only now: the core would not know whose end it is told.
         for adoption in adoptions {
             let _ = adoption.carry_out(containerizer);
         }
         let took = self.start.elapsed();
-        let _ = self.surface.recovery.set(took);
+        let _ = self.context.recovery.set(took);
         info!(seconds = took.as_secs_f64(), "recovered");
         Ok(())
     }
 
     /// Starts the loops of oversubscription.
-    fn lend(self) -> tokio::task::JoinHandle<()> {
-        let around = Surroundings {
+    fn start_oversubscription(self) -> tokio::task::JoinHandle<()> {
+        let service_context = ServiceContext {
             core: self.handle,
-            samples: self.surface.samples.clone(),
+            samples: self.context.samples.clone(),
             layout: self.layout,
-            failures: self.surface.plugin_failures.clone(),
+            failures: self.context.plugin_failures.clone(),
             enable_cfs: self.flags.cgroups_enable_cfs,
         };
-        let service = Service::new(self.lending, around);
+        let service = Service::new(self.oversubscription, service_context);
         tokio::spawn(async move {
             if let Some(service) = service {
                 service.run().await;
@@ -412,11 +420,11 @@ const CAPABILITIES: &[Capability] = &[
 fn task_environment(
     flags: &Flags,
     configuration: &configuration::Configuration,
-    told: SocketAddr,
+    advertised: SocketAddr,
 ) -> AgentEnvironment {
     AgentEnvironment {
-        endpoint: told.to_string(),
-        ip: told.ip().to_string(),
+        endpoint: advertised.to_string(),
+        ip: advertised.ip().to_string(),
         operator: configuration.task_variables.clone(),
         shutdown_grace: flags.executor_shutdown_grace_period,
         recovery_timeout: flags.recovery_timeout,
@@ -429,11 +437,14 @@ fn agent_info(
     flags: &Flags,
     configuration: &configuration::Configuration,
     resources: &meseta_resources::Resources,
-    told: SocketAddr,
+    advertised: SocketAddr,
 ) -> pb::AgentInfo {
     pb::AgentInfo {
-        hostname: flags.hostname.clone().unwrap_or_else(|| hostname(told)),
-        port: Some(i32::from(told.port())),
+        hostname: flags
+            .hostname
+            .clone()
+            .unwrap_or_else(|| hostname(advertised)),
+        port: Some(i32::from(advertised.port())),
         resources: convert::to_resources(resources, Format::PostRefinement).unwrap_or_default(),
         attributes: configuration.attributes.clone(),
         domain: configuration.domain.clone(),
@@ -459,7 +470,7 @@ struct Opened {
     privileged: bool,
     runtime_dir: PathBuf,
     rights: TaskRights,
-    watch: Watch,
+    watch: InspectionSettings,
 }
 
 async fn open(

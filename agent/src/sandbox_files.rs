@@ -42,7 +42,7 @@ pub(crate) enum FilesError {
     /// It is a user's whose sandboxes the reader may not read.
     #[error("{0}")]
     Forbidden(Forbidden),
-    /// Reading failed.
+    /// The file cannot be read.
     #[error("reading failed")]
     Io(#[source] io::Error),
 }
@@ -68,17 +68,17 @@ pub(crate) struct Entry {
     pub(crate) path: String,
     /// Owner, by name if it has one.
     pub(crate) user: String,
-    /// Group, likewise.
+    /// The file's group, likewise.
     pub(crate) group: String,
-    /// Type and permissions.
+    /// The file's type and permissions.
     pub(crate) mode: u32,
-    /// Hard links.
+    /// The number of hard links.
     pub(crate) links: u64,
-    /// Bytes.
+    /// The size, in bytes.
     pub(crate) size: u64,
-    /// Last change, seconds.
+    /// The time of the last change, in seconds since the epoch.
     pub(crate) mtime_secs: f64,
-    /// Last change, nanoseconds.
+    /// The nanoseconds of the last change's time.
     pub(crate) mtime_nanos: i64,
 }
 
@@ -107,7 +107,7 @@ impl Entry {
 
 /// What was read of a file.
 #[derive(Clone, Debug)]
-pub(crate) struct Piece {
+pub(crate) struct FileChunk {
     /// Of the whole file.
     pub(crate) size: u64,
     /// What was asked for, as far as there is that much.
@@ -245,12 +245,12 @@ impl Sandboxes {
         path: &str,
         offset: u64,
         length: Option<u64>,
-    ) -> Result<Piece, FilesError> {
+    ) -> Result<FileChunk, FilesError> {
         let (file, size) = self.open(path)?;
         let file_id = file_id(&file.metadata().map_err(FilesError::Io)?);
-        let wanted = length.unwrap_or(READ_BYTES_MAX).min(READ_BYTES_MAX);
+        let requested_bytes = length.unwrap_or(READ_BYTES_MAX).min(READ_BYTES_MAX);
         let left = size.saturating_sub(offset);
-        let mut data = vec![0; usize::try_from(wanted.min(left)).unwrap_or(0)];
+        let mut data = vec![0; usize::try_from(requested_bytes.min(left)).unwrap_or(0)];
         let mut filled = 0;
         while let Some(rest) = data.get_mut(filled..).filter(|rest| !rest.is_empty()) {
             let at = offset.saturating_add(u64::try_from(filled).unwrap_or(u64::MAX));
@@ -262,7 +262,7 @@ impl Sandboxes {
             }
         }
         data.truncate(filled);
-        Ok(Piece {
+        Ok(FileChunk {
             size,
             data,
             file_id,

@@ -26,8 +26,8 @@ pub(crate) fn master(
         let env = meseta_master::RunEnv {
             flags_view,
             verbosity,
-            ready: Some(tidy_when_started(trim_for_ever(budget))),
-            started: service_manager::attend(),
+            ready: Some(tidy_when_started(trim_regularly(budget))),
+            started: service_manager::notify_when_started(),
             shutdown: Box::pin(shutdown.cancelled_owned()),
         };
         meseta_master::run(flags, env).await?;
@@ -50,8 +50,10 @@ pub(crate) fn agent(
         let env = meseta_agent::RunEnv {
             flags_view,
             verbosity,
-            ready: Some(tidy_when_started(tidy_for_ever(flags.memory_budget))),
-            started: service_manager::attend(),
+            ready: Some(tidy_when_started(release_memory_regularly(
+                flags.memory_budget,
+            ))),
+            started: service_manager::notify_when_started(),
             shutdown,
         };
         meseta_agent::run(flags, env).await?;
@@ -77,21 +79,21 @@ where
 
 /// The agent's heap is small, and grows for a moment with each burst of launches and each large answer, as do the pages
 /// of the program that are mapped. Not for the master, whose heap may be large and which must not wait for it often.
-async fn tidy_for_ever(budget: ByteSize) {
+async fn release_memory_regularly(budget: ByteSize) {
     let tidied = async {
         loop {
             let _ = tokio::task::spawn_blocking(memory::tidy).await;
-            tokio::time::sleep(memory::TIDY_EVERY).await;
+            tokio::time::sleep(memory::TRIM_INTERVAL).await;
         }
     };
-    tokio::join!(tidied, press_for_ever(budget, memory::tidy));
+    tokio::join!(tidied, release_memory_under_pressure(budget, memory::tidy));
 }
 
 /// Whatever nears its budget.
-async fn press_for_ever(budget: ByteSize, tidy: fn()) {
+async fn release_memory_under_pressure(budget: ByteSize, tidy: fn()) {
     let mut pressure = memory::Pressure::new(budget.as_bytes());
     loop {
-        tokio::time::sleep(memory::PRESS_EVERY).await;
+        tokio::time::sleep(memory::PRESSURE_CHECK_INTERVAL).await;
         if !pressure.is_high() {
             continue;
         }
@@ -105,20 +107,23 @@ async fn press_for_ever(budget: ByteSize, tidy: fn()) {
 }
 
 /// The master's heap, whenever what was freed of it may be much.
-async fn trim_for_ever(budget: ByteSize) {
-    tokio::join!(trim_seldom(), press_for_ever(budget, memory::trim));
+async fn trim_regularly(budget: ByteSize) {
+    tokio::join!(
+        trim_when_due(),
+        release_memory_under_pressure(budget, memory::trim)
+    );
 }
 
-async fn trim_seldom() {
+async fn trim_when_due() {
     let mut trims = memory::Trims::new();
     loop {
-        tokio::time::sleep(memory::TIDY_EVERY).await;
-        let look = tokio::task::spawn_blocking(move || {
-            trims.look();
+        tokio::time::sleep(memory::TRIM_INTERVAL).await;
+        let trimming = tokio::task::spawn_blocking(move || {
+            trims.trim_if_due();
             trims
         });
-        let Ok(looked) = look.await else { return };
-        trims = looked;
+        let Ok(trimmed) = trimming.await else { return };
+        trims = trimmed;
     }
 }
 

@@ -1,4 +1,4 @@
-//! `meseta estimate replay`: what each estimator would have lent on recorded usage, and how often wrongly.
+//! `meseta estimate replay`: what each estimator would have oversubscribed on recorded usage, and how often wrongly.
 //!
 //! Speaks to no daemon: the estimators are the agent's own, fed with the samples that it would have made.
 
@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
-use meseta_estimators::replay::{Score, Trace, course, judge, lineup, machines, mean, table};
+use meseta_estimators::replay::{Score, Trace, course, evaluate, lineup, machines, mean, table};
 
 /// Bytes of one file of a trace.
 const FILE_BYTES_MAX: u64 = 1 << 30;
@@ -65,7 +65,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
             path.display()
         ));
         let all: Vec<usize> = (0..trace.tasks()).collect();
-        judge_pool(options, &trace, "all tasks", &all);
+        score_pool(options, &trace, "all tasks", &all);
         if options.halves {
             let half = |rest| {
                 all.iter()
@@ -73,8 +73,8 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
                     .filter(|task| task % 2 == rest)
                     .collect::<Vec<_>>()
             };
-            judge_pool(options, &trace, "tasks of even number", &half(0));
-            judge_pool(options, &trace, "tasks of odd number", &half(1));
+            score_pool(options, &trace, "tasks of even number", &half(0));
+            score_pool(options, &trace, "tasks of odd number", &half(1));
         }
     }
     if let (Some(file), Some(path)) = (&options.picture, options.traces.first()) {
@@ -83,9 +83,9 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn judge_pool(options: &Replay, trace: &Trace, name: &str, pool: &[usize]) {
+fn score_pool(options: &Replay, trace: &Trace, name: &str, pool: &[usize]) {
     let (count, size) = (usize::from(options.machines), usize::from(options.size));
-    let scores = |seed: &u64| judge(trace, &machines(pool, count, size, *seed), lineup);
+    let scores = |seed: &u64| evaluate(trace, &machines(pool, count, size, *seed), lineup);
     let each: Vec<Vec<Score>> = options.seeds.iter().map(scores).collect();
     put(&format!(
         "## {name}: {count} machines of {size}, seeds {:?}\n",

@@ -65,7 +65,7 @@ pub(crate) enum Verb {
     Frameworks(verbs::ListOptions),
     /// List the outstanding offers.
     Offers(verbs::ListOptions),
-    /// Show what each executor was allocated and uses, and what could be lent.
+    /// Show what each executor was allocated and uses, and what could be oversubscribed.
     Top(verbs::top::Options),
     /// Judge resource estimators on recorded usage.
     Estimate(estimate::Options),
@@ -261,7 +261,7 @@ fn command() -> Command {
 fn heading(flag: &str) -> &'static str {
     const HEADINGS: &[(&str, &[&str])] = &[
         (
-            "Who may come in",
+            "Authentication",
             &[
                 "acls",
                 "authenticate_",
@@ -299,7 +299,7 @@ fn heading(flag: &str) -> &'static str {
             ],
         ),
         (
-            "Resources and lending",
+            "Resources and oversubscription",
             &[
                 "resource",
                 "attributes",
@@ -790,7 +790,11 @@ mod tests {
                 "{words} words on {} lines",
                 lines.len()
             );
-            for heading in ["Who may come in:", "Resources and lending:", "General:"] {
+            for heading in [
+                "Authentication:",
+                "Resources and oversubscription:",
+                "General:",
+            ] {
                 assert!(text.contains(heading), "{heading}");
             }
         }

@@ -136,7 +136,7 @@ impl Cluster {
             _ = interrupt.recv() => return Ok(ExitCode::SUCCESS),
             _ = terminate.recv() => return Ok(ExitCode::SUCCESS),
         }
-        self.greet();
+        self.print_welcome();
         tokio::select! {
             ended = self.any_ends() => bail!(ended),
             _ = interrupt.recv() => {}
@@ -195,7 +195,7 @@ impl Cluster {
     }
 
     /// Says where everything is and what to do next.
-    fn greet(&self) {
+    fn print_welcome(&self) {
         let Some(master) = &self.master else { return };
         let agents: Vec<_> = self
             .agents

@@ -19,7 +19,7 @@ use std::time::Duration;
 pub(crate) const AFTER: Duration = Duration::from_secs(4);
 
 /// Between two looks for what is not needed any more.
-pub(crate) const TIDY_EVERY: Duration = Duration::from_secs(10);
+pub(crate) const TRIM_INTERVAL: Duration = Duration::from_secs(10);
 /// Of the program's pages, what a daemon at work needs again and again; more is given back.
 const PROGRAM_BYTES_MAX: u64 = 5 << 20;
 
@@ -81,16 +81,16 @@ impl Trims {
     pub(crate) fn new() -> Self {
         Self {
             after: 0,
-            pause: TIDY_EVERY,
+            pause: TRIM_INTERVAL,
             waited: Duration::ZERO,
         }
     }
 
-    /// Whether to trim now, [`TIDY_EVERY`] after it was asked last, with so many bytes of heap.
+    /// Whether to trim now, [`TRIM_INTERVAL`] after it was asked last, with so many bytes of heap.
     fn is_due(&mut self, heap: u64) -> bool {
-        self.waited += TIDY_EVERY;
+        self.waited += TRIM_INTERVAL;
         if heap > self.after.saturating_add(GROWTH_BYTES) {
-            self.pause = TIDY_EVERY;
+            self.pause = TRIM_INTERVAL;
         }
         heap > SMALL_HEAP_BYTES && self.waited >= self.pause
     }
@@ -99,7 +99,7 @@ impl Trims {
     fn done(&mut self, before: u64, after: u64) {
         let is_of_use = after < before - before / 8;
         self.pause = if is_of_use {
-            TIDY_EVERY
+            TRIM_INTERVAL
         } else {
             TRIM_PAUSE_MAX.min(self.pause * 2)
         };
@@ -107,8 +107,8 @@ impl Trims {
         self.after = after;
     }
 
-    /// Gives freed memory back if that is due; to be called each [`TIDY_EVERY`].
-    pub(crate) fn look(&mut self) {
+    /// Gives freed memory back if that is due; to be called each [`TRIM_INTERVAL`].
+    pub(crate) fn trim_if_due(&mut self) {
         let Some(before) = resident("RssAnon:") else {
             return;
         };
@@ -120,7 +120,7 @@ impl Trims {
 }
 
 /// Between two looks at how far a heap is below its daemon's `--memory_budget`.
-pub(crate) const PRESS_EVERY: Duration = Duration::from_millis(500);
+pub(crate) const PRESSURE_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// When freed memory goes back before its usual time: with more than three eighths of the budget resident, as soon as
 /// that has grown by a thirty-second part. What is freed in small pieces, after a large call or answer, otherwise stays
@@ -142,7 +142,7 @@ impl Pressure {
         heap > self.budget / 8 * 3 && heap - self.least > self.budget / 32
     }
 
-    /// Whether to [`relieve`](Self::relieve) now; to be asked each [`PRESS_EVERY`].
+    /// Whether to [`relieve`](Self::relieve) now; to be asked each [`PRESSURE_CHECK_INTERVAL`].
     pub(crate) fn is_high(&mut self) -> bool {
         resident("VmRSS:").is_some_and(|heap| self.is_due(heap))
     }

@@ -19,13 +19,13 @@ pub(crate) struct Options {
 #[derive(Debug, Subcommand)]
 enum Action {
     /// Read all of it and say whether a master would start with it.
-    Check(Place),
+    Check(RegistryLocation),
     /// Print all that is in it as JSON.
-    Export(Place),
+    Export(RegistryLocation),
 }
 
 #[derive(Debug, Args)]
-struct Place {
+struct RegistryLocation {
     /// The master's work directory.
     #[arg(
         long = "work_dir",
@@ -38,36 +38,36 @@ struct Place {
 }
 
 pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
-    let (Action::Check(place) | Action::Export(place)) = &options.action;
-    let path = registry::registry_path(&place.work_dir);
+    let (Action::Check(location) | Action::Export(location)) = &options.action;
+    let path = registry::registry_path(&location.work_dir);
     if !path.exists() {
-        let dir = place.work_dir.display();
+        let dir = location.work_dir.display();
         anyhow::bail!("there is no registry in {dir}; --work_dir=DIR says where its master works");
     }
     // What a file is damaged by may be a defect of the store's reader, which is told as damage.
     std::panic::set_hook(Box::new(|_| ()));
-    let found = registry::inspect(&place.work_dir)?;
+    let found = registry::inspect(&location.work_dir)?;
     let mut out = std::io::stdout().lock();
     match &options.action {
         Action::Check(_) => {
-            let held = &found.recovered;
+            let recovered = &found.recovered;
             writeln!(out, "registry      {}", path.display())?;
             writeln!(
                 out,
                 "id            {}",
                 found.id.as_deref().unwrap_or("none")
             )?;
-            writeln!(out, "epoch         {}", held.epoch)?;
+            writeln!(out, "epoch         {}", recovered.epoch)?;
             writeln!(out, "records       {}", found.records)?;
             writeln!(
                 out,
                 "agents        {} ({} unreachable, {} gone)",
-                held.agents.len(),
-                held.unreachable.len(),
-                held.gone.len()
+                recovered.agents.len(),
+                recovered.unreachable.len(),
+                recovered.gone.len()
             )?;
-            writeln!(out, "frameworks    {}", held.frameworks.len())?;
-            writeln!(out, "quotas        {}", held.quotas.len())?;
+            writeln!(out, "frameworks    {}", recovered.frameworks.len())?;
+            writeln!(out, "quotas        {}", recovered.quotas.len())?;
         }
         Action::Export(_) => writeln!(out, "{:#}", found.to_json())?,
     }

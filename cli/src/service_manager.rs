@@ -1,4 +1,4 @@
-//! What systemd is told of a daemon: that it is ready, how it is, that it is alive.
+//! Notifications to systemd: readiness, status and watchdog pings of a daemon.
 //!
 //! The protocol of sd_notify(3), which is one datagram. Sent without blocking, which the crates for it do
 //! not offer: a manager that does not read must not hold a daemon up. Nothing happens without
@@ -43,7 +43,7 @@ const SOCKET_VARIABLE: &str = "NOTIFY_SOCKET";
 const SAY_AGAIN: Duration = Duration::from_millis(100);
 
 /// A channel for the daemon to say that it has started; `None` where nobody wants to know.
-pub(crate) fn attend<D: Daemon>() -> Option<oneshot::Sender<D>> {
+pub(crate) fn notify_when_started<D: Daemon>() -> Option<oneshot::Sender<D>> {
     let socket = std::env::var_os(SOCKET_VARIABLE)?;
     let watchdog = watchdog(|name| std::env::var(name).ok());
     let (sender, started) = oneshot::channel();
@@ -55,7 +55,7 @@ pub(crate) fn attend<D: Daemon>() -> Option<oneshot::Sender<D>> {
     Some(sender)
 }
 
-/// Told at the first wish to stop.
+/// Sent at the first request to stop.
 pub(crate) fn stopping() {
     if let Some(socket) = std::env::var_os(SOCKET_VARIABLE) {
         say(&socket, "STOPPING=1");

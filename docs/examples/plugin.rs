@@ -1,7 +1,7 @@
 //! A resource estimator and a QoS controller in a process of their own:
 //! `plugin --socket=/run/plugin.sock [--share=0.5] [--load=8]`.
 //!
-//! Lends a share of what regular executors were allocated in cpus, and evicts every executor that
+//! Oversubscribes a share of what regular executors were allocated in cpus, and evicts every executor that
 //! borrowed while the load of five minutes is above a threshold. To be used as
 //! `meseta agent --resource_estimator=unix:///run/plugin.sock --qos_controller=unix:///run/plugin.sock`.
 
@@ -44,8 +44,8 @@ impl ResourceEstimator for Plugin {
             .iter()
             .map(|one| cpus(&one.allocated, false))
             .sum();
-        let lent: f64 = executors.iter().map(|one| cpus(&one.allocated, true)).sum();
-        let value = (promised * self.share - lent).max(0.0);
+        let oversubscribed: f64 = executors.iter().map(|one| cpus(&one.allocated, true)).sum();
+        let value = (promised * self.share - oversubscribed).max(0.0);
         let resource = pb::Resource {
             name: "cpus".to_owned(),
             r#type: pb::value::Type::Scalar.into(),

@@ -273,7 +273,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Resources in Mesos's text form, all of which may be lent.
+    /// Resources in Mesos's text form, all of which may be oversubscribed.
     ///
     /// # Errors
     /// When the value does not parse, or names something that cannot be revocable.
@@ -283,7 +283,7 @@ impl<'a> Reader<'a> {
         };
         let parsed = Resources::parse(text, &meseta_resources::Role::star())
             .map_err(|error| self.wrong(key, text, format!("a list of resources: {error}")))?;
-        let mut lent = Resources::new();
+        let mut oversubscribed = Resources::new();
         for resource in &parsed {
             let fit = !resource.is_reserved() && !resource.is_persistent_volume();
             let marked = if fit {
@@ -292,14 +292,14 @@ impl<'a> Reader<'a> {
                 None
             };
             match marked {
-                Some(resource) => lent.insert(resource),
+                Some(resource) => oversubscribed.insert(resource),
                 None => {
                     let expected = format!("unreserved: {resource} cannot be revocable");
                     return Err(self.wrong(key, text, expected));
                 }
             }
         }
-        Ok(Some(lent))
+        Ok(Some(oversubscribed))
     }
 
     /// # Errors

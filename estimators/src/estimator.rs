@@ -29,21 +29,21 @@ pub use shaper::ShaperConfig;
 pub use slack::{Slack, SlackConfig};
 pub use threshold::{Threshold, ThresholdConfig};
 
-/// Whether anything may be lent, as the controller of the same node sees it.
+/// Whether anything may be oversubscribed, as the controller of the same node sees it.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum Gate {
     #[default]
     Open,
-    /// A detector says stop: nothing is lent until it has been quiet for a while.
+    /// A detector says stop: nothing is oversubscribed until it has been quiet for a while.
     Closed,
 }
 
-/// Decides how much can be lent beyond what revocable work holds already.
+/// Decides how much can be oversubscribed beyond what revocable work holds already.
 pub trait ResourceEstimator: fmt::Debug + Send + Sync {
     fn name(&self) -> &'static str;
 
     /// To be called once for each sample, in order of time. A sample that is not younger than the
-    /// last one teaches nothing and lends no more than before.
+    /// last one teaches nothing and oversubscribes no more than before.
     fn estimate(&mut self, sample: &UsageSample, gate: Gate) -> Estimate;
 
     /// What was learned, to be handed to [`ResourceEstimator::restore`] after a restart; empty if
@@ -108,7 +108,7 @@ pub struct Forecast {
     pub used: f64,
     /// What regular work may use at most in the near future: the predictor, before any cap.
     pub peak: f64,
-    /// All that may be lent, what is lent already included: after caps, gate, ramp and rounding.
+    /// All that may be oversubscribed, what is oversubscribed already included: after caps, gate, ramp and rounding.
     pub total: f64,
 }
 

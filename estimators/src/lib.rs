@@ -1,10 +1,10 @@
-//! Resource estimators and QoS controllers: what to lend of what is promised but unused, and what to
-//! take back when lending hurts.
+//! Resource estimators and QoS controllers: how much allocated but unused capacity to oversubscribe, and how to take
+//! it back under pressure.
 //!
 //! Both are functions of [`UsageSample`]s, built from names and parameters by [`spec`], and judged on
 //! recorded usage by [`replay`]. Invariant: no clock, no input or output, no randomness; everything
 //! here is decided by the samples, in their order. What cannot be read is `None`, and a `None` never
-//! lends more and never kills.
+//! oversubscribes more and never kills.
 
 pub mod config;
 pub mod estimator;
@@ -19,7 +19,8 @@ pub mod spec;
 pub use config::{ConfigError, ModuleParameters, Parameters};
 pub use estimator::{CheckpointError, Estimate, Forecast, Gate, ResourceEstimator};
 pub use qos::{
-    Action, Correction, DetectorReading, Explanation, Level, QosController, Throttle, Unit, Verdict,
+    Action, Assessment, Correction, DetectorReading, Explanation, Level, QosController, Throttle,
+    Unit,
 };
 pub use sample::{
     ContainerUsage, ExecutorKey, HostMemory, HostUsage, LoadAverage, Pressure, UsageSample,

@@ -7,8 +7,8 @@ use proptest::prelude::*;
 use crate::estimator::{NSigma, NSigmaConfig, Slack, SlackConfig};
 use crate::testing::{Node, resources, revocable};
 use crate::{
-    Action, Gate, HostMemory, LoadAverage, ModuleParameters, Pressure, ResourceEstimator,
-    UsageSample, Verdict,
+    Action, Assessment, Gate, HostMemory, LoadAverage, ModuleParameters, Pressure,
+    ResourceEstimator, UsageSample,
 };
 use crate::{ControllerSpec, EstimatorSpec};
 
@@ -197,7 +197,7 @@ fn check_estimator(
         let estimate = estimator.estimate(&sample, step.gate);
         let offered = estimate.oversubscribable.unwrap();
         prop_assert_eq!(&offered, &offered.revocable());
-        let lent = sample.allocated_revocable();
+        let oversubscribed = sample.allocated_revocable();
         for forecast in &estimate.forecasts {
             let name = forecast.resource;
             let amount = |resources: &meseta_resources::Resources| {
@@ -214,7 +214,7 @@ fn check_estimator(
                 prop_assert!(number.is_finite() && number >= 0.0, "{:?}", forecast);
             }
             // Offered is at most what the estimate leaves, and the estimate what is promised.
-            let free = (forecast.total - amount(&lent)).max(0.0);
+            let free = (forecast.total - amount(&oversubscribed)).max(0.0);
             prop_assert!(
                 amount(&offered) <= free + 1e-3,
                 "{:?} {}",
@@ -247,7 +247,7 @@ fn check_estimator(
                 let free = offered
                     .scalar(name)
                     .map_or(0.0, meseta_resources::Scalar::to_f64);
-                let held = lent
+                let held = oversubscribed
                     .scalar(name)
                     .map_or(0.0, meseta_resources::Scalar::to_f64);
                 prop_assert!(free <= (total - held).max(0.0) + 1e-3);
@@ -258,11 +258,11 @@ fn check_estimator(
 }
 
 fn check_kills(
-    verdict: &Verdict,
+    assessment: &Assessment,
     sample: &UsageSample,
     last_kill: &mut Option<meseta_resources::Moment>,
 ) -> Result<(), TestCaseError> {
-    let kills = verdict
+    let kills = assessment
         .corrections
         .iter()
         .filter(|c| c.action == Action::Kill);
@@ -345,23 +345,23 @@ proptest! {
         let (mut node, mut last_kill, mut stopped) = (node(), None, false);
         for step in &steps {
             let sample = apply(&mut node, step);
-            let verdict = controller.assess(&sample);
-            for correction in &verdict.corrections {
+            let assessment = controller.assess(&sample);
+            for correction in &assessment.corrections {
                 prop_assert!(is_revocable(&sample, correction.executor.as_str()));
                 let container =
                     node.sample.containers.iter_mut().find(|c| c.executor == correction.executor);
                 container.unwrap().frozen = correction.action == Action::Freeze;
             }
             if is_blind(step.fault) {
-                prop_assert!(verdict.corrections.is_empty(), "{:?}", verdict.corrections);
+                prop_assert!(assessment.corrections.is_empty(), "{:?}", assessment.corrections);
                 // Nor does what is held back come free.
-                prop_assert!(verdict.stop_offering.is_some() || !stopped);
+                prop_assert!(assessment.stop_offering.is_some() || !stopped);
             }
-            stopped = verdict.stop_offering.is_some();
-            if let Some(throttle) = &verdict.throttle {
+            stopped = assessment.stop_offering.is_some();
+            if let Some(throttle) = &assessment.throttle {
                 prop_assert!(throttle.cpus >= 0.5 - 1e-9 && throttle.cpus <= 10.0);
             }
-            check_kills(&verdict, &sample, &mut last_kill)?;
+            check_kills(&assessment, &sample, &mut last_kill)?;
         }
     }
 

@@ -23,21 +23,21 @@ pub trait QosController: fmt::Debug + Send + Sync {
     fn name(&self) -> &'static str;
 
     /// To be called once for each sample, in order of time.
-    fn assess(&mut self, sample: &UsageSample) -> Verdict;
+    fn assess(&mut self, sample: &UsageSample) -> Assessment;
 
-    /// How far apart samples may be at most while anything is lent; none if any distance will do.
+    /// How far apart samples may be at most while anything is oversubscribed; none if any distance will do.
     fn interval_max(&self) -> Option<Duration> {
         None
     }
 }
 
-/// An answer to one sample. The first three are states, to be held until the next verdict; the
-/// corrections are to be carried out once.
+/// An answer to one sample. The first three are states, in force until the next assessment; the corrections are to be
+/// carried out once.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Verdict {
+pub struct Assessment {
     /// Nothing more is to be offered as revocable, and offers of it are to be rescinded.
     pub stop_offering: Option<Explanation>,
-    /// How much all revocable containers together may run; none if they are not held.
+    /// CPU limit of all revocable containers together; none if they are not throttled.
     pub throttle: Option<Throttle>,
     /// How much memory all revocable containers together may have; none if they are not held.
     pub memory_ceiling_bytes: Option<u64>,
@@ -46,7 +46,7 @@ pub struct Verdict {
     pub readings: Vec<DetectorReading>,
 }
 
-impl Verdict {
+impl Assessment {
     /// What the estimator of the same node is to be told.
     #[must_use]
     pub const fn gate(&self) -> Gate {
@@ -166,7 +166,6 @@ pub struct Explanation {
     pub words: Option<String>,
 }
 
-/// Why this one.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct Choice {
     pub frees: f64,

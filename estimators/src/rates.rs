@@ -19,7 +19,7 @@ const POINTS_MAX: usize = 16;
 pub(crate) enum Reading {
     /// Of this very sample.
     Fresh(f64),
-    /// Of an earlier one that is not too old: good enough to go on, not to lend more.
+    /// Of an earlier one that is not too old: good enough to go on, not to oversubscribe more.
     Held(f64),
     Unknown,
 }

@@ -1,7 +1,7 @@
-//! Judges estimators on recorded usage: how much they would have lent, and how often wrongly.
+//! Judges estimators on recorded usage: how much they would have oversubscribed, and how often wrongly.
 //!
 //! A [`Trace`] is cut into machines of a few tasks each ([`machines`]), every [`Predictor`] sees each
-//! machine's samples in turn, and [`judge`] compares what it foretold with what came. The predictors of
+//! machine's samples in turn, and [`evaluate`] compares what it foretold with what came. The predictors of
 //! [`lineup`] are the product's own estimators, run on the samples that an agent would have made, and
 //! the formulas of others for comparison. Invariant: a predictor sees nothing of the future, and the
 //! same trace and seeds give the same figures.
@@ -36,12 +36,12 @@ const DAY: f64 = 86_400.0;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Score {
     pub name: String,
-    /// What could be lent, as a share of the capacity; the mean over all moments and machines.
+    /// What could be oversubscribed, as a share of the capacity; the mean over all moments and machines.
     pub savings: f64,
     /// In which part of the moments regular work came to use more than foretold, by horizon; none if
     /// the trace is too short for it.
     pub violations: [Option<f64>; HORIZONS.len()],
-    /// The sum of all changes of what can be lent, in capacities by day.
+    /// The sum of all changes of what can be oversubscribed, in capacities by day.
     pub churn: f64,
 }
 
@@ -56,7 +56,7 @@ struct Tally {
 
 /// Runs new predictors over each machine of a trace; one score for each, after those of an oracle that
 /// knows each horizon.
-pub fn judge<F>(trace: &Trace, machines: &[Vec<usize>], lineup: F) -> Vec<Score>
+pub fn evaluate<F>(trace: &Trace, machines: &[Vec<usize>], lineup: F) -> Vec<Score>
 where
     F: Fn(&Trace) -> Vec<Box<dyn Predictor>>,
 {

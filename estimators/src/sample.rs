@@ -22,7 +22,7 @@ pub struct UsageSample {
 /// The machine as a whole.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HostUsage {
-    /// Online processors.
+    /// The number of processors that are online.
     pub cpus: Option<u32>,
     /// Processor time spent on anything but idling since the machine started, all processors together.
     pub cpu_time: Option<Duration>,
@@ -65,7 +65,6 @@ pub struct Pressure {
     pub full_avg10: f64,
 }
 
-/// One executor's container.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ContainerUsage {
     pub framework: FrameworkId,

@@ -61,7 +61,7 @@ const CONTROLLERS: [(&str, BuiltinController); 4] = [
     ),
 ];
 
-/// What `--resource_estimator` says.
+/// The parsed value of `--resource_estimator`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EstimatorSpec {
     Builtin(BuiltinEstimator),
@@ -71,7 +71,7 @@ pub enum EstimatorSpec {
     Remote(String),
 }
 
-/// What `--qos_controller` says.
+/// The parsed value of `--qos_controller`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ControllerSpec {
     Builtin(BuiltinController),

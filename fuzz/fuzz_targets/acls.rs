@@ -1,4 +1,4 @@
-//! libFuzzer on `meseta_fuzz::doors::acls`.
+//! libFuzzer on `meseta_fuzz::access_inputs::acls`.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| meseta_fuzz::doors::acls(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| meseta_fuzz::access_inputs::acls(data));

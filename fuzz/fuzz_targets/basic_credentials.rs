@@ -1,4 +1,4 @@
-//! libFuzzer on `meseta_fuzz::doors::basic_credentials`.
+//! libFuzzer on `meseta_fuzz::access_inputs::basic_credentials`.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| meseta_fuzz::doors::basic_credentials(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| meseta_fuzz::access_inputs::basic_credentials(data));

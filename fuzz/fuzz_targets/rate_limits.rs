@@ -1,4 +1,4 @@
-//! libFuzzer on `meseta_fuzz::doors::rate_limits`.
+//! libFuzzer on `meseta_fuzz::access_inputs::rate_limits`.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| meseta_fuzz::doors::rate_limits(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| meseta_fuzz::access_inputs::rate_limits(data));

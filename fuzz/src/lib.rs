@@ -2,7 +2,7 @@
 //!
 //! A body panics when what it was given breaks a promise; refusing it is no such thing.
 
-pub mod doors;
+pub mod access_inputs;
 pub mod master_core;
 pub mod mutate;
 pub mod parsers;
@@ -20,7 +20,7 @@ pub struct Target {
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
 
-/// Every target.
+/// The list of all targets.
 pub const ALL: &[Target] = &[
     target("scheduler_call_json", parsers::scheduler_call_json, || {
         seeds::bytes(seeds::CALLS)
@@ -69,11 +69,13 @@ pub const ALL: &[Target] = &[
         seeds::bytes(seeds::RECORDS)
     }),
     target("headers", parsers::headers, || seeds::bytes(seeds::HEADERS)),
-    target("acls", doors::acls, || seeds::bytes(seeds::ACLS)),
-    target("basic_credentials", doors::basic_credentials, || {
-        seeds::bytes(seeds::CLAIMS)
-    }),
-    target("rate_limits", doors::rate_limits, || {
+    target("acls", access_inputs::acls, || seeds::bytes(seeds::ACLS)),
+    target(
+        "basic_credentials",
+        access_inputs::basic_credentials,
+        || seeds::bytes(seeds::CLAIMS),
+    ),
+    target("rate_limits", access_inputs::rate_limits, || {
         seeds::bytes(seeds::RATES)
     }),
     target("module_specs", specs::module_specs, || {

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use meseta_master::core::call::{Action, Checked, Subscribe, check};
 use meseta_master::core::{
-    Answer, Config, ConnectionId, Effect, Identity, Input, Lsn, MasterCore, Recovered, ReplyId,
-    Request, Visible,
+    Answer, Config, ConnectionId, Effect, Identity, Input, Lsn, MasterCore, Output, Recovered,
+    ReplyId, Request,
 };
 use meseta_proto::convert::{Format, parse_resources, to_resources};
 use meseta_proto::meseta::v1::{self as meseta, agent_frame, master_frame};
@@ -18,7 +18,7 @@ use meseta_proto::mesos::v1::maintenance::{Schedule, Window};
 use meseta_proto::mesos::v1::scheduler::{self, call};
 use meseta_proto::mesos::v1::{self, TaskState};
 use meseta_proto::protobuf;
-use meseta_proto::transport::door::Caller;
+use meseta_proto::transport::authentication::Caller;
 use meseta_resources::Role;
 use meseta_resources::time::{Moment, Now};
 
@@ -26,7 +26,7 @@ use meseta_resources::time::{Moment, Now};
 const STEPS_MAX: usize = 200;
 
 /// Frameworks and agents that take part.
-const PLAYERS: u8 = 4;
+const ACTORS: u8 = 4;
 
 /// Takes the input byte by byte; afterwards everything is zero.
 struct Source<'a>(&'a [u8]);
@@ -51,7 +51,7 @@ impl<'a> Source<'a> {
 
 /// Where a framework or agent is connected, and its id.
 #[derive(Clone, Debug, Default)]
-struct Player {
+struct Actor {
     connection: Option<ConnectionId>,
     id: String,
 }
@@ -60,8 +60,8 @@ struct World {
     core: MasterCore,
     now: Now,
     next: u64,
-    frameworks: BTreeMap<u8, Player>,
-    agents: BTreeMap<u8, Player>,
+    frameworks: BTreeMap<u8, Actor>,
+    agents: BTreeMap<u8, Actor>,
     offers: Vec<v1::Offer>,
     inverse_offers: Vec<v1::InverseOffer>,
     answers: BTreeMap<ReplyId, Answer>,
@@ -76,7 +76,7 @@ pub fn master_core(data: &[u8]) {
         if source.0.is_empty() {
             break;
         }
-        world.play(&mut source);
+        world.run_step(&mut source);
         let counters = &world.core.snapshot().counters;
         assert_eq!(counters.invariant_violations, 0, "the books agree");
     }
@@ -118,25 +118,25 @@ impl World {
     /// One input, and the registry's answer to what it made durable.
     fn input(&mut self, input: Input) {
         let effects = self.core.step(self.now, input);
-        self.see(effects);
+        self.record_effects(effects);
         while let Some(lsn) = self.unwritten.take() {
             let effects = self.core.step(self.now, Input::Persisted { lsn });
-            self.see(effects);
+            self.record_effects(effects);
         }
     }
 
-    fn see(&mut self, effects: Vec<Effect>) {
+    fn record_effects(&mut self, effects: Vec<Effect>) {
         for effect in effects {
-            let visible = match effect {
+            let output = match effect {
                 Effect::Persist { lsn, .. } => {
                     self.unwritten = Some(lsn);
                     continue;
                 }
-                Effect::Visible { visible, .. } => visible,
+                Effect::Output { output, .. } => output,
             };
-            match visible {
-                Visible::Event { to, event } => self.hear(to, *event),
-                Visible::Frame { to, frame } => {
+            match output {
+                Output::Event { to, event } => self.record_event(to, *event),
+                Output::Frame { to, frame } => {
                     if let Some(master_frame::Message::Registered(registered)) = frame.message {
                         let mut agents = self.agents.values_mut();
                         if let Some(agent) = agents.find(|agent| agent.connection == Some(to)) {
@@ -144,27 +144,27 @@ impl World {
                         }
                     }
                 }
-                Visible::Reply { reply, answer } => {
+                Output::Reply { reply, answer } => {
                     self.answers.insert(reply, answer);
                 }
-                Visible::CloseScheduler { connection, .. } => {
+                Output::CloseScheduler { connection, .. } => {
                     let mut all = self.frameworks.values_mut();
                     if let Some(gone) = all.find(|one| one.connection == Some(connection)) {
                         gone.connection = None;
                     }
                 }
-                Visible::CloseAgent { connection, .. } => {
+                Output::CloseAgent { connection, .. } => {
                     let mut all = self.agents.values_mut();
                     if let Some(gone) = all.find(|one| one.connection == Some(connection)) {
                         gone.connection = None;
                     }
                 }
-                Visible::Note(_) | Visible::OperationOver { .. } => {}
+                Output::OperatorEvent(_) | Output::OperationFinished { .. } => {}
             }
         }
     }
 
-    fn hear(&mut self, to: ConnectionId, event: scheduler::Event) {
+    fn record_event(&mut self, to: ConnectionId, event: scheduler::Event) {
         const KEPT_MAX: usize = 32;
         if let Some(subscribed) = event.subscribed {
             let mut all = self.frameworks.values_mut();
@@ -183,7 +183,7 @@ impl World {
         self.inverse_offers.drain(..surplus);
     }
 
-    fn play(&mut self, source: &mut Source<'_>) {
+    fn run_step(&mut self, source: &mut Source<'_>) {
         match source.byte() % 16 {
             0 => self.register(source.byte()),
             1 => self.subscribe(source.byte(), None),
@@ -208,7 +208,7 @@ impl World {
     }
 
     fn register(&mut self, who: u8) {
-        let who = who % PLAYERS;
+        let who = who % ACTORS;
         let connection = ConnectionId(self.number());
         let known = self.agents.get(&who).map(|agent| agent.id.clone());
         let resources = parse_resources("cpus:4;mem:512;ports:[1-9];disk:64", &Role::star());
@@ -242,7 +242,7 @@ impl World {
 
     fn subscribe(&mut self, who: u8, call: Option<Box<Subscribe>>) {
         let role = ["a", "b", "a/c"][usize::from(who % 3)];
-        let who = who % PLAYERS;
+        let who = who % ACTORS;
         let connection = ConnectionId(self.number());
         let known = self.frameworks.entry(who).or_default();
         known.connection = Some(connection);
@@ -279,14 +279,14 @@ impl World {
     }
 
     fn lose_agent(&mut self, who: u8) {
-        let agent = self.agents.get(&(who % PLAYERS));
+        let agent = self.agents.get(&(who % ACTORS));
         if let Some(connection) = agent.and_then(|agent| agent.connection) {
             self.input(Input::AgentGone { connection });
         }
     }
 
     fn lose_framework(&mut self, who: u8) {
-        let framework = self.frameworks.get(&(who % PLAYERS));
+        let framework = self.frameworks.get(&(who % ACTORS));
         if let Some(connection) = framework.and_then(|framework| framework.connection) {
             self.input(Input::SchedulerGone { connection });
         }
@@ -294,7 +294,7 @@ impl World {
 
     /// A call of a framework; what is refused must have changed nothing.
     fn act(&mut self, who: u8, action: Action) {
-        let Some(framework) = self.frameworks.get(&(who % PLAYERS)).cloned() else {
+        let Some(framework) = self.frameworks.get(&(who % ACTORS)).cloned() else {
             return;
         };
         let stream_id = framework
@@ -390,8 +390,8 @@ impl World {
         ];
         let state = states[usize::from(which) % states.len()];
         let players = (
-            self.agents.get(&(agent % PLAYERS)),
-            self.frameworks.get(&(framework % PLAYERS)),
+            self.agents.get(&(agent % ACTORS)),
+            self.frameworks.get(&(framework % ACTORS)),
         );
         let (Some(agent), Some(framework)) = players else {
             return;
@@ -420,7 +420,7 @@ impl World {
 
     fn acknowledge(&mut self, source: &mut Source<'_>) {
         let (who, agent, which) = (source.byte(), source.byte(), source.byte());
-        let Some(agent) = self.agents.get(&(agent % PLAYERS)) else {
+        let Some(agent) = self.agents.get(&(agent % ACTORS)) else {
             return;
         };
         let action = Action::Acknowledge {
@@ -531,7 +531,7 @@ impl World {
         }
     }
 
-    /// Any frame that can be decoded, of an agent that is there or of somebody new. What an agent
+    /// Any frame that can be decoded, of a registered agent or a new one. What an agent
     /// says of itself is believed, so only what it says of others is drawn.
     fn drawn_frame(&mut self, source: &mut Source<'_>) {
         let who = source.byte();
@@ -539,7 +539,7 @@ impl World {
             return;
         };
         let Some(message) = frame.message else { return };
-        let agent = self.agents.get(&(who % PLAYERS));
+        let agent = self.agents.get(&(who % ACTORS));
         let connection = agent.and_then(|agent| agent.connection);
         let connection = match connection {
             Some(connection) => connection,

@@ -5,7 +5,7 @@
 use fastrand::Rng;
 
 /// Bytes that parsers treat in their own ways.
-const TELLING: &[u8] = b"\"{}[]:,;-+.eE0129\\/*()\n\t \0\x7f\xff";
+const SYNTAX_BYTES: &[u8] = b"\"{}[]:,;-+.eE0129\\/*()\n\t \0\x7f\xff";
 
 /// The longest input that is made of a seed.
 const LENGTH_MAX: usize = 4_096;
@@ -14,15 +14,15 @@ const LENGTH_MAX: usize = 4_096;
 pub fn run(body: fn(&[u8]), seeds: &[Vec<u8>], count: u32, seed: u64) {
     let mut rng = Rng::with_seed(seed);
     for input in seeds {
-        tell(body, input);
+        run_and_report(body, input);
     }
     for _ in 0..count {
-        tell(body, &variation(&mut rng, seeds));
+        run_and_report(body, &variation(&mut rng, seeds));
     }
 }
 
 /// Shows the input when the body panics, as it can be made a seed.
-fn tell(body: fn(&[u8]), input: &[u8]) {
+fn run_and_report(body: fn(&[u8]), input: &[u8]) {
     struct OnPanic<'a>(&'a [u8]);
     impl Drop for OnPanic<'_> {
         fn drop(&mut self) {
@@ -44,7 +44,7 @@ fn variation(rng: &mut Rng, seeds: &[Vec<u8>]) -> Vec<u8> {
         match rng.u8(..8) {
             0 => input.truncate(at),
             1 => drop(input.drain(at..end)),
-            2 => input.insert(at, telling(rng)),
+            2 => input.insert(at, syntax_byte(rng)),
             3 => input.insert(at, rng.u8(..)),
             4 => {
                 if let Some(byte) = input.get_mut(at) {
@@ -53,7 +53,7 @@ fn variation(rng: &mut Rng, seeds: &[Vec<u8>]) -> Vec<u8> {
             }
             5 => {
                 if let Some(byte) = input.get_mut(at) {
-                    *byte = telling(rng);
+                    *byte = syntax_byte(rng);
                 }
             }
             6 => {
@@ -73,9 +73,9 @@ fn variation(rng: &mut Rng, seeds: &[Vec<u8>]) -> Vec<u8> {
     input
 }
 
-fn telling(rng: &mut Rng) -> u8 {
-    TELLING
-        .get(rng.usize(..TELLING.len()))
+fn syntax_byte(rng: &mut Rng) -> u8 {
+    SYNTAX_BYTES
+        .get(rng.usize(..SYNTAX_BYTES.len()))
         .copied()
         .unwrap_or(0)
 }

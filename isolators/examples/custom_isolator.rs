@@ -14,7 +14,7 @@ use meseta_isolators::{
     Rlimit,
 };
 
-/// `RLIMIT_CORE`.
+/// The value of `RLIMIT_CORE`.
 const CORE: u32 = 4;
 
 #[derive(Debug)]

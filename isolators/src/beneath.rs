@@ -23,7 +23,7 @@ use nix::unistd::{UnlinkatFlags, fchown, unlinkat};
 /// A rename elsewhere at the same moment makes the kernel ask for another try.
 const TRIES: usize = 16;
 
-/// Folders are taken apart where they are down to this depth, with a descriptor for each level.
+/// Folders are emptied in place down to this depth, with a descriptor for each level.
 const DEPTH_MAX: usize = 32;
 
 /// How often folders of one tree are read again that were not empty in the end: some filesystems skip names while
@@ -51,7 +51,7 @@ const LISTED: OFlag = OFlag::O_RDONLY
 
 /// Held while a folder is made: containers of one group are launched side by side, and one that finds the
 /// folder they share puts its own into it before the other has seen that what it made is empty.
-static MAKING: Mutex<()> = Mutex::new(());
+static FOLDER_CREATION: Mutex<()> = Mutex::new(());
 
 /// Whom something new is given to: user and group.
 pub type Owner = Option<(u32, u32)>;
@@ -71,7 +71,7 @@ impl AsFd for Folder {
 /// A file that output goes to.
 #[derive(Debug)]
 pub struct OutputFile {
-    /// Open for writing.
+    /// The file, open for writing.
     pub file: OwnedFd,
     /// What it holds already.
     pub bytes: u64,
@@ -138,7 +138,9 @@ impl Folder {
 
     /// A new folder in this one.
     pub fn make_folder(&self, name: &OsStr, mode: u32, owner: Owner) -> io::Result<Self> {
-        let _one_at_a_time = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one_at_a_time = FOLDER_CREATION
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         mkdirat(&self.fd, name, Mode::from_bits_truncate(mode & 0o700))?;
         let made = self.open_at(Path::new(name), LISTED)?;
         // Between the two calls another folder may have been put in its place: an empty one of ours is
@@ -193,11 +195,11 @@ impl Folder {
         }
         let uid = user_of(owner);
         // Looked at before it is opened for writing, which a pipe or a device would notice.
-        judge(&fstat(self.open_at(Path::new(name), OFlag::O_PATH)?)?, uid)?;
+        check_owner(&fstat(self.open_at(Path::new(name), OFlag::O_PATH)?)?, uid)?;
         let flags = OFlag::O_WRONLY | OFlag::O_NONBLOCK | more;
         let file = self.open_at(Path::new(name), flags)?;
         let stat = fstat(&file)?;
-        judge(&stat, uid)?;
+        check_owner(&stat, uid)?;
         Ok(OutputFile {
             bytes: u64::try_from(stat.st_size).unwrap_or(0),
             file,
@@ -227,7 +229,7 @@ impl Folder {
             removal.empty_top()?;
             match unlinkat(&parent.fd, name, UnlinkatFlags::RemoveDir) {
                 Err(Errno::ENOTEMPTY | Errno::EEXIST) if removal.goes_on(0) => {}
-                removed => return removal.told(gone(removed)),
+                removed => return removal.into_result(gone(removed)),
             }
         }
     }
@@ -241,12 +243,12 @@ impl Folder {
         loop {
             removal.empty_top()?;
             if is_empty(&top.fd)? || !removal.goes_on(0) {
-                return removal.told(Ok(()));
+                return removal.into_result(Ok(()));
             }
         }
     }
 
-    /// Opens a folder in this one to take it apart; one where something is mounted is refused.
+    /// Opens a folder in this one to remove its contents; one where something is mounted is refused.
     fn step_into(&self, name: impl AsRef<Path>) -> io::Result<Self> {
         let how = OpenHow::new()
             .flags(LISTED | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW)
@@ -301,7 +303,7 @@ impl<'a> Removal<'a> {
     }
 
     /// The outcome of all, whose last step had this one.
-    fn told(self, last: io::Result<()>) -> io::Result<()> {
+    fn into_result(self, last: io::Result<()>) -> io::Result<()> {
         let Some(failure) = self.failure.or(last.err()) else {
             return Ok(());
         };
@@ -496,7 +498,7 @@ fn give(fd: &OwnedFd, owner: Owner) -> io::Result<()> {
 
 /// Refuses what is no plain file of that user's alone. Its owner settles it: a second name of somebody
 /// else's file can be gone again by the time that names are counted.
-fn judge(stat: &FileStat, uid: u32) -> io::Result<()> {
+fn check_owner(stat: &FileStat, uid: u32) -> io::Result<()> {
     let refused = |errno: Errno| Err(errno.into());
     match SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT {
         SFlag::S_IFREG if stat.st_nlink != 1 => refused(Errno::EMLINK),

@@ -3,10 +3,10 @@
 //! Entered by the agent, which converts its resources once; every isolator's plan is a pure function
 //! of a [`Demand`] and of what the kernel holds now. No arithmetic on resources happens here.
 
-/// A ceiling that may be absent by wish (`limits: {mem: Infinity}` in Mesos's terms).
+/// A limit, or explicitly none (`limits: {mem: Infinity}` in Mesos's terms).
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum Limit {
-    /// No ceiling.
+    /// There is no upper limit.
     Unlimited,
     /// At most this much, in the unit of the field that holds it.
     At(u64),

@@ -29,10 +29,10 @@ pub struct ContainerName(Arc<str>);
 /// Why a text is no [`ContainerName`].
 #[derive(Debug, thiserror::Error, Eq, PartialEq)]
 pub enum ContainerNameError {
-    /// Nothing was given.
+    /// The given text is empty.
     #[error("a container name may not be empty")]
     Empty,
-    /// Longer than [`CONTAINER_NAME_BYTES_MAX`].
+    /// The name is longer than [`CONTAINER_NAME_BYTES_MAX`].
     #[error("a container name has at most {CONTAINER_NAME_BYTES_MAX} bytes, not {0}")]
     TooLong(usize),
     /// A leading dot is ours (and `..` is nobody's).
@@ -91,7 +91,7 @@ impl fmt::Display for ContainerName {
 pub struct BootId(Arc<str>);
 
 impl BootId {
-    /// The running boot's.
+    /// The id of the running boot.
     pub fn current() -> io::Result<Self> {
         Self::at(Path::new("/proc"))
     }
@@ -102,7 +102,7 @@ impl BootId {
         Ok(Self(text.trim().into()))
     }
 
-    /// From a checkpoint.
+    /// Parses the text of a checkpoint.
     pub fn from_text(text: &str) -> Self {
         Self(text.trim().into())
     }

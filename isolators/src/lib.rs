@@ -52,8 +52,8 @@ pub use isolator::{
 pub use launcher::{
     CapabilitySets, Command, Credentials, CredentialsError, Destination, LaunchError,
     LaunchIsolation, LaunchSpec, LaunchStep, Launched, Launcher, LauncherOptions, LogFile,
-    MountAction, MountStep, Place, Rlimit, SeccompProgram,
+    MountAction, MountSource, MountStep, Rlimit, SeccompProgram,
 };
-pub use shortage::{is_no_room, is_shortage};
+pub use shortage::{is_disk_full, is_shortage};
 pub use status::{ExitCause, ExitRecord, StatusError};
 pub use usage::{ContainerUsage, CpuUsage, IoUsage, MemoryUsage, PidsUsage, PressureUsage};

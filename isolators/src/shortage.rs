@@ -1,4 +1,4 @@
-//! Telling want of something on our side from a word about what was asked for.
+//! Distinguishes transient resource shortage of the agent (descriptors, memory, disk) from errors of the request.
 //!
 //! A call that fails because this process or this machine has run out of descriptors or memory says nothing of
 //! the file, process or container that it was about: whoever asked waits and asks again.
@@ -16,7 +16,7 @@ pub fn is_shortage(error: &io::Error) -> bool {
 }
 
 /// Whether a call failed because a file system is full, or its user's part of it.
-pub fn is_no_room(error: &io::Error) -> bool {
+pub fn is_disk_full(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT))
 }
 
@@ -28,12 +28,12 @@ mod tests {
     fn want_of_ours_is_told_from_words_about_others() {
         let of = io::Error::from_raw_os_error;
         for errno in [libc::EMFILE, libc::ENFILE, libc::ENOMEM] {
-            assert!(is_shortage(&of(errno)) && !is_no_room(&of(errno)));
+            assert!(is_shortage(&of(errno)) && !is_disk_full(&of(errno)));
         }
         for errno in [libc::ENOENT, libc::ESRCH, libc::EIO, libc::ENOTDIR] {
-            assert!(!is_shortage(&of(errno)) && !is_no_room(&of(errno)));
+            assert!(!is_shortage(&of(errno)) && !is_disk_full(&of(errno)));
         }
-        assert!(is_no_room(&of(libc::ENOSPC)) && is_no_room(&of(libc::EDQUOT)));
+        assert!(is_disk_full(&of(libc::ENOSPC)) && is_disk_full(&of(libc::EDQUOT)));
         assert!(!is_shortage(&io::Error::other("something else")));
     }
 }

@@ -29,7 +29,7 @@ pub enum ExitCause {
     LaunchFailed {
         /// What was being done.
         step: crate::LaunchStep,
-        /// Why it failed.
+        /// The cause of the failure.
         errno: i32,
     },
 }
@@ -37,7 +37,7 @@ pub enum ExitCause {
 /// What the supervisor recorded.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct ExitRecord {
-    /// How it ended.
+    /// The cause of the exit.
     pub cause: ExitCause,
     /// Whether a kill request had been received before.
     pub kill_requested: bool,
@@ -135,16 +135,13 @@ pub enum StatusError {
     /// The file is there but cannot be read.
     #[error("failed to read the exit status {path}")]
     Read {
-        /// The status file.
         path: PathBuf,
-        /// Why.
         #[source]
         source: io::Error,
     },
     /// The file holds something else, or is of a version that we do not know.
     #[error("the exit status {path} is damaged or of an unknown version: {text:?}")]
     Damaged {
-        /// The status file.
         path: PathBuf,
         /// What it holds, cut short.
         text: String,

@@ -12,9 +12,9 @@ pub struct ContainerUsage {
     pub timestamp: Duration,
     /// Processor time and throttling.
     pub cpu: CpuUsage,
-    /// Memory, in bytes.
+    /// The memory in use, in bytes.
     pub memory: MemoryUsage,
-    /// Processes and threads.
+    /// The number of processes and threads.
     pub pids: PidsUsage,
     /// Block devices, where `cgroups/blkio` is on.
     pub io: IoUsage,
@@ -50,17 +50,16 @@ pub struct MemoryUsage {
     pub limit_bytes: Option<u64>,
     /// The soft limit (v1) or protection (v2) in force.
     pub soft_limit_bytes: Option<u64>,
-    /// Anonymous memory.
+    /// Bytes of resident anonymous memory.
     pub rss_bytes: Option<u64>,
-    /// Page cache.
+    /// Bytes of the page cache.
     pub cache_bytes: Option<u64>,
-    /// Mapped files.
     pub mapped_file_bytes: Option<u64>,
-    /// Swapped out.
+    /// Bytes that are swapped out.
     pub swap_bytes: Option<u64>,
-    /// Pinned.
+    /// Bytes of pages that are pinned.
     pub unevictable_bytes: Option<u64>,
-    /// Kernel memory.
+    /// Bytes of the kernel's memory.
     pub kernel_bytes: Option<u64>,
     /// Of it, buffers of sockets.
     pub kernel_tcp_bytes: Option<u64>,
@@ -72,14 +71,13 @@ pub struct MemoryUsage {
     pub low_pressure: Option<u64>,
     /// See `low_pressure`; each level is counted in those below it too.
     pub medium_pressure: Option<u64>,
-    /// See `low_pressure`.
+    /// See the description of `low_pressure`.
     pub critical_pressure: Option<u64>,
 }
 
-/// Processes and threads.
+/// The number of processes and threads.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PidsUsage {
-    /// Processes.
     pub processes: Option<u64>,
     /// Threads (tasks in the kernel's terms).
     pub threads: Option<u64>,
@@ -92,13 +90,12 @@ pub struct PidsUsage {
 /// What went to and from block devices, past the page cache.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct IoUsage {
-    /// Bytes read.
     pub read_bytes: Option<u64>,
-    /// Bytes written.
+    /// The number of bytes written.
     pub write_bytes: Option<u64>,
-    /// Read operations.
+    /// The number of read operations.
     pub reads: Option<u64>,
-    /// Write operations.
+    /// The number of write operations.
     pub writes: Option<u64>,
 }
 
@@ -109,7 +106,7 @@ pub struct PressureUsage {
     pub cpu_some_secs: Option<f64>,
     /// All of them waiting for a processor, held by a quota or by others.
     pub cpu_full_secs: Option<f64>,
-    /// Waiting for memory.
+    /// Seconds in which some tasks waited for memory.
     pub memory_some_secs: Option<f64>,
     /// All of them waiting for memory.
     pub memory_full_secs: Option<f64>,

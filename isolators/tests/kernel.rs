@@ -1,6 +1,6 @@
 //! The kernel side against the real kernel: launches, limits, ends.
 //!
-//! Each test has its own cgroups root and runtime folder, and its own [`site::Site`] whose end checks
+//! Each test has its own cgroups root and runtime folder, and its own [`test_node::TestNode`] whose end checks
 //! that no process, group or mount is left. A test whose prerequisite is missing shows as ignored,
 //! with the reason; it never passes silently.
 
@@ -26,26 +26,26 @@ mod resources;
 mod revocable;
 #[path = "kernel/sampling.rs"]
 mod sampling;
-#[path = "kernel/site.rs"]
-mod site;
+#[path = "kernel/test_node.rs"]
+mod test_node;
 
 use std::path::Path;
 use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use meseta_isolators::{Host, Mode};
-use site::Site;
+use test_node::TestNode;
 
 /// Which cgroup trees a test is run with.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 enum Trees {
     /// None, and no namespaces either.
     None,
-    /// Version 1 only.
+    /// Only cgroup version 1 is mounted.
     Legacy,
     /// Version 1 for limits and the unified tree beside it.
     Hybrid,
-    /// Version 2 only.
+    /// Only cgroup version 2 is mounted.
     Unified,
 }
 
@@ -62,7 +62,7 @@ const ALL: &[&[(&str, Test)]] = &[
     sampling::TESTS,
 ];
 
-type Test = fn(&Site) -> Result<(), Failed>;
+type Test = fn(&TestNode) -> Result<(), Failed>;
 
 fn main() -> ExitCode {
     if let Some(code) = meseta_isolators::launcher::run_if_requested() {
@@ -137,7 +137,7 @@ fn documented_tests_exist(names: &[String]) -> Result<(), Failed> {
             return Err(format!("docs/isolation.md names {name}, which is no test").into());
         }
     }
-    site::check(count > 50, || format!("only {count} names were found"))
+    test_node::check(count > 50, || format!("only {count} names were found"))
 }
 
 /// The machine seen as one of that kind, or why it is none.
@@ -158,7 +158,7 @@ fn host_as(trees: Trees) -> Result<Result<Host, String>, Failed> {
         }
         (_, found) => Some(format!("the machine's cgroups are mounted as {found:?}")),
     };
-    let lacking = site::missing_controller(&host).map(|name| format!("no controller {name}"));
+    let lacking = test_node::missing_controller(&host).map(|name| format!("no controller {name}"));
     Ok(missing.or(lacking).map_or(Ok(host), Err))
 }
 
@@ -167,9 +167,9 @@ fn run(trees: Trees, name: &str, test: Test) -> Result<Completion, Failed> {
         Ok(host) => host,
         Err(reason) => return Ok(Completion::ignored_with(reason)),
     };
-    let site = Site::new(host, trees != Trees::None)?;
-    let result = test(&site);
-    let clean = site.finish();
+    let test_node = TestNode::new(host, trees != Trees::None)?;
+    let result = test(&test_node);
+    let clean = test_node.finish();
     result?;
     clean.map_err(|left| Failed::from(format!("{name} left behind: {left}")))?;
     Ok(Completion::Completed)

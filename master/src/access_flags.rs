@@ -1,31 +1,33 @@
-//! The flags of the master's door: who may come in, and what he may do then.
+//! The master's flags of authentication and authorization. (help heading: flags.rs:87 "Authentication, authorization
+//! and TLS." likewise)
 
 use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{ArgAction, Args, ValueHint};
 use meseta_access::rate_limits::RateLimits;
-use meseta_proto::transport::door::{self, Names, Realm, Settings};
+use meseta_proto::transport::authentication::{self, Names, Realm, Settings};
 
 use crate::flags::FlagError;
 
-/// Authentication, authorization, TLS.
+/// Flags of authentication, authorization and TLS.
 #[derive(Args, Clone, Debug)]
 #[command(rename_all = "snake_case")]
 pub struct AccessFlags {
-    /// File of who may come in: `{"credentials": [{"principal": ..., "secret": ...}]}`, or lines of
-    /// `principal hash`. Secrets are hashes, made with `meseta credential`; nobody but its owner may read
-    /// the file. A changed one is taken over while running.
+    /// Credentials file: `{"credentials": ... (docs/flags.md is generated) [{"principal": ..., "secret": ...}]}`, or
+    /// lines of `principal hash`. Secrets are hashes, made with `meseta credential`; nobody but its owner may read the
+    /// file. A changed one is taken over while running.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub credentials: Option<PathBuf>,
 
-    /// Whether those who look must say who they are. Default: where the network can reach the master; elsewhere
-    /// root and the master's own user need not, other users must.
+    /// Whether readers must authenticate. (docs/flags.md:29, :86; line 28: "Whether writers must authenticate.")
+    /// Default: where the network can reach the master; elsewhere root and the master's own user need not, other users
+    /// must.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", action = ArgAction::Set)]
     pub authenticate_http_readonly: Option<bool>,
 
-    /// Whether those who change something must say who they are. Default: as above.
+    /// Whether requests that change something must be authenticated. Default: as above.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", action = ArgAction::Set)]
     pub authenticate_http_readwrite: Option<bool>,
@@ -40,9 +42,9 @@ pub struct AccessFlags {
           default_missing_value = "true", action = ArgAction::Set)]
     pub authenticate_agents: Option<bool>,
 
-    /// Who may do what: Mesos's JSON, or `file:///path` of it. What it does not speak of is allowed on
-    /// loopback and with --insecure, and forbidden elsewhere, unless it says `permissive` itself. A changed
-    /// file is taken over while running.
+    /// Access control lists: Mesos's JSON, or `file:///path` of it. What it does not speak of is allowed on loopback
+    /// and with --insecure, and forbidden elsewhere, unless it says `permissive` itself. A changed file is taken over
+    /// while running.
     #[arg(long, value_name = "JSON", value_hint = ValueHint::AnyPath)]
     pub acls: Option<String>,
 
@@ -126,7 +128,7 @@ impl AccessFlags {
                     self.authenticate_agents,
                 ),
             ],
-            key: door::fresh_key(),
+            key: authentication::fresh_key(),
         }
     }
 

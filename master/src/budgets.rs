@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use meseta_proto::budget::{Budget, Shares};
-use meseta_proto::fair_room::{FairRoom, Rules};
+use meseta_proto::fair_semaphore::{FairSemaphore, Rules};
 use meseta_proto::outbox;
 
 /// The smallest budget that a master takes. A scheduler's largest call is 32 MiB, and its decoded form is charged
@@ -21,9 +21,9 @@ const FLOOR_BYTES_MAX: usize = 64 * 1024;
 const PEER_FLOOR_BYTES: usize = 64 * 1024;
 
 /// After so long without progress an agent's frame makes room for another's.
-const FRAME_STILL: Duration = Duration::from_secs(2);
+const FRAME_STALL_MAX: Duration = Duration::from_secs(2);
 /// For so long the beginning of a stream may take to be sent while others wait. How far it is is not known.
-const BEGINNING_STILL: Duration = Duration::from_secs(10);
+const INITIAL_MESSAGE_STALL_MAX: Duration = Duration::from_secs(10);
 /// Frames, and beginnings, of one group that wait for room, and all together. Of agents thousands come back at once.
 const WAITING_OF_GROUP_MAX: usize = 256;
 const WAITING_MAX: usize = 16_384;
@@ -31,7 +31,6 @@ const WAITING_MAX: usize = 16_384;
 /// Who sends requests: a principal, or else a user of this machine, or else a network.
 pub(crate) type Peer = String;
 
-/// The parts.
 #[derive(Debug)]
 pub(crate) struct Budgets {
     /// Events that schedulers have not read.
@@ -41,11 +40,11 @@ pub(crate) struct Budgets {
     /// Frames of agents that wait for the core.
     pub(crate) incoming_frames: Budget,
     /// Frames of agents while they are read, by their hosts.
-    pub(crate) frame_room: FairRoom,
+    pub(crate) frame_buffer: FairSemaphore,
     /// Records of operators' streams that are encoded and not yet sent.
     records: Budget,
     /// The first events of operators' streams, which show the whole cluster.
-    pub(crate) beginnings: FairRoom,
+    pub(crate) initial_messages: FairSemaphore,
     /// Bodies of requests, while they are read, decoded and wait for the core.
     bodies: Shares<Peer>,
     total_bytes: usize,
@@ -59,9 +58,9 @@ impl Budgets {
             events: Budget::new(total_bytes / 16),
             frames: Budget::new(total_bytes / 16),
             incoming_frames: Budget::new(total_bytes / 32),
-            frame_room: shared_room(total_bytes / 32, FRAME_STILL),
+            frame_buffer: fair_budget(total_bytes / 32, FRAME_STALL_MAX),
             records: Budget::new(total_bytes / 32),
-            beginnings: shared_room(total_bytes / 32, BEGINNING_STILL),
+            initial_messages: fair_budget(total_bytes / 32, INITIAL_MESSAGE_STALL_MAX),
             bodies: Shares::new(Budget::new(total_bytes / 32 * 5), PEER_FLOOR_BYTES),
             total_bytes,
         }
@@ -115,11 +114,11 @@ impl Budgets {
 }
 
 /// Room of which each group leaves the others as much as it has.
-fn shared_room(bytes_max: usize, still: Duration) -> FairRoom {
-    FairRoom::new(Rules {
+fn fair_budget(bytes_max: usize, stall_timeout: Duration) -> FairSemaphore {
+    FairSemaphore::new(Rules {
         units_max: bytes_max,
         leaves_half: true,
-        still: Some(still),
+        stall_timeout: Some(stall_timeout),
         newest_first: false,
         waiting_of_group_max: WAITING_OF_GROUP_MAX,
         waiting_max: WAITING_MAX,
@@ -143,13 +142,14 @@ mod tests {
         let queued = budgets.events.limit()
             + budgets.frames.limit()
             + budgets.incoming_frames.limit()
-            + budgets.frame_room.limit()
+            + budgets.frame_buffer.limit()
             + budgets.records.limit()
-            + budgets.beginnings.limit()
+            + budgets.initial_messages.limit()
             + budgets.outbox().bytes_total
             + budgets.watched_bytes()
             + total / 32 * 5;
-        let remembered = memory.history + memory.terms + memory.agents + memory.returns;
+        let remembered =
+            memory.history + memory.terms + memory.agents + memory.partial_reregistrations;
         let parts = queued + remembered;
         assert!(parts > total / 2 && parts <= total * 3 / 4, "{parts}");
         assert!(budgets.subscriber().limit() < budgets.events.limit());

@@ -37,7 +37,6 @@ pub(crate) enum Overflow {
 /// A message that waits, and what it is charged.
 pub(crate) type Waiting<M> = (Charge, Box<M>);
 
-/// The core's end.
 #[derive(Debug)]
 pub(crate) struct Sink<M> {
     messages: mpsc::Sender<Waiting<M>>,
@@ -91,10 +90,10 @@ impl<M: Message> Sink<M> {
 
     /// Pushes a message that may be lost, if it leaves half of the reader's room to what may not. Nobody is given up
     /// for it.
-    pub(crate) fn push_if_roomy(&self, message: Box<M>) -> bool {
+    pub(crate) fn push_if_half_free(&self, message: Box<M>) -> bool {
         let bytes = waiting_bytes(&*message);
-        let has_places = self.messages.capacity() > self.messages.max_capacity() / 2;
-        if !has_places || self.budget.used().saturating_add(bytes) > self.budget.limit() / 2 {
+        let has_free_slots = self.messages.capacity() > self.messages.max_capacity() / 2;
+        if !has_free_slots || self.budget.used().saturating_add(bytes) > self.budget.limit() / 2 {
             return false;
         }
         let charge = self.budget.charge(bytes);
@@ -118,9 +117,9 @@ impl<M> Sink<M> {
     }
 
     /// The reader is somebody who stays: its connection is not ended for being in use for long.
-    pub(crate) fn lasts(&self) {
+    pub(crate) fn set_long_lived(&self) {
         if let Some(connection) = &self.connection {
-            connection.lasts();
+            connection.set_long_lived();
         }
     }
 
@@ -272,12 +271,12 @@ mod tests {
     #[test]
     fn what_may_be_lost_leaves_half_of_the_room_to_what_may_not() {
         let (sink, _source) = queue(Budgets::of(64 << 20).subscriber(), EVENTS_MAX);
-        let pushed = (0..100).filter(|_| sink.push_if_roomy(large(20_000)));
+        let pushed = (0..100).filter(|_| sink.push_if_half_free(large(20_000)));
         assert!((5..50).contains(&pushed.count()));
-        assert!(!sink.push_if_roomy(large(20_000)));
+        assert!(!sink.push_if_half_free(large(20_000)));
         push(&sink, large(200_000)).unwrap();
         let (sink, _source) = queue(Budget::new(1 << 30), 100);
-        let pushed = (0..200).filter(|_| sink.push_if_roomy(Box::new(heartbeat())));
+        let pushed = (0..200).filter(|_| sink.push_if_half_free(Box::new(heartbeat())));
         assert_eq!(pushed.count(), 50);
         push(&sink, Box::new(heartbeat())).unwrap();
     }
@@ -295,7 +294,7 @@ mod tests {
                 break refused;
             }
         };
-        assert!(matches!(refused, Overflow::Bytes(Exhausted::Whole { .. })));
+        assert!(matches!(refused, Overflow::Bytes(Exhausted::Total { .. })));
         assert!(hoarders.len() <= total / 16 / 800_000 + 1);
         // A modest reader is served all the same, and those who leave give back what they had.
         let (modest, _source) = queue(budgets.subscriber(), EVENTS_MAX);

@@ -53,7 +53,7 @@ impl Files {
     }
 
     /// Where a file lies.
-    pub(crate) fn place(&self, name: &str) -> Result<&Path, FilesError> {
+    pub(crate) fn path_of(&self, name: &str) -> Result<&Path, FilesError> {
         let log = self.log.as_deref();
         log.filter(|_| name.trim_end_matches('/') == LOG)
             .ok_or(FilesError::NotFound)
@@ -61,7 +61,8 @@ impl Files {
 
     /// What a name stands for.
     pub(crate) fn list(&self, name: &str) -> Result<Vec<FileInfo>, FilesError> {
-        let metadata = std::fs::metadata(self.place(name)?).map_err(|error| failed(name, error))?;
+        let metadata =
+            std::fs::metadata(self.path_of(name)?).map_err(|error| failed(name, error))?;
         Ok(vec![FileInfo {
             path: LOG.to_owned(),
             nlink: i32::try_from(metadata.nlink()).ok(),
@@ -82,7 +83,7 @@ impl Files {
         offset: u64,
         length: Option<u64>,
     ) -> Result<Part, FilesError> {
-        let mut file = File::open(self.place(name)?).map_err(|error| failed(name, error))?;
+        let mut file = File::open(self.path_of(name)?).map_err(|error| failed(name, error))?;
         let mut read = || {
             let size = file.metadata()?.len();
             file.seek(SeekFrom::Start(offset.min(size)))?;

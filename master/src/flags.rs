@@ -84,7 +84,7 @@ pub struct Flags {
     #[arg(long, num_args = 0..=1, default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub insecure: bool,
 
-    /// Who may come in, and what he may do then.
+    /// Authentication, authorization and TLS.
     #[command(flatten)]
     pub access: AccessFlags,
 

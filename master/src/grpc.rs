@@ -1,5 +1,4 @@
-//! The gRPC doors: agents, and schedulers that prefer typed errors; the standard health and
-//! reflection services.
+//! The gRPC services: agents, and schedulers that prefer typed errors; the standard health and reflection services.
 
 mod agents;
 mod operators;
@@ -13,13 +12,13 @@ use meseta_proto::meseta::v1::agent_registry_server::AgentRegistryServer;
 use meseta_proto::meseta::v1::operator_server::OperatorServer;
 use meseta_proto::meseta::v1::scheduler_server::SchedulerServer;
 use meseta_proto::schema::{self, WireMessage};
+use meseta_proto::transport::authentication::Caller;
 use meseta_proto::transport::body::BodyError;
-use meseta_proto::transport::door::Caller;
 use tonic::Status;
 use tonic::service::Routes;
 
 use crate::core::Answer;
-use crate::http::{BODY_MAX, SCHEDULER_BODY_MAX, Site, door};
+use crate::http::{BODY_MAX, Context, SCHEDULER_BODY_MAX, authentication};
 
 /// One frame to an agent.
 const FRAME_MAX: usize = 64 * 1024 * 1024;
@@ -28,14 +27,14 @@ const FRAME_MAX: usize = 64 * 1024 * 1024;
 const AGENT_FRAME_MAX: usize = SCHEDULER_BODY_MAX + BODY_MAX;
 
 /// The services, to be merged with the HTTP routes.
-pub(crate) async fn router(site: &Arc<Site>) -> Router {
-    let (handle, shutdown) = (&site.handle, &site.shutdown);
+pub(crate) async fn router(context: &Arc<Context>) -> Router {
+    let (handle, shutdown) = (&context.handle, &context.shutdown);
     let agents = AgentRegistryServer::new(agents::Agents::new(handle.clone(), shutdown.clone()))
         .max_decoding_message_size(AGENT_FRAME_MAX)
         .max_encoding_message_size(FRAME_MAX);
-    let schedulers = SchedulerServer::new(schedulers::Schedulers::new(site.clone()))
+    let schedulers = SchedulerServer::new(schedulers::Schedulers::new(context.clone()))
         .max_decoding_message_size(SCHEDULER_BODY_MAX);
-    let operators = OperatorServer::new(operators::Operators::new(site.clone()))
+    let operators = OperatorServer::new(operators::Operators::new(context.clone()))
         .max_decoding_message_size(BODY_MAX);
     let (health, health_service) = tonic_health::server::health_reporter();
     health
@@ -68,18 +67,18 @@ pub(crate) async fn router(site: &Arc<Site>) -> Router {
         }
     }
     let routes = routes.routes().into_axum_router().reset_fallback();
-    door::before(routes, site.clone())
+    authentication::authenticated(routes, context.clone())
 }
 
-/// Who makes a call: the door has said so.
+/// The authenticated caller of a request.
 fn caller<T>(request: &tonic::Request<T>) -> Result<Caller, Status> {
     let caller = request.extensions().get::<Caller>().cloned();
-    caller.ok_or_else(|| Status::internal("this method has no door"))
+    caller.ok_or_else(|| Status::internal("this method has no authentication"))
 }
 
 /// Charges a call that has been decoded, until it is done.
-fn charge<T: WireMessage>(site: &Site, caller: &Caller, call: &T) -> Result<Charge, Status> {
-    let (budget, bytes) = (site.request_of(caller), schema::bytes_of(call));
+fn charge<T: WireMessage>(context: &Context, caller: &Caller, call: &T) -> Result<Charge, Status> {
+    let (budget, bytes) = (context.request_of(caller), schema::bytes_of(call));
     // One item alone would be let in whatever its size.
     let charge = budget.charge(0).and_then(|mut charge| {
         if bytes > budget.limit() {

@@ -10,19 +10,19 @@ use meseta_allocator::Explanation;
 use meseta_proto::budget::Charge;
 use meseta_proto::meseta::v1::{MasterFrame, agent_frame};
 use meseta_proto::mesos::v1::offer::Operation;
-use meseta_proto::transport::door::Caller;
+use meseta_proto::transport::authentication::Caller;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::budgets::{Budgets, Peer};
 use crate::core::call::{Action, Subscribe};
 use crate::core::{
-    Answer, ConnectionId, Excluded, Input, OperationUuid, Question, Request, Snapshot,
+    Answer, ConnectionId, Excluded, ExplainQuery, Input, OperationUuid, Request, Snapshot,
 };
 use crate::events::{EventSink, Sink};
 use crate::measures::Measures;
-use crate::outcomes::Outcome;
-use crate::view_cache::{Extent, ViewCache};
-use crate::watchers::Watched;
+use crate::operation_outcomes::OperationOutcome;
+use crate::view_cache::{ViewCache, ViewScope};
+use crate::watchers::WatchReceiver;
 use crate::whitelist::Whitelist;
 
 /// Commands that wait for the core; above it callers wait.
@@ -88,24 +88,24 @@ pub(crate) enum Command {
         frames: Sink<MasterFrame>,
         caller: Caller,
     },
-    Ask(Ask),
+    Query(Query),
     Watch {
         peer: Peer,
         after: Option<u64>,
-        watching: oneshot::Sender<Watching>,
+        watching: oneshot::Sender<WatchStart>,
     },
 }
 
 /// A question about how things are.
 #[derive(Debug)]
-pub(crate) enum Ask {
+pub(crate) enum Query {
     Snapshot(oneshot::Sender<Arc<Snapshot>>),
     /// Without agents and frameworks.
     Policies(oneshot::Sender<Arc<Snapshot>>),
     Measure(oneshot::Sender<(Arc<Snapshot>, Measures)>),
     Outcome {
         uuid: OperationUuid,
-        outcome: oneshot::Sender<Outcome>,
+        outcome: oneshot::Sender<OperationOutcome>,
     },
     Principal {
         framework_id: String,
@@ -113,19 +113,19 @@ pub(crate) enum Ask {
     },
     Excluded(oneshot::Sender<Vec<Excluded>>),
     Explain {
-        question: Question,
+        question: ExplainQuery,
         answer: oneshot::Sender<Result<Vec<Explanation>, String>>,
     },
 }
 
 /// A view on the cluster that goes on.
 #[derive(Debug)]
-pub(crate) struct Watching {
+pub(crate) struct WatchStart {
     /// Everything as it is; `None` if the events go on after the one that the watcher knows.
-    pub(crate) begin: Option<Arc<Snapshot>>,
+    pub(crate) snapshot: Option<Arc<Snapshot>>,
     /// The number of the newest event.
     pub(crate) last: u64,
-    pub(crate) events: Watched,
+    pub(crate) events: WatchReceiver,
 }
 
 impl Handle {
@@ -238,12 +238,12 @@ impl Handle {
     /// Which agents the frameworks' offer constraints rule out.
     pub(crate) async fn excluded(&self) -> Result<Vec<Excluded>, Closed> {
         let (sender, receiver) = oneshot::channel();
-        self.send(Command::Ask(Ask::Excluded(sender))).await?;
+        self.send(Command::Query(Query::Excluded(sender))).await?;
         receiver.await.map_err(|_| Closed)
     }
 
     /// What happens from now on, or from the event numbered `after` if that is still known.
-    pub(crate) async fn watch(&self, peer: Peer, after: Option<u64>) -> Result<Watching, Closed> {
+    pub(crate) async fn watch(&self, peer: Peer, after: Option<u64>) -> Result<WatchStart, Closed> {
         let (watching, answered) = oneshot::channel();
         let watch = Command::Watch {
             peer,
@@ -257,14 +257,14 @@ impl Handle {
     /// The whole state, for the master's own use.
     pub(crate) async fn snapshot(&self) -> Result<Arc<Snapshot>, Closed> {
         let (sender, receiver) = oneshot::channel();
-        self.send(Command::Ask(Ask::Snapshot(sender))).await?;
+        self.send(Command::Query(Query::Snapshot(sender))).await?;
         receiver.await.map_err(|_| Closed)
     }
 
     /// Quotas, weights, maintenance and the master itself, for the master's own use.
     pub(crate) async fn policies(&self) -> Result<Arc<Snapshot>, Closed> {
         let (sender, receiver) = oneshot::channel();
-        self.send(Command::Ask(Ask::Policies(sender))).await?;
+        self.send(Command::Query(Query::Policies(sender))).await?;
         receiver.await.map_err(|_| Closed)
     }
 
@@ -274,17 +274,17 @@ impl Handle {
         caller: &Caller,
     ) -> Result<(Arc<Snapshot>, Measures), Closed> {
         let (sender, receiver) = oneshot::channel();
-        self.send(Command::Ask(Ask::Measure(sender))).await?;
+        self.send(Command::Query(Query::Measure(sender))).await?;
         let (snapshot, measures) = receiver.await.map_err(|_| Closed)?;
         let views = &self.views;
-        let snapshot = views.view(snapshot, &caller.approver, Extent::Cluster);
+        let snapshot = views.view(snapshot, &caller.approver, ViewScope::Cluster);
         Ok((snapshot.await?, measures))
     }
 
     /// What came of an operator's operation.
-    pub(crate) async fn outcome(&self, uuid: OperationUuid) -> Result<Outcome, Closed> {
+    pub(crate) async fn outcome(&self, uuid: OperationUuid) -> Result<OperationOutcome, Closed> {
         let (outcome, answered) = oneshot::channel();
-        self.send(Command::Ask(Ask::Outcome { uuid, outcome }))
+        self.send(Command::Query(Query::Outcome { uuid, outcome }))
             .await?;
         answered.await.map_err(|_| Closed)
     }

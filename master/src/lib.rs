@@ -1,8 +1,8 @@
 //! Meseta's master daemon.
 //!
-//! `core` decides, `registry` remembers, `shell` owns both and carries out; `http` and `grpc` are
-//! the doors. Entered through [`run`] with [`Flags`]. Invariant: nothing that a client or agent has
-//! been told about the registry is lost by a crash.
+//! `core` decides, `registry` remembers, `service` owns both and executes the effects; `http` and `grpc` serve the
+//! APIs. Entered through [`run`] with [`Flags`]. Invariant: nothing that a client or agent has been told about the
+//! registry is lost by a crash.
 
 mod access_flags;
 mod budgets;
@@ -17,14 +17,14 @@ mod health;
 mod http;
 mod measures;
 mod metrics;
+mod operation_outcomes;
 mod operator;
-mod outcomes;
 mod permission;
 pub mod registry;
 mod run;
-mod shell;
+mod service;
 mod view_cache;
-mod visible;
+mod view_filter;
 mod watchers;
 mod whitelist;
 mod work_dir;

@@ -68,13 +68,13 @@ impl Window {
     reason = "a place among at most a thousand"
 )]
 fn at(sorted: &[f64], part: f64) -> f64 {
-    let place = part * sorted.len().saturating_sub(1) as f64;
-    let below = place.floor();
+    let rank = part * sorted.len().saturating_sub(1) as f64;
+    let below = rank.floor();
     let value = |index: usize| sorted.get(index).or(sorted.last()).copied();
     let (Some(low), Some(high)) = (value(below as usize), value(below as usize + 1)) else {
         return 0.0;
     };
-    low + (high - low) * (place - below)
+    low + (high - low) * (rank - below)
 }
 
 /// A copy of everything that was measured.
@@ -88,7 +88,7 @@ pub(crate) struct Measures {
     pub(crate) shared_snapshots: u64,
     /// Commands that wait for the core.
     pub(crate) commands_waiting: usize,
-    /// Operators who watch.
+    /// The number of subscribed operators.
     pub(crate) watchers: usize,
     pub(crate) roles: Vec<RoleGauges>,
     /// Now, since the Unix epoch.

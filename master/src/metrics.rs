@@ -5,10 +5,10 @@
 
 mod frameworks;
 mod mesos;
-mod own;
 mod page;
+mod process;
+mod resource_sums;
 mod roles;
-mod sums;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -22,11 +22,11 @@ use prometheus::{
 };
 
 use crate::core::{Snapshot, is_terminal, state_name};
-use crate::http::pieces::Document;
+use crate::http::chunked_response::Document;
 use crate::measures::Measures;
-use mesos::Out;
-use own::Own;
-use sums::Sums;
+use mesos::MetricWriter;
+use process::ProcessStats;
+use resource_sums::Sums;
 
 /// Kinds of resources that have series of their own; others appear in `/state` only.
 const RESOURCES: [(&str, &str, f64); 4] = [
@@ -68,7 +68,7 @@ impl Metrics {
         for framework in snapshot.frameworks.iter() {
             frameworks::visit(snapshot, framework, visit);
         }
-        frameworks::principals(&mut Out(visit), snapshot);
+        frameworks::principals(&mut MetricWriter(visit), snapshot);
     }
 
     /// The same as a page.
@@ -188,7 +188,7 @@ fn families(snapshot: &Snapshot) -> Result<Vec<MetricFamily>, prometheus::Error>
 
 /// The process as every Prometheus client tells of it.
 fn own(families: &mut Families, snapshot: &Snapshot) -> Result<(), prometheus::Error> {
-    let own = Own::read();
+    let own = ProcessStats::read();
     let some = |value: Option<u64>| value.map(|value| (Vec::new(), to_f64(value)));
     families.gauge(
         "meseta_master_build_info",
@@ -264,7 +264,7 @@ fn process(families: &mut Families, snapshot: &Snapshot) -> Result<(), prometheu
     )?;
     families.counter(
         "meseta_master_invariant_violations_total",
-        "Disagreements between the master's books; every one is a defect.",
+        "Inconsistencies between master and allocator; each one is a defect. (help text; docs/metrics.md is generated)",
         &[],
         one(snapshot.counters.invariant_violations),
     )
@@ -486,14 +486,14 @@ fn to_f64(count: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::views::tests::crowd;
+    use crate::http::views::tests::many_frameworks;
 
     /// Also those that a young master has no series of, and that a scrape does not show.
     #[test]
     fn every_family_is_in_the_reference() {
         let page = include_str!("../../docs/metrics.md");
         let page = page.split("## `meseta agent`").next().unwrap_or_default();
-        let families = families(&crowd(1, 1)).unwrap();
+        let families = families(&many_frameworks(1, 1)).unwrap();
         assert!(families.len() > 35, "{}", families.len());
         for family in families {
             let kind = format!("{:?}", family.get_field_type()).to_lowercase();

@@ -2,26 +2,26 @@
 //!
 //! One table for what is asked about the master ([`endpoint`], [`question`]), one for what is to be changed
 //! ([`request`], [`operation`]). The compiler holds them complete. Lists are not refused but filtered:
-//! see [`crate::visible`].
+//! see [`crate::view_filter`].
 
 use http::Method;
 use meseta_access::{Action, Forbidden};
 use meseta_proto::convert;
 use meseta_proto::mesos::v1::master::call::Type as CallType;
 use meseta_proto::mesos::v1::offer::{Operation, operation};
-use meseta_proto::transport::door::{Caller, Realm};
+use meseta_proto::transport::authentication::{Caller, Realm};
 
 use crate::core::{Request, authorization};
 use crate::http::Endpoint;
 
-/// Who has to say who he is, and what he then needs.
+/// The permission that an endpoint needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
     /// Nothing is told that matters.
     Nothing,
     /// A permission for the whole, with its object.
     Permission(Action, Option<&'static str>),
-    /// Everybody may ask; what he may not see is left out.
+    /// Any authenticated caller; hidden entries are left out.
     Filtered,
     /// What is to be changed says what is needed, and is looked at where it is understood.
     ByObject,
@@ -144,7 +144,7 @@ pub(crate) fn question(kind: CallType) -> Need {
     }
 }
 
-/// Refuses a caller what the whole of something needs, and he has not.
+/// Rejects a caller without the permission for the whole endpoint.
 pub(crate) fn check(caller: &Caller, need: Need) -> Result<(), Forbidden> {
     match need {
         Need::Permission(action, object) => caller.check(action, object),
@@ -152,7 +152,7 @@ pub(crate) fn check(caller: &Caller, need: Need) -> Result<(), Forbidden> {
     }
 }
 
-/// Whether somebody may have what he asks for.
+/// Whether the caller may make this request.
 pub(crate) fn request(caller: &Caller, request: &Request) -> Result<(), Forbidden> {
     if caller.approver.allows_everything() {
         return Ok(());

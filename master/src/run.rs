@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 
-use meseta_proto::transport::door::DoorError;
+use meseta_proto::transport::authentication::SettingsError;
 use meseta_proto::transport::files::FileReads;
 use meseta_proto::transport::server::{self, CancellationToken};
 use meseta_proto::transport::tls;
@@ -25,13 +25,13 @@ use crate::core::{Config, Identity, Lsn, MasterCore, Memory, Recovered};
 use crate::files::Files;
 use crate::flags::{FlagError, Flags, Options};
 use crate::health::Health;
-use crate::http::Site;
-use crate::http::door::Pace;
-use crate::http::pieces::Renderings;
-use crate::http::whole::Wholes;
+use crate::http::Context;
+use crate::http::authentication::CallRateLimit;
+use crate::http::buffered_response::BufferedResponses;
+use crate::http::chunked_response::Renderer;
 use crate::metrics::Metrics;
 use crate::registry::{self, Kind, OpenError, Registry};
-use crate::shell::{Handle, Service};
+use crate::service::{Handle, Service};
 use crate::{grpc, http, whitelist, work_dir};
 
 /// What a master gets from whoever starts it.
@@ -76,7 +76,7 @@ pub enum RunError {
     )]
     WebuiDir { path: PathBuf },
     #[error(transparent)]
-    Door(#[from] DoorError),
+    Authentication(#[from] SettingsError),
     #[error(transparent)]
     Registry(#[from] OpenError),
     #[error(
@@ -97,11 +97,11 @@ pub enum RunError {
 /// Runs a master until `env.shutdown` completes.
 pub async fn run(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     let options = flags.options()?;
-    let (door, certificate) = flags
+    let (authentication, certificate) = flags
         .access
         .settings(flags.ip, flags.insecure, flags.hostname.clone())
         .build()?;
-    let pace = Pace::new(options.rate_limits.as_ref());
+    let call_rate_limit = CallRateLimit::new(options.rate_limits.as_ref());
     let kind = registry_kind(&flags)?;
     prepare_work_dir(&flags.work_dir)?;
     // The port first: a master that cannot listen must not count as a new epoch.
@@ -144,22 +144,22 @@ pub async fn run(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         persisted,
     };
     let (service, handle) = start_core(&flags, options, identity.clone(), store, &shutdown);
-    let site = Arc::new(Site {
+    let context = Arc::new(Context {
         handle: handle.clone(),
         identity,
         flags: env.flags_view,
         metrics: Arc::new(metrics),
-        renderings: Renderings::default(),
-        wholes: Wholes::default(),
+        renderer: Renderer::default(),
+        buffered_responses: BufferedResponses::default(),
         files: Files::new(flags.external_log_file.clone()),
         file_reads: FileReads::default(),
-        door,
-        pace,
+        authentication,
+        call_rate_limit,
         verbosity: env.verbosity,
         webui: webui(&flags)?,
         shutdown: shutdown.clone(),
     });
-    let router = http::router(site.clone()).merge(grpc::router(&site).await);
+    let router = http::router(context.clone()).merge(grpc::router(&context).await);
     let core_shutdown = CancellationToken::new();
     let core_task = tokio::spawn(service.run(core_shutdown.clone()));
     let scheme = certificate.as_ref().map_or("http", |_| "https");
@@ -169,7 +169,11 @@ pub async fn run(flags: Flags, env: RunEnv) -> Result<(), RunError> {
             .watch(tls::WATCH_INTERVAL, shutdown.clone());
         tokio::spawn(watch);
     }
-    tokio::spawn(site.door.watch(tls::WATCH_INTERVAL, shutdown.clone()));
+    tokio::spawn(
+        context
+            .authentication
+            .watch(tls::WATCH_INTERVAL, shutdown.clone()),
+    );
     let serving = tokio::spawn(server::serve_with(
         listener,
         router,
@@ -232,7 +236,7 @@ fn start_core(
     (service, handle)
 }
 
-/// Ends the doors first, then the core, so that nobody is promised what is not kept.
+/// Stops the servers first, then the core, so that no answer promises what is lost.
 async fn wait_for_end(
     end: Pin<Box<dyn Future<Output = ()> + Send>>,
     mut core_task: tokio::task::JoinHandle<()>,

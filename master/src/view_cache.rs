@@ -2,7 +2,7 @@
 //!
 //! Entered through [`ViewCache::view`]. What a question does not read is not made; what many ask is made once for
 //! each caller and state; what has not changed since the caller's last view is taken from that. Invariant: a view
-//! is that of the very snapshot that was given, by the very rules that the caller came in by.
+//! is that of the very snapshot that was given, by the rules under which the caller was authenticated.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use crate::core::Snapshot;
 use crate::handle::Closed;
-use crate::visible::{self, Before, Work};
+use crate::view_filter::{self, FilterCost, PreviousView};
 
 /// Callers whose last view is kept: people and programs that poll.
 const VIEWERS_MAX: usize = 16;
@@ -23,29 +23,27 @@ const IDLE_MAX: Duration = Duration::from_secs(60);
 
 /// What of the cluster a question is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Extent {
+pub(crate) enum ViewScope {
     /// Quotas, weights, maintenance, and the master itself.
     Policies,
-    /// All of it.
     Cluster,
 }
 
-/// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct ViewCache {
     /// The one that asked last is the last.
     viewers: Mutex<VecDeque<Viewer>>,
-    work: Arc<Mutex<Work>>,
+    cost: Arc<Mutex<FilterCost>>,
 }
 
 #[derive(Debug)]
 struct Viewer {
     principal: Option<String>,
-    /// Of the rules.
+    /// The version of the rules.
     version: u64,
     asked: Instant,
     /// Locked while a view is made: others who ask for the same wait and share it.
-    last: Arc<tokio::sync::Mutex<Option<Before>>>,
+    last: Arc<tokio::sync::Mutex<Option<PreviousView>>>,
 }
 
 impl ViewCache {
@@ -54,32 +52,32 @@ impl ViewCache {
         &self,
         snapshot: Arc<Snapshot>,
         approver: &Approver,
-        extent: Extent,
+        view_scope: ViewScope,
     ) -> Result<Arc<Snapshot>, Closed> {
         if approver.allows_everything() {
             return Ok(snapshot);
         }
-        if extent == Extent::Policies {
-            return Ok(Arc::new(visible::policies(&snapshot, approver)));
+        if view_scope == ViewScope::Policies {
+            return Ok(Arc::new(view_filter::policies(&snapshot, approver)));
         }
         let mut last = self.viewer(approver).lock_owned().await;
         if let Some(last) = &*last
             && Arc::ptr_eq(&last.source, &snapshot)
         {
-            return Ok(last.seen.clone());
+            return Ok(last.view.clone());
         }
-        let (approver, sum) = (approver.clone(), self.work.clone());
+        let (approver, sum) = (approver.clone(), self.cost.clone());
         let making = background::spawn(move || {
-            let mut work = Work::default();
-            let seen = visible::cluster(&snapshot, &approver, last.as_ref(), &mut work);
+            let mut cost = FilterCost::default();
+            let seen = view_filter::cluster(&snapshot, &approver, last.as_ref(), &mut cost);
             let seen = Arc::new(seen);
-            *last = Some(Before {
+            *last = Some(PreviousView {
                 source: snapshot,
-                seen: seen.clone(),
+                view: seen.clone(),
             });
             let mut sum = sum.lock().unwrap_or_else(PoisonError::into_inner);
-            sum.entries += work.entries;
-            sum.records += work.records;
+            sum.entries += cost.entries;
+            sum.records += cost.records;
             seen
         });
         making.await.map_err(|_| Closed)
@@ -87,11 +85,11 @@ impl ViewCache {
 
     /// What all views together have taken.
     #[cfg(test)]
-    pub(crate) fn work(&self) -> Work {
-        *self.work.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn cost(&self) -> FilterCost {
+        *self.cost.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn viewer(&self, approver: &Approver) -> Arc<tokio::sync::Mutex<Option<Before>>> {
+    fn viewer(&self, approver: &Approver) -> Arc<tokio::sync::Mutex<Option<PreviousView>>> {
         let now = Instant::now();
         let mut viewers = self.viewers.lock().unwrap_or_else(PoisonError::into_inner);
         viewers.retain(|viewer| now.duration_since(viewer.asked) < IDLE_MAX);

@@ -11,18 +11,18 @@ use meseta_proto::budget::waiting_bytes;
 use tokio::sync::{oneshot, watch};
 
 use crate::budgets::Peer;
-use crate::operator::stream::Told;
+use crate::operator::stream::StreamEvent;
 
-/// Events kept.
+/// The largest number of events that are kept.
 const KEPT_MAX: usize = 16_384;
 
 /// An event and its number.
-pub(crate) type Numbered = (u64, Arc<Told>);
+pub(crate) type Numbered = (u64, Arc<StreamEvent>);
 
 /// The end that writes.
 #[derive(Debug)]
 pub(crate) struct Watchers {
-    log: Arc<Mutex<Log>>,
+    log: Arc<Mutex<EventLog>>,
     /// The number of the newest event, so that those who wait for it are woken.
     newest: watch::Sender<u64>,
     /// One for each watcher, with whose it is; it is let go when this is dropped.
@@ -31,25 +31,24 @@ pub(crate) struct Watchers {
     watchers_max: usize,
 }
 
-/// The newest events.
 #[derive(Debug)]
-struct Log {
+struct EventLog {
     /// With what each takes.
-    events: VecDeque<(Arc<Told>, usize)>,
+    events: VecDeque<(Arc<StreamEvent>, usize)>,
     bytes: usize,
     bytes_max: usize,
     last: u64,
 }
 
 /// What a watcher finds at its place.
-enum Found {
-    Event(Arc<Told>),
+enum LogLookup {
+    Event(Arc<StreamEvent>),
     NotYet,
     Forgotten,
 }
 
-impl Log {
-    fn push(&mut self, event: Arc<Told>) {
+impl EventLog {
+    fn push(&mut self, event: Arc<StreamEvent>) {
         let bytes = waiting_bytes(&event.event);
         self.last += 1;
         self.bytes += bytes;
@@ -67,40 +66,40 @@ impl Log {
         (self.last + 1).saturating_sub(kept)
     }
 
-    fn find(&self, number: u64) -> Found {
+    fn find(&self, number: u64) -> LogLookup {
         if number > self.last {
-            return Found::NotYet;
+            return LogLookup::NotYet;
         }
         let at = number.checked_sub(self.first());
         let at = at.and_then(|at| usize::try_from(at).ok());
         match at.and_then(|at| self.events.get(at)) {
-            Some((event, _)) => Found::Event(event.clone()),
-            None => Found::Forgotten,
+            Some((event, _)) => LogLookup::Event(event.clone()),
+            None => LogLookup::Forgotten,
         }
     }
 }
 
 /// The end of one that watches.
 #[derive(Debug)]
-pub(crate) struct Watched {
-    log: Arc<Mutex<Log>>,
+pub(crate) struct WatchReceiver {
+    log: Arc<Mutex<EventLog>>,
     newest: watch::Receiver<u64>,
-    let_go: oneshot::Receiver<()>,
+    evicted: oneshot::Receiver<()>,
     next: u64,
 }
 
-impl Watched {
+impl WatchReceiver {
     /// The next event; `None` if the watcher was let go, because it is too far behind or for others.
     pub(crate) async fn recv(&mut self) -> Option<Numbered> {
         loop {
             match lock(&self.log).find(self.next) {
-                Found::Event(event) => {
+                LogLookup::Event(event) => {
                     let number = self.next;
                     self.next += 1;
                     return Some((number, event));
                 }
-                Found::NotYet => {}
-                Found::Forgotten => {
+                LogLookup::NotYet => {}
+                LogLookup::Forgotten => {
                     tracing::warn!(
                         next = self.next,
                         "slow consumer: its next operator event is no longer kept, its stream ends"
@@ -110,14 +109,14 @@ impl Watched {
             }
             tokio::select! {
                 biased;
-                _ = &mut self.let_go => return None,
+                _ = &mut self.evicted => return None,
                 changed = self.newest.changed() => if changed.is_err() { return None },
             }
         }
     }
 }
 
-fn lock(log: &Mutex<Log>) -> MutexGuard<'_, Log> {
+fn lock(log: &Mutex<EventLog>) -> MutexGuard<'_, EventLog> {
     log.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -125,7 +124,7 @@ impl Watchers {
     /// Events of so many bytes are kept, for so many watchers.
     pub(crate) fn new(bytes_max: usize, watchers_max: usize) -> Self {
         Self {
-            log: Arc::new(Mutex::new(Log {
+            log: Arc::new(Mutex::new(EventLog {
                 events: VecDeque::new(),
                 bytes: 0,
                 bytes_max,
@@ -139,27 +138,27 @@ impl Watchers {
 
     /// A new watcher. With the number of the last event it knows, and if what followed is still kept, it goes
     /// on from there, which the flag says; otherwise it has to begin with the whole state.
-    pub(crate) fn add(&mut self, peer: Peer, after: Option<u64>) -> (Watched, bool) {
+    pub(crate) fn add(&mut self, peer: Peer, after: Option<u64>) -> (WatchReceiver, bool) {
         self.watchers.retain(|(_, watcher)| !watcher.is_closed());
-        let (watcher, let_go) = oneshot::channel();
+        let (watcher, evicted) = oneshot::channel();
         self.watchers.push_back((peer, watcher));
         if self.watchers.len() > self.watchers_max {
-            self.let_one_go();
+            self.evict_one();
         }
         let log = lock(&self.log);
         let known = after.and_then(|after| after.checked_add(1));
         let known = known.filter(|next| (log.first()..=log.last + 1).contains(next));
-        let watched = Watched {
+        let watched = WatchReceiver {
             log: self.log.clone(),
             newest: self.newest.subscribe(),
-            let_go,
+            evicted,
             next: known.unwrap_or(log.last + 1),
         };
         (watched, known.is_some())
     }
 
-    /// Lets the oldest of those go who watch most often, so that nobody ends the streams of others.
-    fn let_one_go(&mut self) {
+    /// Closes the oldest stream of the caller with most streams, so that no caller ends the streams of others.
+    fn evict_one(&mut self) {
         let mut counts: HashMap<&Peer, usize> = HashMap::new();
         for (peer, _) in &self.watchers {
             *counts.entry(peer).or_default() += 1;
@@ -177,13 +176,13 @@ impl Watchers {
         *self.newest.borrow()
     }
 
-    /// How many watch.
+    /// The number of connected readers.
     pub(crate) fn len(&self) -> usize {
         let there = |watcher: &&(Peer, oneshot::Sender<()>)| !watcher.1.is_closed();
         self.watchers.iter().filter(there).count()
     }
 
-    pub(crate) fn push(&mut self, event: Arc<Told>) {
+    pub(crate) fn push(&mut self, event: Arc<StreamEvent>) {
         let last = {
             let mut log = lock(&self.log);
             log.push(event);
@@ -215,7 +214,7 @@ mod tests {
         Watchers::new(64 << 20, WATCHERS_MAX)
     }
 
-    fn large() -> Arc<Told> {
+    fn large() -> Arc<StreamEvent> {
         let status = TaskStatus {
             data: Some(vec![0; 1 << 20]),
             ..TaskStatus::default()
@@ -227,7 +226,7 @@ mod tests {
             }),
             ..Event::default()
         };
-        Arc::new(Told {
+        Arc::new(StreamEvent {
             event,
             task_user: None,
         })

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 use tokio::sync::Notify;
 
-use crate::readings::Readings;
+use crate::body_reads::BodyReads;
 
 /// A limit of bytes and what is used of it. Cheap to clone; clones are the same budget.
 #[derive(Clone, Debug)]
@@ -29,9 +29,9 @@ struct Level {
     used_bytes: AtomicUsize,
     /// Wakes those who wait for room.
     released: Notify,
-    whole: Option<Budget>,
+    parent: Option<Budget>,
     /// What is being read, of all parts of a whole.
-    readings: Readings,
+    body_reads: BodyReads,
 }
 
 /// Why something was not charged.
@@ -48,7 +48,7 @@ pub enum Exhausted {
     #[error(
         "{bytes} bytes more than the {used} that all together use would exceed the limit of {max} bytes"
     )]
-    Whole {
+    Total {
         bytes: usize,
         used: usize,
         max: usize,
@@ -64,8 +64,8 @@ impl Budget {
             is_fair: false,
             used_bytes: AtomicUsize::new(0),
             released: Notify::new(),
-            whole: None,
-            readings: Readings::default(),
+            parent: None,
+            body_reads: BodyReads::default(),
         }))
     }
 
@@ -92,8 +92,8 @@ impl Budget {
             is_fair,
             used_bytes: AtomicUsize::new(0),
             released: Notify::new(),
-            whole: Some(self.clone()),
-            readings: self.0.readings.clone(),
+            parent: Some(self.clone()),
+            body_reads: self.0.body_reads.clone(),
         }))
     }
 
@@ -110,7 +110,7 @@ impl Budget {
     /// Charges `bytes` here and to the whole, or nothing at all. Where others have used up the whole, what is being
     /// read and stands still makes room.
     pub fn charge(&self, bytes: usize) -> Result<Charge, Exhausted> {
-        self.add_making_room(bytes)?;
+        self.add_with_eviction(bytes)?;
         Ok(Charge {
             budget: self.clone(),
             bytes,
@@ -118,23 +118,24 @@ impl Budget {
     }
 
     /// What is being read of this whole.
-    pub(crate) fn readings(&self) -> &Readings {
-        &self.0.readings
+    pub(crate) fn body_reads(&self) -> &BodyReads {
+        &self.0.body_reads
     }
 
     /// The part directly below the whole: a peer's, if there is one for each peer.
-    pub(crate) fn of_peer(&self) -> &Self {
+    pub(crate) fn peer_budget(&self) -> &Self {
         let mut level = self;
-        while let Some(whole) = level.0.whole.as_ref().filter(|one| one.0.whole.is_some()) {
-            level = whole;
+        while let Some(parent) = level.0.parent.as_ref().filter(|one| one.0.parent.is_some()) {
+            level = parent;
         }
         level
     }
 
-    fn add_making_room(&self, bytes: usize) -> Result<(), Exhausted> {
+    fn add_with_eviction(&self, bytes: usize) -> Result<(), Exhausted> {
         loop {
             match self.add(bytes, false) {
-                Err(Exhausted::Whole { .. }) if self.readings().make_room(self.of_peer()) => {}
+                Err(Exhausted::Total { .. })
+                    if self.body_reads().evict_stalled(self.peer_budget()) => {}
                 added => return added,
             }
         }
@@ -151,9 +152,9 @@ impl Budget {
                 released.as_mut().enable();
                 match self.charge(bytes) {
                     Ok(charge) => return charge,
-                    Err(Exhausted::Whole { .. }) if level.0.whole.is_some() => {
-                        if let Some(whole) = &level.0.whole {
-                            level = whole;
+                    Err(Exhausted::Total { .. }) if level.0.parent.is_some() => {
+                        if let Some(parent) = &level.0.parent {
+                            level = parent;
                         }
                     }
                     Err(_) => {
@@ -182,25 +183,25 @@ impl Budget {
             used,
             max: level.bytes_max,
         })?;
-        let Some(whole) = &level.whole else {
+        let Some(parent) = &level.parent else {
             return Ok(());
         };
         let after = used.saturating_add(bytes);
         let is_floor = is_floor || after <= level.floor_bytes;
-        let left = whole.limit().saturating_sub(whole.used());
+        let left = parent.limit().saturating_sub(parent.used());
         if level.is_fair && !is_floor && used > 0 && after > left.saturating_sub(bytes) {
             level.release(bytes);
-            return Err(Exhausted::Whole {
+            return Err(Exhausted::Total {
                 bytes,
-                used: whole.used(),
-                max: whole.limit(),
+                used: parent.used(),
+                max: parent.limit(),
             });
         }
-        whole.add(bytes, is_floor).map_err(|error| {
+        parent.add(bytes, is_floor).map_err(|error| {
             level.release(bytes);
             match error {
-                Exhausted::Share { bytes, used, max } | Exhausted::Whole { bytes, used, max } => {
-                    Exhausted::Whole { bytes, used, max }
+                Exhausted::Share { bytes, used, max } | Exhausted::Total { bytes, used, max } => {
+                    Exhausted::Total { bytes, used, max }
                 }
             }
         })
@@ -208,8 +209,8 @@ impl Budget {
 
     fn give_back(&self, bytes: usize) {
         self.0.release(bytes);
-        if let Some(whole) = &self.0.whole {
-            whole.give_back(bytes);
+        if let Some(parent) = &self.0.parent {
+            parent.give_back(bytes);
         }
     }
 }
@@ -236,13 +237,13 @@ impl Charge {
 
     /// Charges more to the same budget; on an error nothing has changed.
     pub fn grow(&mut self, bytes: usize) -> Result<(), Exhausted> {
-        self.budget.add_making_room(bytes)?;
+        self.budget.add_with_eviction(bytes)?;
         self.bytes += bytes;
         Ok(())
     }
 
     /// The same with the room that there is.
-    pub(crate) fn grow_into_room(&mut self, bytes: usize) -> Result<(), Exhausted> {
+    pub(crate) fn try_grow(&mut self, bytes: usize) -> Result<(), Exhausted> {
         self.budget.add(bytes, false)?;
         self.bytes += bytes;
         Ok(())
@@ -253,13 +254,13 @@ impl Charge {
     }
 }
 
-/// Bytes and what they are charged.
-struct Held {
+/// Bytes together with their charge.
+struct ChargedBytes {
     bytes: Bytes,
     _charge: Charge,
 }
 
-impl AsRef<[u8]> for Held {
+impl AsRef<[u8]> for ChargedBytes {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
@@ -268,8 +269,8 @@ impl AsRef<[u8]> for Held {
 impl Charge {
     /// Bytes that give this back when the last part of them is dropped: once they are sent.
     #[must_use]
-    pub fn hold(self, bytes: Bytes) -> Bytes {
-        Bytes::from_owner(Held {
+    pub fn attach(self, bytes: Bytes) -> Bytes {
+        Bytes::from_owner(ChargedBytes {
             bytes,
             _charge: self,
         })
@@ -285,7 +286,7 @@ impl Drop for Charge {
 /// One fair share of a budget for each peer that uses it.
 #[derive(Debug)]
 pub struct Shares<K> {
-    whole: Budget,
+    parent: Budget,
     floor_bytes: usize,
     shares: Mutex<HashMap<K, Budget>>,
 }
@@ -296,9 +297,9 @@ const IDLE_PEERS_MAX: usize = 1_024;
 impl<K: Eq + Hash> Shares<K> {
     /// Each peer may have `floor_bytes` whatever the others have.
     #[must_use]
-    pub fn new(whole: Budget, floor_bytes: usize) -> Self {
+    pub fn new(parent: Budget, floor_bytes: usize) -> Self {
         Self {
-            whole,
+            parent,
             floor_bytes,
             shares: Mutex::default(),
         }
@@ -312,7 +313,7 @@ impl<K: Eq + Hash> Shares<K> {
             // One that somebody else has got and has not used yet stays, too.
             shares.retain(|_, share| share.used() > 0 || Arc::strong_count(&share.0) > 1);
         }
-        let share = || self.whole.fair_share(self.floor_bytes);
+        let share = || self.parent.fair_share(self.floor_bytes);
         shares.entry(peer).or_insert_with(share).clone()
     }
 }
@@ -334,8 +335,8 @@ mod tests {
 
     #[test]
     fn a_share_is_bounded_and_so_are_all_together() {
-        let whole = Budget::new(100);
-        let (first, second) = (whole.share(60, 0), whole.share(60, 0));
+        let parent = Budget::new(100);
+        let (first, second) = (parent.share(60, 0), parent.share(60, 0));
         let charge = first.charge(50).unwrap();
         assert_eq!(
             first.charge(11).unwrap_err(),
@@ -348,33 +349,33 @@ mod tests {
         let other = second.charge(45).unwrap();
         assert_eq!(
             second.charge(10).unwrap_err(),
-            Exhausted::Whole {
+            Exhausted::Total {
                 bytes: 10,
                 used: 95,
                 max: 100
             }
         );
-        assert_eq!((first.used(), second.used(), whole.used()), (50, 45, 95));
+        assert_eq!((first.used(), second.used(), parent.used()), (50, 45, 95));
         drop(charge);
-        assert_eq!((first.used(), whole.used()), (0, 45));
+        assert_eq!((first.used(), parent.used()), (0, 45));
         drop(other);
-        assert_eq!(whole.used(), 0);
+        assert_eq!(parent.used(), 0);
     }
 
     #[test]
     fn a_fair_share_leaves_others_as_much_as_it_has() {
-        let whole = Budget::new(120);
+        let parent = Budget::new(120);
         let mut charges = Vec::new();
         let mut had = Vec::new();
         for _ in 0..4 {
-            let share = whole.fair_share(0);
+            let share = parent.fair_share(0);
             while let Ok(charge) = share.charge(1) {
                 charges.push(charge);
             }
             had.push(share.used());
         }
         assert_eq!(had, [60, 30, 15, 7], "each has half of what was left");
-        let greedy: Vec<_> = (0..3).map(|_| whole.fair_share(0)).collect();
+        let greedy: Vec<_> = (0..3).map(|_| parent.fair_share(0)).collect();
         charges.clear();
         // Those that take in turn have the same, and leave as much for one more.
         while greedy
@@ -384,30 +385,30 @@ mod tests {
         {}
         let had: Vec<_> = greedy.iter().map(Budget::used).collect();
         assert!(had.iter().all(|bytes| (29..=31).contains(bytes)), "{had:?}");
-        let last = whole.fair_share(0);
+        let last = parent.fair_share(0);
         assert!(last.charge(10).is_ok());
     }
 
     #[test]
     fn a_floor_is_granted_whatever_the_others_use() {
-        let whole = Budget::new(100);
-        let greedy = whole.share(100, 0);
+        let parent = Budget::new(100);
+        let greedy = parent.share(100, 0);
         let _all = greedy.charge(100).unwrap();
-        let modest = whole.share(50, 10);
+        let modest = parent.share(50, 10);
         let small = modest.charge(10).unwrap();
-        assert!(matches!(modest.charge(1), Err(Exhausted::Whole { .. })));
+        assert!(matches!(modest.charge(1), Err(Exhausted::Total { .. })));
         drop(small);
-        assert_eq!(whole.used(), 100);
+        assert_eq!(parent.used(), 100);
     }
 
     #[test]
     fn every_peer_has_its_floor_and_no_peer_has_everything_by_floors() {
-        let whole = Budget::new(1_000);
-        let shares = Shares::new(whole.clone(), 64);
+        let parent = Budget::new(1_000);
+        let shares = Shares::new(parent.clone(), 64);
         let charges: Vec<_> = (0..50)
             .map_while(|peer| shares.of(peer).charge(400 >> peer.min(4)).ok())
             .collect();
-        assert!(whole.used() > 800, "{}", whole.used());
+        assert!(parent.used() > 800, "{}", parent.used());
         for peer in 100..120 {
             let request = shares.of(peer).share(500, 8);
             let small = request.charge(64).unwrap();
@@ -422,7 +423,7 @@ mod tests {
             .collect();
         assert!(one.used() > 500 && one.used() <= 1_008, "{}", one.used());
         drop(charges);
-        assert_eq!(whole.used(), 0);
+        assert_eq!(parent.used(), 0);
     }
 
     #[test]
@@ -431,7 +432,7 @@ mod tests {
         let mut bytes = budget
             .charge(10)
             .unwrap()
-            .hold(Bytes::from_static(b"0123456789"));
+            .attach(Bytes::from_static(b"0123456789"));
         let part = bytes.split_to(4);
         drop(bytes);
         assert_eq!((&*part, budget.used()), (&b"0123"[..], 10));
@@ -441,8 +442,8 @@ mod tests {
 
     #[test]
     fn one_item_alone_is_let_in_whatever_its_size() {
-        let whole = Budget::new(100);
-        let share = whole.share(10, 0);
+        let parent = Budget::new(100);
+        let share = parent.share(10, 0);
         let mut large = share.charge(90).unwrap();
         assert!(share.charge(1).is_err());
         assert!(large.grow(1).is_err());
@@ -450,13 +451,13 @@ mod tests {
         drop(large);
         let mut small = share.charge(5).unwrap();
         small.grow(5).unwrap();
-        assert_eq!((small.bytes(), whole.used()), (10, 10));
+        assert_eq!((small.bytes(), parent.used()), (10, 10));
     }
 
     #[tokio::test]
-    async fn whoever_waits_is_woken_when_there_is_room() {
-        let whole = Budget::new(100);
-        let (first, second) = (whole.share(100, 0), whole.share(50, 0));
+    async fn a_waiter_is_woken_when_capacity_is_released() {
+        let parent = Budget::new(100);
+        let (first, second) = (parent.share(100, 0), parent.share(50, 0));
         let charge = first.charge(90).unwrap();
         let own = second.charge(5).unwrap();
         let waiting = tokio::spawn(async move { second.charge_when_free(48).await.bytes() });
@@ -487,8 +488,8 @@ mod tests {
         /// Whatever is charged and dropped in whatever order, the sums agree and no limit is exceeded.
         #[test]
         fn sums_agree(steps in prop::collection::vec((0_usize..3, 1_usize..40, any::<bool>()), 0..64)) {
-            let whole = Budget::new(100);
-            let shares = [whole.share(60, 0), whole.share(60, 0), whole.share(60, 0)];
+            let parent = Budget::new(100);
+            let shares = [parent.share(60, 0), parent.share(60, 0), parent.share(60, 0)];
             let mut charges: Vec<Vec<Charge>> = vec![Vec::new(), Vec::new(), Vec::new()];
             for (share, bytes, is_charge) in steps {
                 if is_charge {
@@ -503,8 +504,8 @@ mod tests {
                     prop_assert!(own <= share.limit());
                     all += own;
                 }
-                prop_assert_eq!(whole.used(), all);
-                prop_assert!(all <= whole.limit());
+                prop_assert_eq!(parent.used(), all);
+                prop_assert!(all <= parent.limit());
             }
         }
     }

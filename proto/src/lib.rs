@@ -6,15 +6,15 @@
 //! through `media` or [`grpc`] has every required field.
 
 pub mod background;
+pub mod body_reads;
 pub mod budget;
 pub mod convert;
-pub mod fair_room;
+pub mod fair_semaphore;
 pub mod grpc;
 pub mod json;
 pub mod media;
 pub mod outbox;
 pub mod protobuf;
-pub mod readings;
 pub mod reconciler;
 pub mod recordio;
 pub mod schema;

@@ -108,10 +108,10 @@ pub fn accept(headers: &HeaderMap) -> Result<MediaType, Error> {
 
 /// A parsed `Accept` or `Message-Accept` header.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Accept(Vec<Wanted>);
+pub struct Accept(Vec<MediaRange>);
 
 #[derive(Clone, Debug, PartialEq)]
-struct Wanted {
+struct MediaRange {
     main: String,
     sub: String,
     /// In thousandths, as precise as HTTP allows.
@@ -135,7 +135,7 @@ impl Accept {
     /// Items that cannot be understood accept nothing.
     #[must_use]
     pub fn parse(text: &str) -> Self {
-        let wanted = text.split(',').filter_map(|item| {
+        let ranges = text.split(',').filter_map(|item| {
             let mut parts = item.split(';').map(str::trim);
             let (main, sub) = parts.next()?.split_once('/')?;
             let quality = parts
@@ -143,9 +143,9 @@ impl Accept {
                 .find(|(name, _)| name.trim().eq_ignore_ascii_case("q"))
                 .map_or(Some(1000), |(_, value)| quality(value.trim()))?;
             let (main, sub) = (main.to_ascii_lowercase(), sub.to_ascii_lowercase());
-            Some(Wanted { main, sub, quality })
+            Some(MediaRange { main, sub, quality })
         });
-        Self(wanted.collect())
+        Self(ranges.collect())
     }
 
     #[must_use]
@@ -169,7 +169,7 @@ impl Accept {
     /// That of the most specific item that matches.
     fn quality(&self, media: MediaType) -> u16 {
         let (main, sub) = media.as_str().split_once('/').unwrap_or_default();
-        let specificity = |wanted: &Wanted| match (wanted.main.as_str(), wanted.sub.as_str()) {
+        let specificity = |range: &MediaRange| match (range.main.as_str(), range.sub.as_str()) {
             (m, s) if m == main && s == sub => Some(2),
             (m, "*") if m == main => Some(1),
             ("*", "*") => Some(0),

@@ -1,4 +1,4 @@
-//! What may be seen outside only once what it says is durable.
+//! Messages that are sent only once the state they describe is durable.
 //!
 //! A core emits a message with the log position it depends on; the shell tells how far the log is
 //! durable, and gets the messages that are free to go. Invariant: to one destination messages go in
@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 pub type Lsn = u64;
 
 /// What a message takes while it waits.
-pub trait Weigh {
+pub trait QueuedSize {
     /// Asked once, when a message has to wait: it may cost a walk over the message.
     fn bytes(&self) -> usize;
 }
@@ -52,14 +52,14 @@ impl Limits {
 
 #[derive(Copy, Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum Overflow {
-    #[error("{held} messages wait for the destination already")]
-    Destination { held: usize },
-    #[error("{held} messages wait already")]
-    Total { held: usize },
-    #[error("{held} bytes wait for the destination already")]
-    DestinationBytes { held: usize },
-    #[error("{held} bytes wait already")]
-    TotalBytes { held: usize },
+    #[error("{queued} messages wait for the destination already")]
+    Destination { queued: usize },
+    #[error("{queued} messages wait already")]
+    Total { queued: usize },
+    #[error("{queued} bytes wait for the destination already")]
+    DestinationBytes { queued: usize },
+    #[error("{queued} bytes wait already")]
+    TotalBytes { queued: usize },
 }
 
 #[derive(Debug)]
@@ -67,8 +67,8 @@ pub struct Outbox<Dest, Msg> {
     limits: Limits,
     durable: Lsn,
     pushed: u64,
-    held: usize,
-    held_bytes: usize,
+    queued: usize,
+    queued_bytes: usize,
     queues: BTreeMap<Dest, Queue<Msg>>,
     /// What the head of each queue waits for: where to look when the log advances.
     heads: BTreeSet<(Lsn, Dest)>,
@@ -98,21 +98,21 @@ struct Entry<Msg> {
     message: Msg,
 }
 
-impl<Dest: Ord + Clone, Msg: Weigh> Default for Outbox<Dest, Msg> {
+impl<Dest: Ord + Clone, Msg: QueuedSize> Default for Outbox<Dest, Msg> {
     fn default() -> Self {
         Self::new(Limits::default())
     }
 }
 
-impl<Dest: Ord + Clone, Msg: Weigh> Outbox<Dest, Msg> {
+impl<Dest: Ord + Clone, Msg: QueuedSize> Outbox<Dest, Msg> {
     #[must_use]
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
             durable: 0,
             pushed: 0,
-            held: 0,
-            held_bytes: 0,
+            queued: 0,
+            queued_bytes: 0,
             queues: BTreeMap::new(),
             heads: BTreeSet::new(),
         }
@@ -121,21 +121,23 @@ impl<Dest: Ord + Clone, Msg: Weigh> Outbox<Dest, Msg> {
     /// Queues a message that may go once `after` is durable. On overflow nothing is changed and the
     /// message is dropped: the caller has to give up the destination.
     pub fn push(&mut self, destination: Dest, after: Lsn, message: Msg) -> Result<(), Overflow> {
-        if self.held >= self.limits.total {
-            return Err(Overflow::Total { held: self.held });
+        if self.queued >= self.limits.total {
+            return Err(Overflow::Total {
+                queued: self.queued,
+            });
         }
         let queue = self.queues.get(&destination);
-        let (waiting, held) = queue.map_or((0, 0), |queue| (queue.entries.len(), queue.bytes));
+        let (waiting, queued) = queue.map_or((0, 0), |queue| (queue.entries.len(), queue.bytes));
         if waiting >= self.limits.per_destination {
-            return Err(Overflow::Destination { held: waiting });
+            return Err(Overflow::Destination { queued: waiting });
         }
         let bytes = message.bytes();
-        if waiting > 0 && held.saturating_add(bytes) > self.limits.bytes_per_destination {
-            return Err(Overflow::DestinationBytes { held });
+        if waiting > 0 && queued.saturating_add(bytes) > self.limits.bytes_per_destination {
+            return Err(Overflow::DestinationBytes { queued });
         }
-        if self.held > 0 && self.held_bytes.saturating_add(bytes) > self.limits.bytes_total {
+        if self.queued > 0 && self.queued_bytes.saturating_add(bytes) > self.limits.bytes_total {
             return Err(Overflow::TotalBytes {
-                held: self.held_bytes,
+                queued: self.queued_bytes,
             });
         }
         if waiting == 0 {
@@ -148,8 +150,8 @@ impl<Dest: Ord + Clone, Msg: Weigh> Outbox<Dest, Msg> {
             message,
         };
         self.pushed += 1;
-        self.held += 1;
-        self.held_bytes += bytes;
+        self.queued += 1;
+        self.queued_bytes += bytes;
         let queue = self.queues.entry(destination).or_default();
         queue.bytes += bytes;
         queue.entries.push_back(entry);
@@ -163,12 +165,12 @@ impl<Dest: Ord + Clone, Msg: Weigh> Outbox<Dest, Msg> {
         if after <= self.durable && queue.is_none() {
             return true;
         }
-        let (waiting, held) = queue.map_or((0, 0), |queue| (queue.entries.len(), queue.bytes));
+        let (waiting, queued) = queue.map_or((0, 0), |queue| (queue.entries.len(), queue.bytes));
         let bytes = message.bytes();
         waiting < self.limits.per_destination / 2
-            && self.held < self.limits.total / 2
-            && held.saturating_add(bytes) <= self.limits.bytes_per_destination / 2
-            && self.held_bytes.saturating_add(bytes) <= self.limits.bytes_total / 2
+            && self.queued < self.limits.total / 2
+            && queued.saturating_add(bytes) <= self.limits.bytes_per_destination / 2
+            && self.queued_bytes.saturating_add(bytes) <= self.limits.bytes_total / 2
     }
 
     /// As [`Outbox::push`], but gives the message back if it may go at once.
@@ -201,7 +203,7 @@ impl<Dest: Ord + Clone, Msg: Weigh> Outbox<Dest, Msg> {
             self.release_from(destination, &mut released);
         }
         released.sort_unstable_by_key(|(sequence, ..)| *sequence);
-        self.held -= released.len();
+        self.queued -= released.len();
         released
             .into_iter()
             .map(|(_, destination, message)| (destination, message))
@@ -215,7 +217,7 @@ impl<Dest: Ord + Clone, Msg: Weigh> Outbox<Dest, Msg> {
         let durable = self.durable;
         while let Some(entry) = queue.entries.pop_front_if(|entry| entry.after <= durable) {
             queue.bytes -= entry.bytes;
-            self.held_bytes -= entry.bytes;
+            self.queued_bytes -= entry.bytes;
             released.push((entry.sequence, destination.clone(), entry.message));
         }
         match queue.entries.front() {
@@ -236,8 +238,8 @@ impl<Dest: Ord + Clone, Msg: Weigh> Outbox<Dest, Msg> {
         if let Some(head) = queue.entries.front() {
             self.heads.remove(&(head.after, destination.clone()));
         }
-        self.held -= queue.entries.len();
-        self.held_bytes -= queue.bytes;
+        self.queued -= queue.entries.len();
+        self.queued_bytes -= queue.bytes;
         queue.entries.len()
     }
 
@@ -248,18 +250,18 @@ impl<Dest: Ord + Clone, Msg: Weigh> Outbox<Dest, Msg> {
 
     #[must_use]
     pub fn len(&self) -> usize {
-        self.held
+        self.queued
     }
 
     /// What all that waits takes.
     #[must_use]
-    pub fn held_bytes(&self) -> usize {
-        self.held_bytes
+    pub fn queued_bytes(&self) -> usize {
+        self.queued_bytes
     }
 
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.held == 0
+        self.queued == 0
     }
 }
 
@@ -267,19 +269,19 @@ impl<Dest: Ord + Clone, Msg: Weigh> Outbox<Dest, Msg> {
 mod tests {
     use super::*;
 
-    impl Weigh for &str {
+    impl QueuedSize for &str {
         fn bytes(&self) -> usize {
             self.len()
         }
     }
 
-    impl Weigh for usize {
+    impl QueuedSize for usize {
         fn bytes(&self) -> usize {
             *self
         }
     }
 
-    impl Weigh for i32 {
+    impl QueuedSize for i32 {
         fn bytes(&self) -> usize {
             1
         }
@@ -359,10 +361,10 @@ mod tests {
         outbox.push("a", 1, 1).unwrap();
         assert_eq!(
             outbox.push("a", 1, 9),
-            Err(Overflow::Destination { held: 2 })
+            Err(Overflow::Destination { queued: 2 })
         );
         outbox.push("b", 1, 2).unwrap();
-        assert_eq!(outbox.push("c", 0, 9), Err(Overflow::Total { held: 3 }));
+        assert_eq!(outbox.push("c", 0, 9), Err(Overflow::Total { queued: 3 }));
         assert_eq!(outbox.durable(1), [("a", 0), ("a", 1), ("b", 2)]);
         outbox.push("c", 0, 3).unwrap();
         assert_eq!(outbox.len(), 1);
@@ -378,32 +380,32 @@ mod tests {
         outbox.push("a", 1, 6).unwrap();
         assert_eq!(
             outbox.push("a", 1, 5),
-            Err(Overflow::DestinationBytes { held: 6 })
+            Err(Overflow::DestinationBytes { queued: 6 })
         );
         outbox.push("a", 2, 4).unwrap();
         // One alone may be larger than its destination's part.
         outbox.push("b", 1, 12).unwrap();
         assert_eq!(
             outbox.push("c", 0, 4),
-            Err(Overflow::TotalBytes { held: 22 })
+            Err(Overflow::TotalBytes { queued: 22 })
         );
         outbox.push("c", 1, 3).unwrap();
-        assert_eq!(outbox.held_bytes(), 25);
+        assert_eq!(outbox.queued_bytes(), 25);
         assert_eq!(outbox.durable(1), [("a", 6), ("b", 12), ("c", 3)]);
-        assert_eq!(outbox.held_bytes(), 4);
+        assert_eq!(outbox.queued_bytes(), 4);
         outbox.drop_destination(&"a");
-        assert_eq!(outbox.held_bytes(), 0);
+        assert_eq!(outbox.queued_bytes(), 0);
         // What may be lost leaves half of the room.
-        let roomy = |outbox: &Outbox<&str, usize>, bytes| outbox.leaves_half(&"a", 2, &bytes);
-        assert!(roomy(&outbox, 5) && !roomy(&outbox, 6));
+        let fits = |outbox: &Outbox<&str, usize>, bytes| outbox.leaves_half(&"a", 2, &bytes);
+        assert!(fits(&outbox, 5) && !fits(&outbox, 6));
         outbox.push("a", 2, 3).unwrap();
-        assert!(roomy(&outbox, 2) && !roomy(&outbox, 3));
+        assert!(fits(&outbox, 2) && !fits(&outbox, 3));
         outbox.push("b", 2, 10).unwrap();
-        assert!(!roomy(&outbox, 0));
+        assert!(!fits(&outbox, 0));
         assert!(outbox.leaves_half(&"c", 1, &1_000), "it goes at once");
         outbox.drop_destination(&"a");
         outbox.drop_destination(&"b");
         outbox.push("d", 9, 1_000).unwrap();
-        assert_eq!(outbox.held_bytes(), 1_000, "nothing else waits");
+        assert_eq!(outbox.queued_bytes(), 1_000, "nothing else waits");
     }
 }

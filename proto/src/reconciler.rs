@@ -15,21 +15,20 @@ use meseta_resources::time::Moment;
 use crate::mesos::v1::scheduler::{Call, call};
 use crate::mesos::v1::{AgentId, TaskId, TaskState, TaskStatus, task_status::Reason};
 
-/// Ended tasks that are remembered, so that a late update of one is not taken for a stranger's.
+/// Ended tasks that are remembered, so that a late update of one is not taken for an untracked task.
 pub const ENDED_MAX: usize = 10_000;
 
 /// How often to ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pace {
+pub struct ReconcileIntervals {
     /// From the first request of a reconciliation to the second; each later pause is twice as long.
     pub first_pause: Duration,
-    /// The longest pause.
     pub longest_pause: Duration,
     /// From the end of one reconciliation to the start of the next, which begins with an implicit one.
     pub period: Duration,
 }
 
-impl Default for Pace {
+impl Default for ReconcileIntervals {
     /// A second, a minute, and the fifteen minutes that the Mesos documents give.
     fn default() -> Self {
         Self {
@@ -67,19 +66,19 @@ impl Request {
 
 /// What an update means to the framework.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum Observation {
     /// A task of ours is in this state now.
     State(TaskState),
-    /// Nothing new.
+    /// The state is already known.
     Known,
     /// A task that was thought lost goes on.
-    Back(TaskState),
+    Recovered(TaskState),
     /// A task of ours has ended in this state.
     Ended(TaskState),
     /// The master knows nothing of a task of ours: it never ran, or its agent was forgotten.
     Unknown,
     /// A live task that is not ours: kill it, or take it on with [`Reconciler::track`].
-    Stranger,
+    Untracked,
 }
 
 #[derive(Clone, Debug)]
@@ -87,7 +86,7 @@ struct Tracked {
     agent: Option<String>,
     state: Option<TaskState>,
     /// When it was last heard of.
-    heard: Option<Moment>,
+    confirmed_at: Option<Moment>,
 }
 
 /// A reconciliation under way.
@@ -103,10 +102,10 @@ struct Round {
 /// What a framework knows of its tasks, and what it has to ask.
 #[derive(Clone, Debug)]
 pub struct Reconciler {
-    pace: Pace,
+    intervals: ReconcileIntervals,
     tasks: BTreeMap<String, Tracked>,
     ended: BTreeMap<String, TaskState>,
-    /// Oldest first.
+    /// In order, the oldest first.
     ended_order: VecDeque<String>,
     round: Option<Round>,
     /// When the next periodic reconciliation starts; nothing while there is no stream.
@@ -115,9 +114,9 @@ pub struct Reconciler {
 
 impl Reconciler {
     #[must_use]
-    pub fn new(pace: Pace) -> Self {
+    pub fn new(intervals: ReconcileIntervals) -> Self {
         Self {
-            pace,
+            intervals,
             tasks: BTreeMap::new(),
             ended: BTreeMap::new(),
             ended_order: VecDeque::new(),
@@ -134,7 +133,7 @@ impl Reconciler {
         let tracked = self.tasks.entry(task.to_owned()).or_insert(Tracked {
             agent: None,
             state: None,
-            heard: None,
+            confirmed_at: None,
         });
         if let Some(agent) = agent {
             tracked.agent = Some(agent.to_owned());
@@ -179,7 +178,7 @@ impl Reconciler {
     #[must_use]
     pub fn is_settled(&self) -> bool {
         match &self.round {
-            Some(round) => !round.implicit_due && self.unheard(round.started).next().is_none(),
+            Some(round) => !round.implicit_due && self.unconfirmed(round.started).next().is_none(),
             None => true,
         }
     }
@@ -200,7 +199,7 @@ impl Reconciler {
             return Some(Request::Implicit);
         }
         let tasks: Vec<_> = self
-            .unheard(round.started)
+            .unconfirmed(round.started)
             .map(|(task, tracked)| call::reconcile::Task {
                 task_id: TaskId {
                     value: task.clone(),
@@ -209,44 +208,48 @@ impl Reconciler {
             })
             .collect();
         if tasks.is_empty() {
-            self.periodic = Some(now + self.pace.period);
+            self.periodic = Some(now + self.intervals.period);
             return None;
         }
         round.next = now + round.pause;
-        round.pause = (round.pause * 2).min(self.pace.longest_pause);
+        round.pause = (round.pause * 2).min(self.intervals.longest_pause);
         self.round = Some(round);
         Some(Request::Explicit(tasks))
     }
 
     /// Takes in an update, wherever it comes from; acknowledging it is the caller's affair.
-    pub fn observe(&mut self, now: Moment, status: &TaskStatus) -> Seen {
+    pub fn observe(&mut self, now: Moment, status: &TaskStatus) -> Observation {
         let task = status.task_id.value.as_str();
         let Ok(state) = TaskState::try_from(status.state) else {
-            return Seen::Known;
+            return Observation::Known;
         };
         if let Some(ended) = self.ended.get(task).copied() {
             if ended != TaskState::TaskLost || is_end(state) || state == TaskState::TaskUnknown {
-                return Seen::Known;
+                return Observation::Known;
             }
             self.track(task, None);
             self.note(now, status, state);
-            return Seen::Back(state);
+            return Observation::Recovered(state);
         }
         if !self.tasks.contains_key(task) {
             let is_live = !is_end(state) && state != TaskState::TaskUnknown;
-            return if is_live { Seen::Stranger } else { Seen::Known };
+            return if is_live {
+                Observation::Untracked
+            } else {
+                Observation::Known
+            };
         }
         if is_end(state) {
             self.tasks.remove(task);
             self.remember(task, state);
-            return Seen::Ended(state);
+            return Observation::Ended(state);
         }
         let before = self.note(now, status, state);
         match state {
-            TaskState::TaskUnknown => Seen::Unknown,
-            _ if before == Some(state) => Seen::Known,
-            _ if before == Some(TaskState::TaskUnreachable) => Seen::Back(state),
-            _ => Seen::State(state),
+            TaskState::TaskUnknown => Observation::Unknown,
+            _ if before == Some(state) => Observation::Known,
+            _ if before == Some(TaskState::TaskUnreachable) => Observation::Recovered(state),
+            _ => Observation::State(state),
         }
     }
 
@@ -255,15 +258,17 @@ impl Reconciler {
         self.round = Some(Round {
             started: now,
             next: now,
-            pause: self.pace.first_pause,
+            pause: self.intervals.first_pause,
             implicit_due,
         });
     }
 
-    fn unheard(&self, since: Moment) -> impl Iterator<Item = (&String, &Tracked)> {
-        self.tasks
-            .iter()
-            .filter(move |(_, tracked)| tracked.heard.is_none_or(|heard| heard < since))
+    fn unconfirmed(&self, since: Moment) -> impl Iterator<Item = (&String, &Tracked)> {
+        self.tasks.iter().filter(move |(_, tracked)| {
+            tracked
+                .confirmed_at
+                .is_none_or(|confirmed_at| confirmed_at < since)
+        })
     }
 
     /// Notes a state of a live task; gives the one before. A repeat of an earlier state does not
@@ -271,7 +276,7 @@ impl Reconciler {
     fn note(&mut self, now: Moment, status: &TaskStatus, state: TaskState) -> Option<TaskState> {
         let tracked = self.tasks.get_mut(&status.task_id.value)?;
         let before = tracked.state;
-        tracked.heard = Some(now);
+        tracked.confirmed_at = Some(now);
         if let Some(agent) = &status.agent_id {
             tracked.agent = Some(agent.value.clone());
         }

@@ -1,10 +1,10 @@
-//! HTTP, in the clear or over TLS: one server with its door and one client, for both daemons, the command line and the tests.
+//! HTTP, in the clear or over TLS: one server with authentication and one client, for both daemons, the command line and the tests.
 //!
 //! Neither knows what is spoken over it: routes are the daemons', messages are in [`crate::media`].
 
+pub mod authentication;
 pub mod body;
 pub mod client;
-pub mod door;
 pub mod files;
 pub mod messages;
 pub mod owner;

@@ -33,7 +33,7 @@ impl Serialize for Summary<'_> {
         let fixed = ALWAYS.iter().map(|name| {
             let shown = sums
                 .get(&(false, *name))
-                .map_or(Shown::Number(0.0), |sum| show(sum));
+                .map_or(NumberOrText::Number(0.0), |sum| number_or_text(sum));
             (Cow::Borrowed(*name), shown)
         });
         let others = sums
@@ -45,7 +45,7 @@ impl Serialize for Summary<'_> {
                 } else {
                     Cow::Borrowed(*name)
                 };
-                (name, show(sum))
+                (name, number_or_text(sum))
             });
         serializer.collect_map(fixed.chain(others))
     }
@@ -63,15 +63,15 @@ fn add<'a>(sum: Cow<'a, Value>, value: Cow<'a, Value>) -> Cow<'a, Value> {
 
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Shown {
+enum NumberOrText {
     Number(f64),
     Text(String),
 }
 
-fn show(value: &Value) -> Shown {
+fn number_or_text(value: &Value) -> NumberOrText {
     match value {
-        Value::Scalar(scalar) => Shown::Number(scalar.to_f64()),
-        Value::Ranges(_) | Value::Set(_) => Shown::Text(value.to_string()),
+        Value::Scalar(scalar) => NumberOrText::Number(scalar.to_f64()),
+        Value::Ranges(_) | Value::Set(_) => NumberOrText::Text(value.to_string()),
     }
 }
 
@@ -143,14 +143,14 @@ pub struct AttributesView<'a>(pub &'a Attributes);
 
 impl Serialize for AttributesView<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let shown: BTreeMap<&str, Shown> = self
+        let shown: BTreeMap<&str, NumberOrText> = self
             .0
             .iter()
             .map(|attribute| {
                 let shown = match attribute.value() {
-                    AttributeValue::Scalar(scalar) => Shown::Number(scalar.to_f64()),
-                    AttributeValue::Ranges(ranges) => Shown::Text(ranges.to_string()),
-                    AttributeValue::Text(text) => Shown::Text(text.clone()),
+                    AttributeValue::Scalar(scalar) => NumberOrText::Number(scalar.to_f64()),
+                    AttributeValue::Ranges(ranges) => NumberOrText::Text(ranges.to_string()),
+                    AttributeValue::Text(text) => NumberOrText::Text(text.clone()),
                 };
                 (attribute.name(), shown)
             })

@@ -1,7 +1,7 @@
 //! How much a daemon logs, as operators raise it for a while over HTTP.
 //!
 //! What a level means is up to whoever set the logging up; here it is a number, and a time after which it
-//! falls back. Invariant: the last wish counts; an earlier one's end does not cut it short.
+//! falls back. Invariant: the last request applies; the expiry of an earlier one does not end it.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,7 +20,7 @@ pub struct Verbosity {
 #[derive(Debug, Default)]
 struct State {
     level: u32,
-    /// Counts wishes.
+    /// The number of requests so far.
     generation: u64,
 }
 
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn the_last_wish_counts_until_its_time_is_over() {
+    async fn the_last_request_counts_until_its_time_is_over() {
         let applied = Arc::new(Mutex::new(Vec::new()));
         let seen = applied.clone();
         let verbosity = Verbosity::new(Arc::new(move |level| seen.lock().unwrap().push(level)));
@@ -97,7 +97,7 @@ mod tests {
         assert_eq!(
             verbosity.level(),
             1,
-            "the first wish's end is not the second's"
+            "the end of the first request is not that of the second"
         );
         tokio::time::sleep(Duration::from_secs(6)).await;
         assert_eq!(verbosity.level(), 0);

@@ -34,7 +34,7 @@ impl ByteSize {
         Self(bytes)
     }
 
-    /// Saturates.
+    /// Converts megabytes, and saturates at the largest size.
     #[must_use]
     pub const fn from_megabytes(megabytes: u64) -> Self {
         Self(megabytes.saturating_mul(1 << 20))

@@ -26,7 +26,7 @@ impl Change {
             let done = conversion.apply_to(&mut after);
             done.map_err(|error| match error {
                 ConversionError::NotContained(error) => {
-                    NotContained::with_change(error.wanted, resources, &before, &after).into()
+                    NotContained::with_change(error.requested, resources, &before, &after).into()
                 }
                 other => other,
             })?;

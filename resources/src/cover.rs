@@ -5,24 +5,30 @@ use std::cmp::Reverse;
 use crate::{Resource, Resources};
 
 impl Resources {
-    /// The part of these that covers `wanted`, of which only names and values count: what is reserved
+    /// The part of these that covers `requested`, of which only names and values count: what is reserved
     /// first, the most refined before that, then what is free. None if they do not hold so much.
     ///
-    /// Disks of a kind of their own, what is lent and what a provider has are left alone: who wants those
+    /// Disks of a kind of their own, what is oversubscribed and what a provider has are left alone: who wants those
     /// asks for them as such.
     #[must_use]
-    pub fn cover(&self, wanted: &Self) -> Option<Self> {
-        let mut plain: Vec<&Resource> = self.iter().filter(|held| is_plain(held)).collect();
-        plain.sort_by_key(|held| Reverse(held.reservations().len()));
+    pub fn cover(&self, requested: &Self) -> Option<Self> {
+        let mut plain: Vec<&Resource> = self
+            .iter()
+            .filter(|available| is_plain(available))
+            .collect();
+        plain.sort_by_key(|available| Reverse(available.reservations().len()));
         let mut cover = Self::new();
-        for wanted in wanted {
-            let mut left = wanted.value().clone();
-            for held in plain.iter().filter(|held| held.name() == wanted.name()) {
-                let Some(part) = held.value().common(&left) else {
+        for requested in requested {
+            let mut left = requested.value().clone();
+            for available in plain
+                .iter()
+                .filter(|available| available.name() == requested.name())
+            {
+                let Some(part) = available.value().common(&left) else {
                     continue;
                 };
                 left.subtract(&part);
-                cover.insert(held.with_value(part));
+                cover.insert(available.with_value(part));
             }
             if !left.is_empty() {
                 return None;
@@ -49,19 +55,21 @@ mod tests {
 
     #[test]
     fn what_is_reserved_is_taken_first_and_the_rest_from_what_is_free() {
-        let held = parse("cpus:4;mem:512;cpus(eng):1;ports(eng):[5-6];ports:[1-4]");
-        let cover = held.cover(&parse("cpus:1.5;mem:64;ports:[4-5]")).unwrap();
+        let available = parse("cpus:4;mem:512;cpus(eng):1;ports(eng):[5-6];ports:[1-4]");
+        let cover = available
+            .cover(&parse("cpus:1.5;mem:64;ports:[4-5]"))
+            .unwrap();
         let expected = parse("cpus(eng):1;cpus:0.5;mem:64;ports(eng):[5-5];ports:[4-4]");
         assert_eq!(cover, expected);
-        assert!(held.contains(&cover));
+        assert!(available.contains(&cover));
     }
 
     #[test]
-    fn less_than_is_wanted_covers_nothing() {
-        let held = parse("cpus:1;cpus(eng):1;ports:[1-4]");
-        for wanted in ["cpus:2.001", "gpus:1", "ports:[4-5]", "cpus:[1-2]"] {
-            assert_eq!(held.cover(&parse(wanted)), None, "{wanted}");
+    fn less_than_requested_covers_nothing() {
+        let available = parse("cpus:1;cpus(eng):1;ports:[1-4]");
+        for requested in ["cpus:2.001", "gpus:1", "ports:[4-5]", "cpus:[1-2]"] {
+            assert_eq!(available.cover(&parse(requested)), None, "{requested}");
         }
-        assert_eq!(held.cover(&Resources::new()), Some(Resources::new()));
+        assert_eq!(available.cover(&Resources::new()), Some(Resources::new()));
     }
 }

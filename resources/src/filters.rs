@@ -170,13 +170,13 @@ impl Resources {
         self.scalar(CPUS)
     }
 
-    /// In megabytes.
+    /// The amount, in megabytes.
     #[must_use]
     pub fn mem(&self) -> Option<Scalar> {
         self.scalar(MEM)
     }
 
-    /// In megabytes.
+    /// The amount, in megabytes.
     #[must_use]
     pub fn disk(&self) -> Option<Scalar> {
         self.scalar(DISK)

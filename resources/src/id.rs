@@ -132,10 +132,7 @@ id!(
     /// A node of the cluster.
     AgentId, "Agent ID"
 );
-id!(
-    /// A scheduler's registration.
-    FrameworkId, "Framework ID"
-);
+id!(FrameworkId, "Framework ID");
 id!(
     /// Chosen by the framework, unique within it.
     TaskId, "Task ID"
@@ -185,7 +182,6 @@ impl ContainerId {
         Ok(Self(format!("{}.{value}", self.0).into()))
     }
 
-    /// The innermost component.
     #[must_use]
     pub fn value(&self) -> &str {
         self.0.rsplit('.').next().unwrap_or(&self.0)
@@ -201,7 +197,6 @@ impl ContainerId {
         self.0.rfind('.').map(|dot| Self(self.0[..dot].into()))
     }
 
-    /// The outermost container.
     #[must_use]
     pub fn root(&self) -> Self {
         self.0

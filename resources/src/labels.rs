@@ -23,7 +23,7 @@ impl fmt::Display for Label {
     }
 }
 
-/// Cheap to clone.
+/// A handle that is cheap to clone.
 #[derive(Clone, Default)]
 pub struct Labels(Option<Arc<Written>>);
 

@@ -1,6 +1,6 @@
 //! Meseta's vocabulary and arithmetic: resources, roles, ids, durations.
 //!
-//! The bottom room of the house: every other crate speaks in these types, and this one depends on
+//! The lowest crate: every other crate uses these types, and this one depends on
 //! none of them. It knows no clock, no files, no network, no protobuf; everything here is a value or
 //! a function of values.
 //!
@@ -12,7 +12,7 @@
 //! | add, take away, compare, filter, choose | [`Resources`] |
 //! | count, whatever it is reserved for | [`ResourceQuantities`], [`ResourceLimits`] |
 //! | reserve, make volumes | [`Operation`], its steps: [`Conversion`] |
-//! | hold no pause of one's own against others | [`patience`] |
+//! | do not expire deadlines of peers during a pause of this process | [`process_clock`] |
 //! | name things | [`Role`], [`AgentId`] and its siblings |
 //!
 //! Invariants:
@@ -57,7 +57,7 @@ mod labels;
 pub mod name;
 mod not_contained;
 mod operation;
-pub mod patience;
+pub mod process_clock;
 mod quantities;
 mod ranges;
 mod raw;
@@ -71,7 +71,7 @@ mod stack;
 mod text;
 pub mod time;
 mod value;
-pub mod work;
+pub mod work_counter;
 
 pub use attributes::{Attribute, AttributeValue, Attributes};
 pub use bytes::{ByteSize, ByteSizeError};

@@ -5,11 +5,11 @@ use std::fmt;
 use std::sync::{Arc, LazyLock};
 
 pub const CPUS: &str = "cpus";
-/// Megabytes.
+/// The resource `mem`, in megabytes.
 pub const MEM: &str = "mem";
-/// Megabytes.
+/// The resource `disk`, in megabytes.
 pub const DISK: &str = "disk";
-/// Whole devices.
+/// The resource `gpus`, in whole devices.
 pub const GPUS: &str = "gpus";
 pub const PORTS: &str = "ports";
 

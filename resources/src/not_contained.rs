@@ -9,22 +9,25 @@ const AVAILABLE_BYTES_MAX: usize = 2_048;
 
 /// What was to be taken away and is not there.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{available} does not contain {wanted}")]
+#[error("{available} does not contain {requested}")]
 pub struct NotContained {
     /// What is there, as text; of very much only what is most like what is wanted.
     pub available: String,
-    pub wanted: Resource,
+    pub requested: Resource,
 }
 
 impl NotContained {
-    pub(crate) fn new(wanted: Resource, available: &Resources) -> Self {
-        let available = excerpt(nearest(&wanted, available.entries().iter()));
-        Self { available, wanted }
+    pub(crate) fn new(requested: Resource, available: &Resources) -> Self {
+        let available = excerpt(nearest(&requested, available.entries().iter()));
+        Self {
+            available,
+            requested,
+        }
     }
 
     /// The same where `before`, which is all of its kind that `resources` have, is `now` something else.
     pub(crate) fn with_change(
-        wanted: Resource,
+        requested: Resource,
         resources: &Resources,
         before: &Resources,
         now: &Resources,
@@ -36,8 +39,11 @@ impl NotContained {
             let is_before = |one: &&Entry| one.resource.compare_thing(&entry.resource).is_lt();
             available.insert(available.partition_point(is_before), entry);
         }
-        let available = excerpt(nearest(&wanted, available.into_iter()));
-        Self { available, wanted }
+        let available = excerpt(nearest(&requested, available.into_iter()));
+        Self {
+            available,
+            requested,
+        }
     }
 }
 
@@ -50,11 +56,11 @@ impl Resources {
 }
 
 /// Those first that are most like what is wanted: of its name and role, then of its name.
-fn nearest<'a>(wanted: &Resource, available: impl Iterator<Item = &'a Entry>) -> Vec<&'a Entry> {
+fn nearest<'a>(requested: &Resource, available: impl Iterator<Item = &'a Entry>) -> Vec<&'a Entry> {
     let (mut nearest, mut of_name, mut others) = (Vec::new(), Vec::new(), Vec::new());
     for entry in available {
-        let is_of_name = entry.resource.name() == wanted.name();
-        let is_of_role = entry.resource.reservation_role() == wanted.reservation_role();
+        let is_of_name = entry.resource.name() == requested.name();
+        let is_of_role = entry.resource.reservation_role() == requested.reservation_role();
         match (is_of_name, is_of_role) {
             (true, true) => nearest.push(entry),
             (true, false) => of_name.push(entry),
@@ -101,11 +107,11 @@ mod tests {
             let plain = Resources::parse("cpus:1", &Role::star()).unwrap();
             plain.push_reservation(&reservation).unwrap()
         };
-        let mut held = piece(1, "dev");
+        let mut total = piece(1, "dev");
         for number in 0..1_000 {
-            held += piece(number, "ads");
+            total += piece(number, "ads");
         }
-        let error = held.checked_sub(&piece(2, "dev")).unwrap_err();
+        let error = total.checked_sub(&piece(2, "dev")).unwrap_err();
         let text = error.available;
         assert!(text.len() < 2_200, "{}", text.len());
         assert!(

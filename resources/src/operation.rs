@@ -9,7 +9,6 @@ use crate::{
     Scalar,
 };
 
-/// One operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// `resources` as they shall be; of what `source` names, or of the same with the last
@@ -286,7 +285,7 @@ mod tests {
         assert_eq!(rest.to_checkpoint() + &others, checkpointed);
         assert_eq!(rest.quantities(), smaller.quantities());
         let error = smaller.with_checkpointed(&checkpointed).unwrap_err();
-        assert_eq!(error.wanted.to_string(), "cpus:3");
+        assert_eq!(error.requested.to_string(), "cpus:3");
     }
 
     #[test]

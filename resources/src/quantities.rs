@@ -12,11 +12,9 @@ use crate::{ResourceName, Scalar};
 
 type Amount = (ResourceName, Scalar);
 
-/// See the module.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub struct ResourceQuantities(Vec<Amount>);
 
-/// See the module.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub struct ResourceLimits(Vec<Amount>);
 
@@ -48,7 +46,7 @@ impl ResourceQuantities {
         self.0.len()
     }
 
-    /// Zero if absent.
+    /// The amount of a resource; zero if absent.
     #[must_use]
     pub fn get(&self, name: &str) -> Scalar {
         position(&self.0, name).map_or(Scalar::ZERO, |index| self.0[index].1)
@@ -99,11 +97,11 @@ impl ResourceQuantities {
     #[must_use]
     pub fn contains(&self, that: &Self) -> bool {
         let mut mine = self.0.iter();
-        that.0.iter().all(|(name, wanted)| {
+        that.0.iter().all(|(name, requested)| {
             mine.by_ref()
                 .find_map(|(have, amount)| match have.compare(name) {
                     Ordering::Less => None,
-                    Ordering::Equal => Some(wanted <= amount),
+                    Ordering::Equal => Some(requested <= amount),
                     Ordering::Greater => Some(false),
                 })
                 .unwrap_or(false)

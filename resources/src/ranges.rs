@@ -126,11 +126,12 @@ impl Ranges {
     pub fn contains(&self, that: &Self) -> bool {
         let mut mine = self.0.iter();
         let mut current = mine.next();
-        that.0.iter().all(|wanted| {
-            while current.is_some_and(|range| range.end < wanted.begin) {
+        that.0.iter().all(|requested| {
+            while current.is_some_and(|range| range.end < requested.begin) {
                 current = mine.next();
             }
-            current.is_some_and(|range| range.begin <= wanted.begin && wanted.end <= range.end)
+            current
+                .is_some_and(|range| range.begin <= requested.begin && requested.end <= range.end)
         })
     }
 

@@ -56,7 +56,7 @@ pub struct RawDisk {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RawDiskSource {
-    /// `None` for UNKNOWN.
+    /// The kind of the source; `None` for UNKNOWN.
     pub kind: Option<DiskSourceKind>,
     /// The outer option is the message's presence, the inner one that of its root.
     pub path: Option<Option<String>>,

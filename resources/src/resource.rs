@@ -24,7 +24,7 @@ pub struct Resource {
     value: Value,
 }
 
-/// A resource taken apart, to be made into a [`Resource`] by [`Resource::new`].
+/// The parts of a resource, to be made into a [`Resource`] by [`Resource::new`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResourceParts {
     pub name: ResourceName,
@@ -216,7 +216,7 @@ impl Resource {
         Self::plain(ResourceName::cpus(), scalar.into())
     }
 
-    /// In megabytes.
+    /// The amount, in megabytes.
     #[must_use]
     pub fn mem(scalar: Scalar) -> Self {
         Self::plain(ResourceName::mem(), scalar.into())

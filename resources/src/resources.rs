@@ -23,7 +23,7 @@ pub struct Resources {
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) resource: Resource,
-    /// 1 unless shared.
+    /// The number of copies; 1 unless the resource is shared.
     pub(crate) copies: u32,
 }
 
@@ -177,26 +177,26 @@ impl Resources {
     /// The first resource of `that` which is not here.
     fn missing<'a>(&self, that: &'a Self) -> Option<&'a Resource> {
         let mut previous: Option<(&Resource, usize)> = None;
-        for wanted in &that.entries {
+        for requested in &that.entries {
             // Equal exclusive resources stand side by side in both collections: each needs its own.
             let from = match previous {
                 Some((resource, at))
-                    if wanted.resource.is_exclusive()
-                        && resource.compare_thing(&wanted.resource).is_eq() =>
+                    if requested.resource.is_exclusive()
+                        && resource.compare_thing(&requested.resource).is_eq() =>
                 {
                     Some(at + 1).filter(|next| {
                         self.entries.get(*next).is_some_and(|entry| {
-                            entry.resource.compare_thing(&wanted.resource).is_eq()
+                            entry.resource.compare_thing(&requested.resource).is_eq()
                         })
                     })
                 }
-                _ => self.find(&wanted.resource).ok(),
+                _ => self.find(&requested.resource).ok(),
             };
             match from {
-                Some(at) if self.entries[at].covers(&wanted.resource, wanted.copies) => {
-                    previous = Some((&wanted.resource, at));
+                Some(at) if self.entries[at].covers(&requested.resource, requested.copies) => {
+                    previous = Some((&requested.resource, at));
                 }
-                _ => return Some(&wanted.resource),
+                _ => return Some(&requested.resource),
             }
         }
         None
@@ -213,8 +213,8 @@ impl Resources {
     /// # Errors
     /// When something of `that` is not there; nothing is changed then.
     pub fn try_sub_assign(&mut self, that: &Self) -> Result<(), NotContained> {
-        if let Some(wanted) = self.missing(that) {
-            return Err(NotContained::new(wanted.clone(), self));
+        if let Some(requested) = self.missing(that) {
+            return Err(NotContained::new(requested.clone(), self));
         }
         *self -= that;
         Ok(())
@@ -355,13 +355,13 @@ impl Resources {
 
 impl Entry {
     /// Whether this entry, known to be of the same thing, has all that is wanted.
-    fn covers(&self, wanted: &Resource, copies: u32) -> bool {
-        if wanted.is_shared() {
+    fn covers(&self, requested: &Resource, copies: u32) -> bool {
+        if requested.is_shared() {
             self.copies >= copies
-        } else if wanted.is_exclusive() {
+        } else if requested.is_exclusive() {
             true
         } else {
-            self.resource.value().contains(wanted.value())
+            self.resource.value().contains(requested.value())
         }
     }
 }
@@ -464,7 +464,7 @@ impl Add<&Resource> for Resources {
     }
 }
 
-/// As [`Resources::remove`].
+/// Subtracts as [`Resources::remove`] does.
 impl Sub<&Resource> for Resources {
     type Output = Self;
     fn sub(mut self, that: &Resource) -> Self {

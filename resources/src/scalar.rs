@@ -160,7 +160,7 @@ impl Scalar {
         Self(self.0.saturating_sub(that.0))
     }
 
-    /// Never below zero.
+    /// The difference, never below zero.
     #[must_use]
     pub fn floor_sub(self, that: Self) -> Self {
         self.saturating_sub(that).max(Self::ZERO)

@@ -245,7 +245,7 @@ fn parse_resource(piece: &str, default_role: &Role) -> Result<Resource, ParseRea
     Ok(Resource::new(parts)?)
 }
 
-/// `name` or `name(role)`.
+/// Parses a label, `name` or `name(role)`.
 fn parse_label(label: &str, default_role: &Role) -> Result<(ResourceName, Role), ParseReason> {
     if !is_balanced(label, ('(', ')')) {
         return Err(ParseReason::Parentheses);

@@ -31,7 +31,7 @@ impl Moment {
 
 impl Add<Duration> for Moment {
     type Output = Self;
-    /// Saturates at [`Moment::NEVER`].
+    /// Adds, and saturates at [`Moment::NEVER`].
     fn add(self, duration: Duration) -> Self {
         let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         Self(self.0.saturating_add(nanos))

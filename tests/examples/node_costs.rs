@@ -56,7 +56,6 @@ fn main() -> anyhow::Result<()> {
     measured
 }
 
-/// Where everything is.
 struct Bench<'a> {
     dir: &'a Path,
     root: String,
@@ -222,9 +221,9 @@ impl Bench<'_> {
 }
 
 impl Process {
-    fn until(&mut self, what: &str, look: impl Fn(SocketAddr) -> bool) -> anyhow::Result<()> {
+    fn until(&mut self, what: &str, probe: impl Fn(SocketAddr) -> bool) -> anyhow::Result<()> {
         let began = Instant::now();
-        while !look(self.at) {
+        while !probe(self.at) {
             if let Some(status) = self.child.try_wait()? {
                 bail!("it ended ({status}) before {what}");
             }

@@ -207,7 +207,7 @@ impl Cluster {
         )
     }
 
-    /// `scheduler` API address.
+    /// The URL of the scheduler API.
     pub fn scheduler_url(&self) -> String {
         format!("{}/api/v1/scheduler", self.master.url)
     }

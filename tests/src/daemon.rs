@@ -56,7 +56,6 @@ pub fn refused(verb: &str, dir: &Path, flags: &[&str]) -> String {
     said
 }
 
-/// A running daemon.
 #[derive(Debug)]
 pub struct Daemon {
     child: Child,
@@ -195,17 +194,17 @@ impl Drop for Daemon {
     }
 }
 
-static MASK_OF_THE_SUITE: OnceLock<Mode> = OnceLock::new();
+static ORIGINAL_UMASK: OnceLock<Mode> = OnceLock::new();
 
 /// Keeps the suite's own umask for daemons alone: what scenarios lay out for other users can be read by them.
-pub fn keep_the_mask_for_daemons() {
+pub fn keep_umask_for_daemons() {
     let given = umask(Mode::from_bits_truncate(0o022));
-    MASK_OF_THE_SUITE.get_or_init(|| given);
+    ORIGINAL_UMASK.get_or_init(|| given);
 }
 
 /// The product, below the umask that the suite was started with.
 fn program() -> Command {
-    match MASK_OF_THE_SUITE.get() {
+    match ORIGINAL_UMASK.get() {
         Some(mask) if mask.bits() != 0o022 => {
             let mut command = Command::new("/bin/sh");
             let script = format!("umask {:o}; exec \"$0\" \"$@\"", mask.bits());

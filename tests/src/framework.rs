@@ -67,7 +67,7 @@ pub struct Framework {
     url: String,
     encoding: Encoding,
     events: Receiver<Value>,
-    held: Vec<Value>,
+    kept_events: Vec<Value>,
 }
 
 /// `FrameworkInfo` of a framework with one role and the capabilities that modern ones have.
@@ -124,7 +124,7 @@ impl Framework {
             url: url.to_owned(),
             encoding,
             events,
-            held: Vec::new(),
+            kept_events: Vec::new(),
         };
         framework.subscribed =
             framework.within(patience(), &|event| event["type"] == "SUBSCRIBED")?;
@@ -138,27 +138,28 @@ impl Framework {
         self.wait_until(kind, |event| event["type"] == kind)
     }
 
-    /// The next event that `wanted` accepts, in the order of arrival; others are kept.
-    pub fn wait_until(&mut self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-        self.within(patience(), &wanted)
-            .unwrap_or_else(|why| panic!("{what} did not come: {why}; held: {:#?}", self.held))
+    /// The next event that `matches` accepts, in the order of arrival; others are kept.
+    pub fn wait_until(&mut self, what: &str, matches: impl Fn(&Value) -> bool) -> Value {
+        self.within(patience(), &matches).unwrap_or_else(|why| {
+            panic!("{what} did not come: {why}; held: {:#?}", self.kept_events)
+        })
     }
 
     /// As [`Self::wait_until`], or why it did not come within `limit`.
     pub fn within(
         &mut self,
         limit: Duration,
-        wanted: &impl Fn(&Value) -> bool,
+        matches: &impl Fn(&Value) -> bool,
     ) -> Result<Value, &'static str> {
-        if let Some(at) = self.held.iter().position(wanted) {
-            return Ok(self.held.remove(at));
+        if let Some(at) = self.kept_events.iter().position(matches) {
+            return Ok(self.kept_events.remove(at));
         }
         let end = Instant::now() + limit;
         loop {
             let left = end.saturating_duration_since(Instant::now());
             match self.events.recv_timeout(left) {
-                Ok(event) if wanted(&event) => return Ok(event),
-                Ok(event) => self.held.push(event),
+                Ok(event) if matches(&event) => return Ok(event),
+                Ok(event) => self.kept_events.push(event),
                 Err(RecvTimeoutError::Timeout) => return Err("time is up"),
                 Err(RecvTimeoutError::Disconnected) => return Err("the stream has ended"),
             }
@@ -171,7 +172,7 @@ impl Framework {
         let offers = event["offers"]["offers"].as_array_mut().expect("offers");
         let first = offers.remove(0);
         if !offers.is_empty() {
-            self.held.insert(0, event);
+            self.kept_events.insert(0, event);
         }
         first
     }

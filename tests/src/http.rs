@@ -8,7 +8,6 @@ use ureq::Agent;
 /// No answer takes longer.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A whole answer.
 #[derive(Debug, Clone)]
 pub struct Answer {
     pub status: u16,
@@ -44,7 +43,6 @@ pub(crate) fn client(limit: Option<Duration>) -> Agent {
     config.into()
 }
 
-/// GET.
 pub fn get(url: &str) -> Answer {
     try_get(url).unwrap_or_else(|e| panic!("GET {url}: {e}"))
 }
@@ -94,7 +92,6 @@ impl Reader {
         }
     }
 
-    /// GET.
     pub fn get(&self, url: &str) -> Result<Answer, ureq::Error> {
         let request = self.agent.get(url);
         answer(
@@ -118,14 +115,12 @@ impl Reader {
     }
 }
 
-/// DELETE.
 pub fn delete(url: &str) -> Answer {
     let sent = client(Some(TIMEOUT)).delete(url).call();
     let sent = sent.and_then(answer);
     sent.unwrap_or_else(|e| panic!("DELETE {url}: {e}"))
 }
 
-/// PUT.
 pub fn put(url: &str, body: &str) -> Answer {
     let sent = client(Some(TIMEOUT)).put(url).send(body);
     let sent = sent.and_then(answer);

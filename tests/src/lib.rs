@@ -4,17 +4,17 @@
 //! and removes the cgroups below a root of its own, and deletes the work directory, also when the
 //! test failed. Nothing else on the machine is touched.
 
-pub mod books;
 pub mod cluster;
 pub mod daemon;
 pub mod framework;
 pub mod http;
 pub mod kernel;
-pub mod lending;
 pub mod priority;
 pub mod raw;
 pub mod recording;
+pub mod revocable;
 pub mod secure;
+pub mod state_check;
 pub mod wait;
 
 pub use cluster::{Cluster, Setup};

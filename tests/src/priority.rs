@@ -5,7 +5,7 @@ const NICE: i32 = 10;
 
 /// Lowers the priority of the calling thread, and of those that it starts from now on: clients that run on other
 /// machines in the field give way to the daemons that are measured.
-pub fn give_way() {
+pub fn lower_priority() {
     #[expect(unsafe_code, reason = "nix knows no priorities")]
     // SAFETY: takes numbers only; 0 is the calling thread.
     let _ = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) };

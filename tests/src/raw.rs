@@ -10,7 +10,6 @@ use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, SockaddrIn};
 /// No answer takes longer.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// One connection.
 #[derive(Debug)]
 pub struct Raw {
     reader: BufReader<TcpStream>,

@@ -81,7 +81,7 @@ pub fn difference(
     (!same).then(|| format!("missing {missing:#?}, added {added:#?}"))
 }
 
-/// Events by name.
+/// The events with this name.
 #[derive(Debug)]
 pub struct Events(Vec<Value>);
 

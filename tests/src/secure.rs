@@ -1,4 +1,4 @@
-//! Certificates, credentials and ACLs for a cluster that is shut, and a client that can come in.
+//! Certificates, credentials and ACLs for a secured cluster, and a client with them.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -73,7 +73,7 @@ impl Authority {
         pair
     }
 
-    /// GET or POST as somebody, over TLS.
+    /// GET or POST as a principal, over TLS.
     pub fn ask(
         &self,
         method: &str,
@@ -112,8 +112,8 @@ pub fn write_private(path: &Path, text: &str) {
 }
 
 /// A file of credentials with these principals and their secrets.
-pub fn credentials(path: &Path, people: &[(&str, &str)]) {
-    let lines = people.iter().map(|(principal, secret)| {
+pub fn credentials(path: &Path, principals: &[(&str, &str)]) {
+    let lines = principals.iter().map(|(principal, secret)| {
         let hash = SecretHash::of(secret.as_bytes(), [9; 16]).expect("a hash");
         format!("{principal} {hash}\n")
     });

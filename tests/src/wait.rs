@@ -3,17 +3,17 @@
 use std::time::{Duration, Instant};
 
 /// Pause between two looks.
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Waits until `look` gives something; panics with `what` when that takes longer than `limit`.
-pub fn eventually<T>(what: &str, limit: Duration, mut look: impl FnMut() -> Option<T>) -> T {
+/// Waits until `probe` gives something; panics with `what` when that takes longer than `limit`.
+pub fn eventually<T>(what: &str, limit: Duration, mut probe: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
-        if let Some(found) = look() {
+        if let Some(found) = probe() {
             return found;
         }
         assert!(start.elapsed() < limit, "not within {limit:?}: {what}");
-        std::thread::sleep(LOOK_AGAIN);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
@@ -27,6 +27,6 @@ pub fn holds(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
         if start.elapsed() >= limit {
             return false;
         }
-        std::thread::sleep(LOOK_AGAIN);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }

@@ -179,7 +179,7 @@ fn tree(dir: &Path) -> Vec<(PathBuf, String)> {
 }
 
 /// What is wrong with one page.
-fn judge(page: &str, targets: &Targets) -> Vec<String> {
+fn check_page(page: &str, targets: &Targets) -> Vec<String> {
     let mut wrong = Vec::new();
     let (mut total, mut open) = (0, 0);
     let suites = suites(page);
@@ -203,7 +203,7 @@ fn judge(page: &str, targets: &Targets) -> Vec<String> {
             }
             open += usize::from(proof.starts_with("open:"));
             wrong.extend(
-                judge_row(proof, targets)
+                check_row(proof, targets)
                     .into_iter()
                     .map(|why| format!("{name}: {why}")),
             );
@@ -215,7 +215,7 @@ fn judge(page: &str, targets: &Targets) -> Vec<String> {
     wrong
 }
 
-fn judge_row(proof: &str, targets: &Targets) -> Vec<String> {
+fn check_row(proof: &str, targets: &Targets) -> Vec<String> {
     for mark in ["non-goal:", "open:"] {
         if let Some(reason) = proof.strip_prefix(mark) {
             let short = reason.trim().len() < REASON_BYTES_MIN;
@@ -254,7 +254,7 @@ fn every_scenario_has_a_test_or_a_reason() {
         pages += 1;
         let page = std::fs::read_to_string(&path).expect("readable");
         wrong.extend(
-            judge(&page, &targets)
+            check_page(&page, &targets)
                 .into_iter()
                 .map(|why| format!("{name}: {why}")),
         );
@@ -275,7 +275,7 @@ fn what_is_missing_is_seen() {
     };
     let sound = "| One | `scenario_tables::what_is_missing_is_seen` |\n\
                  | Two | non-goal: it cannot be here |";
-    assert_eq!(judge(&page(sound), &targets), Vec::<String>::new());
+    assert_eq!(check_page(&page(sound), &targets), Vec::<String>::new());
     for (rows, complaint) in [
         ("| One | non-goal: it cannot be here |", "Two: 0 rows"),
         ("| Three | non-goal: it cannot be here |", "not in the list"),
@@ -293,15 +293,15 @@ fn what_is_missing_is_seen() {
             "no such test",
         ),
     ] {
-        let found = judge(&page(rows), &targets).join("\n");
+        let found = check_page(&page(rows), &targets).join("\n");
         assert!(found.contains(complaint), "{rows}: {found}");
     }
-    assert!(judge("# nothing\n", &targets)[0].contains("no list of names"));
+    assert!(check_page("# nothing\n", &targets)[0].contains("no list of names"));
 }
 
 /// What is wrong with the page of statements: numbers with gaps, tests that are not there, departures that
 /// stand nowhere.
-fn judge_statements(page: &str, departures: &str, targets: &Targets) -> Vec<String> {
+fn check_statements(page: &str, departures: &str, targets: &Targets) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut total = 0;
     for section in page.split("\n## ").skip(1) {
@@ -321,8 +321,8 @@ fn judge_statements(page: &str, departures: &str, targets: &Targets) -> Vec<Stri
                 wrong.push(format!("{number}: says nothing"));
             }
             let complaints = match proof.strip_prefix("departs: ") {
-                Some(departure) => judge_departure(departure, departures, targets),
-                None => judge_row(proof, targets),
+                Some(departure) => check_departure(departure, departures, targets),
+                None => check_row(proof, targets),
             };
             wrong.extend(complaints.into_iter().map(|why| format!("{number}: {why}")));
         }
@@ -335,7 +335,7 @@ fn judge_statements(page: &str, departures: &str, targets: &Targets) -> Vec<Stri
     wrong
 }
 
-fn judge_departure(departure: &str, departures: &str, targets: &Targets) -> Vec<String> {
+fn check_departure(departure: &str, departures: &str, targets: &Targets) -> Vec<String> {
     let (subject, tests) = match departure.split_once("; see ") {
         Some((subject, tests)) => (subject, Some(tests)),
         None => (departure, None),
@@ -350,7 +350,7 @@ fn judge_departure(departure: &str, departures: &str, targets: &Targets) -> Vec<
     wrong.extend(
         tests
             .into_iter()
-            .flat_map(|tests| judge_row(tests, targets)),
+            .flat_map(|tests| check_row(tests, targets)),
     );
     wrong
 }
@@ -359,7 +359,7 @@ fn judge_departure(departure: &str, departures: &str, targets: &Targets) -> Vec<
 fn every_statement_of_the_seeds_has_a_test_or_a_departure() {
     let read = |path: &str| std::fs::read_to_string(root().join(path)).expect("readable");
     let (page, departures) = (read(STATEMENTS), read("docs/departures.md"));
-    let wrong = judge_statements(&page, &departures, &Targets::read());
+    let wrong = check_statements(&page, &departures, &Targets::read());
     assert!(wrong.is_empty(), "{STATEMENTS}:\n  {}", wrong.join("\n  "));
 }
 
@@ -385,10 +385,10 @@ fn a_statement_without_its_test_is_seen() {
     ] {
         let page =
             format!("# Page\n\n## One\n\n| # | statement | shown by |\n|---|---|---|\n{row}\n");
-        let found = judge_statements(&page, departures, &targets).join("\n");
+        let found = check_statements(&page, departures, &targets).join("\n");
         assert!(found.contains(complaint), "{row}: {found}");
     }
     let sound = "## One\n| A1 | something | departs: a flag |\n";
-    let found = judge_statements(&format!("\n{sound}"), departures, &targets);
+    let found = check_statements(&format!("\n{sound}"), departures, &targets);
     assert_eq!(found, ["1 statements, where 247 were counted"]);
 }

@@ -220,7 +220,7 @@ fn pure_crates_stay_pure() {
 }
 
 #[test]
-fn every_file_says_which_room_it_is() {
+fn every_file_has_module_docs() {
     let silent = files("rs")
         .into_iter()
         .filter(|path| {
@@ -307,6 +307,113 @@ fn long_functions(lines: &[&str]) -> Vec<String> {
         }
     }
     found
+}
+
+/// Words that only we would understand, with what stands there instead; `docs/glossary.md` has those that remain.
+const RETIRED_WORDS: &[(&str, &str)] = &[
+    ("door", "authentication"),
+    ("wish", "request"),
+    ("wishes", "requests"),
+    ("wished", "requested"),
+    ("basket", "accept"),
+    ("verdict", "decision"),
+    ("doom", "termination"),
+    ("shelf", "buffer pool"),
+    ("stirred", "dirty"),
+    ("habit", "learned profile"),
+    ("habits", "learned profiles"),
+    ("lent", "oversubscribed"),
+    ("lends", "oversubscribes"),
+    ("lending", "oversubscription"),
+    ("he", "it, they"),
+    ("him", "it, them"),
+    ("his", "its, their"),
+];
+const RETIRED_PHRASES: &[(&str, &str)] = &[
+    ("taken apart", "destroyed"),
+    ("taking apart", "destroying"),
+    ("those who look", "readers"),
+    ("who may come in", "authentication"),
+];
+
+/// The retired words and phrases of a line, which may be code.
+fn retired(line: &str) -> Vec<String> {
+    let line = line.to_lowercase();
+    let words: BTreeSet<_> = line
+        .split(|c: char| !c.is_alphanumeric() && c != '_')
+        .collect();
+    let found = RETIRED_WORDS
+        .iter()
+        .filter(|(word, _)| words.contains(word));
+    let phrases = RETIRED_PHRASES
+        .iter()
+        .filter(|(words, _)| line.contains(words));
+    found
+        .chain(phrases)
+        .map(|(word, instead)| format!("`{word}`: say {instead}"))
+        .collect()
+}
+
+#[test]
+fn retired_words_stay_retired() {
+    let mut found = Vec::new();
+    let itself = Path::new(file!()).file_name();
+    for path in files("rs").iter().chain(&files("md")) {
+        if path.file_name() == itself {
+            continue;
+        }
+        for (number, line) in read(path).lines().enumerate() {
+            for word in retired(line) {
+                found.push(format!("{}:{}: {word}", path.display(), number + 1));
+            }
+        }
+    }
+    assert_none("retired words", found);
+}
+
+#[test]
+fn a_retired_word_is_found() {
+    assert_eq!(retired("/// Lends what is lent.").len(), 2);
+    assert_eq!(
+        retired("// It is taken apart."),
+        ["`taken apart`: say destroyed"]
+    );
+    assert!(retired("fn what_is_lent() { the.other(); }").is_empty());
+}
+
+/// Words of a doc comment; with fewer it says nothing that the name does not.
+const DOC_WORDS_MIN: usize = 4;
+
+/// Doc comments of one line with too few words, by line number.
+fn short_docs(text: &str) -> Vec<(usize, &str)> {
+    let lines: Vec<_> = text.lines().map(str::trim).collect();
+    let is_doc = |at: usize| lines.get(at).is_some_and(|line| line.starts_with("///"));
+    let alone = (0..lines.len())
+        .filter(|at| is_doc(*at) && !is_doc(at + 1) && !at.checked_sub(1).is_some_and(is_doc));
+    let short = alone.filter(|at| lines[*at].split_whitespace().count() <= DOC_WORDS_MIN);
+    short.map(|at| (at + 1, lines[at])).collect()
+}
+
+#[test]
+fn doc_comments_say_something() {
+    let mut short = Vec::new();
+    for path in files("rs") {
+        // There they are the help of flags and verbs.
+        if path.starts_with(root().join("cli/src")) {
+            continue;
+        }
+        for (number, line) in short_docs(&read(&path)) {
+            short.push(format!("{}:{number}: {line}", path.display()));
+        }
+    }
+    assert_none("doc comments of fewer than four words", short);
+}
+
+#[test]
+fn a_short_doc_comment_is_found() {
+    let text =
+        "/// Which.\nfn a() {}\n/// The pid of the task.\nfn b() {}\n/// One\n/// two.\nfn c() {}";
+    assert_eq!(short_docs(text), [(1, "/// Which.")]);
 }
 
 #[test]

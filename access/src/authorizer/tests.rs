@@ -300,8 +300,8 @@ fn only_known_endpoints_can_be_named() {
 fn what_is_forbidden_is_said_with_its_action_and_object() {
     let rules = Authorizer::new(Acls::default(), false);
     let refused = |principal, object| {
-        let verdict = rules.check(principal, A::UpdateQuota, object);
-        verdict.unwrap_err().to_string()
+        let decision = rules.check(principal, A::UpdateQuota, object);
+        decision.unwrap_err().to_string()
     };
     assert_eq!(
         refused(Some("ada"), Some("ads")),

@@ -79,7 +79,7 @@ fn names_that_are_ours_are_answered_and_others_are_not() {
         ..PLAIN
     };
     let told = policy().check(&request, &[]);
-    assert_eq!(told, Err(Refused::Host("evil.example".to_owned())));
+    assert_eq!(told, Err(BlockedRequest::Host("evil.example".to_owned())));
     let any = Policy {
         hosts: vec![HostPattern::Any],
         ..Policy::default()
@@ -229,7 +229,7 @@ fn no_browser_changes_anything_by_get() {
             ..get
         },
     ] {
-        assert_eq!(check(request), Err(Refused::Get), "{request:?}");
+        assert_eq!(check(request), Err(BlockedRequest::Get), "{request:?}");
     }
 }
 
@@ -241,7 +241,7 @@ fn nothing_of_a_header_comes_back_as_it_was() {
         ..PLAIN
     };
     let refused = policy().check(&request, &[]).unwrap_err();
-    assert_eq!(refused, Refused::Host("script[2J".to_owned()));
+    assert_eq!(refused, BlockedRequest::Host("script[2J".to_owned()));
 }
 
 #[test]

@@ -12,7 +12,7 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use meseta_isolators::{is_no_room, is_shortage};
+use meseta_isolators::{is_disk_full, is_shortage};
 use rustix::fs::OFlags;
 
 use super::frame::{self, FrameError};
@@ -29,9 +29,7 @@ pub enum StoreError {
     Io {
         /// The call, as a verb.
         doing: &'static str,
-        /// Its object.
         path: PathBuf,
-        /// Why.
         #[source]
         source: io::Error,
     },
@@ -40,7 +38,6 @@ pub enum StoreError {
     Sync {
         /// The file or folder.
         path: PathBuf,
-        /// Why.
         #[source]
         source: io::Error,
     },
@@ -49,7 +46,6 @@ pub enum StoreError {
     Frame {
         /// Where it was to go.
         path: PathBuf,
-        /// Why.
         #[source]
         source: FrameError,
     },
@@ -70,8 +66,8 @@ impl StoreError {
     }
 
     /// Whether it may be over by itself: the disk is full, or we are short of something.
-    pub(super) fn is_want_of_room(&self) -> bool {
-        matches!(self, Self::Io { source, .. } if is_no_room(source) || is_shortage(source))
+    pub(super) fn is_out_of_resources(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if is_disk_full(source) || is_shortage(source))
     }
 }
 

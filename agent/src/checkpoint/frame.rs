@@ -28,7 +28,7 @@ pub enum FrameError {
     /// Bytes after the end.
     #[error("it has bytes after its end")]
     Long,
-    /// Not our file.
+    /// The file has another magic number.
     #[error("it does not begin as a record does")]
     Magic,
     /// Written by a later version.
@@ -86,8 +86,8 @@ pub(super) fn decode_file(file: &[u8]) -> Result<&[u8], FrameError> {
     let length = read_u32(header, 8).ok_or(FrameError::Short)?;
     let sum = read_u32(header, 12).ok_or(FrameError::Short)?;
     let body = file.get(FILE_HEADER_BYTES..).ok_or(FrameError::Short)?;
-    let wanted = usize::try_from(length).map_err(|_| FrameError::TooLong)?;
-    match body.len().cmp(&wanted) {
+    let length_bytes = usize::try_from(length).map_err(|_| FrameError::TooLong)?;
+    match body.len().cmp(&length_bytes) {
         std::cmp::Ordering::Less => Err(FrameError::Short),
         std::cmp::Ordering::Greater => Err(FrameError::Long),
         std::cmp::Ordering::Equal if checksum(length, body) != sum => Err(FrameError::Checksum),
@@ -150,11 +150,11 @@ fn next_record(log: &[u8], at: usize) -> Option<&[u8]> {
     let length = read_u32(log, at)?;
     let sum = read_u32(log, at.checked_add(4)?)?;
     let begin = at.checked_add(RECORD_HEADER_BYTES)?;
-    let wanted = usize::try_from(length).ok()?;
-    if wanted > BODY_BYTES_MAX {
+    let length_bytes = usize::try_from(length).ok()?;
+    if length_bytes > BODY_BYTES_MAX {
         return None;
     }
-    let body = log.get(begin..begin.checked_add(wanted)?)?;
+    let body = log.get(begin..begin.checked_add(length_bytes)?)?;
     (checksum(length, body) == sum).then_some(body)
 }
 

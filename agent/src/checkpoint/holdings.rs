@@ -40,10 +40,10 @@ pub struct Holdings {
 /// The same on disk.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ResourcesRecord {
-    /// See [`Holdings::resources`].
+    /// See the description of [`Holdings::resources`].
     #[prost(message, repeated, tag = "1")]
     pub resources: Vec<pb::Resource>,
-    /// See [`Holdings::operations`].
+    /// See the description of [`Holdings::operations`].
     #[prost(message, repeated, tag = "2")]
     pub operations: Vec<pb::Operation>,
     /// Volumes that this very change destroyed: their directories go once the record is durable.

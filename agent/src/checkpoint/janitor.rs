@@ -14,14 +14,14 @@ use std::time::SystemTime;
 
 use meseta_isolators::beneath::Folder;
 
-/// One wish to look is enough, however many trees there are.
-const WISHES_MAX: usize = 1;
+/// One pending wake-up suffices for any number of trees.
+const WAKE_UPS_MAX: usize = 1;
 
 /// The thread, and the names it has given.
 #[derive(Debug)]
 pub(super) struct Janitor {
     folder: PathBuf,
-    wishes: Option<mpsc::SyncSender<()>>,
+    wake_ups: Option<mpsc::SyncSender<()>>,
     thread: Option<JoinHandle<()>>,
     /// Tells this start's names from those of earlier ones.
     start: u128,
@@ -31,20 +31,20 @@ pub(super) struct Janitor {
 impl Janitor {
     /// Begins with what an earlier start left.
     pub(super) fn start(folder: PathBuf) -> Self {
-        let (wishes, wished) = mpsc::sync_channel(WISHES_MAX);
+        let (wake_ups, woken) = mpsc::sync_channel(WAKE_UPS_MAX);
         let swept = folder.clone();
         let thread = std::thread::Builder::new()
             .name("janitor".to_owned())
             .spawn(move || {
                 sweep(&swept);
-                while wished.recv().is_ok() {
+                while woken.recv().is_ok() {
                     sweep(&swept);
                 }
             });
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         Self {
             folder,
-            wishes: Some(wishes),
+            wake_ups: Some(wake_ups),
             thread: thread.ok(),
             start: since.unwrap_or_default().as_nanos(),
             named: AtomicU64::new(0),
@@ -52,23 +52,23 @@ impl Janitor {
     }
 
     /// Where the next tree may be moved to.
-    pub(super) fn place(&self) -> PathBuf {
+    pub(super) fn next_path(&self) -> PathBuf {
         let number = self.named.fetch_add(1, Ordering::Relaxed);
         self.folder.join(format!("{}-{number}", self.start))
     }
 
     /// There is something to remove.
     pub(super) fn wake(&self) {
-        if let Some(wishes) = &self.wishes {
+        if let Some(wake_ups) = &self.wake_ups {
             // A full queue means that it will look anyway.
-            let _ = wishes.try_send(());
+            let _ = wake_ups.try_send(());
         }
     }
 }
 
 impl Drop for Janitor {
     fn drop(&mut self) {
-        self.wishes = None;
+        self.wake_ups = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

@@ -39,7 +39,6 @@ pub struct RunKey {
 pub struct TaskKey {
     /// The run it belongs to.
     pub run: RunKey,
-    /// The task.
     pub task: TaskId,
 }
 
@@ -62,7 +61,7 @@ impl Layout {
         &self.work_dir
     }
 
-    /// All checkpoints.
+    /// The folder of all checkpoints.
     pub fn meta(&self) -> PathBuf {
         self.work_dir.join("meta")
     }

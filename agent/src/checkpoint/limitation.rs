@@ -15,7 +15,6 @@ struct LimitationRecord {
     /// As frameworks are told.
     #[prost(enumeration = "Reason", tag = "1")]
     reason: i32,
-    /// What to say.
     #[prost(string, tag = "2")]
     message: String,
     /// What was used beyond the limit.

@@ -8,10 +8,10 @@
 
 mod durable;
 mod frame;
-mod habits;
 mod holdings;
 mod janitor;
 mod layout;
+mod learned_profile;
 mod limitation;
 mod read;
 mod records;
@@ -22,9 +22,9 @@ mod tests;
 
 pub use durable::StoreError;
 pub use frame::FrameError;
-pub use habits::{HabitsError, read_habits, write_habits};
 pub use holdings::{Holdings, ResourcesRecord, check_place, volume_path};
 pub use layout::{Layout, RunKey, TaskKey, inside, nested_id, nested_names, outermost};
+pub use learned_profile::{LearnedProfileError, read_learned_profile, write_learned_profile};
 pub(crate) use limitation::{decode_limitation, encode_limitation};
 pub use read::{
     AgentImage, Damage, ExecutorImage, FrameworkImage, Image, ReadError, RunImage, TaskImage, read,

@@ -23,7 +23,7 @@ use super::records::{
     AgentRecord, DrainRecord, ExecutorRecord, FrameworkRecord, LogEntry, LogRecord, TaskRecord,
 };
 use super::repair::Repair;
-use disk::{Disk, Machine, Patience};
+use disk::{Disk, LocalDisk, RetryBudget};
 
 /// All that was checkpointed.
 #[derive(Debug, Default)]
@@ -44,10 +44,8 @@ pub struct Image {
     pub repairs: Vec<Repair>,
 }
 
-/// The agent's identity.
 #[derive(Debug)]
 pub struct AgentImage {
-    /// Its id.
     pub id: AgentId,
     /// What it had told its master, unless the record is damaged.
     pub record: Option<AgentRecord>,
@@ -58,40 +56,32 @@ pub struct AgentImage {
 /// One framework and its runs.
 #[derive(Debug)]
 pub struct FrameworkImage {
-    /// Its id.
     pub id: FrameworkId,
     /// The newest description that could be read.
     pub info: FrameworkInfo,
-    /// Its runs.
     pub runs: Vec<RunImage>,
 }
 
 /// One run of one executor.
 #[derive(Debug)]
 pub struct RunImage {
-    /// Which.
     pub key: RunKey,
     /// Its executor, unless that is made up for one command.
     pub executor: Option<ExecutorImage>,
-    /// Its tasks.
     pub tasks: Vec<TaskImage>,
 }
 
 /// An executor that is more than one command.
 #[derive(Debug)]
 pub struct ExecutorImage {
-    /// The intent.
     pub record: ExecutorRecord,
     /// What happened since, in order.
     pub log: Vec<LogEntry>,
 }
 
-/// One task.
 #[derive(Debug)]
 pub struct TaskImage {
-    /// Which.
     pub id: TaskId,
-    /// The intent.
     pub record: TaskRecord,
     /// What happened since, in order.
     pub log: Vec<LogEntry>,
@@ -100,7 +90,6 @@ pub struct TaskImage {
 /// Something that could not be read and was set aside.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Damage {
-    /// Where it was.
     pub path: PathBuf,
     /// What is wrong with it.
     pub why: String,
@@ -111,24 +100,18 @@ pub struct Damage {
 pub enum ReadError {
     /// Written by a later version of the agent.
     #[error("{path} is of version {version}: start the newer agent that wrote it")]
-    Newer {
-        /// The record.
-        path: PathBuf,
-        /// Its version.
-        version: u32,
-    },
+    Newer { path: PathBuf, version: u32 },
 }
 
-/// Reads everything.
 pub fn read(layout: &Layout) -> Result<Image, ReadError> {
-    read_from(layout, &Machine)
+    read_from(layout, &LocalDisk)
 }
 
 fn read_from(layout: &Layout, disk: &dyn Disk) -> Result<Image, ReadError> {
     let mut reader = Reader {
         layout,
         disk,
-        patience: Patience::default(),
+        retries: RetryBudget::default(),
         damages: Vec::new(),
         repairs: Vec::new(),
     };
@@ -156,7 +139,7 @@ fn read_from(layout: &Layout, disk: &dyn Disk) -> Result<Image, ReadError> {
 struct Reader<'a> {
     layout: &'a Layout,
     disk: &'a dyn Disk,
-    patience: Patience,
+    retries: RetryBudget,
     damages: Vec<Damage>,
     repairs: Vec<Repair>,
 }
@@ -185,7 +168,7 @@ impl Reader<'_> {
     /// else, the only agent that there is was the latest.
     fn latest_agent(&mut self) -> Option<AgentId> {
         let link = self.layout.latest_agent();
-        let target = match self.patience.read(self.disk, || self.disk.read_link(&link)) {
+        let target = match self.retries.read(self.disk, || self.disk.read_link(&link)) {
             Ok(target) => target.to_str().map(str::to_owned),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
             Err(error) => {
@@ -371,7 +354,7 @@ impl Reader<'_> {
 
     /// A file's bytes; `None` if there is no such file, or if it cannot be read, which is noted.
     fn bytes(&mut self, path: &Path) -> Option<Vec<u8>> {
-        let read = self.patience.read(self.disk, || self.disk.read(path));
+        let read = self.retries.read(self.disk, || self.disk.read(path));
         match read {
             Ok(bytes) => Some(bytes),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
@@ -426,7 +409,7 @@ impl Reader<'_> {
     /// Names of the folders in a folder, in order; none if it is not there, or is no folder, which is noted.
     /// Files are leftovers of writes.
     fn list(&mut self, folder: &Path) -> Vec<String> {
-        match self.patience.read(self.disk, || self.disk.list(folder)) {
+        match self.retries.read(self.disk, || self.disk.list(folder)) {
             Ok(mut names) => {
                 names.sort_unstable();
                 names

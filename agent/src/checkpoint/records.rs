@@ -68,7 +68,6 @@ pub struct ExecutorRecord {
 /// One record of `task.updates` or `executor.log`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct LogRecord {
-    /// What happened.
     #[prost(oneof = "LogEntry", tags = "1, 2, 3, 4, 5")]
     pub entry: Option<LogEntry>,
 }
@@ -80,7 +79,7 @@ pub struct LogRecord {
     reason = "prost has no boxed oneof of derived messages here; entries are few and short-lived"
 )]
 pub enum LogEntry {
-    /// It was executed.
+    /// The program was executed.
     #[prost(message, tag = "1")]
     Started(Started),
     /// A status update was made; it is kept until acknowledged.
@@ -89,7 +88,7 @@ pub enum LogEntry {
     /// The update with this uuid was acknowledged.
     #[prost(bytes = "vec", tag = "3")]
     Acknowledged(Vec<u8>),
-    /// Somebody wants it to end.
+    /// A kill was requested.
     #[prost(message, tag = "4")]
     KillRequested(KillRequested),
     /// A task was handed to its executor at this time, nanoseconds since the Unix epoch.
@@ -120,16 +119,16 @@ pub struct KillRequested {
     /// When it was asked for, nanoseconds since the Unix epoch.
     #[prost(uint64, tag = "2")]
     pub at_unix_ns: u64,
-    /// Why: see [`KillCause`].
+    /// The cause of the kill, a [`KillCause`].
     #[prost(enumeration = "KillCause", tag = "3")]
     pub cause: i32,
 }
 
-/// Who wanted a task's end.
+/// Cause of a kill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
 #[repr(i32)]
 pub enum KillCause {
-    /// Not told.
+    /// The agent did not report a state.
     Unknown = 0,
     /// The framework, by KILL.
     Framework = 1,
@@ -145,7 +144,7 @@ pub enum KillCause {
     Group = 6,
     /// Its health check failed too often in a row.
     Unhealthy = 7,
-    /// It ran on revocable resources and had to make room for regular work.
+    /// It ran on revocable resources and was evicted in favour of regular work.
     Preempted = 8,
 }
 

@@ -8,12 +8,10 @@ use std::path::PathBuf;
 
 use super::durable::{Batch, StoreError, cut_tail};
 
-/// One repair.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Repair {
     /// A log ends in a record that was not written whole.
     CutTail {
-        /// The log.
         path: PathBuf,
         /// What of it is whole.
         valid_bytes: usize,
@@ -22,7 +20,6 @@ pub enum Repair {
     },
     /// What cannot be read makes place, and is kept as evidence.
     SetAside {
-        /// Where it is.
         from: PathBuf,
         /// Where it is kept.
         to: PathBuf,
@@ -30,7 +27,6 @@ pub enum Repair {
 }
 
 impl Repair {
-    /// Does it.
     pub(super) fn carry_out(&self, batch: &mut Batch) -> Result<(), StoreError> {
         let done = match self {
             Self::CutTail {
@@ -46,7 +42,7 @@ impl Repair {
             }),
         };
         match done {
-            Err(error @ StoreError::Io { .. }) if !error.is_want_of_room() => {
+            Err(error @ StoreError::Io { .. }) if !error.is_out_of_resources() => {
                 tracing::error!(%error, "a damaged checkpoint stays where it is");
                 Ok(())
             }

@@ -29,7 +29,6 @@ use super::repair::Repair;
 pub enum Write {
     /// Who the agent is; also makes it the latest.
     Agent {
-        /// Its id.
         agent: AgentId,
         /// What it told its master.
         record: Box<AgentRecord>,
@@ -38,14 +37,10 @@ pub enum Write {
     Remember {
         /// The running boot, so that what was left of an earlier one is history.
         boot_id: String,
-        /// The folder's name.
         instance: String,
     },
     /// What was found damaged is put right.
-    Repair {
-        /// So, in order.
-        repairs: Vec<Repair>,
-    },
+    Repair { repairs: Vec<Repair> },
     /// What a crash may have cut short of making and destroying volumes is completed.
     RestoreVolumes {
         /// What was written of them.
@@ -53,52 +48,42 @@ pub enum Write {
     },
     /// How the agent is being drained, or that it is not any more.
     Drain {
-        /// The agent.
         agent: AgentId,
         /// What the master asked for.
         config: Option<DrainConfig>,
     },
     /// A framework's newest description.
     Framework {
-        /// The agent.
         agent: AgentId,
-        /// The framework.
         framework: FrameworkId,
-        /// Its description.
+        /// The framework as it is recorded.
         record: Box<FrameworkRecord>,
     },
     /// The intent to run a task.
     Task {
-        /// Which.
         key: Arc<TaskKey>,
-        /// What it is.
         record: Box<TaskRecord>,
     },
     /// The intent to run an executor that is more than one command.
     Executor {
         /// Which run of it.
         key: Arc<RunKey>,
-        /// What it is.
         record: Box<ExecutorRecord>,
     },
     /// Something happened to such an executor.
     ExecutorLog {
         /// Which run of it.
         key: Arc<RunKey>,
-        /// What.
         entry: Box<LogEntry>,
     },
     /// Something happened to a task.
     Log {
-        /// Which.
         key: Arc<TaskKey>,
-        /// What.
         entry: Box<LogEntry>,
     },
     /// What was reserved and made at run time, and what is to be told of it; replaces what was
     /// written before.
     Resources {
-        /// All of it.
         holdings: Arc<Holdings>,
         /// Volumes that are new in it.
         created: Vec<Resource>,
@@ -106,15 +91,10 @@ pub enum Write {
         destroyed: Vec<Resource>,
     },
     /// A run is over and all its updates are acknowledged: nothing of it is needed any more.
-    Retire {
-        /// Which.
-        key: RunKey,
-    },
+    Retire { key: RunKey },
     /// A framework has no runs left here.
     RetireFramework {
-        /// The agent.
         agent: AgentId,
-        /// The framework.
         framework: FrameworkId,
     },
 }
@@ -241,12 +221,12 @@ impl Store {
             }
             Write::Retire { key } => {
                 appends.flush(batch)?;
-                batch.move_away(&self.top_of(key), &self.janitor.place())
+                batch.move_away(&self.top_of(key), &self.janitor.next_path())
             }
             Write::RetireFramework { agent, framework } => {
                 appends.flush(batch)?;
                 let framework = self.layout.framework(agent, framework);
-                batch.move_away(&framework, &self.janitor.place())
+                batch.move_away(&framework, &self.janitor.next_path())
             }
         }
     }
@@ -266,7 +246,7 @@ impl Store {
         // Data goes only once nothing durable names it.
         batch.finish()?;
         for volume in destroyed {
-            let aside = self.janitor.place();
+            let aside = self.janitor.next_path();
             let removed = holdings::remove_volume(&self.layout, volume, &aside, batch);
             unless_hopeless(removed)?;
         }
@@ -287,7 +267,7 @@ impl Store {
         batch: &mut Batch,
     ) -> Result<(), StoreError> {
         let unless_ill = |restored: Result<(), StoreError>| match restored {
-            Err(error @ StoreError::Io { .. }) if !error.is_want_of_room() => {
+            Err(error @ StoreError::Io { .. }) if !error.is_out_of_resources() => {
                 tracing::error!(%error, "a volume could not be restored");
                 Ok(())
             }
@@ -303,7 +283,7 @@ impl Store {
                 .iter()
                 .any(|kept| volume_path(&self.layout, kept) == path)
             {
-                let aside = self.janitor.place();
+                let aside = self.janitor.next_path();
                 let removed = holdings::remove_volume(&self.layout, &volume, &aside, batch);
                 unless_ill(removed)?;
             }

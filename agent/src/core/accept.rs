@@ -19,18 +19,18 @@ use super::fields::{role_of, unix_ns, user_of};
 use super::model::{Container, Executor, ExecutorKind, ExecutorLink, Task};
 use super::registration::stream_key;
 use super::states::dropped_or_lost;
-use super::{AgentCore, Place, StreamKey};
+use super::{AgentCore, ContainerOwner, StreamKey};
 use crate::checkpoint::{ExecutorRecord, RunKey, TaskKey, TaskRecord, Write, nested_id};
 
 /// Why a task will not be run.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) struct Refusal {
+pub(super) struct Rejection {
     state: pb::TaskState,
     reason: Reason,
     message: String,
 }
 
-impl Refusal {
+impl Rejection {
     pub(super) fn invalid(message: impl Into<String>) -> Self {
         Self {
             state: pb::TaskState::TaskError,
@@ -68,12 +68,12 @@ impl AgentCore {
             return;
         }
         if let Some((state, reason, message)) = self.refused_while_draining(&run.framework) {
-            let refusal = Refusal {
+            let rejection = Rejection {
                 state,
                 reason,
                 message,
             };
-            self.refuse(now, &stream, run.task.task_id, &refusal);
+            self.refuse(now, &stream, run.task.task_id, &rejection);
             return;
         }
         let taken = match run.task.executor.as_deref().cloned() {
@@ -82,13 +82,13 @@ impl AgentCore {
                 .map(|checked| self.take_command(now, &stream, &run, checked)),
             Some(info) => self.take_for_executor(now, &run, info),
         };
-        if let Err(refusal) = taken {
-            self.refuse(now, &stream, run.task.task_id, &refusal);
+        if let Err(rejection) = taken {
+            self.refuse(now, &stream, run.task.task_id, &rejection);
         }
     }
 
     fn is_here(&self, stream: &StreamKey) -> bool {
-        let here = self.unit_of_task(stream).is_some();
+        let here = self.find_task(stream).is_some();
         if here {
             // Answering would end the one that runs.
             warn!(
@@ -99,14 +99,14 @@ impl AgentCore {
         here
     }
 
-    fn refuse(&mut self, now: Now, stream: &StreamKey, task: pb::TaskId, refusal: &Refusal) {
+    fn refuse(&mut self, now: Now, stream: &StreamKey, task: pb::TaskId, rejection: &Rejection) {
         let status = self.status(
             now,
             task,
-            refusal.state,
+            rejection.state,
             Source::Agent,
-            Some(refusal.reason),
-            Some(refusal.message.clone()),
+            Some(rejection.reason),
+            Some(rejection.message.clone()),
         );
         self.answer_for_absent(now, stream, status, Default::default());
     }
@@ -117,10 +117,10 @@ impl AgentCore {
         task: &pb::TaskInfo,
         has_command: bool,
         framework: &pb::FrameworkInfo,
-    ) -> Result<(Resources, Demand), Refusal> {
+    ) -> Result<(Resources, Demand), Rejection> {
         let ours = self.agent_id.as_ref().map(|id| id.as_str());
         if ours != Some(task.agent_id.value.as_str()) {
-            return Err(Refusal::invalid(format!(
+            return Err(Rejection::invalid(format!(
                 "the task is for agent '{}', and this is agent '{}'",
                 task.agent_id.value,
                 ours.unwrap_or_default()
@@ -129,13 +129,13 @@ impl AgentCore {
         if has_command {
             check_command(task.command.as_ref())?;
         }
-        super::check_rules::validate(task).map_err(Refusal::invalid)?;
+        super::check_rules::validate(task).map_err(Rejection::invalid)?;
         if let Some(container) = &task.container {
             check_container(container)?;
         }
         let resources = self.read_resources(&task.resources, "task", framework)?;
-        let demand =
-            demand(&resources, &task.limits, self.options.enforceable).map_err(Refusal::invalid)?;
+        let demand = demand(&resources, &task.limits, self.options.enforceable)
+            .map_err(Rejection::invalid)?;
         Ok((resources, demand))
     }
 
@@ -145,12 +145,12 @@ impl AgentCore {
         messages: &[pb::Resource],
         whose: &str,
         framework: &pb::FrameworkInfo,
-    ) -> Result<Resources, Refusal> {
+    ) -> Result<Resources, Rejection> {
         let resources = convert::resources(messages).map_err(|error| {
-            Refusal::invalid(format!("the {whose}'s resources are invalid: {error}"))
+            Rejection::invalid(format!("the {whose}'s resources are invalid: {error}"))
         })?;
         match self.unknown_resource(&resources) {
-            Some(unknown) => Err(Refusal {
+            Some(unknown) => Err(Rejection {
                 state: dropped_or_lost(is_partition_aware(framework)),
                 reason: Reason::ResourcesUnknown,
                 message: format!("the {whose}'s {unknown} is not on this agent"),
@@ -173,7 +173,7 @@ impl AgentCore {
         let Some(key) = self.new_run(&run.framework, id) else {
             return;
         };
-        self.hold_framework(&stream.framework, run.framework.clone());
+        self.upsert_framework(&stream.framework, run.framework.clone());
         let executor = Executor {
             kind: ExecutorKind::Command,
             info: None,
@@ -205,20 +205,20 @@ impl AgentCore {
         now: Now,
         run: &wire::RunTask,
         info: pb::ExecutorInfo,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), Rejection> {
         if run.task.command.is_some() {
-            return Err(Refusal::invalid(
+            return Err(Rejection::invalid(
                 "Task should have at least one (but not both) of CommandInfo or ExecutorInfo present",
             ));
         }
         if info.r#type() == pb::executor_info::Type::Default {
-            return Err(Refusal::invalid(
+            return Err(Rejection::invalid(
                 "the default executor runs groups of tasks (LAUNCH_GROUP) only",
             ));
         }
         let tasks = std::slice::from_ref(&run.task);
         let key = self.take_all(now, &run.framework, info, tasks, run.launch_executor)?;
-        self.attend(now, &key);
+        self.reconcile_executor(now, &key);
         Ok(())
     }
 
@@ -240,13 +240,13 @@ impl AgentCore {
         }
         let tasks = &run.task_group.tasks;
         if let Some((state, reason, message)) = self.refused_while_draining(&run.framework) {
-            let refusal = Refusal {
+            let rejection = Rejection {
                 state,
                 reason,
                 message,
             };
             for (stream, task) in streams.iter().zip(tasks) {
-                self.refuse(now, stream, task.task_id.clone(), &refusal);
+                self.refuse(now, stream, task.task_id.clone(), &rejection);
             }
             return;
         }
@@ -258,11 +258,11 @@ impl AgentCore {
             run.launch_executor,
         );
         match taken {
-            Ok(key) => self.attend(now, &key),
-            Err(refusal) => {
-                let refusal = refusal.invalid_group();
+            Ok(key) => self.reconcile_executor(now, &key),
+            Err(rejection) => {
+                let rejection = rejection.invalid_group();
                 for (stream, task) in streams.iter().zip(tasks) {
-                    self.refuse(now, stream, task.task_id.clone(), &refusal);
+                    self.refuse(now, stream, task.task_id.clone(), &rejection);
                 }
             }
         }
@@ -276,8 +276,8 @@ impl AgentCore {
         info: pb::ExecutorInfo,
         tasks: &[pb::TaskInfo],
         launch_executor: bool,
-    ) -> Result<Arc<RunKey>, Refusal> {
-        let invalid = |error: &dyn std::fmt::Display| Refusal::invalid(error.to_string());
+    ) -> Result<Arc<RunKey>, Rejection> {
+        let invalid = |error: &dyn std::fmt::Display| Rejection::invalid(error.to_string());
         let id = ExecutorId::new(&info.executor_id.value).map_err(|error| invalid(&error))?;
         let kind = match info.r#type() {
             pb::executor_info::Type::Default => ExecutorKind::Default,
@@ -287,7 +287,7 @@ impl AgentCore {
         for task in tasks {
             let id = framework.id.clone().unwrap_or_default();
             let stream = stream_key(&id, &task.task_id)
-                .ok_or_else(|| Refusal::invalid("the task's id is invalid"))?;
+                .ok_or_else(|| Rejection::invalid("the task's id is invalid"))?;
             let (resources, demand) = self.check(task, kind == ExecutorKind::Default, framework)?;
             checked.push(Checked {
                 stream,
@@ -331,14 +331,14 @@ impl AgentCore {
         framework: &pb::FrameworkInfo,
         id: &ExecutorId,
         is_here: bool,
-    ) -> Refusal {
+    ) -> Rejection {
         let message = if is_here {
             "the executor is there already, or on its way out"
         } else {
             self.tell_exited(framework.id.clone().unwrap_or_default(), id, None);
             "the executor is not there any more"
         };
-        Refusal {
+        Rejection {
             state: dropped_or_lost(is_partition_aware(framework)),
             reason: Reason::ExecutorTerminated,
             message: message.to_owned(),
@@ -352,7 +352,7 @@ impl AgentCore {
         id: ExecutorId,
         info: pb::ExecutorInfo,
         tasks: &[Checked],
-    ) -> Result<Arc<RunKey>, Refusal> {
+    ) -> Result<Arc<RunKey>, Rejection> {
         if kind == ExecutorKind::Custom {
             check_command(info.command.as_ref())?;
         }
@@ -361,16 +361,16 @@ impl AgentCore {
         }
         let resources = self.read_resources(&info.resources, "executor", framework)?;
         let own = demand(&resources, &Default::default(), self.options.enforceable)
-            .map_err(Refusal::invalid)?;
+            .map_err(Rejection::invalid)?;
         let demands = std::iter::once(own).chain(tasks.iter().map(|task| task.demand));
         let demand = combined(demands);
-        let unknown = || Refusal::invalid("the framework's id is invalid");
+        let unknown = || Rejection::invalid("the framework's id is invalid");
         let framework_id = tasks
             .first()
             .map(|task| task.stream.framework.clone())
-            .ok_or_else(|| Refusal::invalid("a group without tasks"))?;
+            .ok_or_else(|| Rejection::invalid("a group without tasks"))?;
         let key = self.new_run(framework, id).ok_or_else(unknown)?;
-        self.hold_framework(&framework_id, framework.clone());
+        self.upsert_framework(&framework_id, framework.clone());
         self.persist(Write::Executor {
             key: key.clone(),
             record: Box::new(ExecutorRecord {
@@ -419,7 +419,7 @@ impl AgentCore {
         let Some(framework) = self.frameworks.get_mut(&key.framework) else {
             return;
         };
-        let place = Place {
+        let owner = ContainerOwner {
             framework: key.framework.clone(),
             executor: key.executor.clone(),
             task: task.map(|stream| stream.task.clone()),
@@ -427,7 +427,7 @@ impl AgentCore {
         Arc::make_mut(framework)
             .executors
             .insert(key.executor.clone(), Arc::new(executor));
-        self.containers.insert(key.container.clone(), place);
+        self.containers.insert(key.container.clone(), owner);
     }
 
     /// Writes the intent and puts the task with its executor.
@@ -488,7 +488,7 @@ impl AgentCore {
             demand,
             group: group.map(|(name, _)| name),
             delivered: false,
-            watch: super::Watch::default(),
+            check_state: super::CheckState::default(),
             healthy: None,
             check_status: None,
             kill_asked: None,
@@ -498,12 +498,12 @@ impl AgentCore {
             record: Box::new(record),
         });
         if let Some(id) = nested {
-            let place = Place {
+            let owner = ContainerOwner {
                 framework: key.framework.clone(),
                 executor: key.executor.clone(),
                 task: Some(stream.task.clone()),
             };
-            self.containers.insert(id, place);
+            self.containers.insert(id, owner);
         }
         self.change_executor(key, |executor| {
             executor.tasks.insert(stream.task, Arc::new(task));
@@ -522,25 +522,25 @@ impl Executor {
         self.kind == kind
             && self.is_live()
             && self.container.kill.is_none()
-            && self.link.doom.is_none()
+            && self.link.termination_reason.is_none()
     }
 }
 
-fn check_command(command: Option<&pb::CommandInfo>) -> Result<(), Refusal> {
+fn check_command(command: Option<&pb::CommandInfo>) -> Result<(), Rejection> {
     let Some(command) = command else {
-        return Err(Refusal::invalid(
+        return Err(Rejection::invalid(
             "the task has neither a command nor an executor",
         ));
     };
     if command.value.as_deref().unwrap_or_default().is_empty() {
-        return Err(Refusal::invalid("the task's command has no value"));
+        return Err(Rejection::invalid("the task's command has no value"));
     }
     Ok(())
 }
 
-fn check_container(container: &pb::ContainerInfo) -> Result<(), Refusal> {
+fn check_container(container: &pb::ContainerInfo) -> Result<(), Rejection> {
     let refuse = |what: &str| {
-        Err(Refusal::invalid(format!(
+        Err(Rejection::invalid(format!(
             "{what} not supported by this agent yet"
         )))
     };

@@ -1,9 +1,9 @@
-//! Checks and health checks: when a task is looked at, and what is told of what was seen.
+//! Checks and health checks: when a task is probed, and what is told of what was seen.
 //!
-//! The shell does one look at a time ([`Probe`]); the core keeps the clock, counts failures and tells the
-//! scheduler. A health check that fails too often in a row ends its task; a check never does. Invariants:
-//! nothing is looked at before its delay or after a kill; only changes of a check are told, and of a
-//! health check every failure that counts; that the agent could not look is no failure of the task.
+//! The shell runs one probe at a time ([`Probe`]); the core keeps the clock, counts failures and tells the scheduler.
+//! A health check that fails too often in a row ends its task; a check never does. Invariants: no probe runs before
+//! its delay or after a kill; only changes of a check are told, and of a health check every failure that counts; that
+//! the agent could not look is no failure of the task.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use meseta_resources::{ContainerId, Moment, Now};
 use tracing::{info, warn};
 
 use super::kill::grace_of_task;
-use super::model::{Phase, Unit};
+use super::model::{Phase, TaskRef};
 use super::{Action, AgentCore, Destination, LaunchPlan, Subject, Timer};
 use crate::checkpoint::{KillCause, nested_id};
 
@@ -23,28 +23,27 @@ const PAUSE_MIN: Duration = Duration::from_millis(100);
 /// What no timeout means: long, but over some day.
 const TIMEOUT_NONE: Duration = Duration::from_secs(3600);
 
-/// One look at a task.
+/// One probe of a task.
 #[derive(Clone, Debug)]
 pub struct Probe {
-    /// Names the answer.
+    /// The id that the result carries.
     pub id: ProbeId,
     /// The container that is looked into.
     pub container: ContainerId,
     /// The task's user, with whose rights it is looked.
     pub user: String,
-    /// How.
-    pub look: Look,
+    pub method: ProbeMethod,
     /// When it is given up.
     pub timeout: Duration,
 }
 
-/// Which look, counted from the agent's start.
+/// Id of a probe, counted from the agent's start.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash)]
 pub struct ProbeId(pub u64);
 
-/// How a task is looked at, from where it runs.
+/// How a task is probed, from where it runs.
 #[derive(Clone, Debug)]
-pub enum Look {
+pub enum ProbeMethod {
     /// By a command, in its container.
     Command(Box<LaunchPlan>),
     /// By a GET to this URL, following redirects.
@@ -52,38 +51,38 @@ pub enum Look {
         /// The URL; its host is the loopback address.
         url: String,
     },
-    /// By connecting.
+    /// By connecting to a port.
     Tcp {
         /// To a loopback address.
         address: std::net::SocketAddr,
     },
 }
 
-/// What was seen.
+/// Result of a probe.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Sight {
+pub enum ProbeResult {
     /// The command ended with this code.
     ExitCode(i32),
     /// The server answered with this status.
     Status(u32),
     /// Whether the connection stood.
     Connected(bool),
-    /// Nothing: it took too long, or there was nobody to answer.
-    Nothing(String),
-    /// The agent could not look, which says nothing of the task.
-    NotTaken(String),
+    /// No answer: a timeout, or nothing listens.
+    NoAnswer(String),
+    /// The agent could not run the probe; says nothing of the task.
+    NotRun(String),
 }
 
 /// The two kinds of checks that one task can have.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Ord, PartialOrd)]
-pub(super) enum Which {
+pub(super) enum CheckKind {
     Health,
     Check,
 }
 
-/// How a task's checks stand.
+/// State of a task's check and health check.
 #[derive(Clone, Debug, Default)]
-pub struct Watch {
+pub struct CheckState {
     /// Since when it is looked at; the grace period counts from here.
     since: Option<Moment>,
     /// Whether it was ever found healthy.
@@ -91,7 +90,7 @@ pub struct Watch {
     /// Failures in a row.
     failures: u32,
     /// The look under way, per kind.
-    looking: [Option<ProbeId>; 2],
+    in_flight: [Option<ProbeId>; 2],
 }
 
 fn seconds(seconds: f64) -> Duration {
@@ -104,9 +103,9 @@ struct Times {
     timeout: Duration,
 }
 
-fn times(info: &pb::TaskInfo, which: Which) -> Option<Times> {
-    let (delay, interval, timeout) = match which {
-        Which::Health => {
+fn times(info: &pb::TaskInfo, check_kind: CheckKind) -> Option<Times> {
+    let (delay, interval, timeout) = match check_kind {
+        CheckKind::Health => {
             let check = info.health_check.as_ref()?;
             (
                 check.delay_seconds(),
@@ -114,7 +113,7 @@ fn times(info: &pb::TaskInfo, which: Which) -> Option<Times> {
                 check.timeout_seconds(),
             )
         }
-        Which::Check => {
+        CheckKind::Check => {
             let check = info.check.as_ref()?;
             (
                 check.delay_seconds(),
@@ -137,62 +136,70 @@ fn times(info: &pb::TaskInfo, which: Which) -> Option<Times> {
 
 impl AgentCore {
     /// Begins to look at a task that runs.
-    pub(super) fn arm_checks(&mut self, now: Now, unit: &Unit) {
-        self.change_task(&unit.task.key, |task| {
-            task.watch = Watch {
+    pub(super) fn arm_checks(&mut self, now: Now, task_ref: &TaskRef) {
+        self.change_task(&task_ref.task.key, |task| {
+            task.check_state = CheckState {
                 since: Some(now.moment),
                 was_healthy: task.healthy == Some(true),
-                ..Watch::default()
+                ..CheckState::default()
             };
         });
-        for which in [Which::Health, Which::Check] {
-            if let Some(times) = times(&unit.task.info, which) {
-                let container = unit.container().id.clone();
-                self.set_timer(now.moment + times.delay, Timer::Probe(container, which));
+        for check_kind in [CheckKind::Health, CheckKind::Check] {
+            if let Some(times) = times(&task_ref.task.info, check_kind) {
+                let container = task_ref.container().id.clone();
+                self.set_timer(
+                    now.moment + times.delay,
+                    Timer::Probe(container, check_kind),
+                );
             }
         }
     }
 
-    pub(super) fn probe_due(&mut self, container: &ContainerId, which: Which) {
-        let Some(unit) = self.unit_of(container) else {
+    pub(super) fn probe_due(&mut self, container: &ContainerId, check_kind: CheckKind) {
+        let Some(task_ref) = self.task_of(container) else {
             return;
         };
-        if unit.container().phase != Phase::Running || unit.container().kill.is_some() {
+        if task_ref.container().phase != Phase::Running || task_ref.container().kill.is_some() {
             return;
         }
-        let Some(times) = times(&unit.task.info, which) else {
+        let Some(times) = times(&task_ref.task.info, check_kind) else {
             return;
         };
         self.probes += 1;
         let id = ProbeId(self.probes);
-        let Some(look) = self.look_at(&unit, which, id) else {
+        let Some(method) = self.probe_method(&task_ref, check_kind, id) else {
             return;
         };
-        self.change_task(&unit.task.key, |task| {
-            if let Some(looking) = task.watch.looking.get_mut(which as usize) {
-                *looking = Some(id);
+        self.change_task(&task_ref.task.key, |task| {
+            if let Some(in_flight) = task.check_state.in_flight.get_mut(check_kind as usize) {
+                *in_flight = Some(id);
             }
         });
         let probe = Probe {
             id,
             container: container.clone(),
-            user: unit.task.user.clone(),
-            look,
+            user: task_ref.task.user.clone(),
+            method,
             timeout: times.timeout,
         };
-        self.show_now(
+        self.perform_now(
             Destination::Container(container.clone()),
             Action::Probe(Box::new(probe)),
         );
     }
 
-    fn look_at(&self, unit: &Unit, which: Which, id: ProbeId) -> Option<Look> {
-        let info = &*unit.task.info;
-        if which == Which::Health {
+    fn probe_method(
+        &self,
+        task_ref: &TaskRef,
+        check_kind: CheckKind,
+        id: ProbeId,
+    ) -> Option<ProbeMethod> {
+        let info = &*task_ref.task.info;
+        if check_kind == CheckKind::Health {
             let check = info.health_check.as_ref()?;
             return match check.r#type() {
                 pb::health_check::Type::Command => {
-                    Some(self.look_by_command(unit, which, check.command.as_ref()?, id))
+                    Some(self.command_probe(task_ref, check_kind, check.command.as_ref()?, id))
                 }
                 pb::health_check::Type::Http => {
                     let http = check.http.as_ref()?;
@@ -201,13 +208,13 @@ impl AgentCore {
                     let path = http.path.as_deref().unwrap_or_default();
                     let address = address(host, http.port)?;
                     let url = format!("{scheme}://{address}{path}");
-                    Some(Look::Http { url })
+                    Some(ProbeMethod::Http { url })
                 }
                 pb::health_check::Type::Tcp => {
                     let tcp = check.tcp.as_ref()?;
                     let host = loopback(tcp.protocol() == pb::network_info::Protocol::IPv6);
                     let address = address(host, tcp.port)?;
-                    Some(Look::Tcp { address })
+                    Some(ProbeMethod::Tcp { address })
                 }
                 pb::health_check::Type::Unknown => None,
             };
@@ -216,16 +223,16 @@ impl AgentCore {
         match check.r#type() {
             pb::check_info::Type::Command => {
                 let command = &check.command.as_ref()?.command;
-                Some(self.look_by_command(unit, which, command, id))
+                Some(self.command_probe(task_ref, check_kind, command, id))
             }
             pb::check_info::Type::Http => {
                 let http = check.http.as_ref()?;
                 let path = http.path.as_deref().unwrap_or_default();
                 let address = address(loopback(false), http.port)?;
                 let url = format!("http://{address}{path}");
-                Some(Look::Http { url })
+                Some(ProbeMethod::Http { url })
             }
-            pb::check_info::Type::Tcp => Some(Look::Tcp {
+            pb::check_info::Type::Tcp => Some(ProbeMethod::Tcp {
                 address: address(loopback(false), check.tcp.as_ref()?.port)?,
             }),
             pb::check_info::Type::Unknown => None,
@@ -233,14 +240,14 @@ impl AgentCore {
     }
 
     /// The check's command, as the task's user and with its environment, in its container.
-    fn look_by_command(
+    fn command_probe(
         &self,
-        unit: &Unit,
-        which: Which,
+        task_ref: &TaskRef,
+        check_kind: CheckKind,
         command: &pb::CommandInfo,
         id: ProbeId,
-    ) -> Look {
-        let mut info = (*unit.task.info).clone();
+    ) -> ProbeMethod {
+        let mut info = (*task_ref.task.info).clone();
         let own = info.command.take().unwrap_or_default();
         let mut command = command.clone();
         let mut variables = own.environment.unwrap_or_default().variables;
@@ -248,150 +255,170 @@ impl AgentCore {
         command.environment = Some(pb::Environment { variables });
         info.command = Some(command);
         info.container = None;
-        let inside = &unit.container().id;
-        let kind = match which {
-            Which::Health => "health-check",
-            Which::Check => "check",
+        let inside = &task_ref.container().id;
+        let kind = match check_kind {
+            CheckKind::Health => "health-check",
+            CheckKind::Check => "check",
         };
         let container = nested_id(inside, &format!("{kind}-{}", id.0));
-        Look::Command(Box::new(LaunchPlan {
-            run: unit.executor.key.clone(),
+        ProbeMethod::Command(Box::new(LaunchPlan {
+            run: task_ref.executor.key.clone(),
             container: container.unwrap_or_else(|| inside.clone()),
             subject: Subject::Task(info.into()),
-            user: unit.task.user.clone(),
-            role: unit.task.role.clone(),
-            demand: unit.container().demand,
-            resources: unit.task.resources.clone(),
+            user: task_ref.task.user.clone(),
+            role: task_ref.task.role.clone(),
+            demand: task_ref.container().demand,
+            resources: task_ref.task.resources.clone(),
             volumes: Vec::new(),
-            around: Vec::new(),
+            parent_volumes: Vec::new(),
         }))
     }
 
-    pub(super) fn probed(&mut self, now: Now, container: &ContainerId, id: ProbeId, sight: Sight) {
-        let Some(unit) = self.unit_of(container) else {
+    pub(super) fn probed(
+        &mut self,
+        now: Now,
+        container: &ContainerId,
+        id: ProbeId,
+        result: ProbeResult,
+    ) {
+        let Some(task_ref) = self.task_of(container) else {
             return;
         };
-        let is_this = |which: &Which| {
-            let looking = unit.task.watch.looking.get(*which as usize);
-            looking.copied().flatten() == Some(id)
+        let is_this = |check_kind: &CheckKind| {
+            let in_flight = task_ref
+                .task
+                .check_state
+                .in_flight
+                .get(*check_kind as usize);
+            in_flight.copied().flatten() == Some(id)
         };
-        let Some(which) = [Which::Health, Which::Check].into_iter().find(is_this) else {
+        let Some(check_kind) = [CheckKind::Health, CheckKind::Check]
+            .into_iter()
+            .find(is_this)
+        else {
             return;
         };
-        self.change_task(&unit.task.key, |task| {
-            if let Some(looking) = task.watch.looking.get_mut(which as usize) {
-                *looking = None;
+        self.change_task(&task_ref.task.key, |task| {
+            if let Some(in_flight) = task.check_state.in_flight.get_mut(check_kind as usize) {
+                *in_flight = None;
             }
         });
-        if unit.container().phase != Phase::Running || unit.container().kill.is_some() {
+        if task_ref.container().phase != Phase::Running || task_ref.container().kill.is_some() {
             return;
         }
-        if let Some(times) = times(&unit.task.info, which) {
-            let next = Timer::Probe(container.clone(), which);
+        if let Some(times) = times(&task_ref.task.info, check_kind) {
+            let next = Timer::Probe(container.clone(), check_kind);
             self.set_timer(now.moment + times.interval, next);
         }
-        let unsure = match &sight {
-            Sight::NotTaken(why) => Some(why.as_str()),
-            Sight::Nothing(_) | Sight::Connected(false) if id.0 <= self.probes_paused => {
-                Some("the agent stood still meanwhile")
+        let unsure = match &result {
+            ProbeResult::NotRun(why) => Some(why.as_str()),
+            ProbeResult::NoAnswer(_) | ProbeResult::Connected(false)
+                if id.0 <= self.probes_paused =>
+            {
+                Some("the agent was paused meanwhile")
             }
             _ => None,
         };
         if let Some(why) = unsure {
-            warn!(task_id = %unit.task.key.task, why, "a task could not be looked at; trying again");
+            warn!(task_id = %task_ref.task.key.task, why, "a check could not be run; trying again");
             return;
         }
-        match which {
-            Which::Health => self.judge_health(now, &unit, &sight),
-            Which::Check => self.judge_check(now, &unit, &sight),
+        match check_kind {
+            CheckKind::Health => self.apply_health_result(now, &task_ref, &result),
+            CheckKind::Check => self.apply_check_result(now, &task_ref, &result),
         }
     }
 
-    fn judge_health(&mut self, now: Now, unit: &Unit, sight: &Sight) {
-        let Some(check) = unit.task.info.health_check.as_ref() else {
+    fn apply_health_result(&mut self, now: Now, task_ref: &TaskRef, result: &ProbeResult) {
+        let Some(check) = task_ref.task.info.health_check.as_ref() else {
             return;
         };
-        let watch = &unit.task.watch;
-        if is_well(sight) {
-            let is_news = !watch.was_healthy || watch.failures > 0;
-            self.change_task(&unit.task.key, |task| {
-                task.watch.was_healthy = true;
-                task.watch.failures = 0;
+        let check_state = &task_ref.task.check_state;
+        if is_success(result) {
+            let is_news = !check_state.was_healthy || check_state.failures > 0;
+            self.change_task(&task_ref.task.key, |task| {
+                task.check_state.was_healthy = true;
+                task.check_state.failures = 0;
                 task.healthy = Some(true);
             });
             if is_news {
-                self.tell_check(now, unit, Reason::TaskHealthCheckStatusUpdated);
+                self.tell_check(now, task_ref, Reason::TaskHealthCheckStatusUpdated);
             }
             return;
         }
         let grace = seconds(check.grace_period_seconds());
-        let since = watch.since.unwrap_or(now.moment);
-        if !watch.was_healthy && now.moment.saturating_since(since) <= grace {
-            info!(task_id = %unit.task.key.task, ?sight, "a failed health check does not count yet");
+        let since = check_state.since.unwrap_or(now.moment);
+        if !check_state.was_healthy && now.moment.saturating_since(since) <= grace {
+            info!(task_id = %task_ref.task.key.task, ?result, "a failed health check does not count yet");
             return;
         }
-        let failures = watch.failures.saturating_add(1);
-        warn!(task_id = %unit.task.key.task, failures, ?sight, "a health check failed");
-        self.change_task(&unit.task.key, |task| {
-            task.watch.failures = failures;
+        let failures = check_state.failures.saturating_add(1);
+        warn!(task_id = %task_ref.task.key.task, failures, ?result, "a health check failed");
+        self.change_task(&task_ref.task.key, |task| {
+            task.check_state.failures = failures;
             task.healthy = Some(false);
         });
-        self.tell_check(now, unit, Reason::TaskHealthCheckStatusUpdated);
+        self.tell_check(now, task_ref, Reason::TaskHealthCheckStatusUpdated);
         if failures >= check.consecutive_failures()
-            && let Some(unit) = self.unit_at(&unit.task.key)
+            && let Some(task_ref) = self.task_at(&task_ref.task.key)
         {
-            self.kill(now, &unit, KillCause::Unhealthy, grace_of_task(&unit));
+            self.kill(
+                now,
+                &task_ref,
+                KillCause::Unhealthy,
+                grace_of_task(&task_ref),
+            );
         }
     }
 
-    fn judge_check(&mut self, now: Now, unit: &Unit, sight: &Sight) {
-        let Some(mut status) = empty_status(&unit.task.info) else {
+    fn apply_check_result(&mut self, now: Now, task_ref: &TaskRef, result: &ProbeResult) {
+        let Some(mut status) = empty_status(&task_ref.task.info) else {
             return;
         };
-        match sight {
-            Sight::ExitCode(code) => {
+        match result {
+            ProbeResult::ExitCode(code) => {
                 status.command = Some(status_of::Command {
                     exit_code: Some(*code),
                 });
             }
-            Sight::Status(code) => {
+            ProbeResult::Status(code) => {
                 status.http = Some(status_of::Http {
                     status_code: Some(*code),
                 });
             }
-            Sight::Connected(succeeded) => {
+            ProbeResult::Connected(succeeded) => {
                 status.tcp = Some(status_of::Tcp {
                     succeeded: Some(*succeeded),
                 });
             }
-            Sight::Nothing(why) | Sight::NotTaken(why) => {
-                info!(task_id = %unit.task.key.task, why, "a check saw nothing");
+            ProbeResult::NoAnswer(why) | ProbeResult::NotRun(why) => {
+                info!(task_id = %task_ref.task.key.task, why, "a check got no answer");
             }
         }
-        if unit.task.check_status.as_ref() == Some(&status) {
+        if task_ref.task.check_status.as_ref() == Some(&status) {
             return;
         }
-        self.change_task(&unit.task.key, |task| task.check_status = Some(status));
-        self.tell_check(now, unit, Reason::TaskCheckStatusUpdated);
+        self.change_task(&task_ref.task.key, |task| task.check_status = Some(status));
+        self.tell_check(now, task_ref, Reason::TaskCheckStatusUpdated);
     }
 
-    fn tell_check(&mut self, now: Now, unit: &Unit, reason: Reason) {
-        let Some(unit) = self.unit_at(&unit.task.key) else {
+    fn tell_check(&mut self, now: Now, task_ref: &TaskRef, reason: Reason) {
+        let Some(task_ref) = self.task_at(&task_ref.task.key) else {
             return;
         };
         let running = pb::TaskState::TaskRunning;
-        let mut status = self.executor_status(now, &unit, running, unit.container().pid);
+        let mut status = self.executor_status(now, &task_ref, running, task_ref.container().pid);
         status.reason = Some(reason.into());
-        self.update_task(now, &unit.task.key, status);
+        self.update_task(now, &task_ref.task.key, status);
     }
 }
 
-fn is_well(sight: &Sight) -> bool {
-    match sight {
-        Sight::ExitCode(code) => *code == 0,
-        Sight::Status(status) => (200..400).contains(status),
-        Sight::Connected(connected) => *connected,
-        Sight::Nothing(_) | Sight::NotTaken(_) => false,
+fn is_success(result: &ProbeResult) -> bool {
+    match result {
+        ProbeResult::ExitCode(code) => *code == 0,
+        ProbeResult::Status(status) => (200..400).contains(status),
+        ProbeResult::Connected(connected) => *connected,
+        ProbeResult::NoAnswer(_) | ProbeResult::NotRun(_) => false,
     }
 }
 

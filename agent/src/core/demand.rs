@@ -15,9 +15,9 @@ const MILLIS: u64 = 1000;
 /// Which limits the isolators in use can hold.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct Enforceable {
-    /// `cgroups/cpu` is on.
+    /// Whether the isolator `cgroups/cpu` is on.
     pub cpus: bool,
-    /// `cgroups/mem` is on.
+    /// Whether the isolator `cgroups/mem` is on.
     pub mem: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Draining: the master wants this agent empty.
+//! Draining: the agent kills its tasks and accepts no new ones, as the master requested.
 //!
 //! Tasks are killed, with no more grace than the operator allows; what is told of their end says why, and
 //! what comes meanwhile is refused, by later lives of the agent too. The agent forgets it when the last

@@ -11,7 +11,7 @@ use meseta_proto::mesos::v1::task_status::{Reason, Source};
 use meseta_resources::{ContainerId, Now};
 use tracing::warn;
 
-use super::model::{Kill, Phase, Unit};
+use super::model::{Kill, Phase, TaskRef};
 use super::states::signal_name;
 use super::{Action, AgentCore, Destination, Ending, Exit, Limitation};
 use crate::checkpoint::KillCause;
@@ -20,7 +20,7 @@ pub(super) const NOT_LAUNCHED: &str = "The agent was restarted before the task c
 
 /// What a container's end means for its task.
 #[derive(Debug, PartialEq)]
-struct Verdict {
+struct TaskOutcome {
     state: pb::TaskState,
     source: Source,
     reason: Option<Reason>,
@@ -34,28 +34,28 @@ impl AgentCore {
             return;
         };
         if let Exit::Unknown(why) = &ending.exit {
-            warn!(container_id = %container, why, "nobody saw how a container ended");
+            warn!(container_id = %container, why, "a container's exit status is unknown");
         }
-        let Some(unit) = self.unit_of(container) else {
+        let Some(task_ref) = self.task_of(container) else {
             return self.executor_ended(now, &executor, ending);
         };
-        if unit.container().phase == Phase::Ended {
+        if task_ref.container().phase == Phase::Ended {
             return;
         }
-        let kill = kill_that_ended(unit.container().kill, &ending);
+        let kill = effective_kill(task_ref.container().kill, &ending);
         let has_run = matches!(ending.exit, Exit::Code(_) | Exit::Signal(_));
         let ended_itself = matches!(ending.exit, Exit::Code(_));
-        if unit.container().phase == Phase::Launching && kill.is_some() && !ended_itself {
-            return self.finish_killed_during_launch(now, &unit);
+        if task_ref.container().phase == Phase::Launching && kill.is_some() && !ended_itself {
+            return self.finish_killed_during_launch(now, &task_ref);
         }
         if has_run && kill.is_none() {
             // It ran, but the agent may have fallen before it could say so.
-            self.tell_running(now, &unit);
+            self.tell_running(now, &task_ref);
         }
-        let preempted = self.preemption_of(&unit.executor);
-        let mut verdict = judge(kill, ending);
-        if let Some(preempted) = preempted.filter(|_| verdict.limitation.is_none()) {
-            verdict = Verdict {
+        let preempted = self.preemption_of(&task_ref.executor);
+        let mut outcome = task_outcome(kill, ending);
+        if let Some(preempted) = preempted.filter(|_| outcome.limitation.is_none()) {
+            outcome = TaskOutcome {
                 state: preempted.state,
                 source: Source::Agent,
                 reason: Some(preempted.reason),
@@ -65,12 +65,12 @@ impl AgentCore {
         }
         self.finish_task(
             now,
-            &unit,
-            verdict.state,
-            verdict.source,
-            verdict.reason,
-            Some(verdict.message),
-            verdict.limitation,
+            &task_ref,
+            outcome.state,
+            outcome.source,
+            outcome.reason,
+            Some(outcome.message),
+            outcome.limitation,
         );
     }
 
@@ -82,18 +82,21 @@ impl AgentCore {
     pub(super) fn finish_task(
         &mut self,
         now: Now,
-        unit: &Unit,
+        task_ref: &TaskRef,
         state: pb::TaskState,
         source: Source,
         reason: Option<Reason>,
         message: Option<String>,
         limitation: Option<pb::TaskResourceLimitation>,
     ) {
-        let container = unit.container().id.clone();
-        let phase = unit.container().phase;
+        let container = task_ref.container().id.clone();
+        let phase = task_ref.container().phase;
         self.change_container(&container, |container| container.phase = Phase::Ended);
-        let pid = unit.container().pid.filter(|_| source == Source::Executor);
-        let mut status = self.executor_status(now, unit, state, pid);
+        let pid = task_ref
+            .container()
+            .pid
+            .filter(|_| source == Source::Executor);
+        let mut status = self.executor_status(now, task_ref, state, pid);
         status.source = Some(source.into());
         status.reason = reason.map(Into::into);
         status.message = message;
@@ -102,12 +105,12 @@ impl AgentCore {
             // There was no container to tell of.
             status.container_status = None;
         }
-        if unit.task.nested.is_some() {
-            self.tell_when_resized(now, unit, status, Default::default());
-            return self.end_group_of(now, unit, state);
+        if task_ref.task.nested.is_some() {
+            self.send_after_resize(now, task_ref, status, Default::default());
+            return self.end_group_of(now, task_ref, state);
         }
         self.counters.executors_terminated += 1;
-        self.update_task(now, &unit.task.key, status);
+        self.update_task(now, &task_ref.task.key, status);
         self.forget(&container);
     }
 
@@ -115,7 +118,7 @@ impl AgentCore {
     pub(super) fn forget(&mut self, container: &ContainerId) {
         self.forget_revocable(container);
         let container = container.clone();
-        self.show(
+        self.perform(
             Destination::Container(container.clone()),
             Action::Forget { container },
         );
@@ -124,7 +127,7 @@ impl AgentCore {
 
 /// The kill that a container's end is told as. What its supervisor recorded counts: a request that reached it
 /// and was lost with an agent was one, and a command that exited before any reached it ended by itself.
-fn kill_that_ended(asked: Option<Kill>, ending: &Ending) -> Option<Kill> {
+fn effective_kill(asked: Option<Kill>, ending: &Ending) -> Option<Kill> {
     match (asked, ending.kill_requested, &ending.exit) {
         (None, Some(true), _) => Some(Kill {
             cause: KillCause::Unknown,
@@ -137,9 +140,9 @@ fn kill_that_ended(asked: Option<Kill>, ending: &Ending) -> Option<Kill> {
     }
 }
 
-fn judge(kill: Option<Kill>, ending: Ending) -> Verdict {
+fn task_outcome(kill: Option<Kill>, ending: Ending) -> TaskOutcome {
     if let Some(limitation) = ending.limitation {
-        return Verdict {
+        return TaskOutcome {
             state: pb::TaskState::TaskFailed,
             source: Source::Agent,
             reason: Some(limitation.reason),
@@ -149,7 +152,7 @@ fn judge(kill: Option<Kill>, ending: Ending) -> Verdict {
     }
     let kill = kill.map(|kill| (kill.cause, kill.during_launch));
     let message = exit_message(&ending.exit);
-    let told = |state, source, reason, message| Verdict {
+    let told = |state, source, reason, message| TaskOutcome {
         state,
         source,
         reason,

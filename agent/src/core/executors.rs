@@ -17,12 +17,12 @@ use tracing::{info, warn};
 
 use super::fields::duration;
 use super::launch::container_message;
-use super::model::{Executor, ExecutorKind, Phase, Unit};
+use super::model::{Executor, ExecutorKind, Phase, TaskRef};
 use super::states::{gone_or_lost, is_terminal};
-use super::updates::{Pushed, StreamKey};
+use super::update_streams::{Pushed, StreamKey};
 use super::{Action, AgentCore, ConnectionId, Destination};
 use crate::checkpoint::{KillCause, LogEntry, RunKey, Write};
-use crate::intake::Room;
+use crate::intake::Permit;
 
 impl AgentCore {
     fn custom(&self, framework: &FrameworkId, executor: &ExecutorId) -> Option<Arc<Executor>> {
@@ -38,10 +38,10 @@ impl AgentCore {
         framework: &FrameworkId,
         executor: &ExecutorId,
         subscribe: call::Subscribe,
-        rooms: Vec<Option<Room>>,
+        permits: Vec<Option<Permit>>,
     ) {
         let Some(executor) = self.custom(framework, executor) else {
-            return self.show_now(Destination::Agent, Action::HangUp { connection });
+            return self.perform_now(Destination::Agent, Action::HangUp { connection });
         };
         info!(
             framework_id = %executor.key.framework, executor_id = %executor.key.executor,
@@ -51,7 +51,7 @@ impl AgentCore {
             let hang_up = Action::HangUp {
                 connection: earlier,
             };
-            self.show_now(
+            self.perform_now(
                 Destination::Executor(executor.key.container.clone()),
                 hang_up,
             );
@@ -60,24 +60,24 @@ impl AgentCore {
             executor.link.connection = Some(connection);
             executor.link.has_subscribed = true;
         });
-        if executor.container.kill.is_some() || executor.link.doom.is_some() {
+        if executor.container.kill.is_some() || executor.link.termination_reason.is_some() {
             self.tell_executor(&executor, connection, plain(event::Type::Shutdown));
             return self.registered_if_all_back(now);
         }
         let subscribed = self.subscribed_event(&executor);
         self.tell_executor(&executor, connection, subscribed);
-        for (update, room) in subscribe.unacknowledged_updates.into_iter().zip(rooms) {
+        for (update, permit) in subscribe.unacknowledged_updates.into_iter().zip(permits) {
             self.executor_update(
                 now,
                 &executor.key.framework,
                 &executor.key.executor,
                 update.status,
-                room,
+                permit,
             );
         }
         self.drop_never_arrived(now, &executor.key, &subscribe.unacknowledged_tasks);
         self.repeat_kills(&executor.key, connection);
-        self.attend(now, &executor.key);
+        self.reconcile_executor(now, &executor.key);
         self.registered_if_all_back(now);
     }
 
@@ -112,14 +112,14 @@ impl AgentCore {
             if !is_staging || known.iter().any(|known| known.task_id.value == id) {
                 continue;
             }
-            let unit = Unit {
+            let task_ref = TaskRef {
                 executor: executor.clone(),
                 task: task.clone(),
             };
             let state = self.dropped_or_lost_of(key);
             self.finish_unlaunched(
                 now,
-                &unit,
+                &task_ref,
                 state,
                 Reason::AgentRestarted,
                 "Task launched during agent restart".to_owned(),
@@ -142,21 +142,26 @@ impl AgentCore {
     }
 
     /// Passes a kill on to the executor that runs the task.
-    pub(super) fn ask_for_kill(&mut self, now: Now, unit: &Unit, policy: Option<pb::KillPolicy>) {
-        if unit.task.is_terminal() {
+    pub(super) fn ask_for_kill(
+        &mut self,
+        now: Now,
+        task_ref: &TaskRef,
+        policy: Option<pb::KillPolicy>,
+    ) {
+        if task_ref.task.is_terminal() {
             return;
         }
-        self.change_task(&unit.task.key, |task| task.kill_asked = Some(policy));
-        match unit.executor.link.connection {
+        self.change_task(&task_ref.task.key, |task| task.kill_asked = Some(policy));
+        match task_ref.executor.link.connection {
             Some(connection) => {
-                let event = kill_event(&unit.task.key.task, policy);
-                self.tell_executor(&unit.executor, connection, event);
+                let event = kill_event(&task_ref.task.key.task, policy);
+                self.tell_executor(&task_ref.executor, connection, event);
             }
             // It is told when it is back, also to another life of the agent.
             None => {
                 let grace = policy.and_then(|policy| policy.grace_period);
                 let grace = grace.map_or(Duration::ZERO, |grace| duration(&grace));
-                self.log_kill(now, unit, KillCause::Framework, grace);
+                self.log_kill(now, task_ref, KillCause::Framework, grace);
             }
         }
     }
@@ -168,7 +173,7 @@ impl AgentCore {
         connection: ConnectionId,
         event: Event,
     ) {
-        self.show(
+        self.perform(
             Destination::Executor(executor.key.container.clone()),
             Action::Tell {
                 connection,
@@ -194,9 +199,9 @@ impl AgentCore {
         framework: &FrameworkId,
         executor: &ExecutorId,
         mut status: pb::TaskStatus,
-        room: Option<Room>,
+        permit: Option<Permit>,
     ) {
-        let room = room.map(Arc::new);
+        let permit = permit.map(Arc::new);
         let Some(executor) = self.custom(framework, executor) else {
             self.counters.invalid_status_updates += 1;
             return;
@@ -212,26 +217,26 @@ impl AgentCore {
         self.complete_status(now, &executor, &mut status);
         let uuid = status.uuid.clone().unwrap_or_default();
         let Some(task) = executor.tasks.get(&task).cloned() else {
-            return self.update_of_absent(now, &executor, task, status, room);
+            return self.update_of_absent(now, &executor, task, status, permit);
         };
-        let unit = Unit {
+        let task_ref = TaskRef {
             executor: executor.clone(),
             task,
         };
         let waits = |(held, _): &(pb::TaskStatus, _)| held.uuid.as_deref() == Some(&uuid);
-        if unit.executor.link.held.iter().any(waits) {
+        if task_ref.executor.link.delayed_updates.iter().any(waits) {
             return;
         }
-        let known = self.updates.knows(&unit.task.stream(), &uuid);
-        if room.is_none() && !known {
-            return without_room(&executor.key, &unit.task.key.task);
+        let known = self.updates.knows(&task_ref.task.stream(), &uuid);
+        if permit.is_none() && !known {
+            return log_rejected_update(&executor.key, &task_ref.task.key.task);
         }
-        let room = room.unwrap_or_default();
-        if is_terminal(status.state) && !unit.task.is_terminal() && !known {
-            return self.tell_when_resized(now, &unit, status, room);
+        let permit = permit.unwrap_or_default();
+        if is_terminal(status.state) && !task_ref.task.is_terminal() && !known {
+            return self.send_after_resize(now, &task_ref, status, permit);
         }
-        let told = self.update_task_in(now, &unit.task.key, status, room);
-        self.acknowledge_to_executor(&unit, uuid, told);
+        let told = self.update_task_in(now, &task_ref.task.key, status, permit);
+        self.acknowledge_to_executor(&task_ref, uuid, told);
     }
 
     /// What the agent adds to an executor's status.
@@ -261,7 +266,7 @@ impl AgentCore {
         executor: &Arc<Executor>,
         task: TaskId,
         status: pb::TaskStatus,
-        room: Option<Arc<Room>>,
+        permit: Option<Arc<Permit>>,
     ) {
         let known = executor.completed.iter().find(|old| old.key.task == task);
         let Some(known) = known.cloned() else {
@@ -282,30 +287,30 @@ impl AgentCore {
             .iter()
             .any(|old| old.uuid.as_deref() == Some(&uuid));
         if !was_told {
-            let Some(room) = room else {
-                return without_room(&executor.key, &stream.task);
+            let Some(permit) = permit else {
+                return log_rejected_update(&executor.key, &stream.task);
             };
             self.persist(Write::Log {
                 key: known.key.clone(),
                 entry: Box::new(LogEntry::Update(status.clone())),
             });
-            self.answer_for_absent(now, &stream, status, room);
+            self.answer_for_absent(now, &stream, status, permit);
         }
-        let unit = Unit {
+        let task_ref = TaskRef {
             executor: executor.clone(),
             task: known,
         };
-        self.acknowledge_to_executor(&unit, uuid, Some(Pushed::Send));
+        self.acknowledge_to_executor(&task_ref, uuid, Some(Pushed::Send));
     }
 
     /// Tells the executor that its update is safe here, unless there was no room for it.
     pub(super) fn acknowledge_to_executor(
         &mut self,
-        unit: &Unit,
+        task_ref: &TaskRef,
         uuid: Vec<u8>,
         told: Option<Pushed>,
     ) {
-        let Some(executor) = self.executor_at(&unit.executor.key) else {
+        let Some(executor) = self.executor_at(&task_ref.executor.key) else {
             return;
         };
         let Some(connection) = executor.link.connection else {
@@ -317,7 +322,7 @@ impl AgentCore {
         let event = Event {
             r#type: Some(event::Type::Acknowledged.into()),
             acknowledged: Some(event::Acknowledged {
-                task_id: unit.task.info.task_id.clone(),
+                task_id: task_ref.task.info.task_id.clone(),
                 uuid,
             }),
             ..Event::default()
@@ -375,21 +380,21 @@ impl AgentCore {
     pub(super) fn finish_unlaunched(
         &mut self,
         now: Now,
-        unit: &Unit,
+        task_ref: &TaskRef,
         state: pb::TaskState,
         reason: Reason,
         message: String,
     ) {
-        let mut status = self.executor_status(now, unit, state, None);
+        let mut status = self.executor_status(now, task_ref, state, None);
         status.source = Some(Source::Agent.into());
         status.reason = Some(reason.into());
         status.message = Some(message);
         status.container_status = None;
-        if let Some(nested) = &unit.task.nested {
+        if let Some(nested) = &task_ref.task.nested {
             let id = nested.id.clone();
             self.change_container(&id, |nested| nested.phase = Phase::Ended);
         }
-        self.update_task(now, &unit.task.key, status);
+        self.update_task(now, &task_ref.task.key, status);
     }
 
     pub(super) fn gone_or_lost(&self, key: &RunKey) -> pb::TaskState {
@@ -405,10 +410,10 @@ impl AgentCore {
     }
 }
 
-fn without_room(run: &RunKey, task: &TaskId) {
+fn log_rejected_update(run: &RunKey, task: &TaskId) {
     warn!(
         framework_id = %run.framework, executor_id = %run.executor, task_id = %task,
-        "an executor that subscribed has more unacknowledged updates than there is room for; it keeps this one"
+        "an executor that subscribed has more unacknowledged updates than the limit; this one stays with the executor"
     );
 }
 

@@ -1,4 +1,4 @@
-//! What single fields of messages mean, for whoever meets them.
+//! Helpers that read single fields of Mesos messages.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! What goes into the core and what comes out of it.
 //!
 //! Everything the agent reacts to is an [`Input`]; everything it does is an [`Effect`]. An effect that
-//! others can see waits for the write that it follows ([`Effect::Visible`] after an [`Lsn`]); the shell
+//! others can see waits for the write that it follows ([`Effect::Perform`] after an [`Lsn`]); the shell
 //! releases those of one [`Destination`] in order.
 
 use std::collections::BTreeSet;
@@ -13,16 +13,16 @@ use meseta_proto::budget::Charge;
 use meseta_proto::meseta::v1 as wire;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::executor;
-use meseta_proto::outbox::Weigh;
+use meseta_proto::outbox::QueuedSize;
 use meseta_resources::{ContainerId, ExecutorId, FrameworkId, Resources, Role};
 use prost::Message as _;
 
-use super::checks::{Probe, ProbeId, Sight};
+use super::checks::{Probe, ProbeId, ProbeResult};
 use super::oversubscription::Report;
 use super::recovery::Recovery;
-use super::updates::StreamKey;
+use super::update_streams::StreamKey;
 use crate::checkpoint::{RunKey, TaskKey, Write};
-use crate::intake::Room;
+use crate::intake::Permit;
 
 /// Which of the connections to a master, counted from the agent's start.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash)]
@@ -36,125 +36,98 @@ pub struct ConnectionId(pub u64);
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq, Ord, PartialOrd, Hash)]
 pub struct Lsn(pub u64);
 
-/// Something happened.
 #[derive(Debug)]
 pub enum Input {
     /// The checkpoints were read and the machine was looked at. Comes first, once.
     Recovered(Box<Recovery>),
     /// A connection to a master stands; nothing was said on it.
-    LinkUp {
-        /// Which.
-        link: LinkId,
-    },
+    LinkUp { link: LinkId },
     /// A connection failed or ended.
     LinkDown {
-        /// Which.
         link: LinkId,
         /// Why, for the log.
         reason: String,
     },
-    /// The master has taken what waited for it: these streams' updates found no room and are to be sent.
-    LinkHasRoom {
-        /// On this connection.
+    /// The connection's queue has space again: the updates of these streams were not sent and are to be sent now.
+    LinkWritable {
+        /// The connection that it concerns.
         link: LinkId,
-        /// Those.
-        untold: BTreeSet<StreamKey>,
+        unsent: BTreeSet<StreamKey>,
     },
     /// The master said something.
     Frame {
-        /// On this connection.
+        /// The connection that it concerns.
         link: LinkId,
-        /// This.
         frame: Box<wire::MasterFrame>,
         /// What it takes of the room for frames that wait, until it is taken.
-        room: Option<Charge>,
+        charge: Option<Charge>,
     },
     /// A container's task has been executed.
     ContainerStarted {
-        /// Which.
         container: ContainerId,
-        /// Who keeps it.
+        /// The supervisor process of the container.
         supervisor: ProcessIdentity,
         /// The task's main process.
         task_pid: i32,
     },
     /// A container could not be launched; nothing is left of it.
     LaunchFailed {
-        /// Which.
         container: ContainerId,
-        /// Why.
         cause: String,
     },
     /// A container ended, and its groups are verified empty and removed.
     ContainerEnded {
-        /// Which.
         container: ContainerId,
-        /// How.
         ending: Ending,
     },
-    /// An executor subscribed.
     ExecutorSubscribed {
         /// The stream that its events go to.
         connection: ConnectionId,
-        /// Its framework.
         framework: FrameworkId,
-        /// Itself.
         executor: ExecutorId,
         /// What it has not seen acknowledged.
         subscribe: Box<executor::call::Subscribe>,
-        /// What the call takes of the room for those that are read.
-        room: Room,
+        /// Permit of the intake for this call.
+        permit: Permit,
         /// What each of its unacknowledged updates takes of the room for those; none where there is too little.
-        rooms: Vec<Option<Room>>,
+        permits: Vec<Option<Permit>>,
     },
     /// A stream to an executor ended.
-    ExecutorGone {
-        /// Which.
-        connection: ConnectionId,
-    },
+    ExecutorGone { connection: ConnectionId },
     /// A subscribed executor told the state of a task.
     ExecutorUpdate {
-        /// Its framework.
         framework: FrameworkId,
-        /// Itself.
         executor: ExecutorId,
         /// What it told; its uuid was checked.
         status: Box<pb::TaskStatus>,
         /// What the update takes of the room for those that are not acknowledged.
-        room: Room,
+        permit: Permit,
     },
     /// A subscribed executor has something for its scheduler.
     ExecutorMessage {
-        /// Its framework.
         framework: FrameworkId,
-        /// Itself.
         executor: ExecutorId,
-        /// What.
         data: Vec<u8>,
-        /// What the call takes of the room for those that are read.
-        room: Room,
+        /// Permit of the intake for this call.
+        permit: Permit,
     },
     /// A container's limits were changed, or could not be.
     Resized {
-        /// Which.
         container: ContainerId,
-        /// Why not.
         failed: Option<String>,
     },
     /// A look at a task was taken.
     Probed {
-        /// Into this container.
+        /// The container that is entered.
         container: ContainerId,
-        /// Which look.
         id: ProbeId,
-        /// What was seen.
-        sight: Sight,
+        result: ProbeResult,
     },
     /// The estimator and the controller looked at a sample.
     Oversubscription(Box<Report>),
     /// The agent's own process stood still until now: stopped, or starved of the processor.
     Paused {
-        /// For so long.
+        /// The time that it lasted.
         lasted: Duration,
     },
     /// Only time has passed.
@@ -180,9 +153,7 @@ pub struct Ending {
 /// How a process ended.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Exit {
-    /// With this code.
     Code(i32),
-    /// By this signal.
     Signal(i32),
     /// It never came to run its command.
     LaunchFailed(String),
@@ -206,20 +177,17 @@ pub struct Limitation {
 /// Something is to be done.
 #[derive(Debug)]
 pub enum Effect {
-    /// Make this durable.
     Persist {
         /// Its place in the order.
         lsn: Lsn,
-        /// What.
         write: Write,
     },
-    /// Do this once all writes up to `after` are durable.
-    Visible {
+    /// Perform an action once all writes up to `after` are durable.
+    Perform {
         /// The last write that must come before.
         after: Lsn,
         /// Whom it goes to; order is kept per destination.
         to: Destination,
-        /// What.
         action: Action,
     },
 }
@@ -231,7 +199,6 @@ pub enum Destination {
     Master,
     /// The same, for what waits for no disk: connecting, disconnecting, signs of life.
     Liveness,
-    /// One container.
     Container(ContainerId),
     /// The same, for a kill that cannot wait any longer for what comes before it.
     Overdue(ContainerId),
@@ -239,7 +206,6 @@ pub enum Destination {
     Executor(ContainerId),
     /// All containers with revocable CPUs together.
     Revocable,
-    /// The agent's process.
     Agent,
 }
 
@@ -252,15 +218,10 @@ pub enum Action {
         link: LinkId,
     },
     /// Give a connection up; not answered.
-    Disconnect {
-        /// Which.
-        link: LinkId,
-    },
-    /// Say something.
+    Disconnect { link: LinkId },
     Send {
         /// On this connection; if it is gone, to nobody.
         link: LinkId,
-        /// This.
         message: Box<wire::agent_frame::Message>,
     },
     /// Launch a container; answered by `ContainerStarted` and later `ContainerEnded`, or by
@@ -268,9 +229,7 @@ pub enum Action {
     Launch(Box<LaunchPlan>),
     /// Give a container other limits; answered by `Resized`.
     Resize {
-        /// Which.
         container: ContainerId,
-        /// To what.
         demand: Demand,
         /// What is behind it.
         resources: Resources,
@@ -283,56 +242,41 @@ pub enum Action {
     Tell {
         /// On this stream; if it is gone, to nobody.
         connection: ConnectionId,
-        /// This.
         event: Box<executor::Event>,
     },
     /// End a stream to an executor; not answered.
-    HangUp {
-        /// Which.
-        connection: ConnectionId,
-    },
+    HangUp { connection: ConnectionId },
     /// A run is over and nothing refers to it: its sandbox may go in its time.
-    Discard {
-        /// Which.
-        run: Arc<RunKey>,
-    },
+    Discard { run: Arc<RunKey> },
     /// End a container: a signal, then after the grace SIGKILL. One that has not begun to be
     /// launched is not launched any more, which is answered by `LaunchFailed`.
     Kill {
-        /// Which.
         container: ContainerId,
         /// Time between SIGTERM and SIGKILL.
         grace: Duration,
     },
-    /// The grace is over and the container still there: take it apart.
-    Destroy {
-        /// Which.
-        container: ContainerId,
-    },
+    /// The grace period is over and the container still exists: destroy it.
+    Destroy { container: ContainerId },
     /// Stop all processes of a container where they are, or let them go on.
     Freeze {
-        /// Which.
         container: ContainerId,
         /// Whether they are to stand still.
         frozen: bool,
     },
-    /// Hold all containers with revocable CPUs back together; what is `None` is lifted.
-    Restrain {
+    /// Throttle all containers with revocable CPUs together; `None` lifts a limit.
+    ThrottleRevocable {
         /// Thousandths of a processor for all of them.
         cpus_millis: Option<u64>,
         /// Memory that they are to be kept below by reclaiming.
         memory_ceiling_bytes: Option<u64>,
     },
     /// The end of a container is durable: what the machine kept of it may go.
-    Forget {
-        /// Which.
-        container: ContainerId,
-    },
+    Forget { container: ContainerId },
     /// End the agent's process.
     Exit(ExitReason),
 }
 
-impl Weigh for Action {
+impl QueuedSize for Action {
     fn bytes(&self) -> usize {
         /// What an action about a container takes, more or less.
         const SMALL: usize = 1_024;
@@ -349,7 +293,7 @@ impl Weigh for Action {
             | Self::Kill { .. }
             | Self::Destroy { .. }
             | Self::Freeze { .. }
-            | Self::Restrain { .. }
+            | Self::ThrottleRevocable { .. }
             | Self::Forget { .. }
             | Self::Exit(_) => SMALL,
         }
@@ -393,7 +337,7 @@ pub struct LaunchPlan {
     pub user: String,
     /// The role its resources are allocated to.
     pub role: Option<Role>,
-    /// Requests and limits.
+    /// Requests and limits of resources.
     pub demand: Demand,
     /// What is behind them.
     pub resources: Resources,
@@ -401,11 +345,10 @@ pub struct LaunchPlan {
     /// where one is to be seen.
     pub volumes: Vec<pb::Resource>,
     /// Those of the container around it, whose sandbox it may look into.
-    pub around: Vec<pb::Resource>,
+    pub parent_volumes: Vec<pb::Resource>,
 }
 
 impl LaunchPlan {
-    /// The container's id.
     pub fn container(&self) -> &ContainerId {
         &self.container
     }

@@ -1,10 +1,10 @@
-//! Ending tasks on somebody's wish.
+//! Kills: requested by a framework, the completion time, a shutdown or the agent itself.
 //!
-//! The request is durable before the container gets SIGTERM, so that an end is told as what it was whenever
-//! the agent falls; a disk that takes too long delays the signal by [`RECORD_WAIT`] and no more. After the
-//! grace comes SIGKILL: the supervisor keeps that time, and the core sees to it that the container is taken
-//! apart should the supervisor fail. A later kill may shorten the grace and never lengthens it. The tasks of a custom
-//! executor are its own to end. Invariant: a task that is told killed is gone.
+//! The request is durable before the container gets SIGTERM, so that an end is told as what it was whenever the agent
+//! falls; a disk that takes too long delays the signal by [`RECORD_WAIT`] and no more. After the grace comes SIGKILL:
+//! the supervisor keeps that time, and the core destroys the container should the supervisor fail. A later kill may
+//! shorten the grace and never lengthens it. The tasks of a custom executor are its own to end. Invariant: a task that
+//! is told killed is gone.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,14 +16,14 @@ use meseta_resources::{ContainerId, FrameworkId, Now};
 use tracing::{info, warn};
 
 use super::fields::{duration, unix_ns};
-use super::model::{Doom, Executor, ExecutorKind, Kill, Phase, Unit};
+use super::model::{Executor, ExecutorKind, Kill, Phase, TaskRef, TerminationReason};
 use super::registration::stream_key;
 use super::{Action, AgentCore, Destination, ExitReason, Lsn, State, Timer};
 use crate::checkpoint::{KillCause, KillRequested, LogEntry, Write};
 
 /// Time between SIGTERM and SIGKILL when neither the kill nor the task says (Mesos's default).
 pub(super) const KILL_GRACE_DEFAULT: Duration = Duration::from_secs(3);
-/// How long after the last signal the container is taken apart by force.
+/// Time after SIGKILL before the container is destroyed.
 const KILL_OVERDUE: Duration = Duration::from_secs(1);
 /// How long a signal waits for its request to be durable. What is sent unwritten is told by the supervisor's
 /// record should the agent fall then.
@@ -34,7 +34,7 @@ impl AgentCore {
         let Some(stream) = stream_key(&kill.framework_id, &kill.task_id) else {
             return;
         };
-        let Some(unit) = self.unit_of_task(&stream) else {
+        let Some(task_ref) = self.find_task(&stream) else {
             // The master answers reconciliation for what we do not have.
             warn!(
                 framework_id = %stream.framework, task_id = %stream.task,
@@ -42,39 +42,39 @@ impl AgentCore {
             );
             return;
         };
-        if unit.executor.kind != ExecutorKind::Command && !unit.task.delivered {
-            return self.kill_undelivered(now, &unit);
+        if task_ref.executor.kind != ExecutorKind::Command && !task_ref.task.delivered {
+            return self.kill_undelivered(now, &task_ref);
         }
-        if unit.executor.kind == ExecutorKind::Custom {
-            return self.ask_for_kill(now, &unit, kill.kill_policy);
+        if task_ref.executor.kind == ExecutorKind::Custom {
+            return self.ask_for_kill(now, &task_ref, kill.kill_policy);
         }
         let grace = grace_of(kill.kill_policy.as_ref())
-            .or_else(|| grace_of(unit.task.info.kill_policy.as_ref()))
+            .or_else(|| grace_of(task_ref.task.info.kill_policy.as_ref()))
             .unwrap_or(KILL_GRACE_DEFAULT);
-        self.kill(now, &unit, KillCause::Framework, grace);
+        self.kill(now, &task_ref, KillCause::Framework, grace);
     }
 
     /// A task that waits for its executor is killed at once, and its whole group with it.
-    fn kill_undelivered(&mut self, now: Now, unit: &Unit) {
-        let key = unit.executor.key.clone();
-        let group = unit.task.group.clone();
-        let waiting = unit.executor.undelivered();
-        let together = waiting
-            .into_iter()
-            .filter(|task| task.key == unit.task.key || (group.is_some() && task.group == group));
+    fn kill_undelivered(&mut self, now: Now, task_ref: &TaskRef) {
+        let key = task_ref.executor.key.clone();
+        let group = task_ref.task.group.clone();
+        let waiting = task_ref.executor.undelivered();
+        let together = waiting.into_iter().filter(|task| {
+            task.key == task_ref.task.key || (group.is_some() && task.group == group)
+        });
         for task in together {
-            let unit = Unit {
-                executor: unit.executor.clone(),
+            let task_ref = TaskRef {
+                executor: task_ref.executor.clone(),
                 task,
             };
-            self.finish_killed_during_launch(now, &unit);
+            self.finish_killed_during_launch(now, &task_ref);
         }
-        self.attend(now, &key);
+        self.reconcile_executor(now, &key);
     }
 
     /// Ends a task whose process is a container's.
-    pub(super) fn kill(&mut self, now: Now, unit: &Unit, cause: KillCause, grace: Duration) {
-        let container = unit.container();
+    pub(super) fn kill(&mut self, now: Now, task_ref: &TaskRef, cause: KillCause, grace: Duration) {
+        let container = task_ref.container();
         if container.phase == Phase::Ended {
             return;
         }
@@ -82,17 +82,17 @@ impl AgentCore {
             if let Some(deadline) = earlier.deadline
                 && now.moment + grace < deadline
             {
-                self.log_kill(now, unit, earlier.cause, grace);
+                self.log_kill(now, task_ref, earlier.cause, grace);
                 self.send_kill(now, &container.id, grace);
             }
             return;
         }
         info!(
-            framework_id = %unit.executor.key.framework, task_id = %unit.task.key.task,
+            framework_id = %task_ref.executor.key.framework, task_id = %task_ref.task.key.task,
             container_id = %container.id, ?cause,
             grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX), "killing a task"
         );
-        self.log_kill(now, unit, cause, grace);
+        self.log_kill(now, task_ref, cause, grace);
         let during_launch = container.phase == Phase::Launching;
         self.change_container(&container.id, |container| {
             container.kill = Some(Kill {
@@ -104,27 +104,33 @@ impl AgentCore {
         });
         if during_launch {
             // Not launched any more if it has not begun; else killed as soon as it has.
-            self.show_kill(now, &container.id, Duration::ZERO);
+            self.perform_kill(now, &container.id, Duration::ZERO);
             return;
         }
         // It ran, but the agent may have fallen before it could say so.
-        self.tell_running(now, unit);
-        let Some(unit) = &self.unit_at(&unit.task.key) else {
+        self.tell_running(now, task_ref);
+        let Some(task_ref) = &self.task_at(&task_ref.task.key) else {
             return;
         };
-        let framework = self.frameworks.get(&unit.executor.key.framework);
-        let tell = framework.is_some_and(|framework| framework.wants_killing_state());
+        let framework = self.frameworks.get(&task_ref.executor.key.framework);
+        let tell = framework.is_some_and(|framework| framework.has_killing_state());
         if tell && !matches!(cause, KillCause::CompletionTime | KillCause::Preempted) {
             let state = pb::TaskState::TaskKilling;
-            let status = self.executor_status(now, unit, state, unit.container().pid);
-            self.update_task(now, &unit.task.key, status);
+            let status = self.executor_status(now, task_ref, state, task_ref.container().pid);
+            self.update_task(now, &task_ref.task.key, status);
         }
-        self.send_kill(now, &unit.container().id, grace);
+        self.send_kill(now, &task_ref.container().id, grace);
     }
 
-    pub(super) fn log_kill(&mut self, now: Now, unit: &Unit, cause: KillCause, grace: Duration) {
+    pub(super) fn log_kill(
+        &mut self,
+        now: Now,
+        task_ref: &TaskRef,
+        cause: KillCause,
+        grace: Duration,
+    ) {
         self.persist(Write::Log {
-            key: unit.task.key.clone(),
+            key: task_ref.task.key.clone(),
             entry: Box::new(kill_entry(now, cause, grace)),
         });
     }
@@ -161,17 +167,17 @@ impl AgentCore {
                 kill.grace = grace;
             }
         });
-        self.show_kill(now, container, grace);
+        self.perform_kill(now, container, grace);
         self.set_timer(
             deadline + KILL_OVERDUE,
             Timer::KillOverdue(container.clone()),
         );
     }
 
-    fn show_kill(&mut self, now: Now, container: &ContainerId, grace: Duration) {
+    fn perform_kill(&mut self, now: Now, container: &ContainerId, grace: Duration) {
         self.thaw_to_end(container);
         let container = container.clone();
-        self.show(
+        self.perform(
             Destination::Container(container.clone()),
             Action::Kill {
                 container: container.clone(),
@@ -186,8 +192,8 @@ impl AgentCore {
     pub(super) fn kill_unwritten(&mut self, now: Now, container: &ContainerId, lsn: Lsn) {
         let executor = self.executor_of(container);
         let of_executor = executor.as_ref().map(|executor| &executor.container);
-        let unit = self.unit_of(container);
-        let held = unit.as_ref().map(Unit::container).or(of_executor);
+        let task_ref = self.task_of(container);
+        let held = task_ref.as_ref().map(TaskRef::container).or(of_executor);
         let Some(kill) = held
             .and_then(|held| held.kill)
             .filter(|_| lsn > self.durable)
@@ -196,7 +202,7 @@ impl AgentCore {
         };
         warn!(container_id = %container, "the disk takes too long; killing before that is written");
         let left = kill.deadline.map(|at| at.saturating_since(now.moment));
-        self.show_now(
+        self.perform_now(
             Destination::Overdue(container.clone()),
             Action::Kill {
                 container: container.clone(),
@@ -206,14 +212,14 @@ impl AgentCore {
     }
 
     pub(super) fn kill_overdue(&mut self, container: &ContainerId) {
-        let phase = match (self.unit_of(container), self.executor_of(container)) {
-            (Some(unit), _) => unit.container().phase,
+        let phase = match (self.task_of(container), self.executor_of(container)) {
+            (Some(task_ref), _) => task_ref.container().phase,
             (None, Some(executor)) => executor.container.phase,
             (None, None) => return,
         };
         if phase == Phase::Running {
-            warn!(container_id = %container, "a container outlived its kill; taking it apart");
-            self.show(
+            warn!(container_id = %container, "a container is still running after its kill; destroying it");
+            self.perform(
                 Destination::Container(container.clone()),
                 Action::Destroy {
                     container: container.clone(),
@@ -223,28 +229,31 @@ impl AgentCore {
     }
 
     pub(super) fn completion_time_over(&mut self, now: Now, container: &ContainerId) {
-        if let Some(unit) = self.unit_of(container) {
-            self.kill(now, &unit, KillCause::CompletionTime, Duration::ZERO);
+        if let Some(task_ref) = self.task_of(container) {
+            self.kill(now, &task_ref, KillCause::CompletionTime, Duration::ZERO);
         }
     }
 
-    pub(super) fn finish_killed_during_launch(&mut self, now: Now, unit: &Unit) {
-        let Doom {
+    pub(super) fn finish_killed_during_launch(&mut self, now: Now, task_ref: &TaskRef) {
+        let TerminationReason {
             state,
             reason,
             message,
-        } = self.preemption_of(&unit.executor).unwrap_or(Doom {
-            state: pb::TaskState::TaskKilled,
-            reason: Reason::TaskKilledDuringLaunch,
-            message: "Task killed during launch".to_owned(),
-        });
-        let is_waiting = unit.executor.kind == ExecutorKind::Default && !unit.task.delivered;
-        if unit.executor.kind == ExecutorKind::Custom || is_waiting {
-            return self.finish_unlaunched(now, unit, state, reason, message);
+        } = self
+            .preemption_of(&task_ref.executor)
+            .unwrap_or(TerminationReason {
+                state: pb::TaskState::TaskKilled,
+                reason: Reason::TaskKilledDuringLaunch,
+                message: "Task killed during launch".to_owned(),
+            });
+        let is_waiting =
+            task_ref.executor.kind == ExecutorKind::Default && !task_ref.task.delivered;
+        if task_ref.executor.kind == ExecutorKind::Custom || is_waiting {
+            return self.finish_unlaunched(now, task_ref, state, reason, message);
         }
         self.finish_task(
             now,
-            unit,
+            task_ref,
             state,
             Source::Agent,
             Some(reason),
@@ -254,19 +263,19 @@ impl AgentCore {
     }
 
     /// What ends with an unsuccessful task of a group: the others of it.
-    pub(super) fn end_group_of(&mut self, now: Now, unit: &Unit, state: pb::TaskState) {
-        let group = unit.task.group.clone();
+    pub(super) fn end_group_of(&mut self, now: Now, task_ref: &TaskRef, state: pb::TaskState) {
+        let group = task_ref.task.group.clone();
         if state == pb::TaskState::TaskFinished || group.is_none() {
             return;
         }
-        let Some(executor) = self.executor_at(&unit.executor.key) else {
+        let Some(executor) = self.executor_at(&task_ref.executor.key) else {
             return;
         };
         for task in executor.tasks.values() {
-            if task.group != group || task.key == unit.task.key || !task.delivered {
+            if task.group != group || task.key == task_ref.task.key || !task.delivered {
                 continue;
             }
-            let other = Unit {
+            let other = TaskRef {
                 executor: executor.clone(),
                 task: task.clone(),
             };
@@ -301,16 +310,16 @@ impl AgentCore {
             return self.shut_custom_down(now, executor);
         }
         for task in executor.tasks.values() {
-            let unit = Unit {
+            let task_ref = TaskRef {
                 executor: executor.clone(),
                 task: task.clone(),
             };
             let waits = executor.kind == ExecutorKind::Default && !task.delivered;
             if waits && !task.is_terminal() {
-                self.finish_killed_during_launch(now, &unit);
+                self.finish_killed_during_launch(now, &task_ref);
             } else {
                 let grace = grace_of(task.info.kill_policy.as_ref());
-                self.kill(now, &unit, cause, grace.unwrap_or(KILL_GRACE_DEFAULT));
+                self.kill(now, &task_ref, cause, grace.unwrap_or(KILL_GRACE_DEFAULT));
             }
         }
         self.end_if_idle(now, &executor.key);
@@ -344,7 +353,7 @@ impl AgentCore {
     /// Those that ended wait for acknowledgements that will not come.
     fn drop_ended_tasks(&mut self, executor: &Arc<Executor>) {
         for task in executor.tasks.values().filter(|task| task.is_terminal()) {
-            self.task_over(&Unit {
+            self.task_over(&TaskRef {
                 executor: executor.clone(),
                 task: task.clone(),
             });
@@ -362,7 +371,7 @@ impl AgentCore {
             self.kill_everything(now, KillCause::AgentExit);
             self.begin_exit(ExitReason::Stopped);
         } else {
-            self.leave(ExitReason::Stopped);
+            self.exit_process(ExitReason::Stopped);
         }
     }
 
@@ -386,7 +395,7 @@ impl AgentCore {
             return;
         }
         if let Some(reason) = self.exit.take() {
-            self.show(Destination::Agent, Action::Exit(reason));
+            self.perform(Destination::Agent, Action::Exit(reason));
         }
     }
 }
@@ -400,8 +409,8 @@ fn kill_entry(now: Now, cause: KillCause, grace: Duration) -> LogEntry {
 }
 
 /// The grace that a task names, or the usual one.
-pub(super) fn grace_of_task(unit: &Unit) -> Duration {
-    grace_of(unit.task.info.kill_policy.as_ref()).unwrap_or(KILL_GRACE_DEFAULT)
+pub(super) fn grace_of_task(task_ref: &TaskRef) -> Duration {
+    grace_of(task_ref.task.info.kill_policy.as_ref()).unwrap_or(KILL_GRACE_DEFAULT)
 }
 
 pub(super) fn grace_of(policy: Option<&pb::KillPolicy>) -> Option<Duration> {

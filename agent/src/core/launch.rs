@@ -13,7 +13,7 @@ use meseta_resources::{ContainerId, FrameworkId, Now};
 use tracing::{info, warn};
 
 use super::fields::{duration, unix_ns, volumes_among};
-use super::model::{Executor, ExecutorKind, Framework, Phase, Task, Unit};
+use super::model::{Executor, ExecutorKind, Framework, Phase, Task, TaskRef};
 use super::{Action, AgentCore, Destination, LaunchPlan, Subject, Timer};
 use crate::checkpoint::{
     FrameworkRecord, LogEntry, RunKey, Started, Write, nested_names, outermost,
@@ -34,7 +34,7 @@ impl AgentCore {
             demand: executor.container.demand,
             resources: executor.allocated(),
             volumes: executor.volumes(|_| true),
-            around: Vec::new(),
+            parent_volumes: Vec::new(),
         };
         if nested.is_none() {
             let volumes = Some(plan.volumes.clone());
@@ -50,19 +50,19 @@ impl AgentCore {
                 demand: nested.demand,
                 resources: task.resources.clone(),
                 volumes: volumes_among(&task.info.resources),
-                around: plan.volumes,
+                parent_volumes: plan.volumes,
                 ..plan
             },
             None => plan,
         };
-        self.show(
+        self.perform(
             Destination::Container(plan.container.clone()),
             Action::Launch(Box::new(plan)),
         );
     }
 
     /// Takes a framework up, or its newer description.
-    pub(super) fn hold_framework(&mut self, id: &FrameworkId, info: pb::FrameworkInfo) {
+    pub(super) fn upsert_framework(&mut self, id: &FrameworkId, info: pb::FrameworkInfo) {
         let known = self.frameworks.get(id).map(|held| held.info.clone());
         if known.is_some_and(|known| *known == info) {
             return;
@@ -108,7 +108,7 @@ impl AgentCore {
             return;
         }
         info!(framework_id = %id, "framework updated");
-        self.hold_framework(&id, info);
+        self.upsert_framework(&id, info);
         for key in self.updates.resend_of(now.moment, &id) {
             self.send_head(&key);
         }
@@ -124,16 +124,16 @@ impl AgentCore {
         let Some(executor) = self.executor_of(container) else {
             // Nobody's: what was launched must not live on.
             warn!(container_id = %container, "a container started that is not known");
-            return self.show(
+            return self.perform(
                 Destination::Container(container.clone()),
                 Action::Destroy {
                     container: container.clone(),
                 },
             );
         };
-        let unit = self.unit_of(container);
-        match &unit {
-            Some(unit) => self.log_start(now, &unit.task, &supervisor, task_pid),
+        let task_ref = self.task_of(container);
+        match &task_ref {
+            Some(task_ref) => self.log_start(now, &task_ref.task, &supervisor, task_pid),
             None => self.log_executor_start(now, &executor, &supervisor, task_pid),
         }
         self.change_container(container, |container| {
@@ -141,20 +141,20 @@ impl AgentCore {
             container.supervisor = Some(supervisor);
             container.pid = Some(task_pid);
         });
-        let killed = match &unit {
-            Some(unit) => unit.container().kill.is_some(),
+        let killed = match &task_ref {
+            Some(task_ref) => task_ref.container().kill.is_some(),
             None => executor.container.kill.is_some(),
         };
         if killed {
             return self.send_kill(now, container, Duration::ZERO);
         }
-        match unit {
-            Some(unit) => {
-                self.tell_running(now, &unit);
-                self.arm_completion_time(now, &unit);
-                self.arm_checks(now, &unit);
+        match task_ref {
+            Some(task_ref) => {
+                self.tell_running(now, &task_ref);
+                self.arm_completion_time(now, &task_ref);
+                self.arm_checks(now, &task_ref);
             }
-            None => self.attend(now, &executor.key),
+            None => self.reconcile_executor(now, &executor.key),
         }
     }
 
@@ -185,24 +185,24 @@ impl AgentCore {
     }
 
     /// Tells STARTING and RUNNING, as far as they were not told.
-    pub(super) fn tell_running(&mut self, now: Now, unit: &Unit) {
+    pub(super) fn tell_running(&mut self, now: Now, task_ref: &TaskRef) {
         for state in [pb::TaskState::TaskStarting, pb::TaskState::TaskRunning] {
-            let Some(unit) = self.unit_at(&unit.task.key) else {
+            let Some(task_ref) = self.task_at(&task_ref.task.key) else {
                 return;
             };
-            let mut told = unit.task.statuses.iter();
+            let mut told = task_ref.task.statuses.iter();
             if told.any(|status| status.state() == state) {
                 continue;
             }
-            if unit.task.check_status.is_none() {
-                let empty = super::checks::empty_status(&unit.task.info);
-                self.change_task(&unit.task.key, |task| task.check_status = empty);
+            if task_ref.task.check_status.is_none() {
+                let empty = super::checks::empty_status(&task_ref.task.info);
+                self.change_task(&task_ref.task.key, |task| task.check_status = empty);
             }
-            let Some(unit) = self.unit_at(&unit.task.key) else {
+            let Some(task_ref) = self.task_at(&task_ref.task.key) else {
                 return;
             };
-            let status = self.executor_status(now, &unit, state, unit.container().pid);
-            self.update_task(now, &unit.task.key, status);
+            let status = self.executor_status(now, &task_ref, state, task_ref.container().pid);
+            self.update_task(now, &task_ref.task.key, status);
         }
     }
 
@@ -210,19 +210,19 @@ impl AgentCore {
     pub(super) fn executor_status(
         &mut self,
         now: Now,
-        unit: &Unit,
+        task_ref: &TaskRef,
         state: pb::TaskState,
         pid: Option<i32>,
     ) -> pb::TaskStatus {
-        let task = unit.task.info.task_id.clone();
+        let task = task_ref.task.info.task_id.clone();
         let mut status = self.status(now, task, state, Source::Executor, None, None);
         status.executor_id = Some(pb::ExecutorId {
-            value: unit.executor.key.executor.to_string(),
+            value: task_ref.executor.key.executor.to_string(),
         });
-        status.container_status = Some(self.container_status(&unit.container().id, pid));
-        if unit.executor.kind != ExecutorKind::Custom {
-            status.healthy = unit.task.healthy;
-            status.check_status.clone_from(&unit.task.check_status);
+        status.container_status = Some(self.container_status(&task_ref.container().id, pid));
+        if task_ref.executor.kind != ExecutorKind::Custom {
+            status.healthy = task_ref.task.healthy;
+            status.check_status.clone_from(&task_ref.task.check_status);
         }
         status
     }
@@ -248,16 +248,16 @@ impl AgentCore {
     }
 
     /// A task may not run longer than it said; counted from its start, over restarts of the agent.
-    pub(super) fn arm_completion_time(&mut self, now: Now, unit: &Unit) {
-        let Some(unit) = self.unit_at(&unit.task.key) else {
+    pub(super) fn arm_completion_time(&mut self, now: Now, task_ref: &TaskRef) {
+        let Some(task_ref) = self.task_at(&task_ref.task.key) else {
             return;
         };
-        let Some(longest) = &unit.task.info.max_completion_time else {
+        let Some(longest) = &task_ref.task.info.max_completion_time else {
             return;
         };
         let longest = duration(longest);
         let running = i32::from(pb::TaskState::TaskRunning);
-        let since = unit
+        let since = task_ref
             .task
             .statuses
             .iter()
@@ -266,7 +266,7 @@ impl AgentCore {
             .and_then(|timestamp| Duration::try_from_secs_f64(timestamp).ok())
             .unwrap_or(now.unix);
         let left = longest.saturating_sub(now.unix.saturating_sub(since));
-        let container = unit.container().id.clone();
+        let container = task_ref.container().id.clone();
         self.set_timer(now.moment + left, Timer::CompletionTime(container));
     }
 
@@ -275,16 +275,16 @@ impl AgentCore {
             return;
         };
         let message = format!("Failed to launch container: {cause}");
-        let Some(unit) = self.unit_of(container) else {
+        let Some(task_ref) = self.task_of(container) else {
             return self.executor_not_launched(now, &executor, message);
         };
-        if unit.container().kill.is_some() {
-            return self.finish_killed_during_launch(now, &unit);
+        if task_ref.container().kill.is_some() {
+            return self.finish_killed_during_launch(now, &task_ref);
         }
         self.counters.container_launch_errors += 1;
         self.finish_task(
             now,
-            &unit,
+            &task_ref,
             pb::TaskState::TaskFailed,
             Source::Agent,
             Some(Reason::ContainerLaunchFailed),

@@ -1,4 +1,4 @@
-//! The lives of executors: when they must come, be back, and be gone, and what their end means.
+//! Timeouts of executors: registration, re-registration, shutdown; and their termination.
 //!
 //! Invariant: an executor that is told to end, or never came, is gone after its grace, and every task of
 //! it gets a last word.
@@ -17,7 +17,7 @@ use tracing::{info, warn};
 use super::ending::{exit_message, limited};
 use super::executors::plain;
 use super::fields::duration;
-use super::model::{Executor, ExecutorKind, Phase, Unit};
+use super::model::{Executor, ExecutorKind, Phase, TaskRef};
 use super::{AgentCore, Ending, Exit, State, Timer};
 use crate::checkpoint::{KillCause, RunKey};
 
@@ -38,7 +38,7 @@ impl AgentCore {
         }
         self.counters.container_launch_errors += 1;
         let timeout = format_duration(self.options.executor_registration_timeout);
-        self.doom(
+        self.terminate_executor(
             now,
             &executor,
             pb::TaskState::TaskFailed,
@@ -87,11 +87,14 @@ impl AgentCore {
         if executor.container.kill.is_none() {
             self.counters.container_launch_errors += 1;
             self.change_executor(&executor.key, |executor| {
-                executor.link.doom.get_or_insert(super::Doom {
-                    state: pb::TaskState::TaskFailed,
-                    reason: Reason::ContainerLaunchFailed,
-                    message: message.clone(),
-                });
+                executor
+                    .link
+                    .termination_reason
+                    .get_or_insert(super::TerminationReason {
+                        state: pb::TaskState::TaskFailed,
+                        reason: Reason::ContainerLaunchFailed,
+                        message: message.clone(),
+                    });
             });
         }
         let Some(executor) = self.executor_at(&executor.key) else {
@@ -118,7 +121,7 @@ impl AgentCore {
         self.counters.executors_terminated += 1;
         info!(executor_id = %key.executor, container_id = %key.container, ?ending, "executor ended");
         // What it had told before is told first.
-        self.attend(now, &key);
+        self.reconcile_executor(now, &key);
         self.end_tasks_of(now, &key, &ending);
         if !executor.orphaned {
             let framework = pb::FrameworkId {
@@ -153,15 +156,19 @@ impl AgentCore {
         let Some(executor) = self.executor_at(key) else {
             return;
         };
-        let doom = executor.link.doom.clone();
-        let doom = doom.or_else(|| self.preemption_of(&executor));
-        let (state, reason, message) = match (&ending.limitation, doom) {
+        let termination_reason = executor.link.termination_reason.clone();
+        let termination_reason = termination_reason.or_else(|| self.preemption_of(&executor));
+        let (state, reason, message) = match (&ending.limitation, termination_reason) {
             (Some(limitation), _) => (
                 pb::TaskState::TaskFailed,
                 limitation.reason,
                 limitation.message.clone(),
             ),
-            (None, Some(doom)) => (doom.state, doom.reason, doom.message),
+            (None, Some(termination_reason)) => (
+                termination_reason.state,
+                termination_reason.reason,
+                termination_reason.message,
+            ),
             (None, None) if ending.exit == Exit::NeverBegun => (
                 pb::TaskState::TaskFailed,
                 Reason::AgentRestarted,
@@ -174,7 +181,7 @@ impl AgentCore {
             ),
         };
         for task in executor.tasks.values().filter(|task| !task.is_terminal()) {
-            let unit = Unit {
+            let task_ref = TaskRef {
                 executor: executor.clone(),
                 task: task.clone(),
             };
@@ -183,7 +190,7 @@ impl AgentCore {
                 self.change_container(&id, |nested| nested.phase = Phase::Ended);
                 self.forget(&id);
             }
-            let mut status = self.executor_status(now, &unit, state, None);
+            let mut status = self.executor_status(now, &task_ref, state, None);
             status.source = Some(Source::Agent.into());
             status.reason = Some(reason.into());
             status.message = Some(message.clone());
@@ -222,7 +229,7 @@ impl AgentCore {
         let timeout = format_duration(self.options.executor_reregistration_timeout);
         for executor in self.missing() {
             let state = self.gone_or_lost(&executor.key);
-            self.doom(
+            self.terminate_executor(
                 now,
                 &executor,
                 state,

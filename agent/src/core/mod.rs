@@ -10,14 +10,14 @@
 //! launch.rs        containers that started → STARTING, RUNNING
 //! executors.rs     executors of frameworks: subscription, updates, messages
 //! lifetimes.rs     their timeouts, shutdown and end
-//! attend.rs        what waits for an executor's container: resizes, deliveries, terminal updates
+//! reconcile.rs     what waits for an executor's container: resizes, deliveries, terminal updates
 //! checks.rs        when tasks are looked at, and what is told of it
 //! kill.rs          KILL, completion time, shutdown
 //! ending.rs        a container's end → terminal update
 //! operations.rs    reservations and volumes, and what is told of them
 //! oversubscription.rs  estimates → the master; corrections → revocable containers
-//! tell.rs          status updates made, sent, acknowledged; runs retired
-//! updates.rs       their streams
+//! status_updates.rs status updates made, sent, acknowledged; runs retired
+//! update_streams.rs their streams
 //! recovery.rs      the state after a restart
 //! pause.rs         deadlines after the process stood still
 //! ```
@@ -25,7 +25,6 @@
 //! before the next one; a task ends once; an exit nobody saw is a failure.
 
 mod accept;
-mod attend;
 mod check_rules;
 mod checks;
 mod demand;
@@ -43,15 +42,16 @@ mod operation_updates;
 mod operations;
 mod oversubscription;
 mod pause;
+mod reconcile;
 mod recovery;
 mod registration;
 mod reregistration;
 mod snapshot;
 mod states;
-mod tell;
+mod status_updates;
 #[cfg(test)]
 mod tests;
-mod updates;
+mod update_streams;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -63,7 +63,7 @@ use meseta_resources::{
     AgentId, ContainerId, ExecutorId, FrameworkId, Moment, Now, Resources, TaskId,
 };
 
-pub use checks::{Look, Probe, ProbeId, Sight, Watch};
+pub use checks::{CheckState, Probe, ProbeId, ProbeMethod, ProbeResult};
 pub use demand::Enforceable;
 pub use demand::{demand_of_run, demand_of_task};
 pub(crate) use fields::volumes_among;
@@ -73,19 +73,19 @@ pub use io::{
 };
 pub use launch::container_message;
 pub use model::{
-    Container, Doom, Executor, ExecutorKind, ExecutorLink, Framework, Kill, Phase, Task, Unit,
-    command_executor_name,
+    Container, Executor, ExecutorKind, ExecutorLink, Framework, Kill, Phase, Task, TaskRef,
+    TerminationReason, command_executor_name,
 };
 pub use oversubscription::{Oversubscription, Report};
 pub use recovery::{Found, Recovery};
 pub use snapshot::{Counters, Snapshot};
 pub use states::is_terminal;
-pub use updates::{
+pub use update_streams::{
     Acknowledged, Pushed, RETRY_INTERVAL_MAX, RETRY_INTERVAL_MIN, StatusUpdates, StreamKey,
 };
 
 use crate::checkpoint::{RunKey, TaskKey, Write};
-use checks::Which;
+use checks::CheckKind;
 use history::History;
 use operation_updates::OperationUpdates;
 use registration::Link;
@@ -100,7 +100,6 @@ pub struct Options {
     pub resources: Resources,
     /// Where the agent's own API is reached.
     pub address: pb::Address,
-    /// The agent's version.
     pub version: String,
     /// What the agent can do.
     pub capabilities: Vec<pb::agent_info::capability::Type>,
@@ -123,9 +122,9 @@ pub struct Options {
     pub check_updates_bytes_max: usize,
     /// Address told in `TaskStatus.container_status`.
     pub container_ip: String,
-    /// `--executor_registration_timeout`.
+    /// The value of `--executor_registration_timeout`.
     pub executor_registration_timeout: Duration,
-    /// `--executor_reregistration_timeout`.
+    /// The value of `--executor_reregistration_timeout`.
     pub executor_reregistration_timeout: Duration,
     /// `--executor_shutdown_grace_period`, for executors that name none.
     pub executor_shutdown_grace: Duration,
@@ -138,7 +137,7 @@ pub enum State {
     Recovering,
     /// There is no master that knows us.
     Disconnected,
-    /// Registered.
+    /// The agent is registered and running.
     Running,
     /// On the way out.
     Terminating,
@@ -156,21 +155,20 @@ enum Timer {
     KillUnwritten(ContainerId, Lsn),
     ExecutorRegistration(ContainerId),
     ExecutorShutdown(ContainerId),
-    Probe(ContainerId, Which),
+    Probe(ContainerId, CheckKind),
     /// Executors that were there before a restart must be back.
     ExecutorsBack,
 }
 
 /// What a container is of.
 #[derive(Clone, Debug)]
-struct Place {
+struct ContainerOwner {
     framework: FrameworkId,
     executor: ExecutorId,
     /// The task whose process it holds; none for an executor's own.
     task: Option<TaskId>,
 }
 
-/// The state machine.
 #[derive(Debug)]
 pub struct AgentCore {
     options: Options,
@@ -186,7 +184,7 @@ pub struct AgentCore {
     completed_frameworks: VecDeque<Arc<Framework>>,
     /// What those and the completed executors of others take.
     history: History,
-    containers: BTreeMap<ContainerId, Place>,
+    containers: BTreeMap<ContainerId, ContainerOwner>,
     /// Counts the looks at tasks.
     probes: u64,
     /// Looks up to this one were under way while the agent stood still: that they saw nothing says nothing.
@@ -202,7 +200,7 @@ pub struct AgentCore {
     /// record and not used.
     set_aside: Resources,
     operations: OperationUpdates,
-    shown: operations::Shown,
+    durable_view: operations::DurableView,
     timers: BTreeSet<(Moment, Timer)>,
     counters: Counters,
     oversubscription: Oversubscription,
@@ -239,7 +237,7 @@ impl AgentCore {
             total: options.resources.clone(),
             set_aside: Resources::new(),
             operations: OperationUpdates::default(),
-            shown: operations::Shown::new(options.resources.clone()),
+            durable_view: operations::DurableView::new(options.resources.clone()),
             timers: BTreeSet::new(),
             counters: Counters::default(),
             oversubscription: Oversubscription::default(),
@@ -260,7 +258,7 @@ impl AgentCore {
             Input::Recovered(recovery) => self.recovered(now, *recovery),
             Input::LinkUp { link } => self.link_up(now, link),
             Input::LinkDown { link, reason } => self.link_down(now, link, &reason),
-            Input::LinkHasRoom { link, untold } => self.link_has_room(link, untold),
+            Input::LinkWritable { link, unsent } => self.link_writable(link, unsent),
             Input::Frame { link, frame, .. } => self.frame(now, link, *frame),
             Input::ContainerStarted {
                 container,
@@ -274,30 +272,29 @@ impl AgentCore {
                 framework,
                 executor,
                 subscribe,
-                room: _,
-                rooms,
-            } => {
-                self.executor_subscribed(now, connection, &framework, &executor, *subscribe, rooms)
-            }
+                permit: _,
+                permits,
+            } => self
+                .executor_subscribed(now, connection, &framework, &executor, *subscribe, permits),
             Input::ExecutorGone { connection } => self.executor_gone(connection),
             Input::ExecutorUpdate {
                 framework,
                 executor,
                 status,
-                room,
-            } => self.executor_update(now, &framework, &executor, *status, Some(room)),
+                permit,
+            } => self.executor_update(now, &framework, &executor, *status, Some(permit)),
             Input::ExecutorMessage {
                 framework,
                 executor,
                 data,
-                room: _,
+                permit: _,
             } => self.executor_message(&framework, &executor, data),
             Input::Resized { container, failed } => self.resized(now, &container, failed),
             Input::Probed {
                 container,
                 id,
-                sight,
-            } => self.probed(now, &container, id, sight),
+                result,
+            } => self.probed(now, &container, id, result),
             Input::Oversubscription(report) => self.oversubscribe(now, *report),
             Input::Paused { lasted } => self.paused(now, lasted),
             Input::Tick => {}
@@ -345,7 +342,7 @@ impl AgentCore {
                     self.registration_timed_out(now, &container);
                 }
                 Timer::ExecutorShutdown(container) => self.shutdown_overdue(now, &container),
-                Timer::Probe(container, which) => self.probe_due(&container, which),
+                Timer::Probe(container, check_kind) => self.probe_due(&container, check_kind),
                 Timer::ExecutorsBack => self.executors_overdue(now),
             }
         }
@@ -372,8 +369,8 @@ impl AgentCore {
     }
 
     /// An action that follows all writes so far.
-    fn show(&mut self, to: Destination, action: Action) {
-        self.effects.push(Effect::Visible {
+    fn perform(&mut self, to: Destination, action: Action) {
+        self.effects.push(Effect::Perform {
             after: self.lsn,
             to,
             action,
@@ -381,8 +378,8 @@ impl AgentCore {
     }
 
     /// An action that waits for no write, but for what goes to the same destination before it.
-    fn show_now(&mut self, to: Destination, action: Action) {
-        self.effects.push(Effect::Visible {
+    fn perform_now(&mut self, to: Destination, action: Action) {
+        self.effects.push(Effect::Perform {
             after: Lsn::default(),
             to,
             action,
@@ -391,7 +388,7 @@ impl AgentCore {
 
     fn send(&mut self, message: Message) {
         let link = self.link.id;
-        self.show(
+        self.perform(
             Destination::Master,
             Action::Send {
                 link,
@@ -408,17 +405,17 @@ impl AgentCore {
 
     /// The executor that a container is of, or is nested in one of.
     fn executor_of(&self, container: &ContainerId) -> Option<Arc<Executor>> {
-        let place = self.containers.get(container)?;
-        let framework = self.frameworks.get(&place.framework)?;
-        framework.executors.get(&place.executor).cloned()
+        let owner = self.containers.get(container)?;
+        let framework = self.frameworks.get(&owner.framework)?;
+        framework.executors.get(&owner.executor).cloned()
     }
 
     /// The task whose process a container holds; none for an executor's own container.
-    fn unit_of(&self, container: &ContainerId) -> Option<Unit> {
+    fn task_of(&self, container: &ContainerId) -> Option<TaskRef> {
         let task = self.containers.get(container)?.task.clone()?;
         let executor = self.executor_of(container)?;
         let task = executor.tasks.get(&task)?.clone();
-        Some(Unit { executor, task })
+        Some(TaskRef { executor, task })
     }
 
     /// The executor of a run, unless another run has taken its place.
@@ -428,10 +425,10 @@ impl AgentCore {
         (executor.key.container == key.container).then(|| executor.clone())
     }
 
-    fn unit_at(&self, key: &TaskKey) -> Option<Unit> {
+    fn task_at(&self, key: &TaskKey) -> Option<TaskRef> {
         let executor = self.executor_at(&key.run)?;
         let task = executor.tasks.get(&key.task)?.clone();
-        Some(Unit { executor, task })
+        Some(TaskRef { executor, task })
     }
 
     fn change_executor(&mut self, key: &RunKey, change: impl FnOnce(&mut Executor)) {
@@ -455,7 +452,7 @@ impl AgentCore {
         let Some(executor) = self.executor_of(id) else {
             return;
         };
-        let task = self.containers.get(id).and_then(|place| place.task.clone());
+        let task = self.containers.get(id).and_then(|owner| owner.task.clone());
         self.change_executor(&executor.key, |executor| {
             if executor.container.id == *id {
                 return change(&mut executor.container);

@@ -14,17 +14,16 @@ use meseta_proto::mesos::v1::task_status::Reason;
 use meseta_proto::schema;
 use meseta_resources::{ContainerId, ExecutorId, FrameworkId, Moment, Resources, Role, TaskId};
 
-use super::checks::Watch;
+use super::checks::CheckState;
 use super::io::ConnectionId;
 use super::states::{has_capability, is_terminal};
-use super::updates::StreamKey;
+use super::update_streams::StreamKey;
 use crate::checkpoint::{KillCause, RunKey, TaskKey};
-use crate::intake::Room;
+use crate::intake::Permit;
 
 /// A framework with work here, or with updates to be acknowledged.
 #[derive(Clone, Debug)]
 pub struct Framework {
-    /// Its id.
     pub id: FrameworkId,
     /// The newest the master told.
     pub info: Arc<pb::FrameworkInfo>,
@@ -35,7 +34,7 @@ pub struct Framework {
 }
 
 impl Framework {
-    /// Without executors.
+    /// A framework that has no executors yet.
     pub fn new(id: FrameworkId, info: Arc<pb::FrameworkInfo>) -> Self {
         Self {
             id,
@@ -45,13 +44,13 @@ impl Framework {
         }
     }
 
-    /// Whether it wants DROPPED, GONE and UNREACHABLE told apart from LOST.
+    /// Whether it has the PARTITION_AWARE capability. and UNREACHABLE told apart from LOST.
     pub fn is_partition_aware(&self) -> bool {
         has_capability(&self.info, FrameworkCapability::PartitionAware)
     }
 
-    /// Whether it wants to be told of TASK_KILLING.
-    pub fn wants_killing_state(&self) -> bool {
+    /// Whether it has the TASK_KILLING_STATE capability.
+    pub fn has_killing_state(&self) -> bool {
         has_capability(&self.info, FrameworkCapability::TaskKillingState)
     }
 }
@@ -67,10 +66,9 @@ pub enum Phase {
     Ended,
 }
 
-/// A wish that a container end.
+/// A pending kill of a container.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct Kill {
-    /// Why.
     pub cause: KillCause,
     /// Whether it had not been started when this came.
     pub during_launch: bool,
@@ -83,17 +81,16 @@ pub struct Kill {
 /// A container, as far as the core must know it.
 #[derive(Clone, Debug)]
 pub struct Container {
-    /// Which.
     pub id: ContainerId,
     /// How far it is.
     pub phase: Phase,
-    /// Who keeps it.
+    /// The supervisor process of the container.
     pub supervisor: Option<ProcessIdentity>,
-    /// The main process.
+    /// The pid of the main process.
     pub pid: Option<i32>,
     /// Whether it is to end.
     pub kill: Option<Kill>,
-    /// Requests and limits.
+    /// Requests and limits of resources.
     pub demand: Demand,
 }
 
@@ -111,7 +108,7 @@ impl Container {
     }
 }
 
-/// Who speaks for an executor's tasks.
+/// The kind of an executor: who reports the state of its tasks.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum ExecutorKind {
     /// The core; the executor is made up for one command and has no process of its own.
@@ -122,10 +119,8 @@ pub enum ExecutorKind {
     Custom,
 }
 
-/// One executor's run.
 #[derive(Clone, Debug)]
 pub struct Executor {
-    /// Which.
     pub key: Arc<RunKey>,
     /// Who speaks for its tasks.
     pub kind: ExecutorKind,
@@ -143,7 +138,6 @@ pub struct Executor {
     pub tasks: BTreeMap<TaskId, Arc<Task>>,
     /// Those that are, oldest first.
     pub completed: VecDeque<Arc<Task>>,
-    /// What they take.
     pub completed_bytes: usize,
     /// Its framework is gone: nobody will acknowledge its tasks' updates.
     pub orphaned: bool,
@@ -162,22 +156,21 @@ pub struct ExecutorLink {
     pub was_given: bool,
     /// Resizes of its container that are under way.
     pub resizes: u32,
-    /// Terminal updates that wait for them, with the room that each takes.
-    pub held: Vec<(pb::TaskStatus, Arc<Room>)>,
+    /// Terminal updates delayed until these resizes are done, each with its intake permit.
+    pub delayed_updates: Vec<(pb::TaskStatus, Arc<Permit>)>,
     /// The persistent volumes that its container was last given; unknown in a new life of the agent.
     pub volumes: Option<Vec<pb::Resource>>,
     /// Why its container is taken down, and how that is told of its tasks.
-    pub doom: Option<Doom>,
+    pub termination_reason: Option<TerminationReason>,
 }
 
-/// What the end of an executor means for its tasks, when the core knows better than the exit status.
+/// Why an executor was terminated, as its tasks are told: overrides the exit status.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Doom {
+pub struct TerminationReason {
     /// The state of tasks that had not ended.
     pub state: pb::TaskState,
-    /// Why.
     pub reason: Reason,
-    /// In words.
+    /// The state, as a text.
     pub message: String,
 }
 
@@ -262,16 +255,14 @@ impl Executor {
     }
 }
 
-/// A task and the executor that it belongs to, at one moment.
+/// Reference to a task: a snapshot of it and of its executor.
 #[derive(Clone, Debug)]
-pub struct Unit {
-    /// Whose it is.
+pub struct TaskRef {
     pub executor: Arc<Executor>,
-    /// Itself.
     pub task: Arc<Task>,
 }
 
-impl Unit {
+impl TaskRef {
     /// The container that the task's process is in.
     pub fn container(&self) -> &Container {
         self.task
@@ -281,7 +272,6 @@ impl Unit {
     }
 }
 
-/// One task.
 #[derive(Clone, Debug)]
 pub struct Task {
     /// Its place in the checkpoints.
@@ -296,7 +286,6 @@ pub struct Task {
     pub resources: Resources,
     /// The role it was allocated to.
     pub role: Option<Role>,
-    /// The newest state.
     pub state: pb::TaskState,
     /// The last status of each state, oldest first.
     pub statuses: Vec<pb::TaskStatus>,
@@ -311,7 +300,7 @@ pub struct Task {
     /// Whether its executor was given it.
     pub delivered: bool,
     /// How its checks stand.
-    pub watch: Watch,
+    pub check_state: CheckState,
     /// What its health check said last.
     pub healthy: Option<bool>,
     /// What its check saw last.
@@ -346,7 +335,7 @@ impl Task {
         self.statuses.retain(|old| old.state != status.state);
         // Two or three are all that there will be.
         self.statuses.reserve_exact(1);
-        self.statuses.push(shown(status));
+        self.statuses.push(truncated_status(status));
     }
 
     /// The executor that it names to others; none for a command, whose executor is ours.
@@ -357,8 +346,8 @@ impl Task {
         })
     }
 
-    /// The user that its command names; without one it runs as its framework's.
-    pub fn told_user(&self) -> Option<&str> {
+    /// The user that the task's command sets; the framework's user applies otherwise.
+    pub fn explicit_user(&self) -> Option<&str> {
         self.info.command.as_ref()?.user.as_deref()
     }
 
@@ -389,34 +378,35 @@ impl Task {
             container: info.container.clone(),
             health_check: info.health_check.clone(),
             kill_policy: info.kill_policy,
-            user: self.told_user().map(str::to_owned),
+            user: self.explicit_user().map(str::to_owned),
             limits: info.limits.clone(),
         }
     }
 }
 
-/// Bytes of a status that is kept to be shown.
-const SHOWN_STATUS_BYTES_MAX: usize = 64 * 1024;
+/// Bytes of a status that is Limit of a stored status, in bytes. / The stored form of a status: without `data`,
+/// truncated if still too large..
+const STORED_STATUS_BYTES_MAX: usize = 64 * 1024;
 /// Characters of its message, if it has more than that.
-const SHOWN_MESSAGE_CHARS: usize = 1024;
+const STORED_MESSAGE_CHARS: usize = 1024;
 
 /// What is kept of a status to be shown and told at a return: not its data, as in Mesos, and of one that is
 /// still large only what every status has. The update itself is sent whole.
-fn shown(status: &pb::TaskStatus) -> pb::TaskStatus {
-    let mut shown = status.clone();
-    shown.data = None;
-    if schema::bytes_of(&shown) <= SHOWN_STATUS_BYTES_MAX {
-        return shown;
+fn truncated_status(status: &pb::TaskStatus) -> pb::TaskStatus {
+    let mut truncated = status.clone();
+    truncated.data = None;
+    if schema::bytes_of(&truncated) <= STORED_STATUS_BYTES_MAX {
+        return truncated;
     }
-    let message = shown.message.take();
+    let message = truncated.message.take();
     pb::TaskStatus {
-        message: message.map(|message| message.chars().take(SHOWN_MESSAGE_CHARS).collect()),
+        message: message.map(|message| message.chars().take(STORED_MESSAGE_CHARS).collect()),
         data: None,
         labels: None,
         container_status: None,
         check_status: None,
         limitation: None,
-        ..shown
+        ..truncated
     }
 }
 
@@ -431,12 +421,12 @@ pub fn command_executor_name(task: &pb::TaskInfo) -> String {
         .unwrap_or_default();
     let is_shell = command.is_none_or(|command| command.shell.unwrap_or(true));
     let text = if is_shell {
-        let mut shown: String = value.chars().take(COMMAND_IN_NAME_CHARS).collect();
-        if shown.len() < value.len() {
-            shown = value.chars().take(COMMAND_IN_NAME_CHARS - 3).collect();
-            shown.push_str("...");
+        let mut truncated: String = value.chars().take(COMMAND_IN_NAME_CHARS).collect();
+        if truncated.len() < value.len() {
+            truncated = value.chars().take(COMMAND_IN_NAME_CHARS - 3).collect();
+            truncated.push_str("...");
         }
-        format!("sh -c '{shown}'")
+        format!("sh -c '{truncated}'")
     } else {
         let arguments = command.map(|command| command.arguments.join(", "));
         format!("{value}, [{}]", arguments.unwrap_or_default())
@@ -454,7 +444,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_is_kept_to_be_shown_without_what_makes_it_large() {
+    fn a_stored_status_is_truncated() {
         let small = pb::TaskStatus {
             state: pb::TaskState::TaskRunning.into(),
             message: Some("all is well".to_owned()),
@@ -466,7 +456,7 @@ mod tests {
             data: None,
             ..small.clone()
         };
-        assert_eq!(shown(&small), kept);
+        assert_eq!(truncated_status(&small), kept);
         let label = pb::Label {
             key: "x".repeat(3 << 20),
             value: None,
@@ -478,10 +468,13 @@ mod tests {
             }),
             ..small
         };
-        let shown = shown(&large);
-        assert!(shown.encoded_len() <= SHOWN_STATUS_BYTES_MAX);
-        assert_eq!((shown.state, &shown.uuid), (large.state, &large.uuid));
-        let message = shown.message.expect("its beginning");
-        assert_eq!(message.chars().count(), SHOWN_MESSAGE_CHARS);
+        let truncated = truncated_status(&large);
+        assert!(truncated.encoded_len() <= STORED_STATUS_BYTES_MAX);
+        assert_eq!(
+            (truncated.state, &truncated.uuid),
+            (large.state, &large.uuid)
+        );
+        let message = truncated.message.expect("its beginning");
+        assert_eq!(message.chars().count(), STORED_MESSAGE_CHARS);
     }
 }

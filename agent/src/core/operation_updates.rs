@@ -14,7 +14,7 @@ use prost::Message as _;
 
 use super::{RETRY_INTERVAL_MAX, RETRY_INTERVAL_MIN};
 
-/// Names an operation.
+/// The UUID of an operation.
 pub(super) type OperationUuid = [u8; 16];
 
 /// One that has ended here.
@@ -28,7 +28,6 @@ struct Ended {
     retry_at: Option<Moment>,
 }
 
-/// See the module.
 #[derive(Debug, Default)]
 pub(super) struct OperationUpdates {
     ended: BTreeMap<OperationUuid, Ended>,
@@ -96,7 +95,6 @@ impl OperationUpdates {
         self.bytes
     }
 
-    /// All of them.
     pub(super) fn all(&self) -> impl Iterator<Item = &Arc<pb::Operation>> {
         self.ended.values().map(|ended| &ended.message)
     }

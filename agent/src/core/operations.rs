@@ -19,20 +19,20 @@ use super::operation_updates::OperationUuid;
 use super::{AgentCore, Lsn};
 use crate::checkpoint::{Holdings, ResourcesRecord, Write, check_place};
 
-/// What readers are shown of holdings: only what would survive a crash, since operators judge by it
-/// whether an operation was done.
+/// Durable view of reservations and operations: readers see only what would survive a crash. since operators judge by
+/// it whether an operation was done.
 #[derive(Debug, Default)]
-pub(super) struct Shown {
+pub(super) struct DurableView {
     pub(super) resources: Resources,
     pub(super) operations: Vec<Arc<pb::Operation>>,
     /// What follows once its write is durable, in order.
-    next: VecDeque<Next>,
+    next: VecDeque<PendingView>,
 }
 
 /// What is there once everything up to a place in the log is durable.
-type Next = (Lsn, Resources, Vec<Arc<pb::Operation>>);
+type PendingView = (Lsn, Resources, Vec<Arc<pb::Operation>>);
 
-impl Shown {
+impl DurableView {
     pub(super) fn new(resources: Resources) -> Self {
         Self {
             resources,
@@ -41,7 +41,7 @@ impl Shown {
     }
 
     /// Of very many states that wait for their writes the last ones are left out but for the very last.
-    fn follow(&mut self, next: Next) {
+    fn follow(&mut self, next: PendingView) {
         if self.next.len() >= STATES_WAITING_MAX {
             self.next.pop_back();
         }
@@ -56,14 +56,14 @@ const STATES_WAITING_MAX: usize = 8;
 const UNACKNOWLEDGED_OPERATIONS_MAX: usize = 20_000;
 
 /// Why an operation was not done.
-enum NotDone {
+enum OperationFailure {
     /// It never can be.
     Failed(String),
     /// It does not fit what the agent has.
     Dropped(String),
 }
 
-impl From<String> for NotDone {
+impl From<String> for OperationFailure {
     fn from(reason: String) -> Self {
         Self::Dropped(reason)
     }
@@ -80,12 +80,12 @@ impl AgentCore {
             return;
         }
         let done = if self.operations.len() >= UNACKNOWLEDGED_OPERATIONS_MAX {
-            Err(NotDone::Dropped(format!(
+            Err(OperationFailure::Dropped(format!(
                 "{UNACKNOWLEDGED_OPERATIONS_MAX} operations wait for their acknowledgement"
             )))
         } else if self.operations.bytes() >= self.options.operations_bytes_max {
             // One checkpoint holds them all.
-            Err(NotDone::Dropped(format!(
+            Err(OperationFailure::Dropped(format!(
                 "operations of {} bytes wait for their acknowledgement: raise the agent's --memory_budget",
                 self.options.operations_bytes_max
             )))
@@ -114,8 +114,8 @@ impl AgentCore {
             }
             Err(not_done) => {
                 let (state, reason) = match not_done {
-                    NotDone::Failed(reason) => (OperationState::OperationFailed, reason),
-                    NotDone::Dropped(reason) => (OperationState::OperationDropped, reason),
+                    OperationFailure::Failed(reason) => (OperationState::OperationFailed, reason),
+                    OperationFailure::Dropped(reason) => (OperationState::OperationDropped, reason),
                 };
                 error!(operation = name, uuid = %uuid_text, ?state, reason, "operation not done");
                 let mut status = self.operation_status(state);
@@ -136,11 +136,11 @@ impl AgentCore {
     fn carry_out(
         &mut self,
         message: &pb::offer::Operation,
-    ) -> Result<(Operation, Resources), NotDone> {
+    ) -> Result<(Operation, Resources), OperationFailure> {
         let operation = convert::operation(message).map_err(|error| error.to_string())?;
         let operation = operation.unallocate();
         for volume in operation.created() {
-            check_place(volume).map_err(NotDone::Failed)?;
+            check_place(volume).map_err(OperationFailure::Failed)?;
         }
         let used = self.snapshot().allocated().unallocate();
         if let Some(volume) = operation
@@ -148,7 +148,7 @@ impl AgentCore {
             .iter()
             .find(|volume| used.contains_resource(volume))
         {
-            return Err(NotDone::Dropped(format!("{volume} is in use")));
+            return Err(OperationFailure::Dropped(format!("{volume} is in use")));
         }
         let conversions = operation.conversions().map_err(|error| error.to_string())?;
         let change = Change::of(&conversions, &self.total).map_err(|error| error.to_string())?;
@@ -156,7 +156,7 @@ impl AgentCore {
             |part: &Resources| part.iter().map(Resource::configured).collect::<Resources>();
         let (before, after) = (made_of(change.before()), made_of(change.after()));
         if before != after {
-            return Err(NotDone::Dropped(format!(
+            return Err(OperationFailure::Dropped(format!(
                 "this would be made of {} instead of {}, which the agent's own --resources give",
                 after.excerpt(),
                 before.excerpt()
@@ -179,17 +179,22 @@ impl AgentCore {
             created,
             destroyed,
         });
-        self.shown
+        self.durable_view
             .follow((self.lsn, self.total.clone(), operations));
     }
 
     /// Everything up to `lsn` is durable: readers may see it.
     pub fn durable(&mut self, lsn: Lsn) {
         self.durable = self.durable.max(lsn);
-        while self.shown.next.front().is_some_and(|(at, ..)| *at <= lsn) {
-            if let Some((_, resources, operations)) = self.shown.next.pop_front() {
-                self.shown.resources = resources;
-                self.shown.operations = operations;
+        while self
+            .durable_view
+            .next
+            .front()
+            .is_some_and(|(at, ..)| *at <= lsn)
+        {
+            if let Some((_, resources, operations)) = self.durable_view.next.pop_front() {
+                self.durable_view.resources = resources;
+                self.durable_view.operations = operations;
                 self.sequence += 1;
             }
         }
@@ -278,7 +283,7 @@ impl AgentCore {
             }
         };
         let (total, others) = self.options.resources.with_fitting(&checkpointed);
-        self.shown.resources.clone_from(&total);
+        self.durable_view.resources.clone_from(&total);
         self.total = total;
         if !others.is_empty() {
             error!(
@@ -295,7 +300,7 @@ impl AgentCore {
                     .push(now.moment, uuid, Arc::new(operation), true);
             }
         }
-        self.shown.operations = self.operations.kept();
+        self.durable_view.operations = self.operations.kept();
         if !checkpointed.is_empty() {
             info!(resources = %checkpointed, "recovered reservations and volumes");
         }

@@ -1,4 +1,4 @@
-//! What is lent, and what is done to those who borrowed: the core's part.
+//! Oversubscription in the core: reports the total to the master and carries QoS corrections out.
 //!
 //! The shell asks the estimator and the controller once for each sample and hands their answers in as
 //! a [`Report`]. The core tells the master a new total every `--oversubscribed_resources_interval`, at
@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use meseta_estimators as estimators;
-use meseta_estimators::{Correction, DetectorReading, Estimate, Forecast, Throttle, Verdict};
+use meseta_estimators::{Assessment, Correction, DetectorReading, Estimate, Forecast, Throttle};
 use meseta_proto::convert::{self, Format};
 use meseta_proto::meseta::v1 as wire;
 use meseta_proto::meseta::v1::agent_frame::Message as ToMaster;
@@ -16,7 +16,7 @@ use meseta_proto::mesos::v1::task_status::Reason;
 use meseta_resources::{ContainerId, Moment, Now, Resources};
 use tracing::{info, warn};
 
-use super::model::{Doom, Executor, Phase, Unit};
+use super::model::{Executor, Phase, TaskRef, TerminationReason};
 use super::{Action, AgentCore, Destination, State};
 use crate::checkpoint::KillCause;
 
@@ -32,19 +32,19 @@ pub struct Report {
     /// The estimator's answer, if it was asked.
     pub estimate: Option<Estimate>,
     /// The controller's answer, if it was asked.
-    pub verdict: Option<Verdict>,
+    pub assessment: Option<Assessment>,
 }
 
 /// Oversubscription as it stands.
 #[derive(Clone, Debug, Default)]
 pub struct Oversubscription {
-    /// The newest total that was estimated: what is lent, and what more could be.
+    /// The newest total that was estimated: what is oversubscribed, and what more could be.
     pub estimated: Option<Resources>,
     /// The total that the master is told, now or at the next registration.
     pub total: Option<Resources>,
     /// How the estimate came about, for each resource that was measured.
     pub forecasts: Vec<Forecast>,
-    /// Why less is lent than could be.
+    /// Why less is oversubscribed than could be.
     pub held_back: Option<String>,
     /// Why nothing is offered.
     pub stopped: Option<String>,
@@ -76,8 +76,8 @@ impl AgentCore {
             return;
         }
         let was_open = self.oversubscription.stopped.is_none();
-        if let Some(verdict) = report.verdict {
-            self.heed(now, verdict);
+        if let Some(assessment) = report.assessment {
+            self.apply_assessment(now, assessment);
         }
         if let Some(estimate) = report.estimate {
             self.estimated(&report.allocated, estimate);
@@ -109,13 +109,13 @@ impl AgentCore {
         // Whatever the estimator makes of it: nothing more is offered while a controller says stop.
         let is_stopped = state.stopped.is_some();
         for resource in free.iter().filter(|_| !is_stopped) {
-            let lent = resource.is_revocable()
+            let oversubscribed = resource.is_revocable()
                 && !resource.is_reserved()
                 && !resource.is_persistent_volume();
-            if lent {
+            if oversubscribed {
                 total.insert(resource.clone());
             } else {
-                warn!(%resource, "an estimator wanted to lend what cannot be lent");
+                warn!(%resource, "an estimator offered a resource that cannot be oversubscribed");
             }
         }
         state.estimated = Some(total);
@@ -150,24 +150,28 @@ impl AgentCore {
         }));
     }
 
-    /// Does what the controller wants.
-    fn heed(&mut self, now: Now, verdict: Verdict) {
+    /// Applies the controller's assessment.
+    fn apply_assessment(&mut self, now: Now, assessment: Assessment) {
         let state = &mut self.oversubscription;
-        let stopped = verdict.stop_offering.as_ref().map(ToString::to_string);
+        let stopped = assessment.stop_offering.as_ref().map(ToString::to_string);
         match (&state.stopped, &stopped) {
             (None, Some(why)) => info!(why, "no more revocable resources are offered"),
             (Some(_), None) => info!("revocable resources may be offered again"),
             _ => {}
         }
         state.stopped = stopped;
-        state.readings = verdict.readings;
-        self.restrain(verdict.throttle, verdict.memory_ceiling_bytes);
-        for correction in verdict.corrections {
+        state.readings = assessment.readings;
+        self.throttle_revocable(assessment.throttle, assessment.memory_ceiling_bytes);
+        for correction in assessment.corrections {
             self.correct(now, &correction);
         }
     }
 
-    fn restrain(&mut self, throttle: Option<Throttle>, memory_ceiling_bytes: Option<u64>) {
+    fn throttle_revocable(
+        &mut self,
+        throttle: Option<Throttle>,
+        memory_ceiling_bytes: Option<u64>,
+    ) {
         let state = &mut self.oversubscription;
         let before = state.throttle.as_ref().map(|throttle| throttle.cpus);
         match (before, &throttle) {
@@ -185,9 +189,9 @@ impl AgentCore {
         state.memory_ceiling_bytes = memory_ceiling_bytes;
         if !same {
             let cpus_millis = after.map(millis);
-            self.show_now(
+            self.perform_now(
                 Destination::Revocable,
-                Action::Restrain {
+                Action::ThrottleRevocable {
                     cpus_millis,
                     memory_ceiling_bytes,
                 },
@@ -246,7 +250,7 @@ impl AgentCore {
         } else {
             self.oversubscription.frozen.remove(container);
         }
-        self.show_now(
+        self.perform_now(
             Destination::Container(container.clone()),
             Action::Freeze {
                 container: container.clone(),
@@ -255,7 +259,7 @@ impl AgentCore {
         );
     }
 
-    /// Nobody can end what stands still, nor what is inside of it.
+    /// A frozen container cannot be killed: it is thawed first.
     pub(super) fn thaw_to_end(&mut self, container: &ContainerId) {
         if self.oversubscription.frozen.is_empty() {
             return;
@@ -278,25 +282,32 @@ impl AgentCore {
         }
         if let Some(task) = executor.command_task().cloned() {
             let executor = executor.clone();
-            let unit = Unit { executor, task };
-            return self.kill(now, &unit, KillCause::Preempted, std::time::Duration::ZERO);
+            let task_ref = TaskRef { executor, task };
+            return self.kill(
+                now,
+                &task_ref,
+                KillCause::Preempted,
+                std::time::Duration::ZERO,
+            );
         }
         self.thaw_to_end(&executor.key.container);
         let (state, message) = (self.gone_or_lost(&executor.key), preempted(Some(why)));
-        self.doom(now, executor, state, Reason::ContainerPreempted, message);
+        self.terminate_executor(now, executor, state, Reason::ContainerPreempted, message);
     }
 
     /// What its eviction means for the tasks of an executor, if it was evicted.
-    pub(super) fn preemption_of(&self, executor: &Executor) -> Option<Doom> {
-        let doom = executor.link.doom.as_ref();
-        if let Some(doom) = doom.filter(|doom| doom.reason == Reason::ContainerPreempted) {
-            return Some(doom.clone());
+    pub(super) fn preemption_of(&self, executor: &Executor) -> Option<TerminationReason> {
+        let termination_reason = executor.link.termination_reason.as_ref();
+        if let Some(termination_reason) = termination_reason
+            .filter(|termination_reason| termination_reason.reason == Reason::ContainerPreempted)
+        {
+            return Some(termination_reason.clone());
         }
         let kill = executor.container.kill;
         kill.filter(|kill| kill.cause == KillCause::Preempted)?;
         // Only what was done is kept over a restart, not why.
         let why = self.oversubscription.preempted.get(&executor.key.container);
-        Some(Doom {
+        Some(TerminationReason {
             state: self.gone_or_lost(&executor.key),
             reason: Reason::ContainerPreempted,
             message: preempted(why.map(String::as_str)),
@@ -309,13 +320,13 @@ impl AgentCore {
         self.oversubscription.preempted.remove(container);
     }
 
-    /// After a restart nothing is held back: the controller decides anew.
+    /// Lifts all throttles after a restart; the controller decides anew.
     pub(super) fn release_revocable(&mut self) {
-        let restrain = Action::Restrain {
+        let throttle_revocable = Action::ThrottleRevocable {
             cpus_millis: None,
             memory_ceiling_bytes: None,
         };
-        self.show_now(Destination::Revocable, restrain);
+        self.perform_now(Destination::Revocable, throttle_revocable);
         let held: Vec<_> = self
             .all_executors()
             .filter(|executor| executor.is_live() && !executor.allocated().revocable().is_empty())

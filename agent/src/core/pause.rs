@@ -1,9 +1,9 @@
-//! What becomes of deadlines when the agent's own process stood still: stopped by a signal, frozen with its
-//! machine, or starved of the processor.
+//! Extends deadlines after the agent's process was paused: stopped by a signal, frozen with its machine, or starved of
+//! the processor.
 //!
-//! What others did meanwhile waits unread in sockets and pipes, so that nobody may be held to a deadline that
-//! passed then. Invariant: after a pause everybody has what was left of their time, and [`HEARING`] at least;
-//! only what a task was promised by the clock of the wall goes on as if nothing had been.
+//! What others did meanwhile waits unread in sockets and pipes, so that no peer may miss a deadline
+//! that passed then. Invariant: after a pause every peer keeps the rest of its time, and [`CATCH_UP_TIME`]
+//! at least; only what a task was promised by the clock of the wall goes on as if nothing had been.
 
 use std::time::Duration;
 
@@ -13,15 +13,15 @@ use tracing::warn;
 use super::{AgentCore, Timer};
 
 /// Time to read what came meanwhile.
-pub(super) const HEARING: Duration = Duration::from_secs(5);
+pub(super) const CATCH_UP_TIME: Duration = Duration::from_secs(5);
 
 impl AgentCore {
     pub(super) fn paused(&mut self, now: Now, lasted: Duration) {
         warn!(
             lasted_s = lasted.as_secs_f64(),
-            "the agent stood still; others are given that time again"
+            "the agent's process was paused; deadlines of others are extended"
         );
-        let least = now.moment + HEARING;
+        let least = now.moment + CATCH_UP_TIME;
         let timers = std::mem::take(&mut self.timers);
         self.timers = timers
             .into_iter()
@@ -37,7 +37,7 @@ impl AgentCore {
 }
 
 impl Timer {
-    /// Whether it is the deadline of somebody who may have met it, unheard.
+    /// Whether the deadline is a peer's, who may have met it during the pause.
     fn waits_for_others(&self) -> bool {
         match self {
             Self::RegistrationTimeout(_)

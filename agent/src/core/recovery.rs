@@ -22,16 +22,16 @@ use super::ending::NOT_LAUNCHED;
 use super::fields::{role_of, user_of};
 use super::history::task_bytes;
 use super::model::{
-    Container, Doom, Executor, ExecutorKind, ExecutorLink, Framework, Kill, Phase, Task, Unit,
+    Container, Executor, ExecutorKind, ExecutorLink, Framework, Kill, Phase, Task, TaskRef,
+    TerminationReason,
 };
 use super::states::is_terminal;
-use super::{AgentCore, Ending, Exit, Place, State, Timer};
+use super::{AgentCore, ContainerOwner, Ending, Exit, State, Timer};
 use crate::checkpoint::{Image, KillCause, LogEntry, RunImage, RunKey, TaskImage, TaskKey};
 
 /// What the shell found after a start.
 #[derive(Debug, Default)]
 pub struct Recovery {
-    /// What was checkpointed.
     pub image: Image,
     /// Whether the machine was booted since.
     pub rebooted: bool,
@@ -39,22 +39,22 @@ pub struct Recovery {
     pub containers: BTreeMap<ContainerId, Found>,
 }
 
-/// What became of a container while nobody looked.
+/// State of a container found after a restart.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Found {
     /// It runs, and the shell watches it.
     Alive(ProcessIdentity),
-    /// It ended, or what is left of it is being taken apart; `ContainerEnded` follows.
+    /// It ended, or what is left of it is being destroyed; `ContainerEnded` follows.
     Ending,
 }
 
-/// What the machine says of the containers of before.
-type Fates = BTreeMap<ContainerId, Found>;
+/// Containers found after a restart.
+type FoundContainers = BTreeMap<ContainerId, Found>;
 
 const REBOOTED: &str =
     "The machine was booted anew while the task was running; how it ended is unknown";
 const GONE: &str = "The task was gone when the agent came back; how it ended is unknown";
-const HALF_A_GROUP: &str = "The agent was restarted before the whole group had reached it";
+const PARTIAL_GROUP: &str = "The agent was restarted before the whole group had reached it";
 
 impl AgentCore {
     pub(super) fn recovered(&mut self, now: Now, recovery: Recovery) {
@@ -72,7 +72,7 @@ impl AgentCore {
             let info = Arc::new(image.info);
             let mut framework = Framework::new(image.id.clone(), info);
             for run in image.runs {
-                half_groups.extend(half_of_a_group(&run));
+                half_groups.extend(tasks_of_partial_groups(&run));
                 let executor = self.recover_run(now, &framework, run, &recovery.containers);
                 if let Some(executor) = executor {
                     framework
@@ -84,8 +84,8 @@ impl AgentCore {
                 .insert(image.id.clone(), Arc::new(framework));
         }
         for key in half_groups {
-            if let Some(unit) = self.unit_at(&key) {
-                self.end_unseen(now, &unit, HALF_A_GROUP);
+            if let Some(task_ref) = self.task_at(&key) {
+                self.end_unseen(now, &task_ref, PARTIAL_GROUP);
             }
         }
         self.settle_recovered(now, recovery.rebooted, &recovery.containers);
@@ -99,7 +99,7 @@ impl AgentCore {
         now: Now,
         framework: &Framework,
         run: RunImage,
-        fates: &Fates,
+        found_containers: &FoundContainers,
     ) -> Option<Executor> {
         let key = Arc::new(run.key);
         let mut images = run.tasks;
@@ -115,7 +115,7 @@ impl AgentCore {
         };
         let tasks: Vec<Task> = images
             .iter()
-            .map(|image| self.recover_task(now, framework, kind, &key, image, fates))
+            .map(|image| self.recover_task(now, framework, kind, &key, image, found_containers))
             .collect();
         let first = tasks.first();
         if kind == ExecutorKind::Command && first.is_none() {
@@ -127,7 +127,7 @@ impl AgentCore {
             (None, None) => &[],
         };
         let was_told = first.is_some_and(|task| !task.statuses.is_empty());
-        let mut container = recover_container(now, &key.container, log, fates);
+        let mut container = recover_container(now, &key.container, log, found_containers);
         if kind == ExecutorKind::Command {
             if first.is_some_and(Task::is_terminal) {
                 container.phase = Phase::Ended;
@@ -143,7 +143,7 @@ impl AgentCore {
         let own = info.as_ref().map(|_| own.unwrap_or_default());
         let live = tasks.iter().filter(|task| !task.is_terminal());
         container.demand = combined(own.into_iter().chain(live.map(|task| task.demand)));
-        self.remember_places(kind, &key, &tasks);
+        self.register_containers(kind, &key, &tasks);
         let mut executor = Executor {
             kind,
             user: match (&info, first) {
@@ -179,17 +179,17 @@ impl AgentCore {
         Some(executor)
     }
 
-    fn remember_places(&mut self, kind: ExecutorKind, key: &Arc<RunKey>, tasks: &[Task]) {
-        let place = |task: Option<&Task>| Place {
+    fn register_containers(&mut self, kind: ExecutorKind, key: &Arc<RunKey>, tasks: &[Task]) {
+        let owner = |task: Option<&Task>| ContainerOwner {
             framework: key.framework.clone(),
             executor: key.executor.clone(),
             task: task.map(|task| task.key.task.clone()),
         };
         let alone = tasks.first().filter(|_| kind == ExecutorKind::Command);
-        self.containers.insert(key.container.clone(), place(alone));
+        self.containers.insert(key.container.clone(), owner(alone));
         for task in tasks {
             if let Some(nested) = &task.nested {
-                self.containers.insert(nested.id.clone(), place(Some(task)));
+                self.containers.insert(nested.id.clone(), owner(Some(task)));
             }
         }
     }
@@ -209,7 +209,7 @@ impl AgentCore {
         kind: ExecutorKind,
         run: &Arc<RunKey>,
         image: &TaskImage,
-        fates: &Fates,
+        found_containers: &FoundContainers,
     ) -> Task {
         let record = &image.record;
         let resources = self.recover_resources(image.id.as_str(), &record.info.resources);
@@ -233,13 +233,13 @@ impl AgentCore {
             sent: None,
             nested: nested.map(|id| Container {
                 demand,
-                ..recover_container(now, &id, &image.log, fates)
+                ..recover_container(now, &id, &image.log, found_containers)
             }),
             demand,
             group: record.group.as_deref().map(Arc::from),
             // What the core launches itself is not launched twice.
             delivered: kind != ExecutorKind::Custom,
-            watch: super::Watch::default(),
+            check_state: super::CheckState::default(),
             healthy: None,
             check_status: None,
             kill_asked: None,
@@ -290,7 +290,7 @@ impl AgentCore {
     }
 
     /// Decides for every recovered run what its container's fate means.
-    fn settle_recovered(&mut self, now: Now, rebooted: bool, fates: &Fates) {
+    fn settle_recovered(&mut self, now: Now, rebooted: bool, found_containers: &FoundContainers) {
         let all: Vec<_> = self.all_executors().collect();
         for executor in all {
             for task in executor.tasks.values().filter(|task| task.is_terminal()) {
@@ -302,8 +302,10 @@ impl AgentCore {
                 }
             }
             match executor.kind {
-                ExecutorKind::Command => self.settle_command(now, &executor, rebooted, fates),
-                _ => self.settle_executor(now, &executor, rebooted, fates),
+                ExecutorKind::Command => {
+                    self.settle_command(now, &executor, rebooted, found_containers)
+                }
+                _ => self.settle_executor(now, &executor, rebooted, found_containers),
             }
         }
         let idle: Vec<_> = self
@@ -322,7 +324,7 @@ impl AgentCore {
         now: Now,
         executor: &Arc<Executor>,
         rebooted: bool,
-        fates: &Fates,
+        found_containers: &FoundContainers,
     ) {
         let Some(task) = executor.tasks.values().next().cloned() else {
             return;
@@ -333,25 +335,31 @@ impl AgentCore {
             }
             return;
         }
-        let unit = Unit {
+        let task_ref = TaskRef {
             executor: executor.clone(),
             task,
         };
-        self.settle_unit(now, &unit, rebooted, fates);
+        self.settle_task(now, &task_ref, rebooted, found_containers);
     }
 
     /// A task whose process is a container's.
-    fn settle_unit(&mut self, now: Now, unit: &Unit, rebooted: bool, fates: &Fates) {
-        let container = unit.container();
-        match fates.get(&container.id) {
-            _ if rebooted => self.end_unseen(now, unit, REBOOTED),
-            Some(Found::Alive(_)) => self.resume_running(now, unit),
+    fn settle_task(
+        &mut self,
+        now: Now,
+        task_ref: &TaskRef,
+        rebooted: bool,
+        found_containers: &FoundContainers,
+    ) {
+        let container = task_ref.container();
+        match found_containers.get(&container.id) {
+            _ if rebooted => self.end_unseen(now, task_ref, REBOOTED),
+            Some(Found::Alive(_)) => self.resume_running(now, task_ref),
             // The shell takes it apart and then says how it ended.
             Some(Found::Ending) => {}
             None if container.phase == Phase::Launching => {
-                self.end_unseen(now, unit, NOT_LAUNCHED);
+                self.end_unseen(now, task_ref, NOT_LAUNCHED);
             }
-            None => self.end_unseen(now, unit, GONE),
+            None => self.end_unseen(now, task_ref, GONE),
         }
     }
 
@@ -360,11 +368,13 @@ impl AgentCore {
         now: Now,
         executor: &Arc<Executor>,
         rebooted: bool,
-        fates: &Fates,
+        found_containers: &FoundContainers,
     ) {
-        let fate = fates.get(&executor.container.id).filter(|_| !rebooted);
+        let fate = found_containers
+            .get(&executor.container.id)
+            .filter(|_| !rebooted);
         match fate {
-            Some(Found::Alive(_)) => self.resume_executor(now, executor, fates),
+            Some(Found::Alive(_)) => self.resume_executor(now, executor, found_containers),
             Some(Found::Ending) => {}
             None => {
                 let why = if rebooted {
@@ -375,7 +385,7 @@ impl AgentCore {
                     GONE
                 };
                 self.change_executor(&executor.key, |executor| {
-                    executor.link.doom = Some(Doom {
+                    executor.link.termination_reason = Some(TerminationReason {
                         state: pb::TaskState::TaskFailed,
                         reason: Reason::AgentRestarted,
                         message: why.to_owned(),
@@ -391,7 +401,12 @@ impl AgentCore {
         }
     }
 
-    fn resume_executor(&mut self, now: Now, executor: &Arc<Executor>, fates: &Fates) {
+    fn resume_executor(
+        &mut self,
+        now: Now,
+        executor: &Arc<Executor>,
+        found_containers: &FoundContainers,
+    ) {
         info!(
             framework_id = %executor.key.framework, executor_id = %executor.key.executor,
             container_id = %executor.key.container, "the executor goes on"
@@ -401,8 +416,8 @@ impl AgentCore {
         });
         if executor.kind == ExecutorKind::Default {
             for task in executor.tasks.values().filter(|task| !task.is_terminal()) {
-                if let Some(unit) = self.unit_at(&task.key) {
-                    self.settle_unit(now, &unit, false, fates);
+                if let Some(task_ref) = self.task_at(&task.key) {
+                    self.settle_task(now, &task_ref, false, found_containers);
                 }
             }
         }
@@ -412,14 +427,14 @@ impl AgentCore {
                 Timer::ExecutorShutdown(executor.container.id.clone()),
             ),
             (_, Some(_)) => self.send_kill(now, &executor.container.id, Duration::ZERO),
-            (_, None) => self.attend(now, &executor.key),
+            (_, None) => self.reconcile_executor(now, &executor.key),
         }
     }
 
-    fn end_unseen(&mut self, now: Now, unit: &Unit, message: &str) {
+    fn end_unseen(&mut self, now: Now, task_ref: &TaskRef, message: &str) {
         self.finish_task(
             now,
-            unit,
+            task_ref,
             pb::TaskState::TaskFailed,
             Source::Agent,
             Some(Reason::AgentRestarted),
@@ -428,29 +443,29 @@ impl AgentCore {
         );
     }
 
-    fn resume_running(&mut self, now: Now, unit: &Unit) {
-        let container = unit.container();
+    fn resume_running(&mut self, now: Now, task_ref: &TaskRef) {
+        let container = task_ref.container();
         info!(
-            framework_id = %unit.executor.key.framework,
-            task_id = %unit.task.key.task,
+            framework_id = %task_ref.executor.key.framework,
+            task_id = %task_ref.task.key.task,
             container_id = %container.id,
             "the task goes on"
         );
         if container.kill.is_none() {
             // It was executed, but the agent may have fallen before it could say so.
-            if unit.task.statuses.is_empty()
+            if task_ref.task.statuses.is_empty()
                 && let Some(supervisor) = &container.supervisor
             {
                 let pid = container.pid.unwrap_or_default();
-                self.log_start(now, &unit.task, supervisor, pid);
+                self.log_start(now, &task_ref.task, supervisor, pid);
             }
-            self.tell_running(now, unit);
+            self.tell_running(now, task_ref);
         }
         if let Some(kill) = container.kill {
             self.send_kill(now, &container.id, kill.grace);
         } else {
-            self.arm_completion_time(now, unit);
-            self.arm_checks(now, unit);
+            self.arm_completion_time(now, task_ref);
+            self.arm_checks(now, task_ref);
         }
     }
 
@@ -465,7 +480,12 @@ impl AgentCore {
 }
 
 /// A container as its log and the machine tell of it.
-fn recover_container(now: Now, id: &ContainerId, log: &[LogEntry], fates: &Fates) -> Container {
+fn recover_container(
+    now: Now,
+    id: &ContainerId,
+    log: &[LogEntry],
+    found_containers: &FoundContainers,
+) -> Container {
     let started = log.iter().rev().find_map(|entry| match entry {
         LogEntry::Started(started) => Some(started),
         _ => None,
@@ -474,7 +494,7 @@ fn recover_container(now: Now, id: &ContainerId, log: &[LogEntry], fates: &Fates
         LogEntry::KillRequested(request) => Some(remaining_kill(now, request)),
         _ => None,
     });
-    let supervisor = match fates.get(id) {
+    let supervisor = match found_containers.get(id) {
         Some(Found::Alive(identity)) => Some(identity.clone()),
         _ => None,
     };
@@ -495,7 +515,7 @@ fn recover_container(now: Now, id: &ContainerId, log: &[LogEntry], fates: &Fates
 }
 
 /// Tasks of groups that did not reach the disk whole: nothing of them was begun.
-fn half_of_a_group(run: &RunImage) -> Vec<TaskKey> {
+fn tasks_of_partial_groups(run: &RunImage) -> Vec<TaskKey> {
     let mut sizes: BTreeMap<&str, usize> = BTreeMap::new();
     for task in &run.tasks {
         if let Some(group) = &task.record.group {
@@ -508,8 +528,8 @@ fn half_of_a_group(run: &RunImage) -> Vec<TaskKey> {
             .group
             .as_deref()
             .and_then(|group| sizes.get(group));
-        let wanted = usize::try_from(task.record.group_size).unwrap_or(usize::MAX);
-        held.is_some_and(|held| *held < wanted)
+        let group_size = usize::try_from(task.record.group_size).unwrap_or(usize::MAX);
+        held.is_some_and(|held| *held < group_size)
     };
     let halves = run.tasks.iter().filter(is_half);
     halves

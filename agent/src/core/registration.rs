@@ -1,9 +1,8 @@
-//! How the agent finds its way to a master and keeps it.
+//! Registration with the master: connecting, backoff, pings, epochs.
 //!
-//! The first attempt is made at once; pauses with jitter come between attempts that failed. A link
-//! that is up is greeted with `register`, or with `reregister` by an agent that has an id. Invariants:
-//! frames of a lower epoch than the highest heard of lately are dropped; losing the master touches no
-//! task.
+//! The first attempt is made at once; pauses with jitter come between attempts that failed. On a new link the agent
+//! sends `register`, or with `reregister` by an agent that has an id. Invariants: frames of a lower epoch than the
+//! highest heard of lately are dropped; losing the master touches no task.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -53,7 +52,7 @@ enum LinkPhase {
     #[default]
     Down,
     Connecting,
-    Greeted,
+    Registering,
     Registered,
 }
 
@@ -70,34 +69,34 @@ impl AgentCore {
     }
 
     pub(super) fn connect_due(&mut self, _now: Now, link: LinkId) {
-        let wanted = link == self.link.id && self.link.phase == LinkPhase::Down;
-        if !wanted || self.state == State::Terminating {
+        let is_expected = link == self.link.id && self.link.phase == LinkPhase::Down;
+        if !is_expected || self.state == State::Terminating {
             return;
         }
         self.link.phase = LinkPhase::Connecting;
-        self.show_now(Destination::Liveness, Action::Connect { link });
+        self.perform_now(Destination::Liveness, Action::Connect { link });
     }
 
     pub(super) fn link_up(&mut self, now: Now, link: LinkId) {
         if link != self.link.id || self.link.phase != LinkPhase::Connecting {
             return;
         }
-        self.link.phase = LinkPhase::Greeted;
+        self.link.phase = LinkPhase::Registering;
         self.set_timer(
             now.moment + REGISTRATION_TIMEOUT,
             Timer::RegistrationTimeout(link),
         );
-        match self.greeting() {
+        match self.registration_message() {
             ToMaster::Reregister(whole) => {
                 for part in divide(whole) {
                     self.send(part);
                 }
             }
-            greeting => self.send(greeting),
+            registration_message => self.send(registration_message),
         }
     }
 
-    fn greeting(&mut self) -> ToMaster {
+    fn registration_message(&mut self) -> ToMaster {
         let mut info = self.options.info.clone();
         info.id = self.agent_id.as_ref().map(|id| pb::AgentId {
             value: id.to_string(),
@@ -168,9 +167,9 @@ impl AgentCore {
     }
 
     /// Sends the updates that found no room on this connection.
-    pub(super) fn link_has_room(&mut self, link: LinkId, untold: BTreeSet<StreamKey>) {
+    pub(super) fn link_writable(&mut self, link: LinkId, unsent: BTreeSet<StreamKey>) {
         if link == self.link.id && self.updates.is_flowing() {
-            for key in untold {
+            for key in unsent {
                 self.send_head(&key);
             }
         }
@@ -196,7 +195,7 @@ impl AgentCore {
     /// Gives the present link up and tries again after a pause, or at once.
     fn reconnect(&mut self, now: Now, pause: Option<Duration>) {
         let link = self.link.id;
-        self.show_now(Destination::Liveness, Action::Disconnect { link });
+        self.perform_now(Destination::Liveness, Action::Disconnect { link });
         self.lose_master();
         let next = self.next_link();
         match pause {
@@ -206,7 +205,7 @@ impl AgentCore {
     }
 
     pub(super) fn registration_overdue(&mut self, now: Now, link: LinkId) {
-        if link == self.link.id && self.link.phase == LinkPhase::Greeted {
+        if link == self.link.id && self.link.phase == LinkPhase::Registering {
             warn!("the master took the connection but did not answer the registration");
             let pause = self.backoff(BACKOFF_MAX);
             self.reconnect(now, Some(pause));
@@ -246,7 +245,7 @@ impl AgentCore {
                 highest = self.epoch,
                 "dropped a frame of a master that has been succeeded"
             );
-            if self.link.phase == LinkPhase::Greeted {
+            if self.link.phase == LinkPhase::Registering {
                 let pause = self.backoff(BACKOFF_MAX);
                 self.reconnect(now, Some(pause));
             }
@@ -269,13 +268,13 @@ impl AgentCore {
                     self.acknowledged(now, &stream, &acknowledge.uuid);
                 }
             }
-            message if self.state == State::Running => self.order(now, message),
+            message if self.state == State::Running => self.handle_request(now, message),
             _ => warn!("dropped an order that came before the registration or after the end"),
         }
     }
 
     /// What a master may ask of a registered agent.
-    fn order(&mut self, now: Now, message: FromMaster) {
+    fn handle_request(&mut self, now: Now, message: FromMaster) {
         match message {
             FromMaster::RunTask(run) => self.run_task(now, run),
             FromMaster::RunTaskGroup(run) => self.run_task_group(now, run),
@@ -296,7 +295,7 @@ impl AgentCore {
     }
 
     fn registered(&mut self, now: Now, registered: wire::Registered) {
-        if self.link.phase != LinkPhase::Greeted || self.state == State::Terminating {
+        if self.link.phase != LinkPhase::Registering || self.state == State::Terminating {
             return;
         }
         let told = &registered.agent_id.value;
@@ -309,7 +308,7 @@ impl AgentCore {
             Some(known) if *known != id => {
                 let reason = format!("the master takes this agent, {known}, for {id}");
                 error!(%reason, "registration failed");
-                return self.leave(ExitReason::Refused(reason));
+                return self.exit_process(ExitReason::Refused(reason));
             }
             Some(_) => info!(agent_id = %id, epoch = self.epoch, "re-registered"),
             None => {
@@ -359,7 +358,7 @@ impl AgentCore {
         let Some(stream) = stream_key(&task.framework_id, &task.task_id) else {
             return;
         };
-        if self.unit_of_task(&stream).is_some() || self.updates.has_unacknowledged(&stream) {
+        if self.find_task(&stream).is_some() || self.updates.has_unacknowledged(&stream) {
             return;
         }
         let status = self.status(
@@ -379,7 +378,7 @@ impl AgentCore {
             sequence: ping.sequence,
         }));
         let link = self.link.id;
-        self.show_now(Destination::Liveness, Action::Send { link, message });
+        self.perform_now(Destination::Liveness, Action::Send { link, message });
         if !ping.connected && self.link.phase == LinkPhase::Registered {
             warn!("the master holds this agent for disconnected; registering anew");
             self.reconnect(now, None);
@@ -393,7 +392,7 @@ impl AgentCore {
             "the master refused this agent"
         );
         if refused.permanent {
-            self.leave(ExitReason::Refused(refused.reason.clone()));
+            self.exit_process(ExitReason::Refused(refused.reason.clone()));
         } else {
             let pause = self.backoff(REFUSED_BACKOFF_MAX);
             self.reconnect(now, Some(pause));
@@ -401,11 +400,11 @@ impl AgentCore {
     }
 
     /// Ends the process, and nothing else.
-    pub(super) fn leave(&mut self, reason: ExitReason) {
+    pub(super) fn exit_process(&mut self, reason: ExitReason) {
         self.lose_master();
         self.state = State::Terminating;
         self.exit = None;
-        self.show(Destination::Agent, Action::Exit(reason));
+        self.perform(Destination::Agent, Action::Exit(reason));
     }
 }
 

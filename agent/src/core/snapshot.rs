@@ -13,29 +13,28 @@ use super::{AgentCore, Framework, Oversubscription, State};
 pub struct Counters {
     /// Tasks that ended as each terminal state.
     pub tasks_finished: u64,
-    /// See [`Counters::tasks_finished`].
+    /// See the description of [`Counters::tasks_finished`].
     pub tasks_failed: u64,
-    /// See [`Counters::tasks_finished`].
+    /// See the description of [`Counters::tasks_finished`].
     pub tasks_killed: u64,
-    /// LOST and DROPPED.
+    /// Tasks that became LOST or DROPPED.
     pub tasks_lost: u64,
-    /// GONE.
     pub tasks_gone: u64,
     /// Containers that could not be launched.
     pub container_launch_errors: u64,
     /// Executors that were evicted for the sake of regular work.
     pub executors_preempted: u64,
-    /// Executors that ended.
+    /// The number of executors that ended.
     pub executors_terminated: u64,
-    /// Status updates taken.
+    /// The number of status updates that were accepted.
     pub valid_status_updates: u64,
-    /// Status updates dropped.
+    /// The number of status updates that were dropped.
     pub invalid_status_updates: u64,
     /// Messages between schedulers and executors that were passed on.
     pub valid_framework_messages: u64,
     /// Messages between schedulers and executors that found nobody.
     pub invalid_framework_messages: u64,
-    /// Damaged checkpoints.
+    /// Checkpoints that were found to be damaged.
     pub recovery_errors: usize,
 }
 
@@ -72,7 +71,6 @@ pub struct Snapshot {
     pub info: pb::AgentInfo,
     /// What it can do.
     pub capabilities: Vec<pb::agent_info::capability::Type>,
-    /// Its total.
     pub resources: Resources,
     /// Operations whose end is not acknowledged.
     pub operations: Vec<Arc<pb::Operation>>,
@@ -82,9 +80,8 @@ pub struct Snapshot {
     pub frameworks: BTreeMap<FrameworkId, Arc<Framework>>,
     /// Frameworks that had, oldest first.
     pub completed_frameworks: Vec<Arc<Framework>>,
-    /// What happened.
     pub counters: Counters,
-    /// What is lent, and how those who borrowed are treated.
+    /// What is oversubscribed, and how revocable tasks are treated.
     pub oversubscription: Oversubscription,
 }
 
@@ -97,8 +94,8 @@ impl AgentCore {
             agent_id: self.agent_id.clone(),
             info: self.options.info.clone(),
             capabilities: self.options.capabilities.clone(),
-            resources: self.shown.resources.clone(),
-            operations: self.shown.operations.clone(),
+            resources: self.durable_view.resources.clone(),
+            operations: self.durable_view.operations.clone(),
             master: self.master.clone(),
             frameworks: self.frameworks.clone(),
             completed_frameworks: self.completed_frameworks.iter().cloned().collect(),

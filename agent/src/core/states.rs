@@ -26,11 +26,11 @@ pub fn is_terminal(state: i32) -> bool {
 }
 
 /// Whether a framework told that it has a capability.
-pub(super) fn has_capability(framework: &pb::FrameworkInfo, wanted: FrameworkCapability) -> bool {
+pub(super) fn has_capability(framework: &pb::FrameworkInfo, required: FrameworkCapability) -> bool {
     framework
         .capabilities
         .iter()
-        .any(|capability| capability.r#type == Some(wanted.into()))
+        .any(|capability| capability.r#type == Some(required.into()))
 }
 
 /// How a task is told lost that never ran: precisely, to frameworks that asked for precision.

@@ -29,7 +29,7 @@ use source::Source;
 /// What is to be fetched, for whom and where to.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
-    /// What, in order.
+    /// The files to fetch, in order.
     pub(crate) uris: Vec<Uri>,
     /// The sandbox of its run, which nobody but the agent can move.
     pub(crate) outer: PathBuf,
@@ -41,14 +41,13 @@ pub(crate) struct Request {
     pub(crate) limits: Limits,
     /// What of the machine's files is not fetched.
     pub(crate) host_paths: Arc<HostPaths>,
-    /// Stops it.
     pub(crate) cancel: Arc<Cancel>,
 }
 
 /// Stops a fetch, whatever it waits for.
 #[derive(Debug, Default)]
 pub(crate) struct Cancel {
-    wanted_no_more: AtomicBool,
+    is_cancelled_flag: AtomicBool,
     /// The client of the fetch under way, whose connections are shut down.
     client: Mutex<Option<ureq::Agent>>,
 }
@@ -56,7 +55,7 @@ pub(crate) struct Cancel {
 impl Cancel {
     /// Ends the fetch soon.
     pub(crate) fn cancel(&self) {
-        self.wanted_no_more.store(true, Ordering::SeqCst);
+        self.is_cancelled_flag.store(true, Ordering::SeqCst);
         let client = self.client.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(client) = &*client {
             client.clone().shutdown();
@@ -64,13 +63,13 @@ impl Cancel {
     }
 
     fn is_cancelled(&self) -> bool {
-        self.wanted_no_more.load(Ordering::SeqCst)
+        self.is_cancelled_flag.load(Ordering::SeqCst)
     }
 
     /// From now on this client goes down with the fetch.
     fn take_down(&self, client: &ureq::Agent) {
-        let mut place = self.client.lock().unwrap_or_else(PoisonError::into_inner);
-        *place = Some(client.clone());
+        let mut current = self.client.lock().unwrap_or_else(PoisonError::into_inner);
+        *current = Some(client.clone());
         if self.is_cancelled() {
             client.clone().shutdown();
         }
@@ -117,7 +116,7 @@ struct Budget {
 }
 
 impl Budget {
-    fn check_wanted(&self) -> Step<()> {
+    fn check_cancelled(&self) -> Step<()> {
         if self.cancel.is_cancelled() {
             return Err("the container is not wanted any more".to_owned());
         }
@@ -125,7 +124,7 @@ impl Budget {
     }
 
     fn spend(&mut self, bytes: usize) -> Step<()> {
-        self.check_wanted()?;
+        self.check_cancelled()?;
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
         let left = self.limits.bytes.checked_sub(bytes);
         self.limits.bytes = left.ok_or("it is larger than a container may fetch")?;
@@ -159,7 +158,7 @@ pub(crate) fn fetch(request: Request) -> Result<(), FetchError> {
             for uri in &request.uris {
                 let fetched = fetch_one(uri, &source, &folder, &mut budget);
                 // Whatever a fetch ends with that was cut off, this is why.
-                let fetched = budget.check_wanted().and(fetched);
+                let fetched = budget.check_cancelled().and(fetched);
                 fetched.map_err(|why| FetchError {
                     uri: uri.value.clone(),
                     why,

@@ -11,11 +11,11 @@ use meseta_proto::mesos::v1::command_info::Uri;
 use super::{Limits, Request, fetch};
 use crate::host_paths::HostPaths;
 
-struct Site {
+struct Fixture {
     dir: tempfile::TempDir,
 }
 
-impl Site {
+impl Fixture {
     fn new() -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         std::fs::create_dir(dir.path().join("sandbox")).expect("made");
@@ -116,7 +116,7 @@ use tar::EntryType::{Directory, Link, Regular, Symlink};
 
 #[test]
 fn a_tar_is_unpacked_with_its_folders_links_and_permissions() {
-    let site = Site::new();
+    let fixture = Fixture::new();
     let long = format!("{}/file", "d".repeat(90));
     let archive = tar_of(&[
         (Directory, "bin/", ""),
@@ -125,23 +125,23 @@ fn a_tar_is_unpacked_with_its_folders_links_and_permissions() {
         (Link, "bin/same", "bin/tool"),
         (Regular, &long, "deep"),
     ]);
-    let uri = site.give("a.tgz", &gz(&archive));
-    site.fetch(uri).expect("fetched");
-    assert_eq!(site.read("bin/alias"), "#!/bin/sh");
-    assert_eq!(site.read("bin/same"), "#!/bin/sh");
-    assert_eq!(site.read(&long), "deep");
-    let mode = std::fs::metadata(site.sandbox().join("bin/tool")).expect("there");
+    let uri = fixture.give("a.tgz", &gz(&archive));
+    fixture.fetch(uri).expect("fetched");
+    assert_eq!(fixture.read("bin/alias"), "#!/bin/sh");
+    assert_eq!(fixture.read("bin/same"), "#!/bin/sh");
+    assert_eq!(fixture.read(&long), "deep");
+    let mode = std::fs::metadata(fixture.sandbox().join("bin/tool")).expect("there");
     // Set-id bits are not kept.
     let mode = std::os::unix::fs::PermissionsExt::mode(&mode.permissions());
     assert_eq!(mode & 0o7777, 0o755);
     // Mesos leaves the archive there too.
-    assert!(site.sandbox().join("a.tgz").exists());
+    assert!(fixture.sandbox().join("a.tgz").exists());
 }
 
 #[test]
 fn names_longer_than_a_header_are_read_in_both_dialects() {
     for pax in [false, true] {
-        let site = Site::new();
+        let fixture = Fixture::new();
         let name = format!("{}/{}", "a".repeat(120), "b".repeat(120));
         let mut builder = tar::Builder::new(Vec::new());
         if pax {
@@ -157,16 +157,16 @@ fn names_longer_than_a_header_are_read_in_both_dialects() {
         builder
             .append(&header(Regular, "short", 4), "text".as_bytes())
             .expect("written");
-        let uri = site.give("a.tar", &builder.into_inner().expect("an archive"));
-        site.fetch(uri).expect("fetched");
-        assert_eq!(site.read(&name), "text");
-        assert!(!site.sandbox().join("short").exists());
+        let uri = fixture.give("a.tar", &builder.into_inner().expect("an archive"));
+        fixture.fetch(uri).expect("fetched");
+        assert_eq!(fixture.read(&name), "text");
+        assert!(!fixture.sandbox().join("short").exists());
     }
 }
 
 #[test]
 fn a_zip_and_a_plain_gz_are_unpacked() {
-    let site = Site::new();
+    let fixture = Fixture::new();
     let mut zip = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
     let options = zip::write::SimpleFileOptions::default().unix_permissions(0o700);
     zip.start_file("dir/run.sh", options).expect("begun");
@@ -174,12 +174,15 @@ fn a_zip_and_a_plain_gz_are_unpacked() {
     zip.add_symlink("link", "dir/run.sh", options)
         .expect("linked");
     let bytes = zip.finish().expect("an archive").into_inner();
-    site.fetch(site.give("a.zip", &bytes)).expect("fetched");
-    assert_eq!(site.read("dir/run.sh"), "run");
-    assert_eq!(site.read("link"), "run");
-    site.fetch(site.give("text.gz", &gz(b"plain")))
+    fixture
+        .fetch(fixture.give("a.zip", &bytes))
         .expect("fetched");
-    assert_eq!(site.read("text"), "plain");
+    assert_eq!(fixture.read("dir/run.sh"), "run");
+    assert_eq!(fixture.read("link"), "run");
+    fixture
+        .fetch(fixture.give("text.gz", &gz(b"plain")))
+        .expect("fetched");
+    assert_eq!(fixture.read("text"), "plain");
 }
 
 #[test]
@@ -199,25 +202,26 @@ fn what_leads_out_of_the_sandbox_is_refused_and_nothing_is_written_there() {
         vec![(Link, "in", "../a.tar")],
         vec![(Symlink, "out", ".."), (Link, "in", "out/a.tar")],
     ] {
-        let site = Site::new();
-        let uri = site.give("a.tar", &tar_of(&entries));
-        let refused = site.fetch(uri);
+        let fixture = Fixture::new();
+        let uri = fixture.give("a.tar", &tar_of(&entries));
+        let refused = fixture.fetch(uri);
         assert!(refused.is_err(), "{entries:?}");
-        assert_eq!(site.outside(), ["a.tar", "sandbox"], "{entries:?}");
+        assert_eq!(fixture.outside(), ["a.tar", "sandbox"], "{entries:?}");
         assert!(!Path::new(outside).exists(), "{entries:?}");
     }
     // A link that leads out is only a link: nothing is written through it, its last part included.
-    let site = Site::new();
+    let fixture = Fixture::new();
     let entries = [
         (Symlink, "stdout", "../precious"),
         (Regular, "stdout", "mine"),
     ];
-    std::fs::write(site.dir.path().join("precious"), "precious").expect("written");
-    site.fetch(site.give("a.tar", &tar_of(&entries)))
+    std::fs::write(fixture.dir.path().join("precious"), "precious").expect("written");
+    fixture
+        .fetch(fixture.give("a.tar", &tar_of(&entries)))
         .expect("fetched");
-    let precious = std::fs::read_to_string(site.dir.path().join("precious"));
+    let precious = std::fs::read_to_string(fixture.dir.path().join("precious"));
     assert_eq!(precious.expect("there"), "precious");
-    assert_eq!(site.read("stdout"), "mine");
+    assert_eq!(fixture.read("stdout"), "mine");
 }
 
 #[test]
@@ -227,7 +231,7 @@ fn a_zip_that_leads_out_is_refused() {
         "/tmp/meseta-fetch-test-escape",
         "a/../../escaped",
     ] {
-        let site = Site::new();
+        let fixture = Fixture::new();
         let mut zip = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
         let options = zip::write::SimpleFileOptions::default();
         // The writer tidies names, so one of the same length is put in its place afterwards.
@@ -240,8 +244,11 @@ fn a_zip_that_leads_out_is_refused() {
                 bytes[at..at + name.len()].copy_from_slice(name.as_bytes());
             }
         }
-        assert!(site.fetch(site.give("a.zip", &bytes)).is_err(), "{name}");
-        assert_eq!(site.outside(), ["a.zip", "sandbox"], "{name}");
+        assert!(
+            fixture.fetch(fixture.give("a.zip", &bytes)).is_err(),
+            "{name}"
+        );
+        assert_eq!(fixture.outside(), ["a.zip", "sandbox"], "{name}");
     }
 }
 
@@ -252,33 +259,33 @@ fn bombs_end_at_their_limits() {
         entries: 1000,
         ..Limits::default()
     };
-    let site = Site::new();
+    let fixture = Fixture::new();
     let bomb = gz(&vec![0; 64 << 20]);
     assert!(bomb.len() < 1 << 19);
-    let error = site.fetch_within(site.give("bomb.gz", &bomb), bytes);
+    let error = fixture.fetch_within(fixture.give("bomb.gz", &bomb), bytes);
     assert!(error.expect_err("refused").contains("larger than"));
-    let written = std::fs::metadata(site.sandbox().join("bomb"))
+    let written = std::fs::metadata(fixture.sandbox().join("bomb"))
         .expect("begun")
         .len();
     assert!(written <= 1 << 20, "{written}");
 
-    let site = Site::new();
+    let fixture = Fixture::new();
     let names: Vec<_> = (0..2000).map(|number| format!("f{number}")).collect();
     let entries: Vec<_> = names
         .iter()
         .map(|name| (Regular, name.as_str(), ""))
         .collect();
-    let error = site.fetch_within(site.give("many.tgz", &gz(&tar_of(&entries))), bytes);
+    let error = fixture.fetch_within(fixture.give("many.tgz", &gz(&tar_of(&entries))), bytes);
     assert!(error.expect_err("refused").contains("more entries"));
 
     // A name as long as a disk must not be read into memory.
-    let site = Site::new();
+    let fixture = Fixture::new();
     let name = "n".repeat(1 << 20);
     let mut builder = tar::Builder::new(Vec::new());
     let header = header(tar::EntryType::GNULongName, "././@LongLink", name.len());
     builder.append(&header, name.as_bytes()).expect("written");
     let archive = builder.into_inner().expect("an archive");
-    let error = site.fetch(site.give("name.tgz", &gz(&archive)));
+    let error = fixture.fetch(fixture.give("name.tgz", &gz(&archive)));
     assert!(error.expect_err("refused").contains("too long"));
 }
 
@@ -287,39 +294,39 @@ fn damaged_archives_are_refused_without_a_panic() {
     let archive = gz(&tar_of(&[(Regular, "file", "text")]));
     for end in [0, 5, archive.len() / 2, archive.len() - 1] {
         for name in ["a.tgz", "a.zip", "a.txz", "a.tbz2"] {
-            let site = Site::new();
-            let _ = site.fetch(site.give(name, &archive[..end]));
-            assert_eq!(site.outside(), [name, "sandbox"]);
+            let fixture = Fixture::new();
+            let _ = fixture.fetch(fixture.give(name, &archive[..end]));
+            assert_eq!(fixture.outside(), [name, "sandbox"]);
         }
     }
 }
 
 #[test]
 fn executables_are_not_unpacked_and_names_can_be_chosen() {
-    let site = Site::new();
+    let fixture = Fixture::new();
     let archive = gz(&tar_of(&[(Regular, "file", "text")]));
     let executable = Uri {
         executable: Some(true),
         output_file: Some("sub/run.tgz".to_owned()),
-        ..site.give("a.tgz", &archive)
+        ..fixture.give("a.tgz", &archive)
     };
-    site.fetch(executable).expect("fetched");
-    assert!(!site.sandbox().join("file").exists());
-    let mode = std::fs::metadata(site.sandbox().join("sub/run.tgz")).expect("there");
+    fixture.fetch(executable).expect("fetched");
+    assert!(!fixture.sandbox().join("file").exists());
+    let mode = std::fs::metadata(fixture.sandbox().join("sub/run.tgz")).expect("there");
     let mode = std::os::unix::fs::PermissionsExt::mode(&mode.permissions());
     assert_eq!(mode & 0o777, 0o755);
     let plain = Uri {
         extract: Some(false),
-        ..site.give("a.tgz", &archive)
+        ..fixture.give("a.tgz", &archive)
     };
-    site.fetch(plain).expect("fetched");
-    assert!(!site.sandbox().join("file").exists());
+    fixture.fetch(plain).expect("fetched");
+    assert!(!fixture.sandbox().join("file").exists());
 }
 
 #[test]
 fn sources_that_are_none_are_refused_with_the_reason() {
-    let site = Site::new();
-    let folder = site.dir.path().display().to_string();
+    let fixture = Fixture::new();
+    let folder = fixture.dir.path().display().to_string();
     for (value, why) in [
         ("relative/path".to_owned(), "a relative path"),
         ("hdfs://host/file".to_owned(), "'hdfs' is not supported"),
@@ -336,21 +343,21 @@ fn sources_that_are_none_are_refused_with_the_reason() {
             value: value.clone(),
             ..Uri::default()
         };
-        let error = site.fetch(uri).expect_err("refused");
+        let error = fixture.fetch(uri).expect_err("refused");
         assert!(error.starts_with("Failed to fetch"), "{error}");
         assert!(error.contains(why), "{value}: {error} lacks {why}");
     }
     let out = Uri {
         output_file: Some("../out".to_owned()),
-        ..site.give("a", b"text")
+        ..fixture.give("a", b"text")
     };
-    assert!(site.fetch(out).is_err());
+    assert!(fixture.fetch(out).is_err());
 }
 
 #[test]
 fn a_fetch_that_nobody_wants_any_more_stops() {
-    let site = Site::new();
-    let request = site.request(site.give("a", b"text"));
+    let fixture = Fixture::new();
+    let request = fixture.request(fixture.give("a", b"text"));
     request.cancel.cancel();
     assert!(fetch(request).is_err());
 }
@@ -381,13 +388,13 @@ const HALF_A_FILE: &str = "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf";
 #[test]
 fn a_source_that_sends_nothing_ends_the_fetch_with_that_reason() {
     for sent in [NOTHING, HALF_A_FILE] {
-        let site = Site::new();
+        let fixture = Fixture::new();
         let (uri, _taken) = silent_after(sent);
         let limits = Limits {
             stall: Duration::from_millis(200),
             ..Limits::default()
         };
-        let error = site.fetch_within(uri, limits).expect_err("it stalls");
+        let error = fixture.fetch_within(uri, limits).expect_err("it stalls");
         assert!(error.contains("sent nothing for 200ms"), "{error}");
         assert!(error.contains("--fetcher_stall_timeout"), "{error}");
     }
@@ -398,9 +405,9 @@ fn a_fetch_that_waits_for_its_source_is_stopped_at_once() {
     // The last has no length: that the connection ends must not pass for the end of the file.
     let endless = "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nhalf";
     for sent in [NOTHING, HALF_A_FILE, endless] {
-        let site = Site::new();
+        let fixture = Fixture::new();
         let (uri, taken) = silent_after(sent);
-        let request = site.request(uri);
+        let request = fixture.request(uri);
         let cancel = request.cancel.clone();
         let fetching = std::thread::spawn(move || fetch(request));
         let _connection = taken.recv().expect("it connects");
@@ -413,15 +420,15 @@ fn a_fetch_that_waits_for_its_source_is_stopped_at_once() {
 #[test]
 fn what_the_agent_has_open_and_what_is_its_own_is_not_fetched() {
     use std::os::fd::AsRawFd as _;
-    let site = Site::new();
-    let own = site.dir.path().join("own");
+    let fixture = Fixture::new();
+    let own = fixture.dir.path().join("own");
     std::fs::create_dir(&own).expect("made");
     std::fs::write(own.join("file"), "secret").expect("written");
     let opened = std::fs::File::open(own.join("file")).expect("opened");
     let fd = opened.as_raw_fd();
     let pid = std::process::id();
     let link = |name: &str, target: &str| {
-        let path = site.dir.path().join(name);
+        let path = fixture.dir.path().join(name);
         std::os::unix::fs::symlink(target, &path).expect("linked");
         path.display().to_string()
     };
@@ -446,10 +453,10 @@ fn what_the_agent_has_open_and_what_is_its_own_is_not_fetched() {
         };
         let request = Request {
             host_paths: Arc::new(HostPaths::new(None, vec![own.clone()])),
-            ..site.request(uri)
+            ..fixture.request(uri)
         };
         assert!(fetch(request).is_err(), "{path}");
-        assert_eq!(site.read("fetched"), "", "{path}");
+        assert_eq!(fixture.read("fetched"), "", "{path}");
     }
 }
 
@@ -462,11 +469,11 @@ fn local_files_are_read_as_the_owner_with_its_groups() {
     }
     const USER: u32 = 65534;
     const GROUP: u32 = 4242;
-    let site = Site::new();
+    let fixture = Fixture::new();
     let open = std::fs::Permissions::from_mode(0o755);
-    std::fs::set_permissions(site.dir.path(), open).expect("permissions");
-    chown(site.sandbox(), Some(USER), Some(USER)).expect("given away");
-    let folder = site.dir.path().join("groups");
+    std::fs::set_permissions(fixture.dir.path(), open).expect("permissions");
+    chown(fixture.sandbox(), Some(USER), Some(USER)).expect("given away");
+    let folder = fixture.dir.path().join("groups");
     std::fs::create_dir(&folder).expect("made");
     std::fs::write(folder.join("file"), "text").expect("written");
     std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o750)).expect("set");
@@ -483,11 +490,11 @@ fn local_files_are_read_as_the_owner_with_its_groups() {
         });
         fetch(Request {
             owner,
-            ..site.request(uri)
+            ..fixture.request(uri)
         })
     };
     let error = fetch_with(Vec::new()).expect_err("not in the group");
     assert!(error.to_string().contains("ermission denied"), "{error}");
     fetch_with(vec![GROUP]).expect("in the group");
-    assert_eq!(site.read("file"), "text");
+    assert_eq!(fixture.read("file"), "text");
 }

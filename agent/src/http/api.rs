@@ -11,25 +11,24 @@ use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::agent as api;
 use meseta_proto::mesos::v1::agent::call::Type;
 use meseta_proto::mesos::v1::agent::response::Type as Answer;
-use meseta_proto::transport::door::Caller;
+use meseta_proto::transport::authentication::Caller;
 
 use super::resource_statistics;
 use super::statistics::{container_status, sampled};
-use super::{Reply, Surface, containers, files, read_call};
+use super::{Context, Reply, containers, files, read_call};
 use crate::checkpoint::outermost;
 use crate::core::{Executor, ExecutorKind, Framework, Phase, Snapshot, container_message};
 use crate::permission;
 
-/// Answers one call.
 pub(super) async fn call(
-    surface: &Arc<Surface>,
+    context: &Arc<Context>,
     caller: &Caller,
     request: Request<Body>,
 ) -> Result<Reply, Reply> {
     let refuse = |error: media::Error| Reply::text(error.status(), &error.to_string());
     let streams = request.headers().get(http::header::CONTENT_TYPE);
     if streams.is_some_and(|kind| kind == MediaType::RecordIo.as_str()) {
-        return containers::attach_input(surface, caller, request).await;
+        return containers::attach_input(context, caller, request).await;
     }
     let content_type = media::content_type(request.headers(), &MediaType::MESSAGES);
     let content_type = content_type.map_err(refuse)?;
@@ -38,20 +37,20 @@ pub(super) async fn call(
         return Err(Reply::text(StatusCode::UNSUPPORTED_MEDIA_TYPE, text));
     }
     let headers = request.headers().clone();
-    let (call, _charge): (api::Call, _) = read_call(surface, caller, content_type, request).await?;
+    let (call, _charge): (api::Call, _) = read_call(context, caller, content_type, request).await?;
     permission::check(caller, permission::call(call.r#type()))?;
     match call.r#type() {
         Type::LaunchNestedContainerSession => {
-            return containers::session(surface, caller, &headers, call).await;
+            return containers::session(context, caller, &headers, call).await;
         }
         Type::AttachContainerOutput => {
-            return containers::attach_output(surface, caller, &headers, call).await;
+            return containers::attach_output(context, caller, &headers, call).await;
         }
         _ => {}
     }
     let accept = media::accept(&headers).map_err(refuse)?;
     containers::no_message_accept(&headers)?;
-    let Some(response) = answer(surface, caller, call).await? else {
+    let Some(response) = answer(context, caller, call).await? else {
         return Ok(Reply::empty(StatusCode::OK));
     };
     if accept == MediaType::Json {
@@ -137,7 +136,7 @@ fn invalid(what: &str) -> Reply {
 
 /// The answer to a call, if there is more to say than that it was done.
 async fn answer(
-    surface: &Arc<Surface>,
+    context: &Arc<Context>,
     caller: &Caller,
     call: api::Call,
 ) -> Result<Option<api::Response>, Reply> {
@@ -156,11 +155,11 @@ async fn answer(
             Answer::GetVersion
         }
         Type::GetFlags => {
-            response.get_flags = Some(flags(surface));
+            response.get_flags = Some(flags(context));
             Answer::GetFlags
         }
         Type::GetLoggingLevel => {
-            let level = surface.verbosity.level();
+            let level = context.verbosity.level();
             response.get_logging_level = Some(api::response::GetLoggingLevel { level });
             Answer::GetLoggingLevel
         }
@@ -169,24 +168,24 @@ async fn answer(
             let set = set.ok_or_else(|| invalid("Expecting 'set_logging_level' to be present"))?;
             let duration = u64::try_from(set.duration.nanoseconds).map(Duration::from_nanos);
             let duration = duration.map_err(|_| invalid("'duration' must not be negative"))?;
-            surface.verbosity.raise(set.level, duration);
+            context.verbosity.raise(set.level, duration);
             caller.audit("SET_LOGGING_LEVEL", &set.level.to_string(), "done");
             return Ok(None);
         }
         Type::GetMetrics => {
-            response.get_metrics = Some(metrics(surface).await);
+            response.get_metrics = Some(metrics(context).await);
             Answer::GetMetrics
         }
         Type::ListFiles => {
             let path = call.list_files.map(|list| list.path);
             let path = path.ok_or_else(|| invalid("Expecting 'list_files' to be present"))?;
-            response.list_files = Some(files::list_for_api(surface, caller, path).await?);
+            response.list_files = Some(files::list_for_api(context, caller, path).await?);
             Answer::ListFiles
         }
         Type::ReadFile => {
             let read = call.read_file;
             let read = read.ok_or_else(|| invalid("Expecting 'read_file' to be present"))?;
-            response.read_file = Some(files::read_for_api(surface, caller, read).await?);
+            response.read_file = Some(files::read_for_api(context, caller, read).await?);
             Answer::ReadFile
         }
         Type::GetState
@@ -198,16 +197,16 @@ async fn answer(
         | Type::GetOperations
         | Type::GetResourceProviders => {
             let snapshot = if kind == Type::GetContainers {
-                surface.containers(caller).await?
+                context.containers(caller).await?
             } else {
-                surface.view(caller).await?
+                context.view(caller).await?
             };
-            let answer = from_snapshot(surface, &snapshot, kind, &mut response);
+            let answer = from_snapshot(context, &snapshot, kind, &mut response);
             let asked = call.get_containers.unwrap_or_default();
             if let Some(told) = response.get_containers.as_mut()
                 && asked.show_nested()
             {
-                told.containers.extend(nested(surface, &snapshot));
+                told.containers.extend(nested(context, &snapshot));
             }
             answer
         }
@@ -219,7 +218,7 @@ async fn answer(
         | Type::KillNestedContainer
         | Type::RemoveContainer
         | Type::RemoveNestedContainer => {
-            match containers::answer(surface, caller, call, &mut response).await? {
+            match containers::answer(context, caller, call, &mut response).await? {
                 Some(answer) => answer,
                 None => return Ok(None),
             }
@@ -236,7 +235,7 @@ fn not_implemented(kind: Type) -> Reply {
 }
 
 fn from_snapshot(
-    surface: &Surface,
+    context: &Context,
     snapshot: &Snapshot,
     kind: Type,
     response: &mut api::Response,
@@ -255,7 +254,7 @@ fn from_snapshot(
             Answer::GetFrameworks
         }
         Type::GetContainers => {
-            response.get_containers = Some(containers(surface, snapshot));
+            response.get_containers = Some(containers(context, snapshot));
             Answer::GetContainers
         }
         Type::GetAgent => {
@@ -303,8 +302,8 @@ fn version() -> api::response::GetVersion {
     }
 }
 
-fn flags(surface: &Surface) -> api::response::GetFlags {
-    let flags = surface.flags.iter();
+fn flags(context: &Context) -> api::response::GetFlags {
+    let flags = context.flags.iter();
     api::response::GetFlags {
         flags: flags
             .map(|(name, value)| pb::Flag {
@@ -315,8 +314,8 @@ fn flags(surface: &Surface) -> api::response::GetFlags {
     }
 }
 
-async fn metrics(surface: &Arc<Surface>) -> api::response::GetMetrics {
-    let keys = crate::metrics::mesos_keys(surface).await;
+async fn metrics(context: &Arc<Context>) -> api::response::GetMetrics {
+    let keys = crate::metrics::mesos_keys(context).await;
     let pairs = keys.as_object().into_iter().flatten();
     api::response::GetMetrics {
         metrics: pairs
@@ -377,8 +376,8 @@ fn frameworks(snapshot: &Snapshot) -> api::response::GetFrameworks {
 
 /// Containers inside executors': those of groups' tasks, and those that were asked for over this API. None
 /// stands alone here, so that `show_standalone` has nothing to add.
-fn nested(surface: &Surface, snapshot: &Snapshot) -> Vec<api::response::get_containers::Container> {
-    let asked_for = surface.nested.running();
+fn nested(context: &Context, snapshot: &Snapshot) -> Vec<api::response::get_containers::Container> {
+    let asked_for = context.nested.running();
     let mut all = Vec::new();
     for executor in snapshot.executors().filter(|executor| executor.is_live()) {
         let of_tasks = executor
@@ -411,8 +410,8 @@ fn nested(surface: &Surface, snapshot: &Snapshot) -> Vec<api::response::get_cont
     all
 }
 
-fn containers(surface: &Surface, snapshot: &Snapshot) -> api::response::GetContainers {
-    let entries = sampled(surface, snapshot);
+fn containers(context: &Context, snapshot: &Snapshot) -> api::response::GetContainers {
+    let entries = sampled(context, snapshot);
     let entries = entries.map(
         |(executor, sample)| api::response::get_containers::Container {
             framework_id: Some(pb::FrameworkId {
@@ -428,7 +427,7 @@ fn containers(surface: &Surface, snapshot: &Snapshot) -> api::response::GetConta
             },
             container_status: Some(container_status(executor)),
             resource_statistics: sample
-                .map(|sample| resource_statistics(&sample, surface.enable_cfs)),
+                .map(|sample| resource_statistics(&sample, context.enable_cfs)),
         },
     );
     api::response::GetContainers {

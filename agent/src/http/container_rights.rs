@@ -1,30 +1,30 @@
-//! Who may do what with a container: by the user of what is around it, or because it is the caller's own.
+//! Authorization of calls on containers: by the user of the parent executor, or for the caller's own containers.
 
 use meseta_access::Action;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::agent::call::Type;
-use meseta_proto::transport::door::Caller;
+use meseta_proto::transport::authentication::Caller;
 
-use super::containers::{Wanted, find, own_id};
-use super::{Reply, Surface};
+use super::containers::{NestedRequest, find, own_id};
+use super::{Context, Reply};
 use crate::core::Snapshot;
 use crate::permission;
 
 /// Whether somebody may do this to a container: by the user that what is around it runs as. Changes are
 /// put on record.
 pub(super) async fn authorize(
-    surface: &Surface,
+    context: &Context,
     caller: &Caller,
     kind: Type,
     id: Option<&pb::ContainerId>,
 ) -> Result<(), Reply> {
     let (nested, alone) = permission::container(kind);
     let is_own = id.is_some_and(|id| is_inside(caller, id));
-    let verdict = if caller.approver.allows_everything() || is_own {
+    let decision = if caller.approver.allows_everything() || is_own {
         Ok(())
     } else {
-        let snapshot = surface.snapshot().await?;
-        let user = id.and_then(|id| user_around(&snapshot, id));
+        let snapshot = context.snapshot().await?;
+        let user = id.and_then(|id| executor_user(&snapshot, id));
         let action = match id {
             Some(id) if id.parent.is_none() && user.is_none() => alone,
             _ => nested,
@@ -33,14 +33,14 @@ pub(super) async fn authorize(
     };
     let object = id.map_or("", |id| id.value.as_str());
     if kind != Type::WaitContainer {
-        let outcome = verdict.as_ref().err().map(ToString::to_string);
+        let outcome = decision.as_ref().err().map(ToString::to_string);
         caller.audit(
             kind.as_str_name(),
             object,
             outcome.as_deref().unwrap_or("allowed"),
         );
     }
-    verdict.map_err(|forbidden| permission::refused(&forbidden))
+    decision.map_err(|forbidden| permission::refused(&forbidden))
 }
 
 /// Whether a container is nested in that of the executor that calls.
@@ -55,7 +55,7 @@ fn is_inside(caller: &Caller, id: &pb::ContainerId) -> bool {
 }
 
 /// The user of the executor around a container, whichever of its containers that is.
-fn user_around(snapshot: &Snapshot, id: &pb::ContainerId) -> Option<String> {
+fn executor_user(snapshot: &Snapshot, id: &pb::ContainerId) -> Option<String> {
     let mut id = id;
     loop {
         if let Some((executor, task)) = own_id(id).and_then(|own| find(snapshot, &own)) {
@@ -70,23 +70,23 @@ pub(super) fn authorize_launch(
     caller: &Caller,
     snapshot: &Snapshot,
     (as_user, under_parent): (Action, Action),
-    wanted: &Wanted,
+    request: &NestedRequest,
 ) -> Result<(), Reply> {
-    let parent = wanted.id.parent.as_deref();
-    let outer = parent.and_then(|parent| user_around(snapshot, parent));
-    let own = wanted.command.as_ref();
+    let parent = request.id.parent.as_deref();
+    let outer = parent.and_then(|parent| executor_user(snapshot, parent));
+    let own = request.command.as_ref();
     let own = own.and_then(|command| command.user.clone());
     // As itself: an executor's right is not that of another user.
-    let is_own = is_inside(caller, &wanted.id) && (own.is_none() || own == outer);
-    let verdict = match parent {
+    let is_own = is_inside(caller, &request.id) && (own.is_none() || own == outer);
+    let decision = match parent {
         Some(_) if is_own => Ok(()),
         None => caller.check(Action::LaunchStandaloneContainer, None),
         Some(_) => caller
             .check(under_parent, outer.as_deref())
             .and_then(|()| caller.check(as_user, own.or(outer).as_deref())),
     };
-    let outcome = verdict.as_ref().err().map(ToString::to_string);
+    let outcome = decision.as_ref().err().map(ToString::to_string);
     let outcome = outcome.as_deref().unwrap_or("allowed");
-    caller.audit(under_parent.key(), &wanted.id.value, outcome);
-    verdict.map_err(|forbidden| permission::refused(&forbidden))
+    caller.audit(under_parent.key(), &request.id.value, outcome);
+    decision.map_err(|forbidden| permission::refused(&forbidden))
 }

@@ -17,20 +17,20 @@ use meseta_proto::mesos::v1::agent::call::Type;
 use meseta_proto::mesos::v1::agent::process_io;
 use meseta_proto::mesos::v1::agent::response::Type as Answer;
 use meseta_proto::recordio::Decoder;
-use meseta_proto::transport::body::{BodyError, Pace};
-use meseta_proto::transport::door::Caller;
+use meseta_proto::transport::authentication::Caller;
+use meseta_proto::transport::body::{BodyError, MinRate};
 use meseta_proto::transport::server::stream_body;
 use meseta_resources::ContainerId;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::container_rights::{authorize, authorize_launch};
-use super::{Reply, Surface, undecodable};
+use super::{Context, Reply, undecodable};
 use crate::checkpoint::nested_id;
 use crate::core::{Executor, LaunchPlan, Snapshot, Subject, Task, volumes_among};
 use crate::shell::containerizer::Containerizer;
 use crate::shell::nested::{Attached, NestedError, Reader};
-use crate::shell::output::{Pieces, Stream};
+use crate::shell::output::{OutputReceiver, Stream};
 use crate::shell::terminal::WindowSize;
 
 const SIGKILL: i32 = 9;
@@ -85,41 +85,43 @@ fn checked(id: &pb::ContainerId) -> Result<ContainerId, Reply> {
     own_id(id).ok_or_else(|| bad("'container_id' contains invalid characters"))
 }
 
-fn containerizer(surface: &Surface) -> Result<&Containerizer, Reply> {
-    let ready = surface.containerizer.get();
+fn containerizer(context: &Context) -> Result<&Containerizer, Reply> {
+    let ready = context.containerizer.get();
     ready.ok_or_else(|| Reply::text(StatusCode::SERVICE_UNAVAILABLE, super::RECOVERING))
 }
 
 /// What a client wants to run.
-pub(super) struct Wanted {
+pub(super) struct NestedRequest {
     pub(super) id: pb::ContainerId,
     pub(super) command: Option<pb::CommandInfo>,
     container: Option<pb::ContainerInfo>,
 }
 
-fn wanted(call: api::Call) -> Option<Wanted> {
+fn nested_request(call: api::Call) -> Option<NestedRequest> {
     match call.r#type() {
-        Type::LaunchContainer => call.launch_container.map(|launch| Wanted {
+        Type::LaunchContainer => call.launch_container.map(|launch| NestedRequest {
             id: launch.container_id,
             command: launch.command,
             container: launch.container,
         }),
-        Type::LaunchNestedContainer => call.launch_nested_container.map(|launch| Wanted {
+        Type::LaunchNestedContainer => call.launch_nested_container.map(|launch| NestedRequest {
             id: launch.container_id,
             command: launch.command,
             container: launch.container,
         }),
-        _ => call.launch_nested_container_session.map(|launch| Wanted {
-            id: launch.container_id,
-            command: launch.command,
-            container: launch.container,
-        }),
+        _ => call
+            .launch_nested_container_session
+            .map(|launch| NestedRequest {
+                id: launch.container_id,
+                command: launch.command,
+                container: launch.container,
+            }),
     }
 }
 
 /// Whether it is to run at a terminal, and how large that is.
-fn terminal(wanted: &Wanted) -> Option<Option<WindowSize>> {
-    let info = wanted.container.as_ref()?.tty_info?;
+fn terminal(request: &NestedRequest) -> Option<Option<WindowSize>> {
+    let info = request.container.as_ref()?.tty_info?;
     Some(info.window_size.map(window_size))
 }
 
@@ -135,28 +137,28 @@ fn window_size(size: pb::tty_info::WindowSize) -> WindowSize {
 /// Where a nested container goes, and as what.
 fn plan_of(
     snapshot: &Snapshot,
-    wanted: &Wanted,
+    request: &NestedRequest,
     is_session: bool,
 ) -> Result<(LaunchPlan, ContainerId), Reply> {
-    let id = checked(&wanted.id)?;
+    let id = checked(&request.id)?;
     ContainerName::new(id.as_str())
         .map_err(|error| bad(&format!("'container_id' cannot be used: {error}")))?;
-    let Some(parent) = wanted.id.parent.as_deref() else {
+    let Some(parent) = request.id.parent.as_deref() else {
         return Err(Reply::text(
             StatusCode::NOT_IMPLEMENTED,
             "Standalone containers are not supported: give a parent",
         ));
     };
-    if !is_session && terminal(wanted).is_some() {
+    if !is_session && terminal(request).is_some() {
         return Err(Reply::text(
             StatusCode::NOT_IMPLEMENTED,
             "Terminals are given to sessions only (LAUNCH_NESTED_CONTAINER_SESSION)",
         ));
     }
     let parent_id = checked(parent)?;
-    let around = find(snapshot, &parent_id);
-    let (executor, task) = around.ok_or_else(|| refuse(parent, &NestedError::Unknown))?;
-    let mut command = wanted.command.clone().unwrap_or_default();
+    let parent_entry = find(snapshot, &parent_id);
+    let (executor, task) = parent_entry.ok_or_else(|| refuse(parent, &NestedError::Unknown))?;
+    let mut command = request.command.clone().unwrap_or_default();
     if command.value.as_deref().unwrap_or_default().is_empty() {
         return Err(bad("Expecting 'command' to have a value"));
     }
@@ -180,12 +182,12 @@ fn plan_of(
         command.environment = Some(pb::Environment { variables });
     }
     let info = pb::TaskInfo {
-        name: wanted.id.value.clone(),
+        name: request.id.value.clone(),
         task_id: pb::TaskId {
-            value: wanted.id.value.clone(),
+            value: request.id.value.clone(),
         },
         command: Some(command),
-        container: wanted.container.clone().map(Box::new),
+        container: request.container.clone().map(Box::new),
         ..pb::TaskInfo::default()
     };
     let info = Arc::new(info);
@@ -203,7 +205,7 @@ fn plan_of(
         resources: meseta_resources::Resources::default(),
         volumes: Vec::new(),
         // A group's place has none itself; its tasks see theirs in their own sandboxes.
-        around: match task {
+        parent_volumes: match task {
             Some(task) => volumes_among(&task.info.resources),
             None => executor.volumes(|_| true),
         },
@@ -231,7 +233,7 @@ pub(super) fn find<'a>(
 
 /// LAUNCH_CONTAINER, WAIT_CONTAINER, KILL_CONTAINER, REMOVE_CONTAINER and their older names.
 pub(super) async fn answer(
-    surface: &Arc<Surface>,
+    context: &Arc<Context>,
     caller: &Caller,
     call: api::Call,
     response: &mut api::Response,
@@ -242,20 +244,20 @@ pub(super) async fn answer(
             "Failed to validate agent::Call: Expecting '{field}' to be present"
         ))
     };
-    let containerizer = containerizer(surface)?;
-    let nested = &surface.nested;
+    let containerizer = containerizer(context)?;
+    let nested = &context.nested;
     match call.r#type() {
         Type::LaunchContainer | Type::LaunchNestedContainer => {
-            let wanted = wanted(call).ok_or_else(missing)?;
-            let snapshot = surface.snapshot().await?;
+            let request = nested_request(call).ok_or_else(missing)?;
+            let snapshot = context.snapshot().await?;
             let actions = (
                 Action::LaunchNestedContainerAsUser,
                 Action::LaunchNestedContainerUnderParent,
             );
-            authorize_launch(caller, &snapshot, actions, &wanted)?;
-            let (plan, _) = plan_of(&snapshot, &wanted, false)?;
+            authorize_launch(caller, &snapshot, actions, &request)?;
+            let (plan, _) = plan_of(&snapshot, &request, false)?;
             let launched = nested.launch(containerizer, plan).await;
-            launched.map_err(|error| refuse(&wanted.id, &error))?;
+            launched.map_err(|error| refuse(&request.id, &error))?;
             Ok(None)
         }
         Type::WaitContainer | Type::WaitNestedContainer => {
@@ -265,7 +267,7 @@ pub(super) async fn answer(
                 false => call.wait_nested_container.map(|wait| wait.container_id),
             };
             let id = id.ok_or_else(missing)?;
-            authorize(surface, caller, Type::WaitContainer, Some(&id)).await?;
+            authorize(context, caller, Type::WaitContainer, Some(&id)).await?;
             let ended = nested.wait(&checked(&id)?).await;
             let exit_status = ended.map_err(|error| refuse(&id, &error))?;
             if is_new {
@@ -289,7 +291,7 @@ pub(super) async fn answer(
                 _ => call.kill_nested_container.map(older),
             };
             let (id, signal) = kill.ok_or_else(missing)?;
-            authorize(surface, caller, Type::KillContainer, Some(&id)).await?;
+            authorize(context, caller, Type::KillContainer, Some(&id)).await?;
             let signal = signal.unwrap_or(SIGKILL);
             let killed = nested.kill(containerizer, &checked(&id)?, signal).await;
             killed.map_err(|error| refuse(&id, &error))?;
@@ -303,7 +305,7 @@ pub(super) async fn answer(
                     .map(|remove| remove.container_id),
             };
             let id = id.ok_or_else(missing)?;
-            authorize(surface, caller, Type::RemoveContainer, Some(&id)).await?;
+            authorize(context, caller, Type::RemoveContainer, Some(&id)).await?;
             let removed = nested.remove(&checked(&id)?).await;
             removed.map_err(|error| refuse(&id, &error))?;
             Ok(None)
@@ -317,7 +319,7 @@ fn no_switchboard() -> Reply {
 
 /// ATTACH_CONTAINER_OUTPUT: what a session prints from now on. What tasks print is in their sandboxes.
 pub(super) async fn attach_output(
-    surface: &Arc<Surface>,
+    context: &Arc<Context>,
     caller: &Caller,
     headers: &HeaderMap,
     call: api::Call,
@@ -326,17 +328,17 @@ pub(super) async fn attach_output(
     let id = call
         .attach_container_output
         .map(|attach| attach.container_id);
-    authorize(surface, caller, Type::AttachContainerOutput, id.as_ref()).await?;
+    authorize(context, caller, Type::AttachContainerOutput, id.as_ref()).await?;
     let id = id.ok_or_else(|| {
         bad("Failed to validate agent::Call: Expecting 'attach_container_output' to be present")
     })?;
     let own = checked(&id)?;
-    match surface.nested.attach_output(&own) {
-        Ok(Some(pieces)) => Ok(stream(surface, types, pieces, None)),
+    match context.nested.attach_output(&own) {
+        Ok(Some(chunks)) => Ok(stream(context, types, chunks, None)),
         Ok(None) => Err(no_switchboard()),
         Err(error @ NestedError::Crowded) => Err(refuse(&id, &error)),
         Err(error) => {
-            let snapshot = surface.snapshot().await?;
+            let snapshot = context.snapshot().await?;
             Err(match find(&snapshot, &own) {
                 Some(_) => no_switchboard(),
                 None => refuse(&id, &error),
@@ -370,47 +372,47 @@ pub(super) fn no_message_accept(headers: &HeaderMap) -> Result<(), Reply> {
 
 /// LAUNCH_NESTED_CONTAINER_SESSION: a command in a container that lives, as long as somebody reads.
 pub(super) async fn session(
-    surface: &Arc<Surface>,
+    context: &Arc<Context>,
     caller: &Caller,
     headers: &HeaderMap,
     call: api::Call,
 ) -> Result<Reply, Reply> {
     let types = stream_types(headers)?;
-    let wanted = wanted(call).ok_or_else(|| {
+    let request = nested_request(call).ok_or_else(|| {
         bad("Failed to validate agent::Call: Expecting 'launch_nested_container_session' to be present")
     })?;
-    let snapshot = surface.snapshot().await?;
+    let snapshot = context.snapshot().await?;
     let actions = (
         Action::LaunchNestedContainerSessionAsUser,
         Action::LaunchNestedContainerSessionUnderParent,
     );
-    authorize_launch(caller, &snapshot, actions, &wanted)?;
-    let (plan, parent) = plan_of(&snapshot, &wanted, true)?;
-    let containerizer = containerizer(surface)?.clone();
-    let nested = &surface.nested;
+    authorize_launch(caller, &snapshot, actions, &request)?;
+    let (plan, parent) = plan_of(&snapshot, &request, true)?;
+    let containerizer = containerizer(context)?.clone();
+    let nested = &context.nested;
     let session = nested
-        .session(&containerizer, plan, &parent, terminal(&wanted))
+        .session(&containerizer, plan, &parent, terminal(&request))
         .await;
-    let session = session.map_err(|error| refuse(&wanted.id, &error))?;
-    Ok(stream(surface, types, session.pieces, Some(session.reader)))
+    let session = session.map_err(|error| refuse(&request.id, &error))?;
+    Ok(stream(context, types, session.chunks, Some(session.reader)))
 }
 
 /// Pieces of output as records; with the last reader of a session its container goes.
 fn stream(
-    surface: &Arc<Surface>,
+    context: &Arc<Context>,
     (outer, media): (&'static str, MediaType),
-    mut pieces: Pieces,
+    mut chunks: OutputReceiver,
     reader: Option<Reader>,
 ) -> Reply {
     let (sender, records) = mpsc::channel(RECORDS_MAX);
     tokio::spawn(async move {
         let is_gone = loop {
-            let piece = tokio::select! {
+            let chunk = tokio::select! {
                 biased;
                 () = sender.closed() => break true,
-                piece = pieces.recv() => piece,
+                chunk = chunks.recv() => chunk,
             };
-            let Some((stream, bytes)) = piece else {
+            let Some((stream, bytes)) = chunk else {
                 break false;
             };
             let record = media::encode_record(media, &data(stream, &bytes));
@@ -419,12 +421,12 @@ fn stream(
             }
         };
         // What is still on its way is nobody's now.
-        drop(pieces);
+        drop(chunks);
         if let (false, Some(reader)) = (is_gone, reader) {
             reader.has_read_all();
         }
     });
-    let body = stream_body(records, surface.shutdown.clone());
+    let body = stream_body(records, context.shutdown.clone());
     let records = (outer == MediaType::RecordIo.as_str()).then(|| media.as_str());
     Reply::stream(outer, records, body)
 }
@@ -446,7 +448,7 @@ fn data(stream: Stream, bytes: &Bytes) -> api::ProcessIo {
 
 /// ATTACH_CONTAINER_INPUT: a stream of records; the first names the container.
 pub(super) async fn attach_input(
-    surface: &Arc<Surface>,
+    context: &Arc<Context>,
     caller: &Caller,
     request: Request<Body>,
 ) -> Result<Reply, Reply> {
@@ -458,22 +460,22 @@ pub(super) async fn attach_input(
         .filter(|media| MediaType::MESSAGES.contains(media))
         .ok_or_else(|| bad("Expecting 'Message-Content-Type' to be set for streaming requests"))?;
     let mut body = request.into_body();
-    let record_bytes_max = RECORD_BYTES_MAX.min(surface.budgets.call_bytes_max());
+    let record_bytes_max = RECORD_BYTES_MAX.min(context.budgets.call_bytes_max());
     let mut decoder = Decoder::new(record_bytes_max);
-    let budget = surface.body_of(caller);
+    let budget = context.body_of(caller);
     let mut charge: Option<Charge> = None;
     let mut attached: Option<(pb::ContainerId, Attached)> = None;
-    // Who types may rest, but not before he has said where, nor in the middle of a record.
-    let mut pace = Some(Pace::new(Instant::now()));
+    // A client that attaches input may pause, but not before the first record, nor in the middle of one.
+    let mut min_rate = Some(MinRate::new(Instant::now()));
     loop {
         // What is written to a command that does not read is no fault of who types.
-        if let Some(pace) = &mut pace {
-            pace.resume(Instant::now());
+        if let Some(min_rate) = &mut min_rate {
+            min_rate.resume(Instant::now());
         }
         let frame = tokio::select! {
             frame = body.frame() => frame,
             () = ended(attached.as_ref()) => break,
-            () = too_slow(pace) => return Err(slow()),
+            () = too_slow(min_rate) => return Err(slow()),
         };
         let Some(frame) = frame else {
             break;
@@ -487,9 +489,9 @@ pub(super) async fn attach_input(
                 None => charge = Some(budget.charge(more).map_err(no_memory)?),
             }
             decoder.push(bytes);
-            let pace = pace.get_or_insert_with(|| Pace::new(Instant::now()));
-            pace.add(bytes.len());
-            pace.rest(Instant::now());
+            let min_rate = min_rate.get_or_insert_with(|| MinRate::new(Instant::now()));
+            min_rate.add(bytes.len());
+            min_rate.rest(Instant::now());
         }
         while let Some(record) = decoder
             .next_record()
@@ -504,8 +506,8 @@ pub(super) async fn attach_input(
             match (&attached, input.container_id, input.process_io) {
                 (None, Some(id), _) => {
                     let own = checked(&id)?;
-                    authorize(surface, caller, Type::AttachContainerInput, Some(&id)).await?;
-                    let one = surface.nested.attach_input(&own).await;
+                    authorize(context, caller, Type::AttachContainerInput, Some(&id)).await?;
+                    let one = context.nested.attach_input(&own).await;
                     let one = one.map_err(|error| refuse(&id, &error))?;
                     attached = Some((id, one));
                 }
@@ -515,7 +517,7 @@ pub(super) async fn attach_input(
             }
         }
         let is_between = attached.is_some() && decoder.finish().is_ok();
-        pace.take_if(|_| is_between);
+        min_rate.take_if(|_| is_between);
         charge.take_if(|_| is_between);
     }
     Ok(Reply::empty(StatusCode::OK))
@@ -530,9 +532,9 @@ async fn ended(attached: Option<&(pb::ContainerId, Attached)>) {
 }
 
 /// Until more should have come; for ever where nothing is awaited.
-async fn too_slow(pace: Option<Pace>) {
-    match pace {
-        Some(pace) => tokio::time::sleep_until(pace.deadline()).await,
+async fn too_slow(min_rate: Option<MinRate>) {
+    match min_rate {
+        Some(min_rate) => tokio::time::sleep_until(min_rate.deadline()).await,
         None => std::future::pending().await,
     }
 }

@@ -22,10 +22,10 @@ use prost::Message as _;
 use tokio::sync::mpsc;
 
 use super::executor_caller::ExecutorCaller;
-use super::introductions::introduce;
-use super::{Reply, Surface, undecodable};
+use super::executor_connections::register;
+use super::{Context, Reply, undecodable};
 use crate::core::{ConnectionId, Executor, Input};
-use crate::intake::{Crowded, Intake, Room};
+use crate::intake::{Intake, Permit, TooManyWaiters};
 use crate::shell::executors::Events;
 
 /// How often an executor that hears nothing else hears that the agent is there.
@@ -37,16 +37,15 @@ const ID_CHARACTERS_MAX: usize = 255;
 /// What a call takes, decoded, besides its body, and more for none but odd ones.
 const DECODED_BYTES_USUAL: usize = 64 * 1024;
 
-/// Answers one call.
-pub(super) async fn call(surface: &Arc<Surface>, request: Request<Body>) -> Result<Reply, Reply> {
+pub(super) async fn call(context: &Arc<Context>, request: Request<Body>) -> Result<Reply, Reply> {
     let peer = request.extensions().get::<Peer>().cloned();
-    let caller = ExecutorCaller::of(surface, request.headers(), peer.clone()).await?;
+    let caller = ExecutorCaller::of(context, request.headers(), peer.clone()).await?;
     let refuse = |error: media::Error| Reply::text(error.status(), &error.to_string());
     let content_type = media::content_type(request.headers(), &MediaType::MESSAGES);
     let content_type = content_type.map_err(refuse)?;
     let accept = media::accept(request.headers());
-    let (mut room, bytes) = read(surface, &caller, request).await?;
-    let (call, decoded) = decode(surface, content_type, bytes, &mut room)?;
+    let (mut permit, bytes) = read(context, &caller, request).await?;
+    let (call, decoded) = decode(context, content_type, bytes, &mut permit)?;
     validate(&call).map_err(|error| {
         let text = format!("Failed to validate Executor::Call: {error}");
         Reply::text(StatusCode::BAD_REQUEST, &text)
@@ -58,10 +57,10 @@ pub(super) async fn call(surface: &Arc<Surface>, request: Request<Body>) -> Resu
         _ => MediaType::Json,
     };
     caller.check_named(&call)?;
-    let found = find(surface, &call).await;
-    let (framework, executor) = caller.admit(surface, found).await?;
+    let found = find(context, &call).await;
+    let (framework, executor) = caller.admit(context, found).await?;
     if let Some(peer) = &peer {
-        introduce(surface, &executor.key.container, peer).await;
+        register(context, &executor.key.container, peer).await;
     }
     if call.r#type() != call::Type::Subscribe && !executor.link.has_subscribed {
         let text = "Executor is not subscribed";
@@ -72,29 +71,29 @@ pub(super) async fn call(surface: &Arc<Surface>, request: Request<Body>) -> Resu
     match (call.r#type(), call.subscribe, call.update, call.message) {
         (call::Type::Subscribe, Some(subscribe), _, _) => {
             let (group, sender) = (framework.as_str(), container.as_str());
-            let rooms = rooms_of(&surface.unacknowledged, group, sender, &subscribe);
-            let call = (subscribe, rooms);
-            Ok(open_stream(surface, framework, executor, call, (accept, room)).await)
+            let permits = permits_for(&context.unacknowledged, group, sender, &subscribe);
+            let call = (subscribe, permits);
+            Ok(open_stream(context, framework, executor, call, (accept, permit)).await)
         }
         (call::Type::Update, _, Some(update), _) => {
             let bytes = update.status.encoded_len().max(decoded);
             let status = Box::new(update.status);
             let (group, sender) = (framework.as_str(), container.as_str());
             // What waits takes no room from what is still to be read, as far as it has a place of its own.
-            let waiting = surface.waiting.take(group, sender, bytes).await;
-            let waiting = waiting.map_err(crowded)?;
-            drop(room);
+            let waiting = context.waiting.take(group, sender, bytes).await;
+            let waiting = waiting.map_err(too_many_waiters)?;
+            drop(permit);
             // Not answered before: whoever is not heard says no more.
-            let until_acknowledged = surface.unacknowledged.take(group, sender, bytes).await;
-            let until_acknowledged = until_acknowledged.map_err(crowded)?;
+            let until_acknowledged = context.unacknowledged.take(group, sender, bytes).await;
+            let until_acknowledged = until_acknowledged.map_err(too_many_waiters)?;
             drop(waiting);
             let input = Input::ExecutorUpdate {
                 framework,
                 executor,
                 status,
-                room: until_acknowledged,
+                permit: until_acknowledged,
             };
-            surface.core.tell(input).await;
+            context.core.tell(input).await;
             Ok(Reply::empty(StatusCode::ACCEPTED))
         }
         (call::Type::Message, _, _, Some(message)) => {
@@ -102,9 +101,9 @@ pub(super) async fn call(surface: &Arc<Surface>, request: Request<Body>) -> Resu
                 framework,
                 executor,
                 data: message.data,
-                room,
+                permit,
             };
-            surface.core.tell(input).await;
+            context.core.tell(input).await;
             Ok(Reply::empty(StatusCode::ACCEPTED))
         }
         _ => Err(Reply::text(
@@ -116,25 +115,25 @@ pub(super) async fn call(surface: &Arc<Surface>, request: Request<Body>) -> Resu
 
 /// Reads a call once there is room for as much as it announces; one that announces nothing takes room as it comes.
 async fn read(
-    surface: &Surface,
+    context: &Context,
     caller: &ExecutorCaller,
     request: Request<Body>,
-) -> Result<(Room, Bytes), Reply> {
+) -> Result<(Permit, Bytes), Reply> {
     let announced = request.headers().get(http::header::CONTENT_LENGTH);
     let announced = announced.and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
-    let max = surface.budgets.call_bytes_max();
+    let max = context.budgets.call_bytes_max();
     let announced = announced.unwrap_or_default().min(max);
     let (group, sender) = (caller.group(), caller.sender());
-    let room = surface.reading.take(&group, &sender, announced).await;
-    let mut room = room.map_err(crowded)?;
+    let permit = context.reading.take(&group, &sender, announced).await;
+    let mut permit = permit.map_err(too_many_waiters)?;
     let mut left = announced;
     let read = body::read_into(request.into_body(), max, |bytes| {
         let more = bytes.saturating_sub(left);
         left = left.saturating_sub(bytes);
-        room.grow(more)
+        permit.grow(more)
     });
     match read.await {
-        Ok(bytes) => Ok((room, bytes)),
+        Ok(bytes) => Ok((permit, bytes)),
         Err(error) => Err(Reply::text(error.status(), &error.to_string())),
     }
 }
@@ -142,12 +141,12 @@ async fn read(
 /// A call, and what it takes now that it is decoded, which may be many times what it was: what is much more takes
 /// more room, if there is some.
 fn decode(
-    surface: &Surface,
+    context: &Context,
     content_type: MediaType,
     bytes: Bytes,
-    room: &mut Room,
+    permit: &mut Permit,
 ) -> Result<(Call, usize), Reply> {
-    let budget = Budget::new(surface.budgets.call_bytes_max().saturating_mul(3));
+    let budget = Budget::new(context.budgets.call_bytes_max().saturating_mul(3));
     // Beside something else nothing passes that exceeds it.
     let whole = budget.charge(bytes.len().max(1));
     let decoded = media::decode_charged(content_type, &bytes, &budget);
@@ -155,18 +154,19 @@ fn decode(
     drop(whole);
     let decoded = charge.bytes();
     let expected = bytes.len() + bytes.len() / 4 + DECODED_BYTES_USUAL;
-    room.grow(decoded.saturating_sub(expected))
+    permit
+        .grow(decoded.saturating_sub(expected))
         .map_err(|error| undecodable(&error.into()))?;
     Ok((call, decoded))
 }
 
-fn crowded(crowded: Crowded) -> Reply {
-    Reply::text(StatusCode::SERVICE_UNAVAILABLE, &crowded.to_string())
+fn too_many_waiters(error: TooManyWaiters) -> Reply {
+    Reply::text(StatusCode::SERVICE_UNAVAILABLE, &error.to_string())
 }
 
 /// The executor that a call names.
-async fn find(surface: &Surface, call: &Call) -> Result<(FrameworkId, Arc<Executor>), Reply> {
-    let snapshot = surface.snapshot().await?;
+async fn find(context: &Context, call: &Call) -> Result<(FrameworkId, Arc<Executor>), Reply> {
+    let snapshot = context.snapshot().await?;
     let missing = |what: &str| {
         let text = format!("{what} cannot be found");
         Reply::text(StatusCode::BAD_REQUEST, &text)
@@ -195,8 +195,8 @@ fn validate(call: &Call) -> Result<(), String> {
 }
 
 fn validate_status(call: &Call, status: &pb::TaskStatus) -> Result<(), String> {
-    let executor = shown(&call.executor_id.value);
-    let framework = shown(&call.framework_id.value);
+    let executor = truncated_id(&call.executor_id.value);
+    let framework = truncated_id(&call.framework_id.value);
     let Some(uuid) = &status.uuid else {
         return Err("Expecting 'uuid' to be present".to_owned());
     };
@@ -205,7 +205,7 @@ fn validate_status(call: &Call, status: &pb::TaskStatus) -> Result<(), String> {
     }
     let told = status.executor_id.as_ref();
     if let Some(told) = told.filter(|told| told.value != call.executor_id.value) {
-        let told = shown(&told.value);
+        let told = truncated_id(&told.value);
         return Err(format!(
             "ExecutorID in Call: {executor} does not match ExecutorID in TaskStatus: {told}"
         ));
@@ -226,19 +226,19 @@ fn validate_status(call: &Call, status: &pb::TaskStatus) -> Result<(), String> {
 }
 
 /// An id as it stands in an error: of one that is too long to be one, the beginning.
-fn shown(id: &str) -> &str {
+fn truncated_id(id: &str) -> &str {
     let end = id.char_indices().nth(ID_CHARACTERS_MAX);
     end.and_then(|(end, _)| id.get(..end)).unwrap_or(id)
 }
 
 /// What each of a subscriber's unacknowledged updates takes of the room for those. Nobody waits for it: an
 /// executor says again, when it subscribes anew, what has not been acknowledged to it.
-fn rooms_of(
+fn permits_for(
     unacknowledged: &Intake,
     group: &str,
     sender: &str,
     subscribe: &call::Subscribe,
-) -> Vec<Option<Room>> {
+) -> Vec<Option<Permit>> {
     let updates = subscribe.unacknowledged_updates.iter();
     let take = |bytes| unacknowledged.try_take(group, sender, bytes);
     updates
@@ -247,36 +247,36 @@ fn rooms_of(
 }
 
 async fn open_stream(
-    surface: &Arc<Surface>,
+    context: &Arc<Context>,
     framework: FrameworkId,
     executor: ExecutorId,
-    (subscribe, rooms): (call::Subscribe, Vec<Option<Room>>),
-    (media, room): (MediaType, Room),
+    (subscribe, permits): (call::Subscribe, Vec<Option<Permit>>),
+    (media, permit): (MediaType, Permit),
 ) -> Reply {
-    let (connection, events) = surface.streams.open();
+    let (connection, events) = context.streams.open();
     let input = Input::ExecutorSubscribed {
         connection,
         framework,
         executor,
         subscribe: Box::new(subscribe),
-        room,
-        rooms,
+        permit,
+        permits,
     };
-    surface.core.tell(input).await;
+    context.core.tell(input).await;
     let (sender, records) = mpsc::channel(RECORDS_MAX);
-    let shared = surface.clone();
+    let shared = context.clone();
     tokio::spawn(async move {
         forward(events, &sender, media, HEARTBEAT).await;
         drop(sender);
-        leave(&shared, connection).await;
+        close_stream(&shared, connection).await;
     });
-    let body = stream_body(records, surface.shutdown.clone());
+    let body = stream_body(records, context.shutdown.clone());
     Reply::stream(media.as_str(), None, body)
 }
 
-async fn leave(surface: &Surface, connection: ConnectionId) {
-    surface.streams.close(connection);
-    surface.core.tell(Input::ExecutorGone { connection }).await;
+async fn close_stream(context: &Context, connection: ConnectionId) {
+    context.streams.close(connection);
+    context.core.tell(Input::ExecutorGone { connection }).await;
 }
 
 /// Encodes events until the stream ends or nobody reads it, with a sign of life in longer pauses. What an
@@ -295,9 +295,9 @@ async fn forward(
             queued = events.queue.recv() => {
                 let Some(queued) = queued else { return };
                 // It counts as waiting until there is room for its record.
-                let place = events.ended.run_until_cancelled(records.reserve()).await;
-                let Some(Ok(place)) = place else { return };
-                place.send(media::encode_record(media, queued.event()));
+                let slot = events.ended.run_until_cancelled(records.reserve()).await;
+                let Some(Ok(slot)) = slot else { return };
+                slot.send(media::encode_record(media, queued.event()));
                 continue;
             }
             () = tokio::time::sleep(silence) => media::encode_record(media, &Event {
@@ -371,13 +371,13 @@ mod tests {
             unacknowledged_updates: vec![update.clone(); count],
             ..call::Subscribe::default()
         };
-        let taken = rooms_of(&intake, "f", "a", &subscribe(4));
+        let taken = permits_for(&intake, "f", "a", &subscribe(4));
         let found: Vec<_> = taken.iter().map(Option::is_some).collect();
         assert_eq!(found, [true, true, false, false], "a sender's part");
-        assert!(rooms_of(&intake, "f", "a", &subscribe(1))[0].is_none());
-        assert!(rooms_of(&intake, "g", "b", &subscribe(1))[0].is_some());
+        assert!(permits_for(&intake, "f", "a", &subscribe(1))[0].is_none());
+        assert!(permits_for(&intake, "g", "b", &subscribe(1))[0].is_some());
         drop(taken);
-        assert!(rooms_of(&intake, "f", "a", &subscribe(1))[0].is_some());
+        assert!(permits_for(&intake, "f", "a", &subscribe(1))[0].is_some());
     }
 
     #[test]
@@ -400,7 +400,7 @@ mod tests {
             "{}",
             error.len()
         );
-        assert_eq!(shown("short"), "short");
+        assert_eq!(truncated_id("short"), "short");
     }
 
     async fn is_waiting(mut forwarding: Pin<&mut impl Future<Output = ()>>) -> bool {

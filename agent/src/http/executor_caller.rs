@@ -1,4 +1,4 @@
-//! Who makes a call of the executor API, and for which executor that caller may speak.
+//! Authenticates callers of the executor API.
 //!
 //! An executor shows the token of its container. One that knows of no tokens, as those of pymesos and
 //! mesos-go, is told by its connection: the kernel knows in which container that was opened. Root and the
@@ -10,13 +10,13 @@ use std::sync::Arc;
 use http::{HeaderMap, StatusCode, header};
 use meseta_access::executor_token::{Claims, bearer};
 use meseta_proto::mesos::v1::executor::Call;
-use meseta_proto::transport::door::Caller;
+use meseta_proto::transport::authentication::Caller;
 use meseta_proto::transport::owner::SocketOwner;
 use meseta_proto::transport::server::Peer;
 use meseta_resources::FrameworkId;
 
-use super::introductions::introduce;
-use super::{Reply, Route, Surface};
+use super::executor_connections::register;
+use super::{Context, Reply, Route};
 use crate::core::{Executor, ExecutorKind};
 
 /// What is asked for, as Mesos words it.
@@ -36,7 +36,7 @@ pub(super) enum ExecutorCaller {
 }
 
 impl ExecutorCaller {
-    /// Whose room for calls that are read it takes.
+    /// Key of the intake limit that the caller counts against.
     pub(super) fn sender(&self) -> String {
         match self {
             Self::Trusted => "trusted".to_owned(),
@@ -61,11 +61,11 @@ impl ExecutorCaller {
 
     /// Who makes a request; refused if it shows a token that is none of ours.
     pub(super) async fn of(
-        surface: &Surface,
+        context: &Context,
         headers: &HeaderMap,
         peer: Option<Peer>,
     ) -> Result<Self, Reply> {
-        let Some(tokens) = &surface.tokens else {
+        let Some(tokens) = &context.tokens else {
             return Ok(Self::Trusted);
         };
         let given = headers.get(header::AUTHORIZATION);
@@ -76,7 +76,7 @@ impl ExecutorCaller {
         let Some(peer) = peer else {
             return Ok(Self::Unknown);
         };
-        if surface.door.trusts(&peer).await {
+        if context.authentication.trusts(&peer).await {
             return Ok(Self::Trusted);
         }
         Ok(peer.owner().map_or(Self::Unknown, Self::Local))
@@ -99,7 +99,7 @@ impl ExecutorCaller {
     /// What was found for a call, if the caller may speak for it.
     pub(super) async fn admit(
         &self,
-        surface: &Surface,
+        context: &Context,
         found: Result<(FrameworkId, Arc<Executor>), Reply>,
     ) -> Result<(FrameworkId, Arc<Executor>), Reply> {
         let container = |executor: &Executor| executor.key.container.clone();
@@ -112,7 +112,7 @@ impl ExecutorCaller {
             }
             (Self::Claimed(_), found) => found,
             (Self::Local(owner), Ok((framework, executor))) => {
-                let Some(containerizer) = surface.containerizer.get() else {
+                let Some(containerizer) = context.containerizer.get() else {
                     return Err(unauthorized());
                 };
                 let containers = vec![container(&executor)];
@@ -122,8 +122,8 @@ impl ExecutorCaller {
                     Err(unauthorized())
                 }
             }
-            (Self::Local(_) | Self::Unknown, Err(refusal)) if refusal.is_unavailable() => {
-                Err(refusal)
+            (Self::Local(_) | Self::Unknown, Err(rejection)) if rejection.is_unavailable() => {
+                Err(rejection)
             }
             (Self::Local(_), Err(_)) | (Self::Unknown, _) => Err(unauthorized()),
         }
@@ -133,21 +133,21 @@ impl ExecutorCaller {
 /// An executor that calls the operator API from its container, or with its token: it may nest containers in
 /// its own, as Mesos lets it.
 pub(super) async fn operator(
-    surface: &Surface,
+    context: &Context,
     route: Route,
     headers: &HeaderMap,
     peer: Option<&Peer>,
 ) -> Option<Caller> {
-    if route != Route::Operator || surface.tokens.is_none() {
+    if route != Route::Operator || context.tokens.is_none() {
         return None;
     }
-    let caller = ExecutorCaller::of(surface, headers, peer.cloned())
+    let caller = ExecutorCaller::of(context, headers, peer.cloned())
         .await
         .ok()?;
     if matches!(caller, ExecutorCaller::Trusted | ExecutorCaller::Unknown) {
         return None;
     }
-    let snapshot = surface.snapshot().await.ok()?;
+    let snapshot = context.snapshot().await.ok()?;
     let mut executors = snapshot.executors();
     let container = match caller {
         ExecutorCaller::Claimed(claims) => {
@@ -159,13 +159,13 @@ pub(super) async fn operator(
         ExecutorCaller::Local(owner) => {
             let executors = executors.filter(|executor| is_executor(executor));
             let containers = executors.map(|executor| executor.key.container.clone());
-            let containerizer = surface.containerizer.get()?;
+            let containerizer = context.containerizer.get()?;
             containerizer.opened_in(containers.collect(), owner).await?
         }
         ExecutorCaller::Trusted | ExecutorCaller::Unknown => return None,
     };
     if let Some(peer) = peer {
-        introduce(surface, &container, peer).await;
+        register(context, &container, peer).await;
     }
     let address = peer.map(|peer| peer.address);
     Some(Caller::of_executor(container.to_string(), address))

@@ -6,12 +6,12 @@ use http::StatusCode;
 use meseta_access::Action;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::agent as api;
-use meseta_proto::transport::door::Caller;
-use meseta_proto::transport::files::Crowded;
+use meseta_proto::transport::authentication::Caller;
+use meseta_proto::transport::files::TooManyReads;
 use serde_json::{Value, json};
 
 use super::state::List;
-use super::{Query, Reply, Surface};
+use super::{Context, Query, Reply};
 use crate::checkpoint::RunKey;
 use crate::core::Snapshot;
 use crate::permission;
@@ -39,15 +39,15 @@ impl From<FilesError> for Reply {
 
 /// Reads from the sandbox that `path` is in, if the caller may read those of whom it is.
 async fn on_disk<T: Send + 'static>(
-    surface: &Arc<Surface>,
+    context: &Arc<Context>,
     caller: &Caller,
     path: &str,
     work: impl FnOnce(Sandboxes) -> Result<T, FilesError> + Send + 'static,
 ) -> Result<T, Reply> {
-    let snapshot = surface.snapshot().await?;
-    let mut sandboxes = Sandboxes::new(surface.layout.clone(), snapshot.agent_id.clone());
+    let snapshot = context.snapshot().await?;
+    let mut sandboxes = Sandboxes::new(context.layout.clone(), snapshot.agent_id.clone());
     if !caller.approver.allows_everything() {
-        let containerizer = surface.containerizer.get();
+        let containerizer = context.containerizer.get();
         if containerizer.is_some_and(|containerizer| containerizer.options().switch_user) {
             sandboxes = sandboxes.read_by(caller.approver.clone());
         } else {
@@ -59,11 +59,11 @@ async fn on_disk<T: Send + 'static>(
                 .map_err(|forbidden| permission::refused(&forbidden))?;
         }
     }
-    let read = surface.file_reads.run(move || work(sandboxes)).await;
+    let read = context.file_reads.run(move || work(sandboxes)).await;
     read.map_err(crowded)?.map_err(Reply::from)
 }
 
-fn crowded(crowded: Crowded) -> Reply {
+fn crowded(crowded: TooManyReads) -> Reply {
     Reply::text(StatusCode::SERVICE_UNAVAILABLE, &crowded.to_string())
 }
 
@@ -87,14 +87,14 @@ fn bad(text: &str) -> Reply {
     Reply::text(StatusCode::BAD_REQUEST, text)
 }
 
-/// `/files/browse`.
+/// Answers requests for `/files/browse`.
 pub(super) async fn browse(
-    surface: &Arc<Surface>,
+    context: &Arc<Context>,
     caller: &Caller,
     query: &Query,
 ) -> Result<Reply, Reply> {
     let path = path_of(query)?;
-    let entries = on_disk(surface, caller, &path.clone(), move |sandboxes| {
+    let entries = on_disk(context, caller, &path.clone(), move |sandboxes| {
         sandboxes.list(&path)
     })
     .await?;
@@ -113,9 +113,9 @@ fn entry_value(entry: &Entry) -> Value {
     })
 }
 
-/// `/files/read`.
+/// Answers requests for `/files/read`.
 pub(super) async fn read(
-    surface: &Arc<Surface>,
+    context: &Arc<Context>,
     caller: &Caller,
     query: &Query,
 ) -> Result<Reply, Reply> {
@@ -130,8 +130,8 @@ pub(super) async fn read(
     }
     let length = length.and_then(|length| u64::try_from(length).ok());
     let from = u64::try_from(offset).ok();
-    let piece = on_disk(
-        surface,
+    let chunk = on_disk(
+        context,
         caller,
         &path.clone(),
         move |sandboxes| match from {
@@ -140,8 +140,8 @@ pub(super) async fn read(
         },
     )
     .await?;
-    let offset = from.unwrap_or(piece.size);
-    let data = String::from_utf8_lossy(&piece.data);
+    let offset = from.unwrap_or(chunk.size);
+    let data = String::from_utf8_lossy(&chunk.data);
     Ok(Reply::json(&json!({ "data": data, "offset": offset })))
 }
 
@@ -156,19 +156,19 @@ fn number(query: &Query, name: &str) -> Result<Option<i64>, Reply> {
     })
 }
 
-/// `/files/download`.
+/// Answers requests for `/files/download`.
 pub(super) async fn download(
-    surface: &Arc<Surface>,
+    context: &Arc<Context>,
     caller: &Caller,
     query: &Query,
 ) -> Result<Reply, Reply> {
     let path = path_of(query)?;
     let name = path.rsplit('/').next().unwrap_or_default().to_owned();
-    let (file, size) = on_disk(surface, caller, &path.clone(), move |sandboxes| {
+    let (file, size) = on_disk(context, caller, &path.clone(), move |sandboxes| {
         sandboxes.open(&path)
     })
     .await?;
-    let body = surface
+    let body = context
         .file_reads
         .body(file, size, caller.connection.clone())
         .map_err(crowded)?;
@@ -176,11 +176,11 @@ pub(super) async fn download(
 }
 
 /// `/files/debug`: the virtual paths and what they stand for.
-pub(super) async fn debug(surface: &Arc<Surface>) -> Result<Reply, Reply> {
-    let snapshot = surface.snapshot().await?;
+pub(super) async fn debug(context: &Arc<Context>) -> Result<Reply, Reply> {
+    let snapshot = context.snapshot().await?;
     let mut paths = serde_json::Map::new();
     for executor in snapshot.executors() {
-        let real = surface.layout.sandbox(&executor.key).display().to_string();
+        let real = context.layout.sandbox(&executor.key).display().to_string();
         let virtual_path = format!(
             "/frameworks/{}/executors/{}/runs/latest",
             executor.key.framework, executor.key.executor
@@ -191,13 +191,13 @@ pub(super) async fn debug(surface: &Arc<Surface>) -> Result<Reply, Reply> {
     Ok(Reply::json(&Value::Object(paths)))
 }
 
-/// LIST_FILES.
+/// The answer to the call LIST_FILES.
 pub(super) async fn list_for_api(
-    surface: &Arc<Surface>,
+    context: &Arc<Context>,
     caller: &Caller,
     path: String,
 ) -> Result<api::response::ListFiles, Reply> {
-    let entries = on_disk(surface, caller, &path.clone(), move |sandboxes| {
+    let entries = on_disk(context, caller, &path.clone(), move |sandboxes| {
         sandboxes.list(&path)
     })
     .await?;
@@ -217,19 +217,19 @@ pub(super) async fn list_for_api(
     })
 }
 
-/// READ_FILE.
+/// The answer to the call READ_FILE.
 pub(super) async fn read_for_api(
-    surface: &Arc<Surface>,
+    context: &Arc<Context>,
     caller: &Caller,
     read: api::call::ReadFile,
 ) -> Result<api::response::ReadFile, Reply> {
-    let piece = on_disk(surface, caller, &read.path.clone(), move |sandboxes| {
+    let chunk = on_disk(context, caller, &read.path.clone(), move |sandboxes| {
         sandboxes.read(&read.path, read.offset, read.length)
     })
     .await?;
     Ok(api::response::ReadFile {
-        size: piece.size,
-        data: piece.data,
-        file_id: Some(piece.file_id),
+        size: chunk.size,
+        data: chunk.data,
+        file_id: Some(chunk.file_id),
     })
 }

@@ -1,4 +1,4 @@
-//! The agent's HTTP surface: what Mesos clients, operators and Prometheus ask.
+//! The agent's HTTP server: what Mesos clients, operators and Prometheus ask.
 //!
 //! One dispatch by path, as libprocess does it: a leading `/slave(1)` and a trailing slash are
 //! ignored, and the longest known prefix of an API path answers. Answers are made from a snapshot of
@@ -9,14 +9,14 @@ mod container_rights;
 mod containers;
 mod executor;
 mod executor_caller;
+mod executor_connections;
 mod files;
-mod introductions;
 mod query;
 mod reply;
 mod state;
 mod statistics;
 
-pub(crate) use introductions::Introductions;
+pub(crate) use executor_connections::ExecutorConnections;
 pub(crate) use statistics::resource_statistics;
 
 use std::collections::BTreeMap;
@@ -32,8 +32,8 @@ use meseta_access::Action;
 use meseta_proto::WireMessage;
 use meseta_proto::budget::{Budget, Charge, Shares};
 use meseta_proto::media::{self, ChargedError, MediaType};
+use meseta_proto::transport::authentication::{self, Authentication, Caller};
 use meseta_proto::transport::body;
-use meseta_proto::transport::door::{self, Caller, Door};
 use meseta_proto::transport::files::FileReads;
 use meseta_proto::transport::request::{self, READ};
 use meseta_proto::transport::server::{CancellationToken, Peer};
@@ -64,10 +64,9 @@ const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Answers below this are not counted: each connection has one at a time.
 const COUNTED_ANSWER_BYTES: usize = 16 * 1024;
 
-/// What the handlers share.
+/// State shared by the handlers.
 #[derive(Debug)]
-pub(crate) struct Surface {
-    /// The core.
+pub(crate) struct Context {
     pub(crate) core: CoreHandle,
     /// Set once the core is about to hear of what was recovered.
     pub(crate) recovered: AtomicBool,
@@ -77,13 +76,13 @@ pub(crate) struct Surface {
     pub(crate) streams: ExecutorStreams,
     /// Containers that were asked for over the API.
     pub(crate) nested: NestedContainers,
-    /// Old sandboxes.
+    /// The garbage collection of old sandboxes.
     pub(crate) gc: Gc,
     /// Cancelled when streams are to end with the agent.
     pub(crate) shutdown: CancellationToken,
     /// Set when containers can be run.
     pub(crate) containerizer: std::sync::OnceLock<Containerizer>,
-    /// Where sandboxes are.
+    /// The layout of the work directory.
     pub(crate) layout: Layout,
     /// The flags in force, for `/flags` and `/state`.
     pub(crate) flags: BTreeMap<String, String>,
@@ -99,7 +98,6 @@ pub(crate) struct Surface {
     pub(crate) enable_cfs: bool,
     /// Calls of plug-ins that came to nothing.
     pub(crate) plugin_failures: crate::oversubscription::Failures,
-    /// For `/metrics`.
     pub(crate) metrics: Metrics,
     /// Whose tokens executors have; none if nobody asks them.
     pub(crate) tokens: Option<ExecutorTokens>,
@@ -111,10 +109,9 @@ pub(crate) struct Surface {
     pub(crate) waiting: Intake,
     /// Room for updates that are not acknowledged.
     pub(crate) unacknowledged: Intake,
-    /// Which connections are executors'.
-    pub(crate) introductions: Introductions,
-    /// Lets in who may come.
-    pub(crate) door: Door,
+    /// Connections authenticated as executors'.
+    pub(crate) executor_connections: ExecutorConnections,
+    pub(crate) authentication: Authentication,
     /// How the budget of memory is divided.
     pub(crate) budgets: Budgets,
     /// Calls while they are decoded and done, by caller.
@@ -127,14 +124,14 @@ pub(crate) struct Surface {
     pub(crate) verbosity: Verbosity,
 }
 
-impl Surface {
-    /// The core as far as somebody may see it; see [`Surface::snapshot`].
+impl Context {
+    /// The core as far as somebody may see it; see [`Context::snapshot`].
     pub(crate) async fn view(&self, caller: &Caller) -> Result<Arc<Snapshot>, Reply> {
         let snapshot = self.snapshot().await?;
-        Ok(permission::reduced(snapshot, &caller.approver))
+        Ok(permission::filtered(snapshot, &caller.approver))
     }
 
-    /// The containers that somebody may see; see [`Surface::snapshot`].
+    /// The containers that somebody may see; see [`Context::snapshot`].
     pub(crate) async fn containers(&self, caller: &Caller) -> Result<Arc<Snapshot>, Reply> {
         let snapshot = self.snapshot().await?;
         Ok(permission::containers_of(snapshot, &caller.approver))
@@ -142,7 +139,7 @@ impl Surface {
 
     /// What one call of a caller may take, of what all of the caller's may.
     fn body_of(&self, caller: &Caller) -> Budget {
-        let all = self.bodies.of(sharer(caller));
+        let all = self.bodies.of(memory_owner(caller));
         all.share(all.limit(), 0)
     }
 
@@ -164,28 +161,31 @@ impl Surface {
 }
 
 /// The routes, over what they share.
-pub(crate) fn router(surface: Arc<Surface>) -> Router {
-    Router::new().fallback(dispatch).with_state(surface)
+pub(crate) fn router(context: Arc<Context>) -> Router {
+    Router::new().fallback(dispatch).with_state(context)
 }
 
-async fn dispatch(State(surface): State<Arc<Surface>>, request: Request<Body>) -> Response<Body> {
+async fn dispatch(State(context): State<Arc<Context>>, request: Request<Body>) -> Response<Body> {
     // No route changes anything by GET.
-    let source = match surface.door.screen(&request, false) {
+    let source = match context
+        .authentication
+        .check_browser_request(&request, false)
+    {
         Ok(source) => source,
         Err(turned) => return turned.response(),
     };
-    let mut response = routed(surface, request).await;
-    door::share(source, &mut response);
+    let mut response = routed(context, request).await;
+    authentication::allow_cross_origin(source, &mut response);
     response
 }
 
-async fn routed(surface: Arc<Surface>, request: Request<Body>) -> Response<Body> {
+async fn routed(context: Arc<Context>, request: Request<Body>) -> Response<Body> {
     let query = Query::parse(request.uri().query().unwrap_or_default());
-    if let Err(refusal) = check_length(request.uri(), &query) {
-        return refusal.into_response(&Query::default());
+    if let Err(rejection) = check_length(request.uri(), &query) {
+        return rejection.into_response(&Query::default());
     }
     let path = request.uri().path().to_owned();
-    if is_disabled(&surface, &path) {
+    if is_disabled(&context, &path) {
         let text = format!("Endpoint '{path}' is disabled");
         return Reply::text(StatusCode::FORBIDDEN, &text).into_response(&query);
     }
@@ -194,10 +194,14 @@ async fn routed(surface: Arc<Surface>, request: Request<Body>) -> Response<Body>
     };
     let peer = request.extensions().get::<Peer>();
     let realm = permission::realm(route);
-    let caller = match surface.door.enter(realm, request.headers(), peer).await {
+    let caller = match context
+        .authentication
+        .authenticate(realm, request.headers(), peer)
+        .await
+    {
         Ok(caller) => caller,
         Err(turned) => {
-            let executor = executor_caller::operator(&surface, route, request.headers(), peer);
+            let executor = executor_caller::operator(&context, route, request.headers(), peer);
             match executor.await {
                 Some(caller) => caller,
                 None => return turned.response(),
@@ -207,13 +211,13 @@ async fn routed(surface: Arc<Surface>, request: Request<Body>) -> Response<Body>
     let checked = check_method(route, request.method())
         .and_then(|()| permission::check(&caller, permission::route(route)));
     let reply = match checked {
-        Ok(()) => answer(&surface, &caller, route, &query, request).await,
-        Err(refusal) => Err(refusal),
+        Ok(()) => answer(&context, &caller, route, &query, request).await,
+        Err(rejection) => Err(rejection),
     };
-    let reply = reply.unwrap_or_else(|refusal| refusal);
+    let reply = reply.unwrap_or_else(|rejection| rejection);
     let reply = match reply.counted_bytes() {
         bytes if bytes > COUNTED_ANSWER_BYTES => {
-            let answers = surface.answers.of(sharer(&caller));
+            let answers = context.answers.of(memory_owner(&caller));
             reply.charged(answers.charge(bytes))
         }
         _ => reply,
@@ -222,7 +226,7 @@ async fn routed(surface: Arc<Surface>, request: Request<Body>) -> Response<Body>
 }
 
 /// Who shares memory with whom: a container, a principal, or else an address.
-fn sharer(caller: &Caller) -> String {
+fn memory_owner(caller: &Caller) -> String {
     match (&caller.container, caller.approver.principal()) {
         (Some(container), _) => format!("container {container}"),
         (None, Some(principal)) => format!("principal {principal}"),
@@ -247,17 +251,19 @@ fn check_length(uri: &http::Uri, query: &Query) -> Result<(), Reply> {
 }
 
 /// Firewall rules name a route with the process or without.
-fn is_disabled(surface: &Surface, path: &str) -> bool {
+fn is_disabled(context: &Context, path: &str) -> bool {
     let found = Route::find(path);
     let mut routes = ROUTES.iter();
     let name = routes.find(|(_, route)| Some(*route) == found);
-    surface.door.is_disabled(path)
+    context.authentication.is_disabled(path)
         || name.is_some_and(|(name, _)| {
-            surface.door.is_disabled(name) || surface.door.is_disabled(&format!("/slave(1){name}"))
+            context.authentication.is_disabled(name)
+                || context
+                    .authentication
+                    .is_disabled(&format!("/slave(1){name}"))
         })
 }
 
-/// What is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Route {
     Health,
@@ -277,7 +283,6 @@ pub(crate) enum Route {
     Libprocess,
 }
 
-/// Where it is.
 pub(crate) const ROUTES: &[(&str, Route)] = &[
     ("/health", Route::Health),
     ("/version", Route::Version),
@@ -343,7 +348,7 @@ fn route(path: &str) -> &str {
 }
 
 async fn answer(
-    surface: &Arc<Surface>,
+    context: &Arc<Context>,
     caller: &Caller,
     route: Route,
     query: &Query,
@@ -352,38 +357,38 @@ async fn answer(
     match route {
         Route::Health => Ok(Reply::empty(StatusCode::OK)),
         Route::Version => Ok(Reply::json(&state::version())),
-        Route::Flags => Ok(Reply::json(&state::flags(surface))),
+        Route::Flags => Ok(Reply::json(&state::flags(context))),
         Route::State => {
-            let snapshot = surface.view(caller).await?;
+            let snapshot = context.view(caller).await?;
             let may_see_flags = caller.check(Action::ViewFlags, None).is_ok();
-            Ok(state::state(surface, &snapshot, may_see_flags))
+            Ok(state::state(context, &snapshot, may_see_flags))
         }
         Route::Statistics => {
-            let snapshot = surface.containers(caller).await?;
-            let entries = statistics::statistics(surface, &snapshot);
+            let snapshot = context.containers(caller).await?;
+            let entries = statistics::statistics(context, &snapshot);
             Ok(Reply::json(&state::List(entries)))
         }
         Route::Containers => {
-            let snapshot = surface.containers(caller).await?;
-            let entries = statistics::containers(surface, &snapshot, query);
+            let snapshot = context.containers(caller).await?;
+            let entries = statistics::containers(context, &snapshot, query);
             Ok(Reply::json(&state::List(entries)))
         }
-        Route::Metrics => Ok(Reply::prometheus(surface.metrics.text(surface).await)),
+        Route::Metrics => Ok(Reply::prometheus(context.metrics.text(context).await)),
         Route::MetricsSnapshot => {
             if let Some(timeout) = query.get("timeout") {
                 // All is at hand: there is nothing to wait for.
                 request::timeout(timeout)
                     .map_err(|reason| Reply::text(StatusCode::BAD_REQUEST, &reason))?;
             }
-            Ok(Reply::json(&crate::metrics::mesos_keys(surface).await))
+            Ok(Reply::json(&crate::metrics::mesos_keys(context).await))
         }
-        Route::Browse => files::browse(surface, caller, query).await,
-        Route::Read => files::read(surface, caller, query).await,
-        Route::Download => files::download(surface, caller, query).await,
-        Route::Debug => files::debug(surface).await,
+        Route::Browse => files::browse(context, caller, query).await,
+        Route::Read => files::read(context, caller, query).await,
+        Route::Download => files::download(context, caller, query).await,
+        Route::Debug => files::debug(context).await,
         // Boxed: these are many times larger than the others, and each connection would have room for them.
-        Route::Operator => Box::pin(api::call(surface, caller, request)).await,
-        Route::Executor => Box::pin(executor::call(surface, request)).await,
+        Route::Operator => Box::pin(api::call(context, caller, request)).await,
+        Route::Executor => Box::pin(executor::call(context, request)).await,
         Route::Libprocess => Err(Reply::text(
             StatusCode::NOT_IMPLEMENTED,
             "This agent speaks to its master over gRPC; frameworks use /api/v1/scheduler of the master",
@@ -402,13 +407,13 @@ fn check_method(route: Route, method: &Method) -> Result<(), Reply> {
 
 /// A call, and what it takes until it is done.
 async fn read_call<T: WireMessage>(
-    surface: &Surface,
+    context: &Context,
     caller: &Caller,
     content_type: MediaType,
     request: Request<Body>,
 ) -> Result<(T, Charge), Reply> {
-    let budget = surface.body_of(caller);
-    let max = surface.budgets.call_bytes_max();
+    let budget = context.body_of(caller);
+    let max = context.budgets.call_bytes_max();
     let read = body::read_charged(request.into_body(), max, &budget).await;
     let (bytes, charge) = read.map_err(|error| Reply::text(error.status(), &error.to_string()))?;
     let decoded = media::decode_charged(content_type, &bytes, &budget);

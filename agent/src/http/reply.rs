@@ -14,7 +14,6 @@ const JSON: &str = "application/json";
 const JAVASCRIPT: &str = "text/javascript";
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// What is answered.
 #[derive(Debug)]
 pub(crate) struct Reply {
     status: StatusCode,
@@ -82,7 +81,6 @@ impl Reply {
         Self::new(StatusCode::OK, Some(content_type), body)
     }
 
-    /// Metrics.
     pub(crate) fn prometheus(text: String) -> Self {
         Self::new(StatusCode::OK, Some(PROMETHEUS), text)
     }
@@ -131,7 +129,7 @@ impl Reply {
     pub(crate) fn charged(mut self, charge: Result<Charge, Exhausted>) -> Self {
         match (charge, self.body) {
             (Ok(charge), Content::Bytes(bytes)) => {
-                self.body = Content::Bytes(charge.hold(bytes));
+                self.body = Content::Bytes(charge.attach(bytes));
                 self
             }
             (Ok(_), body) => {

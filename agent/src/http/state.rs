@@ -13,10 +13,10 @@ use meseta_proto::v0::{AttributesView, Full, Reserved, ReservedFull, Summary};
 use meseta_resources::{Attributes, Resources};
 use serde::{Serialize, Serializer};
 
-use super::{Reply, Surface};
+use super::{Context, Reply};
 use crate::core::{Executor, ExecutorKind, Framework, Snapshot, Task};
 
-/// `/version`.
+/// Answers requests for `/version`.
 #[derive(Serialize)]
 pub(super) struct Version {
     build_date: &'static str,
@@ -34,15 +34,15 @@ pub(super) const fn version() -> Version {
     }
 }
 
-/// `/flags`.
+/// Answers requests for `/flags`.
 #[derive(Serialize)]
 pub(super) struct Flags<'a> {
     flags: &'a BTreeMap<String, String>,
 }
 
-pub(super) fn flags(surface: &Surface) -> Flags<'_> {
+pub(super) fn flags(context: &Context) -> Flags<'_> {
     Flags {
-        flags: &surface.flags,
+        flags: &context.flags,
     }
 }
 
@@ -58,7 +58,7 @@ where
     }
 }
 
-/// `/state`.
+/// Answers requests for `/state`.
 #[derive(Serialize)]
 struct State<'a, C, F, D> {
     #[serde(flatten)]
@@ -89,7 +89,7 @@ struct State<'a, C, F, D> {
     completed_frameworks: D,
 }
 
-pub(super) fn state(surface: &Surface, snapshot: &Snapshot, with_flags: bool) -> Reply {
+pub(super) fn state(context: &Context, snapshot: &Snapshot, with_flags: bool) -> Reply {
     let allocated = snapshot.allocated();
     let unreserved = snapshot.resources.unreserved();
     let unreserved_allocated = allocated.unreserved();
@@ -101,9 +101,9 @@ pub(super) fn state(surface: &Surface, snapshot: &Snapshot, with_flags: bool) ->
     let master = snapshot.master.as_ref();
     Reply::json(&State {
         version: version(),
-        start_time: surface.start_time.as_secs_f64(),
+        start_time: context.start_time.as_secs_f64(),
         id: agent_id.map(|id| id.as_str()).unwrap_or_default(),
-        pid: &surface.pid,
+        pid: &context.pid,
         hostname: &snapshot.info.hostname,
         master_hostname: master.map(|master| master.hostname.as_deref()),
         domain: snapshot.info.domain.as_ref(),
@@ -119,13 +119,13 @@ pub(super) fn state(surface: &Surface, snapshot: &Snapshot, with_flags: bool) ->
         oversubscribed_resources: Oversubscribed(snapshot.oversubscription.total.as_ref()),
         oversubscription: oversubscription(snapshot),
         attributes: AttributesView(&attributes),
-        flags: with_flags.then_some(&surface.flags),
-        frameworks: List(live.map(|framework| FrameworkView { surface, framework })),
-        completed_frameworks: List(completed.map(|framework| FrameworkView { surface, framework })),
+        flags: with_flags.then_some(&context.flags),
+        frameworks: List(live.map(|framework| FrameworkView { context, framework })),
+        completed_frameworks: List(completed.map(|framework| FrameworkView { context, framework })),
     })
 }
 
-/// What is lent and what more can be; an empty object before anything was estimated.
+/// What is oversubscribed and what more can be; an empty object before anything was estimated.
 struct Oversubscribed<'a>(Option<&'a Resources>);
 
 impl Serialize for Oversubscribed<'_> {
@@ -137,7 +137,7 @@ impl Serialize for Oversubscribed<'_> {
     }
 }
 
-/// How that came about, and what is done about those who borrowed; not in Mesos.
+/// How that came about, and what is done about revocable tasks; not in Mesos.
 #[derive(Serialize)]
 struct OversubscriptionView<'a> {
     forecasts: Vec<ForecastView>,
@@ -183,7 +183,7 @@ fn oversubscription(snapshot: &Snapshot) -> OversubscriptionView<'_> {
 }
 
 struct FrameworkView<'a> {
-    surface: &'a Surface,
+    context: &'a Context,
     framework: &'a Framework,
 }
 
@@ -207,10 +207,10 @@ impl<'a> Serialize for FrameworkView<'a> {
             executors: L,
             completed_executors: C,
         }
-        let Self { surface, framework } = *self;
+        let Self { context, framework } = *self;
         let info = &*framework.info;
         let role = || info.role.as_deref().unwrap_or("*");
-        let view = |executor: &'a Arc<Executor>| ExecutorView { surface, executor };
+        let view = |executor: &'a Arc<Executor>| ExecutorView { context, executor };
         Fields {
             id: framework.id.as_str(),
             name: &info.name,
@@ -229,7 +229,7 @@ impl<'a> Serialize for FrameworkView<'a> {
 }
 
 struct ExecutorView<'a> {
-    surface: &'a Surface,
+    context: &'a Context,
     executor: &'a Executor,
 }
 
@@ -251,9 +251,9 @@ impl Serialize for ExecutorView<'_> {
             queued_tasks: Q,
             completed_tasks: C,
         }
-        let Self { surface, executor } = *self;
+        let Self { context, executor } = *self;
         let waits = |task: &&Arc<Task>| executor.kind == ExecutorKind::Custom && !task.delivered;
-        let directory = surface.layout.sandbox(&executor.key);
+        let directory = context.layout.sandbox(&executor.key);
         let over = executor.all_tasks().filter(|task| task.is_terminal());
         let live = executor.all_tasks().filter(|task| !task.is_terminal());
         let queued = live.clone().filter(waits);
@@ -313,7 +313,7 @@ impl Serialize for TaskView<'_> {
             slave_id: task.key.run.agent.as_str(),
             state: task.state.as_str_name(),
             role: task.role.as_ref().map(|role| role.as_str()),
-            user: task.told_user(),
+            user: task.explicit_user(),
             labels: info.labels.as_ref().map(|labels| &*labels.labels),
             discovery: info.discovery.as_ref(),
             container: info.container.as_deref(),

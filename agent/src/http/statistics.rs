@@ -5,7 +5,7 @@ use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::resource::disk_info::Persistence;
 use serde::Serialize;
 
-use super::{Query, Surface};
+use super::{Context, Query};
 use crate::core::{Executor, Snapshot};
 use crate::shell::monitor::Sample;
 
@@ -152,10 +152,10 @@ pub(super) fn container_status(executor: &Executor) -> pb::ContainerStatus {
 
 /// Live executors with their last samples, by framework and executor.
 pub(super) fn sampled<'a>(
-    surface: &Surface,
+    context: &Context,
     snapshot: &'a Snapshot,
 ) -> impl Iterator<Item = (&'a Executor, Option<Sample>)> + Clone + use<'a> {
-    let samples = surface.samples.last();
+    let samples = context.samples.last();
     let live = snapshot.executors().filter(|executor| executor.is_live());
     live.map(move |executor| (&**executor, samples.get(&executor.key.container).cloned()))
 }
@@ -176,7 +176,7 @@ pub(super) struct Entry<'a> {
 }
 
 impl<'a> Entry<'a> {
-    fn new(surface: &Surface, executor: &'a Executor, sample: Option<&Sample>) -> Self {
+    fn new(context: &Context, executor: &'a Executor, sample: Option<&Sample>) -> Self {
         Self {
             container_id: None,
             executor_id: executor.key.executor.as_str(),
@@ -184,23 +184,23 @@ impl<'a> Entry<'a> {
             framework_id: executor.key.framework.as_str(),
             source: executor.source(),
             status: None,
-            statistics: sample.map(|sample| resource_statistics(sample, surface.enable_cfs)),
+            statistics: sample.map(|sample| resource_statistics(sample, context.enable_cfs)),
         }
     }
 }
 
-/// `/monitor/statistics`.
+/// Answers requests for `/monitor/statistics`.
 pub(super) fn statistics<'a>(
-    surface: &'a Surface,
+    context: &'a Context,
     snapshot: &'a Snapshot,
 ) -> impl Iterator<Item = Entry<'a>> + Clone {
-    let entries = sampled(surface, snapshot);
-    entries.filter_map(|(executor, sample)| Some(Entry::new(surface, executor, Some(&sample?))))
+    let entries = sampled(context, snapshot);
+    entries.filter_map(|(executor, sample)| Some(Entry::new(context, executor, Some(&sample?))))
 }
 
 /// `/containers`, narrowed by `container_id`, or `framework_id` and `executor_id`.
 pub(super) fn containers<'a>(
-    surface: &'a Surface,
+    context: &'a Context,
     snapshot: &'a Snapshot,
     query: &'a Query,
 ) -> impl Iterator<Item = Entry<'a>> + Clone {
@@ -210,12 +210,12 @@ pub(super) fn containers<'a>(
             && is("framework_id", executor.key.framework.as_str())
             && is("executor_id", executor.key.executor.as_str())
     };
-    let entries = sampled(surface, snapshot);
+    let entries = sampled(context, snapshot);
     let entries = entries.filter(move |(executor, _)| is_asked_for(executor));
     entries.map(|(executor, sample)| Entry {
         container_id: Some(executor.key.container.as_str()),
         status: Some(container_status(executor)),
-        ..Entry::new(surface, executor, sample.as_ref())
+        ..Entry::new(context, executor, sample.as_ref())
     })
 }
 

@@ -9,7 +9,7 @@ use meseta_isolators::Limit;
 
 use super::{FAMILIES, Family, number};
 use crate::core::Snapshot;
-use crate::http::Surface;
+use crate::http::Context;
 use crate::shell::monitor::Sample;
 
 /// One series of every container.
@@ -164,8 +164,8 @@ const SERIES: &[Series] = &[
 ];
 
 /// Appends the families of all live containers that have a sample.
-pub(super) fn write(out: &mut String, surface: &Surface, snapshot: &Snapshot) {
-    let samples = surface.samples.last();
+pub(super) fn write(out: &mut String, context: &Context, snapshot: &Snapshot) {
+    let samples = context.samples.last();
     let live = snapshot.executors().filter(|executor| executor.is_live());
     let sampled: Vec<(String, &Sample)> = live
         .filter_map(|executor| {
@@ -268,7 +268,7 @@ mod tests {
     use super::*;
     use crate::checkpoint::RunKey;
     use crate::shell::containerizer::LiveContainer;
-    use crate::shell::inspection::Claims;
+    use crate::shell::inspection::InspectionLimits;
 
     fn sample() -> Sample {
         Sample {
@@ -289,9 +289,9 @@ mod tests {
                     cpus_millis: 500,
                     ..Demand::default()
                 },
-                claims: Claims::default(),
+                inspection_limits: InspectionLimits::default(),
                 volumes: None,
-                turn: Arc::default(),
+                change_lock: Arc::default(),
             }),
             disks: None,
             usage: ContainerUsage {

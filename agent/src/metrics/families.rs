@@ -5,9 +5,7 @@
 /// A family of series.
 #[derive(Copy, Clone, Debug)]
 pub struct Family {
-    /// Its name.
     pub name: &'static str,
-    /// What it says.
     pub help: &'static str,
     /// Whether it only grows.
     pub is_counter: bool,
@@ -63,7 +61,7 @@ pub const FAMILIES: &[Family] = &[
     ),
     counter(
         "meseta_agent_status_updates_total",
-        "Status updates, by whether they were taken.",
+        "Status updates, by whether they were accepted.",
     ),
     counter(
         "meseta_agent_container_launch_errors_total",
@@ -71,7 +69,7 @@ pub const FAMILIES: &[Family] = &[
     ),
     counter(
         "meseta_agent_container_destroy_errors_total",
-        "Attempts to take a container apart that left something.",
+        "Failed attempts to destroy a container.",
     ),
     counter(
         "meseta_agent_framework_messages_dropped_total",

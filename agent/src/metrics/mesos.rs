@@ -4,19 +4,19 @@ use serde_json::{Map, Value, json};
 
 use super::{count, number, scalar, tasks_by_state};
 use crate::core::{Snapshot, State};
-use crate::http::Surface;
+use crate::http::Context;
 use crate::shell::monitor::HostSample;
 
-/// `/metrics/snapshot`.
-pub(crate) async fn mesos_keys(surface: &Surface) -> Value {
+/// Answers requests for `/metrics/snapshot`.
+pub(crate) async fn mesos_keys(context: &Context) -> Value {
     let mut keys = Map::new();
     let mut put = |key: &str, value: f64| {
         keys.insert(key.to_owned(), json!(value));
     };
-    put("slave/uptime_secs", surface.started.elapsed().as_secs_f64());
-    let recovery = surface.recovery.get().map(std::time::Duration::as_secs_f64);
+    put("slave/uptime_secs", context.started.elapsed().as_secs_f64());
+    let recovery = context.recovery.get().map(std::time::Duration::as_secs_f64);
     put("slave/recovery_time_secs", recovery.unwrap_or_default());
-    let destroy_errors = surface
+    let destroy_errors = context
         .containerizer
         .get()
         .map(|c| number(c.destroy_errors()));
@@ -37,23 +37,23 @@ pub(crate) async fn mesos_keys(surface: &Surface) -> Value {
     ] {
         put(key, 0.0);
     }
-    let fetches = surface.containerizer.get().map(|c| c.fetches());
+    let fetches = context.containerizer.get().map(|c| c.fetches());
     let (succeeded, failed) = fetches.unwrap_or_default();
     put(
         "containerizer/fetcher/task_fetches_succeeded",
         number(succeeded),
     );
     put("containerizer/fetcher/task_fetches_failed", number(failed));
-    let collected = surface.gc.counts();
+    let collected = context.gc.counts();
     put("gc/path_removals_pending", count(collected.pending));
     put("gc/path_removals_succeeded", number(collected.removed));
     put("gc/path_removals_failed", number(collected.failed));
     put(
         "slave/executor_directory_max_allowed_age_secs",
-        surface.gc.age_allowed().as_secs_f64(),
+        context.gc.age_allowed().as_secs_f64(),
     );
-    host_keys(&mut put, &surface.samples.host());
-    if let Ok(snapshot) = surface.snapshot().await {
+    host_keys(&mut put, &context.samples.host());
+    if let Ok(snapshot) = context.snapshot().await {
         core_keys(&mut put, &snapshot);
     }
     Value::Object(keys)
@@ -130,8 +130,8 @@ fn core_keys(put: &mut impl FnMut(&str, f64), snapshot: &Snapshot) {
             scalar(total, name),
             scalar(used, name),
         );
-        let lent = snapshot.oversubscription.total.clone();
-        let (total, used) = (&lent.unwrap_or_default(), &allocated.revocable());
+        let oversubscribed = snapshot.oversubscription.total.clone();
+        let (total, used) = (&oversubscribed.unwrap_or_default(), &allocated.revocable());
         let prefix = format!("slave/{name}_revocable");
         usage_keys(put, &prefix, scalar(total, name), scalar(used, name));
     }

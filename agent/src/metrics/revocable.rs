@@ -1,16 +1,16 @@
-//! Metrics of what is lent, how much of it is used, and what is done to those who borrowed.
+//! Metrics of oversubscription.
 
 use std::collections::BTreeMap;
 
 use meseta_estimators::Level;
 
 use super::families::{counter, gauge};
-use super::{Book, Family, count, number, scalar};
+use super::{Family, MetricsBuilder, count, number, scalar};
 use crate::core::Snapshot;
-use crate::http::Surface;
+use crate::http::Context;
 use crate::oversubscription::Role;
 
-/// Kinds of resources that can be lent.
+/// Kinds of resources that can be oversubscribed.
 const NAMES: [&str; 4] = ["cpus", "mem", "disk", "gpus"];
 /// Corrections that are shown also before the first of them.
 const CORRECTIONS: [(&str, &str); 5] = [
@@ -27,19 +27,19 @@ const PLUGINS: [(Role, &str); 2] = [
     (Role::Controller, "deadline"),
 ];
 
-/// See [`super::FAMILIES`].
+/// See the description of [`super::FAMILIES`].
 pub(super) const FAMILIES: &[Family] = &[
     gauge(
         "meseta_agent_revocable_resources",
-        "What is lent and what more can be, as the master is told.",
+        "Oversubscribed resources, allocated and free, as reported to the master.",
     ),
     gauge(
         "meseta_agent_revocable_allocated",
-        "What live tasks hold of what is lent.",
+        "Oversubscribed resources that are allocated to live tasks.",
     ),
     gauge(
         "meseta_agent_oversubscribed_forecast",
-        "The estimator's reckoning: capacity, promised, used now, peak foretold, total to be lent.",
+        "The estimator's forecast: capacity, promised, used now, peak foretold, total to be oversubscribed.",
     ),
     gauge(
         "meseta_agent_oversubscribed_slack",
@@ -87,20 +87,20 @@ pub(super) const FAMILIES: &[Family] = &[
     ),
 ];
 
-pub(super) fn write(book: &mut Book, surface: &Surface, snapshot: &Snapshot) {
+pub(super) fn write(builder: &mut MetricsBuilder, context: &Context, snapshot: &Snapshot) {
     let state = &snapshot.oversubscription;
-    let (lent, held) = (
+    let (oversubscribed, held) = (
         state.total.clone().unwrap_or_default(),
         snapshot.allocated().revocable(),
     );
     for name in NAMES {
         let labels = [("name", name)];
-        book.add(
+        builder.add(
             "meseta_agent_revocable_resources",
             &labels,
-            Some(scalar(&lent, name)),
+            Some(scalar(&oversubscribed, name)),
         );
-        book.add(
+        builder.add(
             "meseta_agent_revocable_allocated",
             &labels,
             Some(scalar(&held, name)),
@@ -116,14 +116,14 @@ pub(super) fn write(book: &mut Book, surface: &Surface, snapshot: &Snapshot) {
             ("total", forecast.total),
         ] {
             let labels = [name, ("quantity", quantity)];
-            book.add("meseta_agent_oversubscribed_forecast", &labels, Some(value));
+            builder.add("meseta_agent_oversubscribed_forecast", &labels, Some(value));
         }
         let slack = (forecast.promised - forecast.used).max(0.0);
-        book.add("meseta_agent_oversubscribed_slack", &[name], Some(slack));
+        builder.add("meseta_agent_oversubscribed_slack", &[name], Some(slack));
     }
     let stopped = f64::from(u8::from(state.stopped.is_some()));
-    book.add("meseta_agent_oversubscribed_stopped", &[], Some(stopped));
-    book.add(
+    builder.add("meseta_agent_oversubscribed_stopped", &[], Some(stopped));
+    builder.add(
         "meseta_agent_oversubscribed_updates_total",
         &[],
         Some(number(state.updates)),
@@ -132,24 +132,24 @@ pub(super) fn write(book: &mut Book, surface: &Surface, snapshot: &Snapshot) {
         .throttle
         .as_ref()
         .map_or(-1.0, |throttle| throttle.cpus);
-    book.add("meseta_agent_revocable_throttle_cpus", &[], Some(throttle));
-    book.add(
+    builder.add("meseta_agent_revocable_throttle_cpus", &[], Some(throttle));
+    builder.add(
         "meseta_agent_revocable_frozen",
         &[],
         Some(count(state.frozen.len())),
     );
-    corrections(book, snapshot);
+    corrections(builder, snapshot);
     let preempted = number(snapshot.counters.executors_preempted);
-    book.add(
+    builder.add(
         "meseta_agent_executors_preempted_total",
         &[],
         Some(preempted),
     );
     let mut failures: BTreeMap<_, _> = PLUGINS.iter().map(|key| (*key, 0)).collect();
-    failures.extend(surface.plugin_failures.counts());
+    failures.extend(context.plugin_failures.counts());
     for ((plugin, kind), failures) in failures {
         let labels = [("plugin", plugin.as_str()), ("kind", kind)];
-        book.add(
+        builder.add(
             "meseta_agent_plugin_failures_total",
             &labels,
             Some(number(failures)),
@@ -157,20 +157,20 @@ pub(super) fn write(book: &mut Book, surface: &Surface, snapshot: &Snapshot) {
     }
 }
 
-fn corrections(book: &mut Book, snapshot: &Snapshot) {
+fn corrections(builder: &mut MetricsBuilder, snapshot: &Snapshot) {
     let state = &snapshot.oversubscription;
     let mut done: BTreeMap<_, _> = CORRECTIONS.iter().map(|key| (*key, 0)).collect();
     done.extend(state.corrections.iter().map(|(key, times)| (*key, *times)));
     for ((detector, action), times) in done {
         let labels = [("detector", detector), ("action", action)];
-        book.add(
+        builder.add(
             "meseta_agent_qos_corrections_total",
             &labels,
             Some(number(times)),
         );
     }
     let refused = number(state.corrections_refused);
-    book.add(
+    builder.add(
         "meseta_agent_qos_corrections_refused_total",
         &[],
         Some(refused),
@@ -183,7 +183,7 @@ fn corrections(book: &mut Book, snapshot: &Snapshot) {
             Level::Throttle => 2.0,
             Level::Kill => 3.0,
         };
-        book.add("meseta_agent_qos_detector_level", &labels, Some(level));
-        book.add("meseta_agent_qos_detector_value", &labels, reading.value);
+        builder.add("meseta_agent_qos_detector_level", &labels, Some(level));
+        builder.add("meseta_agent_qos_detector_value", &labels, reading.value);
     }
 }

@@ -1,4 +1,4 @@
-//! How much regular containers wait for what they were promised. Pure.
+//! Pressure stall of regular containers that get less than they were allocated. Pure.
 //!
 //! The kernel counts, for each container, how long some of it waited. A container that gets what it
 //! was allocated is not deprived, whatever it waits for: it wants more than its share. Invariant: a
@@ -79,7 +79,7 @@ struct Averages {
 
 impl Deprived {
     /// The worst stalls of regular containers: processor, memory. None where nothing is known.
-    pub(crate) fn see(
+    pub(crate) fn observe(
         &mut self,
         sample: &UsageSample,
         stalls: &BTreeMap<ContainerId, Stalls>,
@@ -203,7 +203,7 @@ mod tests {
         let mut last = None;
         for second in 0..60 {
             let now = second as f64;
-            (last, _) = deprived.see(
+            (last, _) = deprived.observe(
                 &sample(second, cpus, now * used_per_second),
                 &stalled(now * 0.5),
             );
@@ -227,7 +227,7 @@ mod tests {
     fn without_figures_nothing_is_said() {
         let mut deprived = Deprived::default();
         assert_eq!(
-            deprived.see(&sample(1, "cpus:1", 0.0), &BTreeMap::new()),
+            deprived.observe(&sample(1, "cpus:1", 0.0), &BTreeMap::new()),
             (None, None)
         );
     }

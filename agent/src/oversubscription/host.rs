@@ -9,7 +9,6 @@ use std::time::Duration;
 use meseta_estimators::{HostMemory, HostUsage, LoadAverage, Pressure};
 use procfs::{FromRead as _, FromReadSI as _};
 
-/// Reads a procfs.
 #[derive(Clone, Debug)]
 pub(crate) struct HostReader {
     proc: PathBuf,

@@ -1,4 +1,4 @@
-//! Lending what is promised but unused, and taking it back before it hurts: the agent's loops.
+//! Oversubscription: runs the resource estimator and the QoS controller after each sample.
 //!
 //! Entered through [`Configured::read`], which refuses what makes no sense, and [`Service::run`]. After
 //! each sweep of the monitor the controller and the estimator are asked and the core is told what they
@@ -18,14 +18,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use meseta_estimators::{
-    ConfigError, ContainerUsage, ControllerSpec, Estimate, EstimatorSpec, Gate, QosController,
-    ResourceEstimator, UsageSample, Verdict,
+    Assessment, ConfigError, ContainerUsage, ControllerSpec, Estimate, EstimatorSpec, Gate,
+    QosController, ResourceEstimator, UsageSample,
 };
 use meseta_resources::{Moment, Resources};
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 
-use crate::checkpoint::{Layout, read_habits, write_habits};
+use crate::checkpoint::{Layout, read_learned_profile, write_learned_profile};
 use crate::core::{Input, Report, Snapshot};
 use crate::flags::Flags;
 use crate::shell::CoreHandle;
@@ -39,7 +39,7 @@ use plugin::{Answer, Failure, Plugin, Question};
 use sample::Clocks;
 
 /// How often what the estimator learned is written.
-const HABITS_INTERVAL: Duration = Duration::from_secs(300);
+const PROFILE_INTERVAL: Duration = Duration::from_secs(300);
 /// Answers of plug-ins that may wait: each has one call under way.
 const ANSWERS_MAX: usize = 4;
 /// An answer of a plug-in stands for so long when no other comes.
@@ -48,7 +48,7 @@ const ANSWER_STANDS: Duration = Duration::from_secs(10);
 /// Why oversubscription cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum OversubscriptionError {
-    /// `--modules` or `--modules_dir`.
+    /// The value of `--modules` or `--modules_dir`.
     #[error(transparent)]
     Modules(#[from] ModulesError),
     /// A name or a parameter.
@@ -56,15 +56,12 @@ pub enum OversubscriptionError {
     Config {
         /// The flag that names the estimator or the controller.
         flag: &'static str,
-        /// What is wrong.
         wrong: ConfigError,
     },
     /// The address of a plug-in.
     #[error("--{flag}={address}: {wrong}")]
     Address {
-        /// The flag.
         flag: &'static str,
-        /// What was given.
         address: String,
         /// What is wrong with it.
         wrong: String,
@@ -73,16 +70,15 @@ pub enum OversubscriptionError {
 
 /// One that runs here, or one that another process serves.
 #[derive(Debug)]
-enum Place<T: ?Sized> {
-    Here(Box<T>),
-    There(String),
+enum Selection<T: ?Sized> {
+    Builtin(Box<T>),
+    Remote(String),
 }
 
-/// The flags, understood.
 #[derive(Debug)]
 pub(crate) struct Configured {
-    estimator: Place<dyn ResourceEstimator>,
-    controller: Place<dyn QosController>,
+    estimator: Selection<dyn ResourceEstimator>,
+    controller: Selection<dyn QosController>,
     qos_interval: Duration,
     host_proc: PathBuf,
     is_noop: bool,
@@ -102,15 +98,17 @@ impl Configured {
         let estimator = EstimatorSpec::parse(&flags.resource_estimator).map_err(of_estimator)?;
         let controller = ControllerSpec::parse(&flags.qos_controller).map_err(of_controller)?;
         let estimator = match estimator {
-            EstimatorSpec::Remote(address) => Place::There(checked(Role::Estimator, address)?),
-            spec => Place::Here(spec.build(&modules).map_err(of_estimator)?),
+            EstimatorSpec::Remote(address) => Selection::Remote(checked(Role::Estimator, address)?),
+            spec => Selection::Builtin(spec.build(&modules).map_err(of_estimator)?),
         };
         let controller = match controller {
-            ControllerSpec::Remote(address) => Place::There(checked(Role::Controller, address)?),
-            spec => Place::Here(spec.build(&modules).map_err(of_controller)?),
+            ControllerSpec::Remote(address) => {
+                Selection::Remote(checked(Role::Controller, address)?)
+            }
+            spec => Selection::Builtin(spec.build(&modules).map_err(of_controller)?),
         };
-        let is_noop = matches!(&estimator, Place::Here(one) if one.name() == "noop")
-            && matches!(&controller, Place::Here(one) if one.name() == "noop");
+        let is_noop = matches!(&estimator, Selection::Builtin(one) if one.name() == "noop")
+            && matches!(&controller, Selection::Builtin(one) if one.name() == "noop");
         Ok(Self {
             estimator,
             controller,
@@ -152,7 +150,7 @@ impl Failures {
 
 /// What the loops work with.
 #[derive(Debug)]
-pub(crate) struct Surroundings {
+pub(crate) struct ServiceContext {
     pub(crate) core: CoreHandle,
     pub(crate) samples: Samples,
     pub(crate) layout: Layout,
@@ -160,26 +158,25 @@ pub(crate) struct Surroundings {
     pub(crate) enable_cfs: bool,
 }
 
-/// The loops.
 #[derive(Debug)]
 pub(crate) struct Service {
-    around: Surroundings,
-    estimator: Asked<dyn ResourceEstimator>,
-    controller: Asked<dyn QosController>,
+    context: ServiceContext,
+    estimator: Backend<dyn ResourceEstimator>,
+    controller: Backend<dyn QosController>,
     qos_interval: Duration,
     last_assessed: Option<Moment>,
     gate: Gate,
     host: HostReader,
     deprived: Deprived,
     origin: (Instant, Duration),
-    habits_due: Moment,
+    profile_due: Moment,
     answers: mpsc::Receiver<Answer>,
 }
 
 #[derive(Debug)]
-enum Asked<T: ?Sized> {
-    Here(Box<T>),
-    There { plugin: Plugin, health: Health },
+enum Backend<T: ?Sized> {
+    Builtin(Box<T>),
+    Remote { plugin: Plugin, health: Health },
 }
 
 /// When a plug-in answered last, and whether that has been complained of.
@@ -192,15 +189,15 @@ struct Health {
 
 impl Service {
     /// None where there is nothing to do.
-    pub(crate) fn new(configured: Configured, around: Surroundings) -> Option<Self> {
+    pub(crate) fn new(configured: Configured, context: ServiceContext) -> Option<Self> {
         if configured.is_noop {
             return None;
         }
         let (sender, answers) = mpsc::channel(ANSWERS_MAX);
-        let estimator = asked(configured.estimator, Role::Estimator, &sender)?;
-        let controller = asked(configured.controller, Role::Controller, &sender)?;
+        let estimator = backend(configured.estimator, Role::Estimator, &sender)?;
+        let controller = backend(configured.controller, Role::Controller, &sender)?;
         let mut service = Self {
-            around,
+            context,
             estimator,
             controller,
             qos_interval: configured.qos_interval,
@@ -209,16 +206,16 @@ impl Service {
             host: HostReader::at(&configured.host_proc),
             deprived: Deprived::default(),
             origin: (Instant::now(), since_boot()),
-            habits_due: Moment::ORIGIN,
+            profile_due: Moment::ORIGIN,
             answers,
         };
         service.restore();
         Some(service)
     }
 
-    /// For ever.
+    /// Runs the loop for ever.
     pub(crate) async fn run(mut self) {
-        if matches!(self.controller, Asked::There { .. }) {
+        if matches!(self.controller, Backend::Remote { .. }) {
             // Until it has answered, nobody watches.
             self.gate = Gate::Closed;
             self.report(Resources::new(), None, Some(plugin::unwatched()))
@@ -226,7 +223,7 @@ impl Service {
         }
         loop {
             tokio::select! {
-                () = self.around.samples.swept() => self.turn().await,
+                () = self.context.samples.swept() => self.turn().await,
                 Some(answer) = self.answers.recv() => self.answered(answer).await,
             }
         }
@@ -241,10 +238,10 @@ impl Service {
     }
 
     async fn turn(&mut self) {
-        let Some(snapshot) = self.around.core.snapshot().await else {
+        let Some(snapshot) = self.context.core.snapshot().await else {
             return;
         };
-        let readings = self.around.samples.last();
+        let readings = self.context.samples.last();
         let reader = self.host.clone();
         let Ok(host) = tokio::task::spawn_blocking(move || reader.read()).await else {
             return;
@@ -255,27 +252,27 @@ impl Service {
         sample.host = host_of(&sample, &mut self.deprived, &readings);
         self.watch(&sample);
         let question = self.question(&sample, &snapshot, &readings);
-        let verdict = self.assess(&sample, question.as_ref());
-        if let Some(verdict) = &verdict {
-            self.gate = verdict.gate();
+        let assessment = self.assess(&sample, question.as_ref());
+        if let Some(assessment) = &assessment {
+            self.gate = assessment.gate();
         }
         let estimate = self.estimate(&sample, question.as_ref());
-        self.keep_habits(sample.at);
-        self.report(sample.allocated_revocable(), estimate, verdict)
+        self.save_learned_profile(sample.at);
+        self.report(sample.allocated_revocable(), estimate, assessment)
             .await;
         self.expire().await;
     }
 
-    /// Looks closer while there is somebody to take something back from.
+    /// Samples more often while revocable resources are in use.
     fn watch(&self, sample: &UsageSample) {
-        let is_lent = sample.containers.iter().any(ContainerUsage::is_revocable);
+        let is_oversubscribed = sample.containers.iter().any(ContainerUsage::is_revocable);
         let interval_max = match &self.controller {
-            Asked::Here(controller) if is_lent => controller.interval_max(),
+            Backend::Builtin(controller) if is_oversubscribed => controller.interval_max(),
             _ => None,
         };
         // There is no point in looking oftener than it may act.
         let interval_max = interval_max.map(|interval| interval.max(self.qos_interval));
-        self.around.samples.watch(interval_max);
+        self.context.samples.watch(interval_max);
     }
 
     fn question(
@@ -284,20 +281,20 @@ impl Service {
         snapshot: &Snapshot,
         readings: &BTreeMap<meseta_resources::ContainerId, crate::shell::monitor::Sample>,
     ) -> Option<Question> {
-        let remote = matches!(self.estimator, Asked::There { .. })
-            || matches!(self.controller, Asked::There { .. });
+        let remote = matches!(self.estimator, Backend::Remote { .. })
+            || matches!(self.controller, Backend::Remote { .. });
         remote.then(|| Question {
             usage: Arc::new(usage::message(
                 sample,
                 snapshot,
                 readings,
-                self.around.enable_cfs,
+                self.context.enable_cfs,
             )),
             allocated: sample.allocated_revocable(),
         })
     }
 
-    fn assess(&mut self, sample: &UsageSample, question: Option<&Question>) -> Option<Verdict> {
+    fn assess(&mut self, sample: &UsageSample, question: Option<&Question>) -> Option<Assessment> {
         let since = |last| sample.at.saturating_since(last);
         if self
             .last_assessed
@@ -307,8 +304,8 @@ impl Service {
         }
         self.last_assessed = Some(sample.at);
         match &mut self.controller {
-            Asked::Here(controller) => Some(controller.assess(sample)),
-            Asked::There { plugin, .. } => {
+            Backend::Builtin(controller) => Some(controller.assess(sample)),
+            Backend::Remote { plugin, .. } => {
                 plugin.ask(question?.clone());
                 None
             }
@@ -317,8 +314,8 @@ impl Service {
 
     fn estimate(&mut self, sample: &UsageSample, question: Option<&Question>) -> Option<Estimate> {
         match &mut self.estimator {
-            Asked::Here(estimator) => Some(estimator.estimate(sample, self.gate)),
-            Asked::There { plugin, .. } => {
+            Backend::Builtin(estimator) => Some(estimator.estimate(sample, self.gate)),
+            Backend::Remote { plugin, .. } => {
                 plugin.ask(question?.clone());
                 None
             }
@@ -329,14 +326,14 @@ impl Service {
         &self,
         allocated: Resources,
         estimate: Option<Estimate>,
-        verdict: Option<Verdict>,
+        assessment: Option<Assessment>,
     ) {
         let report = Report {
             allocated,
             estimate,
-            verdict,
+            assessment,
         };
-        self.around
+        self.context
             .core
             .tell(Input::Oversubscription(Box::new(report)))
             .await;
@@ -349,7 +346,7 @@ impl Service {
                     &mut self.estimator,
                     Role::Estimator,
                     &outcome,
-                    &self.around.failures,
+                    &self.context.failures,
                 );
                 match *outcome {
                     Ok((allocated, mut estimate)) => {
@@ -358,19 +355,19 @@ impl Service {
                         }
                         self.report(allocated, Some(estimate), None).await;
                     }
-                    Err(failure) => self.lend_nothing(&failure.why).await,
+                    Err(failure) => self.withdraw_estimate(&failure.why).await,
                 }
             }
-            Answer::Verdict(outcome) => {
+            Answer::Assessment(outcome) => {
                 note(
                     &mut self.controller,
                     Role::Controller,
                     &outcome,
-                    &self.around.failures,
+                    &self.context.failures,
                 );
-                if let Ok(verdict) = *outcome {
-                    self.gate = verdict.gate();
-                    self.report(self.allocated().await, None, Some(verdict))
+                if let Ok(assessment) = *outcome {
+                    self.gate = assessment.gate();
+                    self.report(self.allocated().await, None, Some(assessment))
                         .await;
                 }
             }
@@ -379,13 +376,13 @@ impl Service {
 
     /// What revocable work holds now.
     async fn allocated(&self) -> Resources {
-        match self.around.core.snapshot().await {
+        match self.context.core.snapshot().await {
             Some(snapshot) => snapshot.allocated().revocable().unallocate(),
             None => Resources::new(),
         }
     }
 
-    async fn lend_nothing(&self, why: &str) {
+    async fn withdraw_estimate(&self, why: &str) {
         let estimate = Estimate {
             oversubscribable: Some(Resources::new()),
             held_back: Some(format!("the resource estimator does not answer: {why}")),
@@ -395,7 +392,7 @@ impl Service {
             .await;
     }
 
-    /// A plug-in that never answers gets no say: nothing is lent by it, nothing held back.
+    /// A plug-in that never answers gets no say: nothing is oversubscribed by it, nothing held back.
     async fn expire(&mut self) {
         let is_old = |health: &Health| {
             let since = health
@@ -404,14 +401,14 @@ impl Service {
             since > ANSWER_STANDS && !health.is_expired
         };
         let controller = match &mut self.controller {
-            Asked::There { health, .. } if is_old(health) => {
+            Backend::Remote { health, .. } if is_old(health) => {
                 health.is_expired = true;
                 true
             }
             _ => false,
         };
         if controller {
-            // Work is let go; lending goes on only with somebody who watches over it.
+            // Work is let go; oversubscription goes on only with somebody who watches over it.
             self.gate = Gate::Closed;
             self.report(self.allocated().await, None, Some(plugin::unwatched()))
                 .await;
@@ -419,18 +416,18 @@ impl Service {
     }
 
     fn restore(&mut self) {
-        let Asked::Here(estimator) = &mut self.estimator else {
+        let Backend::Builtin(estimator) = &mut self.estimator else {
             return;
         };
         let (origin, boot) = self.origin;
         let now = Moment::ORIGIN + boot + origin.elapsed();
-        self.habits_due = now + HABITS_INTERVAL;
-        let habits = match read_habits(&self.around.layout) {
-            Ok(Some(habits)) => habits,
+        self.profile_due = now + PROFILE_INTERVAL;
+        let profile = match read_learned_profile(&self.context.layout) {
+            Ok(Some(profile)) => profile,
             Ok(None) => return,
             Err(error) => return warn!(error = %chain(&error), "what was learned of usage is lost"),
         };
-        match estimator.restore(now, &habits) {
+        match estimator.restore(now, &profile) {
             Ok(()) => info!(
                 estimator = estimator.name(),
                 "took up what was learned of usage"
@@ -440,39 +437,39 @@ impl Service {
         }
     }
 
-    fn keep_habits(&mut self, now: Moment) {
-        let Asked::Here(estimator) = &self.estimator else {
+    fn save_learned_profile(&mut self, now: Moment) {
+        let Backend::Builtin(estimator) = &self.estimator else {
             return;
         };
-        if now < self.habits_due {
+        if now < self.profile_due {
             return;
         }
-        self.habits_due = now + HABITS_INTERVAL;
-        let habits = estimator.checkpoint(now);
-        if habits.is_empty() {
+        self.profile_due = now + PROFILE_INTERVAL;
+        let profile = estimator.checkpoint(now);
+        if profile.is_empty() {
             return;
         }
-        let layout = self.around.layout.clone();
+        let layout = self.context.layout.clone();
         tokio::task::spawn_blocking(move || {
-            if let Err(error) = write_habits(&layout, &habits) {
+            if let Err(error) = write_learned_profile(&layout, &profile) {
                 warn!(error = %chain(&error), "failed to keep what was learned of usage");
             }
         });
     }
 }
 
-fn asked<T: ?Sized>(
-    place: Place<T>,
+fn backend<T: ?Sized>(
+    selection: Selection<T>,
     role: Role,
     answers: &mpsc::Sender<Answer>,
-) -> Option<Asked<T>> {
-    match place {
-        Place::Here(one) => Some(Asked::Here(one)),
-        Place::There(address) => match Plugin::start(role, &address, answers.clone()) {
+) -> Option<Backend<T>> {
+    match selection {
+        Selection::Builtin(one) => Some(Backend::Builtin(one)),
+        Selection::Remote(address) => match Plugin::start(role, &address, answers.clone()) {
             Ok(plugin) => {
                 info!(plugin = role.as_str(), address, "asking a plug-in");
                 let health = Health::default();
-                Some(Asked::There { plugin, health })
+                Some(Backend::Remote { plugin, health })
             }
             Err(error) => {
                 warn!(address, error = %chain(&error), "the plug-in cannot be asked");
@@ -484,12 +481,12 @@ fn asked<T: ?Sized>(
 
 /// Remembers how a call went, and complains once when plug-ins begin to fail.
 fn note<T: ?Sized, A>(
-    asked: &mut Asked<T>,
+    backend: &mut Backend<T>,
     role: Role,
     outcome: &Result<A, Failure>,
     failures: &Failures,
 ) {
-    let Asked::There { health, .. } = asked else {
+    let Backend::Remote { health, .. } = backend else {
         return;
     };
     let plugin = role.as_str();
@@ -522,7 +519,7 @@ fn host_of(
 ) -> meseta_estimators::HostUsage {
     let stalls = readings.iter();
     let stalls = stalls.map(|(id, reading)| (id.clone(), Stalls::of(&reading.usage)));
-    let (cpu, memory) = deprived.see(sample, &stalls.collect());
+    let (cpu, memory) = deprived.observe(sample, &stalls.collect());
     meseta_estimators::HostUsage {
         regular_cpu_pressure: cpu,
         regular_memory_pressure: memory,

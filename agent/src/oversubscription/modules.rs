@@ -11,7 +11,7 @@ use serde_json::Value;
 
 /// Bytes of one text of modules; more is a mistake.
 const TEXT_BYTES_MAX: u64 = 1 << 20;
-/// Files in `--modules_dir`.
+/// The most files that `--modules_dir` may have.
 const FILES_MAX: usize = 256;
 
 /// Why modules cannot be used.
@@ -20,20 +20,16 @@ pub enum ModulesError {
     /// A file or folder cannot be read.
     #[error("failed to read {path}, named by --{flag}")]
     Unreadable {
-        /// The flag.
         flag: &'static str,
         /// The file or folder.
         path: String,
-        /// Why.
         #[source]
         source: std::io::Error,
     },
     /// It is too much.
     #[error("{origin}: more than {max} {what}")]
     TooMuch {
-        /// Where.
         origin: String,
-        /// Of what.
         what: &'static str,
         /// How much is taken.
         max: u64,
@@ -41,18 +37,15 @@ pub enum ModulesError {
     /// It is no JSON.
     #[error("{origin} is not JSON")]
     Syntax {
-        /// Where.
         origin: String,
-        /// What is wrong.
         #[source]
         source: serde_json::Error,
     },
     /// It is JSON of another shape.
     #[error("{origin}: {at} {wrong}")]
     Shape {
-        /// Where.
         origin: String,
-        /// Which part.
+        /// The part of the message that is meant.
         at: String,
         /// What is wrong with it.
         wrong: String,
@@ -64,9 +57,7 @@ pub enum ModulesError {
          --qos_controller=http://host:port"
     )]
     Unknown {
-        /// Where.
         origin: String,
-        /// The name.
         name: String,
         /// Names that would do.
         known: String,
@@ -143,13 +134,13 @@ fn merge(all: &mut ModuleParameters, origin: &str, text: &str) -> Result<(), Mod
         origin: origin.to_owned(),
         source,
     })?;
-    let place = Place { origin };
-    let root = place.object("the whole", &value, &["libraries"])?;
+    let location = ErrorLocation { origin };
+    let root = location.object("the whole", &value, &["libraries"])?;
     for library in many(root.get("libraries")) {
-        let library = place.object("a library", library, &["file", "name", "modules"])?;
+        let library = location.object("a library", library, &["file", "name", "modules"])?;
         for module in many(library.get("modules")) {
-            let module = place.object("a module", module, &["name", "parameters"])?;
-            let (name, parameters) = place.module(module)?;
+            let module = location.object("a module", module, &["name", "parameters"])?;
+            let (name, parameters) = location.module(module)?;
             let merged = all.remove(&name).unwrap_or_default();
             // The same again is no second value.
             let merged = if merged == parameters {
@@ -173,11 +164,11 @@ fn many(value: Option<&Value>) -> Vec<&Value> {
 }
 
 /// Where an error is.
-struct Place<'a> {
+struct ErrorLocation<'a> {
     origin: &'a str,
 }
 
-impl Place<'_> {
+impl ErrorLocation<'_> {
     fn wrong(&self, at: impl Into<String>, wrong: impl Into<String>) -> ModulesError {
         ModulesError::Shape {
             origin: self.origin.to_owned(),

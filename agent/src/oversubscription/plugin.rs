@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use meseta_estimators::{Action, Correction, Estimate, Explanation, Throttle, Unit, Verdict};
+use meseta_estimators::{Action, Assessment, Correction, Estimate, Explanation, Throttle, Unit};
 use meseta_proto::convert;
 use meseta_proto::meseta::v1 as wire;
 use meseta_proto::meseta::v1::qo_s_controller_client::QoSControllerClient;
@@ -18,7 +18,7 @@ use tonic::transport::{Channel, Endpoint};
 
 /// From the sample to the answer.
 const DEADLINE: Duration = Duration::from_secs(2);
-/// Largest answer taken.
+/// The largest answer that is accepted.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 /// Corrections in one answer; more are garbage.
 const CORRECTIONS_MAX: usize = 4096;
@@ -27,12 +27,11 @@ const REASON_CHARS_MAX: usize = 512;
 /// The detector that corrections of plug-ins are counted under.
 pub(crate) const DETECTOR: &str = "plugin";
 
-/// Which plug-in.
 #[derive(Copy, Clone, Debug, Eq, PartialEq, Ord, PartialOrd)]
 pub(crate) enum Role {
-    /// `--resource_estimator`.
+    /// The value of `--resource_estimator`.
     Estimator,
-    /// `--qos_controller`.
+    /// The value of `--qos_controller`.
     Controller,
 }
 
@@ -49,9 +48,9 @@ impl Role {
 /// Why there is no answer.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Failure {
-    /// For metrics.
+    /// The kind, for a metric's label.
     pub(crate) kind: &'static str,
-    /// For people.
+    /// The reason, as a text.
     pub(crate) why: String,
 }
 
@@ -100,7 +99,7 @@ pub(crate) struct Question {
 #[derive(Debug)]
 pub(crate) enum Answer {
     Estimate(Box<Result<(Resources, Estimate), Failure>>),
-    Verdict(Box<Result<Verdict, Failure>>),
+    Assessment(Box<Result<Assessment, Failure>>),
 }
 
 /// A plug-in that is asked about the newest sample whenever it is idle.
@@ -200,10 +199,10 @@ async fn ask_controller(
         let answer = match called {
             Err(_) => Err(Failure::late()),
             Ok(Err(status)) => Err(Failure::of(&status)),
-            Ok(Ok(response)) => verdict(response.into_inner()),
+            Ok(Ok(response)) => assessment(response.into_inner()),
         };
         if answers
-            .send(Answer::Verdict(Box::new(answer)))
+            .send(Answer::Assessment(Box::new(answer)))
             .await
             .is_err()
         {
@@ -235,7 +234,7 @@ fn estimate(answer: &wire::Oversubscribable) -> Result<Estimate, Failure> {
 }
 
 /// Reads corrections, or says what is wrong with them.
-fn verdict(answer: wire::Corrections) -> Result<Verdict, Failure> {
+fn assessment(answer: wire::Corrections) -> Result<Assessment, Failure> {
     if answer.corrections.len() > CORRECTIONS_MAX {
         return Err(Failure::garbage(format!(
             "more than {CORRECTIONS_MAX} corrections"
@@ -250,11 +249,11 @@ fn verdict(answer: wire::Corrections) -> Result<Verdict, Failure> {
         Some(cpus) => return Err(Failure::garbage(format!("a throttle of {cpus} cpus"))),
     };
     let corrections = answer.corrections.into_iter().map(correction);
-    Ok(Verdict {
+    Ok(Assessment {
         stop_offering: answer.stop_offering.map(|why| explanation(&why)),
         throttle,
         corrections: corrections.collect::<Result<_, _>>()?,
-        ..Verdict::default()
+        ..Assessment::default()
     })
 }
 
@@ -284,11 +283,11 @@ fn correction(correction: wire::QoSCorrection) -> Result<Correction, Failure> {
 }
 
 /// What stands when the controller has been silent for too long: nobody is held back by what it once
-/// said, and nothing is lent unwatched.
-pub(crate) fn unwatched() -> Verdict {
-    Verdict {
+/// said, and nothing is oversubscribed unwatched.
+pub(crate) fn unwatched() -> Assessment {
+    Assessment {
         stop_offering: Some(explanation("the QoS controller does not answer")),
-        ..Verdict::default()
+        ..Assessment::default()
     }
 }
 
@@ -336,9 +335,9 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_lent_is_garbage() {
-        let lent = read(cpus(2.5)).unwrap().oversubscribable.unwrap();
-        assert_eq!(lent.revocable().cpus().unwrap().to_f64(), 2.5);
+    fn what_cannot_be_oversubscribed_is_garbage() {
+        let oversubscribed = read(cpus(2.5)).unwrap().oversubscribable.unwrap();
+        assert_eq!(oversubscribed.revocable().cpus().unwrap().to_f64(), 2.5);
         let regular = pb::Resource {
             revocable: None,
             ..cpus(1.0)
@@ -379,7 +378,7 @@ mod tests {
             reason: Some("too\nloud".to_owned()),
         };
         let read = |one| {
-            verdict(wire::Corrections {
+            assessment(wire::Corrections {
                 corrections: vec![one],
                 ..Default::default()
             })
@@ -395,7 +394,7 @@ mod tests {
                 throttle_cpus: Some(cpus),
                 ..Default::default()
             };
-            assert_eq!(verdict(answer).unwrap_err().kind, "garbage");
+            assert_eq!(assessment(answer).unwrap_err().kind, "garbage");
         }
     }
 

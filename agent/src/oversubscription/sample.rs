@@ -26,7 +26,7 @@ const EVICTION_PRIORITY: &str = "eviction_priority";
 pub(crate) struct Clocks {
     /// Since the machine was booted.
     pub(crate) boot: Duration,
-    /// Since the epoch.
+    /// The time since the Unix epoch.
     pub(crate) unix: Duration,
 }
 

@@ -7,7 +7,6 @@ use tokio::net::TcpListener;
 use super::RunError;
 use crate::flags::Flags;
 
-/// Listens there.
 pub(super) async fn bind(address: SocketAddr) -> Result<TcpListener, RunError> {
     let listener = TcpListener::bind(address).await;
     listener.map_err(|source| RunError::Listen { address, source })
@@ -31,12 +30,12 @@ pub(super) fn advertised(flags: &Flags, address: SocketAddr) -> SocketAddr {
 }
 
 /// The name that an agent has without being given one.
-pub(super) fn hostname(told: SocketAddr) -> String {
-    if told.ip().is_loopback() {
-        return told.ip().to_string();
+pub(super) fn hostname(advertised: SocketAddr) -> String {
+    if advertised.ip().is_loopback() {
+        return advertised.ip().to_string();
     }
     let name = rustix::system::uname();
     name.nodename()
         .to_str()
-        .map_or_else(|_| told.ip().to_string(), str::to_owned)
+        .map_or_else(|_| advertised.ip().to_string(), str::to_owned)
 }

@@ -20,9 +20,9 @@ pub enum RunError {
     /// `--master` makes no sense.
     #[error(transparent)]
     Master(#[from] MasterAddressError),
-    /// The node would stand open, or what is to shut it cannot be used.
+    /// Authentication or TLS is missing or cannot be configured.
     #[error(transparent)]
-    Door(#[from] meseta_proto::transport::door::DoorError),
+    Authentication(#[from] meseta_proto::transport::authentication::SettingsError),
     /// Executors cannot be told apart.
     #[error(transparent)]
     Tokens(#[from] crate::executor_tokens::TokenError),
@@ -31,9 +31,7 @@ pub enum RunError {
         "failed to listen on {address}: is another agent running? (--port=0 takes a free port)"
     )]
     Listen {
-        /// Where.
         address: SocketAddr,
-        /// Why.
         #[source]
         source: std::io::Error,
     },

@@ -1,4 +1,4 @@
-//! What the agent's HTTP surface is made of, and how many connections it has.
+//! The agent's HTTP and gRPC servers, and the limits of their connections.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use meseta_proto::budget::{Budget, Shares};
-use meseta_proto::transport::door::Door;
+use meseta_proto::transport::authentication::Authentication;
 use meseta_proto::transport::files::FileReads;
 use meseta_proto::transport::server::CancellationToken;
 use meseta_proto::verbosity::Verbosity;
@@ -17,7 +17,7 @@ use crate::budgets::Budgets;
 use crate::checkpoint::Layout;
 use crate::executor_tokens::ExecutorTokens;
 use crate::flags::Flags;
-use crate::http::{Introductions, Surface};
+use crate::http::{Context, ExecutorConnections};
 use crate::intake::Intake;
 use crate::metrics::Metrics;
 use crate::oversubscription::Failures;
@@ -38,21 +38,21 @@ pub(super) fn connections_max(budgets: Budgets) -> usize {
     by_descriptors.min(budgets.connections_max())
 }
 
-/// What the handlers share.
-pub(super) fn surface(
+/// State shared by the handlers.
+pub(super) fn context(
     (flags, budgets): (&Flags, Budgets),
     layout: &Layout,
     core: CoreHandle,
     (flags_view, verbosity): (BTreeMap<String, String>, Verbosity),
-    told: SocketAddr,
+    advertised: SocketAddr,
     start: Instant,
-    (shutdown, door): (&CancellationToken, Door),
-) -> Result<Arc<Surface>, RunError> {
+    (shutdown, authentication): (&CancellationToken, Authentication),
+) -> Result<Arc<Context>, RunError> {
     let key = flags.access.jwt_secret_key.as_deref();
     let has_tokens = flags.access.authenticate_http_executors;
     let tokens = has_tokens.then(|| ExecutorTokens::open(key, layout));
     let tokens = tokens.transpose()?;
-    Ok(Arc::new(Surface {
+    Ok(Arc::new(Context {
         core,
         recovered: AtomicBool::new(false),
         samples: Samples::default(),
@@ -63,7 +63,7 @@ pub(super) fn surface(
         containerizer: std::sync::OnceLock::new(),
         layout: layout.clone(),
         flags: flags_view,
-        pid: format!("slave(1)@{told}"),
+        pid: format!("slave(1)@{advertised}"),
         start_time: monitor::unix_now(),
         started: start,
         recovery: std::sync::OnceLock::new(),
@@ -74,10 +74,10 @@ pub(super) fn surface(
         reading: Intake::new(budgets.reading()),
         waiting: Intake::new(budgets.waiting()),
         unacknowledged: Intake::new(budgets.unacknowledged()),
-        introductions: Introductions::new(connections_max(budgets)),
+        executor_connections: ExecutorConnections::new(connections_max(budgets)),
         verbosity,
         metrics: Metrics::new().map_err(|error| RunError::Internal(error.to_string()))?,
-        door,
+        authentication,
         budgets,
         bodies: Shares::new(Budget::new(budgets.bodies()), CALLER_FLOOR_BYTES),
         answers: Shares::new(Budget::new(budgets.answers()), CALLER_FLOOR_BYTES),

@@ -37,7 +37,7 @@ fn world() -> World {
 }
 
 fn read(world: &World, path: &str) -> Result<Vec<u8>, FilesError> {
-    world.sandboxes.read(path, 0, None).map(|piece| piece.data)
+    world.sandboxes.read(path, 0, None).map(|chunk| chunk.data)
 }
 
 #[test]
@@ -161,8 +161,8 @@ fn reads_are_cut_to_the_file_and_to_the_limit() {
     std::fs::write(world.sandbox.join("big"), vec![b'x'; size]).expect("a file");
     let path = format!("{VIRTUAL}/big");
     let length = |offset, length| {
-        let piece = world.sandboxes.read(&path, offset, length).expect("a read");
-        let (told, data) = (piece.size, piece.data);
+        let chunk = world.sandboxes.read(&path, offset, length).expect("a read");
+        let (told, data) = (chunk.size, chunk.data);
         assert_eq!(told, u64::try_from(size).expect("small"));
         data.len()
     };
@@ -179,8 +179,8 @@ fn reads_are_cut_to_the_file_and_to_the_limit() {
 fn a_file_is_known_by_whatever_name_it_has() {
     let world = world();
     let id = |name: &str| {
-        let piece = world.sandboxes.read(&format!("{VIRTUAL}/{name}"), 0, None);
-        piece.expect("a read").file_id
+        let chunk = world.sandboxes.read(&format!("{VIRTUAL}/{name}"), 0, None);
+        chunk.expect("a read").file_id
     };
     let before = id("stdout");
     assert_eq!(id("stdout"), before);

@@ -11,7 +11,7 @@ use meseta_resources::{Moment, Now};
 
 use super::monitor;
 
-/// Between two beats.
+/// The time between two beats.
 const BEAT: Duration = Duration::from_millis(500);
 /// A longer gap is a pause.
 const PAUSE_MIN: Duration = Duration::from_secs(3);
@@ -20,17 +20,17 @@ const PAUSE_MIN: Duration = Duration::from_secs(3);
 #[derive(Clone, Debug)]
 pub(super) struct Clock {
     origin: Instant,
-    pulse: Arc<Mutex<Pulse>>,
+    heartbeat: Arc<Mutex<Heartbeat>>,
 }
 
 /// When the process was last seen to run, and how long it stood still before.
 #[derive(Debug)]
-struct Pulse {
+struct Heartbeat {
     last: Instant,
     paused: Duration,
 }
 
-impl Pulse {
+impl Heartbeat {
     fn beat(&mut self, now: Instant) {
         let gap = now.saturating_duration_since(self.last);
         if gap >= PAUSE_MIN {
@@ -51,29 +51,29 @@ impl Clock {
         let now = Instant::now();
         Self {
             origin: now,
-            pulse: Arc::new(Mutex::new(Pulse {
+            heartbeat: Arc::new(Mutex::new(Heartbeat {
                 last: now,
                 paused: Duration::ZERO,
             })),
         }
     }
 
-    /// Beats for ever.
-    pub(super) async fn keep_beating(self) {
+    /// Runs the heartbeat for ever.
+    pub(super) async fn run_heartbeat(self) {
         let mut beats = tokio::time::interval(BEAT);
         beats.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             beats.tick().await;
-            self.with_pulse(|pulse| pulse.beat(Instant::now()));
+            self.with_heartbeat(|heartbeat| heartbeat.beat(Instant::now()));
         }
     }
 
     /// The time, and how long the process stood still since this was asked last, if it did.
     pub(super) fn now(&self) -> (Now, Option<Duration>) {
         let instant = Instant::now();
-        let paused = self.with_pulse(|pulse| {
-            pulse.beat(instant);
-            pulse.take()
+        let paused = self.with_heartbeat(|heartbeat| {
+            heartbeat.beat(instant);
+            heartbeat.take()
         });
         let now = Now {
             moment: Moment::ORIGIN + instant.saturating_duration_since(self.origin),
@@ -85,7 +85,9 @@ impl Clock {
     /// The core stood still for so long, though the process ran.
     pub(super) fn stood_still(&self, lasted: Duration) {
         if lasted >= PAUSE_MIN {
-            self.with_pulse(|pulse| pulse.paused = pulse.paused.saturating_add(lasted));
+            self.with_heartbeat(|heartbeat| {
+                heartbeat.paused = heartbeat.paused.saturating_add(lasted)
+            });
         }
     }
 
@@ -97,8 +99,11 @@ impl Clock {
             .checked_add(since.min(Duration::from_secs(1 << 32)))
     }
 
-    fn with_pulse<T>(&self, ask: impl FnOnce(&mut Pulse) -> T) -> T {
-        ask(&mut self.pulse.lock().unwrap_or_else(PoisonError::into_inner))
+    fn with_heartbeat<T>(&self, ask: impl FnOnce(&mut Heartbeat) -> T) -> T {
+        ask(&mut self
+            .heartbeat
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -109,19 +114,19 @@ mod tests {
     #[test]
     fn a_gap_is_a_pause_whoever_notices_it_and_is_told_once() {
         let begin = Instant::now();
-        let mut pulse = Pulse {
+        let mut heartbeat = Heartbeat {
             last: begin,
             paused: Duration::ZERO,
         };
         for beat in 1..10 {
-            pulse.beat(begin + BEAT * beat);
+            heartbeat.beat(begin + BEAT * beat);
         }
-        assert_eq!(pulse.take(), None);
+        assert_eq!(heartbeat.take(), None);
         let stopped = Duration::from_secs(90);
         // The pulse itself beats first, or whoever asks for the time does.
-        pulse.beat(pulse.last + stopped);
-        pulse.beat(pulse.last + BEAT);
-        assert_eq!(pulse.take(), Some(stopped));
-        assert_eq!(pulse.take(), None);
+        heartbeat.beat(heartbeat.last + stopped);
+        heartbeat.beat(heartbeat.last + BEAT);
+        assert_eq!(heartbeat.take(), Some(stopped));
+        assert_eq!(heartbeat.take(), None);
     }
 }

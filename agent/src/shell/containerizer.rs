@@ -1,16 +1,16 @@
 //! Carries out what the core decides about containers, and tells it what became of them.
 //!
-//! A thin shell over `meseta_isolators`, whose calls block: each runs on a blocking thread. A container
-//! is launched, then watched by the pidfd of its supervisor; at its end the exit record is read, the
-//! kernel's counters are asked for limits, and its groups are taken apart for as long as that takes,
-//! before the core hears of it. Launches wait for one of a few places.
+//! A thin shell over `meseta_isolators`, whose calls block: each runs on a blocking thread. A container is launched,
+//! then watched by the pidfd of its supervisor; at its end the exit record is read, the kernel's counters are asked
+//! for limits, and its cgroups are destroyed, with retries, before the core hears of it. Concurrent launches are
+//! limited.
 
-mod launching;
-pub(super) mod reasons;
-mod side;
+mod destroy;
+mod exit_status;
+mod launch;
+pub(super) mod limitation_file;
+mod resize;
 mod sockets;
-mod taking_apart;
-mod work;
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -31,8 +31,8 @@ use tracing::{debug, error, warn};
 use super::descriptors::DescriptorShares;
 use super::environment::AgentEnvironment;
 use super::events::{any_event, register};
-use super::inspection::{Claims, Measured};
-use super::places::{Places, Shares};
+use super::fair_semaphore::{FairSemaphore, PermitLimits};
+use super::inspection::{InspectionLimits, Measured};
 use super::supervision::{self, AGAIN_MAX};
 use super::writer::chain;
 use crate::checkpoint::{Layout, RunKey};
@@ -41,7 +41,7 @@ use crate::fetch::Cancel;
 use crate::isolation::TaskRights;
 use crate::log_flags::Logs;
 
-use work::memory_limitation;
+use exit_status::memory_limitation;
 
 /// First pause before a destroy that left something is tried again; doubles up to the second.
 const DESTROY_RETRY_MIN: Duration = Duration::from_millis(200);
@@ -49,25 +49,25 @@ const DESTROY_RETRY_MAX: Duration = Duration::from_secs(30);
 /// How long the end of the agent waits for work on containers, and how often it looks.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 const CLOSE_POLL: Duration = Duration::from_millis(2);
-/// How often, and how far apart, the kernel's counters are looked at after it spoke of a limit.
-const LIMIT_LOOKS: u32 = 20;
-const LIMIT_LOOK_PAUSE: Duration = Duration::from_millis(25);
+/// How often, and how far apart, the kernel's counters are read after it spoke of a limit.
+const LIMIT_READS: u32 = 20;
+const LIMIT_READ_PAUSE: Duration = Duration::from_millis(25);
 /// How often limits are looked at that nobody watches for want of descriptors.
 const UNWATCHED_LIMIT_PAUSE: Duration = Duration::from_secs(5);
-/// Containers taken apart at once: each holds a thread, and the kernel gains nothing by more.
+/// Containers destroyed at once: each holds a thread, and the kernel gains nothing by more.
 const ENDINGS_AT_ONCE: usize = 16;
 /// How long one of these places may be held; what takes longer goes on without one.
 const ENDING_QUICK: Duration = Duration::from_secs(1);
 /// Containers fetched for at once: each holds two threads, and the network gains nothing by more. Half of
 /// them are left to others by a framework whose sources send nothing.
-const FETCHES_AT_ONCE: Shares = Shares {
+const FETCHES_AT_ONCE: PermitLimits = PermitLimits {
     all: 16,
     each: 8,
     spare: 16,
 };
-/// Looks at tasks taken at once, each of which holds a thread for up to its timeout; others wait. Half of
-/// them are left to others by a framework whose checks hang.
-const PROBES_AT_ONCE: Shares = Shares {
+/// Probes run at once, each of which holds a thread for up to its timeout; others wait. Half of them are left to
+/// others by a framework whose checks hang.
+const PROBES_AT_ONCE: PermitLimits = PermitLimits {
     all: 128,
     each: 64,
     spare: 64,
@@ -77,7 +77,7 @@ const SIGTERM: i32 = 15;
 /// How containers are run here.
 #[derive(Debug)]
 pub(crate) struct Options {
-    /// Where sandboxes are.
+    /// The layout of the work directory.
     pub(crate) layout: Layout,
     /// What all tasks are told.
     pub(crate) environment: AgentEnvironment,
@@ -89,9 +89,9 @@ pub(crate) struct Options {
     pub(crate) logs: Logs,
     /// Launches under way at once.
     pub(crate) launches_at_once: usize,
-    /// `--cgroups_destroy_timeout`.
+    /// The value of `--cgroups_destroy_timeout`.
     pub(crate) destroy_timeout: Duration,
-    /// `--fetcher_stall_timeout`.
+    /// The value of `--fetcher_stall_timeout`.
     pub(crate) fetcher_stall_timeout: Duration,
 }
 
@@ -102,16 +102,16 @@ pub(crate) struct LiveContainer {
     pub(crate) run: Arc<RunKey>,
     /// Which: the run's own, or one nested in that.
     pub(crate) container: ContainerId,
-    /// Who keeps it.
+    /// The supervisor process of the container.
     pub(crate) supervisor: ProcessIdentity,
-    /// Requests and limits.
+    /// Requests and limits of resources.
     pub(crate) demand: Demand,
     /// What it may hold and listen on.
-    pub(crate) claims: Claims,
+    pub(crate) inspection_limits: InspectionLimits,
     /// The persistent volumes that it is to see; those of its launch if absent.
     pub(crate) volumes: Option<Vec<pb::Resource>>,
-    /// Whose turn it is to change it; tells whether volumes may be mounted in it.
-    pub(crate) turn: Arc<tokio::sync::Mutex<bool>>,
+    /// Serialises changes to it; holds whether volumes may be mounted in it.
+    pub(crate) change_lock: Arc<tokio::sync::Mutex<bool>>,
 }
 
 /// A container that is being launched.
@@ -120,7 +120,7 @@ struct Begun {
     run: Arc<RunKey>,
     container: ContainerId,
     demand: Demand,
-    claims: Claims,
+    inspection_limits: InspectionLimits,
 }
 
 #[derive(Debug)]
@@ -150,18 +150,18 @@ struct Inner {
     options: Options,
     containers: Containers,
     inputs: mpsc::Sender<Input>,
-    places: Semaphore,
-    endings: Semaphore,
+    launch_permits: Semaphore,
+    destroy_permits: Semaphore,
     /// For descriptors that wait for what happens to a container.
     watches: Arc<Semaphore>,
     table: Mutex<BTreeMap<ContainerId, Entry>>,
     measured: Measured,
-    fetch_places: Places,
-    probe_places: Places,
+    fetch_permits: FairSemaphore,
+    probe_permits: FairSemaphore,
     fetches_succeeded: AtomicU64,
     fetches_failed: AtomicU64,
     destroy_errors: AtomicU64,
-    restraints: super::held::Restraints,
+    throttle_writer: super::throttle::ThrottleWriter,
 }
 
 impl Inner {
@@ -182,14 +182,14 @@ impl Containerizer {
         containers: Containers,
         inputs: mpsc::Sender<Input>,
     ) -> Self {
-        let places = Semaphore::new(options.launches_at_once.max(1));
+        let launch_permits = Semaphore::new(options.launches_at_once.max(1));
         Self {
             inner: Arc::new(Inner {
                 options,
                 containers,
                 inputs,
-                places,
-                endings: Semaphore::new(ENDINGS_AT_ONCE),
+                launch_permits,
+                destroy_permits: Semaphore::new(ENDINGS_AT_ONCE),
                 watches: Arc::new(Semaphore::new(
                     DescriptorShares::of_process()
                         .watched
@@ -197,12 +197,12 @@ impl Containerizer {
                 )),
                 table: Mutex::new(BTreeMap::new()),
                 measured: Measured::default(),
-                fetch_places: Places::new(FETCHES_AT_ONCE),
-                probe_places: Places::new(PROBES_AT_ONCE),
+                fetch_permits: FairSemaphore::new(FETCHES_AT_ONCE),
+                probe_permits: FairSemaphore::new(PROBES_AT_ONCE),
                 fetches_succeeded: AtomicU64::new(0),
                 fetches_failed: AtomicU64::new(0),
                 destroy_errors: AtomicU64::new(0),
-                restraints: super::held::Restraints::default(),
+                throttle_writer: super::throttle::ThrottleWriter::default(),
             }),
         }
     }
@@ -224,18 +224,18 @@ impl Containerizer {
         &self.inner.measured
     }
 
-    /// Where sandboxes are.
+    /// The layout of the work directory.
     pub(crate) fn layout(&self) -> &Layout {
         &self.inner.options.layout
     }
 
-    /// The leave to keep a descriptor open for as long as a container lives; none if there are too many.
-    pub(super) fn may_watch(&self) -> Option<OwnedSemaphorePermit> {
+    /// Permit for a descriptor that stays open while a container runs; `None` at the limit.
+    pub(super) fn watch_permit(&self) -> Option<OwnedSemaphorePermit> {
         self.inner.watches.clone().try_acquire_owned().ok()
     }
 
-    pub(super) fn restraints(&self) -> &super::held::Restraints {
-        &self.inner.restraints
+    pub(super) fn throttle_writer(&self) -> &super::throttle::ThrottleWriter {
+        &self.inner.throttle_writer
     }
 
     /// Destroys that left something, counted per attempt.
@@ -266,22 +266,22 @@ impl Containerizer {
             Action::Destroy { container } => self.destroy(&container),
             Action::Forget { container } => self.forget(container),
             Action::Freeze { container, frozen } => self.freeze(container, frozen),
-            Action::Restrain {
+            Action::ThrottleRevocable {
                 cpus_millis,
                 memory_ceiling_bytes,
-            } => self.restrain(cpus_millis, memory_ceiling_bytes),
+            } => self.throttle_revocable(cpus_millis, memory_ceiling_bytes),
             Action::Resize {
                 container,
                 demand,
                 resources,
                 volumes,
             } => {
-                let wanted = side::Wanted {
+                let request = resize::ResizeRequest {
                     demand,
                     resources,
                     volumes,
                 };
-                self.resize(container, wanted);
+                self.resize(container, request);
             }
             Action::Probe(probe) => self.probe(*probe),
             Action::Tell { .. }
@@ -350,8 +350,8 @@ impl Containerizer {
         let (Some(name), Ok(true)) = (name, own.await) else {
             return std::future::pending().await;
         };
-        let may_watch = self.may_watch();
-        let events = match may_watch {
+        let watch_permit = self.watch_permit();
+        let events = match watch_permit {
             Some(_) => self.limit_events(container, &name).await,
             None => Vec::new(),
         };
@@ -364,15 +364,15 @@ impl Containerizer {
                     return memory_limitation(limitation);
                 }
                 if looks > 1 {
-                    tokio::time::sleep(LIMIT_LOOK_PAUSE).await;
+                    tokio::time::sleep(LIMIT_READ_PAUSE).await;
                 }
             }
-            if may_watch.is_none() {
+            if watch_permit.is_none() {
                 tokio::time::sleep(UNWATCHED_LIMIT_PAUSE).await;
                 continue;
             }
             // The event comes when memory ran out, the count once a process was killed for it.
-            looks = LIMIT_LOOKS;
+            looks = LIMIT_READS;
             if any_event(&events).await.is_err() {
                 return std::future::pending().await;
             }
@@ -419,7 +419,7 @@ impl Containerizer {
             _ => None,
         };
         let ending = self.read_ending(&container, &name, demand, known).await;
-        self.take_apart(&name, supervisor).await;
+        self.destroy_until_gone(&name, supervisor).await;
         self.inner.table().remove(&container);
         debug!(container_id = %container, ?ending, "container ended");
         let input = Input::ContainerEnded { container, ending };
@@ -448,7 +448,7 @@ impl Containerizer {
                 grace,
             };
             if let Err(error) = inner.containers.kill(&supervisor, request) {
-                // Taken apart by the core's own clock if nothing else helps.
+                // Destroyed by the core's own timer if nothing else helps.
                 error!(container_id = %container, %error, "failed to ask a supervisor for a kill");
             }
         });
@@ -467,7 +467,7 @@ impl Containerizer {
         let (this, container) = (self.clone(), container.clone());
         tokio::task::spawn_blocking(move || {
             if let Ok(name) = ContainerName::new(container.as_str()) {
-                reasons::keep(&this.inner.containers, &name, &limitation);
+                limitation_file::keep(&this.inner.containers, &name, &limitation);
             }
             this.kill(&container, Duration::ZERO);
         });
@@ -484,7 +484,7 @@ impl Containerizer {
         };
         let this = self.clone();
         // The watch sees the supervisor's end and tells the core.
-        tokio::spawn(async move { this.take_apart(&name, supervisor).await });
+        tokio::spawn(async move { this.destroy_until_gone(&name, supervisor).await });
     }
 
     fn forget(&self, container: ContainerId) {
@@ -499,7 +499,7 @@ impl Containerizer {
         });
     }
 
-    /// What belongs to no checkpoint is taken apart and forgotten.
+    /// A container without a checkpoint is destroyed and forgotten.
     pub(crate) fn remove_orphan(
         &self,
         name: ContainerName,
@@ -507,7 +507,7 @@ impl Containerizer {
     ) -> tokio::task::JoinHandle<()> {
         let this = self.clone();
         tokio::spawn(async move {
-            this.take_apart(&name, supervisor).await;
+            this.destroy_until_gone(&name, supervisor).await;
             let inner = this.inner.clone();
             let _ = blocking(move || inner.containers.forget(&name)).await;
         })

@@ -8,9 +8,9 @@ use meseta_isolators::Rlimit;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tracing::warn;
 
-/// `RLIMIT_NOFILE`.
+/// The value of `RLIMIT_NOFILE`.
 const NOFILE: u32 = 7;
-/// `RLIMIT_CORE`.
+/// The value of `RLIMIT_CORE`.
 const CORE: u32 = 4;
 /// What a task begins with, and how far it may raise that, unless it asks.
 const TASK_SOFT: u64 = 1_024;

@@ -25,15 +25,15 @@ const TOKEN: &str = "MESOS_EXECUTOR_AUTHENTICATION_TOKEN";
 pub(crate) struct AgentEnvironment {
     /// `ip:port` of the agent's API.
     pub(crate) endpoint: String,
-    /// The address alone.
+    /// The address without the port.
     pub(crate) ip: String,
-    /// `--executor_environment_variables`.
+    /// The value of `--executor_environment_variables`.
     pub(crate) operator: BTreeMap<String, String>,
-    /// `--executor_shutdown_grace_period`.
+    /// The value of `--executor_shutdown_grace_period`.
     pub(crate) shutdown_grace: Duration,
-    /// `--recovery_timeout`.
+    /// The value of `--recovery_timeout`.
     pub(crate) recovery_timeout: Duration,
-    /// `--executor_reregistration_timeout`.
+    /// The value of `--executor_reregistration_timeout`.
     pub(crate) reregistration_timeout: Duration,
     /// What executors say who they are by; none if nobody asks.
     pub(crate) tokens: Option<ExecutorTokens>,

@@ -142,7 +142,6 @@ impl ExecutorStreams {
         }
     }
 
-    /// A new stream.
     pub(crate) fn open(&self) -> (ConnectionId, Events) {
         let connection = ConnectionId(self.opened.fetch_add(1, Ordering::Relaxed) + 1);
         let (sender, queue) = mpsc::channel(EVENTS_MAX);

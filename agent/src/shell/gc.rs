@@ -27,11 +27,11 @@ const FRAMEWORKS_AT_ONCE: usize = 4;
 /// What the operator wants.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Options {
-    /// `--gc_delay`.
+    /// The value of `--gc_delay`.
     pub(crate) delay: Duration,
     /// `--gc_disk_headroom`, from 0 to 1.
     pub(crate) headroom: f64,
-    /// `--disk_watch_interval`.
+    /// The value of `--disk_watch_interval`.
     pub(crate) interval: Duration,
 }
 
@@ -253,7 +253,7 @@ fn folders_in(folder: &Path) -> Vec<PathBuf> {
     folders.map(|entry| entry.path()).collect()
 }
 
-/// Mesos's formula.
+/// The age by the formula of Mesos.
 fn age_allowed(options: &Options, used: f64) -> Duration {
     let share = (1.0 - options.headroom - used).clamp(0.0, 1.0);
     options.delay.mul_f64(share)
@@ -289,9 +289,12 @@ fn detach_mounts(sandbox: &Path) -> std::io::Result<()> {
         warn!(path = %point.display(), "detaching what was left mounted in an old sandbox");
         // Other tasks of its user may put links in the way.
         let inner = point.strip_prefix(sandbox).unwrap_or(Path::new(""));
-        let place = Folder::open(sandbox)?.open_at(inner, nix::fcntl::OFlag::O_PATH)?;
-        let place = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&place));
-        rustix::mount::unmount(place, rustix::mount::UnmountFlags::DETACH)?;
+        let mount_point = Folder::open(sandbox)?.open_at(inner, nix::fcntl::OFlag::O_PATH)?;
+        let mount_point = format!(
+            "/proc/self/fd/{}",
+            std::os::fd::AsRawFd::as_raw_fd(&mount_point)
+        );
+        rustix::mount::unmount(mount_point, rustix::mount::UnmountFlags::DETACH)?;
     }
     Ok(())
 }

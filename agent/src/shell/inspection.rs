@@ -18,25 +18,23 @@ use tracing::{debug, info};
 use super::containerizer::{Containerizer, LiveContainer};
 use crate::checkpoint::Layout;
 use crate::core::{LaunchPlan, Limitation, Subject};
-use crate::isolation::{Watch, port_ranges};
+use crate::isolation::{InspectionSettings, port_ranges};
 
 const BYTES_PER_MEGABYTE: u64 = 1 << 20;
 
 /// What a container's resources let it hold and listen on.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Claims {
+pub(crate) struct InspectionLimits {
     /// What its sandbox may hold, in bytes; nothing was said if absent.
     pub(crate) sandbox_bytes: Option<u64>,
     /// Persistent volumes, each with what it may hold.
     pub(crate) volumes: Vec<(PathBuf, u64)>,
-    /// Its ports.
     pub(crate) ports: Vec<PortRange>,
 }
 
-impl Claims {
-    /// Of these resources.
+impl InspectionLimits {
     pub(crate) fn of(resources: &Resources, layout: &Layout) -> Self {
-        let mut claims = Self {
+        let mut inspection_limits = Self {
             ports: port_ranges(resources),
             ..Self::default()
         };
@@ -55,17 +53,20 @@ impl Claims {
                     // A disk of its own has its own end.
                     if !resource.is_disk_of(DiskSourceKind::Mount) {
                         let path = layout.volume(role, &persistence.id);
-                        claims.volumes.push((path, bytes));
+                        inspection_limits.volumes.push((path, bytes));
                     }
                 }
                 (Some(_), None) => {}
                 (None, _) => {
-                    let sum = claims.sandbox_bytes.unwrap_or(0).saturating_add(bytes);
-                    claims.sandbox_bytes = Some(sum);
+                    let sum = inspection_limits
+                        .sandbox_bytes
+                        .unwrap_or(0)
+                        .saturating_add(bytes);
+                    inspection_limits.sandbox_bytes = Some(sum);
                 }
             }
         }
-        claims
+        inspection_limits
     }
 
     /// Of what is launched. What is nested has no claim but to what is around it.
@@ -102,14 +103,14 @@ impl Measured {
 }
 
 /// Looks for ever; returns at once where nothing is to be looked at.
-pub(crate) async fn run(containerizer: Containerizer, watch: Watch) {
+pub(crate) async fn run(containerizer: Containerizer, watch: InspectionSettings) {
     let disks = every(watch.disk, || {
         let containerizer = containerizer.clone();
         move || measure(&containerizer, watch.enforce_disk)
     });
     let ports = every(watch.ports, || {
         let containerizer = containerizer.clone();
-        move || look_at_ports(&containerizer, watch.enforce_ports)
+        move || inspect_ports(&containerizer, watch.enforce_ports)
     });
     tokio::join!(disks, ports);
 }
@@ -139,7 +140,7 @@ fn measure(containerizer: &Containerizer, enforce: bool) {
         };
         disks.insert(live.container.clone(), found.disk.into());
         if enforce {
-            judge(containerizer, &live, found.breaches);
+            end_over_limit(containerizer, &live, found.breaches);
         }
     }
     containerizer.measured().replace(disks);
@@ -152,28 +153,31 @@ fn outer(containerizer: &Containerizer) -> impl Iterator<Item = Arc<LiveContaine
 }
 
 fn areas(live: &LiveContainer, layout: &Layout) -> Vec<DiskArea> {
-    let claims = &live.claims;
+    let inspection_limits = &live.inspection_limits;
     let sandbox = DiskArea {
         path: layout.sandbox(&live.run),
-        quota_bytes: claims.sandbox_bytes,
-        excluded: claims
+        quota_bytes: inspection_limits.sandbox_bytes,
+        excluded: inspection_limits
             .volumes
             .iter()
             .map(|(path, _)| path.clone())
             .collect(),
     };
-    let volumes = claims.volumes.iter().map(|(path, bytes)| DiskArea {
-        path: path.clone(),
-        quota_bytes: Some(*bytes),
-        excluded: Vec::new(),
-    });
+    let volumes = inspection_limits
+        .volumes
+        .iter()
+        .map(|(path, bytes)| DiskArea {
+            path: path.clone(),
+            quota_bytes: Some(*bytes),
+            excluded: Vec::new(),
+        });
     std::iter::once(sandbox).chain(volumes).collect()
 }
 
-fn look_at_ports(containerizer: &Containerizer, enforce: bool) {
+fn inspect_ports(containerizer: &Containerizer, enforce: bool) {
     // What is nested may listen on what was given to all that share the outer container.
     let outer: BTreeMap<_, _> = outer(containerizer)
-        .map(|live| (live.container.clone(), live.claims.ports.clone()))
+        .map(|live| (live.container.clone(), live.inspection_limits.ports.clone()))
         .collect();
     for live in containerizer.live() {
         let Some(ports) = outer.get(&live.run.container) else {
@@ -182,7 +186,7 @@ fn look_at_ports(containerizer: &Containerizer, enforce: bool) {
         let found = inspect(containerizer, &live, &[], Some(ports));
         let breaches = found.map(|found| found.breaches).unwrap_or_default();
         if enforce {
-            judge(containerizer, &live, breaches);
+            end_over_limit(containerizer, &live, breaches);
         } else if let Some(Breach::Ports { message, .. }) = breaches.first() {
             debug!(container_id = %live.container, message, "not enforced");
         }
@@ -201,13 +205,13 @@ fn inspect(
         Ok(found) => Some(found),
         // It ended under our hands, most likely; the next look knows.
         Err(error) => {
-            debug!(container_id = %live.container, %error, "could not look at a container");
+            debug!(container_id = %live.container, %error, "could not inspect a container");
             None
         }
     }
 }
 
-fn judge(containerizer: &Containerizer, live: &LiveContainer, breaches: Vec<Breach>) {
+fn end_over_limit(containerizer: &Containerizer, live: &LiveContainer, breaches: Vec<Breach>) {
     let Some(limitation) = breaches.into_iter().find_map(limitation) else {
         return;
     };
@@ -274,11 +278,15 @@ mod tests {
         let role = meseta_resources::Role::default();
         let text = "cpus:1;disk:100;ports:[31000-31001,31005-31005]";
         let resources = Resources::parse(text, &role).expect("sound");
-        let claims = Claims::of(&resources, &Layout::new(Path::new("/w")));
-        assert_eq!(claims.sandbox_bytes, Some(100 << 20));
-        let ports: Vec<_> = claims.ports.iter().map(ToString::to_string).collect();
+        let inspection_limits = InspectionLimits::of(&resources, &Layout::new(Path::new("/w")));
+        assert_eq!(inspection_limits.sandbox_bytes, Some(100 << 20));
+        let ports: Vec<_> = inspection_limits
+            .ports
+            .iter()
+            .map(ToString::to_string)
+            .collect();
         assert_eq!(ports, ["31000-31001", "31005-31005"]);
-        let nothing = Claims::of(&Resources::default(), &Layout::new(Path::new("/w")));
+        let nothing = InspectionLimits::of(&Resources::default(), &Layout::new(Path::new("/w")));
         assert!(nothing.sandbox_bytes.is_none() && nothing.ports.is_empty());
     }
 
@@ -307,11 +315,11 @@ mod tests {
             })),
             ..pb::Resource::default()
         };
-        let claims = |source| {
+        let inspection_limits = |source| {
             let resources = meseta_proto::convert::resources(&[volume(source)]).expect("sound");
-            Claims::of(&resources, &Layout::new(Path::new("/w")))
+            InspectionLimits::of(&resources, &Layout::new(Path::new("/w")))
         };
-        let own = claims(None);
+        let own = inspection_limits(None);
         assert_eq!(own.sandbox_bytes, None);
         let path = PathBuf::from("/w/volumes/roles/eng db/data");
         assert_eq!(own.volumes, [(path, 10 << 20)]);
@@ -323,7 +331,7 @@ mod tests {
             ..pb::resource::disk_info::Source::default()
         };
         assert!(
-            claims(Some(mount)).volumes.is_empty(),
+            inspection_limits(Some(mount)).volumes.is_empty(),
             "a disk of its own has its own end"
         );
     }

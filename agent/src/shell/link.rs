@@ -32,7 +32,6 @@ const FRAME_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Where the master is looked for.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum MasterAddress {
-    /// There.
     HostPort(String),
     /// Where this file says, read anew for each attempt.
     File(std::path::PathBuf),
@@ -46,13 +45,12 @@ pub enum MasterAddressError {
         "--master={0:?} names ZooKeeper, which is not supported: give host:port or file:///path"
     )]
     ZooKeeper(String),
-    /// Not `host:port`.
+    /// The text is not `host:port`.
     #[error("--master={0:?} is not host:port (for example 10.0.0.1:5050), nor file:///path")]
     Malformed(String),
 }
 
 impl MasterAddress {
-    /// Reads the flag.
     pub(crate) fn parse(text: &str) -> Result<Self, MasterAddressError> {
         if let Some(path) = text.strip_prefix("file://") {
             return if path.starts_with('/') {
@@ -101,7 +99,7 @@ fn check_host_port(text: &str) -> bool {
     !host.is_empty() && host.chars().all(named) && port.parse::<u16>().is_ok_and(|port| port != 0)
 }
 
-/// The present connection.
+/// The present connection to the master.
 #[derive(Debug)]
 pub(crate) struct Links {
     master: MasterAddress,
@@ -264,11 +262,11 @@ impl Attempt {
         let mut frames = response.map_err(refused)?.into_inner();
         while let Some(frame) = frames.message().await.map_err(refused)? {
             // What finds no room waits with the master.
-            let room = self.waiting.charge_when_free(waiting_bytes(&frame)).await;
+            let charge = self.waiting.charge_when_free(waiting_bytes(&frame)).await;
             let input = Input::Frame {
                 link,
                 frame: Box::new(frame),
-                room: Some(room),
+                charge: Some(charge),
             };
             if self.inputs.send(input).await.is_err() {
                 return Ok(());

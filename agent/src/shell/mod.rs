@@ -4,33 +4,33 @@
 //! released in order, per destination, when the writer thread says that it is durable. Others reach
 //! the core through [`CoreHandle`] only.
 
+mod api_concurrency;
 mod clock;
 pub(crate) mod containerizer;
 pub(crate) mod descriptors;
 pub(crate) mod environment;
 mod events;
 pub(crate) mod executors;
+mod fair_semaphore;
 pub(crate) mod gc;
-mod held;
 pub(crate) mod inspection;
 pub(crate) mod link;
 pub(crate) mod monitor;
 pub(crate) mod nested;
+mod nested_table;
 pub(crate) mod outgoing;
 pub(crate) mod output;
+mod pending_writes;
 mod pipes;
-mod places;
 mod probe;
 pub(crate) mod recover;
-mod remembered;
 mod sandbox;
 mod spec;
 mod supervision;
+mod task_isolation;
 pub(crate) mod terminal;
-mod turns;
-mod undurable;
+mod throttle;
 mod volumes;
-mod wishes;
 pub(crate) mod writer;
 
 use std::collections::VecDeque;
@@ -38,7 +38,7 @@ use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use meseta_proto::meseta::v1::agent_frame;
-use meseta_proto::outbox::{Limits, Outbox, Weigh};
+use meseta_proto::outbox::{Limits, Outbox, QueuedSize};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::budgets::Budgets;
@@ -50,7 +50,7 @@ use executors::ExecutorStreams;
 use gc::Gc;
 use link::Links;
 use outgoing::Dropped;
-use undurable::Undurable;
+use pending_writes::PendingWrites;
 use writer::Writer;
 
 /// Inputs that may wait for the core.
@@ -79,8 +79,8 @@ impl Backlog {
         }
     }
 
-    fn is_reached<D: Ord + Clone, A: Weigh>(self, outbox: &Outbox<D, A>) -> bool {
-        outbox.held_bytes() >= self.bytes || outbox.len() >= self.actions
+    fn is_reached<D: Ord + Clone, A: QueuedSize>(self, outbox: &Outbox<D, A>) -> bool {
+        outbox.queued_bytes() >= self.bytes || outbox.len() >= self.actions
     }
 }
 
@@ -136,14 +136,13 @@ pub(crate) fn mailbox() -> (CoreHandle, Mailbox) {
     (handle, mailbox)
 }
 
-/// Runs the core.
 #[derive(Debug)]
 pub(crate) struct Driver {
     core: AgentCore,
     mailbox: Mailbox,
     writer: Writer,
     /// What it has not made durable.
-    undurable: Undurable,
+    pending_writes: PendingWrites,
     backlog: Backlog,
     links: Links,
     containerizer: Containerizer,
@@ -185,7 +184,7 @@ impl Driver {
             core,
             mailbox,
             writer,
-            undurable: Undurable::new(budgets.writes()),
+            pending_writes: PendingWrites::new(budgets.writes()),
             backlog: Backlog::of_bytes(budgets.outbox()),
             links,
             containerizer,
@@ -204,13 +203,13 @@ impl Driver {
 
     /// Until the core says that it is over.
     pub(crate) async fn run(self) -> ExitReason {
-        let beating = tokio::spawn(self.clock.clone().keep_beating());
-        let reason = self.take_turns().await;
+        let beating = tokio::spawn(self.clock.clone().run_heartbeat());
+        let reason = self.run_loop().await;
         beating.abort();
         reason
     }
 
-    async fn take_turns(mut self) -> ExitReason {
+    async fn run_loop(mut self) -> ExitReason {
         let mut taken = Vec::new();
         let mut inputs = VecDeque::new();
         loop {
@@ -249,7 +248,7 @@ impl Driver {
 
     /// Whether so much waits for the disk that nothing new is taken.
     fn is_behind(&self) -> bool {
-        self.undurable.is_full() || self.backlog.is_reached(&self.outbox)
+        self.pending_writes.is_full() || self.backlog.is_reached(&self.outbox)
     }
 
     /// While nothing is taken nobody is heard: for the core that is a pause.
@@ -257,7 +256,7 @@ impl Driver {
         match self.behind_since {
             None if is_behind => {
                 tracing::error!(
-                    "too much waits for the disk; nothing new is taken until it has room"
+                    "too many writes are pending; input is paused until the disk catches up"
                 );
                 self.behind_since = Some(Instant::now());
             }
@@ -294,7 +293,7 @@ impl Driver {
         for effect in effects {
             match effect {
                 Effect::Persist { lsn, write } => {
-                    self.undurable.add(lsn, write.bytes());
+                    self.pending_writes.add(lsn, write.bytes());
                     if !self.writer.write(lsn, write) {
                         tracing::error!(
                             "the checkpoint thread is gone; ending at once, tasks go on"
@@ -302,7 +301,7 @@ impl Driver {
                         std::process::abort();
                     }
                 }
-                Effect::Visible { after, to, action } => {
+                Effect::Perform { after, to, action } => {
                     let bytes = message_bytes(&action);
                     let messages_bytes = self.messages_bytes.saturating_add(bytes);
                     if bytes > 0 && messages_bytes > self.messages_bytes_max {
@@ -323,7 +322,7 @@ impl Driver {
     /// Carries out what waits no longer.
     fn release(&mut self) -> Option<ExitReason> {
         let durable = self.writer.durable();
-        self.undurable.durable(durable);
+        self.pending_writes.durable(durable);
         self.core.durable(durable);
         for (to, action) in self.outbox.durable(durable.0) {
             if let Some(reason) = self.carry_out(&to, action) {
@@ -421,7 +420,7 @@ mod tests {
         assert_eq!(outbox.durable(20).len(), 20);
         assert!(!backlog.is_reached(&outbox));
         assert_eq!(outbox.durable(33).len(), 13);
-        assert_eq!(outbox.held_bytes(), 0);
+        assert_eq!(outbox.queued_bytes(), 0);
         let few = Backlog {
             actions: 3,
             ..Backlog::of_bytes(usize::MAX)

@@ -1,9 +1,8 @@
 //! Containers that are asked for over the agent's own API, inside those of executors and tasks.
 //!
-//! A session runs a command in a container that lives and streams what it prints; others have a sandbox
-//! of their own. They belong to nobody's checkpoint: whoever asked waits for them, and an agent that is
-//! started again takes them apart. Invariant: none outlives the container around it, nor a session the
-//! connection that asked for it.
+//! A session runs a command in a container that lives and streams what it prints; others have a sandbox of their own.
+//! They are not checkpointed: a restarted agent destroys them. Invariant: none outlives the container around it, nor a
+//! session the connection that asked for it.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,16 +18,16 @@ use tokio::net::unix::pipe;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
+use super::api_concurrency::ApiConcurrency;
 use super::containerizer::Containerizer;
-use super::output::{Output, Pieces, Stream};
+use super::nested_table::NestedTable;
+use super::output::{Output, OutputReceiver, Stream};
 use super::pipes::{Pipes, Source, pump, remove_pipes};
-use super::remembered::Remembered;
 use super::sandbox::NestedSandbox;
 use super::spec::{Prepared, container_spec, spec_inside};
 use super::supervision;
+use super::task_isolation::task_isolation;
 use super::terminal::{Terminal, WindowSize};
-use super::turns::Turns;
-use super::wishes::task_isolation;
 use super::writer::chain;
 use crate::core::LaunchPlan;
 
@@ -45,7 +44,7 @@ pub(crate) enum NestedError {
     /// There is none of that id.
     #[error("it cannot be found")]
     Unknown,
-    /// It runs.
+    /// The container is running.
     #[error("Nested container has not terminated yet")]
     Running,
     /// Nothing can be typed into it.
@@ -85,11 +84,10 @@ enum Input {
     Terminal(Arc<Terminal>),
 }
 
-/// All of them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NestedContainers {
-    table: Arc<Mutex<Remembered<Arc<Nested>>>>,
-    turns: Turns,
+    table: Arc<Mutex<NestedTable<Arc<Nested>>>>,
+    api_concurrency: ApiConcurrency,
 }
 
 /// An id that is taken for a launch, until the container is kept.
@@ -112,7 +110,7 @@ impl Drop for Reserved {
 #[derive(Debug)]
 pub(crate) struct Session {
     /// What its command prints.
-    pub(crate) pieces: Pieces,
+    pub(crate) chunks: OutputReceiver,
     /// Its container goes with this.
     pub(crate) reader: Reader,
 }
@@ -147,7 +145,7 @@ impl Drop for Reader {
 }
 
 impl NestedContainers {
-    fn table(&self) -> MutexGuard<'_, Remembered<Arc<Nested>>> {
+    fn table(&self) -> MutexGuard<'_, NestedTable<Arc<Nested>>> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -180,20 +178,23 @@ impl NestedContainers {
         containerizer: &Containerizer,
         plan: LaunchPlan,
     ) -> Result<(), NestedError> {
-        let turn = self.turns.launch(&plan.run.framework).await;
+        let permit = self.api_concurrency.launch(&plan.run.framework).await;
         let (this, containerizer) = (self.clone(), containerizer.clone());
         to_its_end(async move {
-            let _turn = turn;
+            let _permit = permit;
             let reserved = this.reserve(&containerizer, &plan)?;
             let shared = containerizer.clone();
             let launched = tokio::task::spawn_blocking(move || {
                 let options = shared.options();
                 let sandbox = NestedSandbox::of(&options.layout, &plan);
                 let rights = &options.rights;
-                let wishes = task_isolation(rights, &plan)?;
+                let isolation = task_isolation(rights, &plan)?;
                 let Prepared { spec, mounts } = container_spec(options, &plan)?;
-                let wishes = TaskIsolation { mounts, ..wishes };
-                let launched = shared.containers().launch_with(&spec, &wishes);
+                let isolation = TaskIsolation {
+                    mounts,
+                    ..isolation
+                };
+                let launched = shared.containers().launch_with(&spec, &isolation);
                 let launched = launched.map_err(|error| {
                     sandbox.undo();
                     chain(&error)
@@ -201,9 +202,9 @@ impl NestedContainers {
                 Ok((sandbox, launched))
             });
             let (sandbox, launched) = flatten(launched.await)?;
-            let ends = Ends {
+            let ends = NestedIo {
                 sandbox: Some(sandbox),
-                ..Ends::default()
+                ..NestedIo::default()
             };
             this.keep(&containerizer, reserved, launched, ends);
             Ok(())
@@ -223,11 +224,11 @@ impl NestedContainers {
         let supervisor = containerizer
             .supervisor_of(parent)
             .ok_or(NestedError::Unknown)?;
-        let turn = self.turns.launch(&plan.run.framework).await;
+        let permit = self.api_concurrency.launch(&plan.run.framework).await;
         let (this, containerizer) = (self.clone(), containerizer.clone());
         let parent = parent.clone();
         to_its_end(async move {
-            let _turn = turn;
+            let _permit = permit;
             let id = plan.container().clone();
             let reserved = this.reserve(&containerizer, &plan)?;
             let shared = containerizer.clone();
@@ -236,21 +237,24 @@ impl NestedContainers {
                 None => on_pipes(&shared, &plan, &parent, supervisor),
             });
             let (ends, launched) = flatten(launched.await)?;
-            let pieces = ends.output.attach();
+            let chunks = ends.output.attach();
             this.keep(&containerizer, reserved, launched, ends);
             let reader = Reader {
                 all: this,
                 containerizer,
                 id: Some(id),
             };
-            let pieces = pieces.ok().flatten().ok_or(NestedError::Unknown)?;
-            Ok(Session { pieces, reader })
+            let chunks = chunks.ok().flatten().ok_or(NestedError::Unknown)?;
+            Ok(Session { chunks, reader })
         })
         .await
     }
 
     /// What it prints from now on.
-    pub(crate) fn attach_output(&self, id: &ContainerId) -> Result<Option<Pieces>, NestedError> {
+    pub(crate) fn attach_output(
+        &self,
+        id: &ContainerId,
+    ) -> Result<Option<OutputReceiver>, NestedError> {
         let attached = self.find(id)?.output.attach();
         attached.map_err(|_| NestedError::Crowded)
     }
@@ -261,7 +265,7 @@ impl NestedContainers {
         containerizer: &Containerizer,
         mut reserved: Reserved,
         launched: Launched,
-        ends: Ends,
+        ends: NestedIo,
     ) {
         let Some(id) = reserved.id.take() else {
             return;
@@ -303,7 +307,7 @@ impl NestedContainers {
         });
     }
 
-    /// Those that run.
+    /// The containers that are running.
     pub(crate) fn running(&self) -> Vec<ContainerId> {
         let table = self.table();
         let running = table.iter().filter(|(_, one)| one.ended.borrow().is_none());
@@ -315,7 +319,7 @@ impl NestedContainers {
         let mut ended = self.find(id)?.ended.clone();
         let seen = ended.wait_for(Option::is_some).await;
         seen.map(|status| (*status).flatten())
-            .map_err(|_| NestedError::Failed("nobody watches it any more".to_owned()))
+            .map_err(|_| NestedError::Failed("its exit is not watched any more".to_owned()))
     }
 
     /// Sends it a signal; SIGKILL ends all of it.
@@ -349,7 +353,7 @@ impl NestedContainers {
         if nested.ended.borrow().is_none() {
             return Err(NestedError::Running);
         }
-        let _turn = self.turns.remove(&nested.framework).await;
+        let _permit = self.api_concurrency.remove(&nested.framework).await;
         self.table().remove(id);
         if let Some(sandbox) = nested.sandbox.clone() {
             let removed = tokio::task::spawn_blocking(move || sandbox.remove());
@@ -366,11 +370,11 @@ impl NestedContainers {
         if nested.input.lock().await.is_none() {
             return Err(NestedError::NoInput);
         }
-        let held = nested.attached.clone().try_lock_owned();
-        let held = held.map_err(|_| NestedError::Taken)?;
+        let lock = nested.attached.clone().try_lock_owned();
+        let lock = lock.map_err(|_| NestedError::Taken)?;
         Ok(Attached {
             nested,
-            _held: held,
+            _lock: lock,
         })
     }
 }
@@ -379,7 +383,7 @@ impl NestedContainers {
 #[derive(Debug)]
 pub(crate) struct Attached {
     nested: Arc<Nested>,
-    _held: tokio::sync::OwnedMutexGuard<()>,
+    _lock: tokio::sync::OwnedMutexGuard<()>,
 }
 
 impl Attached {
@@ -434,7 +438,7 @@ fn flatten<T>(done: Result<Result<T, String>, tokio::task::JoinError>) -> Result
 
 /// What goes in and out of a container, and where it is kept meanwhile.
 #[derive(Debug, Default)]
-struct Ends {
+struct NestedIo {
     sandbox: Option<NestedSandbox>,
     input: Option<Input>,
     output: Output,
@@ -449,7 +453,7 @@ fn on_pipes(
     plan: &LaunchPlan,
     parent: &ContainerId,
     supervisor: ProcessIdentity,
-) -> Result<(Ends, Launched), String> {
+) -> Result<(NestedIo, Launched), String> {
     let name = ContainerName::new(plan.container().as_str()).map_err(|error| chain(&error))?;
     let pipes = Pipes::make(&containerizer.containers().sessions_dir(&name))
         .map_err(|error| format!("failed to make pipes: {error}"))?;
@@ -462,7 +466,7 @@ fn on_pipes(
         terminal: false,
     };
     let launched = launch_inside(containerizer, &spec, &inside)?;
-    let ends = Ends {
+    let ends = NestedIo {
         input: Some(Input::Pipe(pipes.input)),
         output: Output::open(),
         sources: vec![
@@ -482,7 +486,7 @@ fn at_terminal(
     parent: &ContainerId,
     supervisor: ProcessIdentity,
     size: Option<WindowSize>,
-) -> Result<(Ends, Launched), String> {
+) -> Result<(NestedIo, Launched), String> {
     let opened = Terminal::open(size);
     let (terminal, path) = opened.map_err(|error| format!("failed to open a terminal: {error}"))?;
     let mut spec = spec_inside(containerizer.options(), plan, parent)?;
@@ -495,11 +499,11 @@ fn at_terminal(
     };
     let launched = launch_inside(containerizer, &spec, &inside)?;
     let terminal = Arc::new(terminal);
-    let ends = Ends {
+    let ends = NestedIo {
         input: Some(Input::Terminal(terminal.clone())),
         output: Output::open(),
         sources: vec![Source::Terminal(terminal)],
-        ..Ends::default()
+        ..NestedIo::default()
     };
     Ok((ends, launched))
 }

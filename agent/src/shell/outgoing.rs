@@ -59,10 +59,9 @@ pub(super) struct Queue {
 struct Load {
     bytes: usize,
     /// Streams of updates whose head was not taken.
-    untold: BTreeSet<StreamKey>,
+    unsent: BTreeSet<StreamKey>,
 }
 
-/// Both ends.
 pub(super) fn outgoing(
     link: LinkId,
     inputs: mpsc::Sender<Input>,
@@ -103,9 +102,9 @@ impl Outgoing {
                     self.dropped.count();
                     return true;
                 }
-                Message::StatusUpdate(update) if is_full || !load.untold.is_empty() => {
+                Message::StatusUpdate(update) if is_full || !load.unsent.is_empty() => {
                     let key = stream_key(&update.framework_id, &update.status.task_id);
-                    load.untold.extend(key);
+                    load.unsent.extend(key);
                     return true;
                 }
                 _ => {}
@@ -132,12 +131,12 @@ impl Stream for Queue {
         };
         let mut load = locked(&self.load);
         load.bytes = load.bytes.saturating_sub(bytes);
-        if load.bytes <= self.bytes_low && !load.untold.is_empty() {
-            let untold = std::mem::take(&mut load.untold);
+        if load.bytes <= self.bytes_low && !load.unsent.is_empty() {
+            let unsent = std::mem::take(&mut load.unsent);
             drop(load);
             let (link, inputs) = (self.link, self.inputs.clone());
             tokio::spawn(async move {
-                let _ = inputs.send(Input::LinkHasRoom { link, untold }).await;
+                let _ = inputs.send(Input::LinkWritable { link, unsent }).await;
             });
         }
         Poll::Ready(Some(frame))
@@ -206,12 +205,12 @@ mod tests {
         }
         assert!(locked(&outgoing.load).bytes <= BYTES_MAX);
         let mut sent = 0;
-        let untold = loop {
+        let unsent = loop {
             tokio::select! {
                 biased;
-                Some(Input::LinkHasRoom { link, untold }) = told.recv() => {
+                Some(Input::LinkWritable { link, unsent }) = told.recv() => {
                     assert_eq!(link, LinkId(1));
-                    break untold;
+                    break unsent;
                 }
                 Some(_) = queue.next() => sent += 1,
             }
@@ -222,7 +221,7 @@ mod tests {
         while queue.next().await.is_some() {
             sent += 1;
         }
-        assert_eq!(untold.len() + sent, 30);
-        assert!(untold.iter().all(|key| key.task.as_str() >= "t15"));
+        assert_eq!(unsent.len() + sent, 30);
+        assert!(unsent.iter().all(|key| key.task.as_str() >= "t15"));
     }
 }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 
 /// Pieces of output on their way to a reader.
-const PIECES_MAX: usize = 4;
+const CHUNKS_MAX: usize = 4;
 /// Readers of one container.
 const READERS_MAX: usize = 8;
 
@@ -20,7 +20,7 @@ pub(crate) enum Stream {
 }
 
 /// Pieces of output, for whoever reads them.
-pub(crate) type Pieces = mpsc::Receiver<(Stream, Bytes)>;
+pub(crate) type OutputReceiver = mpsc::Receiver<(Stream, Bytes)>;
 
 /// Whom pieces of output go to.
 type Readers = Vec<mpsc::Sender<(Stream, Bytes)>>;
@@ -48,7 +48,7 @@ impl Output {
     }
 
     /// What is printed from now on; none if nothing is, or not here.
-    pub(super) fn attach(&self) -> Result<Option<Pieces>, TooManyReaders> {
+    pub(super) fn attach(&self) -> Result<Option<OutputReceiver>, TooManyReaders> {
         let mut readers = self.readers();
         let Some(readers) = readers.as_mut() else {
             return Ok(None);
@@ -57,9 +57,9 @@ impl Output {
         if readers.len() >= READERS_MAX {
             return Err(TooManyReaders);
         }
-        let (sender, pieces) = mpsc::channel(PIECES_MAX);
+        let (sender, chunks) = mpsc::channel(CHUNKS_MAX);
         readers.push(sender);
-        Ok(Some(pieces))
+        Ok(Some(chunks))
     }
 
     pub(super) async fn print(&self, stream: Stream, bytes: Bytes) {

@@ -11,7 +11,7 @@ use super::output::{Output, Stream};
 use super::terminal::Terminal;
 
 /// Largest piece of output.
-const PIECE_BYTES: usize = 16 * 1024;
+const CHUNK_BYTES: usize = 16 * 1024;
 
 /// The three pipes of a session, by name, in a folder of their own.
 pub(super) struct Pipes {
@@ -65,19 +65,19 @@ pub(super) enum Source {
 }
 
 impl Source {
-    async fn read(&mut self, piece: &mut [u8]) -> std::io::Result<(Stream, usize)> {
+    async fn read(&mut self, chunk: &mut [u8]) -> std::io::Result<(Stream, usize)> {
         match self {
-            Self::Pipe(pipe, stream) => Ok((*stream, pipe.read(piece).await?)),
-            Self::Terminal(terminal) => Ok((Stream::Output, terminal.read(piece).await?)),
+            Self::Pipe(pipe, stream) => Ok((*stream, pipe.read(chunk).await?)),
+            Self::Terminal(terminal) => Ok((Stream::Output, terminal.read(chunk).await?)),
         }
     }
 }
 
 /// Reads to the end, which comes when the last process that can print is gone.
 pub(super) async fn pump(mut from: Source, to: Output) {
-    let mut piece = vec![0; PIECE_BYTES];
-    while let Ok((stream, count)) = from.read(&mut piece).await {
-        let filled = piece.get(..count).unwrap_or_default();
+    let mut chunk = vec![0; CHUNK_BYTES];
+    while let Ok((stream, count)) = from.read(&mut chunk).await {
+        let filled = chunk.get(..count).unwrap_or_default();
         if filled.is_empty() {
             return;
         }

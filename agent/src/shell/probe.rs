@@ -1,7 +1,7 @@
-//! One look at a task: by a command in its container, by HTTP, by TCP. Blocking.
+//! Runs one probe of a task: by a command in its container, by HTTP, by TCP. Blocking.
 //!
-//! Everything is looked at from where the task is: a command runs in its namespaces and groups, and the
-//! network is its own. A look that takes too long is given up and leaves nothing.
+//! Everything is looked at from where the task is: a command runs in its namespaces and groups, and the network is its
+//! own. A probe that times out is cancelled and leaves nothing.
 
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
@@ -15,35 +15,34 @@ use tracing::warn;
 use super::containerizer::Options;
 use super::spec::{check_output, logs_of, spec_inside};
 use super::writer::chain;
-use crate::core::{LaunchPlan, Look, Probe, Sight};
+use crate::core::{LaunchPlan, Probe, ProbeMethod, ProbeResult};
 use crate::file_user::become_user;
 
 /// How much of an answer is read; only its status counts.
 const REDIRECTS_MAX: u32 = 10;
 
-/// Takes the look.
-pub(super) fn look(
+pub(super) fn run(
     containers: &Containers,
     options: &Options,
     probe: &Probe,
     supervisor: &ProcessIdentity,
-) -> Sight {
+) -> ProbeResult {
     let timeout = probe.timeout;
-    match &probe.look {
-        Look::Command(plan) => {
+    match &probe.method {
+        ProbeMethod::Command(plan) => {
             let seen = by_command(containers, options, probe, plan, supervisor);
-            seen.unwrap_or_else(Sight::NotTaken)
+            seen.unwrap_or_else(ProbeResult::NotRun)
         }
-        Look::Http { url } => {
+        ProbeMethod::Http { url } => {
             let url = url.clone();
             over_its_network(options, probe, supervisor, move || by_http(&url, timeout))
         }
-        Look::Tcp { address } => {
+        ProbeMethod::Tcp { address } => {
             let address = *address;
             over_its_network(options, probe, supervisor, move || {
                 match std::net::TcpStream::connect_timeout(&address, timeout) {
-                    Err(error) if is_shortage(&error) => Sight::NotTaken(error.to_string()),
-                    connected => Sight::Connected(connected.is_ok()),
+                    Err(error) if is_shortage(&error) => ProbeResult::NotRun(error.to_string()),
+                    connected => ProbeResult::Connected(connected.is_ok()),
                 }
             })
         }
@@ -56,7 +55,7 @@ fn by_command(
     probe: &Probe,
     plan: &LaunchPlan,
     supervisor: &ProcessIdentity,
-) -> Result<Sight, String> {
+) -> Result<ProbeResult, String> {
     let mut spec = spec_inside(options, plan, &probe.container)?;
     let log = logs_of(options, plan)?.stderr;
     if log.is_some() {
@@ -77,7 +76,7 @@ fn by_command(
     let began = Instant::now();
     let launched = containers.launch_inside(&spec, &isolation, &inside);
     let launched = match launched {
-        Err(error) if is_of_command(&error) => return Ok(Sight::Nothing(chain(&error))),
+        Err(error) if is_of_command(&error) => return Ok(ProbeResult::NoAnswer(chain(&error))),
         launched => launched.map_err(|error| chain(&error))?,
     };
     let ended = containers.watch(&launched.supervisor);
@@ -98,15 +97,15 @@ fn by_command(
     }
     let _ = containers.forget(&spec.name);
     if !in_time? {
-        return Ok(Sight::Nothing("it took too long".to_owned()));
+        return Ok(ProbeResult::NoAnswer("it took too long".to_owned()));
     }
     match record {
         Ok(Some(record)) => Ok(match record.cause {
-            ExitCause::Exited(code) => Sight::ExitCode(code),
+            ExitCause::Exited(code) => ProbeResult::ExitCode(code),
             // As a shell tells it.
-            ExitCause::Signaled(signal) => Sight::ExitCode(signal.saturating_add(128)),
+            ExitCause::Signaled(signal) => ProbeResult::ExitCode(signal.saturating_add(128)),
             ExitCause::LaunchFailed { step, .. } => {
-                Sight::Nothing(format!("its command could not be run: {step:?}"))
+                ProbeResult::NoAnswer(format!("its command could not be run: {step:?}"))
             }
         }),
         Ok(None) => Err("its command left no exit record".to_owned()),
@@ -151,14 +150,14 @@ fn over_its_network(
     options: &Options,
     probe: &Probe,
     supervisor: &ProcessIdentity,
-    look: impl FnOnce() -> Sight + Send + 'static,
-) -> Sight {
+    run_probe: impl FnOnce() -> ProbeResult + Send + 'static,
+) -> ProbeResult {
     let user = options
         .switch_user
         .then(|| Credentials::lookup(&probe.user));
     match user.transpose() {
-        Ok(user) => in_its_network(supervisor, user, look),
-        Err(error) => Sight::NotTaken(chain(&error)),
+        Ok(user) => in_its_network(supervisor, user, run_probe),
+        Err(error) => ProbeResult::NotRun(chain(&error)),
     }
 }
 
@@ -167,24 +166,24 @@ fn over_its_network(
 fn in_its_network(
     supervisor: &ProcessIdentity,
     user: Option<Credentials>,
-    look: impl FnOnce() -> Sight + Send + 'static,
-) -> Sight {
+    run_probe: impl FnOnce() -> ProbeResult + Send + 'static,
+) -> ProbeResult {
     let supervisor = supervisor.clone();
-    let looking = std::thread::Builder::new()
+    let thread = std::thread::Builder::new()
         .name("check".to_owned())
         .spawn(move || {
             if let Err(error) = enter_network(&supervisor) {
-                return Sight::NotTaken(format!("failed to enter its network: {error}"));
+                return ProbeResult::NotRun(format!("failed to enter its network: {error}"));
             }
             match become_user(user.as_ref()) {
-                Ok(()) => look(),
-                Err(error) => Sight::NotTaken(format!("failed to become its user: {error}")),
+                Ok(()) => run_probe(),
+                Err(error) => ProbeResult::NotRun(format!("failed to become its user: {error}")),
             }
         });
-    match looking.map(std::thread::JoinHandle::join) {
-        Ok(Ok(sight)) => sight,
-        Ok(Err(_)) => Sight::NotTaken("the check's thread panicked".to_owned()),
-        Err(error) => Sight::NotTaken(error.to_string()),
+    match thread.map(std::thread::JoinHandle::join) {
+        Ok(Ok(result)) => result,
+        Ok(Err(_)) => ProbeResult::NotRun("the check's thread panicked".to_owned()),
+        Err(error) => ProbeResult::NotRun(error.to_string()),
     }
 }
 
@@ -209,7 +208,7 @@ fn enter_network(supervisor: &ProcessIdentity) -> std::io::Result<()> {
     )?)
 }
 
-fn by_http(url: &str, timeout: Duration) -> Sight {
+fn by_http(url: &str, timeout: Duration) -> ProbeResult {
     // As Mesos, which asks curl not to look at certificates: the task is on this machine.
     let tls = ureq::tls::TlsConfig::builder()
         .disable_verification(true)
@@ -223,8 +222,10 @@ fn by_http(url: &str, timeout: Duration) -> Sight {
         .build()
         .into();
     match agent.get(url).call() {
-        Ok(answer) => Sight::Status(answer.status().as_u16().into()),
-        Err(ureq::Error::Io(error)) if is_shortage(&error) => Sight::NotTaken(error.to_string()),
-        Err(error) => Sight::Nothing(error.to_string()),
+        Ok(answer) => ProbeResult::Status(answer.status().as_u16().into()),
+        Err(ureq::Error::Io(error)) if is_shortage(&error) => {
+            ProbeResult::NotRun(error.to_string())
+        }
+        Err(error) => ProbeResult::NoAnswer(error.to_string()),
     }
 }

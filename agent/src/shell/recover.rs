@@ -1,8 +1,8 @@
 //! After a start: what was checkpointed is compared with what the machine holds.
 //!
-//! A container whose supervisor is the recorded one and runs is adopted; anything else of ours is taken
-//! apart, and its end told if it has a checkpoint. Invariant: processes are known by boot, start time
-//! and group, never by pid alone, and nothing outside this agent's instance is looked at.
+//! A container whose supervisor is the recorded one and runs is adopted; anything else in this agent's cgroups is
+//! destroyed, and its end told if it has a checkpoint. Invariant: processes are known by boot, start time and group,
+//! never by pid alone, and nothing outside this agent's instance is looked at.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,8 +17,8 @@ use meseta_resources::ContainerId;
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
-use super::containerizer::{Containerizer, LiveContainer, reasons};
-use super::inspection::Claims;
+use super::containerizer::{Containerizer, LiveContainer, limitation_file};
+use super::inspection::InspectionLimits;
 use super::supervision::AGAIN_MIN;
 use super::writer::chain;
 use crate::checkpoint::{Image, LogEntry, RunImage};
@@ -34,7 +34,7 @@ pub(crate) enum Adoption {
     Alive(LiveContainer, Option<Limitation>),
     /// It ended: take it apart and tell how.
     Ended(ContainerId, Demand),
-    /// It is nobody's: take it apart.
+    /// An orphan: destroy it.
     Orphan(ContainerName, Option<ProcessIdentity>),
 }
 
@@ -94,16 +94,23 @@ pub(crate) fn recover(
         .iter()
         .flat_map(|framework| &framework.runs)
     {
-        for sought in sought(run) {
-            let found = on_machine.remove(sought.container.as_str());
-            let settled = settle(run, &sought, found, rebooted, containerizer, &mut adoptions);
+        for expected in expected(run) {
+            let found = on_machine.remove(expected.container.as_str());
+            let settled = settle(
+                run,
+                &expected,
+                found,
+                rebooted,
+                containerizer,
+                &mut adoptions,
+            );
             if let Some(found) = settled {
-                containers.insert(sought.container, found);
+                containers.insert(expected.container, found);
             }
         }
     }
     for (name, orphan) in on_machine {
-        info!(container_id = name, "taking an orphaned container apart");
+        info!(container_id = name, "destroying an orphaned container");
         adoptions.push(Adoption::Orphan(orphan.name, orphan.supervisor));
     }
     let recovery = Recovery {
@@ -127,63 +134,63 @@ fn machine_state(containerizer: &Containerizer) -> BTreeMap<String, Recovered> {
     }
 }
 
-/// What `look` gives once we have the descriptors and the memory that it takes: nothing is taken for gone
+/// What `read` gives once we have the descriptors and the memory that it takes: nothing is taken for gone
 /// because we could not look.
-fn when_possible<T>(look: impl Fn() -> io::Result<T>) -> io::Result<T> {
-    let mut has_said = false;
+fn when_possible<T>(read: impl Fn() -> io::Result<T>) -> io::Result<T> {
+    let mut has_logged = false;
     loop {
-        match look() {
+        match read() {
             Err(error) if is_shortage(&error) => {
-                if !std::mem::replace(&mut has_said, true) {
-                    warn!(%error, "cannot look at the containers of before yet; trying again");
+                if !std::mem::replace(&mut has_logged, true) {
+                    warn!(%error, "cannot read the state of earlier containers yet; trying again");
                 }
                 std::thread::sleep(AGAIN_MIN);
             }
-            looked => return looked,
+            attempt => return attempt,
         }
     }
 }
 
 fn settle(
     run: &RunImage,
-    sought: &Sought,
+    expected: &ExpectedContainer,
     found: Option<Recovered>,
     rebooted: bool,
     containerizer: &Containerizer,
     adoptions: &mut Vec<Adoption>,
 ) -> Option<Found> {
-    let over = sought.over;
-    let container = sought.container.clone();
+    let over = expected.over;
+    let container = expected.container.clone();
     if over || rebooted {
         if let Some(found) = found {
             adoptions.push(Adoption::Orphan(found.name, found.supervisor));
         }
         return None;
     }
-    let recorded = sought.recorded.clone();
+    let recorded = expected.recorded.clone();
     if found.is_none() && recorded.is_none() {
         return None;
     }
     let on_record = found.and_then(|found| found.supervisor);
-    let demand = sought.demand;
+    let demand = expected.demand;
     match alive(&container, on_record, recorded, containerizer) {
         Some(supervisor) => {
-            if sought.own_limits {
-                mend(&container, &demand, containerizer);
+            if expected.own_limits {
+                restore_limits(&container, &demand, containerizer);
             }
             let live = LiveContainer {
                 run: Arc::new(run.key.clone()),
                 container: container.clone(),
                 supervisor: supervisor.clone(),
                 demand,
-                claims: claims_of(run, sought, containerizer),
+                inspection_limits: inspection_limits_of(run, expected, containerizer),
                 volumes: None,
-                turn: Arc::new(tokio::sync::Mutex::new(true)),
+                change_lock: Arc::new(tokio::sync::Mutex::new(true)),
             };
             let name = ContainerName::new(container.as_str()).ok();
             let limitation = name.and_then(|name| {
                 let containers = containerizer.containers();
-                when_possible(|| reasons::kept(containers, &name)).ok()?
+                when_possible(|| limitation_file::kept(containers, &name)).ok()?
             });
             adoptions.push(Adoption::Alive(live, limitation));
             Some(Found::Alive(supervisor))
@@ -220,7 +227,7 @@ fn alive(
 
 /// A container that may be on the machine.
 #[derive(Debug)]
-struct Sought {
+struct ExpectedContainer {
     container: ContainerId,
     /// The supervisor that was checkpointed.
     recorded: Option<ProcessIdentity>,
@@ -232,12 +239,12 @@ struct Sought {
 }
 
 /// The containers of a run: its own, and those nested in it, which come first.
-fn sought(run: &RunImage) -> Vec<Sought> {
+fn expected(run: &RunImage) -> Vec<ExpectedContainer> {
     let mut all = Vec::new();
     for task in &run.tasks {
         let nested = task.record.nested_container.as_deref();
         if let Some(container) = nested.and_then(|id| ContainerId::new(id).ok()) {
-            all.push(Sought {
+            all.push(ExpectedContainer {
                 container,
                 recorded: started(&task.log),
                 over: is_over(&task.log),
@@ -250,7 +257,7 @@ fn sought(run: &RunImage) -> Vec<Sought> {
         Some(executor) => started(&executor.log),
         None => run.tasks.iter().find_map(|task| started(&task.log)),
     };
-    all.push(Sought {
+    all.push(ExpectedContainer {
         container: run.key.container.clone(),
         recorded,
         // An executor may live on when its tasks are over.
@@ -269,20 +276,24 @@ fn has_own_limits(task: &pb::TaskInfo) -> bool {
 }
 
 /// The claims of a run's own container; what is nested in it has none.
-fn claims_of(run: &RunImage, sought: &Sought, containerizer: &Containerizer) -> Claims {
-    if sought.container != run.key.container {
-        return Claims::default();
+fn inspection_limits_of(
+    run: &RunImage,
+    expected: &ExpectedContainer,
+    containerizer: &Containerizer,
+) -> InspectionLimits {
+    if expected.container != run.key.container {
+        return InspectionLimits::default();
     }
     let own = run.executor.iter();
     let own = own.flat_map(|executor| &executor.record.info.resources);
     let live = run.tasks.iter().filter(|task| !is_over(&task.log));
     let of_tasks = live.flat_map(|task| &task.record.info.resources);
     let messages: Vec<_> = own.chain(of_tasks).cloned().collect();
-    Claims::of_messages(&messages, containerizer.layout())
+    InspectionLimits::of_messages(&messages, containerizer.layout())
 }
 
 /// Limits are a function of the checkpoint: what differs in the kernel is told and set right.
-fn mend(container: &ContainerId, demand: &Demand, containerizer: &Containerizer) {
+fn restore_limits(container: &ContainerId, demand: &Demand, containerizer: &Containerizer) {
     let containers = containerizer.containers();
     let Ok(name) = ContainerName::new(container.as_str()) else {
         return;
@@ -297,7 +308,7 @@ fn mend(container: &ContainerId, demand: &Demand, containerizer: &Containerizer)
         Ok(drifts) => {
             let found = drifts.iter().map(|drift| {
                 let found = drift.found.as_deref().unwrap_or("nothing");
-                format!("{} is {found} instead of {}", drift.file, drift.wanted)
+                format!("{} is {found} instead of {}", drift.file, drift.requested)
             });
             let found = found.collect::<Vec<_>>().join("; ");
             warn!(container_id = %container, found, "limits are not what was asked for; setting them");

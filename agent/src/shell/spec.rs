@@ -47,9 +47,9 @@ fn prepare(
     sandbox: PathBuf,
 ) -> Result<Prepared, String> {
     let (layout, rights) = (&options.layout, &options.rights);
-    let site = volumes::Site::new(layout, &plan.run, plan.container(), rights);
+    let context = volumes::VolumeContext::new(layout, &plan.run, plan.container(), rights);
     let mounts = volumes::of_plan(layout, plan)
-        .and_then(|volumes| volumes::provide(&site, &volumes, credentials.as_ref()))
+        .and_then(|volumes| volumes::provide(&context, &volumes, credentials.as_ref()))
         .map_err(|error| chain(&error))?;
     let inner = inside(plan.container());
     let spec = spec_in(options, plan, credentials, sandbox, &inner)?;

@@ -27,13 +27,13 @@ pub(super) async fn ended(
     supervisor: &ProcessIdentity,
 ) {
     let mut pause = AGAIN_MIN;
-    let may_watch = containerizer.may_watch();
+    let watch_permit = containerizer.watch_permit();
     loop {
         let (shared, watched) = (containerizer.clone(), supervisor.clone());
         let open = move || shared.containers().watch(&watched);
         let pidfd = tokio::task::spawn_blocking(open).await;
         let watched = match pidfd.unwrap_or_else(|panic| Err(io::Error::other(panic))) {
-            Ok(Some(pidfd)) if may_watch.is_none() => {
+            Ok(Some(pidfd)) if watch_permit.is_none() => {
                 drop(pidfd);
                 tokio::time::sleep(UNWATCHED_PAUSE).await;
                 continue;
@@ -45,7 +45,7 @@ pub(super) async fn ended(
         match watched {
             Ok(()) => return,
             Err(error) if pause == AGAIN_MIN => {
-                error!(container_id = %container, %error, "cannot watch a container; it is taken to live");
+                error!(container_id = %container, %error, "cannot watch a container; assuming that it runs");
             }
             Err(error) => info!(container_id = %container, %error, "cannot watch a container yet"),
         }

@@ -16,7 +16,7 @@ use tokio::io::unix::AsyncFd;
 
 use super::events::register_for;
 
-/// Rows and columns.
+/// A terminal's rows and columns.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(crate) struct WindowSize {
     pub(crate) rows: u16,
@@ -60,9 +60,9 @@ impl Terminal {
     }
 
     /// What is shown next; nothing once nobody holds the other end any more.
-    pub(super) async fn read(&self, piece: &mut [u8]) -> io::Result<usize> {
+    pub(super) async fn read(&self, chunk: &mut [u8]) -> io::Result<usize> {
         let read = self.ours.async_io(Interest::READABLE, |ours| {
-            Ok(rustix::io::read(ours, &mut *piece)?)
+            Ok(rustix::io::read(ours, &mut *chunk)?)
         });
         match read.await {
             Err(error) if error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error()) => {
@@ -72,7 +72,6 @@ impl Terminal {
         }
     }
 
-    /// Types.
     pub(super) async fn write(&self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             let written = self.ours.async_io(Interest::WRITABLE, |ours| {
@@ -103,10 +102,10 @@ mod tests {
         let told = rustix::termios::tcgetwinsize(&theirs).expect("a size");
         assert_eq!((told.ws_row, told.ws_col), (24, 80));
         terminal.write(b"hello\n").await.expect("typed");
-        let mut piece = [0; 64];
-        let count = terminal.read(&mut piece).await.expect("an echo");
-        assert_eq!(&piece[..count], b"hello\r\n");
+        let mut chunk = [0; 64];
+        let count = terminal.read(&mut chunk).await.expect("an echo");
+        assert_eq!(&chunk[..count], b"hello\r\n");
         drop(theirs);
-        assert_eq!(terminal.read(&mut piece).await.expect("its end"), 0);
+        assert_eq!(terminal.read(&mut chunk).await.expect("its end"), 0);
     }
 }

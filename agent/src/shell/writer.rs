@@ -18,10 +18,9 @@ const BATCH_MAX: usize = 512;
 /// Pause before a write that failed for want of space is tried again.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
-/// The core's side.
 #[derive(Debug)]
 pub(crate) struct Writer {
-    /// Bounded by whoever writes, see [`Undurable`].
+    /// Bounded by whoever writes, see [`PendingWrites`].
     queue: mpsc::UnboundedSender<(Lsn, Write)>,
     durable: watch::Receiver<Lsn>,
 }

@@ -14,14 +14,13 @@ use meseta_proto::transport::client::{Call, Client, Reply};
 use crate::harness::World;
 
 pub(crate) const TESTS: &[(&str, bool, fn())] = &[(
-    "every_route_and_call_asks_who_it_is_and_what_he_may",
+    "every_route_and_call_is_authenticated_and_authorized",
     false,
     matrix,
 )];
 
-/// Open to all.
 const OPEN_ROUTES: [&str; 2] = ["/health", "/version"];
-/// Answered to everybody who is known, with what he may see.
+/// Answered to every authenticated principal, filtered by its permissions.
 const FILTERED_ROUTES: [&str; 1] = ["/state"];
 const FILTERED_CALLS: [Type; 10] = [
     Type::GetHealth,

@@ -1,4 +1,4 @@
-//! The HTTP surface on a real port: codes, types, shapes.
+//! The HTTP API on a real port: codes, types, shapes.
 
 use meseta_proto::mesos::v1::TaskState::{TaskRunning, TaskStarting};
 use meseta_proto::transport::client::{Call, Client, Reply};

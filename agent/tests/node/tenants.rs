@@ -47,7 +47,6 @@ pub(crate) const TESTS: &[(&str, bool, fn())] = &[
 
 const NOBODY: u32 = 65534;
 
-/// As `nobody`.
 fn nobodys(mut task: pb::TaskInfo) -> pb::TaskInfo {
     if let Some(command) = task.command.as_mut() {
         command.user = Some("nobody".to_owned());

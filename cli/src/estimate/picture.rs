@@ -1,4 +1,4 @@
-//! One machine's course as SVG: what was used, what was foretold, what could be lent.
+//! One machine's course as SVG: what was used, what was foretold, what could be oversubscribed.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -17,7 +17,7 @@ const DRAWN: [(&str, &str, &str); 3] = [
     ("**slack**, predictor", "slack: foretold peak", "#c0392b"),
     (
         "**slack**, after its caps",
-        "slack: all but what is lent",
+        "slack: all but what is oversubscribed",
         "#2471a3",
     ),
     (

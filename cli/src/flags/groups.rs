@@ -42,7 +42,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
             "explain",
         ],
     ),
-    ("Use and lending", &["top", "estimate"]),
+    ("Use and oversubscription", &["top", "estimate"]),
     (
         "Access and the shell",
         &["tls", "credential", "completions", "help"],

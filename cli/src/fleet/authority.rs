@@ -120,7 +120,7 @@ impl Authority {
         self.finish(params, &machine.name, validity)
     }
 
-    /// Signs a certificate that says who somebody is, to daemons.
+    /// Signs a client certificate for a principal.
     pub(super) fn sign_principal(&self, name: &str, validity: Validity) -> anyhow::Result<Pair> {
         let uri = principal_uri(name)
             .try_into()

@@ -3,7 +3,7 @@
 //! ```text
 //! fleet.json            who is in the fleet
 //! acls.json             the rules, as every daemon gets them
-//! credentials           who may come in, with hashes of their secrets, as every daemon gets it
+//! credentials           principals with hashes of their secrets, as every daemon gets it
 //! authority/            the authority's certificate, and its key: of no use to any machine
 //! principals/NAME/      what a person or framework needs: secret, ca.pem, cert.pem, key.pem, env
 //! machines/NAME/        what goes to /etc/meseta of that machine
@@ -126,7 +126,7 @@ pub(super) fn principal_pair(name: &str, pair: &Pair) -> Vec<File> {
     pair_in(&principal_dir(name), pair)
 }
 
-/// What somebody needs to come in as this principal: a certificate, except for [`NODE`], whose machines have their own.
+/// The files with which a client authenticates as this principal: a certificate, except for [`NODE`], whose machines have their own.
 /// `place` is where the fleet's folder is, or will be.
 pub(super) fn principal(
     fleet: &Fleet,

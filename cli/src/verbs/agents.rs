@@ -48,22 +48,22 @@ pub(crate) fn run(options: &ListOptions) -> anyhow::Result<ExitCode> {
 /// The id of the agent that is meant by an id or a part of it, or by a host name that no other agent has.
 pub(super) fn find<'a>(
     agents: impl Iterator<Item = &'a Value> + Clone,
-    wanted: &str,
+    query: &str,
 ) -> anyhow::Result<Option<String>> {
-    if agents.clone().any(|agent| text(agent, "id") == wanted) {
-        return Ok(Some(wanted.to_owned()));
+    if agents.clone().any(|agent| text(agent, "id") == query) {
+        return Ok(Some(query.to_owned()));
     }
     let mut named = agents
         .clone()
-        .filter(|agent| text(agent, "hostname") == wanted);
+        .filter(|agent| text(agent, "hostname") == query);
     match (named.next(), named.next()) {
         (Some(_), Some(_)) => {
-            bail!("several agents are called {wanted:?}: give an id, see `meseta agents`")
+            bail!("several agents are called {query:?}: give an id, see `meseta agents`")
         }
         (Some(one), None) => Ok(Some(text(one, "id"))),
         (None, _) => {
             let ids = agents.filter_map(|agent| agent.get("id")?.as_str());
-            ids::resolve(ids, wanted, "agents")
+            ids::resolve(ids, query, "agents")
         }
     }
 }
@@ -160,7 +160,7 @@ mod tests {
     fn agents_are_found_by_id_and_by_a_name_that_is_theirs_alone() {
         let agents = [("m-S0", "a"), ("m-S1", "b"), ("m-S2", "b")]
             .map(|(id, name)| json!({"id": id, "hostname": name}));
-        let found = |wanted| find(agents.iter(), wanted);
+        let found = |query| find(agents.iter(), query);
         assert_eq!(found("m-S1").ok().flatten().as_deref(), Some("m-S1"));
         assert_eq!(found("S1").ok().flatten().as_deref(), Some("m-S1"));
         assert_eq!(found("a").ok().flatten().as_deref(), Some("m-S0"));

@@ -102,8 +102,8 @@ async fn session(
     // Asked while the session lives: it is forgotten with its reader.
     let ending = server::call(&client, address, PATH, &wait);
     let copying = async {
-        while let Some(piece) = output.next().await? {
-            copy(&piece)?;
+        while let Some(chunk) = output.next().await? {
+            copy(&chunk)?;
         }
         anyhow::Ok(())
     };
@@ -126,11 +126,11 @@ fn exit_code(status: i32) -> u8 {
     u8::try_from(code).unwrap_or(u8::MAX)
 }
 
-fn copy(piece: &ProcessIo) -> anyhow::Result<()> {
+fn copy(chunk: &ProcessIo) -> anyhow::Result<()> {
     let Some(process_io::Data {
         r#type: kind,
         data: Some(bytes),
-    }) = &piece.data
+    }) = &chunk.data
     else {
         return Ok(());
     };

@@ -9,25 +9,25 @@ use clap::Args;
 use meseta_proto::convert;
 use meseta_proto::mesos::v1 as mesos;
 use meseta_proto::mesos::v1::scheduler::Event;
-use meseta_proto::reconciler::{Pace, Reconciler, Seen};
+use meseta_proto::reconciler::{Observation, ReconcileIntervals, Reconciler};
 use meseta_resources::Resources;
 use meseta_resources::time::Moment;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::Instant;
 
-use super::outcome::{exit_code, told};
+use super::outcome::{describe, exit_code};
 use super::request::Request;
 use super::sandbox::Tail;
 use super::scheduler::Scheduler;
 use super::server::AgentAddress;
-use super::{MasterFlag, forgiving, server};
+use super::{MasterFlag, lenient, server};
 
 /// Pause between two looks at the task's output.
 const OUTPUT_POLL: Duration = Duration::from_millis(50);
 /// An offer that does not fit is not wanted again for this long.
 const REFUSE_SECONDS: f64 = 2.0;
 /// Without a fitting offer for this long, say what is being waited for.
-const PATIENCE: Duration = Duration::from_secs(3);
+const HINT_AFTER: Duration = Duration::from_secs(3);
 /// How long the master keeps the task when this command's stream ends, and how long this command
 /// tries to come back.
 pub(super) const FAILOVER_SECONDS: f64 = 15.0;
@@ -39,7 +39,7 @@ const EXIT_TIMED_OUT: u8 = 124;
 /// What `timeout` and `docker run` exit with when it is they that failed.
 const EXIT_FAILED_ITSELF: u8 = 125;
 /// How long the last of a task's output is tried to be read: an agent that restarts is back by then.
-const OUTPUT_PATIENCE: Duration = Duration::from_secs(10);
+const OUTPUT_TIMEOUT: Duration = Duration::from_secs(10);
 const OUTPUT_PAUSE: Duration = Duration::from_millis(200);
 /// What shells report for a command ended by SIGINT, and by SIGTERM.
 const EXIT_INTERRUPTED: u8 = 130;
@@ -88,7 +88,7 @@ pub(crate) struct Options {
     pub(super) user: Option<String>,
     /// Kill the task after this long and exit with 124, e.g. `90secs` or `5m`; counted from the
     /// start of this command, the wait for an offer included.
-    #[arg(long, value_parser = forgiving::duration)]
+    #[arg(long, value_parser = lenient::duration)]
     timeout: Option<Duration>,
 }
 
@@ -103,7 +103,7 @@ pub(crate) fn run(options: Options) -> anyhow::Result<ExitCode> {
             request,
             scheduler,
             launched: None,
-            reconciler: Reconciler::new(Pace::default()),
+            reconciler: Reconciler::new(ReconcileIntervals::default()),
             started: Instant::now(),
             largest: None,
             last: None,
@@ -177,8 +177,8 @@ impl Job {
     async fn run(&mut self, deadline: Option<Instant>) -> anyhow::Result<ExitCode> {
         let mut poll = tokio::time::interval(OUTPUT_POLL);
         poll.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let impatient = tokio::time::sleep(PATIENCE);
-        tokio::pin!(impatient);
+        let hint_timer = tokio::time::sleep(HINT_AFTER);
+        tokio::pin!(hint_timer);
         let mut signals = Signals::watch()?;
         let mut forced = None;
         loop {
@@ -198,9 +198,9 @@ impl Job {
                 }
                 _ = poll.tick(), if self.launched.is_some() => self.show_output().await,
                 () = until(reconcile_at) => self.reconcile().await,
-                () = &mut impatient, if self.launched.is_none() => {
+                () = &mut hint_timer, if self.launched.is_none() => {
                     self.explain_waiting().await;
-                    impatient.as_mut().reset(Instant::now() + PATIENCE * 10);
+                    hint_timer.as_mut().reset(Instant::now() + HINT_AFTER * 10);
                 }
                 () = until(deadline), if forced.is_none() => {
                     forced = Some(EXIT_TIMED_OUT);
@@ -354,7 +354,7 @@ impl Job {
     }
 
     async fn updated(&mut self, status: mesos::TaskStatus) -> anyhow::Result<Option<u8>> {
-        if self.reconciler.observe(self.now(), &status) == Seen::Stranger {
+        if self.reconciler.observe(self.now(), &status) == Observation::Untracked {
             self.scheduler.kill(&status.task_id).await?;
             self.scheduler.acknowledge(&status).await;
             return Ok(None);
@@ -378,7 +378,7 @@ impl Job {
         }
         let is_well = matches!(code, None | Some(0));
         if self.last.replace(state) != Some(state) && !(self.is_quiet && is_well) {
-            eprintln!("{}", told(&status));
+            eprintln!("{}", describe(&status));
         }
         if let Some(code) = &mut code
             && !is_output_whole
@@ -402,7 +402,7 @@ impl Job {
 
     /// Copies what a task that has ended has written; false if that cannot be had.
     async fn show_the_rest(&mut self) -> bool {
-        let end = Instant::now() + OUTPUT_PATIENCE;
+        let end = Instant::now() + OUTPUT_TIMEOUT;
         loop {
             self.show_output().await;
             let is_there = self
@@ -453,16 +453,16 @@ impl Job {
 
     /// Says what the task needs and what is in the way.
     async fn explain_waiting(&self) {
-        let (wanted, role) = (&self.request.resources, &self.request.role);
+        let (requested, role) = (&self.request.resources, &self.request.role);
         let offered = match &self.largest {
             Some(largest) => format!("the largest offer had {largest}"),
             None => format!("nothing was offered in role {role}"),
         };
         let framework = self.scheduler.framework_id();
         match self.obstacle().await {
-            Some(reason) => eprintln!("waiting: {reason}; needs {wanted}, and {offered}"),
+            Some(reason) => eprintln!("waiting: {reason}; needs {requested}, and {offered}"),
             None => eprintln!(
-                "waiting: needs {wanted}, and {offered}; `meseta agents` shows who could make an \
+                "waiting: needs {requested}, and {offered}; `meseta agents` shows who could make an \
                  offer, `meseta explain --framework={framework}` what is in the way"
             ),
         }

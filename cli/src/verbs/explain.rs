@@ -7,9 +7,9 @@ use clap::Args;
 use meseta_resources::ResourceQuantities;
 use serde_json::Value;
 
-use super::{MasterFlag, agents, forgiving, ids, items, server, table, text};
+use super::{MasterFlag, agents, ids, items, lenient, server, table, text};
 
-/// Frameworks that are named to somebody who named none.
+/// The number of frameworks listed when none was given.
 const LISTED_MAX: usize = 10;
 
 #[derive(Debug, Args)]
@@ -36,11 +36,11 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let framework = match (&options.framework, &options.role) {
         (None, None) => Some(only_framework(&options.master.master)?),
-        (Some(wanted), _) => Some(framework(&options.master.master, wanted)?),
+        (Some(requested), _) => Some(framework(&options.master.master, requested)?),
         (None, Some(_)) => None,
     };
     let agent = options.agent.as_ref();
-    let agent = agent.map(|wanted| agent_here(&options.master.master, wanted));
+    let agent = agent.map(|requested| agent_here(&options.master.master, requested));
     let agent = agent.transpose()?;
     let given = [
         ("framework_id", &framework),
@@ -53,7 +53,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
         .collect();
     let path = format!("/explain?{}", query.join("&"));
     let needed = options.needs.as_deref();
-    let needed = needed.map(|text| forgiving::some_resources("--needs", text));
+    let needed = needed.map(|text| lenient::some_resources("--needs", text));
     let needed = needed.transpose()?.map(|needed| needed.quantities());
     let mut body = server::get_json(&options.master.master, &path)?;
     if let Some(needed) = &needed {
@@ -70,7 +70,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
                 "no framework is subscribed{of}, so nobody waits for an offer; `meseta frameworks` lists those that are"
             );
         }
-        table::print_told(
+        table::print_wrapped(
             &["FRAMEWORK", "ROLE", "AGENT", "WOULD BE OFFERED", "BECAUSE"],
             rows,
         );
@@ -102,20 +102,20 @@ fn missing(explanation: &Value, needed: &ResourceQuantities) -> Option<ResourceQ
 }
 
 /// The framework that is meant by an id or a part of one.
-fn framework(master: &str, wanted: &str) -> anyhow::Result<String> {
+fn framework(master: &str, requested: &str) -> anyhow::Result<String> {
     let body = server::get_json(master, "/frameworks")?;
     let all = items(&body, "frameworks").iter();
     let ids = all.filter_map(|one| one.get("id")?.as_str());
-    let found = ids::resolve(ids, wanted, "frameworks")?;
+    let found = ids::resolve(ids, requested, "frameworks")?;
     // The master may know more ids than it lists, and says what it does not know.
-    Ok(found.unwrap_or_else(|| wanted.to_owned()))
+    Ok(found.unwrap_or_else(|| requested.to_owned()))
 }
 
 /// The agent that is meant by an id, a part of one, or a host name.
-fn agent_here(master: &str, wanted: &str) -> anyhow::Result<String> {
+fn agent_here(master: &str, requested: &str) -> anyhow::Result<String> {
     let body = server::get_json(master, "/slaves")?;
-    let found = agents::find(items(&body, "slaves").iter(), wanted)?;
-    Ok(found.unwrap_or_else(|| wanted.to_owned()))
+    let found = agents::find(items(&body, "slaves").iter(), requested)?;
+    Ok(found.unwrap_or_else(|| requested.to_owned()))
 }
 
 /// The framework that is meant when none is named.

@@ -80,7 +80,7 @@ pub(super) fn after(status: StatusCode, words: &str) -> Option<&'static str> {
              shown --cert=FILE and --key=FILE, unless --secret-to-agents says that they may have it"
         }
         StatusCode::FORBIDDEN => {
-            "the daemon's --acls decide who may do this: ask as somebody else with --principal and \
+            "the daemon's --acls decide who may do this: use other credentials with --principal and \
              --secret-file, or have it allowed"
         }
         StatusCode::NOT_FOUND => {

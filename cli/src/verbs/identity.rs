@@ -101,7 +101,7 @@ pub(super) fn client(is_encrypted: bool) -> anyhow::Result<Client> {
 }
 
 /// The same for an agent, whose address was told by the master: it may show a certificate for its `hostname` too. It is
-/// not sent the secret, unless the user wants so: the agent is somebody else's machine, which could use it elsewhere.
+/// not sent the secret, unless the user wants so: the agent may be another owner's machine, which could use the secret elsewhere.
 pub(super) fn client_of_agent(is_encrypted: bool, hostname: &str) -> anyhow::Result<Client> {
     let flags = flags();
     let authorization = if flags.secret_to_agents {
@@ -124,7 +124,7 @@ fn client_with(
     }
     Ok(match authorization {
         None => Client::default(),
-        given => Client::in_the_clear(Options::default(), given),
+        given => Client::plaintext(Options::default(), given),
     })
 }
 

@@ -9,18 +9,18 @@ const NAMED_MAX: usize = 5;
 /// there is none like it. `what` says what it is an id of.
 pub(super) fn resolve<'a>(
     ids: impl Iterator<Item = &'a str> + Clone,
-    wanted: &str,
+    query: &str,
     what: &str,
 ) -> anyhow::Result<Option<String>> {
-    if ids.clone().any(|id| id == wanted) {
-        return Ok(Some(wanted.to_owned()));
+    if ids.clone().any(|id| id == query) {
+        return Ok(Some(query.to_owned()));
     }
     let is_end = |id: &str| {
-        id.strip_suffix(wanted)
+        id.strip_suffix(query)
             .is_some_and(|rest| rest.ends_with('-'))
     };
     let mut like: Vec<&str> = ids
-        .filter(|id| !wanted.is_empty() && (id.starts_with(wanted) || is_end(id)))
+        .filter(|id| !query.is_empty() && (id.starts_with(query) || is_end(id)))
         .collect();
     like.sort_unstable();
     like.dedup();
@@ -34,7 +34,7 @@ pub(super) fn resolve<'a>(
                 more => format!(" and {more} more"),
             };
             bail!(
-                "{wanted:?} could be {} of {what}: {}{rest}; give more of the id",
+                "{query:?} could be {} of {what}: {}{rest}; give more of the id",
                 several.len(),
                 named.join(", ")
             )
@@ -49,8 +49,8 @@ mod tests {
     #[test]
     fn an_id_is_known_by_what_is_its_alone() {
         let ids = ["m1-S0", "m1-S1", "m1-S10", "m2-S2", "web.1", "web.12"];
-        let found = |wanted| resolve(ids.iter().copied(), wanted, "agents");
-        for (wanted, expected) in [
+        let found = |query| resolve(ids.iter().copied(), query, "agents");
+        for (query, expected) in [
             ("m1-S1", Some("m1-S1")),
             ("S1", Some("m1-S1")),
             ("S10", Some("m1-S10")),
@@ -60,8 +60,8 @@ mod tests {
             ("", None),
             ("nosuch", None),
         ] {
-            let id = found(wanted).expect(wanted);
-            assert_eq!(id.as_deref(), expected, "{wanted}");
+            let id = found(query).expect(query);
+            assert_eq!(id.as_deref(), expected, "{query}");
         }
         let error = found("m1").expect_err("three").to_string();
         assert!(

@@ -13,7 +13,7 @@ use super::server::AgentAddress;
 use super::{MasterFlag, items, server, text};
 
 /// How often a file that is followed is looked at.
-const LOOK_INTERVAL: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
@@ -82,7 +82,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
             }
             return Ok(ExitCode::SUCCESS);
         }
-        std::thread::sleep(LOOK_INTERVAL);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 

@@ -10,10 +10,10 @@ use meseta_proto::mesos::v1::master::{Call, call};
 use meseta_proto::mesos::v1::{AgentId, DurationInfo, MachineId, TimeInfo, Unavailability};
 use serde_json::Value;
 
-use super::{MasterFlag, agents, clock, forgiving, items, server, table, text};
+use super::{MasterFlag, agents, clock, items, lenient, server, table, text};
 
 /// How often the state of a draining agent is asked for.
-const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// One agent.
 #[derive(Debug, Args)]
@@ -29,7 +29,7 @@ pub(crate) struct DrainOptions {
     #[command(flatten)]
     agent: AgentOptions,
     /// The longest that a task has to end. Default: the time that it asked for.
-    #[arg(long = "max_grace_period", value_name = "DURATION", value_parser = forgiving::duration)]
+    #[arg(long = "max_grace_period", value_name = "DURATION", value_parser = lenient::duration)]
     max_grace_period: Option<Duration>,
     /// Once it is drained, the agent is gone for good and must not come back.
     #[arg(long = "mark_gone")]
@@ -38,7 +38,7 @@ pub(crate) struct DrainOptions {
     #[arg(long)]
     wait: bool,
     /// Wait no longer than this, and exit with 124; the agent goes on draining.
-    #[arg(long, value_name = "DURATION", value_parser = forgiving::duration, requires = "wait")]
+    #[arg(long, value_name = "DURATION", value_parser = lenient::duration, requires = "wait")]
     timeout: Option<Duration>,
 }
 
@@ -139,7 +139,7 @@ fn wait_until_drained(
             eprintln!("meseta: agent {id} is not drained yet; it goes on draining");
             return Ok(ExitCode::from(EXIT_TIMED_OUT));
         }
-        std::thread::sleep(LOOK_INTERVAL);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
@@ -262,10 +262,10 @@ enum MaintenanceAction {
         #[arg(required = true)]
         machines: Vec<String>,
         /// From now until the window opens.
-        #[arg(long = "start_in", default_value = "0secs", value_name = "DURATION", value_parser = forgiving::duration)]
+        #[arg(long = "start_in", default_value = "0secs", value_name = "DURATION", value_parser = lenient::duration)]
         start_in: Duration,
         /// How long it lasts. Default: no end is known.
-        #[arg(long, value_name = "DURATION", value_parser = forgiving::duration)]
+        #[arg(long, value_name = "DURATION", value_parser = lenient::duration)]
         duration: Option<Duration>,
     },
     /// Call the whole schedule off.

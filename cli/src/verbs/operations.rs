@@ -19,7 +19,7 @@ use tonic::{Code, Status};
 use super::{hints, identity, server, table};
 
 /// Without a word of the agent for so long, say what is being waited for.
-const PATIENCE: Duration = Duration::from_secs(3);
+const HINT_AFTER: Duration = Duration::from_secs(3);
 
 #[derive(Debug, Args)]
 pub(super) struct WaitFlag {
@@ -73,7 +73,7 @@ pub(super) fn carry_out(
         let mut answer = std::pin::pin!(client.await_operation(request));
         let answer = tokio::select! {
             answer = &mut answer => answer,
-            () = tokio::time::sleep(PATIENCE) => {
+            () = tokio::time::sleep(HINT_AFTER) => {
                 eprintln!("waiting for agent {agent}; who does not want to may leave, it goes on all the same");
                 answer.await
             }
@@ -85,7 +85,7 @@ pub(super) fn carry_out(
         None => {
             table::say("taken; `meseta roles` and `meseta volumes` show it once the agent has it")
         }
-        Some(status) => judge(&agent, &status).map(|()| table::say(done))?,
+        Some(status) => check_status(&agent, &status).map(|()| table::say(done))?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -104,7 +104,7 @@ async fn take(
 }
 
 /// The agent's own word.
-fn judge(agent: &str, status: &OperationStatus) -> anyhow::Result<()> {
+fn check_status(agent: &str, status: &OperationStatus) -> anyhow::Result<()> {
     if status.state() == OperationState::OperationFinished {
         return Ok(());
     }

@@ -3,7 +3,7 @@
 use meseta_proto::mesos::v1 as mesos;
 
 /// A state in one line, with the reason and the first line of what the agent says of it.
-pub(super) fn told(status: &mesos::TaskStatus) -> String {
+pub(super) fn describe(status: &mesos::TaskStatus) -> String {
     let state = status.state().as_str_name();
     // An answer to our own question says no more than the state.
     if status.reason() == mesos::task_status::Reason::Reconciliation {
@@ -56,11 +56,15 @@ fn failure_code(status: &mesos::TaskStatus) -> u8 {
     if status.reason() == mesos::task_status::Reason::ContainerLimitationMemory {
         return EXIT_OUT_OF_MEMORY;
     }
-    status.message.as_deref().and_then(told_code).unwrap_or(1)
+    status
+        .message
+        .as_deref()
+        .and_then(exit_code_in)
+        .unwrap_or(1)
 }
 
 /// The code in the agent's words for how a command ended, which are Mesos's.
-pub(super) fn told_code(message: &str) -> Option<u8> {
+pub(super) fn exit_code_in(message: &str) -> Option<u8> {
     if let Some(rest) = message.split("exited with status ").nth(1) {
         let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
         return digits.parse().ok();
@@ -92,13 +96,13 @@ mod tests {
 
     #[test]
     fn the_tasks_own_exit_code_is_read_from_the_message() {
-        assert_eq!(told_code("Command exited with status 3"), Some(3));
-        assert_eq!(told_code("Command exited with status 255"), Some(255));
+        assert_eq!(exit_code_in("Command exited with status 3"), Some(3));
+        assert_eq!(exit_code_in("Command exited with status 255"), Some(255));
         assert_eq!(
-            told_code("Command terminated with signal Segmentation fault"),
+            exit_code_in("Command terminated with signal Segmentation fault"),
             Some(139)
         );
-        assert_eq!(told_code("Memory limit exceeded: Requested: 64MB"), None);
+        assert_eq!(exit_code_in("Memory limit exceeded: Requested: 64MB"), None);
     }
 
     #[test]
@@ -112,7 +116,7 @@ mod tests {
             ..mesos::TaskStatus::default()
         };
         assert_eq!(exit_code(&status), Some(137));
-        let line = told(&status);
+        let line = describe(&status);
         assert!(
             line.contains("Memory limit exceeded: 64MB (3 lines more"),
             "{line}"
@@ -121,6 +125,9 @@ mod tests {
         status.reason = None;
         status.message = Some("Command exited with status 3".into());
         assert_eq!(exit_code(&status), Some(3));
-        assert_eq!(told(&status), "TASK_FAILED: Command exited with status 3");
+        assert_eq!(
+            describe(&status),
+            "TASK_FAILED: Command exited with status 3"
+        );
     }
 }

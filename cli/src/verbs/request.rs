@@ -6,7 +6,7 @@ use meseta_proto::mesos::v1 as mesos;
 use meseta_resources::{Resources, Role};
 
 use super::execute::{FAILOVER_SECONDS, FRAMEWORK_PREFIX, Options};
-use super::forgiving;
+use super::lenient;
 
 /// For how long the master keeps a task that was left behind: a week.
 const DETACHED_SECONDS: f64 = 604_800.0;
@@ -26,7 +26,7 @@ pub(super) struct Request {
 impl Request {
     pub(super) fn new(options: &Options) -> anyhow::Result<Self> {
         let role = Role::new(&options.role).context("--role")?;
-        let resources = forgiving::some_resources("--resources", &options.resources)?;
+        let resources = lenient::some_resources("--resources", &options.resources)?;
         let user = match &options.user {
             Some(user) => user.clone(),
             None => std::env::var("USER").unwrap_or_else(|_| "root".to_owned()),

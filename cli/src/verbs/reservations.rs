@@ -63,19 +63,19 @@ impl ReserverFlag {
     /// What is asked for, as it lies reserved to `role`.
     pub(super) fn reserved(
         &self,
-        wanted: &Resource,
+        requested: &Resource,
         role: &Role,
         holder: &Holder,
         master: &MasterFlag,
     ) -> anyhow::Result<Resource> {
         let asker = master.principal();
         let reserver = self.reserver.as_deref();
-        let stack = holder.reservations(wanted, role, reserver, asker)?;
+        let stack = holder.reservations(requested, role, reserver, asker)?;
         // Not there, or not for our eyes: the master has the last word.
         let stack =
             stack.unwrap_or_else(|| vec![Reservation::dynamic(role.clone(), reserver.or(asker))]);
         let push = |resource: Resource, one| resource.push_reservation(one);
-        Ok(stack.into_iter().try_fold(wanted.clone(), push)?)
+        Ok(stack.into_iter().try_fold(requested.clone(), push)?)
     }
 }
 
@@ -83,7 +83,7 @@ pub(super) fn role_of(text: &str) -> anyhow::Result<Role> {
     Role::new(text).with_context(|| format!("--role={text}"))
 }
 
-fn wanted(text: &str) -> anyhow::Result<Resources> {
+fn requested(text: &str) -> anyhow::Result<Resources> {
     let parsed = convert::parse_resources(text, &Role::star())
         .with_context(|| format!("--resources={text}"))?;
     if parsed.is_empty() {
@@ -110,10 +110,10 @@ pub(crate) fn reserve(options: &ReserveOptions) -> anyhow::Result<ExitCode> {
     let role = role_of(&options.role)?;
     let from = options.from.as_deref().map(Role::new).transpose();
     let from = from.context("--from")?;
-    let wanted = wanted(&options.resources)?;
+    let requested = requested(&options.resources)?;
     let holder = Holder::find(&master.master, &options.agent)?;
     let top = Reservation::dynamic(role.clone(), master.principal());
-    let resources = wanted.iter().map(|one| {
+    let resources = requested.iter().map(|one| {
         let below = match &from {
             Some(from) => options.reserver.reserved(one, from, &holder, master)?,
             None => one.clone(),
@@ -126,7 +126,7 @@ pub(crate) fn reserve(options: &ReserveOptions) -> anyhow::Result<ExitCode> {
         resources: resources.collect::<anyhow::Result<_>>()?,
     };
     let done = format!(
-        "reserved for role '{role}' on agent {}: {wanted}",
+        "reserved for role '{role}' on agent {}: {requested}",
         holder.id
     );
     let helps = || {
@@ -134,7 +134,7 @@ pub(crate) fn reserve(options: &ReserveOptions) -> anyhow::Result<ExitCode> {
             Some(from) => format!(
                 "to role '{from}' is reserved on the agent: {}; what a task uses cannot be refined \
                  (`meseta tasks`)",
-                holder.told(from)
+                holder.describe(from)
             ),
             None => "the agent has not that much that is neither reserved nor in use; what it has stands \
                      before 'does not contain'. See `meseta agents`, `meseta tasks`; --from=ROLE takes from \
@@ -154,9 +154,9 @@ pub(crate) fn reserve(options: &ReserveOptions) -> anyhow::Result<ExitCode> {
 pub(crate) fn unreserve(options: &UnreserveOptions) -> anyhow::Result<ExitCode> {
     let master = &options.master;
     let role = role_of(&options.role)?;
-    let wanted = wanted(&options.resources)?;
+    let requested = requested(&options.resources)?;
     let holder = Holder::find(&master.master, &options.agent)?;
-    let resources = wanted.iter().map(|one| {
+    let resources = requested.iter().map(|one| {
         let reserved = options.reserver.reserved(one, &role, &holder, master)?;
         message(&reserved)
     });
@@ -165,14 +165,14 @@ pub(crate) fn unreserve(options: &UnreserveOptions) -> anyhow::Result<ExitCode> 
         resources: resources.collect::<anyhow::Result<_>>()?,
     };
     let done = format!(
-        "given back by role '{role}' on agent {}: {wanted}",
+        "given back by role '{role}' on agent {}: {requested}",
         holder.id
     );
     let helps = || {
         Some(format!(
             "to role '{role}' is reserved on the agent: {}; what a task uses (`meseta tasks`) or a volume \
              lies on (`meseta volumes`) cannot be unreserved before those are gone",
-            holder.told(&role)
+            holder.describe(&role)
         ))
     };
     operations::carry_out(

@@ -20,11 +20,12 @@ pub(super) struct Holder {
 
 impl Holder {
     /// The agent with this id, or this host name if no other has it.
-    pub(super) fn find(master: &str, wanted: &str) -> anyhow::Result<Self> {
+    pub(super) fn find(master: &str, requested: &str) -> anyhow::Result<Self> {
         let body = server::get_json(master, "/slaves")?;
         let agents = items(&body, "slaves");
-        let id = super::agents::find(agents.iter(), wanted)?
-            .with_context(|| format!("there is no agent {wanted:?}; `meseta agents` lists them"))?;
+        let id = super::agents::find(agents.iter(), requested)?.with_context(|| {
+            format!("there is no agent {requested:?}; `meseta agents` lists them")
+        })?;
         let agent = agents.iter().find(|agent| text(agent, "id") == id);
         let reserved = agent.map(reserved).transpose()?.unwrap_or_default();
         Ok(Self { id, reserved })
@@ -37,16 +38,16 @@ impl Holder {
             .filter(move |one| !one.is_persistent_volume() && one.is_reserved_to(role))
     }
 
-    /// The reservations on which `wanted` lies when it is reserved to `role`: those of `reserver` if one is
+    /// The reservations on which `requested` lies when it is reserved to `role`: those of `reserver` if one is
     /// named, else those of `asker` if it has some, else the only ones. None if there are none.
     pub(super) fn reservations(
         &self,
-        wanted: &Resource,
+        requested: &Resource,
         role: &Role,
         reserver: Option<&str>,
         asker: Option<&str>,
     ) -> anyhow::Result<Option<Vec<Reservation>>> {
-        let all = self.of(role).filter(|one| one.name() == wanted.name());
+        let all = self.of(role).filter(|one| one.name() == requested.name());
         let mut stacks: Vec<&[Reservation]> = all.map(Resource::reservations).collect();
         stacks.dedup();
         let by = |stack: &&[Reservation], name: &str| {
@@ -66,9 +67,9 @@ impl Holder {
             _ => bail!(
                 "{} of role '{role}' is reserved more than once on agent {}, {}: say whose is meant with \
                  --reserver=NAME",
-                wanted.name(),
+                requested.name(),
                 self.id,
-                self.told(role)
+                self.describe(role)
             ),
         }
     }
@@ -97,19 +98,19 @@ impl Holder {
     }
 
     /// What the role has there, in words.
-    pub(super) fn told(&self, role: &Role) -> String {
-        let told = self.of(role).map(|one| {
+    pub(super) fn describe(&self, role: &Role) -> String {
+        let parts = self.of(role).map(|one| {
             let reserver = one
                 .reservation()
                 .and_then(|top| top.principal.clone())
                 .unwrap_or_else(|| Arc::from("nobody in particular"));
             format!("{}:{} by {reserver}", one.name(), one.value())
         });
-        let told: Vec<String> = told.collect();
-        if told.is_empty() {
+        let parts: Vec<String> = parts.collect();
+        if parts.is_empty() {
             "nothing that could be unreserved".to_owned()
         } else {
-            told.join(", ")
+            parts.join(", ")
         }
     }
 }
@@ -169,8 +170,8 @@ mod tests {
             Role::new("eng").expect("a role"),
             Role::new("ads").expect("a role"),
         );
-        let wanted = Resource::cpus(meseta_resources::Scalar::from_units(1));
-        let find = |role, reserver, asker| holder.reservations(&wanted, role, reserver, asker);
+        let requested = Resource::cpus(meseta_resources::Scalar::from_units(1));
+        let find = |role, reserver, asker| holder.reservations(&requested, role, reserver, asker);
         assert_eq!(principal(find(&ads, None, None)).as_deref(), Some("ops"));
         assert_eq!(
             principal(find(&ads, None, Some("ann"))).as_deref(),

@@ -6,7 +6,7 @@ use meseta_proto::transport::client::Client;
 
 use super::server::{self, AgentAddress};
 
-type Piece = api::response::ReadFile;
+type FileChunk = api::response::ReadFile;
 
 /// What one call asks for; the agent may give less.
 const CHUNK_BYTES: u64 = 64 * 1024;
@@ -16,7 +16,7 @@ const FILES_MAX: u32 = 1000;
 /// A file is missing for a moment while it is renamed; so many in a row are the end of the log.
 const GAP_MAX: u32 = 2;
 /// How often the file that was read last is looked for before it is taken for gone.
-const LOOKS: u32 = 3;
+const ATTEMPTS_MAX: u32 = 3;
 
 /// One file of a sandbox, read from where the last read ended, also when it was renamed since because
 /// it was full (to `<file>.1`, and then to `<file>.2`, and so on), however often.
@@ -58,14 +58,14 @@ impl Tail {
 
     /// The end of the file, as much as one answer holds; nothing if there is no file.
     pub(super) async fn last(&mut self) -> anyhow::Result<Option<Vec<u8>>> {
-        let Some(first) = self.piece(0, 0).await? else {
+        let Some(first) = self.chunk(0, 0).await? else {
             return Ok(None);
         };
         let from = first.size.saturating_sub(CHUNK_BYTES);
         if from == 0 {
             return Ok(Some(first.data));
         }
-        Ok(self.piece(0, from).await?.map(|piece| piece.data))
+        Ok(self.chunk(0, from).await?.map(|chunk| chunk.data))
     }
 
     /// What is in the sandbox; nothing if there is no sandbox.
@@ -110,12 +110,12 @@ impl Tail {
                 None => self.first().await?,
                 Some(id) => self.next_of(id).await?,
             };
-            let Some(piece) = found else {
+            let Some(chunk) = found else {
                 return Ok(Vec::new());
             };
-            if !piece.data.is_empty() {
-                self.offset += u64::try_from(piece.data.len())?;
-                return Ok(piece.data);
+            if !chunk.data.is_empty() {
+                self.offset += u64::try_from(chunk.data.len())?;
+                return Ok(chunk.data);
             }
             if self.newer == 0 {
                 return Ok(Vec::new());
@@ -125,37 +125,37 @@ impl Tail {
     }
 
     /// The beginning of the oldest file there is: some may be full before the first look.
-    async fn first(&mut self) -> anyhow::Result<Option<Piece>> {
+    async fn first(&mut self) -> anyhow::Result<Option<FileChunk>> {
         let (mut oldest, mut gap) = (None, 0);
         for newer in 0..FILES_MAX {
-            match self.piece(newer, 0).await? {
-                Some(piece) => (oldest, gap) = (Some((newer, piece)), 0),
+            match self.chunk(newer, 0).await? {
+                Some(chunk) => (oldest, gap) = (Some((newer, chunk)), 0),
                 None => gap += 1,
             }
             if gap == GAP_MAX {
                 break;
             }
         }
-        Ok(oldest.map(|(newer, piece)| {
-            (self.file_id, self.newer, self.offset) = (Some(piece.file_id()), newer, 0);
-            piece
+        Ok(oldest.map(|(newer, chunk)| {
+            (self.file_id, self.newer, self.offset) = (Some(chunk.file_id()), newer, 0);
+            chunk
         }))
     }
 
     /// What follows in the file of this id, which may have been renamed since.
-    async fn next_of(&mut self, id: u64) -> anyhow::Result<Option<Piece>> {
-        for _ in 0..LOOKS {
+    async fn next_of(&mut self, id: u64) -> anyhow::Result<Option<FileChunk>> {
+        for _ in 0..ATTEMPTS_MAX {
             let mut gap = 0;
             for newer in self.newer..FILES_MAX {
-                match self.piece(newer, self.offset).await? {
-                    Some(piece) if piece.file_id() == id && piece.size < self.offset => {
+                match self.chunk(newer, self.offset).await? {
+                    Some(chunk) if chunk.file_id() == id && chunk.size < self.offset => {
                         // It was emptied in its place.
                         self.offset = 0;
-                        return self.piece(newer, 0).await;
+                        return self.chunk(newer, 0).await;
                     }
-                    Some(piece) if piece.file_id() == id => {
+                    Some(chunk) if chunk.file_id() == id => {
                         self.newer = newer;
-                        return Ok(Some(piece));
+                        return Ok(Some(chunk));
                     }
                     Some(_) => gap = 0,
                     None => gap += 1,
@@ -173,10 +173,10 @@ impl Tail {
     /// From a file that was read to its end and has been renamed to the one begun after it. Files may be
     /// renamed between any two looks: a second look at the one before tells whether they were.
     async fn go_to_successor(&mut self) -> anyhow::Result<()> {
-        let Some(next) = self.piece(self.newer - 1, 0).await? else {
+        let Some(next) = self.chunk(self.newer - 1, 0).await? else {
             return Ok(());
         };
-        let before = self.piece(self.newer, self.offset).await?;
+        let before = self.chunk(self.newer, self.offset).await?;
         let unmoved = before.is_some_and(|before| {
             let id = Some(before.file_id());
             id == self.file_id && before.data.is_empty() && Some(next.file_id()) != id
@@ -188,7 +188,7 @@ impl Tail {
     }
 
     /// What follows an offset in the log's file after which so many were begun.
-    async fn piece(&mut self, newer: u32, offset: u64) -> anyhow::Result<Option<Piece>> {
+    async fn chunk(&mut self, newer: u32, offset: u64) -> anyhow::Result<Option<FileChunk>> {
         let client = self.client()?;
         let path = match newer {
             0 => self.path.clone(),

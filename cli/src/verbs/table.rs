@@ -13,7 +13,7 @@ const GAP: &str = "  ";
 /// A column is not cut below this, in characters.
 const COLUMN_MIN: usize = 6;
 /// A column that is divided into lines is not narrower than this.
-const TOLD_MIN: usize = 24;
+const WRAPPED_MIN: usize = 24;
 /// A cell that says nothing.
 const NOTHING: &str = "-";
 /// What Mesos's names of states and reasons begin with.
@@ -29,8 +29,8 @@ pub(super) fn print(headings: &[&str], rows: Vec<Vec<String>>) {
 }
 
 /// The same, with the last column in as many lines as its text takes: what it says is what was asked for.
-pub(super) fn print_told(headings: &[&str], rows: Vec<Vec<String>>) {
-    for line in told_lines(headings, rows, width()) {
+pub(super) fn print_wrapped(headings: &[&str], rows: Vec<Vec<String>>) {
+    for line in wrapped_lines(headings, rows, width()) {
         put(&line);
     }
 }
@@ -64,7 +64,11 @@ fn lines(headings: &[&str], mut rows: Vec<Vec<String>>, width: Option<usize>) ->
 }
 
 /// The same, with the text of the last column divided at words instead of cut.
-fn told_lines(headings: &[&str], mut rows: Vec<Vec<String>>, width: Option<usize>) -> Vec<String> {
+fn wrapped_lines(
+    headings: &[&str],
+    mut rows: Vec<Vec<String>>,
+    width: Option<usize>,
+) -> Vec<String> {
     let mut headings: Vec<String> = headings.iter().map(|text| (*text).to_owned()).collect();
     if let Some(width) = width {
         make_narrower(&mut headings, &mut rows, width);
@@ -75,7 +79,7 @@ fn told_lines(headings: &[&str], mut rows: Vec<Vec<String>>, width: Option<usize
     };
     if let Some(width) = width {
         let left = width.saturating_sub(total(others) + GAP.len());
-        *last = (*last).min(left.max(TOLD_MIN));
+        *last = (*last).min(left.max(WRAPPED_MIN));
     }
     cut(&mut widths, width);
     let told = widths.last().copied().unwrap_or_default();
@@ -335,14 +339,14 @@ mod tests {
             cells.map(str::to_owned).to_vec()
         };
         let rows = vec![row("-", why), row("cpus:1", "-")];
-        let lines = told_lines(&headings, rows.clone(), Some(80));
+        let lines = wrapped_lines(&headings, rows.clone(), Some(80));
         assert!(widest(&lines) <= 80, "{lines:#?}");
         assert!(!lines.concat().contains(CUT), "{lines:#?}");
         let start = lines[0].find("BECAUSE").expect("a heading");
         let told = lines[1..lines.len() - 1].iter();
         let told: Vec<&str> = told.map(|line| line[start..].trim()).collect();
         assert_eq!(told.join(" "), why);
-        let wide = told_lines(&headings, rows, None);
+        let wide = wrapped_lines(&headings, rows, None);
         assert_eq!(wide.len(), 3);
         assert!(wide[1].ends_with(why), "{wide:#?}");
         assert_eq!(divided("abcdef gh", 4), ["abcd", "ef", "gh"]);

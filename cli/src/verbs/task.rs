@@ -7,7 +7,7 @@ use anyhow::bail;
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::outcome::told_code;
+use super::outcome::exit_code_in;
 use super::sandbox::Tail;
 use super::server::AgentAddress;
 use super::tasks::{Standing, age, statuses};
@@ -61,12 +61,12 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-pub(super) fn find(master: &str, wanted: &str) -> anyhow::Result<Value> {
+pub(super) fn find(master: &str, query: &str) -> anyhow::Result<Value> {
     let body = server::get_json(master, "/tasks?limit=-1")?;
     let tasks = items(&body, "tasks");
     let ids = tasks.iter().filter_map(|task| task.get("id")?.as_str());
-    let Some(id) = ids::resolve(ids, wanted, "tasks")? else {
-        bail!("there is no task {wanted:?}; `meseta tasks` lists them");
+    let Some(id) = ids::resolve(ids, query, "tasks")? else {
+        bail!("there is no task {query:?}; `meseta tasks` lists them");
     };
     // The newest of those that had this id.
     let found = tasks.iter().find(|task| text(task, "id") == id);
@@ -116,7 +116,7 @@ fn last_lines(bytes: &[u8], count: u16) -> String {
 fn exit_code(task: &Value, standings: &[Standing]) -> Option<u8> {
     match text(task, "state").as_str() {
         "TASK_FINISHED" => Some(0),
-        "TASK_FAILED" | "TASK_KILLED" => told_code(standings.last()?.message.as_deref()?),
+        "TASK_FAILED" | "TASK_KILLED" => exit_code_in(standings.last()?.message.as_deref()?),
         _ => None,
     }
 }

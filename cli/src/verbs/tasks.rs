@@ -138,31 +138,31 @@ fn known_state(given: &str) -> Result<v1::TaskState, String> {
 
 impl Options {
     fn is_meant(&self, task: &Value) -> bool {
-        let is_state = |wanted: &v1::TaskState| text(task, "state") == wanted.as_str_name();
-        let is_id = |key: &str, wanted: &String| {
+        let is_state = |requested: &v1::TaskState| text(task, "state") == requested.as_str_name();
+        let is_id = |key: &str, requested: &String| {
             let id = text(task, key);
-            id.starts_with(wanted.as_str()) || id.ends_with(&format!("-{wanted}"))
+            id.starts_with(requested.as_str()) || id.ends_with(&format!("-{requested}"))
         };
         self.state.as_ref().is_none_or(is_state)
             && self
                 .framework
                 .as_ref()
-                .is_none_or(|wanted| is_id("framework_id", wanted))
+                .is_none_or(|requested| is_id("framework_id", requested))
             && self
                 .agent
                 .as_ref()
-                .is_none_or(|wanted| is_id("slave_id", wanted))
+                .is_none_or(|requested| is_id("slave_id", requested))
     }
 }
 
-/// What a task has of a resource, whether it is its own or lent.
+/// What a task has of a resource, whether it is its own or oversubscribed.
 fn both(task: &Value, name: &str) -> String {
     let number = |key: &str| {
         let value = task.pointer(&format!("/resources/{key}"));
         value.and_then(Value::as_f64).unwrap_or(0.0)
     };
     match number(&format!("{name}_revocable")) {
-        lent if lent > 0.0 => format!("{}", number(name) + lent),
+        oversubscribed if oversubscribed > 0.0 => format!("{}", number(name) + oversubscribed),
         _ => amount(task, "resources", name),
     }
 }
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lent_counts() {
+    fn what_is_oversubscribed_counts() {
         let task = json!({"resources": {"cpus": 0.0, "cpus_revocable": 0.5, "mem": 64.0}});
         assert_eq!(
             (both(&task, "cpus").as_str(), both(&task, "mem").as_str()),

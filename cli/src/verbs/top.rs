@@ -10,7 +10,7 @@ use clap::Args;
 use serde_json::Value;
 
 use super::server::AgentAddress;
-use super::{MasterFlag, forgiving, items, server, table, text};
+use super::{MasterFlag, items, lenient, server, table, text};
 
 /// Agents that are asked; the rest are named.
 const AGENTS_MAX: usize = 100;
@@ -21,7 +21,7 @@ pub(crate) struct Options {
     #[command(flatten)]
     master: MasterFlag,
     /// Time between the two looks.
-    #[arg(long, default_value = "2secs", value_parser = forgiving::duration)]
+    #[arg(long, default_value = "2secs", value_parser = lenient::duration)]
     interval: Duration,
     /// Print JSON instead of a table.
     #[arg(long)]
@@ -56,16 +56,16 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
         .take(AGENTS_MAX)
         .filter_map(|agent| Some((text(agent, "id"), AgentAddress::of(agent)?)))
         .collect();
-    let look = || -> BTreeMap<String, Value> {
+    let sample = || -> BTreeMap<String, Value> {
         let all = agents.iter().filter_map(|(id, address)| {
             let statistics = address.get_json("/monitor/statistics").ok()?;
             Some((id.clone(), statistics))
         });
         all.collect()
     };
-    let before = look();
+    let before = sample();
     std::thread::sleep(options.interval);
-    let after = look();
+    let after = sample();
     let mut rows = Vec::new();
     let mut is_whole = true;
     for (id, address) in &agents {
@@ -233,7 +233,7 @@ mod tests {
             "oversubscribed_resources": {"cpus_revocable": 1.5},
             "frameworks": [{"id": "f", "executors": [
                 executor("regular", json!({"cpus": 2.0, "mem": 64.0})),
-                executor("lent", json!({"cpus_revocable": 1.0, "mem": 32.0})),
+                executor("revocable", json!({"cpus_revocable": 1.0, "mem": 32.0})),
             ]}],
         });
         let reading = |id: &str, at: f64, spent: f64| {
@@ -243,8 +243,14 @@ mod tests {
                                "cpus_system_time_secs": 0.0, "mem_rss_bytes": 2_097_152},
             })
         };
-        let before = json!([reading("regular", 10.0, 1.0), reading("lent", 10.0, 1.0)]);
-        let after = json!([reading("regular", 12.0, 1.5), reading("lent", 12.0, 3.0)]);
+        let before = json!([
+            reading("regular", 10.0, 1.0),
+            reading("revocable", 10.0, 1.0)
+        ]);
+        let after = json!([
+            reading("regular", 12.0, 1.5),
+            reading("revocable", 12.0, 3.0)
+        ]);
         let rows = rows_of("S0", &state, (&before, &after));
         assert_eq!(rows[1].used, Some(0.25));
         assert_eq!(rows[1].slack(), Some(1.75));

@@ -110,7 +110,7 @@ fn create(flags: &Create, master: &MasterFlag) -> anyhow::Result<ExitCode> {
         Some(format!(
             "a volume lies on disk that is reserved to its role and not in use; to role '{role}' is reserved \
              on the agent: {}. `meseta reserve` reserves more",
-            holder.told(&role)
+            holder.describe(&role)
         ))
     };
     operations::carry_out(

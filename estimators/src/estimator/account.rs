@@ -2,7 +2,7 @@
 //!
 //! The same for cpus and for memory, so that the predictors do not know which one they are for.
 //! Invariant: regular work that cannot be read is taken at its limit, and what cannot be read of the
-//! host forbids lending more.
+//! host forbids oversubscription more.
 
 use meseta_resources::{Moment, Resource, Resources, Scalar};
 
@@ -11,14 +11,14 @@ use crate::rates::{Meter, Reading};
 use crate::{ContainerUsage, ExecutorKey, Gate, UsageSample};
 
 use super::Forecast;
-use super::shaper::{Shaper, Wish};
+use super::shaper::{ShapeRequest, Shaper};
 
 /// What is measured, and in what it is counted.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// In processors.
+    /// The amount, in processors.
     Cpus,
-    /// In megabytes.
+    /// The amount, in megabytes.
     Mem,
 }
 
@@ -131,7 +131,7 @@ pub(super) struct Account {
     pub(super) regular: Vec<Regular>,
     /// What the system takes beside the containers.
     system: f64,
-    /// The regular part of containers that are revocable as a whole: kept free, never lent again.
+    /// The regular part of containers that are revocable as a whole: kept free, never oversubscribed again.
     mixed: f64,
     unused_reservations: f64,
     host_known: bool,
@@ -208,7 +208,7 @@ impl Account {
         used.value().unwrap_or(0.0)
     }
 
-    /// The total that may be lent if regular work peaks at this, after the caps and the ramp.
+    /// The total that may be oversubscribed if regular work peaks at this, after the caps and the ramp.
     pub(super) fn settle(
         &self,
         kind: Kind,
@@ -224,14 +224,14 @@ impl Account {
         }
         let room = caps.utilization_cap * self.capacity - peak - self.system - self.mixed;
         let total = slack.min(room).min(caps.offer_cap * self.capacity);
-        let wish = Wish {
+        let request = ShapeRequest {
             at: sample.at,
             total,
             capacity: self.capacity,
             quantum: kind.quantum(),
             may_grow: self.host_known && self.all_fresh,
         };
-        let total = shaper.shape(wish);
+        let total = shaper.shape(request);
         self.forecast(kind, peak, total)
     }
 
@@ -246,7 +246,7 @@ impl Account {
         }
     }
 
-    /// Why nothing more can be lent than before, if so.
+    /// Why nothing more can be oversubscribed than before, if so.
     pub(super) const fn blind(&self) -> Option<&'static str> {
         match (self.host_known, self.all_fresh) {
             (false, _) => Some("the use of the host cannot be read"),
@@ -257,7 +257,7 @@ impl Account {
 }
 
 /// What is allocated as revocable.
-pub(super) fn lent(kind: Kind, sample: &UsageSample) -> f64 {
+pub(super) fn oversubscribed(kind: Kind, sample: &UsageSample) -> f64 {
     sample
         .containers
         .iter()

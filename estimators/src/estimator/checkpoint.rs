@@ -125,7 +125,7 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// As [`Decoder::f32`].
+    /// Decodes a number as [`Decoder::f32`] does.
     pub(super) fn f64(&mut self, what: &'static str) -> Result<f64, CheckpointError> {
         let value = f64::from_le_bytes(self.array()?);
         let sound = value.is_finite() && value >= 0.0;

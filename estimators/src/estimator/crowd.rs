@@ -28,21 +28,21 @@ pub(super) struct CrowdConfig {
     pub(super) min_folds: u32,
 }
 
-/// One executor as the crowd sees it.
+/// One executor in the aggregate.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Member<'a> {
     pub(super) key: &'a ExecutorKey,
     pub(super) limit: f64,
     /// None if it cannot be read now.
     pub(super) used: Option<f64>,
-    /// What it seldom exceeds, alone; none if too little is known of it.
-    pub(super) habit: Option<f64>,
+    /// Its learned peak alone; none if too little is known of it.
+    pub(super) learned_peak: Option<f64>,
 }
 
 impl Member<'_> {
     /// The most that it alone will use.
     fn peak(&self) -> f64 {
-        self.habit.unwrap_or(self.limit)
+        self.learned_peak.unwrap_or(self.limit)
     }
 }
 
@@ -87,7 +87,7 @@ impl Crowd {
 
     /// Begins a next generation where the present one does not cover all that are known.
     fn renew(&mut self, now: Moment, crowd: &[Member<'_>]) {
-        let known = || crowd.iter().filter(|member| member.habit.is_some());
+        let known = || crowd.iter().filter(|member| member.learned_peak.is_some());
         let covered = |generation: &Generation| {
             let members = known().filter(|member| generation.members.contains(member.key));
             members.map(|member| member.limit).sum::<f64>()
@@ -116,13 +116,13 @@ impl Crowd {
         }
     }
 
-    /// The most that all will use soon: by the habits of each alone, or of all together.
+    /// The most that all will use soon: by the learned peaks of each alone, or of all together.
     pub(super) fn peak(&self, crowd: &[Member<'_>]) -> f64 {
         let alone: f64 = crowd.iter().map(Member::peak).sum();
         let together = self.present.as_ref().and_then(|present| {
             let share = present.histogram.quantile(self.config.percentile)?;
             let covered = |member: &&Member<'_>| {
-                member.habit.is_some() && present.members.contains(member.key)
+                member.learned_peak.is_some() && present.members.contains(member.key)
             };
             let rest = crowd
                 .iter()

@@ -62,7 +62,7 @@ mod tests {
         Fixed::new(&[("resources", text)].into_iter().collect())
     }
 
-    /// Mesos: OversubscriptionTest.FixedResourceEstimator.
+    /// As in Mesos: OversubscriptionTest.FixedResourceEstimator.
     #[test]
     fn the_total_stays_the_same_while_part_of_it_is_in_use() {
         let mut estimator = fixed("cpus(*):2").unwrap();

@@ -1,6 +1,6 @@
 //! What each executor may use at most soon, learned from what it used: a decaying histogram each.
 //!
-//! Entered through [`Forecaster::observe`] with readings and [`Forecaster::habit`] for the answer.
+//! Entered through [`Forecaster::observe`] with readings and [`Forecaster::learned_peak`] for the answer.
 //! Invariant: of an executor that is new, or of which little is known, nothing is answered; memory is
 //! bounded by [`HISTORIES_MAX`], whatever comes and goes.
 
@@ -110,7 +110,7 @@ impl Forecaster {
     }
 
     /// What an executor seldom exceeds; none if too little is known of it.
-    pub(super) fn habit(
+    pub(super) fn learned_peak(
         &self,
         now: Moment,
         key: &ExecutorKey,

@@ -39,7 +39,7 @@ fn lesser(one: &Resources, other: &Resources) -> Resources {
                 .fold(Scalar::ZERO, |sum, scalar| sum + scalar);
             Some(resource.with_value(Value::Scalar((*amount).min(there))))
         }
-        // Ports and names are lent by fixed amounts only: all or nothing of a set.
+        // Ports and names are oversubscribed by fixed amounts only: all or nothing of a set.
         Value::Ranges(_) | Value::Set(_) => {
             other.contains_resource(resource).then(|| resource.clone())
         }
@@ -73,7 +73,7 @@ impl ResourceEstimator for Max {
             .members
             .iter_mut()
             .map(|member| member.estimate(sample, gate));
-        // Every member sees every sample, also when one has answered that nothing can be lent.
+        // Every member sees every sample, also when one has answered that nothing can be oversubscribed.
         let answers: Vec<Estimate> = answers.collect();
         let whole = answers.into_iter().reduce(|whole, answer| Estimate {
             oversubscribable: match (whole.oversubscribable, answer.oversubscribable) {

@@ -1,7 +1,7 @@
 //! A statistical predictor of the whole node: mean use plus N deviations, as a share of the limits.
 //!
 //! Cheaper than [`super::Slack`] and blind to which executor does what; good as a second opinion in
-//! `max(slack,nsigma)`. Lends cpus only. Invariant: until warm it lends nothing, and executors that are
+//! `max(slack,nsigma)`. Oversubscribes cpus only. Invariant: until warm it oversubscribes nothing, and executors that are
 //! new or unreadable count at their limit.
 
 use std::collections::VecDeque;
@@ -31,7 +31,7 @@ pub struct NSigmaConfig {
     pub n: f64,
     /// How many periods are remembered. Default: 120, which is ten hours.
     pub history: u32,
-    /// How many must be known before anything is lent. Default: 24, which is two hours.
+    /// How many must be known before anything is oversubscribed. Default: 24, which is two hours.
     pub warm_up: u32,
     /// The highest use of each such period is remembered. Default: 5 min.
     pub fold: Duration,
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn lends_nothing_until_warm_and_then_what_is_left_above_the_deviations() {
+    fn oversubscribes_nothing_until_warm_and_then_what_is_left_above_the_deviations() {
         let mut node = Node::new(10, &[8.0]);
         let mut estimator = NSigma::new(NSigmaConfig::default());
         let cold = minutes(&mut node, &mut estimator, 119, 2.0);

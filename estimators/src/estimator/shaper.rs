@@ -1,4 +1,4 @@
-//! How a wanted total becomes a reported one: down at once, up slowly, in coarse steps, behind a gate.
+//! Rate limiter of the reported total: down at once, up slowly, in coarse steps, behind a gate.
 //!
 //! Invariant: what is reported is never more than what was wanted in the same sample, and never grows
 //! in a sample that forbids it.
@@ -13,9 +13,9 @@ use crate::config::{ConfigError, Reader};
 /// What the caps and the ramp are, in shares of the capacity.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ShaperConfig {
-    /// `utilization_cap`: regular, system and lent work together stay below. Default: 0.90.
+    /// `utilization_cap`: regular, system and revocable work together stay below. Default: 0.90.
     pub utilization_cap: f64,
-    /// `offer_cap`: never lend more than this. Default: 0.80.
+    /// `offer_cap`: never oversubscribe more than this. Default: 0.80.
     pub offer_cap: f64,
     /// `growth`: grow by no more than this per `growth_interval`. Defaults: 0.10 per 15 s.
     pub growth: f64,
@@ -49,15 +49,15 @@ impl ShaperConfig {
     }
 }
 
-/// What one sample asks for.
+/// Requested total of one sample.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wish {
+pub(super) struct ShapeRequest {
     pub(super) at: Moment,
     pub(super) total: f64,
     pub(super) capacity: f64,
     /// The smallest step that is reported.
     pub(super) quantum: f64,
-    /// Whether everything needed to lend more could be read.
+    /// Whether everything needed to oversubscribe more could be read.
     pub(super) may_grow: bool,
 }
 
@@ -104,24 +104,28 @@ impl Shaper {
     }
 
     /// What to report, the gate being open.
-    pub(super) fn shape(&mut self, wish: Wish) -> f64 {
+    pub(super) fn shape(&mut self, request: ShapeRequest) -> f64 {
         let elapsed = self
             .last
-            .map_or(Duration::ZERO, |last| wish.at.saturating_since(last));
-        self.last = Some(wish.at);
+            .map_or(Duration::ZERO, |last| request.at.saturating_since(last));
+        self.last = Some(request.at);
         let steps = elapsed.as_secs_f64() / self.config.growth_interval.as_secs_f64();
-        let growth = self.config.growth * wish.capacity * steps;
-        // A wish that is not a number is none.
-        let total = if wish.total > 0.0 { wish.total } else { 0.0 };
+        let growth = self.config.growth * request.capacity * steps;
+        // A requested total that is not a number is ignored.
+        let total = if request.total > 0.0 {
+            request.total
+        } else {
+            0.0
+        };
         self.level = if total <= self.level {
             total
-        } else if wish.may_grow {
+        } else if request.may_grow {
             total.min(self.level + growth)
         } else {
             self.level
         };
-        let rounded = (self.level / wish.quantum + 1e-9).floor() * wish.quantum;
-        let deadband = wish.quantum.max(0.01 * wish.capacity);
+        let rounded = (self.level / request.quantum + 1e-9).floor() * request.quantum;
+        let deadband = request.quantum.max(0.01 * request.capacity);
         if self.level < self.reported || rounded >= self.reported + deadband - 1e-9 {
             self.reported = rounded.min(self.level);
         }
@@ -142,8 +146,8 @@ mod tests {
         Moment::ORIGIN + Duration::from_secs(seconds)
     }
 
-    fn wish(seconds: u64, total: f64) -> Wish {
-        Wish {
+    fn request(seconds: u64, total: f64) -> ShapeRequest {
+        ShapeRequest {
             at: at(seconds),
             total,
             capacity: 10.0,
@@ -159,44 +163,44 @@ mod tests {
     #[test]
     fn grows_by_a_tenth_of_the_capacity_in_fifteen_seconds() {
         let mut shaper = Shaper::new(ShaperConfig::default());
-        assert!(close(shaper.shape(wish(0, 5.0)), 0.0));
-        assert!(close(shaper.shape(wish(15, 5.0)), 1.0));
-        assert!(close(shaper.shape(wish(30, 5.0)), 2.0));
-        assert!(close(shaper.shape(wish(300, 5.0)), 5.0));
+        assert!(close(shaper.shape(request(0, 5.0)), 0.0));
+        assert!(close(shaper.shape(request(15, 5.0)), 1.0));
+        assert!(close(shaper.shape(request(30, 5.0)), 2.0));
+        assert!(close(shaper.shape(request(300, 5.0)), 5.0));
     }
 
     #[test]
     fn falls_at_once() {
         let mut shaper = Shaper::new(ShaperConfig::default());
-        shaper.shape(wish(0, 5.0));
-        shaper.shape(wish(100, 5.0));
-        assert!(close(shaper.shape(wish(101, 0.55)), 0.5));
+        shaper.shape(request(0, 5.0));
+        shaper.shape(request(100, 5.0));
+        assert!(close(shaper.shape(request(101, 0.55)), 0.5));
     }
 
     #[test]
     fn ignores_small_moves_up_but_no_move_down() {
         let mut shaper = Shaper::new(ShaperConfig::default());
-        shaper.shape(wish(0, 5.0));
-        assert!(close(shaper.shape(wish(100, 5.0)), 5.0));
-        assert!(close(shaper.shape(wish(200, 5.09)), 5.0));
-        assert!(close(shaper.shape(wish(300, 5.1)), 5.1));
-        assert!(close(shaper.shape(wish(301, 5.05)), 5.0));
+        shaper.shape(request(0, 5.0));
+        assert!(close(shaper.shape(request(100, 5.0)), 5.0));
+        assert!(close(shaper.shape(request(200, 5.09)), 5.0));
+        assert!(close(shaper.shape(request(300, 5.1)), 5.1));
+        assert!(close(shaper.shape(request(301, 5.05)), 5.0));
     }
 
     #[test]
     fn does_not_grow_on_what_could_not_be_read() {
         let mut shaper = Shaper::new(ShaperConfig::default());
-        shaper.shape(wish(0, 5.0));
-        shaper.shape(wish(15, 5.0));
-        let blind = Wish {
+        shaper.shape(request(0, 5.0));
+        shaper.shape(request(15, 5.0));
+        let blind = ShapeRequest {
             may_grow: false,
-            ..wish(600, 5.0)
+            ..request(600, 5.0)
         };
         assert!(close(shaper.shape(blind), 1.0));
         assert!(close(
-            shaper.shape(Wish {
+            shaper.shape(ShapeRequest {
                 total: f64::NAN,
-                ..wish(700, 0.0)
+                ..request(700, 0.0)
             }),
             0.0
         ));

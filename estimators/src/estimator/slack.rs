@@ -1,7 +1,7 @@
-//! The estimator to use: lends what regular work was promised and, by its habits, will not use.
+//! The estimator to use: oversubscribes what regular work was promised and, by its learned profile, will not use.
 //!
 //! The peak of regular work is the greater of two guesses: what executors seldom exceed (each alone,
-//! or all together if that is less), and what all use now plus a margin. The first knows habits, the
+//! or all together if that is less), and what all use now plus a margin. The first knows the past, the
 //! second knows now.
 //! Invariant: a peak is never below what was used at the last sample plus the margin, and what is new
 //! or unreadable counts at its limit.
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use meseta_resources::{Moment, Resource, Resources};
 
-use super::account::{Account, Kind, Regular, gate_is_shut, lent};
+use super::account::{Account, Kind, Regular, gate_is_shut, oversubscribed};
 use super::checkpoint::{Decoder, Encoder};
 use super::crowd::{Crowd, CrowdConfig, Member};
 use super::forecaster::{Forecaster, ForecasterConfig};
@@ -30,13 +30,13 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// Each field is a parameter of the same name, those of `caps` as well.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlackConfig {
-    /// Lend memory too. Default: false, for memory cannot be taken back without killing.
+    /// Oversubscribe memory too. Default: false, for memory cannot be taken back without killing.
     pub mem: bool,
     /// What an executor exceeds in the rest of its five minutes counts as seldom. Default: 0.98.
     pub cpu_percentile: f64,
     /// On top of that. Default: 1.0, the floor margin being enough (see `docs/estimators.md`).
     pub cpu_margin: f64,
-    /// Default: 12 h.
+    /// The half-life; 12 h by default.
     pub cpu_half_life: Duration,
     /// Defaults: 0.98, 1.10, 24 h.
     pub mem_percentile: f64,
@@ -64,7 +64,7 @@ pub struct SlackConfig {
     /// Kept for the system even when it uses less. Defaults: 0 cpus, 0 MB.
     pub reserved_cpus: f64,
     pub reserved_mem: f64,
-    /// Lend what is reserved and not allocated too. Default: false.
+    /// Oversubscribe what is reserved and not allocated too. Default: false.
     pub unused_reservations: bool,
     pub caps: ShaperConfig,
 }
@@ -190,17 +190,17 @@ impl Model {
             used,
             started,
         } = regular;
-        let habit = match used {
+        let learned_peak = match used {
             Reading::Unknown => None,
             Reading::Fresh(_) | Reading::Held(_) => {
-                self.forecaster.habit(now, key, *limit, *started)
+                self.forecaster.learned_peak(now, key, *limit, *started)
             }
         };
         Member {
             key,
             limit: *limit,
             used: used.value(),
-            habit,
+            learned_peak,
         }
     }
 }
@@ -234,7 +234,12 @@ impl Slack {
     }
 
     /// Learns from a sample and forecasts one resource; none if there is none of it.
-    fn forecast(&mut self, index: usize, sample: &UsageSample, shut: bool) -> Option<Reckoned> {
+    fn forecast(
+        &mut self,
+        index: usize,
+        sample: &UsageSample,
+        shut: bool,
+    ) -> Option<ModelForecast> {
         let model = self.models.get_mut(index)?;
         let reserved = self.config.reserved(model.kind);
         let account = Account::of(model.kind, sample, &self.meter, reserved)?;
@@ -254,9 +259,12 @@ impl Slack {
         if self.config.crowd {
             model.crowd.observe(now, &crowd);
         }
-        let strangers = crowd.iter().filter(|one| one.habit.is_none()).count();
-        let habits = model.crowd.peak(&crowd);
-        let peak = habits.max(account.used + self.config.floor_margin * account.capacity);
+        let unlearned = crowd
+            .iter()
+            .filter(|one| one.learned_peak.is_none())
+            .count();
+        let learned = model.crowd.peak(&crowd);
+        let peak = learned.max(account.used + self.config.floor_margin * account.capacity);
         let forecast = if shut {
             account.forecast(model.kind, peak, 0.0)
         } else {
@@ -269,24 +277,24 @@ impl Slack {
                 &mut model.shaper,
             )
         };
-        Some(Reckoned {
+        Some(ModelForecast {
             forecast,
             blind: account.blind(),
-            strangers,
+            unlearned,
         })
     }
 }
 
-struct Reckoned {
+struct ModelForecast {
     forecast: Forecast,
     blind: Option<&'static str>,
     /// Executors of which too little is known.
-    strangers: usize,
+    unlearned: usize,
 }
 
-/// What of a total is not lent yet.
+/// What of a total is not oversubscribed yet.
 pub(super) fn headroom(kind: Kind, sample: &UsageSample, total: f64) -> Option<Resource> {
-    let free = amount(total - lent(kind, sample));
+    let free = amount(total - oversubscribed(kind, sample));
     let resource = match kind {
         Kind::Cpus => Resource::cpus(free),
         Kind::Mem => Resource::mem(free),
@@ -325,20 +333,20 @@ impl ResourceEstimator for Slack {
             let Some(kind) = self.models.get(index).map(|model| model.kind) else {
                 continue;
             };
-            let Some(reckoned) = self.forecast(index, sample, shut) else {
+            let Some(model_forecast) = self.forecast(index, sample, shut) else {
                 estimate.held_back = Some(format!("the capacity of {} is not known", kind.name()));
                 continue;
             };
-            free.extend(headroom(kind, sample, reckoned.forecast.total));
-            if let Some(because) = reckoned.blind {
+            free.extend(headroom(kind, sample, model_forecast.forecast.total));
+            if let Some(because) = model_forecast.blind {
                 estimate.held_back = Some(because.into());
-            } else if reckoned.strangers > 0 && estimate.held_back.is_none() {
+            } else if model_forecast.unlearned > 0 && estimate.held_back.is_none() {
                 estimate.held_back = Some(format!(
                     "executors of which too little is known count at their limit: {}",
-                    reckoned.strangers
+                    model_forecast.unlearned
                 ));
             }
-            estimate.forecasts.push(reckoned.forecast);
+            estimate.forecasts.push(model_forecast.forecast);
         }
         if shut {
             estimate.held_back = Some("a detector says stop, or did so lately".into());
@@ -358,7 +366,7 @@ impl ResourceEstimator for Slack {
         bytes.finish()
     }
 
-    /// The histories of a resource that is no longer lent are dropped. The total begins at nothing.
+    /// The histories of a resource that is no longer oversubscribed are dropped. The total begins at nothing.
     fn restore(&mut self, now: Moment, bytes: &[u8]) -> Result<(), CheckpointError> {
         if bytes.is_empty() {
             return Ok(());

@@ -6,8 +6,8 @@
 
 use crate::config::Reader;
 use crate::{
-    Action, ConfigError, Correction, DetectorReading, Explanation, Level, LoadAverage, Parameters,
-    QosController, Unit, UsageSample, Verdict,
+    Action, Assessment, ConfigError, Correction, DetectorReading, Explanation, Level, LoadAverage,
+    Parameters, QosController, Unit, UsageSample,
 };
 
 /// Each field is a parameter of the same name. At least one threshold is needed.
@@ -15,7 +15,7 @@ use crate::{
 pub struct LoadConfig {
     pub load_threshold_5min: Option<f64>,
     pub load_threshold_15min: Option<f64>,
-    /// Default: false.
+    /// Whether containers are nested; false by default.
     pub nested: bool,
 }
 
@@ -99,9 +99,9 @@ impl QosController for LoadController {
         Self::NAME
     }
 
-    fn assess(&mut self, sample: &UsageSample) -> Verdict {
+    fn assess(&mut self, sample: &UsageSample) -> Assessment {
         let Some(load) = sample.host.load else {
-            return Verdict::default();
+            return Assessment::default();
         };
         let readings = self.readings(load);
         let why = readings.iter().find_map(|(_, why)| why.clone());
@@ -113,10 +113,10 @@ impl QosController for LoadController {
                 ..Correction::of(container, Action::Kill, why.clone())
             })
         });
-        Verdict {
+        Assessment {
             corrections: corrections.collect(),
             readings: readings.iter().map(|(reading, _)| *reading).collect(),
-            ..Verdict::default()
+            ..Assessment::default()
         }
     }
 }
@@ -143,9 +143,9 @@ mod tests {
     }
 
     fn killed(controller: &mut LoadController, sample: &UsageSample) -> Vec<String> {
-        let verdict = controller.assess(sample);
-        assert!(verdict.stop_offering.is_none() && verdict.throttle.is_none());
-        let kills = verdict.corrections.iter();
+        let assessment = controller.assess(sample);
+        assert!(assessment.stop_offering.is_none() && assessment.throttle.is_none());
+        let kills = assessment.corrections.iter();
         kills
             .map(|correction| {
                 assert_eq!(correction.action, Action::Kill);
@@ -154,7 +154,7 @@ mod tests {
             .collect()
     }
 
-    /// Mesos: OversubscriptionTest.LoadQoSController.
+    /// As in Mesos: OversubscriptionTest.LoadQoSController.
     #[test]
     fn kills_every_revocable_executor_when_a_threshold_is_exceeded() {
         let mut controller = load(&[("load_threshold_5min", "7"), ("load_threshold_15min", "6")]);
@@ -198,14 +198,14 @@ mod tests {
     #[test]
     fn says_why_and_means_the_executor() {
         let mut controller = load(&[("load_threshold_5min", "7")]);
-        let verdict = controller.assess(&sample(0.0, 7.2, 0.0));
-        let correction = &verdict.corrections[0];
+        let assessment = controller.assess(&sample(0.0, 7.2, 0.0));
+        let correction = &assessment.corrections[0];
         assert_eq!(correction.container, None);
         assert_eq!(
             correction.why.to_string(),
             "load-5min is 7.200, limit 7.000"
         );
-        assert_eq!(verdict.readings[0].level, Level::Kill);
+        assert_eq!(assessment.readings[0].level, Level::Kill);
     }
 
     #[test]

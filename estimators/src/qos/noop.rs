@@ -1,7 +1,7 @@
 //! The controller that never corrects anything.
 
 use crate::config::Reader;
-use crate::{ConfigError, Parameters, QosController, UsageSample, Verdict};
+use crate::{Assessment, ConfigError, Parameters, QosController, UsageSample};
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoopController;
@@ -22,8 +22,8 @@ impl QosController for NoopController {
         Self::NAME
     }
 
-    fn assess(&mut self, _: &UsageSample) -> Verdict {
-        Verdict::default()
+    fn assess(&mut self, _: &UsageSample) -> Assessment {
+        Assessment::default()
     }
 }
 
@@ -36,7 +36,7 @@ mod tests {
         let mut controller = NoopController::new(&Parameters::default()).unwrap();
         assert_eq!(
             controller.assess(&UsageSample::default()),
-            Verdict::default()
+            Assessment::default()
         );
     }
 }

@@ -15,8 +15,8 @@ use meseta_resources::{FrameworkId, Moment, Scalar};
 use crate::numbers::{bytes, sound};
 use crate::rates::{Meter, Reading};
 use crate::{
-    Action, Correction, DetectorReading, ExecutorKey, Explanation, Level, QosController, Throttle,
-    Unit, UsageSample, Verdict,
+    Action, Assessment, Correction, DetectorReading, ExecutorKey, Explanation, Level,
+    QosController, Throttle, Unit, UsageSample,
 };
 
 mod config;
@@ -41,7 +41,7 @@ struct CpuUse {
     certain: bool,
 }
 
-/// Between two samples while anything is lent. A rise is seen whole in the second sample after it, at
+/// Between two samples while anything is oversubscribed. A rise is seen whole in the second sample after it, at
 /// the latest: with this, relief comes within a second.
 const INTERVAL_MAX: Duration = Duration::from_millis(500);
 
@@ -61,7 +61,7 @@ pub struct PressureController {
     last_kill: Option<Moment>,
     last_victim: Option<FrameworkId>,
     last: Option<Moment>,
-    standing: Verdict,
+    standing: Assessment,
 }
 
 #[derive(Clone, Debug)]
@@ -90,7 +90,7 @@ impl PressureController {
             last_kill: None,
             last_victim: None,
             last: None,
-            standing: Verdict::default(),
+            standing: Assessment::default(),
             config,
         }
     }
@@ -119,41 +119,43 @@ impl PressureController {
         })
     }
 
-    /// Shows every detector what it looks at.
+    /// Feeds every detector its value.
     fn detect(&mut self, sample: &UsageSample, used: Option<CpuUse>) {
         let at = sample.at;
         let host = &sample.host;
         let percent = |value: f64| sound(value);
         match used {
-            Some(used) if !used.certain => self.cpu_util.see_at_most(at, used.rest / used.capacity),
+            Some(used) if !used.certain => {
+                self.cpu_util.observe_at_most(at, used.rest / used.capacity)
+            }
             used => self
                 .cpu_util
-                .see(at, used.map(|used| used.rest / used.capacity)),
+                .observe(at, used.map(|used| used.rest / used.capacity)),
         }
         let psi_cpu = match host.regular_cpu_pressure {
             Some(pressure) => Some(pressure),
             None if self.config.psi_cpu_host => host.cpu_pressure,
             None => None,
         };
-        self.psi_cpu.see(
+        self.psi_cpu.observe(
             at,
             psi_cpu.and_then(|pressure| percent(pressure.some_avg10)),
         );
         let psi_mem = host.regular_memory_pressure.or(host.memory_pressure);
-        self.psi_mem_some.see(
+        self.psi_mem_some.observe(
             at,
             psi_mem.and_then(|pressure| percent(pressure.some_avg10)),
         );
-        self.psi_mem_full.see(
+        self.psi_mem_full.observe(
             at,
             psi_mem.and_then(|pressure| percent(pressure.full_avg10)),
         );
         let memory = host.memory.filter(|memory| memory.total_bytes > 0);
         let share = memory.map(|memory| bytes(memory.used_bytes()) / bytes(memory.total_bytes));
-        self.mem.see(at, share);
+        self.mem.observe(at, share);
         let quota = self.quota.as_ref().map(|quota| quota.cpus);
         let requested = requested(sample);
-        self.satisfaction.see(
+        self.satisfaction.observe(
             at,
             quota,
             requested,
@@ -171,7 +173,7 @@ impl PressureController {
         ]
     }
 
-    /// Holds all revocable work to what regular work leaves of the processors.
+    /// Throttles revocable work to the CPUs that regular work leaves.
     fn throttle(&mut self, at: Moment, used: Option<CpuUse>) {
         let config = &self.config;
         let cause = [&self.cpu_util, &self.psi_cpu]
@@ -354,7 +356,7 @@ impl PressureController {
         self.frozen = frozen;
     }
 
-    fn state(&self, sample: &UsageSample) -> Verdict {
+    fn state(&self, sample: &UsageSample) -> Assessment {
         let stopping = self
             .detectors()
             .into_iter()
@@ -369,7 +371,7 @@ impl PressureController {
             self.detectors().into_iter().map(reading).collect();
         readings.push(self.satisfaction.reading());
         let quota = self.quota.as_ref();
-        Verdict {
+        Assessment {
             stop_offering: stopping.map(|detector| detector.explain(sample.at, Level::Stop)),
             throttle: quota.map(|quota| Throttle {
                 cpus: quota.cpus,
@@ -414,7 +416,7 @@ impl QosController for PressureController {
         Some(INTERVAL_MAX)
     }
 
-    fn assess(&mut self, sample: &UsageSample) -> Verdict {
+    fn assess(&mut self, sample: &UsageSample) -> Assessment {
         if self.last.is_some_and(|last| sample.at <= last) {
             // Nothing new: what stands still stands, and nothing is done.
             return self.standing.clone();
@@ -428,7 +430,7 @@ impl QosController for PressureController {
         let corrections = self.correct(sample, used, &needs);
         self.last = Some(sample.at);
         self.standing = self.state(sample);
-        Verdict {
+        Assessment {
             corrections,
             ..self.standing.clone()
         }

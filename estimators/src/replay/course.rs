@@ -4,10 +4,9 @@ use super::machine::Machine;
 use super::predictors::Predictor;
 use super::trace::Trace;
 
-/// One machine's course.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Course {
-    /// In processors.
+    /// The amount, in processors.
     pub capacity: f64,
     /// By all tasks, at each step.
     pub used: Vec<f64>,

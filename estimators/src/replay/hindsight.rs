@@ -1,7 +1,7 @@
 //! How well one could have done, knowing afterwards what came: bounds to hold predictors against.
 //!
-//! Fitted to the very machine that they are judged on. Invariant: none of these is a predictor; who
-//! does as well without knowing the future has found all there is to find in what it looks at.
+//! Fitted to the very machine that they are judged on. Invariant: none of these is a predictor; a predictor cannot be
+//! expected to do better.
 
 use super::{HORIZONS, count};
 use crate::numbers;

@@ -17,7 +17,7 @@ const WARM_UP: Duration = Duration::from_secs(2 * 3600);
 pub struct Seen<'a> {
     pub sample: &'a UsageSample,
     pub capacity: f64,
-    /// By all tasks.
+    /// What all tasks use together.
     pub used: f64,
     /// What each task that runs uses, and its limit, in the order of the sample's containers.
     pub by_task: &'a [(f64, f64)],
@@ -57,14 +57,14 @@ pub fn lineup(trace: &Trace) -> Vec<Box<dyn Predictor>> {
         Box::new(nsigma(3.0, step)),
         Box::new(nsigma(5.0, step)),
         Box::new(RcLike::new(0.99, step)),
-        Box::new(Both::new(
+        Box::new(MaxPredictor::new(
             Box::new(nsigma(5.0, step)),
             Box::new(RcLike::new(0.99, step)),
         )),
         Box::new(slack("Koordinator mid, p95 + 10 %", 0.95, 1.1, 0.0, step)),
         Box::new(slack("p95 + 10 %, last + 5 % of C", 0.95, 1.1, 0.05, step)),
         Box::new(slack("p95 + 10 %, last + 10 % of C", 0.95, 1.1, 0.10, step)),
-        Box::new(Ours::new(
+        Box::new(EstimatorPredictor::new(
             "slack without crowd",
             SlackConfig {
                 crowd: false,
@@ -72,8 +72,12 @@ pub fn lineup(trace: &Trace) -> Vec<Box<dyn Predictor>> {
             },
             false,
         )),
-        Box::new(Ours::new("**slack**, predictor", slack_config(step), false)),
-        Box::new(Ours::new(
+        Box::new(EstimatorPredictor::new(
+            "**slack**, predictor",
+            slack_config(step),
+            false,
+        )),
+        Box::new(EstimatorPredictor::new(
             "**slack**, after its caps",
             slack_config(step),
             true,
@@ -171,15 +175,15 @@ impl Predictor for RcLike {
 
 /// The greater of two.
 #[derive(Debug)]
-struct Both(Box<dyn Predictor>, Box<dyn Predictor>);
+struct MaxPredictor(Box<dyn Predictor>, Box<dyn Predictor>);
 
-impl Both {
+impl MaxPredictor {
     fn new(one: Box<dyn Predictor>, other: Box<dyn Predictor>) -> Self {
         Self(one, other)
     }
 }
 
-impl Predictor for Both {
+impl Predictor for MaxPredictor {
     fn name(&self) -> String {
         format!("max({}; {})", self.0.name(), self.1.name())
     }
@@ -191,14 +195,14 @@ impl Predictor for Both {
 
 /// An estimator of the product, fed with samples as an agent would.
 #[derive(Debug)]
-struct Ours {
+struct EstimatorPredictor {
     name: String,
     estimator: Box<dyn ResourceEstimator>,
     /// Judge what is offered in the end, instead of the peak that it is reckoned from.
     offered: bool,
 }
 
-impl Ours {
+impl EstimatorPredictor {
     fn new(name: &str, config: SlackConfig, offered: bool) -> Self {
         Self {
             name: name.to_owned(),
@@ -218,7 +222,13 @@ fn slack_config(step: Duration) -> SlackConfig {
     }
 }
 
-fn slack(name: &str, percentile: f64, margin: f64, floor_margin: f64, step: Duration) -> Ours {
+fn slack(
+    name: &str,
+    percentile: f64,
+    margin: f64,
+    floor_margin: f64,
+    step: Duration,
+) -> EstimatorPredictor {
     let config = SlackConfig {
         cpu_percentile: percentile,
         cpu_margin: margin,
@@ -226,10 +236,10 @@ fn slack(name: &str, percentile: f64, margin: f64, floor_margin: f64, step: Dura
         crowd: false,
         ..slack_config(step)
     };
-    Ours::new(name, config, false)
+    EstimatorPredictor::new(name, config, false)
 }
 
-fn nsigma(n: f64, step: Duration) -> Ours {
+fn nsigma(n: f64, step: Duration) -> EstimatorPredictor {
     let default = NSigmaConfig::default();
     let count = |span| u32::try_from(steps(span, step)).unwrap_or(u32::MAX);
     let config = NSigmaConfig {
@@ -242,14 +252,14 @@ fn nsigma(n: f64, step: Duration) -> Ours {
         ..default
     };
     let name = format!("N-sigma, N = {n}, 10 h");
-    Ours {
+    EstimatorPredictor {
         name,
         estimator: Box::new(NSigma::new(config)),
         offered: false,
     }
 }
 
-impl Predictor for Ours {
+impl Predictor for EstimatorPredictor {
     fn name(&self) -> String {
         self.name.clone()
     }
@@ -259,7 +269,7 @@ impl Predictor for Ours {
         match estimate.forecasts.first() {
             Some(forecast) if self.offered => seen.capacity - forecast.total,
             Some(forecast) => forecast.peak,
-            // Nothing can be lent where nothing is known.
+            // Nothing can be oversubscribed where nothing is known.
             None => seen.capacity,
         }
     }

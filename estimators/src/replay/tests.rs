@@ -40,7 +40,7 @@ fn score<'a>(scores: &'a [Score], name: &str) -> &'a Score {
 #[test]
 fn the_lineup_on_a_made_up_week() {
     let trace = Trace::parse(&week(), None).unwrap();
-    let scores = judge(&trace, &[vec![0, 1, 2, 3]], lineup);
+    let scores = evaluate(&trace, &[vec![0, 1, 2, 3]], lineup);
     let oracle = score(&scores, "oracle, 10 min");
     assert_eq!(oracle.violations[0], Some(0.0));
     let ours = score(&scores, "slack**, predictor");
@@ -92,7 +92,7 @@ fn slack_clears_its_bars_on_a_fleet_that_is_mostly_idle() {
     let tasks: Vec<usize> = (0..20).collect();
     let ours = |trace: &Trace| lineup(trace).into_iter().skip(12).collect();
     for seed in 1..=3 {
-        let scores = judge(&trace, &machines(&tasks, 3, 10, seed), ours);
+        let scores = evaluate(&trace, &machines(&tasks, 3, 10, seed), ours);
         let predictor = score(&scores, "slack**, predictor");
         assert!(predictor.savings >= 0.70, "{}", table(&scores));
         assert!(
@@ -126,7 +126,7 @@ fn means_are_over_judgements() {
 fn the_same_trace_and_seed_give_the_same_scores() {
     let trace = Trace::parse(&week(), None).unwrap();
     let few = |_: &Trace| lineup(&trace).into_iter().take(3).collect();
-    let run = |seed| judge(&trace, &machines(&[0, 1, 2, 3], 2, 2, seed), few);
+    let run = |seed| evaluate(&trace, &machines(&[0, 1, 2, 3], 2, 2, seed), few);
     assert_eq!(run(1), run(1));
     assert_ne!(run(1), run(2));
 }

@@ -21,7 +21,7 @@ pub struct Trace {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Task {
     pub(super) name: String,
-    /// In processors.
+    /// The amount, in processors.
     pub(super) limit: f64,
     /// In processors, one for each step.
     pub(super) used: Vec<Option<f64>>,

@@ -13,7 +13,6 @@ pub(crate) type AnyError = Box<dyn std::error::Error + Send + Sync>;
 
 pub(crate) const MEMORY_BYTES: u64 = 64 << 20;
 
-/// A program's `main`.
 pub(crate) fn run(measure: impl FnOnce() -> Result<(), AnyError>) -> ExitCode {
     if let Some(code) = meseta_isolators::launcher::run_if_requested() {
         return code;

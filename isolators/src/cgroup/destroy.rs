@@ -41,7 +41,7 @@ const NAMED_MAX: usize = 8;
 pub(crate) enum Progress {
     /// Come again after this.
     Wait(Duration),
-    /// Nothing is left.
+    /// Nothing is left to do.
     Done,
     /// A deadline passed; this is left.
     Stuck(String),
@@ -49,7 +49,7 @@ pub(crate) enum Progress {
 
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 enum Stage {
-    Look,
+    Inspect,
     Freeze,
     Kill,
     Empty,
@@ -57,7 +57,6 @@ enum Stage {
     Remove,
 }
 
-/// One container's destruction.
 #[derive(Debug)]
 pub(crate) struct Destroy {
     groups: Groups,
@@ -82,7 +81,7 @@ impl Destroy {
             groups,
             supervisor,
             options,
-            stage: Stage::Look,
+            stage: Stage::Inspect,
             since: Duration::ZERO,
             killing_since: None,
             killed_at: Duration::ZERO,
@@ -95,7 +94,7 @@ impl Destroy {
         loop {
             let entered = self.stage;
             let progress = match self.stage {
-                Stage::Look => self.look(now),
+                Stage::Inspect => self.inspect(now),
                 Stage::Freeze => self.freeze(now),
                 Stage::Kill => self.kill(now),
                 Stage::Empty => self.empty(now),
@@ -133,7 +132,7 @@ impl Destroy {
         self.supervisor.as_ref()?.open().ok().flatten()
     }
 
-    fn look(&mut self, now: Duration) -> Option<Progress> {
+    fn inspect(&mut self, now: Duration) -> Option<Progress> {
         if self.pids().is_empty() && !self.supervisor_lives() {
             return self.enter(Stage::Remove, now);
         }
@@ -230,7 +229,7 @@ impl Destroy {
         }
         // Somebody may have been cloned into a group between the last look and now.
         if !self.pids().is_empty() && now >= self.since + KILL_AGAIN {
-            return self.enter(Stage::Look, now);
+            return self.enter(Stage::Inspect, now);
         }
         self.again()
     }

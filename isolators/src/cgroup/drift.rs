@@ -35,13 +35,11 @@ pub enum DriftKind {
 /// A knob that does not hold what was asked for.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Drift {
-    /// Whose knob.
+    /// The controller that the control file belongs to.
     pub controller: Controller,
-    /// The control file.
     pub file: &'static str,
     /// What was asked for.
-    pub wanted: String,
-    /// What is there.
+    pub requested: String,
     pub found: Option<String>,
     /// How the two differ.
     pub kind: DriftKind,
@@ -49,12 +47,12 @@ pub struct Drift {
 
 /// Compares the writes of a plan with what `read` finds.
 pub(crate) fn drifts(
-    wanted: &[KnobWrite],
+    requested: &[KnobWrite],
     read: impl Fn(&KnobWrite) -> Option<String>,
 ) -> Vec<Drift> {
     let mut found = Vec::new();
-    for (place, write) in wanted.iter().enumerate() {
-        let later = wanted.iter().skip(place + 1);
+    for (place, write) in requested.iter().enumerate() {
+        let later = requested.iter().skip(place + 1);
         let overwritten = later.into_iter().any(|one| one.file == write.file);
         if overwritten || WRITE_ONLY.contains(&write.file) {
             continue;
@@ -68,7 +66,7 @@ pub(crate) fn drifts(
         found.extend(kind.map(|kind| Drift {
             controller: write.controller,
             file: write.file,
-            wanted: write.value.clone(),
+            requested: write.value.clone(),
             found: text,
             kind,
         }));
@@ -77,18 +75,18 @@ pub(crate) fn drifts(
 }
 
 fn difference(write: &KnobWrite, found: &str) -> Option<DriftKind> {
-    let (wanted, held) = (value(&write.value), value(found));
-    let (Value::Number(wanted), Value::Number(held)) = (&wanted, &held) else {
-        return (wanted != held).then_some(DriftKind::Differs);
+    let (requested, held) = (value(&write.value), value(found));
+    let (Value::Number(requested), Value::Number(held)) = (&requested, &held) else {
+        return (requested != held).then_some(DriftKind::Differs);
     };
     let rounding = if write.controller == Controller::Memory {
         PAGE_MAX
     } else {
         1
     };
-    if held <= wanted && wanted - held < rounding {
+    if held <= requested && requested - held < rounding {
         None
-    } else if held > wanted && ONLY_RAISED.contains(&write.file) {
+    } else if held > requested && ONLY_RAISED.contains(&write.file) {
         Some(DriftKind::Higher)
     } else {
         Some(DriftKind::Differs)
@@ -120,10 +118,10 @@ mod tests {
     fn kind(
         controller: Controller,
         file: &'static str,
-        wanted: &str,
+        requested: &str,
         found: &str,
     ) -> Option<DriftKind> {
-        let write = KnobWrite::new(controller, file, wanted);
+        let write = KnobWrite::new(controller, file, requested);
         let found = drifts(&[write], |_| Some(format!("{found}\n")));
         found.first().map(|drift| drift.kind)
     }
@@ -133,7 +131,7 @@ mod tests {
         use Controller::{Cpu, Memory, Pids};
         use DriftKind::{Differs, Higher};
         let v1 = "memory.limit_in_bytes";
-        for (controller, file, wanted, found, expected) in [
+        for (controller, file, requested, found, expected) in [
             (Memory, v1, "-1", "9223372036854771712", None),
             (Memory, "memory.max", "max", "max", None),
             (Memory, "memory.max", "67108865", "67108864", None),
@@ -149,9 +147,9 @@ mod tests {
             (Pids, "pids.max", "64", "max", Some(Differs)),
         ] {
             assert_eq!(
-                kind(controller, file, wanted, found),
+                kind(controller, file, requested, found),
                 expected,
-                "{file} {wanted} {found}"
+                "{file} {requested} {found}"
             );
         }
     }

@@ -24,7 +24,7 @@ pub enum Mode {
     Legacy,
     /// Version 1 for limits, the unified tree for tracking, killing and pressure.
     Hybrid,
-    /// Version 2 only.
+    /// Only cgroup version 2 is mounted.
     Unified,
 }
 
@@ -58,13 +58,13 @@ pub struct CgroupTree {
 /// The cgroup hierarchies and the rights found on this machine (or in a fixture).
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Host {
-    /// Where procfs is.
+    /// The path where procfs is mounted.
     pub proc: PathBuf,
     /// How cgroups are mounted.
     pub mode: Mode,
     /// v1 hierarchies with a controller that we know.
     pub v1: Vec<V1Hierarchy>,
-    /// The v2 tree.
+    /// The cgroup v2 tree, if there is one.
     pub unified: Option<Unified>,
     /// Whether we may make namespaces, groups and change users: root with CAP_SYS_ADMIN.
     pub privileged: bool,
@@ -78,14 +78,12 @@ pub enum DetectError {
     MountTable {
         /// Where it was looked for.
         path: PathBuf,
-        /// Why.
         #[source]
         source: io::Error,
     },
     /// The mount table makes no sense.
     #[error("failed to parse the mount table {path}: {reason}")]
     Parse {
-        /// Where it is.
         path: PathBuf,
         /// What is wrong with it.
         reason: String,

@@ -15,9 +15,7 @@ use super::Controller;
 pub struct KnobWrite {
     /// Whose group it is in.
     pub controller: Controller,
-    /// The control file.
     pub file: &'static str,
-    /// What is written.
     pub value: String,
     /// Whether a kernel without this file may go without.
     pub optional: bool,
@@ -49,45 +47,34 @@ pub enum KnobError {
     /// The group's folder could not be made.
     #[error("failed to create the cgroup {path}")]
     Create {
-        /// The folder.
         path: PathBuf,
-        /// Why.
         #[source]
         source: io::Error,
     },
     /// The kernel refused a value.
     #[error("failed to write {value:?} to {path}")]
     Write {
-        /// The control file.
         path: PathBuf,
-        /// What was written.
         value: String,
-        /// Why.
         #[source]
         source: io::Error,
     },
     /// The control file is not there.
     #[error("{path} does not exist: controller {} is not enabled here", controller.name())]
     NotEnabled {
-        /// The control file.
         path: PathBuf,
-        /// Its controller.
         controller: Controller,
     },
     /// The container has no group of this controller.
     #[error("there is no cgroup of controller {} for {file}", controller.name())]
     NoGroup {
-        /// The controller.
         controller: Controller,
-        /// The control file.
         file: &'static str,
     },
     /// A plan named a file that this version does not have.
     #[error("controller {} has no file {file} on cgroup v1", controller.name())]
     Unknown {
-        /// The controller.
         controller: Controller,
-        /// The control file.
         file: &'static str,
     },
 }

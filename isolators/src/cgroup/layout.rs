@@ -56,9 +56,7 @@ pub struct Layout {
 /// One folder of a container.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct GroupDir {
-    /// The tree's version.
     pub version: Version,
-    /// The container's folder.
     pub dir: Arc<Path>,
     /// What is controlled there.
     pub controllers: Arc<[Controller]>,

@@ -3,14 +3,14 @@
 //! [`Host`] is detected from the mount table (or a fixture's); a [`Layout`] places one instance's
 //! groups in it; [`Groups`] are one container's folders. Version 1 is created and written through
 //! cgroups-rs in `v1.rs`, a scope of systemd in `scope.rs`, and nowhere else; version 2 and hybrid are in `v2.rs`; reading is in
-//! `knob.rs`, `kept.rs` and `destroy.rs` for all of them.
+//! `knob.rs`, `open_files/` and `destroy.rs` for all of them.
 
 mod destroy;
 mod drift;
 mod host;
-mod kept;
 mod knob;
 mod layout;
+mod open_files;
 mod scope;
 mod v1;
 mod v2;
@@ -19,12 +19,12 @@ pub(crate) use destroy::{Destroy, Progress, remove_if_empty};
 pub(crate) use drift::drifts;
 pub use drift::{Drift, DriftKind};
 pub use host::{CgroupTree, DetectError, Host, Mode, Unified, V1Hierarchy};
-pub use kept::Files;
-pub(crate) use kept::{Anchors, Budget};
 pub use knob::{KnobError, KnobWrite};
 pub(crate) use knob::{flat_value, flat_values, list_pids, number, read_text};
 pub(crate) use layout::SUPERVISORS;
 pub use layout::{GroupDir, Groups, Layout, LayoutError};
+pub use open_files::Files;
+pub(crate) use open_files::{Anchors, Budget};
 pub use scope::{ScopeError, task_scope};
 
 /// Lets everybody read a group that was just made, whatever the umask: programs look there for their limits.
@@ -39,9 +39,9 @@ fn show(dir: &std::path::Path) -> Result<(), KnobError> {
 /// The version of a hierarchy.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum Version {
-    /// cgroup.
+    /// The file system `cgroup` of version 1.
     V1,
-    /// cgroup2.
+    /// The file system `cgroup2` of version 2.
     V2,
 }
 
@@ -54,7 +54,7 @@ pub enum Controller {
     Cpuacct,
     /// Memory limits and accounting.
     Memory,
-    /// Number of tasks.
+    /// The limit of the number of tasks.
     Pids,
     /// Stopping all tasks of a group (v1; every v2 group can).
     Freezer,
@@ -64,7 +64,6 @@ pub enum Controller {
     Blkio,
     /// Which device nodes may be used (v1; on v2 a program attached to the group decides).
     Devices,
-    /// Huge pages.
     Hugetlb,
     /// Counting events per group (v1; every v2 group can be counted).
     PerfEvent,

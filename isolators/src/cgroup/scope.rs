@@ -25,7 +25,7 @@ const BOOTED: &str = "/run/systemd/system";
 const PAUSE: &str = ".pause";
 /// systemd moves the process in a few milliseconds; a machine that boots is slower.
 const SCOPE_TIMEOUT: Duration = Duration::from_secs(30);
-const SCOPE_LOOK: Duration = Duration::from_millis(5);
+const SCOPE_POLL: Duration = Duration::from_millis(5);
 
 /// The scope could not be had.
 #[derive(Debug, thiserror::Error)]
@@ -33,34 +33,26 @@ pub enum ScopeError {
     /// The process that keeps it could not be started.
     #[error("failed to start `sleep infinity`, which keeps {scope}")]
     Pause {
-        /// The scope.
         scope: String,
-        /// Why.
         #[source]
         source: io::Error,
     },
-    /// systemd refused.
+    /// systemd refused to start the scope.
     #[error(
         "systemd did not start {scope}: {reason} (--systemd_enable_support=false goes without)"
     )]
     Refused {
-        /// The scope.
         scope: String,
         /// In its own words.
         reason: String,
     },
     /// systemd took it and nothing happened.
     #[error("systemd did not make {path} within {SCOPE_TIMEOUT:?}")]
-    Late {
-        /// The scope's folder.
-        path: PathBuf,
-    },
+    Late { path: PathBuf },
     /// The folder of the process that keeps the scope.
     #[error("failed to keep {path}")]
     Leaf {
-        /// The leaf.
         path: PathBuf,
-        /// Why.
         #[source]
         source: io::Error,
     },
@@ -179,7 +171,7 @@ fn arrival(dir: &Path, pid: i32) -> Result<(), ScopeError> {
                 path: dir.to_owned(),
             });
         }
-        sleep(SCOPE_LOOK);
+        sleep(SCOPE_POLL);
     }
 }
 

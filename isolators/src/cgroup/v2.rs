@@ -27,7 +27,7 @@ pub(super) fn create(dir: &Path) -> Result<(), KnobError> {
 pub(super) fn create_instance(
     mount: &Path,
     relative: &Path,
-    wanted: &[Controller],
+    requested: &[Controller],
 ) -> Result<(), KnobError> {
     let mut folders: Vec<PathBuf> = vec![mount.to_owned()];
     for part in relative.components() {
@@ -38,7 +38,7 @@ pub(super) fn create_instance(
         folders.push(next);
     }
     let missing_in = |dir: &Path| -> Vec<Controller> {
-        wanted
+        requested
             .iter()
             .copied()
             .filter(|one| !lists(dir, "cgroup.controllers", *one))
@@ -50,7 +50,7 @@ pub(super) fn create_instance(
         .rposition(|dir| missing_in(dir).is_empty())
         .unwrap_or(0);
     for dir in folders.iter().skip(ready) {
-        enable(dir, wanted)?;
+        enable(dir, requested)?;
     }
     Ok(())
 }
@@ -62,8 +62,8 @@ fn lists(dir: &Path, file: &str, controller: Controller) -> bool {
 }
 
 /// Enables controllers for the children of a group.
-pub(super) fn enable(dir: &Path, wanted: &[Controller]) -> Result<(), KnobError> {
-    for controller in wanted {
+pub(super) fn enable(dir: &Path, requested: &[Controller]) -> Result<(), KnobError> {
+    for controller in requested {
         if lists(dir, "cgroup.subtree_control", *controller) {
             continue;
         }

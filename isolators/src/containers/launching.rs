@@ -14,8 +14,8 @@ impl Containers {
         self.launch_with(spec, &TaskIsolation::default())
     }
 
-    /// The same with what the task asks of its isolation. A wish that the node does not allow is
-    /// refused with [`LaunchError::Invalid`].
+    /// The same with what the task asks of its isolation. A request that the node does not allow is refused with
+    /// [`LaunchError::Invalid`].
     pub fn launch_with(
         &self,
         spec: &ContainerSpec,

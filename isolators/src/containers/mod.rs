@@ -1,4 +1,4 @@
-//! The front door: what an agent does with containers, each as one blocking call.
+//! Public API of the crate: operations on containers, each a blocking call.
 //!
 //! [`Containers::open`] prepares this instance's groups and starts the launcher; `launch`, `update`,
 //! `usage`, `kill`, `destroy` act on one container; `recover` and `sweep` are for the time after a
@@ -6,8 +6,8 @@
 //! container are the caller's to order. Invariant: nothing is kept in memory that a restarted agent
 //! could not read back from the runtime folder and the kernel.
 
-mod extra;
 mod launching;
+mod limits;
 mod nested;
 mod protection;
 mod recovery;
@@ -32,8 +32,8 @@ use crate::launcher::{Launcher, LauncherOptions};
 use crate::status::{self, ExitRecord, StatusError};
 use crate::sys::{KillPayload, send_kill_request};
 
-pub use extra::Shrink;
-use extra::bytes_text;
+pub use limits::Shrink;
+use limits::bytes_text;
 pub use nested::Inside;
 use protection::Protection;
 pub use sampler::{SLOW_EVERY, Sampler};
@@ -55,7 +55,6 @@ const SIGNAL_MAX: u8 = 31;
 /// Attempts at removing a group whose processes have gone, a millisecond apart.
 const REMOVE_ATTEMPTS: u32 = 200;
 
-/// One agent's containers.
 #[derive(Debug)]
 pub struct Containers {
     host: Host,
@@ -286,7 +285,7 @@ impl Containers {
         ) else {
             return Ok(None);
         };
-        if self.only_a_part_ran_out(limited) {
+        if self.is_partial_oom(limited) {
             return Ok(None);
         }
         let usage = self.usage(limited, None, Duration::ZERO);

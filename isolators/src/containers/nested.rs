@@ -1,8 +1,8 @@
-//! Containers inside containers: in the groups of the one around them, and if wished in its namespaces.
+//! Containers inside containers: in the groups of the one around them, and optionally in its namespaces.
 //!
-//! A nested container has folders of its own in each cgroup tree, by which it is found and ended alone,
-//! and shares the limits of the container around it, whose end is its end. If wished it has limits of
-//! processor and memory of its own within those. Named `outer+inner`.
+//! A nested container has folders of its own in each cgroup tree, by which it is found and ended alone, and shares the
+//! limits of the container around it, whose end is its end. Optionally it has limits of processor and memory of its
+//! own within those. Named `outer+inner`.
 
 use std::os::fd::AsFd as _;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ const MOUNTER: &str = ".mounts";
 /// How long it may take to end once its work is done.
 const MOUNTER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// See `isolator/mem.rs`.
+/// See the description of `isolator/mem.rs`.
 const NO_LIMIT_MIN_BYTES: u64 = (1 << 63) - (1 << 20);
 
 /// A process to be put into a container that runs: what `exec` does.
@@ -133,7 +133,7 @@ impl Containers {
 
     /// v2 counts a kill in the groups above too: where what is nested has limits of its own, a kill
     /// may be the matter of one of them alone.
-    pub(super) fn only_a_part_ran_out(&self, name: &ContainerName) -> bool {
+    pub(super) fn is_partial_oom(&self, name: &ContainerName) -> bool {
         let groups = self.groups(name);
         let Some(group) = groups.of(Controller::Memory) else {
             return false;

@@ -78,17 +78,17 @@ impl Containers {
         };
         let quota = cpus_millis.map(|millis| (PERIOD_US * millis / 1000).max(QUOTA_MIN_US));
         let write = |file, value: String| KnobWrite::new(Controller::Cpu, file, value);
-        let wanted = quota.map(|quota| quota.to_string());
+        let new_quota = quota.map(|quota| quota.to_string());
         match group.version {
             Version::V2 => {
-                let quota = wanted.unwrap_or_else(|| "max".to_owned());
+                let quota = new_quota.unwrap_or_else(|| "max".to_owned());
                 groups.write(&write("cpu.max", format!("{quota} {PERIOD_US}")))?;
             }
             Version::V1 => {
                 groups.write(&write("cpu.cfs_period_us", PERIOD_US.to_string()))?;
                 let plan = write(
                     "cpu.cfs_quota_us",
-                    wanted.unwrap_or_else(|| "-1".to_owned()),
+                    new_quota.unwrap_or_else(|| "-1".to_owned()),
                 );
                 let mut outcome = groups.write(&plan);
                 for _ in 0..LOWER_ATTEMPTS {
@@ -106,7 +106,7 @@ impl Containers {
 
     /// Asks the kernel to keep the memory of all containers with revocable CPUs below so many bytes
     /// by reclaiming, never by killing; `None` lifts that. False where it cannot be asked.
-    pub fn squeeze_revocable(&self, bytes: Option<u64>) -> Result<bool, KnobError> {
+    pub fn limit_revocable_memory(&self, bytes: Option<u64>) -> Result<bool, KnobError> {
         let groups = self.layout.revocable();
         let Some(group) = groups.of(Controller::Memory) else {
             return Ok(false);
@@ -155,7 +155,7 @@ impl Containers {
     }
 
     /// Whether a container of this demand is one of those that are held back together.
-    pub fn is_held_with_revocable(&self, demand: &Demand) -> bool {
+    pub fn is_in_revocable_group(&self, demand: &Demand) -> bool {
         demand.cpus_revocable && !self.layout.revocable_dirs().is_empty()
     }
 }
@@ -186,16 +186,16 @@ fn lower(dir: &std::path::Path, quota: u64) -> Result<(), KnobError> {
         return Ok(());
     };
     let period = number(dir, "cpu.cfs_period_us").unwrap_or(PERIOD_US);
-    let wanted = (quota * period / PERIOD_US).max(QUOTA_MIN_US);
-    if own <= wanted {
+    let new_quota = (quota * period / PERIOD_US).max(QUOTA_MIN_US);
+    if own <= new_quota {
         return Ok(());
     }
     let path = dir.join(file);
-    match fs::write(&path, wanted.to_string()) {
+    match fs::write(&path, new_quota.to_string()) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
         written => written.map_err(|source| KnobError::Write {
             path,
-            value: wanted.to_string(),
+            value: new_quota.to_string(),
             source,
         }),
     }

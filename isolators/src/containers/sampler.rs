@@ -13,7 +13,7 @@ use super::Containers;
 use super::types::ContainerError;
 use crate::cgroup::{Anchors, Budget, Files, Groups};
 use crate::identity::{ContainerName, ProcessIdentity};
-use crate::isolator::Sight;
+use crate::isolator::UsageSource;
 use crate::usage::ContainerUsage;
 
 /// Sweeps from one full reading of a container to the next: `memory.stat`, pressure, block devices,
@@ -93,7 +93,7 @@ impl Sampler {
             Some(_) | None => ContainerUsage::default(),
         };
         usage.timestamp = timestamp;
-        let sight = Sight {
+        let source = UsageSource {
             groups: &watched.groups,
             supervisor,
             proc: &containers.host.proc,
@@ -101,7 +101,7 @@ impl Sampler {
             all,
         };
         watched.files.begin(all, std::mem::take(&mut self.buffer));
-        containers.look(&sight, &mut usage);
+        containers.read_usage(&source, &mut usage);
         let (buffer, any) = watched.files.end();
         self.buffer = buffer;
         let is_there = any
@@ -135,8 +135,8 @@ impl Containers {
             timestamp,
             ..ContainerUsage::default()
         };
-        self.look(
-            &Sight {
+        self.read_usage(
+            &UsageSource {
                 groups: &groups,
                 supervisor,
                 proc: &self.host.proc,
@@ -148,9 +148,9 @@ impl Containers {
         Ok(usage)
     }
 
-    fn look(&self, sight: &Sight<'_>, usage: &mut ContainerUsage) {
+    fn read_usage(&self, source: &UsageSource<'_>, usage: &mut ContainerUsage) {
         for isolator in &self.isolators {
-            isolator.usage(sight, usage);
+            isolator.usage(source, usage);
         }
     }
 }

@@ -21,7 +21,6 @@ const DESCRIPTORS_MAX: usize = 65_536;
 /// A socket, as the kernel's socket diagnostics tell it.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct Socket {
-    /// Its inode.
     pub inode: u32,
     /// The cgroup of version 2 in which it was opened.
     pub cgroup: Option<u64>,
@@ -101,7 +100,7 @@ fn is_group(dir: &Path, inode: u64) -> bool {
 
 /// Whether processes hold the socket, and all that do are outside containers.
 fn is_held_outside(proc: &Path, socket: Socket, is_inside: &dyn Fn(i32) -> bool) -> bool {
-    let wanted = PathBuf::from(format!("socket:[{}]", socket.inode));
+    let link = PathBuf::from(format!("socket:[{}]", socket.inode));
     let processes = fs::read_dir(proc).into_iter().flatten().flatten();
     let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     let mut is_held = false;
@@ -111,7 +110,7 @@ fn is_held_outside(proc: &Path, socket: Socket, is_inside: &dyn Fn(i32) -> bool)
         };
         // Through the open folder: it stays that of this process.
         let of_process = PathBuf::from(format!("/proc/self/fd/{}", process.as_raw_fd()));
-        if !holds(&of_process, &wanted) {
+        if !holds(&of_process, &link) {
             continue;
         }
         // One that has ended meanwhile is in no list of a container, and is not believed.
@@ -137,20 +136,20 @@ fn members(groups: &Groups, supervisor: Option<&ProcessIdentity>) -> Vec<i32> {
 /// Whether one of these processes holds the socket, and is still one of them after that was seen: its number
 /// may have gone to another meanwhile.
 fn is_held(socket: Socket, members: impl Fn() -> Vec<i32>) -> bool {
-    let wanted = PathBuf::from(format!("socket:[{}]", socket.inode));
+    let link = PathBuf::from(format!("socket:[{}]", socket.inode));
     members().into_iter().any(|pid| {
         let Ok(process) = fs::File::open(format!("/proc/{pid}")) else {
             return false;
         };
         // Through the open folder: it stays that of this process.
         let of_process = PathBuf::from(format!("/proc/self/fd/{}", process.as_raw_fd()));
-        holds(&of_process, &wanted)
+        holds(&of_process, &link)
             && members().contains(&pid)
             && fs::read(of_process.join("stat")).is_ok()
     })
 }
 
-fn holds(process: &Path, wanted: &Path) -> bool {
+fn holds(process: &Path, link: &Path) -> bool {
     let descriptors = fs::read_dir(process.join("fd"))
         .into_iter()
         .flatten()
@@ -158,7 +157,7 @@ fn holds(process: &Path, wanted: &Path) -> bool {
     let mut targets = descriptors
         .take(DESCRIPTORS_MAX)
         .filter_map(|entry| fs::read_link(entry.path()).ok());
-    targets.any(|target| target == wanted)
+    targets.any(|target| target == link)
 }
 
 #[cfg(test)]

@@ -40,7 +40,6 @@ pub struct Options {
 pub struct ContainerSpec {
     /// Its name, new in this instance.
     pub name: ContainerName,
-    /// What is run.
     pub command: Command,
     /// The whole environment; nothing is inherited.
     pub env: Vec<(OsString, OsString)>,
@@ -56,7 +55,7 @@ pub struct ContainerSpec {
     pub hostname: Option<String>,
     /// Limits per process (`posix/rlimits`).
     pub rlimits: Vec<Rlimit>,
-    /// Requests and limits.
+    /// Requests and limits of resources.
     pub demand: Demand,
 }
 
@@ -84,7 +83,7 @@ pub enum KillOutcome {
 pub enum Limitation {
     /// The kernel killed for want of memory (`REASON_CONTAINER_LIMITATION_MEMORY`).
     Memory {
-        /// Processes killed.
+        /// The number of processes that the OOM killer killed.
         oom_kills: u64,
         /// Hard limit, if it could be read.
         limit_bytes: Option<u64>,
@@ -98,7 +97,6 @@ pub enum Limitation {
 /// What was found of a container after a restart.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Recovered {
-    /// The container.
     pub name: ContainerName,
     /// Its supervisor, if it is the one that was recorded and still runs.
     pub supervisor: Option<ProcessIdentity>,
@@ -137,7 +135,6 @@ pub enum DestroyError {
     /// Something is left at its deadline.
     #[error("container {name} is not gone: {left}")]
     Left {
-        /// The container.
         name: ContainerName,
         /// What is left: pids with their states, or folders with the reason they cannot be removed.
         left: String,
@@ -160,9 +157,7 @@ pub enum OpenError {
     /// The runtime folder could not be made.
     #[error("failed to create the runtime folder {path}")]
     RuntimeDir {
-        /// The folder.
         path: PathBuf,
-        /// Why.
         #[source]
         source: io::Error,
     },
@@ -181,9 +176,7 @@ pub enum ContainerError {
     /// The kernel refused a write.
     #[error("failed to resize container {name}")]
     Knob {
-        /// The container.
         name: ContainerName,
-        /// Which write.
         #[source]
         source: KnobError,
     },

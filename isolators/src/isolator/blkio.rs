@@ -4,7 +4,7 @@
 //! some group (seen on 6.18), else in the files of the bfq scheduler; where it counts nowhere there is no
 //! figure. v2 always counts, in `io.stat`. The sums over all devices are the same figures.
 
-use super::{Isolator, Sight};
+use super::{Isolator, UsageSource};
 use crate::cgroup::{Controller, Version};
 use crate::usage::{ContainerUsage, IoUsage};
 
@@ -22,8 +22,8 @@ impl Isolator for Blkio {
         &CONTROLLERS
     }
 
-    fn usage(&self, sight: &Sight<'_>, usage: &mut ContainerUsage) {
-        let Some(group) = sight.groups.of(Controller::Blkio).filter(|_| sight.all) else {
+    fn usage(&self, source: &UsageSource<'_>, usage: &mut ContainerUsage) {
+        let Some(group) = source.groups.of(Controller::Blkio).filter(|_| source.all) else {
             return;
         };
         usage.io = match group.version {
@@ -33,8 +33,8 @@ impl Isolator for Blkio {
                     both => Some(both),
                 };
                 let counted = |throttle, bfq| {
-                    let counted = sight.read(group, throttle, sums);
-                    let counted = counted.or_else(|| sight.read(group, bfq, sums));
+                    let counted = source.read(group, throttle, sums);
+                    let counted = counted.or_else(|| source.read(group, bfq, sums));
                     counted.unwrap_or((None, None))
                 };
                 let bytes = counted(
@@ -51,7 +51,7 @@ impl Isolator for Blkio {
             }
             Version::V2 => {
                 let keys = ["rbytes", "wbytes", "rios", "wios"];
-                let sums = sight.read(group, "io.stat", |text| {
+                let sums = source.read(group, "io.stat", |text| {
                     Some(keys.map(|key| sum_v2(text, key)))
                 });
                 let [read_bytes, write_bytes, reads, writes] = sums.unwrap_or([None; 4]);

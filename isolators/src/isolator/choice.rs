@@ -18,7 +18,6 @@ pub enum IsolationError {
     /// No isolator has this name.
     #[error("unknown isolator {name:?}; known are {known}")]
     Unknown {
-        /// What was given.
         name: String,
         /// What may be given.
         known: String,
@@ -40,7 +39,7 @@ pub enum IsolationError {
     NoController(&'static str, Controller),
 }
 
-/// Every isolator's name.
+/// The names of all isolators.
 pub const NAMES: [&str; 25] = [
     "cgroups/all",
     "cgroups/blkio",
@@ -69,7 +68,7 @@ pub const NAMES: [&str; 25] = [
     "posix/rlimits",
 ];
 
-/// What is on without any wish, for root.
+/// Isolators that are on by default, for root.
 const BY_DEFAULT: [&str; 9] = [
     "cgroups/cpu",
     "cgroups/mem",
@@ -85,7 +84,7 @@ const BY_DEFAULT: [&str; 9] = [
 /// The same for others.
 const BY_DEFAULT_UNPRIVILEGED: [&str; 4] = ["linux/nnp", "posix/cpu", "posix/mem", "posix/rlimits"];
 
-/// What [`Isolation::hardened_for`] adds.
+/// The isolators that [`Isolation::hardened_for`] adds.
 const HARDENING: [&str; 8] = [
     "cgroups/blkio",
     "cgroups/cpuset",

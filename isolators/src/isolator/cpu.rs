@@ -5,7 +5,7 @@
 //! enabled. A container with revocable CPUs gets a hundredth of that weight, and where the operator
 //! wants it (and the kernel can, since 5.15) is idle: it runs only when nobody else does.
 
-use super::{Isolator, IsolatorOptions, NodeOptions, Observed, Sight};
+use super::{Isolator, IsolatorOptions, NodeOptions, Observed, UsageSource};
 use crate::cgroup::{
     Controller, GroupDir, Groups, KnobWrite, Version, flat_values, number, read_text,
 };
@@ -156,32 +156,32 @@ impl Isolator for Cpu {
         }
     }
 
-    fn usage(&self, sight: &Sight<'_>, usage: &mut ContainerUsage) {
-        let groups = sight.groups;
-        times(sight, groups.of(Controller::Cpuacct), usage);
-        throttling(sight, groups.of(Controller::Cpu), usage);
+    fn usage(&self, source: &UsageSource<'_>, usage: &mut ContainerUsage) {
+        let groups = source.groups;
+        times(source, groups.of(Controller::Cpuacct), usage);
+        throttling(source, groups.of(Controller::Cpu), usage);
         if let Some(group) = groups.of(Controller::Cpu).filter(|_| self.counts) {
-            count(sight, group, usage);
+            count(source, group, usage);
         }
-        if sight.all {
+        if source.all {
             usage.cpu.limit_cpus = groups.of(Controller::Cpu).and_then(|group| {
-                let text = |file| sight.read(group, file, |text| Some(text.to_owned()));
+                let text = |file| source.read(group, file, |text| Some(text.to_owned()));
                 limit_cpus(group.version, text)
             });
             usage.pressure = groups
                 .unified()
-                .map_or_else(PressureUsage::default, |group| pressure(sight, group));
+                .map_or_else(PressureUsage::default, |group| pressure(source, group));
         }
     }
 }
 
 /// User and system time.
-fn times(sight: &Sight<'_>, group: Option<&GroupDir>, usage: &mut ContainerUsage) {
+fn times(source: &UsageSource<'_>, group: Option<&GroupDir>, usage: &mut ContainerUsage) {
     let read = |group: &GroupDir| match group.version {
-        Version::V1 => sight.read(group, "cpuacct.stat", |text| {
+        Version::V1 => source.read(group, "cpuacct.stat", |text| {
             Some((flat_values(text, ["user", "system"]), USER_HZ))
         }),
-        Version::V2 => sight.read(group, "cpu.stat", |text| {
+        Version::V2 => source.read(group, "cpu.stat", |text| {
             Some((
                 flat_values(text, ["user_usec", "system_usec"]),
                 MICROS_PER_SEC,
@@ -194,26 +194,26 @@ fn times(sight: &Sight<'_>, group: Option<&GroupDir>, usage: &mut ContainerUsage
 }
 
 /// Processes and threads in the group itself; `cgroups/pids`, which comes later, knows better.
-fn count(sight: &Sight<'_>, group: &GroupDir, usage: &mut ContainerUsage) {
+fn count(source: &UsageSource<'_>, group: &GroupDir, usage: &mut ContainerUsage) {
     let (dir, threads) = match group.version {
         Version::V1 => (group.dir.clone(), "tasks"),
         Version::V2 => (group.dir.join("leaf").into(), "cgroup.threads"),
     };
     let lines = |file| {
         let count = |text: &str| u64::try_from(text.lines().count()).ok();
-        sight.files.read(&dir, file, count)
+        source.files.read(&dir, file, count)
     };
     usage.pids.processes = lines("cgroup.procs");
     usage.pids.threads = lines(threads);
 }
 
-fn throttling(sight: &Sight<'_>, group: Option<&GroupDir>, usage: &mut ContainerUsage) {
+fn throttling(source: &UsageSource<'_>, group: Option<&GroupDir>, usage: &mut ContainerUsage) {
     let read = |group: &GroupDir| {
         let (time, per_sec) = match group.version {
             Version::V1 => ("throttled_time", NANOS_PER_SEC),
             Version::V2 => ("throttled_usec", MICROS_PER_SEC),
         };
-        sight.read(group, "cpu.stat", |text| {
+        source.read(group, "cpu.stat", |text| {
             let keys = ["nr_periods", "nr_throttled", time];
             Some((flat_values(text, keys), per_sec))
         })
@@ -243,9 +243,9 @@ fn limit_cpus(version: Version, read: impl Fn(&'static str) -> Option<String>) -
 }
 
 /// Stall times of the unified tree: `some` and `full` of each resource.
-fn pressure(sight: &Sight<'_>, group: &GroupDir) -> PressureUsage {
+fn pressure(source: &UsageSource<'_>, group: &GroupDir) -> PressureUsage {
     let totals = |file| {
-        let totals = sight.read(group, file, |text| Some(pressure_totals(text)));
+        let totals = source.read(group, file, |text| Some(pressure_totals(text)));
         totals.unwrap_or([None; 2])
     };
     let [cpu_some_secs, cpu_full_secs] = totals("cpu.pressure");
@@ -358,7 +358,7 @@ mod tests {
             cpus_limit: Some(limit),
             ..cpus(millis)
         };
-        let lent = |millis| Demand {
+        let oversubscribed = |millis| Demand {
             cpus_revocable: true,
             ..cpus(millis)
         };
@@ -381,10 +381,34 @@ mod tests {
                 "cpu.shares=262144",
                 "cpu.weight=10000",
             ),
-            (low, lent(1000), false, "cpu.shares=10", "cpu.weight=1"),
-            (low, lent(100), false, "cpu.shares=2", "cpu.weight=1"),
-            (low, lent(8000), false, "cpu.shares=80", "cpu.weight=8"),
-            (none, lent(1000), false, "cpu.shares=1024", "cpu.weight=100"),
+            (
+                low,
+                oversubscribed(1000),
+                false,
+                "cpu.shares=10",
+                "cpu.weight=1",
+            ),
+            (
+                low,
+                oversubscribed(100),
+                false,
+                "cpu.shares=2",
+                "cpu.weight=1",
+            ),
+            (
+                low,
+                oversubscribed(8000),
+                false,
+                "cpu.shares=80",
+                "cpu.weight=8",
+            ),
+            (
+                none,
+                oversubscribed(1000),
+                false,
+                "cpu.shares=1024",
+                "cpu.weight=100",
+            ),
             (
                 cfs,
                 cpus(500),

@@ -38,16 +38,13 @@ const USUAL: [&str; 14] = [
 /// Kinds of device nodes.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum DeviceKind {
-    /// Character devices.
     Character,
-    /// Block devices.
     Block,
 }
 
 /// One line of a device list: `c 1:3 rwm`.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct DeviceRule {
-    /// Which kind.
     pub kind: DeviceKind,
     /// Major number; `None` is any.
     pub major: Option<u32>,

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{Isolator, IsolatorOptions, Sight, blkio, cpu, mem, pids};
+use super::{Isolator, IsolatorOptions, UsageSource, blkio, cpu, mem, pids};
 use crate::cgroup::{Controller, Files, GroupDir, Groups, Version};
 use crate::usage::ContainerUsage;
 
@@ -114,7 +114,7 @@ fn read(groups: &Groups, files: &Files) -> ContainerUsage {
         Box::new(pids::Pids::new(options)),
         Box::new(blkio::Blkio),
     ];
-    let sight = Sight {
+    let source = UsageSource {
         groups,
         supervisor: None,
         proc: Path::new("/nowhere"),
@@ -124,7 +124,7 @@ fn read(groups: &Groups, files: &Files) -> ContainerUsage {
     let mut usage = ContainerUsage::default();
     isolators
         .iter()
-        .for_each(|isolator| isolator.usage(&sight, &mut usage));
+        .for_each(|isolator| isolator.usage(&source, &mut usage));
     usage
 }
 

@@ -20,9 +20,9 @@ pub struct DiskArea {
 /// Ports from the first to the last, both included.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct PortRange {
-    /// The lowest.
+    /// The lowest port of the range.
     pub first: u16,
-    /// The highest.
+    /// The highest port of the range.
     pub last: u16,
 }
 
@@ -42,13 +42,12 @@ impl fmt::Display for PortRange {
 /// What is looked at.
 #[derive(Debug)]
 pub struct Inspection<'a> {
-    /// The container.
     pub name: &'a ContainerName,
     /// Its groups; filled by [`crate::Containers::inspect`].
     pub groups: &'a Groups,
     /// Its supervisor, if known.
     pub supervisor: Option<&'a ProcessIdentity>,
-    /// Where procfs is.
+    /// The path where procfs is mounted.
     pub proc: &'a Path,
     /// Folders to be measured.
     pub disk: &'a [DiskArea],
@@ -59,7 +58,6 @@ pub struct Inspection<'a> {
 /// What was measured of one folder.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct DiskUsage {
-    /// The folder.
     pub path: PathBuf,
     /// Blocks in use, in bytes; hard links counted once, other filesystems not at all.
     pub used_bytes: u64,
@@ -71,7 +69,6 @@ pub struct DiskUsage {
     pub quota_bytes: Option<u64>,
 }
 
-/// What was found.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Inspected {
     /// One entry per folder that could be measured.
@@ -95,7 +92,6 @@ pub enum Breach {
     },
     /// It listens on ports that it was not given (`REASON_CONTAINER_LIMITATION`).
     Ports {
-        /// Which.
         ports: Vec<PortRange>,
         /// Text for the status update, in Mesos's words.
         message: String,

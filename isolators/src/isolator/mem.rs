@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 
-use super::{Isolator, IsolatorOptions, Observed, Sight};
+use super::{Isolator, IsolatorOptions, Observed, UsageSource};
 use crate::cgroup::{
     Controller, GroupDir, Groups, KnobWrite, Version, flat_value, flat_values, read_text,
 };
@@ -37,7 +37,7 @@ pub(super) struct Memory {
 }
 
 /// The hard limit that a demand asks for; `None` without a memory resource.
-fn wanted_limit(demand: &Demand) -> Option<Limit> {
+fn requested_limit(demand: &Demand) -> Option<Limit> {
     let bytes = match (demand.mem_limit, demand.mem_bytes) {
         (Some(Limit::Unlimited), _) => return Some(Limit::Unlimited),
         (Some(Limit::At(bytes)), _) | (None, Some(bytes)) => bytes,
@@ -68,7 +68,7 @@ impl Memory {
     /// for: `1000 - 1000 * request / total`. All others are as likely as any process.
     fn oom_score_adj(&self, demand: &Demand) -> i32 {
         let request = demand.mem_bytes.unwrap_or(0).max(LIMIT_MIN_BYTES);
-        let burstable = match wanted_limit(demand) {
+        let burstable = match requested_limit(demand) {
             Some(Limit::At(limit)) => limit > request,
             Some(Limit::Unlimited) => true,
             None => false,
@@ -88,7 +88,7 @@ impl Memory {
             let soft = text_v1(Limit::At(request.max(LIMIT_MIN_BYTES)));
             plan.push(write("memory.soft_limit_in_bytes", soft));
         }
-        let Some(limit) = wanted_limit(demand) else {
+        let Some(limit) = requested_limit(demand) else {
             return plan;
         };
         if !observed.fresh && !is_raise(observed.memory_limit, limit) {
@@ -127,7 +127,7 @@ impl Memory {
                 text_v2(Limit::At(request.max(LIMIT_MIN_BYTES))),
             ));
         }
-        let Some(limit) = wanted_limit(demand) else {
+        let Some(limit) = requested_limit(demand) else {
             return plan;
         };
         if observed.fresh || is_raise(observed.memory_limit, limit) {
@@ -201,13 +201,13 @@ impl Isolator for Memory {
         }
     }
 
-    fn usage(&self, sight: &Sight<'_>, usage: &mut ContainerUsage) {
-        let Some(group) = sight.groups.of(Controller::Memory) else {
+    fn usage(&self, source: &UsageSource<'_>, usage: &mut ContainerUsage) {
+        let Some(group) = source.groups.of(Controller::Memory) else {
             return;
         };
         match group.version {
-            Version::V1 => usage_v1(sight, group, &mut usage.memory),
-            Version::V2 => usage_v2(sight, group, &mut usage.memory),
+            Version::V1 => usage_v1(source, group, &mut usage.memory),
+            Version::V2 => usage_v2(source, group, &mut usage.memory),
         }
     }
 }
@@ -250,23 +250,23 @@ fn limit_in_force(group: &GroupDir) -> Option<Limit> {
     }
 }
 
-fn usage_v1(sight: &Sight<'_>, group: &GroupDir, memory: &mut MemoryUsage) {
-    memory.total_bytes = sight.number(group, "memory.usage_in_bytes");
-    memory.oom_kills = sight.read(group, "memory.oom_control", |text| {
+fn usage_v1(source: &UsageSource<'_>, group: &GroupDir, memory: &mut MemoryUsage) {
+    memory.total_bytes = source.number(group, "memory.usage_in_bytes");
+    memory.oom_kills = source.read(group, "memory.oom_control", |text| {
         flat_value(text, "oom_kill")
     });
-    if !sight.all {
+    if !source.all {
         return;
     }
     let finite = |bytes: &u64| *bytes < UNLIMITED_MIN_BYTES;
-    memory.total_memsw_bytes = sight.number(group, "memory.memsw.usage_in_bytes");
-    memory.limit_bytes = sight.number(group, "memory.limit_in_bytes").filter(finite);
-    memory.soft_limit_bytes = sight
+    memory.total_memsw_bytes = source.number(group, "memory.memsw.usage_in_bytes");
+    memory.limit_bytes = source.number(group, "memory.limit_in_bytes").filter(finite);
+    memory.soft_limit_bytes = source
         .number(group, "memory.soft_limit_in_bytes")
         .filter(finite);
-    memory.kernel_bytes = sight.number(group, "memory.kmem.usage_in_bytes");
-    memory.kernel_tcp_bytes = sight.number(group, "memory.kmem.tcp.usage_in_bytes");
-    memory.max_usage_bytes = sight.number(group, "memory.max_usage_in_bytes");
+    memory.kernel_bytes = source.number(group, "memory.kmem.usage_in_bytes");
+    memory.kernel_tcp_bytes = source.number(group, "memory.kmem.tcp.usage_in_bytes");
+    memory.max_usage_bytes = source.number(group, "memory.max_usage_in_bytes");
     let keys = [
         "total_rss",
         "total_cache",
@@ -274,7 +274,7 @@ fn usage_v1(sight: &Sight<'_>, group: &GroupDir, memory: &mut MemoryUsage) {
         "total_swap",
         "total_unevictable",
     ];
-    let stat = sight.read(group, "memory.stat", |text| Some(flat_values(text, keys)));
+    let stat = source.read(group, "memory.stat", |text| Some(flat_values(text, keys)));
     [
         memory.rss_bytes,
         memory.cache_bytes,
@@ -282,7 +282,7 @@ fn usage_v1(sight: &Sight<'_>, group: &GroupDir, memory: &mut MemoryUsage) {
         memory.swap_bytes,
         memory.unevictable_bytes,
     ] = stat.unwrap_or([None; 5]);
-    let events = |level| sight.files.pressure_events(&group.dir, level);
+    let events = |level| source.files.pressure_events(&group.dir, level);
     memory.low_pressure = events("low");
     memory.medium_pressure = events("medium");
     memory.critical_pressure = events("critical");
@@ -291,20 +291,20 @@ fn usage_v1(sight: &Sight<'_>, group: &GroupDir, memory: &mut MemoryUsage) {
     memory.low_pressure = memory.low_pressure.max(memory.medium_pressure);
 }
 
-fn usage_v2(sight: &Sight<'_>, group: &GroupDir, memory: &mut MemoryUsage) {
-    memory.total_bytes = sight.number(group, "memory.current");
-    memory.oom_kills = sight.read(group, "memory.events", |text| flat_value(text, "oom_kill"));
-    if !sight.all {
+fn usage_v2(source: &UsageSource<'_>, group: &GroupDir, memory: &mut MemoryUsage) {
+    memory.total_bytes = source.number(group, "memory.current");
+    memory.oom_kills = source.read(group, "memory.events", |text| flat_value(text, "oom_kill"));
+    if !source.all {
         return;
     }
-    memory.swap_bytes = sight.number(group, "memory.swap.current");
+    memory.swap_bytes = source.number(group, "memory.swap.current");
     memory.total_memsw_bytes = memory
         .total_bytes
         .zip(memory.swap_bytes)
         .map(|(total, swap)| total.saturating_add(swap));
-    memory.limit_bytes = sight.number(group, "memory.max");
-    memory.soft_limit_bytes = sight.number(group, "memory.low").filter(|low| *low > 0);
-    memory.max_usage_bytes = sight.number(group, "memory.peak");
+    memory.limit_bytes = source.number(group, "memory.max");
+    memory.soft_limit_bytes = source.number(group, "memory.low").filter(|low| *low > 0);
+    memory.max_usage_bytes = source.number(group, "memory.peak");
     let keys = [
         "anon",
         "file",
@@ -313,7 +313,7 @@ fn usage_v2(sight: &Sight<'_>, group: &GroupDir, memory: &mut MemoryUsage) {
         "kernel",
         "sock",
     ];
-    let stat = sight.read(group, "memory.stat", |text| Some(flat_values(text, keys)));
+    let stat = source.read(group, "memory.stat", |text| Some(flat_values(text, keys)));
     [
         memory.rss_bytes,
         memory.cache_bytes,

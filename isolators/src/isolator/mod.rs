@@ -70,14 +70,13 @@ pub struct Observed {
     pub cpu_ceiling_us: Option<u64>,
 }
 
-/// What is looked at when usage is read.
+/// Source of usage figures: cgroups, supervisor, control files.
 #[derive(Debug)]
-pub struct Sight<'a> {
-    /// The container's groups.
+pub struct UsageSource<'a> {
     pub groups: &'a Groups,
     /// Its supervisor, if known and alive.
     pub supervisor: Option<&'a ProcessIdentity>,
-    /// Where procfs is.
+    /// The path where procfs is mounted.
     pub proc: &'a Path,
     /// How control files are read, so that they stay open between samples.
     pub files: &'a Files,
@@ -86,7 +85,7 @@ pub struct Sight<'a> {
     pub all: bool,
 }
 
-impl Sight<'_> {
+impl UsageSource<'_> {
     /// What `parse` makes of a control file of a group; `None` if it is not there or makes no sense.
     pub fn read<T>(
         &self,
@@ -150,7 +149,7 @@ pub trait Isolator: fmt::Debug + Send + Sync {
     }
 
     /// Fills in what it measures; a missing figure becomes `None`.
-    fn usage(&self, _sight: &Sight<'_>, _usage: &mut ContainerUsage) {}
+    fn usage(&self, _source: &UsageSource<'_>, _usage: &mut ContainerUsage) {}
 
     /// A descriptor that becomes readable (or reports an error) when the container may have run into
     /// one of this isolator's limits. To be armed anew for a container of an earlier agent.

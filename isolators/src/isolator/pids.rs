@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{Isolator, IsolatorOptions, Observed, Sight};
+use super::{Isolator, IsolatorOptions, Observed, UsageSource};
 use crate::cgroup::{Controller, Groups, KnobWrite, Version, flat_value};
 use crate::demand::{Demand, Limit};
 use crate::usage::ContainerUsage;
@@ -49,25 +49,25 @@ impl Isolator for Pids {
         vec![KnobWrite::new(Controller::Pids, "pids.max", value)]
     }
 
-    fn usage(&self, sight: &Sight<'_>, usage: &mut ContainerUsage) {
-        let Some(group) = sight.groups.of(Controller::Pids) else {
+    fn usage(&self, source: &UsageSource<'_>, usage: &mut ContainerUsage) {
+        let Some(group) = source.groups.of(Controller::Pids) else {
             return;
         };
-        usage.pids.threads = sight.number(group, "pids.current");
-        usage.pids.refused = sight.read(group, "pids.events", |text| flat_value(text, "max"));
-        if sight.all {
-            usage.pids.limit = sight.number(group, "pids.max");
+        usage.pids.threads = source.number(group, "pids.current");
+        usage.pids.refused = source.read(group, "pids.events", |text| flat_value(text, "max"));
+        if source.all {
+            usage.pids.limit = source.number(group, "pids.max");
             usage.pids.processes = match group.version {
-                Version::V1 => processes(sight, &group.dir),
+                Version::V1 => processes(source, &group.dir),
                 // The tasks' own folder; a group that divides its controllers holds nobody.
-                Version::V2 => processes(sight, &group.dir.join("leaf").into()),
+                Version::V2 => processes(source, &group.dir.join("leaf").into()),
             };
         }
     }
 }
 
-fn processes(sight: &Sight<'_>, dir: &Arc<Path>) -> Option<u64> {
-    sight.files.read(dir, "cgroup.procs", |text| {
+fn processes(source: &UsageSource<'_>, dir: &Arc<Path>) -> Option<u64> {
+    source.files.read(dir, "cgroup.procs", |text| {
         let is_pid = |line: &str| line.trim_ascii().parse::<u32>().is_ok();
         let count = u64::try_from(text.lines().count()).ok();
         count.filter(|_| text.lines().all(is_pid))

@@ -35,7 +35,7 @@ impl Isolator for Ports {
             return Ok(());
         };
         let listening = listening(inspection)?;
-        let breach = judge(&listening, allocated, self.isolated.as_deref());
+        let breach = breach(&listening, allocated, self.isolated.as_deref());
         found.listening.extend(listening);
         found.breaches.extend(breach.map(|ports| {
             let text: Vec<_> = ports.iter().map(PortRange::to_string).collect();
@@ -51,7 +51,7 @@ impl Isolator for Ports {
 }
 
 /// The ports among those listened on that were not given, as ranges. Pure.
-fn judge(
+fn breach(
     listening: &BTreeSet<u16>,
     allocated: &[PortRange],
     isolated: Option<&[PortRange]>,
@@ -144,7 +144,7 @@ mod tests {
         let listening = BTreeSet::from([22, 31000, 31001, 31005, 65535]);
         let given = [range(31000, 31000), range(65535, 65535)];
         assert_eq!(
-            judge(&listening, &given, None),
+            breach(&listening, &given, None),
             Some(vec![
                 range(22, 22),
                 range(31001, 31001),
@@ -152,11 +152,11 @@ mod tests {
             ])
         );
         assert_eq!(
-            judge(&listening, &[], Some(&[range(31000, 32000)])),
+            breach(&listening, &[], Some(&[range(31000, 32000)])),
             Some(vec![range(31000, 31001), range(31005, 31005)])
         );
-        assert_eq!(judge(&listening, &[range(0, u16::MAX)], None), None);
-        assert_eq!(judge(&BTreeSet::new(), &[], None), None);
+        assert_eq!(breach(&listening, &[range(0, u16::MAX)], None), None);
+        assert_eq!(breach(&BTreeSet::new(), &[], None), None);
     }
 
     #[test]

@@ -6,7 +6,7 @@
 
 use procfs::process::Process;
 
-use super::{Isolator, Sight};
+use super::{Isolator, UsageSource};
 use crate::process_tree::{descendants_of, has_hidden_child};
 use crate::usage::ContainerUsage;
 
@@ -24,8 +24,8 @@ impl Isolator for PosixCpu {
         "posix/cpu"
     }
 
-    fn usage(&self, sight: &Sight<'_>, usage: &mut ContainerUsage) {
-        let Some(processes) = processes(sight) else {
+    fn usage(&self, source: &UsageSource<'_>, usage: &mut ContainerUsage) {
+        let Some(processes) = processes(source) else {
             (usage.cpu, usage.pids) = Default::default();
             return;
         };
@@ -51,8 +51,8 @@ impl Isolator for PosixMem {
         "posix/mem"
     }
 
-    fn usage(&self, sight: &Sight<'_>, usage: &mut ContainerUsage) {
-        let Some(processes) = processes(sight) else {
+    fn usage(&self, source: &UsageSource<'_>, usage: &mut ContainerUsage) {
+        let Some(processes) = processes(source) else {
             usage.memory = Default::default();
             return;
         };
@@ -65,17 +65,17 @@ impl Isolator for PosixMem {
 
 /// The container's processes; `None` without a living supervisor, also where procfs hides it or one of
 /// them (`hidepid`), since then nobody can tell how much they all use.
-fn processes(sight: &Sight<'_>) -> Option<Vec<Process>> {
-    let supervisor = sight.supervisor?;
-    let own = sight.proc.join(supervisor.pid.to_string()).join("stat");
+fn processes(source: &UsageSource<'_>) -> Option<Vec<Process>> {
+    let supervisor = source.supervisor?;
+    let own = source.proc.join(supervisor.pid.to_string()).join("stat");
     std::fs::read(own).ok()?;
-    let mut pids = descendants_of(sight.proc, supervisor.pid);
+    let mut pids = descendants_of(source.proc, supervisor.pid);
     pids.push(supervisor.pid);
-    if has_hidden_child(sight.proc, &pids) {
+    if has_hidden_child(source.proc, &pids) {
         return None;
     }
     pids.pop();
-    let open = |pid: &i32| Process::new_with_root(sight.proc.join(pid.to_string())).ok();
+    let open = |pid: &i32| Process::new_with_root(source.proc.join(pid.to_string())).ok();
     Some(pids.iter().filter_map(open).collect())
 }
 
@@ -111,7 +111,7 @@ mod tests {
             start_ticks: 1,
             boot_id: BootId::from_text("b"),
         };
-        let sight = Sight {
+        let source = UsageSource {
             groups: &Groups::default(),
             supervisor: Some(&supervisor),
             proc,
@@ -121,8 +121,8 @@ mod tests {
         let mut usage = ContainerUsage::default();
         usage.cpu.user_secs = Some(7.0);
         usage.memory.rss_bytes = Some(1);
-        PosixCpu.usage(&sight, &mut usage);
-        PosixMem.usage(&sight, &mut usage);
+        PosixCpu.usage(&source, &mut usage);
+        PosixMem.usage(&source, &mut usage);
         usage
     }
 

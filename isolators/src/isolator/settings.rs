@@ -74,7 +74,6 @@ impl Default for NodeOptions {
 pub struct TaskIsolation {
     /// Its system call filter.
     pub seccomp: SeccompChoice,
-    /// Its capabilities.
     pub capabilities: CapabilityRequest,
     /// Size of its `/dev/shm` in bytes.
     pub shm_bytes: Option<u64>,

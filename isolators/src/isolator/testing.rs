@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{Isolator, Observed, Sight};
+use super::{Isolator, Observed, UsageSource};
 use crate::cgroup::{Controller, Files, GroupDir, Groups, Version};
 use crate::demand::Demand;
 use crate::usage::ContainerUsage;
@@ -10,14 +10,14 @@ use crate::usage::ContainerUsage;
 /// What one reading of all files gives.
 pub(super) fn usage_of(isolator: &dyn Isolator, groups: &Groups) -> ContainerUsage {
     let mut usage = ContainerUsage::default();
-    let sight = Sight {
+    let source = UsageSource {
         groups,
         supervisor: None,
         proc: Path::new("/proc"),
         files: &Files::passing(),
         all: true,
     };
-    isolator.usage(&sight, &mut usage);
+    isolator.usage(&source, &mut usage);
     usage
 }
 

@@ -24,7 +24,8 @@ use nix::sys::socket::{
 use super::plan::{PLAN_BYTES_MAX, TaskPlan};
 use super::report::{Outcome, REPORT_BYTES, Report};
 use super::{
-    INLINE_BYTES_MAX, LaunchError, LaunchSpec, Launched, LauncherOptions, MARK, READY, image, lock,
+    INLINE_BYTES_MAX, LAUNCHER_ARGUMENT, LaunchError, LaunchSpec, Launched, LauncherOptions, READY,
+    image, lock,
 };
 use crate::identity::{BootId, ProcessIdentity, wait_pidfd};
 use crate::sys;
@@ -95,7 +96,7 @@ impl Launcher {
     pub fn start(options: LauncherOptions) -> Result<Self, LaunchError> {
         let boot_id = BootId::current().map_err(starting("reading the boot id"))?;
         let lock = options.runtime_dir.join(lock::LOCK_FILE);
-        let alone = lock::wait_for_others(&lock, EARLIER_TIMEOUT)
+        let alone = lock::wait_until_free(&lock, EARLIER_TIMEOUT)
             .map_err(starting("looking for an earlier launcher"))?;
         if !alone {
             return Err(LaunchError::Start {
@@ -341,7 +342,7 @@ impl Process {
         // std uses a vfork-like spawn here: nothing of ours runs in the child.
         let child = std::process::Command::new(path)
             .arg0("meseta-launcher")
-            .arg(MARK)
+            .arg(LAUNCHER_ARGUMENT)
             .env_clear()
             .current_dir("/")
             .stdin(Stdio::from(theirs))
@@ -350,7 +351,7 @@ impl Process {
             .spawn()
             .map_err(starting("executing its sealed image"))?;
         let mut process = Self { socket, child };
-        let told = process.tell_paths(options);
+        let told = process.send_paths(options);
         match told.and_then(|()| process.wait_ready()) {
             Ok(()) => Ok(process),
             Err(source) => {
@@ -364,7 +365,7 @@ impl Process {
     }
 
     /// Says where its files are: not on its command line, which every container's first process has as well.
-    fn tell_paths(&self, options: &LauncherOptions) -> io::Result<()> {
+    fn send_paths(&self, options: &LauncherOptions) -> io::Result<()> {
         let lock = options.runtime_dir.join(lock::LOCK_FILE);
         let group = options.supervisor_group.as_deref();
         let paths = [lock.as_path(), group.unwrap_or(Path::new(""))];

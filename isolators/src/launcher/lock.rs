@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 pub(crate) const LOCK_FILE: &str = "launcher.lock";
 
 /// Between two looks at a lock that somebody holds.
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 fn open(path: &Path) -> io::Result<File> {
     let mut options = File::options();
@@ -29,15 +29,15 @@ pub(super) fn share(path: &Path) -> io::Result<OwnedFd> {
 }
 
 /// Waits until nobody holds the lock; whether that came in time.
-pub(crate) fn wait_for_others(path: &Path, patience: Duration) -> io::Result<bool> {
-    let deadline = Instant::now() + patience;
+pub(crate) fn wait_until_free(path: &Path, timeout: Duration) -> io::Result<bool> {
+    let deadline = Instant::now() + timeout;
     let file = open(path)?;
     loop {
         match file.try_lock() {
             Ok(()) => return Ok(true),
             Err(TryLockError::Error(error)) => return Err(error),
             Err(TryLockError::WouldBlock) if Instant::now() >= deadline => return Ok(false),
-            Err(TryLockError::WouldBlock) => std::thread::sleep(LOOK_AGAIN),
+            Err(TryLockError::WouldBlock) => std::thread::sleep(POLL_INTERVAL),
         }
     }
 }
@@ -53,7 +53,7 @@ mod tests {
         let one = share(&path).expect("shared");
         let other = share(&path).expect("shared");
         let copy = one.try_clone().expect("a copy");
-        let free = |patience| wait_for_others(&path, patience).expect("looked at");
+        let free = |timeout| wait_until_free(&path, timeout).expect("looked at");
         assert!(!free(Duration::ZERO));
         drop(one);
         drop(other);

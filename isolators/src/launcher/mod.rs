@@ -30,7 +30,7 @@ pub(crate) use privileges::pack as pack_filter;
 
 /// First argument of the sealed launcher. Not for users: without the agent's socket on standard input
 /// it does nothing.
-const MARK: &str = "--meseta-sealed-launcher";
+const LAUNCHER_ARGUMENT: &str = "--meseta-sealed-launcher";
 
 /// First byte of the launcher's first message, before an errno.
 const READY: u8 = b'R';
@@ -54,15 +54,13 @@ pub fn run_if_requested() -> Option<ExitCode> {
     server::run_if_requested()
 }
 
-/// What is run.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Command {
-    /// `/bin/sh -c <text>`.
+    /// A command that `/bin/sh -c <text>` runs.
     Shell(String),
     /// A program, looked up in the task's own `PATH` unless it has a slash, with its arguments
     /// including the zeroth.
     Argv {
-        /// File to execute.
         program: OsString,
         /// Arguments, the zeroth first.
         args: Vec<OsString>,
@@ -74,11 +72,11 @@ pub enum Command {
 /// Numeric identity that a task runs with.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Credentials {
-    /// User id.
+    /// The user's numeric id.
     pub uid: u32,
-    /// Primary group id.
+    /// The user's primary group id.
     pub gid: u32,
-    /// Supplementary groups.
+    /// The user's supplementary group ids.
     pub groups: Vec<u32>,
 }
 
@@ -93,7 +91,7 @@ pub enum CredentialsError {
     Lookup {
         /// Whom we asked for.
         name: String,
-        /// Why it failed.
+        /// The cause of the failure.
         #[source]
         source: io::Error,
     },
@@ -125,7 +123,6 @@ pub enum Destination {
     /// may be anybody's, so that no link is followed and a file that is there already must be a plain one
     /// of the process's user.
     File {
-        /// The folder.
         beneath: PathBuf,
         /// The file's path in it.
         path: PathBuf,
@@ -133,7 +130,6 @@ pub enum Destination {
     /// To a pipe or terminal that the caller made for this process, at a path that only the caller can
     /// change; it is given to the process's user.
     Endpoint(PathBuf),
-    /// Nowhere.
     Null,
 }
 
@@ -146,7 +142,6 @@ impl Destination {
         }
     }
 
-    /// Where it is.
     pub fn path(&self) -> PathBuf {
         match self {
             Self::File { beneath, path } => beneath.join(path),
@@ -162,7 +157,7 @@ const NULL: &str = "/dev/null";
 /// One resource limit of the task's processes.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct Rlimit {
-    /// `RLIMIT_*` number.
+    /// The number of the `RLIMIT_*` constant.
     pub resource: u32,
     /// Soft limit; `u64::MAX` is infinity.
     pub soft: u64,
@@ -173,9 +168,7 @@ pub struct Rlimit {
 /// One launch, resolved to what the child will do.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct LaunchSpec {
-    /// The container.
     pub name: ContainerName,
-    /// What is run.
     pub command: Command,
     /// The whole environment; nothing is inherited.
     pub env: Vec<(OsString, OsString)>,
@@ -212,9 +205,9 @@ pub struct LaunchIsolation {
     pub v1_groups: Vec<PathBuf>,
     /// v2 group that the task is cloned into.
     pub v2_group: Option<PathBuf>,
-    /// Limits per process.
+    /// The resource limits of each process.
     pub rlimits: Vec<Rlimit>,
-    /// Set no_new_privs.
+    /// Whether no_new_privs is set.
     pub no_new_privs: bool,
     /// Written to the task's `oom_score_adj` if given.
     pub oom_score_adj: Option<i32>,
@@ -275,32 +268,31 @@ pub enum MountAction {
     MaskFolder,
     /// A new tmpfs that everybody may write to, of at most so many bytes.
     Tmpfs {
-        /// Its size.
+        /// The size, in bytes.
         bytes: u64,
     },
     /// What lies elsewhere is seen here, with what is mounted below it. A file on a file, a folder on a
     /// folder, both there already; anything else fails the launch.
     Bind {
-        /// Where it lies.
-        source: Place,
-        /// A folder that `path` is relative to, as in [`Place`]. Without, no part of `path` may be a link.
+        /// The place of the mount's source.
+        source: MountSource,
+        /// A folder that `path` is relative to, as in [`MountSource`]. Without, no part of `path` may be a link.
         beneath: Option<PathBuf>,
         /// Whether it can be changed from here.
         writable: bool,
     },
     /// What is mounted on this folder goes; nothing there is fine.
     Unmount {
-        /// As for [`MountAction::Bind`].
+        /// The same as for [`MountAction::Bind`].
         beneath: Option<PathBuf>,
     },
 }
 
 /// A file or folder that others may move while we look for it.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Place {
+pub struct MountSource {
     /// A folder that `path` is relative to: it is found below that without following any link.
     pub beneath: Option<PathBuf>,
-    /// Its path.
     pub path: PathBuf,
     /// Whether it is looked for with the rights on files of the container's user. Then no part of `path`
     /// may be a link.
@@ -352,7 +344,6 @@ pub enum LaunchStep {
     CloneSupervisor,
     /// Making mounts private to the container.
     MountPropagation,
-    /// Mounting `/proc`.
     MountProc,
     /// Setting the host name.
     Hostname,
@@ -360,11 +351,11 @@ pub enum LaunchStep {
     RecordIdentity,
     /// Opening standard input, output or error.
     OpenStdio,
-    /// Cloning the task.
+    /// The task's process is cloned.
     CloneTask,
-    /// Joining a cgroup.
+    /// The process joins a cgroup.
     JoinCgroup,
-    /// Starting a session.
+    /// The process starts a session.
     Setsid,
     /// Setting the OOM score.
     OomScore,
@@ -374,23 +365,23 @@ pub enum LaunchStep {
     Credentials,
     /// Entering the working directory.
     WorkingDir,
-    /// Setting no_new_privs.
+    /// The process sets no_new_privs.
     NoNewPrivs,
     /// Closing what the task must not inherit.
     CloseFds,
-    /// Executing the program.
+    /// The program is being executed.
     Exec,
     /// Bringing the loopback interface up.
     Loopback,
     /// Changing the container's mount table.
     Mount,
-    /// Giving up capabilities.
+    /// The process gives up its capabilities.
     Capabilities,
     /// Installing the system call filter.
     Seccomp,
     /// Entering the namespaces of a container that runs.
     JoinNamespaces,
-    /// Taking the terminal.
+    /// The process takes the terminal.
     Terminal,
     /// Making or entering a cgroup namespace.
     CgroupNamespace,
@@ -402,13 +393,12 @@ pub enum LaunchError {
     /// A step in the new process failed.
     #[error("launch of {name} failed when {}: {detail}{}", step.doing(), step.lacking(source))]
     Step {
-        /// The container.
         name: ContainerName,
         /// What was being done.
         step: LaunchStep,
         /// To what: a path, a limit's number.
         detail: String,
-        /// Why it failed.
+        /// The cause of the failure.
         #[source]
         source: io::Error,
     },
@@ -417,14 +407,13 @@ pub enum LaunchError {
     Start {
         /// What was being done.
         doing: &'static str,
-        /// Why it failed.
+        /// The cause of the failure.
         #[source]
         source: io::Error,
     },
     /// The launcher died or fell silent; the container must be destroyed, and may be tried again.
     #[error("the launcher was lost while launching {name}: {doing}")]
     Lost {
-        /// The container.
         name: ContainerName,
         /// What was being done.
         doing: &'static str,
@@ -432,31 +421,21 @@ pub enum LaunchError {
     /// A cgroup could not be made or limited.
     #[error("failed to prepare the cgroups of {name}")]
     Groups {
-        /// The container.
         name: ContainerName,
-        /// Which, and why.
         #[source]
         source: crate::cgroup::KnobError,
     },
     /// Its folder in the runtime directory could not be made; it may exist already.
     #[error("failed to create {path} for {name}")]
     RuntimeDir {
-        /// The container.
         name: ContainerName,
-        /// The folder.
         path: PathBuf,
-        /// Why.
         #[source]
         source: io::Error,
     },
     /// The specification cannot be carried out.
     #[error("launch of {name} refused: {reason}")]
-    Invalid {
-        /// The container.
-        name: ContainerName,
-        /// Why.
-        reason: String,
-    },
+    Invalid { name: ContainerName, reason: String },
 }
 
 impl LaunchStep {

@@ -147,11 +147,11 @@ impl Stream {
             let Some(pipe) = self.pipe.as_ref() else {
                 return budget;
             };
-            let room = self.limit.bytes.saturating_sub(self.written).min(budget);
-            let room = usize::try_from(room)
+            let free_bytes = self.limit.bytes.saturating_sub(self.written).min(budget);
+            let free_bytes = usize::try_from(free_bytes)
                 .unwrap_or(CHUNK_BYTES)
                 .min(CHUNK_BYTES);
-            let moved = match move_some(pipe, self.file.as_ref(), self.written, room.max(1)) {
+            let moved = match move_some(pipe, self.file.as_ref(), self.written, free_bytes.max(1)) {
                 Ok(Moved::Kept(0) | Moved::Lost(0)) => {
                     self.pipe = None;
                     return budget;

@@ -36,12 +36,12 @@ pub(super) struct TaskPlan {
     pub(super) hostname: Option<Vec<u8>>,
     pub(super) stdout: PlannedOutput,
     pub(super) stderr: PlannedOutput,
-    /// `<group>/tasks` files.
+    /// The `tasks` files of the v1 groups.
     pub(super) v1_tasks: Vec<CString>,
     pub(super) v2_group: Option<CString>,
-    /// Text for `oom_score_adj`.
+    /// The text that is written to `oom_score_adj`.
     pub(super) oom_score_adj: Option<Vec<u8>>,
-    /// Resource, soft, hard.
+    /// Limits as resource, soft value, hard value.
     pub(super) rlimits: Vec<[u64; 3]>,
     pub(super) no_new_privs: bool,
     pub(super) mounts: Vec<PlannedMount>,
@@ -68,7 +68,7 @@ pub(super) struct TaskPlan {
 pub(super) struct PlannedOutput {
     /// The folder that `path` is relative to, for a file.
     pub(super) beneath: Option<CString>,
-    /// Empty for none.
+    /// The path; empty for none.
     pub(super) path: CString,
 }
 

@@ -20,7 +20,7 @@ pub(super) struct Report {
     pub(super) outcome: Outcome,
     /// The supervisor's pid in the launcher's numbering, 0 if there is none.
     pub(super) supervisor_pid: i32,
-    /// Its start time.
+    /// The start time of the supervisor, in clock ticks.
     pub(super) supervisor_start: u64,
 }
 
@@ -37,7 +37,7 @@ pub(super) enum Outcome {
 }
 
 impl Report {
-    /// Async-signal-safe.
+    /// Safe to call in a signal handler (async-signal-safe).
     pub(super) fn encode(self) -> [u8; REPORT_BYTES] {
         let mut bytes = [0; REPORT_BYTES];
         match self.outcome {

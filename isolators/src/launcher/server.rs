@@ -19,7 +19,7 @@ use nix::sys::stat::Mode;
 
 use super::plan::{PLAN_BYTES_MAX, TaskPlan};
 use super::report::{Outcome, Report};
-use super::{INLINE_BYTES_MAX, LaunchStep, MARK, READY, lock, supervisor};
+use super::{INLINE_BYTES_MAX, LAUNCHER_ARGUMENT, LaunchStep, READY, lock, supervisor};
 use crate::sys::{self, Cloned};
 
 /// Where the socket is: standard input, so that exec needs no other inheritable descriptor.
@@ -34,7 +34,7 @@ const LOCK: RawFd = 4;
 /// Becomes the launcher if this process was executed as one.
 pub(super) fn run_if_requested() -> Option<ExitCode> {
     let mut args = std::env::args_os().skip(1);
-    if args.next()? != MARK {
+    if args.next()? != LAUNCHER_ARGUMENT {
         return None;
     }
     Some(match serve() {

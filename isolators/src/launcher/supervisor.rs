@@ -400,7 +400,7 @@ impl Running {
                     ended = Some(ExitCause::Signaled(signal));
                 }
                 Reaped::Exited { .. } | Reaped::Signaled { .. } => {}
-                Reaped::Nobody | Reaped::Alive => return ended,
+                Reaped::NoChildren | Reaped::Alive => return ended,
             }
         }
     }
@@ -418,9 +418,9 @@ impl Running {
                 .map_or(deadline, |earlier| earlier.min(deadline)),
         );
         if !payload.grace.is_zero() {
-            self.tell_everybody(i32::from(payload.signal));
+            self.signal_all(i32::from(payload.signal));
             // A stopped process would keep the signal pending until its end.
-            self.tell_everybody(libc::SIGCONT);
+            self.signal_all(libc::SIGCONT);
         }
     }
 
@@ -436,7 +436,7 @@ impl Running {
     }
 
     /// To every process of the container, those too that left the task's group or session.
-    fn tell_everybody(&self, signal: i32) {
+    fn signal_all(&self, signal: i32) {
         let Ok(known) = Signal::try_from(signal) else {
             return;
         };
@@ -465,15 +465,15 @@ impl Running {
         // Not again on every turn: at the next second, should a fork have slipped through.
         self.deadline = Some(monotonic().saturating_add(Duration::from_secs(1)));
         self.forward(libc::SIGKILL);
-        self.kill_the_others();
+        self.kill_leftovers();
     }
 
     /// SIGKILL to what the task left behind, as far as it is ours to find.
-    fn kill_the_others(&self) {
+    fn kill_leftovers(&self) {
         if self.own_pid_namespace {
             let _ = nix::sys::signal::kill(Pid::from_raw(-1), Signal::SIGKILL);
         } else if self.joined {
-            // The rest is found by its groups, when the container is taken apart.
+            // The rest is found by its groups, when the container is destroyed.
             let _ = nix::sys::signal::killpg(Pid::from_raw(self.task), Signal::SIGKILL);
         } else {
             kill_descendants();
@@ -505,9 +505,9 @@ impl Running {
         }
         let deadline = monotonic().saturating_add(STRAGGLERS_WAIT_MAX);
         while monotonic() < deadline {
-            self.kill_the_others();
+            self.kill_leftovers();
             match sys::reap_any() {
-                Reaped::Nobody => return,
+                Reaped::NoChildren => return,
                 Reaped::Alive => {
                     let _ = self.signals.next(Some(STRAGGLERS_RETRY));
                 }

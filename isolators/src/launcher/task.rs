@@ -191,9 +191,9 @@ fn change_mount(mount: &PlannedMount, user: Option<&User>) -> io::Result<()> {
             let source = if *by_user {
                 open_by_user(user, beneath, source)?
             } else {
-                sys::open_place(beneath, source)?
+                sys::open_path(beneath, source)?
             };
-            return sys::bind_place(source.as_fd(), target(mount)?.as_fd(), *writable);
+            return sys::bind_mount_fd(source.as_fd(), target(mount)?.as_fd(), *writable);
         }
         PlannedAction::Unmount => {
             let unmounted = target(mount).and_then(|place| sys::unmount_folder(place.as_fd()));
@@ -216,7 +216,7 @@ fn change_mount(mount: &PlannedMount, user: Option<&User>) -> io::Result<()> {
 /// is this very descriptor: whatever others do to the path from here on changes nothing.
 fn open_by_user(user: Option<&User>, beneath: Option<&CStr>, path: &CStr) -> io::Result<OwnedFd> {
     let open = || match beneath {
-        Some(_) => sys::open_place(beneath, path),
+        Some(_) => sys::open_path(beneath, path),
         None => sys::open_linkless(path),
     };
     let Some((uid, gid, groups)) = user else {
@@ -234,7 +234,7 @@ fn open_by_user(user: Option<&User>, beneath: Option<&CStr>, path: &CStr) -> io:
 /// Where a step is to be taken, found without following links.
 fn target(mount: &PlannedMount) -> io::Result<OwnedFd> {
     match &mount.beneath {
-        Some(beneath) => sys::open_place(Some(beneath), &mount.path),
+        Some(beneath) => sys::open_path(Some(beneath), &mount.path),
         None => sys::open_linkless(&mount.path),
     }
 }

@@ -41,7 +41,7 @@ const MOVE_REGISTER: u8 = 0xbc;
 const JUMP_IF_NOT: u8 = 0x55;
 const EXIT: u8 = 0x95;
 
-/// One `bpf_insn`.
+/// One instruction, as the kernel's `bpf_insn`.
 fn instruction(code: u8, to: u8, from: u8, offset: i16, value: u32) -> u64 {
     let [o0, o1] = offset.to_le_bytes();
     let [v0, v1, v2, v3] = value.to_le_bytes();

@@ -21,7 +21,7 @@ mod signals;
 pub(crate) use bpf::attach_device_program;
 pub(crate) use groups::cgroup_path;
 pub(crate) use mounts::{
-    bind_place, loopback_up, mount_bind, mount_cgroup, mount_tmpfs, open_linkless, open_place,
+    bind_mount_fd, loopback_up, mount_bind, mount_cgroup, mount_tmpfs, open_linkless, open_path,
     read_only, unmount_folder,
 };
 
@@ -101,17 +101,17 @@ pub(crate) fn clone_process(namespaces: u64, cgroup: Option<BorrowedFd<'_>>) -> 
     }
 }
 
-/// What [`reap_any`] found.
+/// The result of [`reap_any`].
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Reaped {
-    /// A child exited.
+    /// A child process has exited.
     Exited { pid: i32, code: i32 },
     /// A signal ended a child; real-time ones too, which nix cannot name.
     Signaled { pid: i32, signal: i32 },
     /// There are children, all alive.
     Alive,
     /// There are no children.
-    Nobody,
+    NoChildren,
 }
 
 /// Reaps one child that has ended, without waiting.
@@ -136,7 +136,7 @@ pub(crate) fn reap_any() -> Reaped {
             // Stopped or continued: not asked for, and no end.
             pid if pid > 0 => {}
             _ if last_errno() == libc::EINTR => {}
-            _ => return Reaped::Nobody,
+            _ => return Reaped::NoChildren,
         }
     }
 }
@@ -388,7 +388,7 @@ impl SharedPair {
         unsafe { &*self.page }
     }
 
-    /// Async-signal-safe.
+    /// Safe to call in a signal handler (async-signal-safe).
     pub(crate) fn store(&self, first: i32, second: i32) {
         self.cells()[1].store(second, Ordering::SeqCst);
         self.cells()[0].store(first, Ordering::SeqCst);

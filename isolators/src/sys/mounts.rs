@@ -72,7 +72,7 @@ pub(crate) fn mount_bind(from: &CStr, onto: &CStr) -> io::Result<()> {
 
 /// Opens a place for nothing but to name it. Below `beneath`, if given, no link is followed and nothing
 /// above it is reached, whatever others do to the folders meanwhile. Async-signal-safe.
-pub(crate) fn open_place(beneath: Option<&CStr>, path: &CStr) -> io::Result<OwnedFd> {
+pub(crate) fn open_path(beneath: Option<&CStr>, path: &CStr) -> io::Result<OwnedFd> {
     let Some(beneath) = beneath else {
         return open_how(libc::AT_FDCWD, path, 0);
     };
@@ -105,15 +105,15 @@ fn open_how(dir: RawFd, path: &CStr, resolve: u64) -> io::Result<OwnedFd> {
 
 /// Lets what is at one place be seen at another too, with what is mounted below it. Files go onto files
 /// and folders onto folders. Async-signal-safe.
-pub(crate) fn bind_place(
+pub(crate) fn bind_mount_fd(
     from: BorrowedFd<'_>,
     onto: BorrowedFd<'_>,
     writable: bool,
 ) -> io::Result<()> {
     const EMPTY_PATH: libc::c_uint = libc::AT_EMPTY_PATH.unsigned_abs();
-    /// `MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH`.
+    /// The value of `MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH`.
     const BOTH_EMPTY: libc::c_uint = 0x4 | 0x40;
-    /// `OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC`.
+    /// The value of `OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC`.
     const CLONE: libc::c_uint = 0x1 | libc::O_CLOEXEC.unsigned_abs();
     // SAFETY: the descriptor is open and the path is NUL-terminated.
     let tree = made(unsafe {
@@ -140,8 +140,7 @@ pub(crate) fn bind_place(
     })
 }
 
-/// Takes away what is mounted at a folder, at once for new eyes and for old ones when they are done.
-/// Changes the working directory. Async-signal-safe.
+/// Takes away what is mounted at a folder, lazily (MNT_DETACH). Changes the working directory. Async-signal-safe.
 pub(crate) fn unmount_folder(place: BorrowedFd<'_>) -> io::Result<()> {
     // By the working directory, because a path could lead elsewhere by now.
     // SAFETY: the descriptor is open; the second path is NUL-terminated.
@@ -227,5 +226,5 @@ pub(crate) fn loopback_up() -> io::Result<()> {
     }))
 }
 
-/// `IFF_UP | IFF_RUNNING`.
+/// The value of `IFF_UP | IFF_RUNNING`.
 const UP_AND_RUNNING: libc::c_short = 0x41;

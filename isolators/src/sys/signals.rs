@@ -21,9 +21,9 @@ const GRACE_MILLIS_MAX: u64 = (1 << 48) - 1;
 /// What a kill request says, packed into a signal's 64-bit value.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub(crate) struct KillPayload {
-    /// First signal.
+    /// The signal that is sent first.
     pub(crate) signal: u8,
-    /// Time until SIGKILL.
+    /// The time between SIGTERM and SIGKILL.
     pub(crate) grace: Duration,
 }
 
@@ -47,7 +47,7 @@ impl KillPayload {
 pub(crate) enum SignalEvent {
     /// A child changed state.
     Child,
-    /// An agent asks for the end.
+    /// An agent requested a kill.
     KillRequest(KillPayload),
     /// Any other signal, by number.
     Other(i32),

@@ -7,7 +7,7 @@ use libtest_mimic::Failed;
 use meseta_isolators::{ExitCause, KillOutcome, KillRequest, Launched, ProcessIdentity};
 
 use crate::Test;
-use crate::site::{Site, check, name, same, wait_pidfd};
+use crate::test_node::{TestNode, check, name, same, wait_pidfd};
 
 pub(crate) const TESTS: &[(&str, Test)] = &[
     ("a_polite_task_ends_by_its_signal", polite),
@@ -36,21 +36,21 @@ pub(crate) const TESTS: &[(&str, Test)] = &[
 
 const STUBBORN: &str = "trap '' TERM; echo ready; while :; do sleep 1; done";
 
-fn kill(site: &Site, launched: &Launched, grace: Duration) -> Result<(), Failed> {
+fn kill(test_node: &TestNode, launched: &Launched, grace: Duration) -> Result<(), Failed> {
     let request = KillRequest { signal: 15, grace };
-    let outcome = site.with(|containers| containers.kill(&launched.supervisor, request))?;
+    let outcome = test_node.with(|containers| containers.kill(&launched.supervisor, request))?;
     same(outcome, KillOutcome::Delivered)
 }
 
-fn polite(site: &Site) -> Result<(), Failed> {
-    let spec = site.spec(
+fn polite(test_node: &TestNode) -> Result<(), Failed> {
+    let spec = test_node.spec(
         "c",
         "trap 'exit 7' TERM; echo ready; while :; do sleep 1; done",
     );
-    let launched = site.launch(&spec)?;
-    site.wait_output(&spec, "ready")?;
-    kill(site, &launched, Duration::from_secs(20))?;
-    let record = site.wait_end(&spec, &launched)?;
+    let launched = test_node.launch(&spec)?;
+    test_node.wait_output(&spec, "ready")?;
+    kill(test_node, &launched, Duration::from_secs(20))?;
+    let record = test_node.wait_end(&spec, &launched)?;
     same(
         (record.cause, record.kill_requested),
         (ExitCause::Exited(7), true),
@@ -59,18 +59,18 @@ fn polite(site: &Site) -> Result<(), Failed> {
         signal: 15,
         grace: Duration::ZERO,
     };
-    let outcome = site.with(|containers| containers.kill(&launched.supervisor, request))?;
+    let outcome = test_node.with(|containers| containers.kill(&launched.supervisor, request))?;
     same(outcome, KillOutcome::AlreadyGone)
 }
 
 /// Launches, waits for "ready", kills, and checks that it died by SIGKILL between grace and +2 s.
-fn expect_killed(site: &Site, command: &str, grace: Duration) -> Result<(), Failed> {
-    let spec = site.spec("c", command);
-    let launched = site.launch(&spec)?;
-    site.wait_output(&spec, "ready")?;
+fn expect_killed(test_node: &TestNode, command: &str, grace: Duration) -> Result<(), Failed> {
+    let spec = test_node.spec("c", command);
+    let launched = test_node.launch(&spec)?;
+    test_node.wait_output(&spec, "ready")?;
     let began = Instant::now();
-    kill(site, &launched, grace)?;
-    let record = site.wait_end(&spec, &launched)?;
+    kill(test_node, &launched, grace)?;
+    let record = test_node.wait_end(&spec, &launched)?;
     let took = began.elapsed();
     same(
         (record.cause, record.kill_requested),
@@ -80,76 +80,76 @@ fn expect_killed(site: &Site, command: &str, grace: Duration) -> Result<(), Fail
     check(in_time, || {
         format!("took {took:?} with a grace of {grace:?}")
     })?;
-    site.destroy(&spec, &launched)
+    test_node.destroy(&spec, &launched)
 }
 
-fn stubborn(site: &Site) -> Result<(), Failed> {
-    expect_killed(site, STUBBORN, Duration::from_millis(500))
+fn stubborn(test_node: &TestNode) -> Result<(), Failed> {
+    expect_killed(test_node, STUBBORN, Duration::from_millis(500))
 }
 
-fn stopped(site: &Site) -> Result<(), Failed> {
+fn stopped(test_node: &TestNode) -> Result<(), Failed> {
     let command = "trap '' TERM; echo ready; while :; do kill -STOP $$; done";
-    expect_killed(site, command, Duration::from_millis(300))
+    expect_killed(test_node, command, Duration::from_millis(300))
 }
 
-fn grace_without_agent(site: &Site) -> Result<(), Failed> {
-    let spec = site.spec("c", STUBBORN);
-    let launched = site.launch(&spec)?;
-    site.wait_output(&spec, "ready")?;
-    let pidfd = site.with(|containers| containers.watch(&launched.supervisor))?;
-    kill(site, &launched, Duration::from_millis(500))?;
-    site.close();
+fn grace_without_agent(test_node: &TestNode) -> Result<(), Failed> {
+    let spec = test_node.spec("c", STUBBORN);
+    let launched = test_node.launch(&spec)?;
+    test_node.wait_output(&spec, "ready")?;
+    let pidfd = test_node.with(|containers| containers.watch(&launched.supervisor))?;
+    kill(test_node, &launched, Duration::from_millis(500))?;
+    test_node.close();
     wait_pidfd(&pidfd.ok_or("ended at once")?)?;
-    site.open(|_| ())?;
-    let record = site.wait_end(&spec, &launched)?;
+    test_node.open(|_| ())?;
+    let record = test_node.wait_end(&spec, &launched)?;
     same(
         (record.cause, record.kill_requested),
         (ExitCause::Signaled(9), true),
     )
 }
 
-fn bad_signals(site: &Site) -> Result<(), Failed> {
-    let spec = site.spec("c", "exec sleep 1000");
-    let launched = site.launch(&spec)?;
+fn bad_signals(test_node: &TestNode) -> Result<(), Failed> {
+    let spec = test_node.spec("c", "exec sleep 1000");
+    let launched = test_node.launch(&spec)?;
     for signal in [0, -1, 32, 64, 300] {
         let request = KillRequest {
             signal,
             grace: Duration::ZERO,
         };
-        let refused = site.with(|containers| containers.kill(&launched.supervisor, request));
+        let refused = test_node.with(|containers| containers.kill(&launched.supervisor, request));
         check(refused.is_err(), || format!("signal {signal} was taken"))?;
     }
     // A grace beyond all measure is no error, and a shorter one still counts.
-    kill(site, &launched, Duration::MAX)?;
+    kill(test_node, &launched, Duration::MAX)?;
     same(
-        site.wait_end(&spec, &launched)?.cause,
+        test_node.wait_end(&spec, &launched)?.cause,
         ExitCause::Signaled(15),
     )
 }
 
-fn stopped_launcher(site: &Site) -> Result<(), Failed> {
-    let launcher = site
+fn stopped_launcher(test_node: &TestNode) -> Result<(), Failed> {
+    let launcher = test_node
         .with(|containers| containers.launcher_pid())
         .ok_or("no launcher")?;
     let pid = nix::unistd::Pid::from_raw(i32::try_from(launcher)?);
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGSTOP)?;
     let began = Instant::now();
-    site.close();
+    test_node.close();
     check(began.elapsed() < Duration::from_secs(10), || {
         format!("closing took {:?}", began.elapsed())
     })
 }
 
-fn shortened(site: &Site) -> Result<(), Failed> {
-    let spec = site.spec("c", STUBBORN);
-    let launched = site.launch(&spec)?;
-    site.wait_output(&spec, "ready")?;
+fn shortened(test_node: &TestNode) -> Result<(), Failed> {
+    let spec = test_node.spec("c", STUBBORN);
+    let launched = test_node.launch(&spec)?;
+    test_node.wait_output(&spec, "ready")?;
     let began = Instant::now();
-    kill(site, &launched, Duration::from_secs(600))?;
-    kill(site, &launched, Duration::from_millis(100))?;
-    kill(site, &launched, Duration::from_secs(600))?;
+    kill(test_node, &launched, Duration::from_secs(600))?;
+    kill(test_node, &launched, Duration::from_millis(100))?;
+    kill(test_node, &launched, Duration::from_secs(600))?;
     same(
-        site.wait_end(&spec, &launched)?.cause,
+        test_node.wait_end(&spec, &launched)?.cause,
         ExitCause::Signaled(9),
     )?;
     check(began.elapsed() < Duration::from_secs(5), || {
@@ -157,9 +157,9 @@ fn shortened(site: &Site) -> Result<(), Failed> {
     })
 }
 
-fn wrong_identity(site: &Site) -> Result<(), Failed> {
-    let spec = site.spec("c", "exec sleep 1000");
-    let launched = site.launch(&spec)?;
+fn wrong_identity(test_node: &TestNode) -> Result<(), Failed> {
+    let spec = test_node.spec("c", "exec sleep 1000");
+    let launched = test_node.launch(&spec)?;
     let right = launched.supervisor.clone();
     let later = ProcessIdentity {
         start_ticks: right.start_ticks + 1,
@@ -175,25 +175,27 @@ fn wrong_identity(site: &Site) -> Result<(), Failed> {
             signal: 15,
             grace: Duration::ZERO,
         };
-        let outcome = site.with(|containers| containers.kill(&wrong, request))?;
+        let outcome = test_node.with(|containers| containers.kill(&wrong, request))?;
         same(outcome, KillOutcome::AlreadyGone)?;
     }
     check(
-        site.with(|containers| containers.watch(&right))?.is_some(),
+        test_node
+            .with(|containers| containers.watch(&right))?
+            .is_some(),
         || "killed".to_owned(),
     )?;
-    site.destroy(&spec, &launched)
+    test_node.destroy(&spec, &launched)
 }
 
-fn daemon(site: &Site) -> Result<(), Failed> {
-    let gate = site.sandbox().join("gate");
+fn daemon(test_node: &TestNode) -> Result<(), Failed> {
+    let gate = test_node.sandbox().join("gate");
     nix::unistd::mkfifo(&gate, nix::sys::stat::Mode::S_IRWXU)?;
     let command =
         "(setsid sh -c '(setsid sh -c \"echo forked; exec sleep 1000\" &)' &); read line < gate";
-    let spec = site.spec("c", command);
-    let launched = site.launch(&spec)?;
-    site.wait_output(&spec, "forked")?;
-    let groups = site.with(|containers| containers.groups(&spec.name));
+    let spec = test_node.spec("c", command);
+    let launched = test_node.launch(&spec)?;
+    test_node.wait_output(&spec, "forked")?;
+    let groups = test_node.with(|containers| containers.groups(&spec.name));
     let mut pidfds = Vec::new();
     for dir in groups.process_dirs() {
         for line in fs::read_to_string(dir.join("cgroup.procs"))?.lines() {
@@ -203,11 +205,11 @@ fn daemon(site: &Site) -> Result<(), Failed> {
     }
     check(pidfds.len() >= 2, || format!("{} processes", pidfds.len()))?;
     fs::write(&gate, "\n")?;
-    site.wait_end(&spec, &launched)?;
+    test_node.wait_end(&spec, &launched)?;
     for pidfd in &pidfds {
         wait_pidfd(pidfd)?;
     }
-    site.destroy(&spec, &launched)
+    test_node.destroy(&spec, &launched)
 }
 
 /// A pidfd on a process, by way of its identity.
@@ -232,28 +234,29 @@ fn open_process(pid: i32) -> Result<Option<std::os::fd::OwnedFd>, Failed> {
     .open()?)
 }
 
-fn killed_supervisor(site: &Site) -> Result<(), Failed> {
-    let spec = site.spec("c", "exec sleep 1000");
-    let launched = site.launch(&spec)?;
+fn killed_supervisor(test_node: &TestNode) -> Result<(), Failed> {
+    let spec = test_node.spec("c", "exec sleep 1000");
+    let launched = test_node.launch(&spec)?;
     let task = open_process(launched.task_pid)?.ok_or("the task is gone")?;
     let pid = nix::unistd::Pid::from_raw(launched.supervisor.pid);
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL)?;
     wait_pidfd(&task)?;
-    site.eventually("the supervisor is gone", || {
-        site.with(|containers| containers.watch(&launched.supervisor))
+    test_node.eventually("the supervisor is gone", || {
+        test_node
+            .with(|containers| containers.watch(&launched.supervisor))
             .is_ok_and(|fd| fd.is_none())
     })?;
-    let record = site.with(|containers| containers.exit_record(&spec.name))?;
+    let record = test_node.with(|containers| containers.exit_record(&spec.name))?;
     check(record.is_none(), || {
         format!("nobody can know, yet: {record:?}")
     })?;
-    site.destroy(&spec, &launched)
+    test_node.destroy(&spec, &launched)
 }
 
-fn frozen(site: &Site) -> Result<(), Failed> {
-    let spec = site.spec("c", "exec sleep 1000");
-    let launched = site.launch(&spec)?;
-    let groups = site.with(|containers| containers.groups(&spec.name));
+fn frozen(test_node: &TestNode) -> Result<(), Failed> {
+    let spec = test_node.spec("c", "exec sleep 1000");
+    let launched = test_node.launch(&spec)?;
+    let groups = test_node.with(|containers| containers.groups(&spec.name));
     for group in &groups.dirs {
         for (file, value) in [("freezer.state", "FROZEN"), ("cgroup.freeze", "1")] {
             let knob = group.dir.join(file);
@@ -263,19 +266,19 @@ fn frozen(site: &Site) -> Result<(), Failed> {
         }
     }
     let began = Instant::now();
-    site.destroy(&spec, &launched)?;
+    test_node.destroy(&spec, &launched)?;
     check(began.elapsed() < Duration::from_secs(2), || {
         format!("{:?}", began.elapsed())
     })
 }
 
-fn restarted(site: &Site) -> Result<(), Failed> {
-    let spec = site.spec("c", "echo ready; exec sleep 1000");
-    let launched = site.launch(&spec)?;
-    site.wait_output(&spec, "ready")?;
-    site.close();
-    site.open(|_| ())?;
-    let found = site.with(|containers| containers.recover())?;
+fn restarted(test_node: &TestNode) -> Result<(), Failed> {
+    let spec = test_node.spec("c", "echo ready; exec sleep 1000");
+    let launched = test_node.launch(&spec)?;
+    test_node.wait_output(&spec, "ready")?;
+    test_node.close();
+    test_node.open(|_| ())?;
+    let found = test_node.with(|containers| containers.recover())?;
     same(found.len(), 1)?;
     let container = &found[0];
     same(&container.name, &spec.name)?;
@@ -288,23 +291,23 @@ fn restarted(site: &Site) -> Result<(), Failed> {
         ),
         (None, true, true),
     )?;
-    let usage = site.with(|containers| {
+    let usage = test_node.with(|containers| {
         containers.usage(&spec.name, container.supervisor.as_ref(), Duration::ZERO)
     })?;
     same(usage.pids.processes, Some(1))?;
-    kill(site, &launched, Duration::from_secs(20))?;
+    kill(test_node, &launched, Duration::from_secs(20))?;
     same(
-        site.wait_end(&spec, &launched)?.cause,
+        test_node.wait_end(&spec, &launched)?.cause,
         ExitCause::Signaled(15),
     )?;
-    site.destroy(&spec, &launched)
+    test_node.destroy(&spec, &launched)
 }
 
-fn sweep(site: &Site) -> Result<(), Failed> {
-    let spec = site.spec("c", "exec sleep 1000");
-    let launched = site.launch(&spec)?;
-    let stale = site.with(|containers| containers.groups(&name("stale")));
-    let neighbour = site.with(|containers| containers.groups(&name("x")));
+fn sweep(test_node: &TestNode) -> Result<(), Failed> {
+    let spec = test_node.spec("c", "exec sleep 1000");
+    let launched = test_node.launch(&spec)?;
+    let stale = test_node.with(|containers| containers.groups(&name("stale")));
+    let neighbour = test_node.with(|containers| containers.groups(&name("x")));
     let neighbours: Vec<_> = neighbour
         .dirs
         .iter()
@@ -314,7 +317,7 @@ fn sweep(site: &Site) -> Result<(), Failed> {
     for dir in &neighbours {
         fs::create_dir_all(dir)?;
     }
-    let swept = site.with(|containers| containers.sweep());
+    let swept = test_node.with(|containers| containers.sweep());
     let untouched = neighbours.iter().all(|dir| dir.exists());
     for dir in &neighbours {
         fs::remove_dir(dir)?;
@@ -324,9 +327,10 @@ fn sweep(site: &Site) -> Result<(), Failed> {
     check(!stale.exist(), || "the stale groups are left".to_owned())?;
     check(untouched, || "a neighbour's group was removed".to_owned())?;
     check(
-        site.with(|containers| containers.groups(&spec.name))
+        test_node
+            .with(|containers| containers.groups(&spec.name))
             .exist(),
         || "a living container's groups were removed".to_owned(),
     )?;
-    site.destroy(&spec, &launched)
+    test_node.destroy(&spec, &launched)
 }

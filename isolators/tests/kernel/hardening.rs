@@ -10,15 +10,16 @@ use libtest_mimic::Failed;
 use meseta_isolators::cgroup::Version;
 use meseta_isolators::{
     CapabilityRequest, CapabilitySet, Command, ContainerSpec, Controller, Credentials,
-    DestroyOptions, ExitCause, Inside, Isolation, LaunchError, LaunchStep, MountAction, MountStep,
-    NodeOptions, Place, SeccompAction, SeccompChoice, SeccompProfile, TaskIsolation,
+    DestroyOptions, ExitCause, Inside, Isolation, LaunchError, LaunchStep, MountAction,
+    MountSource, MountStep, NodeOptions, SeccompAction, SeccompChoice, SeccompProfile,
+    TaskIsolation,
 };
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::Test;
 use crate::probe;
-use crate::site::{PATIENCE, Site, chain, check, same};
+use crate::test_node::{PATIENCE, TestNode, chain, check, same};
 
 pub(crate) const TESTS: &[(&str, Test)] = &[
     ("a_hostile_task_of_root_finds_no_way_out", hostile_root),
@@ -53,26 +54,26 @@ fn nobody() -> Option<Credentials> {
 }
 
 /// All that keeps a task in, its own network too.
-fn harden(site: &Site, node: &NodeOptions) -> Result<(), Failed> {
-    let hardened = Isolation::hardened_for(site.host());
+fn harden(test_node: &TestNode, node: &NodeOptions) -> Result<(), Failed> {
+    let hardened = Isolation::hardened_for(test_node.host());
     let names: Vec<_> = hardened.names().chain(["namespaces/net"]).collect();
-    site.open_custom(Isolation::parse(&names.join(","))?, node, Vec::new())
+    test_node.open_custom(Isolation::parse(&names.join(","))?, node, Vec::new())
 }
 
 /// What the probe found, with what it needs set up for it: the names that stayed open, and the
 /// lines of its status.
 fn probed(
-    site: &Site,
+    test_node: &TestNode,
     mut spec: ContainerSpec,
     hardened: bool,
 ) -> Result<(Vec<String>, BTreeMap<String, String>), Failed> {
-    let address = format!("meseta-{}", site.root().display());
+    let address = format!("meseta-{}", test_node.root().display());
     let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&address)?)?;
     let shared = tempfile::NamedTempFile::new_in("/dev/shm")?;
-    let groups = site.with(|containers| containers.groups(&spec.name));
+    let groups = test_node.with(|containers| containers.groups(&spec.name));
     let dirs: Vec<_> = groups.process_dirs();
     // As the host names them, and where a cgroup namespace shows them; nowhere else are those the host's.
-    let trees = site.host().trees().into_iter();
+    let trees = test_node.host().trees().into_iter();
     let roots: Vec<_> = trees.filter(|_| hardened).map(|tree| tree.mount).collect();
     let dirs = dirs.iter().chain(&roots);
     let dirs: Vec<_> = dirs.map(|dir| dir.to_string_lossy()).collect();
@@ -88,10 +89,10 @@ fn probed(
         spec.env.push((name.into(), value.into()));
     }
     spec.command = Command::Argv {
-        program: site.probe()?.into(),
+        program: test_node.probe()?.into(),
         args: ["probe", probe::MARK, "escapes"].map(Into::into).to_vec(),
     };
-    let (record, output) = site.run(&spec)?;
+    let (record, output) = test_node.run(&spec)?;
     drop(listener);
     check(record.success(), || format!("{record:?}: {output}"))?;
     let lines = |kind: &'static str| {
@@ -138,26 +139,26 @@ fn expect_status(
     Ok(())
 }
 
-fn hostile_root(site: &Site) -> Result<(), Failed> {
-    harden(site, &NodeOptions::default())?;
-    let (open, status) = probed(site, site.spec("c", ""), true)?;
+fn hostile_root(test_node: &TestNode) -> Result<(), Failed> {
+    harden(test_node, &NodeOptions::default())?;
+    let (open, status) = probed(test_node, test_node.spec("c", ""), true)?;
     same(open, Vec::new())?;
     let standard = CapabilitySet::standard();
     expect_status(&status, standard, standard)
 }
 
-fn hostile_user(site: &Site) -> Result<(), Failed> {
-    harden(site, &NodeOptions::default())?;
-    let mut spec = site.spec("c", "");
+fn hostile_user(test_node: &TestNode) -> Result<(), Failed> {
+    harden(test_node, &NodeOptions::default())?;
+    let mut spec = test_node.spec("c", "");
     spec.credentials = nobody();
-    let (open, status) = probed(site, spec, true)?;
+    let (open, status) = probed(test_node, spec, true)?;
     same(open, Vec::new())?;
     expect_status(&status, CapabilitySet::EMPTY, CapabilitySet::EMPTY)
 }
 
 /// The probe can tell: without the isolators most of it goes through.
-fn open_ways(site: &Site) -> Result<(), Failed> {
-    let (open, status) = probed(site, site.spec("c", ""), false)?;
+fn open_ways(test_node: &TestNode) -> Result<(), Failed> {
+    let (open, status) = probed(test_node, test_node.spec("c", ""), false)?;
     same(status.get("Seccomp").map(String::as_str), Some("0"))?;
     for name in [
         "unshare",
@@ -177,7 +178,7 @@ fn open_ways(site: &Site) -> Result<(), Failed> {
             .any(|line| line.split(": ").next() == Some(name));
         check(found, || format!("{name} is not open: {open:?}"))?;
     }
-    let groups = site.with(|containers| containers.groups(&site.spec("c", "").name));
+    let groups = test_node.with(|containers| containers.groups(&test_node.spec("c", "").name));
     let writable = groups.process_dirs().iter().all(|dir| {
         let file = dir.join("cgroup.procs").to_string_lossy().into_owned();
         open.contains(&file)
@@ -185,24 +186,24 @@ fn open_ways(site: &Site) -> Result<(), Failed> {
     check(writable, || format!("{open:?}"))
 }
 
-fn set_user_id(site: &Site) -> Result<(), Failed> {
-    harden(site, &NodeOptions::default())?;
-    let program = site.sandbox().join("id");
+fn set_user_id(test_node: &TestNode) -> Result<(), Failed> {
+    harden(test_node, &NodeOptions::default())?;
+    let program = test_node.sandbox().join("id");
     fs::copy("/usr/bin/id", &program)?;
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o4755);
     fs::set_permissions(&program, mode)?;
-    let mut spec = site.spec("c", "./id -u");
+    let mut spec = test_node.spec("c", "./id -u");
     spec.credentials = nobody();
-    same(site.run(&spec)?.1, format!("{NOBODY}\n"))
+    same(test_node.run(&spec)?.1, format!("{NOBODY}\n"))
 }
 
-fn capabilities(site: &Site) -> Result<(), Failed> {
+fn capabilities(test_node: &TestNode) -> Result<(), Failed> {
     let allowed = CapabilitySet::from_names(["CHOWN", "KILL", "NET_BIND_SERVICE"])?;
     let node = NodeOptions {
         capabilities: allowed,
         ..NodeOptions::default()
     };
-    site.open_more("linux/capabilities", &node)?;
+    test_node.open_more("linux/capabilities", &node)?;
     let ask = |bounding: Option<CapabilitySet>, effective: Option<CapabilitySet>| TaskIsolation {
         capabilities: CapabilityRequest {
             bounding,
@@ -232,9 +233,9 @@ fn capabilities(site: &Site) -> Result<(), Failed> {
     .into_iter()
     .enumerate()
     {
-        let mut spec = site.spec(&format!("c{number}"), "grep Cap /proc/self/status");
+        let mut spec = test_node.spec(&format!("c{number}"), "grep Cap /proc/self/status");
         spec.credentials = user;
-        let output = site.run_with(&spec, &task)?.1;
+        let output = test_node.run_with(&spec, &task)?.1;
         for (name, set) in [
             ("CapEff", effective),
             ("CapBnd", bounding),
@@ -252,9 +253,9 @@ fn capabilities(site: &Site) -> Result<(), Failed> {
         (nobody(), ask(None, Some(kill)), "CAP_KILL"),
         (nobody(), ask(Some(kill), None), "CAP_KILL"),
     ] {
-        let mut spec = site.spec("more", "true");
+        let mut spec = test_node.spec("more", "true");
         spec.credentials = user;
-        let refused = site.with(|containers| containers.launch_with(&spec, &task));
+        let refused = test_node.with(|containers| containers.launch_with(&spec, &task));
         check(
             matches!(&refused, Err(LaunchError::Invalid { reason, .. }) if reason.contains(named)),
             || format!("{refused:?}"),
@@ -264,13 +265,13 @@ fn capabilities(site: &Site) -> Result<(), Failed> {
 }
 
 /// Neither the task nor what is put into its container learns where its groups are, and both find its limits.
-fn hidden_groups(site: &Site) -> Result<(), Failed> {
-    site.open_more("namespaces/cgroup", &NodeOptions::default())?;
+fn hidden_groups(test_node: &TestNode) -> Result<(), Failed> {
+    test_node.open_more("namespaces/cgroup", &NodeOptions::default())?;
     let seen = "cat /proc/self/cgroup /proc/self/mountinfo; readlink /proc/self/ns/cgroup";
-    let outer = site.spec("outer", &format!("{seen}; exec sleep 1000"));
-    let launched = site.launch(&outer)?;
-    site.wait_output(&outer, "cgroup:[")?;
-    let output = site.output(&outer);
+    let outer = test_node.spec("outer", &format!("{seen}; exec sleep 1000"));
+    let launched = test_node.launch(&outer)?;
+    test_node.wait_output(&outer, "cgroup:[")?;
+    let output = test_node.output(&outer);
     let namespace = output.lines().last().unwrap_or_default().to_owned();
     let ours = fs::read_link("/proc/self/ns/cgroup")?;
     check(*namespace != *ours.to_string_lossy(), || output.clone())?;
@@ -279,20 +280,20 @@ fn hidden_groups(site: &Site) -> Result<(), Failed> {
         stdin: None,
         terminal: false,
     };
-    let spec = site.spec("outer+in", seen);
-    let inner = site
+    let spec = test_node.spec("outer+in", seen);
+    let inner = test_node
         .with(|c| c.launch_inside(&spec, &TaskIsolation::default(), &inside))
         .map_err(|error| Failed::from(chain(&error)))?;
-    site.wait_end(&spec, &inner)?;
-    let within = site.output(&spec);
+    test_node.wait_end(&spec, &inner)?;
+    let within = test_node.output(&spec);
     check(within.ends_with(&format!("{namespace}\n")), || {
         within.clone()
     })?;
-    let root = site.root().to_string_lossy().into_owned();
+    let root = test_node.root().to_string_lossy().into_owned();
     for text in [&output, &within] {
         check(!text.contains(&root), || text.clone())?;
     }
-    let groups = site.with(|containers| containers.groups(&outer.name));
+    let groups = test_node.with(|containers| containers.groups(&outer.name));
     let own = groups
         .dirs
         .iter()
@@ -301,25 +302,25 @@ fn hidden_groups(site: &Site) -> Result<(), Failed> {
         own.clone().count() == 0 || output.contains("memory:/\n"),
         || output.clone(),
     )?;
-    site.destroy(&spec, &inner)?;
-    site.destroy(&outer, &launched)?;
-    let memory = site.host().v1.iter();
+    test_node.destroy(&spec, &inner)?;
+    test_node.destroy(&outer, &launched)?;
+    let memory = test_node.host().v1.iter();
     let memory = memory.filter(|tree| tree.controllers.contains(&Controller::Memory));
     for tree in memory {
         // The container's own limit, where programs look for it.
         let file = tree.mount.join("memory.limit_in_bytes");
-        let spec = site.spec("limit", &format!("cat {}", file.display()));
-        same(site.run(&spec)?.1, format!("{}\n", 64 << 20))?;
+        let spec = test_node.spec("limit", &format!("cat {}", file.display()));
+        same(test_node.run(&spec)?.1, format!("{}\n", 64 << 20))?;
     }
     Ok(())
 }
 
 /// A check may be put into a container whose task has just ended, and whose supervisor has not noticed yet.
-fn hidden_after_the_end(site: &Site) -> Result<(), Failed> {
-    site.open_more("namespaces/cgroup", &NodeOptions::default())?;
-    let outer = site.spec("outer", "echo runs; exec sleep 1000");
-    let launched = site.launch(&outer)?;
-    site.wait_output(&outer, "runs")?;
+fn hidden_after_the_end(test_node: &TestNode) -> Result<(), Failed> {
+    test_node.open_more("namespaces/cgroup", &NodeOptions::default())?;
+    let outer = test_node.spec("outer", "echo runs; exec sleep 1000");
+    let launched = test_node.launch(&outer)?;
+    test_node.wait_output(&outer, "runs")?;
     let supervisor = Pid::from_raw(launched.supervisor.pid);
     kill(supervisor, Signal::SIGSTOP)?;
     let children = format!("/proc/{supervisor}/task/{supervisor}/children");
@@ -340,33 +341,35 @@ fn hidden_after_the_end(site: &Site) -> Result<(), Failed> {
         stdin: None,
         terminal: false,
     };
-    let spec = site.spec("outer+in", "cat /proc/self/cgroup; echo seen");
-    let inner = site
+    let spec = test_node.spec("outer+in", "cat /proc/self/cgroup; echo seen");
+    let inner = test_node
         .with(|c| c.launch_inside(&spec, &TaskIsolation::default(), &inside))
         .map_err(|error| Failed::from(chain(&error)))?;
-    site.wait_end(&spec, &inner)?;
+    test_node.wait_end(&spec, &inner)?;
     kill(supervisor, Signal::SIGCONT)?;
-    let within = site.output(&spec);
-    let root = site.root().to_string_lossy().into_owned();
+    let within = test_node.output(&spec);
+    let root = test_node.root().to_string_lossy().into_owned();
     check(
         within.ends_with("seen\n") && !within.contains(&root),
         || within.clone(),
     )?;
-    site.destroy(&spec, &inner)?;
-    site.destroy(&outer, &launched)
+    test_node.destroy(&spec, &inner)?;
+    test_node.destroy(&outer, &launched)
 }
 
-fn filters(site: &Site) -> Result<(), Failed> {
-    site.open_more("linux/seccomp", &NodeOptions::default())?;
+fn filters(test_node: &TestNode) -> Result<(), Failed> {
+    test_node.open_more("linux/seccomp", &NodeOptions::default())?;
     let task = |seccomp| TaskIsolation {
         seccomp,
         ..TaskIsolation::default()
     };
     let status = "grep ^Seccomp: /proc/self/status";
-    let usual = site.spec("usual", status);
-    same(site.run(&usual)?.1, "Seccomp:\t2\n".to_owned())?;
-    let free = site.spec("free", status);
-    let output = site.run_with(&free, &task(SeccompChoice::Unconfined))?.1;
+    let usual = test_node.spec("usual", status);
+    same(test_node.run(&usual)?.1, "Seccomp:\t2\n".to_owned())?;
+    let free = test_node.spec("free", status);
+    let output = test_node
+        .run_with(&free, &task(SeccompChoice::Unconfined))?
+        .1;
     same(output, "Seccomp:\t0\n".to_owned())?;
     let standard = SeccompProfile::standard(CapabilitySet::EMPTY);
     let no_rename = ["rename", "renameat", "renameat2"]
@@ -374,15 +377,15 @@ fn filters(site: &Site) -> Result<(), Failed> {
         .filter(|name| standard.allows(name))
         .try_fold(standard.clone(), SeccompProfile::refuse)?;
     let command = "echo x >one; mv one two && echo moved || echo refused";
-    let spec = site.spec("own", command);
+    let spec = test_node.spec("own", command);
     let own = task(SeccompChoice::Profile(no_rename.clone()));
-    same(site.run_with(&spec, &own)?.1, "refused\n".to_owned())?;
-    let spec = site.spec("killed", "echo x >one; exec mv one two");
+    same(test_node.run_with(&spec, &own)?.1, "refused\n".to_owned())?;
+    let spec = test_node.spec("killed", "echo x >one; exec mv one two");
     let deadly = task(SeccompChoice::Profile(
         no_rename.otherwise(SeccompAction::Kill),
     ));
     same(
-        site.run_with(&spec, &deadly)?.0.cause,
+        test_node.run_with(&spec, &deadly)?.0.cause,
         ExitCause::Signaled(libc::SIGSYS),
     )?;
     // A filter that lets not even the exec through is a failed launch, not a lost one.
@@ -390,7 +393,8 @@ fn filters(site: &Site) -> Result<(), Failed> {
         "write",
         "exit_group",
     ])?));
-    let failed = site.with(|containers| containers.launch_with(&site.spec("no", "true"), &nothing));
+    let failed = test_node
+        .with(|containers| containers.launch_with(&test_node.spec("no", "true"), &nothing));
     let told = matches!(
         &failed,
         Err(LaunchError::Step {
@@ -401,11 +405,11 @@ fn filters(site: &Site) -> Result<(), Failed> {
     check(told, || format!("{failed:?}"))
 }
 
-fn magic_directory(site: &Site) -> Result<(), Failed> {
+fn magic_directory(test_node: &TestNode) -> Result<(), Failed> {
     for number in 0..64 {
-        let mut spec = site.spec(&format!("c{number}"), "pwd");
+        let mut spec = test_node.spec(&format!("c{number}"), "pwd");
         spec.working_dir = format!("/proc/self/fd/{number}").into();
-        let failed = site.with(|containers| containers.launch(&spec));
+        let failed = test_node.with(|containers| containers.launch(&spec));
         let told = matches!(
             &failed,
             Err(LaunchError::Step {
@@ -419,17 +423,17 @@ fn magic_directory(site: &Site) -> Result<(), Failed> {
 }
 
 /// A container may cover programs that it sees: root's process that changes its mounts runs none.
-fn changing_mounts(site: &Site) -> Result<(), Failed> {
-    site.open_more("linux/capabilities", &NodeOptions::default())?;
+fn changing_mounts(test_node: &TestNode) -> Result<(), Failed> {
+    test_node.open_more("linux/capabilities", &NodeOptions::default())?;
     let (covered, trap) = (
         fs::canonicalize("/bin/sh")?,
-        fs::canonicalize(site.sandbox())?.join("trap"),
+        fs::canonicalize(test_node.sandbox())?.join("trap"),
     );
     let (script, ran) = (trap.with_extension("script"), trap.with_extension("ran"));
     fs::write(&trap, format!("#!/bin/bash {}\n", script.display()))?;
     fs::write(&script, format!("id -u > {}\n", ran.display()))?;
     fs::set_permissions(&trap, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
-    let mut spec = site.spec("c", "");
+    let mut spec = test_node.spec("c", "");
     spec.credentials = nobody();
     spec.command = Command::Argv {
         program: "/bin/sleep".into(),
@@ -439,7 +443,7 @@ fn changing_mounts(site: &Site) -> Result<(), Failed> {
         mounts: vec![MountStep {
             path: covered,
             action: MountAction::Bind {
-                source: Place {
+                source: MountSource {
                     beneath: None,
                     path: trap,
                     by_user: false,
@@ -450,18 +454,19 @@ fn changing_mounts(site: &Site) -> Result<(), Failed> {
         }],
         ..TaskIsolation::default()
     };
-    let launched = site.with(|containers| containers.launch_with(&spec, &task))?;
+    let launched = test_node.with(|containers| containers.launch_with(&spec, &task))?;
     let steps = vec![MountStep {
         path: "nothing".into(),
         action: MountAction::Unmount {
-            beneath: Some(site.sandbox()),
+            beneath: Some(test_node.sandbox()),
         },
     }];
-    let changed =
-        site.with(|containers| containers.change_mounts(&spec.name, &launched.supervisor, steps));
+    let changed = test_node
+        .with(|containers| containers.change_mounts(&spec.name, &launched.supervisor, steps));
     let covered_ran = fs::read_to_string(&ran).ok();
     let options = DestroyOptions::default();
-    site.with(|containers| containers.destroy(&spec.name, Some(&launched.supervisor), options))?;
+    test_node
+        .with(|containers| containers.destroy(&spec.name, Some(&launched.supervisor), options))?;
     changed?;
     check(covered_ran.is_none(), || {
         format!("a program of the container's ran as user {covered_ran:?}")

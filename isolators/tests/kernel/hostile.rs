@@ -18,7 +18,7 @@ use meseta_isolators::{
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 use crate::Test;
-use crate::site::{Site, chain, check, name, same};
+use crate::test_node::{TestNode, chain, check, name, same};
 
 pub(crate) const TESTS: &[(&str, Test)] = &[
     ("a_missing_controller_is_named", missing_controller),
@@ -73,40 +73,40 @@ impl Drop for Stranger {
     }
 }
 
-fn lives(site: &Site, launched: &Launched) -> Result<bool, Failed> {
-    let watched = site.with(|containers| containers.watch(&launched.supervisor))?;
+fn lives(test_node: &TestNode, launched: &Launched) -> Result<bool, Failed> {
+    let watched = test_node.with(|containers| containers.watch(&launched.supervisor))?;
     Ok(watched.is_some())
 }
 
 /// A launch that fails leaves no group and no folder, and says all of this.
-fn refused(site: &Site, spec: &ContainerSpec, says: &[&str]) -> Result<(), Failed> {
-    let text = match site.with(|containers| containers.launch(spec)) {
+fn refused(test_node: &TestNode, spec: &ContainerSpec, says: &[&str]) -> Result<(), Failed> {
+    let text = match test_node.with(|containers| containers.launch(spec)) {
         Ok(_) => return Err(format!("{} was launched", spec.name).into()),
         Err(error) => chain(&error),
     };
     for part in says {
         check(text.contains(part), || format!("{text:?} lacks {part:?}"))?;
     }
-    let folder = site.with(|containers| containers.runtime_dir(&spec.name));
+    let folder = test_node.with(|containers| containers.runtime_dir(&spec.name));
     check(!folder.exists(), || format!("{} is left", folder.display()))
 }
 
-fn gone(site: &Site, spec: &ContainerSpec) -> Result<(), Failed> {
-    let groups = site.with(|containers| containers.groups(&spec.name));
+fn gone(test_node: &TestNode, spec: &ContainerSpec) -> Result<(), Failed> {
+    let groups = test_node.with(|containers| containers.groups(&spec.name));
     check(!groups.exist(), || format!("groups are left: {groups:?}"))
 }
 
-fn runs_well(site: &Site, spec: &ContainerSpec) -> Result<(), Failed> {
-    let launched = site.launch(spec)?;
-    let record = site.wait_end(spec, &launched)?;
+fn runs_well(test_node: &TestNode, spec: &ContainerSpec) -> Result<(), Failed> {
+    let launched = test_node.launch(spec)?;
+    let record = test_node.wait_end(spec, &launched)?;
     same(record.cause, ExitCause::Exited(0))?;
-    site.destroy(spec, &launched)?;
-    site.with(|containers| containers.forget(&spec.name))?;
+    test_node.destroy(spec, &launched)?;
+    test_node.with(|containers| containers.forget(&spec.name))?;
     Ok(())
 }
 
-fn missing_controller(site: &Site) -> Result<(), Failed> {
-    let mut host: Host = site.host().clone();
+fn missing_controller(test_node: &TestNode) -> Result<(), Failed> {
+    let mut host: Host = test_node.host().clone();
     host.v1
         .retain(|tree| !tree.controllers.contains(&Controller::Memory));
     if let Some(unified) = &mut host.unified {
@@ -115,7 +115,7 @@ fn missing_controller(site: &Site) -> Result<(), Failed> {
     let options = Options {
         isolation: Isolation::parse("cgroups/cpu,cgroups/mem")?,
         instance: name("other"),
-        ..site.options()?
+        ..test_node.options()?
     };
     let Err(error) = Containers::open(host, options) else {
         return Err("opened without a memory controller".into());
@@ -125,33 +125,39 @@ fn missing_controller(site: &Site) -> Result<(), Failed> {
 }
 
 /// The mounts of all trees that are used.
-fn trees(site: &Site) -> Vec<PathBuf> {
-    let groups = site.with(|containers| containers.groups(&name("c")));
-    let mounts = site.host().v1.iter().map(|tree| tree.mount.clone());
-    let mounts = mounts.chain(site.host().unified.iter().map(|tree| tree.mount.clone()));
+fn trees(test_node: &TestNode) -> Vec<PathBuf> {
+    let groups = test_node.with(|containers| containers.groups(&name("c")));
+    let mounts = test_node.host().v1.iter().map(|tree| tree.mount.clone());
+    let mounts = mounts.chain(
+        test_node
+            .host()
+            .unified
+            .iter()
+            .map(|tree| tree.mount.clone()),
+    );
     let used = |mount: &PathBuf| groups.dirs.iter().any(|group| group.dir.starts_with(mount));
     mounts.filter(used).collect()
 }
 
 /// One tree after the other can be read only, and only below our own root.
-fn read_only(site: &Site) -> Result<(), Failed> {
-    let neighbour_spec = site.spec("neighbour", SLEEP);
-    let neighbour = site.launch(&neighbour_spec)?;
-    for tree in trees(site) {
-        let spec = site.spec("c", "true");
-        let held_spec = site.spec("held", SLEEP);
-        let held = site.launch(&held_spec)?;
-        let root = tree.join(site.root());
+fn read_only(test_node: &TestNode) -> Result<(), Failed> {
+    let neighbour_spec = test_node.spec("neighbour", SLEEP);
+    let neighbour = test_node.launch(&neighbour_spec)?;
+    for tree in trees(test_node) {
+        let spec = test_node.spec("c", "true");
+        let held_spec = test_node.spec("held", SLEEP);
+        let held = test_node.launch(&held_spec)?;
+        let root = tree.join(test_node.root());
         let mounted = bind(&root)?;
         let flags = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY;
         mount(None::<&str>, &root, None::<&str>, flags, None::<&str>)?;
         refused(
-            site,
+            test_node,
             &spec,
             &["Read-only file system", &root.to_string_lossy()],
         )?;
-        gone(site, &spec)?;
-        check(lives(site, &neighbour)?, || {
+        gone(test_node, &spec)?;
+        check(lives(test_node, &neighbour)?, || {
             "the neighbour ended".to_owned()
         })?;
         // What runs there cannot be taken away, and that is said; it is not forgotten either.
@@ -161,18 +167,19 @@ fn read_only(site: &Site) -> Result<(), Failed> {
             remove: Duration::from_millis(50),
         };
         let supervisor = Some(&held.supervisor);
-        let stuck = site.with(|containers| containers.destroy(&held_spec.name, supervisor, quick));
+        let stuck =
+            test_node.with(|containers| containers.destroy(&held_spec.name, supervisor, quick));
         let text = stuck.err().map(|error| chain(&error)).unwrap_or_default();
         check(text.contains("Read-only file system"), || text.clone())?;
         drop(mounted);
-        site.destroy(&held_spec, &held)?;
-        site.with(|containers| containers.forget(&held_spec.name))?;
-        runs_well(site, &spec)?;
+        test_node.destroy(&held_spec, &held)?;
+        test_node.with(|containers| containers.forget(&held_spec.name))?;
+        runs_well(test_node, &spec)?;
     }
-    check(lives(site, &neighbour)?, || {
+    check(lives(test_node, &neighbour)?, || {
         "the neighbour ended".to_owned()
     })?;
-    site.destroy(&neighbour_spec, &neighbour)
+    test_node.destroy(&neighbour_spec, &neighbour)
 }
 
 /// Asks the kernel for what it does not take.
@@ -196,35 +203,36 @@ impl Isolator for Unreasonable {
     }
 }
 
-fn refused_write(site: &Site) -> Result<(), Failed> {
-    let isolation = Isolation::default_for(site.host());
+fn refused_write(test_node: &TestNode) -> Result<(), Failed> {
+    let isolation = Isolation::default_for(test_node.host());
     let custom: Vec<Box<dyn Isolator>> = vec![Box::new(Unreasonable)];
-    site.open_custom(isolation, &Default::default(), custom)?;
-    let neighbour_spec = site.spec("neighbour", SLEEP);
-    let neighbour = site.launch(&neighbour_spec)?;
-    let mut spec = site.spec("c", "true");
+    test_node.open_custom(isolation, &Default::default(), custom)?;
+    let neighbour_spec = test_node.spec("neighbour", SLEEP);
+    let neighbour = test_node.launch(&neighbour_spec)?;
+    let mut spec = test_node.spec("c", "true");
     spec.demand.cpus_millis = 777;
-    refused(site, &spec, &["pids.max", "-7", "Invalid argument"])?;
-    gone(site, &spec)?;
-    let updated = site.with(|containers| containers.update(&neighbour_spec.name, &spec.demand));
+    refused(test_node, &spec, &["pids.max", "-7", "Invalid argument"])?;
+    gone(test_node, &spec)?;
+    let updated =
+        test_node.with(|containers| containers.update(&neighbour_spec.name, &spec.demand));
     let text = updated.err().map(|error| chain(&error)).unwrap_or_default();
     check(
         text.contains("failed to resize container neighbour"),
         || text.clone(),
     )?;
-    check(lives(site, &neighbour)?, || {
+    check(lives(test_node, &neighbour)?, || {
         "the neighbour ended".to_owned()
     })?;
-    site.with(|containers| containers.update(&neighbour_spec.name, &neighbour_spec.demand))?;
+    test_node.with(|containers| containers.update(&neighbour_spec.name, &neighbour_spec.demand))?;
     spec.demand.cpus_millis = 100;
-    runs_well(site, &spec)?;
-    site.destroy(&neighbour_spec, &neighbour)
+    runs_well(test_node, &spec)?;
+    test_node.destroy(&neighbour_spec, &neighbour)
 }
 
-fn busy_group(site: &Site) -> Result<(), Failed> {
-    let spec = site.spec("c", SLEEP);
-    let launched = site.launch(&spec)?;
-    let groups = site.with(|containers| containers.groups(&spec.name));
+fn busy_group(test_node: &TestNode) -> Result<(), Failed> {
+    let spec = test_node.spec("c", SLEEP);
+    let launched = test_node.launch(&spec)?;
+    let groups = test_node.with(|containers| containers.groups(&spec.name));
     let dir = &groups.dirs.first().ok_or("no group")?.dir;
     // The kernel does not remove what something is mounted on.
     let mounted = bind(dir)?;
@@ -233,40 +241,44 @@ fn busy_group(site: &Site) -> Result<(), Failed> {
         ..DestroyOptions::default()
     };
     let supervisor = Some(&launched.supervisor);
-    let stuck = site.with(|containers| containers.destroy(&spec.name, supervisor, quick));
+    let stuck = test_node.with(|containers| containers.destroy(&spec.name, supervisor, quick));
     let text = stuck.err().map(|error| chain(&error)).unwrap_or_default();
     for part in ["c is not gone", &dir.to_string_lossy() as &str, "busy"] {
         check(text.contains(part), || format!("{text:?} lacks {part:?}"))?;
     }
     // Another container is not in the way of that.
-    runs_well(site, &site.spec("other", "true"))?;
+    runs_well(test_node, &test_node.spec("other", "true"))?;
     drop(mounted);
-    site.destroy(&spec, &launched)
+    test_node.destroy(&spec, &launched)
 }
 
-fn stranger(site: &Site) -> Result<(), Failed> {
-    let spec = site.spec("c", "true");
-    let groups = site.with(|containers| containers.groups(&spec.name));
+fn stranger(test_node: &TestNode) -> Result<(), Failed> {
+    let spec = test_node.spec("c", "true");
+    let groups = test_node.with(|containers| containers.groups(&spec.name));
     let dir = groups.dirs.first().ok_or("no group")?.dir.clone();
     let inner = dir.join("theirs");
     fs::create_dir_all(&inner)?;
     site_fill(&dir)?;
     let mut stranger = Stranger::new()?;
     fs::write(inner.join("cgroup.procs"), stranger.0.id().to_string())?;
-    refused(site, &spec, &["is in use already", &dir.to_string_lossy()])?;
+    refused(
+        test_node,
+        &spec,
+        &["is in use already", &dir.to_string_lossy()],
+    )?;
     check(stranger.lives()?, || "the stranger was killed".to_owned())?;
     check(inner.exists(), || "the stranger's group is gone".to_owned())?;
     drop(stranger);
     // Empty folders are nobody's.
-    site.eventually("the stranger's group is empty", || {
+    test_node.eventually("the stranger's group is empty", || {
         fs::read_to_string(inner.join("cgroup.procs")).is_ok_and(|text| text.is_empty())
     })?;
-    runs_well(site, &spec)?;
+    runs_well(test_node, &spec)?;
     // A folder of the name in the runtime directory may hold somebody's exit: it is not written over.
-    let folder = site.with(|containers| containers.runtime_dir(&spec.name));
+    let folder = test_node.with(|containers| containers.runtime_dir(&spec.name));
     fs::create_dir_all(&folder)?;
     fs::write(folder.join("theirs"), "kept")?;
-    let text = match site.with(|containers| containers.launch(&spec)) {
+    let text = match test_node.with(|containers| containers.launch(&spec)) {
         Ok(_) => return Err("launched over somebody's folder".into()),
         Err(error) => chain(&error),
     };
@@ -275,8 +287,8 @@ fn stranger(site: &Site) -> Result<(), Failed> {
         fs::read_to_string(folder.join("theirs"))?,
         "kept".to_owned(),
     )?;
-    site.with(|containers| containers.forget(&spec.name))?;
-    runs_well(site, &spec)
+    test_node.with(|containers| containers.forget(&spec.name))?;
+    runs_well(test_node, &spec)
 }
 
 /// A group of a cpuset tree takes nobody before it has processors.
@@ -296,19 +308,19 @@ fn site_fill(dir: &Path) -> Result<(), Failed> {
 }
 
 /// A small filesystem of memory in the test's folder.
-fn small_disk(site: &Site, options: &str) -> Result<(PathBuf, Mounted), Failed> {
-    let dir = site.sandbox().join("small");
+fn small_disk(test_node: &TestNode, options: &str) -> Result<(PathBuf, Mounted), Failed> {
+    let dir = test_node.sandbox().join("small");
     fs::create_dir_all(&dir)?;
     let flags = MsFlags::empty();
     mount(Some("small"), &dir, Some("tmpfs"), flags, Some(options))?;
     Ok((dir.clone(), Mounted(dir)))
 }
 
-fn no_inodes(site: &Site) -> Result<(), Failed> {
-    let (dir, mounted) = small_disk(site, "size=1m,nr_inodes=40")?;
-    site.open(|options| options.runtime_dir = dir.join("run"))?;
-    let neighbour_spec = site.spec("neighbour", SLEEP);
-    let neighbour = site.launch(&neighbour_spec)?;
+fn no_inodes(test_node: &TestNode) -> Result<(), Failed> {
+    let (dir, mounted) = small_disk(test_node, "size=1m,nr_inodes=40")?;
+    test_node.open(|options| options.runtime_dir = dir.join("run"))?;
+    let neighbour_spec = test_node.spec("neighbour", SLEEP);
+    let neighbour = test_node.launch(&neighbour_spec)?;
     let mut fillers = Vec::new();
     for number in 0.. {
         let filler = dir.join(format!("filler-{number}"));
@@ -317,62 +329,65 @@ fn no_inodes(site: &Site) -> Result<(), Failed> {
         }
         fillers.push(filler);
     }
-    let spec = site.spec("c", "true");
+    let spec = test_node.spec("c", "true");
     refused(
-        site,
+        test_node,
         &spec,
         &["No space left on device", "run/containers/c"],
     )?;
-    gone(site, &spec)?;
-    check(lives(site, &neighbour)?, || {
+    gone(test_node, &spec)?;
+    check(lives(test_node, &neighbour)?, || {
         "the neighbour ended".to_owned()
     })?;
     for filler in fillers {
         fs::remove_file(filler)?;
     }
-    runs_well(site, &spec)?;
-    site.destroy(&neighbour_spec, &neighbour)?;
-    site.with(|containers| containers.forget(&neighbour_spec.name))?;
-    site.close();
+    runs_well(test_node, &spec)?;
+    test_node.destroy(&neighbour_spec, &neighbour)?;
+    test_node.with(|containers| containers.forget(&neighbour_spec.name))?;
+    test_node.close();
     drop(mounted);
     Ok(())
 }
 
-fn full_disk(site: &Site) -> Result<(), Failed> {
-    let (dir, mounted) = small_disk(site, "size=256k")?;
-    site.open(|options| options.runtime_dir = dir.join("run"))?;
-    let gate = site.sandbox().join("gate");
+fn full_disk(test_node: &TestNode) -> Result<(), Failed> {
+    let (dir, mounted) = small_disk(test_node, "size=256k")?;
+    test_node.open(|options| options.runtime_dir = dir.join("run"))?;
+    let gate = test_node.sandbox().join("gate");
     nix::unistd::mkfifo(&gate, nix::sys::stat::Mode::S_IRWXU)?;
-    let spec = site.spec("c", "read line < gate; exit 7");
-    let launched = site.launch(&spec)?;
+    let spec = test_node.spec("c", "read line < gate; exit 7");
+    let launched = test_node.launch(&spec)?;
     let filler = dir.join("filler");
     let full = fs::write(&filler, vec![0; 1 << 20]).is_err();
     check(full, || "the disk has room for ever".to_owned())?;
     fs::write(&gate, "\n")?;
     // Its room was taken when there was some.
-    same(site.wait_end(&spec, &launched)?.cause, ExitCause::Exited(7))?;
+    same(
+        test_node.wait_end(&spec, &launched)?.cause,
+        ExitCause::Exited(7),
+    )?;
     fs::remove_file(&filler)?;
-    site.destroy(&spec, &launched)?;
-    site.with(|containers| containers.forget(&spec.name))?;
-    site.close();
+    test_node.destroy(&spec, &launched)?;
+    test_node.with(|containers| containers.forget(&spec.name))?;
+    test_node.close();
     drop(mounted);
     Ok(())
 }
 
 /// The set of a thread goes to what it executes; the thread ends with this test.
-fn missing_capability(site: &Site) -> Result<(), Failed> {
-    let host = site.host().clone();
+fn missing_capability(test_node: &TestNode) -> Result<(), Failed> {
+    let host = test_node.host().clone();
     let user = Credentials::lookup("nobody");
     let Ok(user) = user else {
         return Err("there is no user 'nobody'".into());
     };
-    let mut as_user = site.spec("user", "true");
+    let mut as_user = test_node.spec("user", "true");
     as_user.credentials = Some(user);
-    let as_root = site.spec("root", "true");
+    let as_root = test_node.spec("root", "true");
     let options = Options {
         instance: name("weak"),
-        runtime_dir: site.sandbox().join("weak"),
-        ..site.options()?
+        runtime_dir: test_node.sandbox().join("weak"),
+        ..test_node.options()?
     };
     let weak = std::thread::spawn(move || -> Result<String, String> {
         caps::drop(None, caps::CapSet::Bounding, caps::Capability::CAP_SETUID)
@@ -391,8 +406,8 @@ fn missing_capability(site: &Site) -> Result<(), Failed> {
     check(text.contains("CAP_SETUID"), || text.clone())
 }
 
-fn beyond_reason(site: &Site) -> Result<(), Failed> {
-    site.open(|options| options.enable_cfs = true)?;
+fn beyond_reason(test_node: &TestNode) -> Result<(), Failed> {
+    test_node.open(|options| options.enable_cfs = true)?;
     for (number, demand) in [
         Demand {
             cpus_limit: Some(Limit::At(0)),
@@ -412,21 +427,21 @@ fn beyond_reason(site: &Site) -> Result<(), Failed> {
     .into_iter()
     .enumerate()
     {
-        let mut spec = site.spec(&format!("c{number}"), "true");
+        let mut spec = test_node.spec(&format!("c{number}"), "true");
         spec.demand = demand;
-        runs_well(site, &spec)?;
+        runs_well(test_node, &spec)?;
     }
     Ok(())
 }
 
-fn nested_limits(site: &Site) -> Result<(), Failed> {
-    site.open(|options| options.enable_cfs = true)?;
-    let mut outer_spec = site.spec("outer", SLEEP);
+fn nested_limits(test_node: &TestNode) -> Result<(), Failed> {
+    test_node.open(|options| options.enable_cfs = true)?;
+    let mut outer_spec = test_node.spec("outer", SLEEP);
     outer_spec.demand.cpus_millis = 500;
     outer_spec.demand.mem_bytes = Some(256 << 20);
-    let outer = site.launch(&outer_spec)?;
+    let outer = test_node.launch(&outer_spec)?;
     // Twice what it may have, half of what the outer one has.
-    let mut spec = site.spec(
+    let mut spec = test_node.spec(
         "outer+hog",
         "head -c 134217728 /dev/zero | tail >/dev/null; exit $?",
     );
@@ -435,16 +450,16 @@ fn nested_limits(site: &Site) -> Result<(), Failed> {
         own_limits: true,
         ..TaskIsolation::default()
     };
-    let launched = site
+    let launched = test_node
         .with(|containers| containers.launch_with(&spec, &own))
         .map_err(|error| Failed::from(chain(&error)))?;
     same(
-        site.with(|containers| containers.verify(&spec.name, &spec.demand))?,
+        test_node.with(|containers| containers.verify(&spec.name, &spec.demand))?,
         Vec::new(),
     )?;
-    let record = site.wait_end(&spec, &launched)?;
+    let record = test_node.wait_end(&spec, &launched)?;
     check(!record.success(), || "the greedy task succeeded".to_owned())?;
-    let told = site.with(|containers| {
+    let told = test_node.with(|containers| {
         containers
             .limitation(&spec.name, &spec.demand)
             .ok()
@@ -453,14 +468,16 @@ fn nested_limits(site: &Site) -> Result<(), Failed> {
     let text = format!("{told:?}");
     check(text.contains("Requested: 64MB"), || text.clone())?;
     // Nobody else's affair.
-    let outers = site.with(|containers| {
+    let outers = test_node.with(|containers| {
         containers
             .limitation(&outer_spec.name, &outer_spec.demand)
             .ok()
             .flatten()
     });
     same(outers, None)?;
-    check(lives(site, &outer)?, || "the outer one ended".to_owned())?;
-    site.destroy(&spec, &launched)?;
-    site.destroy(&outer_spec, &outer)
+    check(lives(test_node, &outer)?, || {
+        "the outer one ended".to_owned()
+    })?;
+    test_node.destroy(&spec, &launched)?;
+    test_node.destroy(&outer_spec, &outer)
 }

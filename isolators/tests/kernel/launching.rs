@@ -8,11 +8,11 @@ use libtest_mimic::Failed;
 use meseta_isolators::cgroup::Version;
 use meseta_isolators::{
     Command, Credentials, Destination, ExitCause, Inside, LaunchError, LaunchStep, Limit, LogFile,
-    MountAction, MountStep, Place, Rlimit, TaskIsolation,
+    MountAction, MountSource, MountStep, Rlimit, TaskIsolation,
 };
 
 use crate::Test;
-use crate::site::{Site, chain, check, name, same};
+use crate::test_node::{TestNode, chain, check, name, same};
 
 pub(crate) const TESTS: &[(&str, Test)] = &[
     ("exit_status_is_persisted", exit_status),
@@ -45,9 +45,9 @@ pub(crate) const TESTS: &[(&str, Test)] = &[
 ];
 
 /// Somebody tidies up underneath us.
-fn removed_root(site: &Site) -> Result<(), Failed> {
-    let spec = site.spec("c", "exec sleep 1000");
-    let groups = site.with(|containers| containers.groups(&spec.name));
+fn removed_root(test_node: &TestNode) -> Result<(), Failed> {
+    let spec = test_node.spec("c", "exec sleep 1000");
+    let groups = test_node.with(|containers| containers.groups(&spec.name));
     for group in &groups.dirs {
         let above: Vec<_> = group.dir.ancestors().skip(1).take(2).collect();
         for dir in above.first().into_iter().flat_map(fs::read_dir) {
@@ -69,20 +69,20 @@ fn removed_root(site: &Site) -> Result<(), Failed> {
             format!("{} is in use", instance.display())
         })?;
     }
-    let launched = site.launch(&spec)?;
+    let launched = test_node.launch(&spec)?;
     let again = groups.dirs.iter().all(|group| group.dir.is_dir());
     check(again, || format!("{groups:?}"))?;
-    site.destroy(&spec, &launched)
+    test_node.destroy(&spec, &launched)
 }
 
-fn exit_status(site: &Site) -> Result<(), Failed> {
+fn exit_status(test_node: &TestNode) -> Result<(), Failed> {
     for code in [0, 3, 255] {
-        let spec = site.spec(&format!("exit{code}"), &format!("exit {code}"));
-        let (record, _) = site.run(&spec)?;
+        let spec = test_node.spec(&format!("exit{code}"), &format!("exit {code}"));
+        let (record, _) = test_node.run(&spec)?;
         same(record.cause, ExitCause::Exited(code))?;
         same(record.success(), code == 0)?;
         same(record.kill_requested, false)?;
-        let file = site
+        let file = test_node
             .with(|containers| containers.runtime_dir(&spec.name))
             .join("status");
         check(file.is_file(), || format!("{} is no file", file.display()))?;
@@ -90,21 +90,21 @@ fn exit_status(site: &Site) -> Result<(), Failed> {
     Ok(())
 }
 
-fn deadly_signals(site: &Site) -> Result<(), Failed> {
+fn deadly_signals(test_node: &TestNode) -> Result<(), Failed> {
     // 40 is a real-time signal, which has no name in most libraries.
     for signal in [9, 15, 11, 40] {
-        let spec = site.spec(&format!("signal{signal}"), &format!("kill -{signal} $$"));
-        same(site.run(&spec)?.0.cause, ExitCause::Signaled(signal))?;
+        let spec = test_node.spec(&format!("signal{signal}"), &format!("kill -{signal} $$"));
+        same(test_node.run(&spec)?.0.cause, ExitCause::Signaled(signal))?;
     }
     Ok(())
 }
 
-fn namespaces(site: &Site) -> Result<(), Failed> {
-    let spec = site.spec(
+fn namespaces(test_node: &TestNode) -> Result<(), Failed> {
+    let spec = test_node.spec(
         "c",
         "for n in pid mnt ipc uts; do readlink /proc/self/ns/$n; done",
     );
-    let (_, output) = site.run(&spec)?;
+    let (_, output) = test_node.run(&spec)?;
     let inside: Vec<_> = output.lines().collect();
     same(inside.len(), 4)?;
     for (kind, inside) in ["pid", "mnt", "ipc", "uts"].into_iter().zip(inside) {
@@ -117,23 +117,23 @@ fn namespaces(site: &Site) -> Result<(), Failed> {
     Ok(())
 }
 
-fn hostname(site: &Site) -> Result<(), Failed> {
+fn hostname(test_node: &TestNode) -> Result<(), Failed> {
     let before = nix::unistd::gethostname()?;
-    let mut spec = site.spec("named", "uname -n");
+    let mut spec = test_node.spec("named", "uname -n");
     spec.hostname = Some("within".to_owned());
-    same(site.run(&spec)?.1, "within\n".to_owned())?;
-    let unnamed = site.spec("unnamed", "uname -n");
+    same(test_node.run(&spec)?.1, "within\n".to_owned())?;
+    let unnamed = test_node.spec("unnamed", "uname -n");
     same(
-        site.run(&unnamed)?.1.trim().to_owned(),
+        test_node.run(&unnamed)?.1.trim().to_owned(),
         before.to_string_lossy().into_owned(),
     )?;
     same(nix::unistd::gethostname()?, before)
 }
 
-fn invisible_host(site: &Site) -> Result<(), Failed> {
+fn invisible_host(test_node: &TestNode) -> Result<(), Failed> {
     let shown = "ls -d /proc/[0-9]*; cat /proc/1/comm; tr '\\0' ' ' < /proc/1/cmdline; true";
-    let spec = site.spec("c", shown);
-    let (_, output) = site.run(&spec)?;
+    let spec = test_node.spec("c", shown);
+    let (_, output) = test_node.run(&spec)?;
     let processes = output
         .lines()
         .filter(|line| line.starts_with("/proc/"))
@@ -144,18 +144,22 @@ fn invisible_host(site: &Site) -> Result<(), Failed> {
     check(!output.contains("launcher.lock"), || output.clone())
 }
 
-fn own_cgroups(site: &Site) -> Result<(), Failed> {
-    let spec = site.spec("c", "cat /proc/self/cgroup");
-    let (_, output) = site.run(&spec)?;
-    let groups = site.with(|containers| containers.groups(&spec.name));
-    let v1 = site.host().v1.iter().flat_map(|tree| &tree.controllers);
+fn own_cgroups(test_node: &TestNode) -> Result<(), Failed> {
+    let spec = test_node.spec("c", "cat /proc/self/cgroup");
+    let (_, output) = test_node.run(&spec)?;
+    let groups = test_node.with(|containers| containers.groups(&spec.name));
+    let v1 = test_node
+        .host()
+        .v1
+        .iter()
+        .flat_map(|tree| &tree.controllers);
     // Those of isolators that are off stay where the agent is.
     let v1 = v1.filter(|one| {
         groups
             .of(**one)
             .is_some_and(|group| group.version == Version::V1)
     });
-    let expected = format!("/{}/agent/c", site.root().display());
+    let expected = format!("/{}/agent/c", test_node.root().display());
     for controller in v1 {
         let line = output.lines().find(|line| {
             line.split(':')
@@ -165,7 +169,7 @@ fn own_cgroups(site: &Site) -> Result<(), Failed> {
         let path = line.and_then(|line| line.splitn(3, ':').nth(2));
         same(path, Some(expected.as_str()))?;
     }
-    if site.host().unified.is_some() {
+    if test_node.host().unified.is_some() {
         check(output.contains(&format!("0::{expected}/leaf\n")), || {
             output.clone()
         })?;
@@ -173,18 +177,18 @@ fn own_cgroups(site: &Site) -> Result<(), Failed> {
     Ok(())
 }
 
-fn only_three_fds(site: &Site) -> Result<(), Failed> {
-    let spec = site.spec("c", "ls /proc/$$/fd; readlink /proc/$$/fd/0; true");
-    same(site.run(&spec)?.1, "0\n1\n2\n/dev/null\n".to_owned())
+fn only_three_fds(test_node: &TestNode) -> Result<(), Failed> {
+    let spec = test_node.spec("c", "ls /proc/$$/fd; readlink /proc/$$/fd/0; true");
+    same(test_node.run(&spec)?.1, "0\n1\n2\n/dev/null\n".to_owned())
 }
 
-fn no_new_privs(site: &Site) -> Result<(), Failed> {
-    let spec = site.spec("c", "grep NoNewPrivs /proc/self/status");
-    same(site.run(&spec)?.1, "NoNewPrivs:\t1\n".to_owned())
+fn no_new_privs(test_node: &TestNode) -> Result<(), Failed> {
+    let spec = test_node.spec("c", "grep NoNewPrivs /proc/self/status");
+    same(test_node.run(&spec)?.1, "NoNewPrivs:\t1\n".to_owned())
 }
 
-fn rlimits(site: &Site) -> Result<(), Failed> {
-    let mut spec = site.spec("c", "ulimit -Sn; ulimit -Hn; ulimit -c");
+fn rlimits(test_node: &TestNode) -> Result<(), Failed> {
+    let mut spec = test_node.spec("c", "ulimit -Sn; ulimit -Hn; ulimit -c");
     let nofile = Rlimit {
         resource: 7,
         soft: 77,
@@ -196,28 +200,31 @@ fn rlimits(site: &Site) -> Result<(), Failed> {
         hard: 0,
     };
     spec.rlimits = vec![nofile, core];
-    same(site.run(&spec)?.1, "77\n99\n0\n".to_owned())
+    same(test_node.run(&spec)?.1, "77\n99\n0\n".to_owned())
 }
 
-fn oom_score(site: &Site) -> Result<(), Failed> {
-    let mut spec = site.spec("c", "cat /proc/self/oom_score_adj");
-    same(site.run(&spec)?.1, "0\n".to_owned())?;
-    spec = site.spec("burst", "cat /proc/self/oom_score_adj");
+fn oom_score(test_node: &TestNode) -> Result<(), Failed> {
+    let mut spec = test_node.spec("c", "cat /proc/self/oom_score_adj");
+    same(test_node.run(&spec)?.1, "0\n".to_owned())?;
+    spec = test_node.spec("burst", "cat /proc/self/oom_score_adj");
     spec.demand.mem_limit = Some(Limit::Unlimited);
-    let score: i32 = site.run(&spec)?.1.trim().parse()?;
+    let score: i32 = test_node.run(&spec)?.1.trim().parse()?;
     check((900..=1000).contains(&score), || {
         format!("{score} for a small task that may burst")
     })
 }
 
-fn mounts_stay_inside(site: &Site) -> Result<(), Failed> {
-    let inner = site.sandbox().join("inner");
+fn mounts_stay_inside(test_node: &TestNode) -> Result<(), Failed> {
+    let inner = test_node.sandbox().join("inner");
     fs::create_dir(&inner)?;
     let command = "mount -t tmpfs none inner && echo x >inner/file && echo mounted; read x < gate";
-    nix::unistd::mkfifo(&site.sandbox().join("gate"), nix::sys::stat::Mode::S_IRWXU)?;
-    let spec = site.spec("c", command);
-    let launched = site.launch(&spec)?;
-    site.wait_output(&spec, "mounted")?;
+    nix::unistd::mkfifo(
+        &test_node.sandbox().join("gate"),
+        nix::sys::stat::Mode::S_IRWXU,
+    )?;
+    let spec = test_node.spec("c", command);
+    let launched = test_node.launch(&spec)?;
+    test_node.wait_output(&spec, "mounted")?;
     check(!inner.join("file").exists(), || {
         "the host sees the task's mount".to_owned()
     })?;
@@ -225,13 +232,13 @@ fn mounts_stay_inside(site: &Site) -> Result<(), Failed> {
     check(!table.contains("inner"), || {
         "the mount is in the host's table".to_owned()
     })?;
-    fs::write(site.sandbox().join("gate"), "\n")?;
-    site.wait_end(&spec, &launched)?;
-    site.destroy(&spec, &launched)
+    fs::write(test_node.sandbox().join("gate"), "\n")?;
+    test_node.wait_end(&spec, &launched)?;
+    test_node.destroy(&spec, &launched)
 }
 
-fn exact_environment(site: &Site) -> Result<(), Failed> {
-    let mut spec = site.spec("c", "");
+fn exact_environment(test_node: &TestNode) -> Result<(), Failed> {
+    let mut spec = test_node.spec("c", "");
     spec.command = Command::Argv {
         program: "env".into(),
         args: vec!["env".into()],
@@ -242,20 +249,20 @@ fn exact_environment(site: &Site) -> Result<(), Failed> {
         ("EMPTY".into(), "".into()),
     ];
     same(
-        site.run(&spec)?.1,
+        test_node.run(&spec)?.1,
         "PATH=/usr/bin:/bin\nA=1 2=3\nEMPTY=\n".to_owned(),
     )
 }
 
-fn default_signals(site: &Site) -> Result<(), Failed> {
-    let mut spec = site.spec("c", "");
+fn default_signals(test_node: &TestNode) -> Result<(), Failed> {
+    let mut spec = test_node.spec("c", "");
     let args = ["grep", "-E", "Sig(Blk|Ign|Cgt)|ShdPnd", "/proc/self/status"];
     let args = args.into_iter().map(Into::into).collect();
     spec.command = Command::Argv {
         program: "grep".into(),
         args,
     };
-    let (_, output) = site.run(&spec)?;
+    let (_, output) = test_node.run(&spec)?;
     for line in output.lines() {
         // grep itself catches nothing but stack overflows.
         let bits = line.rsplit('\t').next().unwrap_or_default();
@@ -265,37 +272,40 @@ fn default_signals(site: &Site) -> Result<(), Failed> {
     same(output.lines().count(), 4)
 }
 
-fn other_user(site: &Site) -> Result<(), Failed> {
-    let mut spec = site.spec("c", "id -u; id -g; id -G; umask");
+fn other_user(test_node: &TestNode) -> Result<(), Failed> {
+    let mut spec = test_node.spec("c", "id -u; id -g; id -G; umask");
     spec.credentials = Some(Credentials {
         uid: 65534,
         gid: 65533,
         groups: vec![65533, 1234],
     });
     same(
-        site.run(&spec)?.1,
+        test_node.run(&spec)?.1,
         "65534\n65533\n65533 1234\n0022\n".to_owned(),
     )?;
     let owner = fs::metadata(spec.stdout.path())?;
     same((owner.uid(), owner.gid()), (65534, 65533))
 }
 
-fn long_environment(site: &Site) -> Result<(), Failed> {
-    let mut spec = site.spec("c", "printf %s \"$V0$V1$V2\" | wc -c");
+fn long_environment(test_node: &TestNode) -> Result<(), Failed> {
+    let mut spec = test_node.spec("c", "printf %s \"$V0$V1$V2\" | wc -c");
     for number in 0..3 {
         spec.env
             .push((format!("V{number}").into(), "x".repeat(100_000).into()));
     }
-    same(site.run(&spec)?.1.trim().to_owned(), "300000".to_owned())
+    same(
+        test_node.run(&spec)?.1.trim().to_owned(),
+        "300000".to_owned(),
+    )
 }
 
-fn missing_program(site: &Site) -> Result<(), Failed> {
-    let mut spec = site.spec("c", "");
+fn missing_program(test_node: &TestNode) -> Result<(), Failed> {
+    let mut spec = test_node.spec("c", "");
     spec.command = Command::Argv {
         program: "/no/such/program".into(),
         args: Vec::new(),
     };
-    let error = site.with(|containers| containers.launch(&spec)).err();
+    let error = test_node.with(|containers| containers.launch(&spec)).err();
     let Some(LaunchError::Step {
         step,
         source,
@@ -308,42 +318,42 @@ fn missing_program(site: &Site) -> Result<(), Failed> {
     same(step, LaunchStep::Exec)?;
     same(source.raw_os_error(), Some(2))?;
     same(detail, "/no/such/program".to_owned())?;
-    let groups = site.with(|containers| containers.groups(&spec.name));
+    let groups = test_node.with(|containers| containers.groups(&spec.name));
     check(!groups.exist(), || "groups are left".to_owned())?;
-    let folder = site.with(|containers| containers.runtime_dir(&spec.name));
+    let folder = test_node.with(|containers| containers.runtime_dir(&spec.name));
     check(!folder.exists(), || "the runtime folder is left".to_owned())
 }
 
-fn failing_steps(site: &Site) -> Result<(), Failed> {
-    let plain = site.sandbox().join("plain");
+fn failing_steps(test_node: &TestNode) -> Result<(), Failed> {
+    let plain = test_node.sandbox().join("plain");
     fs::write(&plain, "#!/bin/sh\n")?;
     let mut cases = Vec::new();
-    let mut chdir = site.spec("chdir", "true");
-    chdir.working_dir = site.sandbox().join("gone");
+    let mut chdir = test_node.spec("chdir", "true");
+    chdir.working_dir = test_node.sandbox().join("gone");
     cases.push((chdir, LaunchStep::WorkingDir, 2));
-    let mut denied = site.spec("denied", "");
+    let mut denied = test_node.spec("denied", "");
     denied.command = Command::Argv {
         program: plain.into(),
         args: Vec::new(),
     };
     cases.push((denied, LaunchStep::Exec, 13));
-    let mut unknown = site.spec("unknown", "");
+    let mut unknown = test_node.spec("unknown", "");
     unknown.command = Command::Argv {
         program: "no-such-program".into(),
         args: Vec::new(),
     };
     cases.push((unknown, LaunchStep::Exec, 2));
-    let mut stdout = site.spec("stdout", "true");
-    stdout.stdout = Destination::file(&site.sandbox(), "gone/out");
+    let mut stdout = test_node.spec("stdout", "true");
+    stdout.stdout = Destination::file(&test_node.sandbox(), "gone/out");
     cases.push((stdout, LaunchStep::OpenStdio, 2));
-    let mut rlimit = site.spec("rlimit", "true");
+    let mut rlimit = test_node.spec("rlimit", "true");
     rlimit.rlimits = vec![Rlimit {
         resource: 7,
         soft: 10,
         hard: 5,
     }];
     cases.push((rlimit, LaunchStep::Rlimit, 22));
-    let mut rlimit = site.spec("rlimit-number", "true");
+    let mut rlimit = test_node.spec("rlimit-number", "true");
     rlimit.rlimits = vec![Rlimit {
         resource: 999,
         soft: 1,
@@ -351,12 +361,12 @@ fn failing_steps(site: &Site) -> Result<(), Failed> {
     }];
     cases.push((rlimit, LaunchStep::Rlimit, 22));
     for (spec, expected, errno) in cases {
-        let error = site.with(|containers| containers.launch(&spec)).err();
+        let error = test_node.with(|containers| containers.launch(&spec)).err();
         let Some(LaunchError::Step { step, source, .. }) = &error else {
             return Err(format!("{}: {error:?}", spec.name).into());
         };
         same((*step, source.raw_os_error()), (expected, Some(errno)))?;
-        let groups = site.with(|containers| containers.groups(&spec.name));
+        let groups = test_node.with(|containers| containers.groups(&spec.name));
         check(!groups.exist(), || {
             format!("groups of {} are left", spec.name)
         })?;
@@ -364,12 +374,12 @@ fn failing_steps(site: &Site) -> Result<(), Failed> {
     Ok(())
 }
 
-fn symlinked_output(site: &Site) -> Result<(), Failed> {
-    let spec = site.spec("c", "echo written");
-    let victim = site.sandbox().join("victim");
+fn symlinked_output(test_node: &TestNode) -> Result<(), Failed> {
+    let spec = test_node.spec("c", "echo written");
+    let victim = test_node.sandbox().join("victim");
     fs::write(&victim, "untouched")?;
     std::os::unix::fs::symlink(&victim, spec.stdout.path())?;
-    let error = site.with(|containers| containers.launch(&spec)).err();
+    let error = test_node.with(|containers| containers.launch(&spec)).err();
     let refused = matches!(
         &error,
         Some(LaunchError::Step { step: LaunchStep::OpenStdio, source, .. })
@@ -403,16 +413,16 @@ fn both_ways() -> [TaskIsolation; 2] {
 }
 
 /// The sandbox is a task's: any folder in it may be a link by now.
-fn swapped_folder(site: &Site) -> Result<(), Failed> {
-    let outside = site.sandbox().with_file_name("outside");
+fn swapped_folder(test_node: &TestNode) -> Result<(), Failed> {
+    let outside = test_node.sandbox().with_file_name("outside");
     fs::create_dir_all(outside.join("c"))?;
     fs::write(outside.join("c/err"), "theirs")?;
-    std::os::unix::fs::symlink(&outside, site.sandbox().join("containers"))?;
+    std::os::unix::fs::symlink(&outside, test_node.sandbox().join("containers"))?;
     for (number, task) in both_ways().into_iter().enumerate() {
-        let mut spec = site.spec(&format!("c{number}"), "echo written");
-        spec.stdout = Destination::file(&site.sandbox(), "containers/c/out");
-        spec.stderr = Destination::file(&site.sandbox(), "containers/c/err");
-        let error = site.with(|containers| containers.launch_with(&spec, &task));
+        let mut spec = test_node.spec(&format!("c{number}"), "echo written");
+        spec.stdout = Destination::file(&test_node.sandbox(), "containers/c/out");
+        spec.stderr = Destination::file(&test_node.sandbox(), "containers/c/err");
+        let error = test_node.with(|containers| containers.launch_with(&spec, &task));
         refused_stdio(error.err(), libc::ELOOP)?;
     }
     same(fs::read_dir(outside.join("c"))?.count(), 1)?;
@@ -423,8 +433,8 @@ fn swapped_folder(site: &Site) -> Result<(), Failed> {
 }
 
 /// Pipes keep nobody waiting, and what somebody else owns stays theirs.
-fn plain_output(site: &Site) -> Result<(), Failed> {
-    let theirs = site.sandbox().with_file_name("theirs");
+fn plain_output(test_node: &TestNode) -> Result<(), Failed> {
+    let theirs = test_node.sandbox().with_file_name("theirs");
     fs::write(&theirs, "theirs")?;
     let nobody = Credentials {
         uid: 65534,
@@ -438,41 +448,41 @@ fn plain_output(site: &Site) -> Result<(), Failed> {
             ("plain", libc::EPERM),
         ] {
             let name = format!("{kind}{number}");
-            let mut spec = site.spec(&name, "echo written");
+            let mut spec = test_node.spec(&name, "echo written");
             spec.credentials = Some(nobody.clone());
-            spec.stderr = Destination::file(&site.sandbox(), &name);
+            spec.stderr = Destination::file(&test_node.sandbox(), &name);
             let path = spec.stderr.path();
             match kind {
                 "fifo" => nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU)?,
                 "hard" => fs::hard_link(&theirs, &path)?,
                 _ => fs::write(&path, "root's")?,
             }
-            let error = site.with(|containers| containers.launch_with(&spec, &task));
+            let error = test_node.with(|containers| containers.launch_with(&spec, &task));
             refused_stdio(error.err(), errno)?;
             same(fs::metadata(&path)?.uid(), 0)?;
         }
     }
     same(fs::read_to_string(&theirs)?, "theirs".to_owned())?;
     // What is the user's own already is gone on with.
-    let mut spec = site.spec("own", "echo written");
+    let mut spec = test_node.spec("own", "echo written");
     spec.credentials = Some(nobody);
     fs::write(spec.stdout.path(), "before ")?;
     std::os::unix::fs::chown(spec.stdout.path(), Some(65534), Some(65534))?;
-    same(site.run(&spec)?.1, "before written\n".to_owned())
+    same(test_node.run(&spec)?.1, "before written\n".to_owned())
 }
 
 /// A task has mounted a folder of its own over that which the output's path leads through.
-fn mounted_over(site: &Site) -> Result<(), Failed> {
-    let evil = site.sandbox().with_file_name("evil");
+fn mounted_over(test_node: &TestNode) -> Result<(), Failed> {
+    let evil = test_node.sandbox().with_file_name("evil");
     fs::create_dir(&evil)?;
     let task = TaskIsolation {
         mounts: vec![MountStep {
-            path: site.sandbox(),
+            path: test_node.sandbox(),
             action: MountAction::Bind {
-                source: Place {
+                source: MountSource {
                     beneath: None,
                     path: evil.clone(),
-                    ..Place::default()
+                    ..MountSource::default()
                 },
                 beneath: None,
                 writable: true,
@@ -480,69 +490,72 @@ fn mounted_over(site: &Site) -> Result<(), Failed> {
         }],
         ..TaskIsolation::default()
     };
-    let outer = site.spec("outer", "echo up; exec sleep 1000");
-    let launched = site
+    let outer = test_node.spec("outer", "echo up; exec sleep 1000");
+    let launched = test_node
         .with(|containers| containers.launch_with(&outer, &task))
         .map_err(|error| Failed::from(chain(&error)))?;
-    site.wait_output(&outer, "up")?;
+    test_node.wait_output(&outer, "up")?;
     let inside = Inside {
         supervisor: launched.supervisor.clone(),
         stdin: None,
         terminal: false,
     };
-    let spec = site.spec("outer+in", "echo within");
-    let inner = site
+    let spec = test_node.spec("outer+in", "echo within");
+    let inner = test_node
         .with(|containers| containers.launch_inside(&spec, &TaskIsolation::default(), &inside))
         .map_err(|error| Failed::from(chain(&error)))?;
-    site.wait_end(&spec, &inner)?;
-    same(site.output(&spec), "within\n".to_owned())?;
+    test_node.wait_end(&spec, &inner)?;
+    same(test_node.output(&spec), "within\n".to_owned())?;
     same(fs::read_dir(&evil)?.count(), 0)?;
-    site.destroy(&spec, &inner)?;
-    site.destroy(&outer, &launched)
+    test_node.destroy(&spec, &inner)?;
+    test_node.destroy(&outer, &launched)
 }
 
-fn name_in_use(site: &Site) -> Result<(), Failed> {
-    let spec = site.spec("c", "echo first; exec sleep 1000");
-    let launched = site.launch(&spec)?;
-    let again = site.with(|containers| containers.launch(&spec)).err();
+fn name_in_use(test_node: &TestNode) -> Result<(), Failed> {
+    let spec = test_node.spec("c", "echo first; exec sleep 1000");
+    let launched = test_node.launch(&spec)?;
+    let again = test_node.with(|containers| containers.launch(&spec)).err();
     check(matches!(again, Some(LaunchError::Invalid { .. })), || {
         format!("{again:?}")
     })?;
     // The one that runs is not hurt by the refusal.
-    let alive = site.with(|containers| containers.watch(&launched.supervisor))?;
+    let alive = test_node.with(|containers| containers.watch(&launched.supervisor))?;
     check(alive.is_some(), || "the first container is gone".to_owned())?;
-    site.destroy(&spec, &launched)
+    test_node.destroy(&spec, &launched)
 }
 
-fn launcher_death(site: &Site) -> Result<(), Failed> {
-    let gate = site.sandbox().join("gate");
+fn launcher_death(test_node: &TestNode) -> Result<(), Failed> {
+    let gate = test_node.sandbox().join("gate");
     nix::unistd::mkfifo(&gate, nix::sys::stat::Mode::S_IRWXU)?;
-    let spec = site.spec("c", "read line < gate; echo $line; exit 3");
-    let launched = site.launch(&spec)?;
-    let launcher = site
+    let spec = test_node.spec("c", "read line < gate; echo $line; exit 3");
+    let launched = test_node.launch(&spec)?;
+    let launcher = test_node
         .with(|containers| containers.launcher_pid())
         .ok_or("no launcher")?;
     let pid = nix::unistd::Pid::from_raw(i32::try_from(launcher)?);
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL)?;
     // A new launch finds it dead and starts another.
     same(
-        site.run(&site.spec("second", "exit 4"))?.0.cause,
+        test_node.run(&test_node.spec("second", "exit 4"))?.0.cause,
         ExitCause::Exited(4),
     )?;
-    let successor = site
+    let successor = test_node
         .with(|containers| containers.launcher_pid())
         .ok_or("no launcher")?;
     check(successor != launcher, || {
         "the launcher was not replaced".to_owned()
     })?;
     fs::write(&gate, "through\n")?;
-    same(site.wait_end(&spec, &launched)?.cause, ExitCause::Exited(3))?;
-    same(site.output(&spec), "through\n".to_owned())
+    same(
+        test_node.wait_end(&spec, &launched)?.cause,
+        ExitCause::Exited(3),
+    )?;
+    same(test_node.output(&spec), "through\n".to_owned())
 }
 
-fn sealed_image(site: &Site) -> Result<(), Failed> {
-    let spec = site.spec("c", "exec sleep 1000");
-    let launched = site.launch(&spec)?;
+fn sealed_image(test_node: &TestNode) -> Result<(), Failed> {
+    let spec = test_node.spec("c", "exec sleep 1000");
+    let launched = test_node.launch(&spec)?;
     let exe = format!("/proc/{}/exe", launched.supervisor.pid);
     let target = fs::read_link(&exe)?;
     check(
@@ -553,12 +566,12 @@ fn sealed_image(site: &Site) -> Result<(), Failed> {
     check(opened.is_err(), || {
         "the image can be opened for writing".to_owned()
     })?;
-    site.destroy(&spec, &launched)
+    test_node.destroy(&spec, &launched)
 }
 
-fn small_supervisor(site: &Site) -> Result<(), Failed> {
-    let spec = site.spec("c", "exec sleep 1000");
-    let launched = site.launch(&spec)?;
+fn small_supervisor(test_node: &TestNode) -> Result<(), Failed> {
+    let spec = test_node.spec("c", "exec sleep 1000");
+    let launched = test_node.launch(&spec)?;
     let rollup = fs::read_to_string(format!("/proc/{}/smaps_rollup", launched.supervisor.pid))?;
     let kilobytes: u64 = rollup
         .lines()
@@ -568,23 +581,23 @@ fn small_supervisor(site: &Site) -> Result<(), Failed> {
     check(kilobytes > 0 && kilobytes <= 1024, || {
         format!("{kilobytes} KB private")
     })?;
-    site.destroy(&spec, &launched)
+    test_node.destroy(&spec, &launched)
 }
 
-fn no_leak(site: &Site) -> Result<(), Failed> {
+fn no_leak(test_node: &TestNode) -> Result<(), Failed> {
     let count = || fs::read_dir("/proc/self/fd").map(Iterator::count);
-    let launcher = site
+    let launcher = test_node
         .with(|containers| containers.launcher_pid())
         .ok_or("no launcher")?;
     let of_launcher = || fs::read_dir(format!("/proc/{launcher}/fd")).map(Iterator::count);
-    site.run(&site.spec("warm", "true"))?;
+    test_node.run(&test_node.spec("warm", "true"))?;
     let before = of_launcher()?;
     for number in 0..100 {
-        let spec = site.spec(&format!("c{number}"), "true");
-        let launched = site.launch(&spec)?;
-        site.wait_end(&spec, &launched)?;
-        site.destroy(&spec, &launched)?;
-        site.with(|containers| containers.forget(&name(&format!("c{number}"))))?;
+        let spec = test_node.spec(&format!("c{number}"), "true");
+        let launched = test_node.launch(&spec)?;
+        test_node.wait_end(&spec, &launched)?;
+        test_node.destroy(&spec, &launched)?;
+        test_node.with(|containers| containers.forget(&name(&format!("c{number}"))))?;
     }
     same(of_launcher()?, before)?;
     // Other tests run in this process; they hold some, but not a hundred.

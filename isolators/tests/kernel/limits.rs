@@ -5,7 +5,7 @@ use meseta_isolators::{Controller, Demand, Limit, Limitation};
 use std::time::Duration;
 
 use crate::Test;
-use crate::site::{Site, check, same, wait_pidfd};
+use crate::test_node::{TestNode, check, same, wait_pidfd};
 
 pub(crate) const TESTS: &[(&str, Test)] = &[
     ("memory_over_the_limit_is_killed_and_told", memory),
@@ -22,11 +22,11 @@ const MB: u64 = 1 << 20;
 /// Buffers 200 MB in one process, in a container of 64.
 const GREEDY: &str = "head -c 209715200 /dev/zero | tail >/dev/null; exit $?";
 
-fn memory(site: &Site) -> Result<(), Failed> {
-    let spec = site.spec("c", GREEDY);
-    let (record, _) = site.run(&spec)?;
+fn memory(test_node: &TestNode) -> Result<(), Failed> {
+    let spec = test_node.spec("c", GREEDY);
+    let (record, _) = test_node.run(&spec)?;
     check(!record.success(), || "the greedy task succeeded".to_owned())?;
-    let limitation = site.with(|containers| {
+    let limitation = test_node.with(|containers| {
         containers
             .limitation(&spec.name, &spec.demand)
             .ok()
@@ -55,19 +55,19 @@ fn expect_oom(limitation: Option<Limitation>) -> Result<(), Failed> {
     check(message.starts_with(begin), || message.clone())
 }
 
-fn memory_after_restart(site: &Site) -> Result<(), Failed> {
-    let spec = site.spec("c", GREEDY);
-    let launched = site.launch(&spec)?;
+fn memory_after_restart(test_node: &TestNode) -> Result<(), Failed> {
+    let spec = test_node.spec("c", GREEDY);
+    let launched = test_node.launch(&spec)?;
     // The agent is down while it happens.
-    site.close();
-    site.open(|_| ())?;
-    site.wait_end(&spec, &launched)?;
-    let found = site.with(|containers| containers.recover())?;
+    test_node.close();
+    test_node.open(|_| ())?;
+    test_node.wait_end(&spec, &launched)?;
+    let found = test_node.with(|containers| containers.recover())?;
     same(found.len(), 1)?;
     check(found[0].exit.is_some_and(|exit| !exit.success()), || {
         format!("{found:?}")
     })?;
-    expect_oom(site.with(|containers| {
+    expect_oom(test_node.with(|containers| {
         containers
             .limitation(&spec.name, &Demand::default())
             .ok()
@@ -75,16 +75,16 @@ fn memory_after_restart(site: &Site) -> Result<(), Failed> {
     }))
 }
 
-fn oom_event(site: &Site) -> Result<(), Failed> {
-    let gate = site.sandbox().join("gate");
+fn oom_event(test_node: &TestNode) -> Result<(), Failed> {
+    let gate = test_node.sandbox().join("gate");
     nix::unistd::mkfifo(&gate, nix::sys::stat::Mode::S_IRWXU)?;
     let greedy = GREEDY.trim_end_matches("; exit $?");
-    let spec = site.spec("c", &format!("read line < gate; {greedy}; exec sleep 1000"));
-    let launched = site.launch(&spec)?;
-    let watched = site.with(|containers| containers.watch_limits(&spec.name))?;
+    let spec = test_node.spec("c", &format!("read line < gate; {greedy}; exec sleep 1000"));
+    let launched = test_node.launch(&spec)?;
+    let watched = test_node.with(|containers| containers.watch_limits(&spec.name))?;
     same(watched.len(), 1)?;
     same(
-        site.with(|containers| {
+        test_node.with(|containers| {
             containers
                 .limitation(&spec.name, &spec.demand)
                 .ok()
@@ -94,8 +94,8 @@ fn oom_event(site: &Site) -> Result<(), Failed> {
     )?;
     std::fs::write(&gate, "\n")?;
     wait_pidfd(&watched[0])?;
-    site.eventually("a counted kill", || {
-        let limitation = site.with(|containers| {
+    test_node.eventually("a counted kill", || {
+        let limitation = test_node.with(|containers| {
             containers
                 .limitation(&spec.name, &spec.demand)
                 .ok()
@@ -103,20 +103,23 @@ fn oom_event(site: &Site) -> Result<(), Failed> {
         });
         limitation.is_some()
     })?;
-    site.destroy(&spec, &launched)
+    test_node.destroy(&spec, &launched)
 }
 
-fn fork_bomb(site: &Site) -> Result<(), Failed> {
-    let mut spec = site.spec("c", "b() { b | b & }; b; b; exec sleep 1000");
+fn fork_bomb(test_node: &TestNode) -> Result<(), Failed> {
+    let mut spec = test_node.spec("c", "b() { b | b & }; b; b; exec sleep 1000");
     spec.demand.pids_limit = Some(Limit::At(32));
-    let launched = site.launch(&spec)?;
+    let launched = test_node.launch(&spec)?;
     let usage = || {
         let read = |containers: &meseta_isolators::Containers| {
             containers.usage(&spec.name, None, Duration::ZERO)
         };
-        site.with(read).map(|usage| usage.pids).unwrap_or_default()
+        test_node
+            .with(read)
+            .map(|usage| usage.pids)
+            .unwrap_or_default()
     };
-    site.eventually("a refused fork", || {
+    test_node.eventually("a refused fork", || {
         usage().refused.is_some_and(|refused| refused > 0)
     })?;
     let now = usage();
@@ -129,22 +132,25 @@ fn fork_bomb(site: &Site) -> Result<(), Failed> {
         std::process::Command::new("true").status()?.success(),
         || "no fork".to_owned(),
     )?;
-    site.destroy(&spec, &launched)
+    test_node.destroy(&spec, &launched)
 }
 
-fn cfs(site: &Site) -> Result<(), Failed> {
-    site.open(|options| options.enable_cfs = true)?;
-    let mut spec = site.spec("c", "while :; do :; done");
+fn cfs(test_node: &TestNode) -> Result<(), Failed> {
+    test_node.open(|options| options.enable_cfs = true)?;
+    let mut spec = test_node.spec("c", "while :; do :; done");
     // So little that a busy machine can spare it in every period.
     spec.demand.cpus_millis = 50;
-    let launched = site.launch(&spec)?;
+    let launched = test_node.launch(&spec)?;
     let usage = || {
         let read = |containers: &meseta_isolators::Containers| {
             containers.usage(&spec.name, None, Duration::ZERO)
         };
-        site.with(read).map(|usage| usage.cpu).unwrap_or_default()
+        test_node
+            .with(read)
+            .map(|usage| usage.cpu)
+            .unwrap_or_default()
     };
-    site.eventually("thirty periods", || {
+    test_node.eventually("thirty periods", || {
         usage().nr_periods.is_some_and(|count| count >= 30)
     })?;
     let now = usage();
@@ -157,18 +163,18 @@ fn cfs(site: &Site) -> Result<(), Failed> {
     check(now.throttled_secs.is_some_and(|secs| secs > 0.5), || {
         format!("{now:?}")
     })?;
-    site.destroy(&spec, &launched)
+    test_node.destroy(&spec, &launched)
 }
 
-fn resize(site: &Site) -> Result<(), Failed> {
-    let spec = site.spec("c", "exec sleep 1000");
-    let launched = site.launch(&spec)?;
+fn resize(test_node: &TestNode) -> Result<(), Failed> {
+    let spec = test_node.spec("c", "exec sleep 1000");
+    let launched = test_node.launch(&spec)?;
     let update = |demand: Demand| {
-        site.with(|containers| containers.update(&spec.name, &demand))?;
+        test_node.with(|containers| containers.update(&spec.name, &demand))?;
         let read = |containers: &meseta_isolators::Containers| {
             containers.usage(&spec.name, None, Duration::ZERO)
         };
-        Ok::<_, Failed>(site.with(read)?)
+        Ok::<_, Failed>(test_node.with(read)?)
     };
     let demand = |mem: u64, cpus: Option<Limit>| Demand {
         cpus_millis: 500,
@@ -184,21 +190,21 @@ fn resize(site: &Site) -> Result<(), Failed> {
     same(smaller.memory.limit_bytes, Some(128 * MB))?;
     same(smaller.memory.soft_limit_bytes, Some(96 * MB))?;
     same(smaller.cpu.limit_cpus, None)?;
-    site.destroy(&spec, &launched)?;
-    let gone = site.with(|containers| containers.update(&spec.name, &spec.demand));
+    test_node.destroy(&spec, &launched)?;
+    let gone = test_node.with(|containers| containers.update(&spec.name, &spec.demand));
     check(gone.is_err(), || {
         "a container that is gone was resized".to_owned()
     })
 }
 
-fn usage(site: &Site) -> Result<(), Failed> {
+fn usage(test_node: &TestNode) -> Result<(), Failed> {
     let work = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done; echo worked; exec sleep 1000";
-    let spec = site.spec("c", work);
-    let launched = site.launch(&spec)?;
-    site.wait_output(&spec, "worked")?;
+    let spec = test_node.spec("c", work);
+    let launched = test_node.launch(&spec)?;
+    test_node.wait_output(&spec, "worked")?;
     let at = Duration::from_secs(1_790_000_000);
-    let usage =
-        site.with(|containers| containers.usage(&spec.name, Some(&launched.supervisor), at))?;
+    let usage = test_node
+        .with(|containers| containers.usage(&spec.name, Some(&launched.supervisor), at))?;
     same(usage.timestamp, at)?;
     let used = usage.cpu.user_secs.unwrap_or(0.0) + usage.cpu.system_secs.unwrap_or(0.0);
     check(used > 0.0, || format!("{used} s used"))?;
@@ -210,10 +216,10 @@ fn usage(site: &Site) -> Result<(), Failed> {
     )?;
     same(usage.pids.processes, Some(1))?;
     same(usage.pids.threads, Some(1))?;
-    let has_pressure = site.host().unified.is_some();
+    let has_pressure = test_node.host().unified.is_some();
     same(usage.pressure.cpu_some_secs.is_some(), has_pressure)?;
-    check(site.host().offers(Controller::Cpu), || {
+    check(test_node.host().offers(Controller::Cpu), || {
         "cpu is not offered".to_owned()
     })?;
-    site.destroy(&spec, &launched)
+    test_node.destroy(&spec, &launched)
 }

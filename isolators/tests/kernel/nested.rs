@@ -9,7 +9,7 @@ use meseta_isolators::{
 };
 
 use crate::Test;
-use crate::site::{Site, chain, check};
+use crate::test_node::{TestNode, chain, check};
 
 pub(crate) const TESTS: &[(&str, Test)] = &[
     ("nested_ends_alone", nested_ends_alone),
@@ -32,115 +32,118 @@ fn name(text: &str) -> Result<ContainerName, Failed> {
     Ok(ContainerName::new(text)?)
 }
 
-fn destroy(site: &Site, container: &str, launched: &Launched) -> Result<(), Failed> {
+fn destroy(test_node: &TestNode, container: &str, launched: &Launched) -> Result<(), Failed> {
     let name = name(container)?;
     let options = DestroyOptions::default();
     let destroyed =
-        site.with(|containers| containers.destroy(&name, Some(&launched.supervisor), options));
+        test_node.with(|containers| containers.destroy(&name, Some(&launched.supervisor), options));
     destroyed.map_err(|error| chain(&error))?;
-    site.with(|containers| containers.forget(&name))?;
+    test_node.with(|containers| containers.forget(&name))?;
     Ok(())
 }
 
-fn lives(site: &Site, launched: &Launched) -> Result<bool, Failed> {
-    Ok(site
+fn lives(test_node: &TestNode, launched: &Launched) -> Result<bool, Failed> {
+    Ok(test_node
         .with(|containers| containers.watch(&launched.supervisor))?
         .is_some())
 }
 
-fn nested_ends_alone(site: &Site) -> Result<(), Failed> {
-    let outer = site.launch(&site.spec("outer", OUTER))?;
-    let one = site.launch(&site.spec("outer+one", OUTER))?;
-    let two = site.launch(&site.spec("outer+two", OUTER))?;
-    let of_outer = site.with(|c| c.groups(&ContainerName::new("outer").expect("valid")));
-    let of_one = site.with(|c| c.groups(&ContainerName::new("outer+one").expect("valid")));
+fn nested_ends_alone(test_node: &TestNode) -> Result<(), Failed> {
+    let outer = test_node.launch(&test_node.spec("outer", OUTER))?;
+    let one = test_node.launch(&test_node.spec("outer+one", OUTER))?;
+    let two = test_node.launch(&test_node.spec("outer+two", OUTER))?;
+    let of_outer = test_node.with(|c| c.groups(&ContainerName::new("outer").expect("valid")));
+    let of_one = test_node.with(|c| c.groups(&ContainerName::new("outer+one").expect("valid")));
     for (outer, inner) in of_outer.dirs.iter().zip(&of_one.dirs) {
         check(inner.dir.starts_with(&outer.dir), || format!("{inner:?}"))?;
         check(inner.dir.exists(), || format!("{inner:?} is not there"))?;
     }
-    destroy(site, "outer+one", &one)?;
+    destroy(test_node, "outer+one", &one)?;
     check(!of_one.exist(), || "its groups are left over".to_owned())?;
-    check(lives(site, &outer)?, || {
+    check(lives(test_node, &outer)?, || {
         "the outer one ended too".to_owned()
     })?;
-    check(lives(site, &two)?, || "its sibling ended too".to_owned())?;
-    destroy(site, "outer+two", &two)?;
-    destroy(site, "outer", &outer)
+    check(lives(test_node, &two)?, || {
+        "its sibling ended too".to_owned()
+    })?;
+    destroy(test_node, "outer+two", &two)?;
+    destroy(test_node, "outer", &outer)
 }
 
-fn nested_ends_with_the_outer_one(site: &Site) -> Result<(), Failed> {
-    let outer = site.launch(&site.spec("outer", OUTER))?;
-    let spec = site.spec("outer+in", OUTER);
-    let inner = site.launch(&spec)?;
-    destroy(site, "outer", &outer)?;
-    let record = site.wait_end(&spec, &inner)?;
+fn nested_ends_with_the_outer_one(test_node: &TestNode) -> Result<(), Failed> {
+    let outer = test_node.launch(&test_node.spec("outer", OUTER))?;
+    let spec = test_node.spec("outer+in", OUTER);
+    let inner = test_node.launch(&spec)?;
+    destroy(test_node, "outer", &outer)?;
+    let record = test_node.wait_end(&spec, &inner)?;
     check(record.cause == ExitCause::Signaled(9), || {
         format!("{record:?}")
     })?;
-    destroy(site, "outer+in", &inner)
+    destroy(test_node, "outer+in", &inner)
 }
 
-fn nested_shares_the_limit(site: &Site) -> Result<(), Failed> {
-    let outer = site.launch(&site.spec("outer", OUTER))?;
+fn nested_shares_the_limit(test_node: &TestNode) -> Result<(), Failed> {
+    let outer = test_node.launch(&test_node.spec("outer", OUTER))?;
     // Three times the 64 MB that the outer one has.
     let hog = "head -c 209715200 /dev/zero | tail >/dev/null; exit $?";
-    let spec = site.spec("outer+hog", hog);
-    let inner = site.launch(&spec)?;
-    let record = site.wait_end(&spec, &inner)?;
+    let spec = test_node.spec("outer+hog", hog);
+    let inner = test_node.launch(&spec)?;
+    let record = test_node.wait_end(&spec, &inner)?;
     check(record.cause != ExitCause::Exited(0), || {
         format!("{record:?}")
     })?;
     let hog = name("outer+hog")?;
-    let limited = site.with(|containers| containers.limitation(&hog, &spec.demand).ok().flatten());
+    let limited =
+        test_node.with(|containers| containers.limitation(&hog, &spec.demand).ok().flatten());
     check(limited.is_some(), || "nobody knows why it ended".to_owned())?;
-    destroy(site, "outer+hog", &inner)?;
-    destroy(site, "outer", &outer)
+    destroy(test_node, "outer+hog", &inner)?;
+    destroy(test_node, "outer", &outer)
 }
 
-fn inside_sees_what_the_container_sees(site: &Site) -> Result<(), Failed> {
+fn inside_sees_what_the_container_sees(test_node: &TestNode) -> Result<(), Failed> {
     let seen = "readlink /proc/self/ns/mnt /proc/self/ns/ipc /proc/self/ns/pid";
-    let outer_spec = site.spec("outer", &format!("{seen}; exec sleep 1000"));
-    let outer = site.launch(&outer_spec)?;
+    let outer_spec = test_node.spec("outer", &format!("{seen}; exec sleep 1000"));
+    let outer = test_node.launch(&outer_spec)?;
     let inside = Inside {
         supervisor: outer.supervisor.clone(),
         stdin: None,
         terminal: false,
     };
-    let spec = site.spec("outer+debug", &format!("{seen}; cat /proc/1/comm"));
-    let launched = site
+    let spec = test_node.spec("outer+debug", &format!("{seen}; cat /proc/1/comm"));
+    let launched = test_node
         .with(|c| c.launch_inside(&spec, &TaskIsolation::default(), &inside))
         .map_err(|error| Failed::from(chain(&error)))?;
-    let record = site.wait_end(&spec, &launched)?;
+    let record = test_node.wait_end(&spec, &launched)?;
     check(record.cause == ExitCause::Exited(0), || {
         format!("{record:?}")
     })?;
     let deadline = Instant::now() + Duration::from_secs(30);
-    let mut seen = site.output(&outer_spec);
+    let mut seen = test_node.output(&outer_spec);
     while seen.lines().count() < 3 && Instant::now() < deadline {
         std::thread::yield_now();
-        seen = site.output(&outer_spec);
+        seen = test_node.output(&outer_spec);
     }
-    let printed = site.output(&spec);
+    let printed = test_node.output(&spec);
     check(printed == format!("{seen}meseta-init\n"), || {
         format!("{printed:?} is not what the container sees: {seen:?}")
     })?;
-    destroy(site, "outer+debug", &launched)?;
-    destroy(site, "outer", &outer)
+    destroy(test_node, "outer+debug", &launched)?;
+    destroy(test_node, "outer", &outer)
 }
 
 /// Capabilities and limits per process are those that it asked for, not those of the container around it.
-fn nested_rights_are_its_own(site: &Site) -> Result<(), Failed> {
-    site.open_more("linux/capabilities", &NodeOptions::default())?;
+fn nested_rights_are_its_own(test_node: &TestNode) -> Result<(), Failed> {
+    test_node.open_more("linux/capabilities", &NodeOptions::default())?;
     let told = "ulimit -n; grep CapEff /proc/self/status; echo done";
     let limit = |files| Rlimit {
         resource: 7,
         soft: files,
         hard: files,
     };
-    let mut outer_spec = site.spec("outer", &format!("{told}; exec sleep 1000"));
+    let mut outer_spec = test_node.spec("outer", &format!("{told}; exec sleep 1000"));
     outer_spec.rlimits = vec![limit(321)];
-    let outer = site.launch(&outer_spec)?;
-    let mut spec = site.spec("outer+in", told);
+    let outer = test_node.launch(&outer_spec)?;
+    let mut spec = test_node.spec("outer+in", told);
     spec.rlimits = vec![limit(123)];
     let task = TaskIsolation {
         capabilities: CapabilityRequest {
@@ -150,19 +153,19 @@ fn nested_rights_are_its_own(site: &Site) -> Result<(), Failed> {
         },
         ..TaskIsolation::default()
     };
-    let (_, output) = site.run_with(&spec, &task)?;
+    let (_, output) = test_node.run_with(&spec, &task)?;
     let expected = "123\nCapEff:\t0000000000000020\ndone\n";
     check(output == expected, || output.clone())?;
-    site.wait_output(&outer_spec, "done")?;
-    let output = site.output(&outer_spec);
+    test_node.wait_output(&outer_spec, "done")?;
+    let output = test_node.output(&outer_spec);
     check(output.starts_with("321\n"), || output.clone())?;
     check(!output.contains("0000000000000020"), || output.clone())?;
-    destroy(site, "outer", &outer)
+    destroy(test_node, "outer", &outer)
 }
 
-fn nothing_nests_in_nothing(site: &Site) -> Result<(), Failed> {
-    let spec = site.spec("gone+in", OUTER);
-    let refused = site.with(|containers| containers.launch(&spec));
+fn nothing_nests_in_nothing(test_node: &TestNode) -> Result<(), Failed> {
+    let spec = test_node.spec("gone+in", OUTER);
+    let refused = test_node.with(|containers| containers.launch(&spec));
     let Err(error) = refused else {
         return Err("it was launched".into());
     };

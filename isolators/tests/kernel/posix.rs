@@ -6,7 +6,7 @@ use libtest_mimic::Failed;
 use meseta_isolators::{Credentials, ExitCause, KillRequest, LaunchError, LaunchStep};
 
 use crate::Test;
-use crate::site::{Site, check, same};
+use crate::test_node::{TestNode, check, same};
 
 pub(crate) const TESTS: &[(&str, Test)] = &[
     ("exit_status_is_persisted", exit_status),
@@ -22,9 +22,9 @@ pub(crate) const TESTS: &[(&str, Test)] = &[
 const WITH_DAEMON: &str =
     "(setsid sh -c 'echo forked; exec sleep 1000' &); trap '' TERM; while :; do sleep 1; done";
 
-fn exit_status(site: &Site) -> Result<(), Failed> {
-    let spec = site.spec("c", "echo out; echo err >&2; exit 3");
-    let (record, output) = site.run(&spec)?;
+fn exit_status(test_node: &TestNode) -> Result<(), Failed> {
+    let spec = test_node.spec("c", "echo out; echo err >&2; exit 3");
+    let (record, output) = test_node.run(&spec)?;
     same(record.cause, ExitCause::Exited(3))?;
     same(output, "out\n".to_owned())?;
     same(
@@ -33,10 +33,10 @@ fn exit_status(site: &Site) -> Result<(), Failed> {
     )
 }
 
-fn failure(site: &Site) -> Result<(), Failed> {
-    let mut spec = site.spec("c", "true");
-    spec.working_dir = site.sandbox().join("gone");
-    let error = site.with(|containers| containers.launch(&spec)).err();
+fn failure(test_node: &TestNode) -> Result<(), Failed> {
+    let mut spec = test_node.spec("c", "true");
+    spec.working_dir = test_node.sandbox().join("gone");
+    let error = test_node.with(|containers| containers.launch(&spec)).err();
     let told = matches!(
         &error,
         Some(LaunchError::Step {
@@ -47,29 +47,29 @@ fn failure(site: &Site) -> Result<(), Failed> {
     check(told, || format!("{error:?}"))
 }
 
-fn own_user(site: &Site) -> Result<(), Failed> {
-    let mut spec = site.spec("c", "id -u");
+fn own_user(test_node: &TestNode) -> Result<(), Failed> {
+    let mut spec = test_node.spec("c", "id -u");
     let (uid, gid) = (nix::unistd::geteuid(), nix::unistd::getegid());
     spec.credentials = Some(Credentials {
         uid: uid.as_raw(),
         gid: gid.as_raw(),
         groups: vec![gid.as_raw()],
     });
-    same(site.run(&spec)?.1, format!("{uid}\n"))
+    same(test_node.run(&spec)?.1, format!("{uid}\n"))
 }
 
-fn daemons(site: &Site) -> Result<(), Failed> {
-    let spec = site.spec("c", WITH_DAEMON);
-    let launched = site.launch(&spec)?;
-    site.wait_output(&spec, "forked")?;
+fn daemons(test_node: &TestNode) -> Result<(), Failed> {
+    let spec = test_node.spec("c", WITH_DAEMON);
+    let launched = test_node.launch(&spec)?;
+    test_node.wait_output(&spec, "forked")?;
     let began = Instant::now();
     let request = KillRequest {
         signal: 15,
         grace: Duration::from_millis(300),
     };
-    site.with(|containers| containers.kill(&launched.supervisor, request))?;
+    test_node.with(|containers| containers.kill(&launched.supervisor, request))?;
     same(
-        site.wait_end(&spec, &launched)?.cause,
+        test_node.wait_end(&spec, &launched)?.cause,
         ExitCause::Signaled(9),
     )?;
     check(began.elapsed() < Duration::from_millis(2300), || {
@@ -78,13 +78,13 @@ fn daemons(site: &Site) -> Result<(), Failed> {
     // That the daemon is gone is checked when the site is left.
 }
 
-fn usage(site: &Site) -> Result<(), Failed> {
+fn usage(test_node: &TestNode) -> Result<(), Failed> {
     let work = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done; echo worked; exec sleep 1000";
-    let spec = site.spec("c", work);
-    let launched = site.launch(&spec)?;
-    site.wait_output(&spec, "worked")?;
+    let spec = test_node.spec("c", work);
+    let launched = test_node.launch(&spec)?;
+    test_node.wait_output(&spec, "worked")?;
     let read = || {
-        site.with(|containers| {
+        test_node.with(|containers| {
             containers.usage(&spec.name, Some(&launched.supervisor), Duration::ZERO)
         })
     };
@@ -98,27 +98,27 @@ fn usage(site: &Site) -> Result<(), Failed> {
         || format!("{usage:?}"),
     )?;
     same(usage.memory.limit_bytes, None)?;
-    site.destroy(&spec, &launched)?;
+    test_node.destroy(&spec, &launched)?;
     check(read().is_err(), || {
         "usage of a container that is gone".to_owned()
     })
 }
 
-fn destroy(site: &Site) -> Result<(), Failed> {
-    let spec = site.spec("c", WITH_DAEMON);
-    let launched = site.launch(&spec)?;
-    site.wait_output(&spec, "forked")?;
-    site.destroy(&spec, &launched)
+fn destroy(test_node: &TestNode) -> Result<(), Failed> {
+    let spec = test_node.spec("c", WITH_DAEMON);
+    let launched = test_node.launch(&spec)?;
+    test_node.wait_output(&spec, "forked")?;
+    test_node.destroy(&spec, &launched)
 }
 
-fn restarted(site: &Site) -> Result<(), Failed> {
-    let spec = site.spec("c", "echo ready; exec sleep 1000");
-    let launched = site.launch(&spec)?;
-    site.wait_output(&spec, "ready")?;
-    site.close();
-    site.open(|_| ())?;
-    let found = site.with(|containers| containers.recover())?;
+fn restarted(test_node: &TestNode) -> Result<(), Failed> {
+    let spec = test_node.spec("c", "echo ready; exec sleep 1000");
+    let launched = test_node.launch(&spec)?;
+    test_node.wait_output(&spec, "ready")?;
+    test_node.close();
+    test_node.open(|_| ())?;
+    let found = test_node.with(|containers| containers.recover())?;
     same(found.len(), 1)?;
     same(found[0].supervisor.as_ref(), Some(&launched.supervisor))?;
-    site.destroy(&spec, &launched)
+    test_node.destroy(&spec, &launched)
 }

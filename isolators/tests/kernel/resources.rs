@@ -13,7 +13,7 @@ use meseta_isolators::{
 
 use crate::Test;
 use crate::probe;
-use crate::site::{Site, check, same};
+use crate::test_node::{TestNode, check, same};
 
 pub(crate) const TESTS: &[(&str, Test)] = &[
     ("devices_are_denied_but_for_the_list", devices),
@@ -39,116 +39,130 @@ pub(crate) const V2_TESTS: &[(&str, Test)] = &[
 
 const MB: u64 = 1 << 20;
 
-fn probe_command(site: &Site, spec: &mut ContainerSpec, what: &str) -> Result<(), Failed> {
+fn probe_command(test_node: &TestNode, spec: &mut ContainerSpec, what: &str) -> Result<(), Failed> {
     spec.command = Command::Argv {
-        program: site.probe()?.into(),
+        program: test_node.probe()?.into(),
         args: ["probe", probe::MARK, what].map(Into::into).to_vec(),
     };
     Ok(())
 }
 
-fn usage(site: &Site, spec: &ContainerSpec) -> Result<ContainerUsage, Failed> {
-    Ok(site.with(|containers| containers.usage(&spec.name, None, Duration::ZERO))?)
+fn usage(test_node: &TestNode, spec: &ContainerSpec) -> Result<ContainerUsage, Failed> {
+    Ok(test_node.with(|containers| containers.usage(&spec.name, None, Duration::ZERO))?)
 }
 
 /// A file of the container's group.
-fn knob(site: &Site, spec: &ContainerSpec, of: Controller, file: &str) -> Result<String, Failed> {
-    let groups = site.with(|containers| containers.groups(&spec.name));
+fn knob(
+    test_node: &TestNode,
+    spec: &ContainerSpec,
+    of: Controller,
+    file: &str,
+) -> Result<String, Failed> {
+    let groups = test_node.with(|containers| containers.groups(&spec.name));
     let group = groups.of(of).ok_or("no group")?;
     let path = group.dir.join(file);
     let text = fs::read_to_string(&path).map_err(|error| format!("{path:?}: {error}"))?;
     Ok(text.trim().to_owned())
 }
 
-fn devices(site: &Site) -> Result<(), Failed> {
+fn devices(test_node: &TestNode) -> Result<(), Failed> {
     let node = NodeOptions {
         devices: vec!["c 1:11 r".parse()?],
         ..NodeOptions::default()
     };
     let command = "head -c 1 /dev/zero | wc -c; mknod disk b 7 99 && echo made; \
         head -c 1 disk 2>&1 | grep -o 'not permitted'; : <>/dev/kmsg && echo kmsg";
-    site.open_more("cgroups/devices", &NodeOptions::default())?;
-    let spec = site.spec("usual", command);
-    same(site.run(&spec)?.1, "1\nmade\nnot permitted\n".to_owned())?;
-    fs::remove_file(site.sandbox().join("disk"))?;
-    site.open_more("cgroups/devices", &node)?;
-    let spec = site.spec(
+    test_node.open_more("cgroups/devices", &NodeOptions::default())?;
+    let spec = test_node.spec("usual", command);
+    same(
+        test_node.run(&spec)?.1,
+        "1\nmade\nnot permitted\n".to_owned(),
+    )?;
+    fs::remove_file(test_node.sandbox().join("disk"))?;
+    test_node.open_more("cgroups/devices", &node)?;
+    let spec = test_node.spec(
         "more",
         "head -c 0 /dev/kmsg && echo read; (: >/dev/kmsg) || echo kept",
     );
-    same(site.run(&spec)?.1, "read\nkept\n".to_owned())
+    same(test_node.run(&spec)?.1, "read\nkept\n".to_owned())
 }
 
 /// The same on a machine whose device hierarchy we do not see.
-fn devices_v2(site: &Site) -> Result<(), Failed> {
-    let mut host: Host = site.host().clone();
+fn devices_v2(test_node: &TestNode) -> Result<(), Failed> {
+    let mut host: Host = test_node.host().clone();
     host.v1
         .retain(|tree| !tree.controllers.contains(&Controller::Devices));
-    let other = Site::new(host, true)?;
+    let other = TestNode::new(host, true)?;
     let result = devices(&other);
     other.finish()?;
     result
 }
 
-fn cpuset(site: &Site) -> Result<(), Failed> {
-    site.open_more("cgroups/cpuset", &NodeOptions::default())?;
-    let spec = site.spec("usual", "grep Cpus_allowed_list /proc/self/status");
+fn cpuset(test_node: &TestNode) -> Result<(), Failed> {
+    test_node.open_more("cgroups/cpuset", &NodeOptions::default())?;
+    let spec = test_node.spec("usual", "grep Cpus_allowed_list /proc/self/status");
     let ours = fs::read_to_string("/proc/self/status")?;
     let line = |text: &str| {
         text.lines()
             .find(|one| one.starts_with("Cpus_allowed_list"))
             .map(str::to_owned)
     };
-    same(line(&site.run(&spec)?.1), line(&ours))?;
+    same(line(&test_node.run(&spec)?.1), line(&ours))?;
     let node = NodeOptions {
         cpuset_cpus: Some("0".to_owned()),
         cpuset_mems: Some("0".to_owned()),
         ..NodeOptions::default()
     };
-    site.open_more("cgroups/cpuset", &node)?;
-    let spec = site.spec("one", "grep Cpus_allowed_list /proc/self/status");
-    same(site.run(&spec)?.1, "Cpus_allowed_list:\t0\n".to_owned())
+    test_node.open_more("cgroups/cpuset", &node)?;
+    let spec = test_node.spec("one", "grep Cpus_allowed_list /proc/self/status");
+    same(
+        test_node.run(&spec)?.1,
+        "Cpus_allowed_list:\t0\n".to_owned(),
+    )
 }
 
-fn block_io(site: &Site) -> Result<(), Failed> {
-    site.open_more("cgroups/blkio", &NodeOptions::default())?;
-    nix::unistd::mkfifo(&site.sandbox().join("gate"), nix::sys::stat::Mode::S_IRWXU)?;
+fn block_io(test_node: &TestNode) -> Result<(), Failed> {
+    test_node.open_more("cgroups/blkio", &NodeOptions::default())?;
+    nix::unistd::mkfifo(
+        &test_node.sandbox().join("gate"),
+        nix::sys::stat::Mode::S_IRWXU,
+    )?;
     let command = "read line <gate; dd if=/dev/zero of=file bs=1M count=4 oflag=direct 2>/dev/null; \
         echo written; exec sleep 1000";
-    let spec = site.spec("c", command);
-    let launched = site.launch(&spec)?;
-    let groups = site.with(|containers| containers.groups(&spec.name));
+    let spec = test_node.spec("c", command);
+    let launched = test_node.launch(&spec)?;
+    let groups = test_node.with(|containers| containers.groups(&spec.name));
     let group = groups.of(Controller::Blkio).ok_or("no group")?;
-    let device = fs::metadata(site.sandbox())?.dev();
+    let device = fs::metadata(test_node.sandbox())?.dev();
     let (major, minor) = (nix::sys::stat::major(device), nix::sys::stat::minor(device));
     if major == 0 {
         return Err("the sandbox is on no block device".into());
     }
     if group.version == Version::V1 {
         // Without a rule v1 counts nothing, and then there must be no figure.
-        same(usage(site, &spec)?.io.write_bytes, None)?;
+        same(usage(test_node, &spec)?.io.write_bytes, None)?;
         let rule = format!("{major}:{minor} 1073741824");
         fs::write(group.dir.join("blkio.throttle.write_bps_device"), rule)?;
     }
-    fs::write(site.sandbox().join("gate"), "\n")?;
-    site.wait_output(&spec, "written")?;
-    let io = usage(site, &spec)?.io;
+    fs::write(test_node.sandbox().join("gate"), "\n")?;
+    test_node.wait_output(&spec, "written")?;
+    let io = usage(test_node, &spec)?.io;
     check(io.write_bytes.is_some_and(|bytes| bytes >= 4 * MB), || {
         format!("{io:?}")
     })?;
     check(io.writes.is_some_and(|count| count > 0), || {
         format!("{io:?}")
     })?;
-    site.destroy(&spec, &launched)
+    test_node.destroy(&spec, &launched)
 }
 
-fn cgroups_all(site: &Site) -> Result<(), Failed> {
+fn cgroups_all(test_node: &TestNode) -> Result<(), Failed> {
     let isolation =
         meseta_isolators::Isolation::parse("cgroups/all,namespaces/pid,namespaces/mnt")?;
     check(isolation.has("cgroups/mem"), || {
         "not meant by all".to_owned()
     })?;
-    let resolved = isolation.resolved(site.host());
+    let resolved = isolation.resolved(test_node.host());
     check(!resolved.names().any(|name| name == "cgroups/all"), || {
         format!("{resolved:?}")
     })?;
@@ -157,15 +171,15 @@ fn cgroups_all(site: &Site) -> Result<(), Failed> {
         .names()
         .filter(|name| *name != "cgroups/hugetlb")
         .collect();
-    site.open_custom(
+    test_node.open_custom(
         meseta_isolators::Isolation::parse(&names.join(","))?,
         &NodeOptions::default(),
         Vec::new(),
     )?;
-    let spec = site.spec("c", "cat /proc/self/cgroup");
-    let output = site.run(&spec)?.1;
+    let spec = test_node.spec("c", "cat /proc/self/cgroup");
+    let output = test_node.run(&spec)?.1;
     for controller in [Controller::Cpuset, Controller::Blkio, Controller::Devices] {
-        if !site
+        if !test_node
             .host()
             .v1
             .iter()
@@ -173,23 +187,27 @@ fn cgroups_all(site: &Site) -> Result<(), Failed> {
         {
             continue;
         }
-        let line = format!(":{}:/{}/agent/c", controller.name(), site.root().display());
+        let line = format!(
+            ":{}:/{}/agent/c",
+            controller.name(),
+            test_node.root().display()
+        );
         check(output.contains(&line), || format!("no {line} in {output}"))?;
     }
     Ok(())
 }
 
-fn shared_memory(site: &Site) -> Result<(), Failed> {
-    site.open_more("filesystem/shm", &NodeOptions::default())?;
+fn shared_memory(test_node: &TestNode) -> Result<(), Failed> {
+    test_node.open_more("filesystem/shm", &NodeOptions::default())?;
     let ours = tempfile::NamedTempFile::new_in("/dev/shm")?;
     let command = "ls /dev/shm | wc -l; head -c 2097152 /dev/zero >/dev/shm/x || echo full; \
         stat -c %s:%a /dev/shm/x /dev/shm | tr '\\n' ' '";
-    let spec = site.spec("c", command);
+    let spec = test_node.spec("c", command);
     let task = TaskIsolation {
         shm_bytes: Some(MB),
         ..TaskIsolation::default()
     };
-    let output = site.run_with(&spec, &task)?.1;
+    let output = test_node.run_with(&spec, &task)?.1;
     check(output.starts_with("0\nfull\n1048576:644 "), || {
         output.clone()
     })?;
@@ -198,30 +216,30 @@ fn shared_memory(site: &Site) -> Result<(), Failed> {
     Ok(())
 }
 
-fn loopback(site: &Site) -> Result<(), Failed> {
-    site.open_more("namespaces/net", &NodeOptions::default())?;
-    let mut spec = site.spec("c", "");
-    probe_command(site, &mut spec, "loopback")?;
-    same(site.run(&spec)?.1, "through lo\n".to_owned())
+fn loopback(test_node: &TestNode) -> Result<(), Failed> {
+    test_node.open_more("namespaces/net", &NodeOptions::default())?;
+    let mut spec = test_node.spec("c", "");
+    probe_command(test_node, &mut spec, "loopback")?;
+    same(test_node.run(&spec)?.1, "through lo\n".to_owned())
 }
 
-fn ports(site: &Site) -> Result<(), Failed> {
+fn ports(test_node: &TestNode) -> Result<(), Failed> {
     for (own_network, names) in [
         (false, "network/ports"),
         (true, "network/ports,namespaces/net"),
     ] {
-        site.open_more(names, &NodeOptions::default())?;
-        let mut spec = site.spec(if own_network { "own" } else { "host" }, "");
-        probe_command(site, &mut spec, "listen")?;
-        let launched = site.launch(&spec)?;
-        site.wait_output(&spec, "\n")?;
-        let port: u16 = site
+        test_node.open_more(names, &NodeOptions::default())?;
+        let mut spec = test_node.spec(if own_network { "own" } else { "host" }, "");
+        probe_command(test_node, &mut spec, "listen")?;
+        let launched = test_node.launch(&spec)?;
+        test_node.wait_output(&spec, "\n")?;
+        let port: u16 = test_node
             .output(&spec)
             .trim()
             .trim_start_matches("port ")
             .parse()?;
         let inspect = |ports: Option<&[PortRange]>| {
-            site.with(|containers| {
+            test_node.with(|containers| {
                 containers.inspect(&spec.name, Some(&launched.supervisor), &[], ports)
             })
         };
@@ -241,28 +259,28 @@ fn ports(site: &Site) -> Result<(), Failed> {
             let ports = vec![given];
             same(found.breaches, vec![Breach::Ports { ports, message }])?;
         }
-        site.destroy(&spec, &launched)?;
+        test_node.destroy(&spec, &launched)?;
     }
     Ok(())
 }
 
-fn disk(site: &Site) -> Result<(), Failed> {
-    site.open_more("disk/du", &NodeOptions::default())?;
-    let sandbox = site.sandbox().join("box");
+fn disk(test_node: &TestNode) -> Result<(), Failed> {
+    test_node.open_more("disk/du", &NodeOptions::default())?;
+    let sandbox = test_node.sandbox().join("box");
     fs::create_dir_all(sandbox.join("volume"))?;
-    let mut spec = site.spec(
+    let mut spec = test_node.spec(
         "c",
         "head -c 3145728 /dev/zero >file; head -c 9000000 /dev/zero >volume/file",
     );
     spec.working_dir = sandbox.clone();
-    site.run(&spec)?;
+    test_node.run(&spec)?;
     let area = |quota| DiskArea {
         path: sandbox.clone(),
         quota_bytes: Some(quota),
         excluded: vec![sandbox.join("volume")],
     };
     let inspect = |areas: &[DiskArea]| {
-        site.with(|containers| containers.inspect(&spec.name, None, areas, None))
+        test_node.with(|containers| containers.inspect(&spec.name, None, areas, None))
     };
     let found = inspect(&[area(4 * MB)])?;
     same(found.breaches, Vec::new())?;
@@ -290,17 +308,18 @@ fn demand(mem: u64) -> Demand {
     }
 }
 
-fn shrink(site: &Site) -> Result<(), Failed> {
+fn shrink(test_node: &TestNode) -> Result<(), Failed> {
     // Holds 50 MB that nobody can take back, in tail's buffer.
     let command = "(head -c 52428800 /dev/zero; echo ready >&2; exec sleep 1000) | tail >/dev/null";
-    let mut spec = site.spec("c", command);
+    let mut spec = test_node.spec("c", command);
     spec.demand = demand(256);
-    let launched = site.launch(&spec)?;
-    site.eventually("fifty megabytes in use", || {
-        usage(site, &spec).is_ok_and(|usage| usage.memory.rss_bytes.unwrap_or(0) > 45 * MB)
+    let launched = test_node.launch(&spec)?;
+    test_node.eventually("fifty megabytes in use", || {
+        usage(test_node, &spec).is_ok_and(|usage| usage.memory.rss_bytes.unwrap_or(0) > 45 * MB)
     })?;
-    let shrink = |mem| site.with(|containers| containers.shrink_memory(&spec.name, &demand(mem)));
-    let limit = || usage(site, &spec).map(|usage| usage.memory.limit_bytes);
+    let shrink =
+        |mem| test_node.with(|containers| containers.shrink_memory(&spec.name, &demand(mem)));
+    let limit = || usage(test_node, &spec).map(|usage| usage.memory.limit_bytes);
     same(shrink(512)?, Shrink::NotLower)?;
     same(
         shrink(128)?,
@@ -316,22 +335,22 @@ fn shrink(site: &Site) -> Result<(), Failed> {
     )?;
     same(limit()?, Some(128 * MB))?;
     same(
-        site.with(|containers| containers.oom_kills(&spec.name).ok().flatten()),
+        test_node.with(|containers| containers.oom_kills(&spec.name).ok().flatten()),
         Some(0),
     )?;
-    site.destroy(&spec, &launched)
+    test_node.destroy(&spec, &launched)
 }
 
-fn idle(site: &Site) -> Result<(), Failed> {
+fn idle(test_node: &TestNode) -> Result<(), Failed> {
     let node = NodeOptions {
         revocable_cpu_idle: true,
         ..NodeOptions::default()
     };
-    site.open_more("disk/du", &node)?;
-    let mut spec = site.spec("c", "exec sleep 1000");
+    test_node.open_more("disk/du", &node)?;
+    let mut spec = test_node.spec("c", "exec sleep 1000");
     spec.demand.cpus_revocable = true;
-    let launched = site.launch(&spec)?;
-    let state = || knob(site, &spec, Controller::Cpu, "cpu.idle");
+    let launched = test_node.launch(&spec)?;
+    let state = || knob(test_node, &spec, Controller::Cpu, "cpu.idle");
     same(state()?, "1".to_owned())?;
     let update = |revocable| {
         let demand = Demand {
@@ -339,11 +358,12 @@ fn idle(site: &Site) -> Result<(), Failed> {
             cpus_millis: 500,
             ..spec.demand
         };
-        site.with(|containers| containers.update(&spec.name, &demand))
+        test_node.with(|containers| containers.update(&spec.name, &demand))
     };
     update(true)?;
     same(state()?, "1".to_owned())?;
-    let drift = |demand: &Demand| site.with(|containers| containers.verify(&spec.name, demand));
+    let drift =
+        |demand: &Demand| test_node.with(|containers| containers.verify(&spec.name, demand));
     same(drift(&spec.demand)?, Vec::new())?;
     update(false)?;
     same(state()?, "0".to_owned())?;
@@ -353,23 +373,24 @@ fn idle(site: &Site) -> Result<(), Failed> {
     })?;
     update(true)?;
     same(state()?, "1".to_owned())?;
-    site.destroy(&spec, &launched)
+    test_node.destroy(&spec, &launched)
 }
 
-fn drift(site: &Site) -> Result<(), Failed> {
-    site.open(|options| options.enable_cfs = true)?;
-    let mut spec = site.spec("c", "exec sleep 1000");
+fn drift(test_node: &TestNode) -> Result<(), Failed> {
+    test_node.open(|options| options.enable_cfs = true)?;
+    let mut spec = test_node.spec("c", "exec sleep 1000");
     spec.demand.pids_limit = Some(Limit::At(50));
-    let launched = site.launch(&spec)?;
-    site.open(|options| options.enable_cfs = true)?;
-    let verify = |demand: &Demand| site.with(|containers| containers.verify(&spec.name, demand));
+    let launched = test_node.launch(&spec)?;
+    test_node.open(|options| options.enable_cfs = true)?;
+    let verify =
+        |demand: &Demand| test_node.with(|containers| containers.verify(&spec.name, demand));
     same(verify(&spec.demand)?, Vec::new())?;
-    let groups = site.with(|containers| containers.groups(&spec.name));
+    let groups = test_node.with(|containers| containers.groups(&spec.name));
     groups.write(&KnobWrite::new(Controller::Pids, "pids.max", "max"))?;
     let found = verify(&spec.demand)?;
     let told: Vec<_> = found.iter().map(|one| (one.file, one.kind)).collect();
     same(told, vec![("pids.max", DriftKind::Differs)])?;
-    site.with(|containers| containers.update(&spec.name, &spec.demand))?;
+    test_node.with(|containers| containers.update(&spec.name, &spec.demand))?;
     same(verify(&spec.demand)?, Vec::new())?;
     let less = Demand {
         mem_bytes: Some(40 * MB),
@@ -380,7 +401,7 @@ fn drift(site: &Site) -> Result<(), Failed> {
         found.iter().any(|one| one.kind == DriftKind::Higher),
         || format!("{found:?}"),
     )?;
-    site.destroy(&spec, &launched)
+    test_node.destroy(&spec, &launched)
 }
 
 /// Caps what `cgroups/pids` planned, after it.
@@ -406,25 +427,25 @@ impl Isolator for Frugal {
     }
 }
 
-fn custom(site: &Site) -> Result<(), Failed> {
-    let isolation = meseta_isolators::Isolation::default_for(site.host());
-    site.open_custom(isolation, &NodeOptions::default(), vec![Box::new(Frugal)])?;
-    let mut spec = site.spec("c", "exec sleep 1000");
+fn custom(test_node: &TestNode) -> Result<(), Failed> {
+    let isolation = meseta_isolators::Isolation::default_for(test_node.host());
+    test_node.open_custom(isolation, &NodeOptions::default(), vec![Box::new(Frugal)])?;
+    let mut spec = test_node.spec("c", "exec sleep 1000");
     spec.demand.pids_limit = Some(Limit::At(50));
-    let launched = site.launch(&spec)?;
+    let launched = test_node.launch(&spec)?;
     same(
-        knob(site, &spec, Controller::Pids, "pids.max")?,
+        knob(test_node, &spec, Controller::Pids, "pids.max")?,
         "7".to_owned(),
     )?;
     same(
-        site.with(|containers| containers.verify(&spec.name, &spec.demand))?,
+        test_node.with(|containers| containers.verify(&spec.name, &spec.demand))?,
         Vec::new(),
     )?;
-    site.destroy(&spec, &launched)
+    test_node.destroy(&spec, &launched)
 }
 
-fn hugetlb(site: &Site) -> Result<(), Failed> {
-    if !site.host().offers(Controller::Hugetlb) {
+fn hugetlb(test_node: &TestNode) -> Result<(), Failed> {
+    if !test_node.host().offers(Controller::Hugetlb) {
         return Err("the v2 tree has no hugetlb controller".into());
     }
     let node = NodeOptions {
@@ -432,20 +453,20 @@ fn hugetlb(site: &Site) -> Result<(), Failed> {
         ..NodeOptions::default()
     };
     // What the machine's own root hands down is put back at the end.
-    let tree = site.host().unified.as_ref().ok_or("no v2 tree")?;
+    let tree = test_node.host().unified.as_ref().ok_or("no v2 tree")?;
     let control = tree.mount.join("cgroup.subtree_control");
     let before = fs::read_to_string(&control)?;
     let result = (|| {
-        site.open_more("cgroups/hugetlb", &node)?;
-        let spec = site.spec("c", "exec sleep 1000");
-        let launched = site.launch(&spec)?;
+        test_node.open_more("cgroups/hugetlb", &node)?;
+        let spec = test_node.spec("c", "exec sleep 1000");
+        let launched = test_node.launch(&spec)?;
         same(
-            knob(site, &spec, Controller::Hugetlb, "hugetlb.2MB.max")?,
+            knob(test_node, &spec, Controller::Hugetlb, "hugetlb.2MB.max")?,
             (4 * MB).to_string(),
         )?;
-        site.destroy(&spec, &launched)
+        test_node.destroy(&spec, &launched)
     })();
-    site.close();
+    test_node.close();
     if !before.contains("hugetlb") {
         // Refused while somebody else uses it, who may then keep it.
         let _ = fs::write(&control, "-hugetlb");
@@ -453,12 +474,12 @@ fn hugetlb(site: &Site) -> Result<(), Failed> {
     result
 }
 
-fn perf_event(site: &Site) -> Result<(), Failed> {
-    site.open_more("cgroups/perf_event", &NodeOptions::default())?;
-    let spec = site.spec("c", "exec sleep 1000");
-    let launched = site.launch(&spec)?;
-    let groups = site.with(|containers| containers.groups(&spec.name));
+fn perf_event(test_node: &TestNode) -> Result<(), Failed> {
+    test_node.open_more("cgroups/perf_event", &NodeOptions::default())?;
+    let spec = test_node.spec("c", "exec sleep 1000");
+    let launched = test_node.launch(&spec)?;
+    let groups = test_node.with(|containers| containers.groups(&spec.name));
     let group = groups.of(Controller::PerfEvent).ok_or("no group")?;
     check(group.dir.is_dir(), || format!("{group:?}"))?;
-    site.destroy(&spec, &launched)
+    test_node.destroy(&spec, &launched)
 }

@@ -7,7 +7,7 @@ use libtest_mimic::Failed;
 use meseta_isolators::{ContainerSpec, Controller, Limit};
 
 use crate::Test;
-use crate::site::{Site, check, same};
+use crate::test_node::{TestNode, check, same};
 
 pub(crate) const TESTS: &[(&str, Test)] = &[
     ("revocable_containers_share_a_parent", parent),
@@ -15,26 +15,35 @@ pub(crate) const TESTS: &[(&str, Test)] = &[
     ("a_frozen_container_stands_still_and_goes_on", freeze),
 ];
 
-fn lent(site: &Site, container: &str, command: &str, limit: Option<u64>) -> ContainerSpec {
-    let mut spec = site.spec(container, command);
+fn oversubscribed(
+    test_node: &TestNode,
+    container: &str,
+    command: &str,
+    limit: Option<u64>,
+) -> ContainerSpec {
+    let mut spec = test_node.spec(container, command);
     spec.demand.cpus_revocable = true;
     spec.demand.cpus_limit = limit.map(Limit::At);
     spec
 }
 
-fn dir(site: &Site, spec: &ContainerSpec, controller: Controller) -> Result<PathBuf, Failed> {
-    let groups = site.with(|containers| containers.groups(&spec.name));
+fn dir(
+    test_node: &TestNode,
+    spec: &ContainerSpec,
+    controller: Controller,
+) -> Result<PathBuf, Failed> {
+    let groups = test_node.with(|containers| containers.groups(&spec.name));
     let group = groups.of(controller).ok_or("no group")?;
     Ok(group.dir.to_path_buf())
 }
 
-fn parent(site: &Site) -> Result<(), Failed> {
-    let regular = site.spec("regular", "exec sleep 1000");
-    let revocable = lent(site, "lent", "exec sleep 1000", None);
-    let (one, other) = (site.launch(&regular)?, site.launch(&revocable)?);
+fn parent(test_node: &TestNode) -> Result<(), Failed> {
+    let regular = test_node.spec("regular", "exec sleep 1000");
+    let revocable = oversubscribed(test_node, "revocable", "exec sleep 1000", None);
+    let (one, other) = (test_node.launch(&regular)?, test_node.launch(&revocable)?);
     let (plain, below) = (
-        dir(site, &regular, Controller::Cpu)?,
-        dir(site, &revocable, Controller::Cpu)?,
+        dir(test_node, &regular, Controller::Cpu)?,
+        dir(test_node, &revocable, Controller::Cpu)?,
     );
     let shared = plain.parent().ok_or("no parent")?.join(".revocable");
     same(below.parent(), Some(shared.as_path()))?;
@@ -43,17 +52,17 @@ fn parent(site: &Site) -> Result<(), Failed> {
         same(weight("cpu.idle").trim(), "1")?;
     }
     // The restarted agent finds both, each where it is.
-    site.close();
-    site.open(|_| ())?;
-    let found = site.with(|containers| containers.recover())?;
+    test_node.close();
+    test_node.open(|_| ())?;
+    let found = test_node.with(|containers| containers.recover())?;
     same(found.len(), 2)?;
     check(found.iter().all(|one| one.supervisor.is_some()), || {
         format!("{found:?}")
     })?;
-    same(dir(site, &revocable, Controller::Cpu)?, below)?;
+    same(dir(test_node, &revocable, Controller::Cpu)?, below)?;
     // What was low becomes equal again when that is asked for.
-    site.close();
-    site.open(|options| options.revocable_cpu_low_priority = false)?;
+    test_node.close();
+    test_node.open(|options| options.revocable_cpu_low_priority = false)?;
     if shared.join("cpu.idle").exists() {
         same(weight("cpu.idle").trim(), "0")?;
     }
@@ -63,74 +72,80 @@ fn parent(site: &Site) -> Result<(), Failed> {
         "cpu.weight"
     };
     check(weight(file).trim().parse::<u64>()? >= 100, || weight(file))?;
-    site.destroy(&regular, &one)?;
-    site.destroy(&revocable, &other)
+    test_node.destroy(&regular, &one)?;
+    test_node.destroy(&revocable, &other)
 }
 
 /// The quota in force on a group, in thousandths of a processor.
-fn quota(site: &Site, spec: &ContainerSpec) -> Result<Option<f64>, Failed> {
-    let usage =
-        site.with(|containers| containers.usage(&spec.name, None, std::time::Duration::ZERO))?;
+fn quota(test_node: &TestNode, spec: &ContainerSpec) -> Result<Option<f64>, Failed> {
+    let usage = test_node
+        .with(|containers| containers.usage(&spec.name, None, std::time::Duration::ZERO))?;
     Ok(usage.cpu.limit_cpus)
 }
 
-fn throttle(site: &Site) -> Result<(), Failed> {
-    let wide = lent(site, "wide", "exec sleep 1000", Some(1500));
-    let launched = site.launch(&wide)?;
-    let throttled = |millis| site.with(|containers| containers.throttle_revocable(millis));
+fn throttle(test_node: &TestNode) -> Result<(), Failed> {
+    let wide = oversubscribed(test_node, "wide", "exec sleep 1000", Some(1500));
+    let launched = test_node.launch(&wide)?;
+    let throttled = |millis| test_node.with(|containers| containers.throttle_revocable(millis));
     same(throttled(Some(250))?, true)?;
-    let group = dir(site, &wide, Controller::Cpu)?;
+    let group = dir(test_node, &wide, Controller::Cpu)?;
     let is_v1 = group.join("cpu.cfs_quota_us").exists();
     let held = group.parent().ok_or("no parent")?;
     let read = |file: &str| fs::read_to_string(held.join(file)).unwrap_or_default();
     if is_v1 {
         same(read("cpu.cfs_quota_us").trim(), "25000")?;
-        same(quota(site, &wide)?, Some(0.25))?;
+        same(quota(test_node, &wide)?, Some(0.25))?;
     } else {
         same(read("cpu.max").trim(), "25000 100000")?;
-        same(quota(site, &wide)?, Some(1.5))?;
+        same(quota(test_node, &wide)?, Some(1.5))?;
     }
     // One that comes now, with a limit above the throttle, is launched all the same.
-    let late = lent(site, "late", "exec sleep 1000", Some(1000));
-    let late_launched = site.launch(&late)?;
+    let late = oversubscribed(test_node, "late", "exec sleep 1000", Some(1000));
+    let late_launched = test_node.launch(&late)?;
     same(throttled(Some(500))?, true)?;
     same(throttled(None)?, true)?;
     for (spec, limit) in [(&wide, 1.5), (&late, 1.0)] {
-        site.with(|containers| containers.update(&spec.name, &spec.demand))?;
-        same(quota(site, spec)?, Some(limit))?;
+        test_node.with(|containers| containers.update(&spec.name, &spec.demand))?;
+        same(quota(test_node, spec)?, Some(limit))?;
     }
-    let squeezed = site.with(|containers| containers.squeeze_revocable(Some(64 << 20)))?;
+    let squeezed =
+        test_node.with(|containers| containers.limit_revocable_memory(Some(64 << 20)))?;
     same(squeezed, true)?;
-    site.with(|containers| containers.squeeze_revocable(None))?;
-    site.destroy(&wide, &launched)?;
-    site.destroy(&late, &late_launched)
+    test_node.with(|containers| containers.limit_revocable_memory(None))?;
+    test_node.destroy(&wide, &launched)?;
+    test_node.destroy(&late, &late_launched)
 }
 
-fn freeze(site: &Site) -> Result<(), Failed> {
-    let spec = lent(site, "c", "while :; do echo tick; sleep 0.01; done", None);
-    let launched = site.launch(&spec)?;
-    site.wait_output(&spec, "tick")?;
-    let freeze = |frozen| site.with(|containers| containers.freeze(&spec.name, frozen));
+fn freeze(test_node: &TestNode) -> Result<(), Failed> {
+    let spec = oversubscribed(
+        test_node,
+        "c",
+        "while :; do echo tick; sleep 0.01; done",
+        None,
+    );
+    let launched = test_node.launch(&spec)?;
+    test_node.wait_output(&spec, "tick")?;
+    let freeze = |frozen| test_node.with(|containers| containers.freeze(&spec.name, frozen));
     same(freeze(true)?, true)?;
     let read = |file: &str| {
-        let dir = dir(site, &spec, Controller::Freezer).unwrap_or_default();
+        let dir = dir(test_node, &spec, Controller::Freezer).unwrap_or_default();
         fs::read_to_string(dir.join(file)).unwrap_or_default()
     };
-    site.eventually("frozen", || {
+    test_node.eventually("frozen", || {
         read("freezer.state").trim() == "FROZEN" || read("cgroup.events").contains("frozen 1")
     })?;
     same(
-        site.with(|containers| containers.is_frozen(&spec.name)),
+        test_node.with(|containers| containers.is_frozen(&spec.name)),
         Some(true),
     )?;
-    let before = site.output(&spec).len();
+    let before = test_node.output(&spec).len();
     same(freeze(false)?, true)?;
-    site.eventually("it goes on", || site.output(&spec).len() > before)?;
+    test_node.eventually("it goes on", || test_node.output(&spec).len() > before)?;
     same(
-        site.with(|containers| containers.is_frozen(&spec.name)),
+        test_node.with(|containers| containers.is_frozen(&spec.name)),
         Some(false),
     )?;
     // What is frozen can be ended.
     freeze(true)?;
-    site.destroy(&spec, &launched)
+    test_node.destroy(&spec, &launched)
 }

@@ -7,7 +7,7 @@ use libtest_mimic::Failed;
 use meseta_isolators::{ContainerError, SLOW_EVERY, Sampler};
 
 use crate::Test;
-use crate::site::{Site, check, same};
+use crate::test_node::{TestNode, check, same};
 
 pub(crate) const TESTS: &[(&str, Test)] = &[
     ("samples_are_the_kernels_figures", figures),
@@ -17,19 +17,19 @@ pub(crate) const TESTS: &[(&str, Test)] = &[
 
 const DESCRIPTORS: usize = 64;
 
-fn figures(site: &Site) -> Result<(), Failed> {
-    let spec = site.spec("c", "for i in 1 2 3; do sleep 1000 & done; wait");
-    let launched = site.launch(&spec)?;
-    site.eventually("all of them run", || {
+fn figures(test_node: &TestNode) -> Result<(), Failed> {
+    let spec = test_node.spec("c", "for i in 1 2 3; do sleep 1000 & done; wait");
+    let launched = test_node.launch(&spec)?;
+    test_node.eventually("all of them run", || {
         let usage =
-            site.with(|containers| containers.usage(&spec.name, None, Duration::from_secs(1)));
+            test_node.with(|containers| containers.usage(&spec.name, None, Duration::from_secs(1)));
         usage.is_ok_and(|usage| usage.pids.processes == Some(4))
     })?;
     let mut sampler = Sampler::new(DESCRIPTORS);
     for sweep in 0..=SLOW_EVERY {
         sampler.begin_sweep();
         let timestamp = Duration::from_secs(u64::from(sweep));
-        let (sampled, read) = site.with(|containers| {
+        let (sampled, read) = test_node.with(|containers| {
             let sampled = sampler.sample(containers, &spec.name, None, timestamp);
             (sampled, containers.usage(&spec.name, None, timestamp))
         });
@@ -47,37 +47,37 @@ fn figures(site: &Site) -> Result<(), Failed> {
         })?;
         // Only a sampler watches for it, where the kernel tells.
         let told = sampled.memory.low_pressure.is_some();
-        let group = site.with(|containers| containers.groups(&spec.name));
+        let group = test_node.with(|containers| containers.groups(&spec.name));
         let offers = group
             .dirs
             .iter()
             .any(|group| group.dir.join("memory.pressure_level").exists());
         same(told, offers)?;
     }
-    site.destroy(&spec, &launched)
+    test_node.destroy(&spec, &launched)
 }
 
 /// A container reads more than fits below its limit, again and again.
-fn pressure(site: &Site) -> Result<(), Failed> {
+fn pressure(test_node: &TestNode) -> Result<(), Failed> {
     let command = "head -c 134217728 /dev/zero > big; while cat big >/dev/null; do :; done";
-    let spec = site.spec("c", command);
-    let launched = site.launch(&spec)?;
+    let spec = test_node.spec("c", command);
+    let launched = test_node.launch(&spec)?;
     for restarted in [false, true] {
         // An agent that is started again watches anew.
         let mut sampler = Sampler::new(DESCRIPTORS);
-        let deadline = std::time::Instant::now() + crate::site::PATIENCE;
+        let deadline = std::time::Instant::now() + crate::test_node::PATIENCE;
         loop {
             sampler.begin_sweep();
             let sample = |containers: &meseta_isolators::Containers| {
                 sampler.sample(containers, &spec.name, None, Duration::ZERO)
             };
-            let memory = site.with(sample)?.memory;
+            let memory = test_node.with(sample)?.memory;
             let levels = [
                 memory.low_pressure,
                 memory.medium_pressure,
                 memory.critical_pressure,
             ];
-            let groups = site.with(|containers| containers.groups(&spec.name));
+            let groups = test_node.with(|containers| containers.groups(&spec.name));
             let mut dirs = groups.dirs.iter();
             if !dirs.any(|group| group.dir.join("memory.pressure_level").exists()) {
                 same(levels, [None; 3])?;
@@ -94,45 +94,46 @@ fn pressure(site: &Site) -> Result<(), Failed> {
             })?;
             std::thread::yield_now();
         }
-        site.close();
-        site.open(|_| ())?;
+        test_node.close();
+        test_node.open(|_| ())?;
     }
-    site.destroy(&spec, &launched)
+    test_node.destroy(&spec, &launched)
 }
 
-fn ending(site: &Site) -> Result<(), Failed> {
+fn ending(test_node: &TestNode) -> Result<(), Failed> {
     let (one, other) = (
-        site.spec("one", "exec sleep 1000"),
-        site.spec("other", "exec sleep 1000"),
+        test_node.spec("one", "exec sleep 1000"),
+        test_node.spec("other", "exec sleep 1000"),
     );
-    let (first, second) = (site.launch(&one)?, site.launch(&other)?);
+    let (first, second) = (test_node.launch(&one)?, test_node.launch(&other)?);
     let mut sampler = Sampler::new(DESCRIPTORS);
     sampler.begin_sweep();
     for spec in [&one, &other] {
-        site.with(|containers| sampler.sample(containers, &spec.name, None, Duration::ZERO))?;
+        test_node
+            .with(|containers| sampler.sample(containers, &spec.name, None, Duration::ZERO))?;
     }
-    check(kept(site)? > 2, || "nothing is kept".to_owned())?;
-    site.destroy(&one, &first)?;
+    check(kept(test_node)? > 2, || "nothing is kept".to_owned())?;
+    test_node.destroy(&one, &first)?;
     for _ in 0..2 {
         sampler.begin_sweep();
-        let gone =
-            site.with(|containers| sampler.sample(containers, &one.name, None, Duration::ZERO));
+        let gone = test_node
+            .with(|containers| sampler.sample(containers, &one.name, None, Duration::ZERO));
         check(matches!(gone, Err(ContainerError::Unknown(_))), || {
             format!("{gone:?}")
         })?;
-        let there =
-            site.with(|containers| sampler.sample(containers, &other.name, None, Duration::ZERO))?;
+        let there = test_node
+            .with(|containers| sampler.sample(containers, &other.name, None, Duration::ZERO))?;
         same(there.pids.processes, Some(1))?;
     }
-    site.destroy(&other, &second)?;
+    test_node.destroy(&other, &second)?;
     sampler.begin_sweep();
     sampler.begin_sweep();
-    same(kept(site)?, 0)
+    same(kept(test_node)?, 0)
 }
 
 /// Descriptors of control files of this site's containers; other tests have others.
-fn kept(site: &Site) -> Result<usize, Failed> {
-    let root = format!("/{}/", site.root().display());
+fn kept(test_node: &TestNode) -> Result<usize, Failed> {
+    let root = format!("/{}/", test_node.root().display());
     let is_ours = |entry: std::io::Result<fs::DirEntry>| {
         // The folders above them stay open for as long as the sampler.
         let path = entry.map(|entry| entry.path());

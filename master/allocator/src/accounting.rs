@@ -105,12 +105,12 @@ impl Allocator {
     pub(crate) fn release(&mut self, agent: AgentKey, slot: SlotKey, released: &Bundle) {
         let entry = &mut self.agents[agent];
         let holding = |holding: &Holding| holding.slot == slot;
-        let Some(place) = entry.holdings.iter().position(holding) else {
+        let Some(position) = entry.holdings.iter().position(holding) else {
             return;
         };
-        let whole = entry.holdings[place].resources == *released;
+        let whole = entry.holdings[position].resources == *released;
         if whole {
-            let Holding { resources, .. } = entry.holdings.swap_remove(place);
+            let Holding { resources, .. } = entry.holdings.swap_remove(position);
             self.slots[slot].holdings -= 1;
             // The most usual case: everything comes back to an agent with nothing free.
             if entry.free.is_empty() && !entry.overallocated && !entry.is_mixed {
@@ -121,7 +121,7 @@ impl Allocator {
                 return;
             }
         } else {
-            entry.holdings[place].resources.subtract(released);
+            entry.holdings[position].resources.subtract(released);
         }
         self.account(agent, slot, released, -1, 0);
         let Self {
@@ -194,16 +194,16 @@ impl Allocator {
         produced: &Bundle,
     ) {
         let holdings = &mut self.agents[agent].holdings;
-        let Some(place) = holdings.iter().position(|holding| holding.slot == slot) else {
+        let Some(position) = holdings.iter().position(|holding| holding.slot == slot) else {
             return;
         };
-        holdings[place].resources.subtract(consumed);
+        holdings[position].resources.subtract(consumed);
         self.account(agent, slot, consumed, -1, 0);
         self.account(agent, slot, produced, 1, 0);
         let holdings = &mut self.agents[agent].holdings;
-        holdings[place].resources.add(produced);
-        if holdings[place].resources.is_empty() {
-            holdings.swap_remove(place);
+        holdings[position].resources.add(produced);
+        if holdings[position].resources.is_empty() {
+            holdings.swap_remove(position);
             self.slots[slot].holdings -= 1;
         }
     }

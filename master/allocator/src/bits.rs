@@ -12,7 +12,7 @@ const WORDS_INLINE: usize = 2;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Bits(SmallVec<[u64; WORDS_INLINE]>);
 
-const fn place(bit: Key) -> (usize, u64) {
+const fn word_and_mask(bit: Key) -> (usize, u64) {
     (at(bit / 64), 1 << (bit % 64))
 }
 
@@ -23,13 +23,13 @@ impl Bits {
 
     #[inline]
     pub(crate) fn contains(&self, bit: Key) -> bool {
-        let (word, mask) = place(bit);
+        let (word, mask) = word_and_mask(bit);
         self.0.get(word).is_some_and(|bits| bits & mask != 0)
     }
 
     /// False if it was there.
     pub(crate) fn insert(&mut self, bit: Key) -> bool {
-        let (word, mask) = place(bit);
+        let (word, mask) = word_and_mask(bit);
         if self.0.len() <= word {
             self.0.resize(word + 1, 0);
         }
@@ -40,7 +40,7 @@ impl Bits {
 
     /// False if it was not there.
     pub(crate) fn remove(&mut self, bit: Key) -> bool {
-        let (word, mask) = place(bit);
+        let (word, mask) = word_and_mask(bit);
         let Some(bits) = self.0.get_mut(word) else {
             return false;
         };

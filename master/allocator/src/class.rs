@@ -256,7 +256,7 @@ impl Classes {
     }
 
     /// Whether it is time to look for classes that nobody holds.
-    pub(crate) fn wants_sweep(&self) -> bool {
+    pub(crate) fn needs_sweep(&self) -> bool {
         self.live > SWEEP_CLASSES_MIN.max(self.sweep_at)
     }
 

@@ -29,14 +29,14 @@ pub(crate) enum Stage {
 #[derive(Copy, Clone, Debug, Default)]
 pub(crate) struct Composed {
     /// A limit or the headroom made it smaller.
-    pub(crate) cut: Option<Cut>,
+    pub(crate) reduction: Option<Reduction>,
     /// Something of it counts toward a guarantee.
     pub(crate) serves_guarantee: bool,
 }
 
 /// What made an offer smaller.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Cut {
+pub(crate) enum Reduction {
     Limit(Kind),
     Headroom(Kind),
     /// The role's legacy quota gives it nothing more.
@@ -45,7 +45,7 @@ pub(crate) enum Cut {
 
 /// What one offer has taken of a kind so far.
 #[derive(Copy, Clone, Debug)]
-struct Taken {
+struct OfferedAmount {
     kind: Kind,
     guaranteed: i64,
     burst: i64,
@@ -71,10 +71,10 @@ impl Share {
         i64::try_from(part).unwrap_or(amount)
     }
 
-    const fn cut(self) -> Cut {
+    const fn reduction(self) -> Reduction {
         match self.by_limit {
-            true => Cut::Limit(self.kind),
-            false => Cut::Headroom(self.kind),
+            true => Reduction::Limit(self.kind),
+            false => Reduction::Headroom(self.kind),
         }
     }
 
@@ -85,30 +85,30 @@ impl Share {
 
 /// A regular scalar that is free on an agent.
 #[derive(Copy, Clone)]
-struct Counted<'a> {
+struct FreeScalar<'a> {
     class: &'a Class,
     amount: i64,
     share: Option<Share>,
 }
 
 /// Lets filters ask what a framework could be offered.
-pub(crate) struct Sight<'a> {
+pub(crate) struct OfferVisibility<'a> {
     pub(crate) classes: &'a Classes,
     pub(crate) roles: &'a RoleTree,
     pub(crate) slots: &'a Slab<Slot>,
     pub(crate) frameworks: &'a Slab<Framework>,
 }
 
-impl Visibility for Sight<'_> {
-    fn sees(&self, slot: SlotKey, class: ClassKey) -> bool {
+impl Visibility for OfferVisibility<'_> {
+    fn may_offer(&self, slot: SlotKey, class: ClassKey) -> bool {
         let slot = &self.slots[slot];
         let framework = &self.frameworks[slot.framework];
-        sees(self.roles, framework, slot.role, &self.classes[class])
+        may_offer(self.roles, framework, slot.role, &self.classes[class])
     }
 }
 
 #[inline]
-fn sees(roles: &RoleTree, framework: &Framework, role: RoleKey, class: &Class) -> bool {
+fn may_offer(roles: &RoleTree, framework: &Framework, role: RoleKey, class: &Class) -> bool {
     if class.regular && !class.shared {
         return true;
     }
@@ -150,10 +150,10 @@ impl Allocator {
             Stage::Guarantees => None,
         };
         let mut composed = Composed::default();
-        let mut taken: Vec<Taken> = Vec::new();
+        let mut offered: Vec<OfferedAmount> = Vec::new();
         for (key, amount) in &entry.free.scalars {
             let class = &self.classes[*key];
-            if !sees(&self.roles, framework, slot.role, class)
+            if !may_offer(&self.roles, framework, slot.role, class)
                 || (class.shared && self.offered_shared.contains(&(agent, *key)))
             {
                 continue;
@@ -163,32 +163,32 @@ impl Allocator {
                 continue;
             }
             if closed {
-                composed.cut = Some(Cut::Legacy);
+                composed.reduction = Some(Reduction::Legacy);
                 continue;
             }
-            let counted = Counted {
+            let free_scalar = FreeScalar {
                 class,
                 amount: *amount,
                 share,
             };
-            let given = self.ration(slot.role, &counted, stage, &mut taken, &mut composed);
+            let given = self.ration(slot.role, &free_scalar, stage, &mut offered, &mut composed);
             if given > 0 {
                 offer.scalars.push((*key, given));
             }
         }
-        composed.serves_guarantee = taken.iter().any(|taken| taken.guaranteed > 0);
+        composed.serves_guarantee = offered.iter().any(|offered| offered.guaranteed > 0);
         for (key, items) in &entry.free.items {
             let class = &self.classes[*key];
-            if !sees(&self.roles, framework, slot.role, class) {
+            if !may_offer(&self.roles, framework, slot.role, class) {
                 continue;
             }
             if !class.regular || !quota {
                 offer.items.push((*key, items.clone()));
             } else if closed {
-                composed.cut = Some(Cut::Legacy);
+                composed.reduction = Some(Reduction::Legacy);
             } else if let Some(share) = share.filter(|share| share.left == 0) {
-                composed.cut = Some(share.cut());
-            } else if let Some(part) = self.part_of(items, &taken) {
+                composed.reduction = Some(share.reduction());
+            } else if let Some(part) = self.part_of(items, &offered) {
                 offer.items.push((*key, part));
             }
         }
@@ -236,36 +236,36 @@ impl Allocator {
     fn ration(
         &self,
         role: RoleKey,
-        counted: &Counted<'_>,
+        free_scalar: &FreeScalar<'_>,
         stage: Stage,
-        taken: &mut Vec<Taken>,
+        offered: &mut Vec<OfferedAmount>,
         composed: &mut Composed,
     ) -> i64 {
-        let Counted {
+        let FreeScalar {
             class,
             amount,
             share,
-        } = *counted;
+        } = *free_scalar;
         let kind = class.kind;
-        let at = taken
+        let at = offered
             .iter()
-            .position(|taken| taken.kind == kind)
+            .position(|offered| offered.kind == kind)
             .unwrap_or_else(|| {
-                taken.push(Taken {
+                offered.push(OfferedAmount {
                     kind,
                     guaranteed: 0,
                     burst: 0,
                     of: 0,
                 });
-                taken.len() - 1
+                offered.len() - 1
             });
-        let taken = &mut taken[at];
+        let offered = &mut offered[at];
         let whole = |amount: i64| amount - amount % class.unit;
         let slack = self.roles.slack(role, kind);
-        let slack = slack.map_or(i64::MAX, |slack| slack - taken.guaranteed - taken.burst);
+        let slack = slack.map_or(i64::MAX, |slack| slack - offered.guaranteed - offered.burst);
         let guaranteed = match stage {
             Stage::Guarantees => {
-                let claim = self.roles.claim(role, kind) - taken.guaranteed;
+                let claim = self.roles.claimable(role, kind) - offered.guaranteed;
                 whole(amount.min(claim).min(slack).max(0))
             }
             Stage::Rest => 0,
@@ -273,17 +273,17 @@ impl Allocator {
         let rest = amount - guaranteed;
         let surplus = self
             .surplus_for(role, kind, stage)
-            .saturating_sub(taken.burst);
+            .saturating_sub(offered.burst);
         let part = share.map_or(i64::MAX, |share| share.part(rest));
         let burst = whole(rest.min(slack - guaranteed).min(surplus).min(part).max(0));
-        taken.guaranteed += guaranteed;
-        taken.burst += burst;
-        taken.of += amount;
+        offered.guaranteed += guaranteed;
+        offered.burst += burst;
+        offered.of += amount;
         if burst < rest {
-            composed.cut = Some(match share {
-                _ if slack - guaranteed <= surplus.min(part) => Cut::Limit(kind),
-                Some(share) if part < surplus => share.cut(),
-                _ => Cut::Headroom(kind),
+            composed.reduction = Some(match share {
+                _ if slack - guaranteed <= surplus.min(part) => Reduction::Limit(kind),
+                Some(share) if part < surplus => share.reduction(),
+                _ => Reduction::Headroom(kind),
             });
         }
         guaranteed + burst
@@ -305,10 +305,10 @@ impl Allocator {
 
     /// Ports and the like go with cpus and memory: an offer that was cut down to a part of both gets the
     /// larger part of them, so that the next one finds some too.
-    fn part_of(&self, items: &Items, taken: &[Taken]) -> Option<Items> {
-        let with = taken
+    fn part_of(&self, items: &Items, offered: &[OfferedAmount]) -> Option<Items> {
+        let with = offered
             .iter()
-            .filter(|taken| taken.kind == self.cpus || taken.kind == self.mem);
+            .filter(|offered| offered.kind == self.cpus || offered.kind == self.mem);
         let largest = with.max_by(|a, b| {
             let (left, right) = (a.guaranteed + a.burst, b.guaranteed + b.burst);
             (i128::from(left) * i128::from(b.of)).cmp(&(i128::from(right) * i128::from(a.of)))

@@ -11,7 +11,7 @@ use crate::Allocator;
 use crate::agents::AgentKey;
 use crate::bits::Bits;
 use crate::bundle::Bundle;
-use crate::compose::{Sight, Stage};
+use crate::compose::{OfferVisibility, Stage};
 use crate::error::Error;
 use crate::framework::FrameworkKey;
 use crate::roles::{RoleKey, RoleTree, SlotKey};
@@ -48,12 +48,12 @@ impl Walk {
         if let Some(shuffled) = &mut self.shuffled {
             return shuffled.next();
         }
-        while let Some((node, place)) = self.stack.last_mut() {
-            let Some(child) = sorter.order(*node).get(*place).copied() else {
+        while let Some((node, position)) = self.stack.last_mut() {
+            let Some(child) = sorter.order(*node).get(*position).copied() else {
                 self.stack.pop();
                 continue;
             };
-            *place += 1;
+            *position += 1;
             let role = sorter.tag(child);
             if roles[role].own == child {
                 return Some(role);
@@ -209,7 +209,7 @@ impl Allocator {
             entry.filters.refresh(
                 filters,
                 &entry.free,
-                &Sight {
+                &OfferVisibility {
                     classes,
                     roles,
                     slots,
@@ -252,12 +252,12 @@ impl Allocator {
         }
     }
 
-    /// The first pass.
+    /// The first pass: guarantees are satisfied.
     fn run_guarantees(&mut self, cycle: &mut Cycle, agents: &[AgentKey]) {
         let mut wanting: Vec<RoleKey> = Vec::new();
         self.start_walk(&mut cycle.walk);
         while let Some(role) = cycle.walk.next(&self.sorter, &self.roles) {
-            if self.roles.has_claim(role) {
+            if self.roles.has_claimable_guarantee(role) {
                 wanting.push(role);
             }
         }
@@ -288,7 +288,7 @@ impl Allocator {
             .iter()
             .any(|role| self.roles[*role].parent.is_some() || self.roles[*role].children > 0);
         if nested || self.options.role_sorter == SorterKind::Random {
-            wanting.retain(|role| self.roles.has_claim(*role));
+            wanting.retain(|role| self.roles.has_claimable_guarantee(*role));
             wanting.sort_by(|a, b| self.compare_roles(*a, *b));
             return;
         }
@@ -297,7 +297,7 @@ impl Allocator {
                 continue;
             };
             wanting.remove(from);
-            if self.roles.has_claim(*role) {
+            if self.roles.has_claimable_guarantee(*role) {
                 let to = wanting.partition_point(|other| self.compare_roles(*other, *role).is_lt());
                 wanting.insert(to, *role);
             }
@@ -379,15 +379,15 @@ impl Allocator {
         });
         let mut failed = None;
         let mut granted = false;
-        let mut place = 0;
+        let mut position = 0;
         loop {
             let order = shuffled
                 .as_deref()
                 .unwrap_or_else(|| self.sorter.order(own));
-            let Some(node) = order.get(place).copied() else {
+            let Some(node) = order.get(position).copied() else {
                 break;
             };
-            place += 1;
+            position += 1;
             let slot = self.sorter.tag(node);
             if filtered {
                 let local = self.slots[slot].local;
@@ -408,7 +408,7 @@ impl Allocator {
                 Attempt::Granted => {
                     granted = true;
                     if shuffled.is_none() {
-                        self.sorter.saw(node, place - 1);
+                        self.sorter.note_position(node, position - 1);
                     }
                     if self.agents[agent].free.is_empty() {
                         break;
@@ -432,7 +432,7 @@ impl Allocator {
             return self.try_grant_all(cycle, agent, slot);
         }
         let composed = self.compose(agent, slot, stage, &mut cycle.offer);
-        if composed.cut.is_some() && stage == Stage::Rest {
+        if composed.reduction.is_some() && stage == Stage::Rest {
             self.held_back.insert(agent);
         }
         if stage == Stage::Guarantees && !composed.serves_guarantee {
@@ -479,11 +479,11 @@ impl Allocator {
         if self.minimum_overrides > 0 && !self.is_allocatable(slot, &entry.free) {
             return Attempt::TooLittle;
         }
-        let place = &self.slots[slot];
-        if entry.filters.has(place.role, place.local)
+        let slot_entry = &self.slots[slot];
+        if entry.filters.has(slot_entry.role, slot_entry.local)
             && entry
                 .filters
-                .refuses(place.filters, &entry.free, false)
+                .refuses(slot_entry.filters, &entry.free, false)
                 .is_some()
         {
             return Attempt::Refused;
@@ -537,7 +537,7 @@ impl Allocator {
 
     /// Forgets classes that no agent has any more, once there are many.
     fn sweep_classes(&mut self) {
-        if !self.classes.wants_sweep() {
+        if !self.classes.needs_sweep() {
             return;
         }
         let mut living = Bits::default();

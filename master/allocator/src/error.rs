@@ -2,7 +2,6 @@
 
 use meseta_resources::{AgentId, FrameworkId, Resource, ResourceName, Role, Scalar};
 
-/// See the module.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum Error {
     #[error("agent {0} is not known to the allocator")]
@@ -19,16 +18,16 @@ pub enum Error {
     NoAllocationRole(Resource),
     #[error("{0} is allocated, where what an agent has was asked for")]
     UnexpectedAllocation(Resource),
-    #[error("framework {framework} holds no {wanted} on agent {agent}")]
+    #[error("framework {framework} holds no {requested} on agent {agent}")]
     NotAllocated {
         framework: FrameworkId,
         agent: AgentId,
-        wanted: Resource,
+        requested: Resource,
     },
-    #[error("{wanted} is not available on agent {agent}")]
-    NotAvailable { agent: AgentId, wanted: Resource },
-    #[error("{wanted} is not among the resources of agent {agent}")]
-    NotOnAgent { agent: AgentId, wanted: Resource },
+    #[error("{requested} is not available on agent {agent}")]
+    NotAvailable { agent: AgentId, requested: Resource },
+    #[error("{requested} is not among the resources of agent {agent}")]
+    NotOnAgent { agent: AgentId, requested: Resource },
     #[error("the weight of role '{role}' must be a finite number above 0, not {weight}")]
     Weight { role: Role, weight: f64 },
     #[error("role '{role}' has {depth} levels, more than the {max} that are supported")]

@@ -10,7 +10,7 @@ use meseta_resources::{
 use crate::Allocator;
 use crate::agents::AgentKey;
 use crate::bundle::Bundle;
-use crate::compose::{Composed, Cut, Mismatch, Stage};
+use crate::compose::{Composed, Mismatch, Reduction, Stage};
 use crate::error::Error;
 use crate::roles::SlotKey;
 
@@ -62,7 +62,7 @@ pub enum Blocker {
         name: ResourceName,
         available: Scalar,
         required: Scalar,
-        /// Of all agents.
+        /// The sum over all agents.
         total: Scalar,
         left: Resources,
     },
@@ -167,7 +167,7 @@ impl Allocator {
         };
         explanation.role_share = self.sorter.share_of(self.roles[self.slots[slot].role].own);
         explanation.framework_share = self.sorter.share_of(self.slots[slot].node);
-        match self.judge(now, agent_key, slot) {
+        match self.first_blocker(now, agent_key, slot) {
             Ok((offer, withheld)) => {
                 explanation.offer = self.classes.resources(&offer, Some(role));
                 explanation.withheld = withheld;
@@ -235,13 +235,13 @@ impl Allocator {
     }
 
     /// What the slot would be offered, with what quota keeps from it, or the first rule against it.
-    fn judge(
+    fn first_blocker(
         &self,
         now: Moment,
         agent: AgentKey,
         slot: SlotKey,
     ) -> Result<(Bundle, Option<Blocker>), Blocker> {
-        let (entry, place) = (&self.agents[agent], &self.slots[slot]);
+        let (entry, slot_entry) = (&self.agents[agent], &self.slots[slot]);
         if self.is_recovering(now) {
             return Err(Blocker::Recovering);
         }
@@ -251,13 +251,13 @@ impl Allocator {
         if !entry.whitelisted {
             return Err(Blocker::NotWhitelisted);
         }
-        if !self.frameworks[place.framework].active {
+        if !self.frameworks[slot_entry.framework].active {
             return Err(Blocker::FrameworkInactive);
         }
-        if !place.subscribed {
+        if !slot_entry.subscribed {
             return Err(Blocker::NotSubscribed);
         }
-        if place.suppressed {
+        if slot_entry.suppressed {
             return Err(Blocker::Suppressed);
         }
         if entry.free.is_empty() {
@@ -273,26 +273,28 @@ impl Allocator {
             });
         }
         let mut offer = Bundle::default();
-        if self.roles.guarantees > 0 && self.roles.has_claim(place.role) {
+        if self.roles.guarantees > 0 && self.roles.has_claimable_guarantee(slot_entry.role) {
             let composed = self.compose(agent, slot, Stage::Guarantees, &mut offer);
-            if composed.serves_guarantee && self.judge_offer(now, agent, slot, &offer).is_ok() {
-                let withheld = self.cut_blocker(slot, composed, &offer);
+            if composed.serves_guarantee && self.check_offer(now, agent, slot, &offer).is_ok() {
+                let withheld = self.reduction_blocker(slot, composed, &offer);
                 return Ok((offer, withheld));
             }
         }
         let composed = self.compose(agent, slot, Stage::Rest, &mut offer);
-        let judged = self.judge_offer(now, agent, slot, &offer);
-        match judged {
+        let checked = self.check_offer(now, agent, slot, &offer);
+        match checked {
             Ok(()) => {
-                let withheld = self.cut_blocker(slot, composed, &offer);
+                let withheld = self.reduction_blocker(slot, composed, &offer);
                 Ok((offer, withheld))
             }
             // What quota left was perhaps declined: that it was so little is what stops the framework.
-            Err(blocker) => Err(self.cut_blocker(slot, composed, &offer).unwrap_or(blocker)),
+            Err(blocker) => Err(self
+                .reduction_blocker(slot, composed, &offer)
+                .unwrap_or(blocker)),
         }
     }
 
-    fn judge_offer(
+    fn check_offer(
         &self,
         now: Moment,
         agent: AgentKey,
@@ -333,12 +335,17 @@ impl Allocator {
     }
 
     /// If quota made the offer too small, that is what to say.
-    fn cut_blocker(&self, slot: SlotKey, composed: Composed, offer: &Bundle) -> Option<Blocker> {
+    fn reduction_blocker(
+        &self,
+        slot: SlotKey,
+        composed: Composed,
+        offer: &Bundle,
+    ) -> Option<Blocker> {
         let left = self.classes.resources(offer, None);
         let role = self.slots[slot].role;
-        match composed.cut? {
-            Cut::Legacy => Some(Blocker::QuotaMet),
-            Cut::Limit(kind) => {
+        match composed.reduction? {
+            Reduction::Legacy => Some(Blocker::QuotaMet),
+            Reduction::Limit(kind) => {
                 let (limited, limit) = self.roles.tightest(role, kind)?;
                 Some(Blocker::Limit {
                     role: self.roles[limited].role.clone(),
@@ -348,7 +355,7 @@ impl Allocator {
                     left,
                 })
             }
-            Cut::Headroom(kind) => {
+            Reduction::Headroom(kind) => {
                 let available = self
                     .headroom
                     .get(crate::slab::at(kind))

@@ -24,17 +24,17 @@ const DEAD_ENTRIES_MAX: usize = 32;
 /// Agents with filters of one key that are listed; of a key with more all agents are looked at.
 const AGENTS_LISTED_MAX: usize = 16;
 /// Equal refusals are looked for among so many of the latest.
-const REFUSALS_COMPARED_MAX: usize = 8;
+const REFUSED_COMPARED_MAX: usize = 8;
 
 #[derive(Clone, Debug)]
 struct Entry {
     expiry: Moment,
     key: FilterKey,
-    refusal: u32,
+    refused_set: u32,
 }
 
 #[derive(Clone, Debug)]
-struct Refusal {
+struct RefusedResources {
     resources: Bundle,
     entries: u32,
 }
@@ -49,7 +49,7 @@ struct RoleFilters {
 #[derive(Clone, Debug)]
 pub(crate) struct AgentFilters {
     entries: Vec<Entry>,
-    refusals: SmallVec<[Refusal; 1]>,
+    refused_sets: SmallVec<[RefusedResources; 1]>,
     roles: SmallVec<[(RoleKey, RoleFilters); 1]>,
     basis: Bundle,
     /// Some filter refuses less than `basis`, and may yet refuse what is free now.
@@ -61,7 +61,7 @@ impl Default for AgentFilters {
     fn default() -> Self {
         Self {
             entries: Vec::new(),
-            refusals: SmallVec::new(),
+            refused_sets: SmallVec::new(),
             roles: SmallVec::new(),
             basis: Bundle::default(),
             open: false,
@@ -99,7 +99,7 @@ pub(crate) struct FilterIndex {
 /// What [`AgentFilters`] needs to know of a framework to tell what it could be offered.
 pub(crate) trait Visibility {
     /// Whether a framework could be offered something of the class on this agent.
-    fn sees(&self, slot: SlotKey, class: ClassKey) -> bool;
+    fn may_offer(&self, slot: SlotKey, class: ClassKey) -> bool;
 }
 
 impl FilterIndex {
@@ -218,7 +218,7 @@ impl AgentFilters {
     ) -> Option<Moment> {
         let mine = self.entries.iter().filter(|entry| entry.key == key);
         let refusing = mine.filter(|entry| {
-            let refused = &self.refusals[at(entry.refusal)].resources;
+            let refused = &self.refused_sets[at(entry.refused_set)].resources;
             refused.contains(offer) || (counting_items && refused.has_as_much_as(offer))
         });
         refusing.map(|entry| entry.expiry).max()
@@ -232,7 +232,7 @@ impl AgentFilters {
         key: FilterKey,
         refused: Bundle,
         expiry: Moment,
-        sees: &impl Visibility,
+        visibility: &impl Visibility,
     ) {
         self.drop_dead(index, agent);
         let owner = &mut index.owners[key];
@@ -241,29 +241,29 @@ impl AgentFilters {
         };
         owner.entries += 1;
         owner.list(agent);
-        let place = match self.roles.binary_search_by_key(&role, |entry| entry.0) {
-            Ok(place) => place,
-            Err(place) => {
-                self.roles.insert(place, (role, RoleFilters::default()));
-                place
+        let position = match self.roles.binary_search_by_key(&role, |entry| entry.0) {
+            Ok(position) => position,
+            Err(position) => {
+                self.roles.insert(position, (role, RoleFilters::default()));
+                position
             }
         };
         let blocks = self.basis == refused
             || uncovered(&self.basis, &refused)
                 .iter()
-                .all(|class| !sees.sees(slot, *class));
-        let filters = &mut self.roles[place].1;
+                .all(|class| !visibility.may_offer(slot, *class));
+        let filters = &mut self.roles[position].1;
         filters.has.insert(local);
         if blocks {
             filters.blocking.insert(local);
         } else {
             self.open = true;
         }
-        let refusal = self.refusal(refused);
+        let refused_set = self.intern_refused(refused);
         self.entries.push(Entry {
             expiry,
             key,
-            refusal,
+            refused_set,
         });
         let before = self.next_expiry;
         self.next_expiry = before.min(expiry);
@@ -271,28 +271,30 @@ impl AgentFilters {
     }
 
     /// The place of a refusal, which gets one more entry.
-    fn refusal(&mut self, refused: Bundle) -> u32 {
-        let recent = self.refusals.len().saturating_sub(REFUSALS_COMPARED_MAX);
-        let same = |refusal: &Refusal| refusal.entries > 0 && refusal.resources == refused;
-        if let Some(found) = self.refusals[recent..].iter().position(same) {
+    fn intern_refused(&mut self, refused: Bundle) -> u32 {
+        let recent = self.refused_sets.len().saturating_sub(REFUSED_COMPARED_MAX);
+        let same = |refused_set: &RefusedResources| {
+            refused_set.entries > 0 && refused_set.resources == refused
+        };
+        if let Some(found) = self.refused_sets[recent..].iter().position(same) {
             let found = recent + found;
-            self.refusals[found].entries += 1;
+            self.refused_sets[found].entries += 1;
             return key_of(found);
         }
-        let refusal = Refusal {
+        let refused_set = RefusedResources {
             resources: refused,
             entries: 1,
         };
         if let Some(vacant) = self
-            .refusals
+            .refused_sets
             .iter()
-            .position(|refusal| refusal.entries == 0)
+            .position(|refused_set| refused_set.entries == 0)
         {
-            self.refusals[vacant] = refusal;
+            self.refused_sets[vacant] = refused_set;
             return key_of(vacant);
         }
-        self.refusals.push(refusal);
-        key_of(self.refusals.len() - 1)
+        self.refused_sets.push(refused_set);
+        key_of(self.refused_sets.len() - 1)
     }
 
     /// Drops the filters that ran out before `now`. True if one of them was alive.
@@ -309,14 +311,14 @@ impl AgentFilters {
 
     /// Forgets that a slot has filters here; its key must be retired.
     pub(crate) fn forget(&mut self, role: RoleKey, local: Key) -> bool {
-        let Ok(place) = self.roles.binary_search_by_key(&role, |entry| entry.0) else {
+        let Ok(position) = self.roles.binary_search_by_key(&role, |entry| entry.0) else {
             return false;
         };
-        let filters = &mut self.roles[place].1;
+        let filters = &mut self.roles[position].1;
         filters.blocking.remove(local);
         let had = filters.has.remove(local);
         if filters.has.is_empty() {
-            self.roles.remove(place);
+            self.roles.remove(position);
         }
         had
     }
@@ -340,7 +342,7 @@ impl AgentFilters {
     ) -> Vec<(RoleKey, Key)> {
         let mut gone = Vec::new();
         let mut next = Moment::NEVER;
-        let refusals = &mut self.refusals;
+        let refused_sets = &mut self.refused_sets;
         self.entries.retain(|entry| {
             let owner = &index.owners[entry.key];
             let alive = owner.slot.is_some();
@@ -351,20 +353,20 @@ impl AgentFilters {
             if alive {
                 gone.push((owner.role, owner.local));
             }
-            let refusal = &mut refusals[at(entry.refusal)];
-            refusal.entries -= 1;
-            if refusal.entries == 0 {
-                refusal.resources = Bundle::default();
+            let refused_set = &mut refused_sets[at(entry.refused_set)];
+            refused_set.entries -= 1;
+            if refused_set.entries == 0 {
+                refused_set.resources = Bundle::default();
             }
             index.release(entry.key);
             false
         });
         while self
-            .refusals
+            .refused_sets
             .last()
-            .is_some_and(|refusal| refusal.entries == 0)
+            .is_some_and(|refused_set| refused_set.entries == 0)
         {
-            self.refusals.pop();
+            self.refused_sets.pop();
         }
         index.reschedule(agent, self.next_expiry, next);
         self.next_expiry = next;
@@ -378,8 +380,8 @@ impl AgentFilters {
             (owner.role, owner.local) == (role, local)
         };
         let has_more = self.entries.iter().any(|entry| of_slot(&entry));
-        if let Ok(place) = self.roles.binary_search_by_key(&role, |entry| entry.0) {
-            let filters = &mut self.roles[place].1;
+        if let Ok(position) = self.roles.binary_search_by_key(&role, |entry| entry.0) {
+            let filters = &mut self.roles[position].1;
             filters.blocking.remove(local);
             if has_more {
                 // Whether those still block is found out by `refresh`.
@@ -387,7 +389,7 @@ impl AgentFilters {
             } else {
                 filters.has.remove(local);
                 if filters.has.is_empty() {
-                    self.roles.remove(place);
+                    self.roles.remove(position);
                 }
             }
         }
@@ -414,10 +416,13 @@ impl AgentFilters {
             .iter()
             .map(|(_, filters)| filters.has.bytes() + filters.blocking.bytes())
             .sum();
-        let refusals = self.refusals.spilled().then_some(self.refusals.capacity());
+        let refused_sets = self
+            .refused_sets
+            .spilled()
+            .then_some(self.refused_sets.capacity());
         let roles = self.roles.spilled().then_some(self.roles.capacity());
         self.entries.capacity() * size_of::<Entry>()
-            + refusals.unwrap_or(0) * size_of::<Refusal>()
+            + refused_sets.unwrap_or(0) * size_of::<RefusedResources>()
             + roles.unwrap_or(0) * size_of::<(RoleKey, RoleFilters)>()
             + bits
     }
@@ -428,7 +433,12 @@ impl AgentFilters {
     }
 
     /// Makes `blocking` right for what is free.
-    pub(crate) fn refresh(&mut self, index: &FilterIndex, free: &Bundle, sees: &impl Visibility) {
+    pub(crate) fn refresh(
+        &mut self,
+        index: &FilterIndex,
+        free: &Bundle,
+        visibility: &impl Visibility,
+    ) {
         if self.roles.is_empty() {
             return;
         }
@@ -441,22 +451,22 @@ impl AgentFilters {
             filters.blocking.clear();
         }
         let missing: SmallVec<[_; 2]> = self
-            .refusals
+            .refused_sets
             .iter()
-            .map(|refusal| uncovered(free, &refusal.resources))
+            .map(|refused_set| uncovered(free, &refused_set.resources))
             .collect();
         for entry in &self.entries {
             let owner = &index.owners[entry.key];
             let Some(slot) = owner.slot else { continue };
-            let blocks = missing[at(entry.refusal)]
+            let blocks = missing[at(entry.refused_set)]
                 .iter()
-                .all(|class| !sees.sees(slot, *class));
+                .all(|class| !visibility.may_offer(slot, *class));
             if blocks
-                && let Ok(place) = self
+                && let Ok(position) = self
                     .roles
                     .binary_search_by_key(&owner.role, |entry| entry.0)
             {
-                self.roles[place].1.blocking.insert(owner.local);
+                self.roles[position].1.blocking.insert(owner.local);
             }
         }
         self.open = self
@@ -474,15 +484,15 @@ impl AgentFilters {
             let slot = index.owners[entry.key].slot?;
             Some((
                 slot,
-                &self.refusals[at(entry.refusal)].resources,
+                &self.refused_sets[at(entry.refused_set)].resources,
                 entry.expiry,
             ))
         })
     }
 
     pub(crate) fn refused_classes(&self) -> impl Iterator<Item = ClassKey> {
-        self.refusals
+        self.refused_sets
             .iter()
-            .flat_map(|refusal| refusal.resources.classes())
+            .flat_map(|refused_set| refused_set.resources.classes())
     }
 }

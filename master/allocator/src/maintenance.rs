@@ -21,7 +21,6 @@ pub struct InverseOffer {
     pub unavailability: Unavailability,
 }
 
-/// A framework's answer.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum InverseAnswer {
     Accept,

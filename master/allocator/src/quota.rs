@@ -169,14 +169,14 @@ pub fn check_capacity(
     guaranteed: &ResourceQuantities,
     request: &ResourceQuantities,
 ) -> Result<(), CapacityError> {
-    let wanted = guaranteed + request;
-    for (name, wanted) in wanted.iter() {
+    let requested = guaranteed + request;
+    for (name, requested) in requested.iter() {
         let available = capacity.get(name.as_str());
         // A kind that the request does not name is not the request's fault.
-        if request.get(name.as_str()).is_positive() && wanted > available {
+        if request.get(name.as_str()).is_positive() && requested > available {
             return Err(CapacityError {
                 name: name.clone(),
-                wanted,
+                requested,
                 available,
             });
         }
@@ -184,14 +184,14 @@ pub fn check_capacity(
     Ok(())
 }
 
-/// See [`check_capacity`].
+/// See the description of [`check_capacity`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "not enough cluster capacity: {wanted} {name} would be guaranteed in all, and there are {available}; \
+    "not enough cluster capacity: {requested} {name} would be guaranteed in all, and there are {available}; \
      'force' skips this check"
 )]
 pub struct CapacityError {
     pub name: ResourceName,
-    pub wanted: Scalar,
+    pub requested: Scalar,
     pub available: Scalar,
 }

@@ -136,10 +136,10 @@ impl Allocator {
             .map(|(name, guarantee)| {
                 let text = name.as_str();
                 let has = consumed(text) - given_back.get(text).millis();
-                let wanted = guarantee.millis() - has;
+                let requested = guarantee.millis() - has;
                 (
                     text,
-                    wanted - self.free_regular(text) - given_back.get(text).millis(),
+                    requested - self.free_regular(text) - given_back.get(text).millis(),
                 )
             })
             .filter(|(_, missing)| *missing > 0)
@@ -229,17 +229,17 @@ impl Allocator {
     pub fn rescind_for_operation(
         &self,
         agent: &AgentId,
-        wanted: &Resources,
+        requested: &Resources,
         offers: &[Outstanding],
     ) -> Option<Vec<OfferId>> {
         let key = self.agent_key(agent).ok()?;
         let mut have = self.classes.resources(&self.agents[key].free, None);
         let mut plan: Vec<(OfferId, Resources)> = Vec::new();
         for offer in offers.iter().filter(|offer| offer.agent == *agent) {
-            if have.contains(wanted) {
+            if have.contains(requested) {
                 break;
             }
-            let missing = wanted - &have;
+            let missing = requested - &have;
             let resources = offer.resources.unallocate();
             // Something of what is missing is in it.
             if &missing - &resources != missing {
@@ -247,14 +247,14 @@ impl Allocator {
                 plan.push((offer.id.clone(), resources));
             }
         }
-        if !have.contains(wanted) {
+        if !have.contains(requested) {
             return None;
         }
         // Later ones may have made earlier ones needless.
         let mut needed = Vec::new();
         for (id, resources) in plan {
             let without = &have - &resources;
-            if without.contains(wanted) {
+            if without.contains(requested) {
                 have = without;
             } else {
                 needed.push(id);

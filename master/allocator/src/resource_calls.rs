@@ -48,7 +48,7 @@ impl Allocator {
                     frameworks,
                     ..
                 } = self;
-                let sight = crate::compose::Sight {
+                let visibility = crate::compose::OfferVisibility {
                     classes,
                     roles,
                     slots,
@@ -57,7 +57,7 @@ impl Allocator {
                 let owner = slots[slot].filters;
                 agents[key]
                     .filters
-                    .add(filters, key, owner, part, expiry, &sight);
+                    .add(filters, key, owner, part, expiry, &visibility);
             }
             self.drop_slot_if_unused(slot);
         }
@@ -102,10 +102,10 @@ impl Allocator {
         key: AgentKey,
         conversions: &[Conversion],
     ) -> Result<Vec<(SlotKey, Bundle, Bundle)>, Error> {
-        let not_held = |wanted: &Resource| Error::NotAllocated {
+        let not_held = |requested: &Resource| Error::NotAllocated {
             framework: framework.clone(),
             agent: agent.clone(),
-            wanted: wanted.clone(),
+            requested: requested.clone(),
         };
         let mut held = Parts::new();
         for slot in &self.frameworks[framework_key].slots {
@@ -129,11 +129,11 @@ impl Allocator {
                     );
                 };
                 let consumed = self.classes.bundle(&mut self.roles, &resources);
-                if let Some(wanted) = resources
+                if let Some(requested) = resources
                     .iter()
-                    .find(|wanted| !self.has_in(have, wanted, &resources))
+                    .find(|requested| !self.has_in(have, requested, &resources))
                 {
-                    return Err(not_held(wanted));
+                    return Err(not_held(requested));
                 }
                 let produced = produced.remove(&role).unwrap_or_default();
                 let produced = self.classes.bundle(&mut self.roles, &produced);
@@ -149,11 +149,11 @@ impl Allocator {
         Ok(steps)
     }
 
-    fn has_in(&self, have: &Bundle, wanted: &Resource, all: &Resources) -> bool {
+    fn has_in(&self, have: &Bundle, requested: &Resource, all: &Resources) -> bool {
         self.classes
-            .find_bundle(&all.filtered(|other| other == wanted))
-            .is_ok_and(|wanted| {
-                let Bundle { scalars, items } = &wanted;
+            .find_bundle(&all.filtered(|other| other == requested))
+            .is_ok_and(|requested| {
+                let Bundle { scalars, items } = &requested;
                 scalars
                     .iter()
                     .all(|(class, amount)| have.amount(*class) >= *amount)
@@ -184,10 +184,10 @@ impl Allocator {
                     return Err(Error::UnexpectedAllocation(resource.clone()));
                 }
             }
-            for wanted in consumed {
-                if !self.has_in(&free, wanted, consumed) {
-                    let (agent, wanted) = (agent.clone(), wanted.clone());
-                    return Err(Error::NotAvailable { agent, wanted });
+            for requested in consumed {
+                if !self.has_in(&free, requested, consumed) {
+                    let (agent, requested) = (agent.clone(), requested.clone());
+                    return Err(Error::NotAvailable { agent, requested });
                 }
             }
             let consumed = self.classes.bundle(&mut self.roles, consumed);
@@ -213,10 +213,10 @@ impl Allocator {
         let framework_key = self.framework_keys.get(framework).copied();
         let framework_key =
             framework_key.ok_or_else(|| Error::UnknownFramework(framework.clone()))?;
-        let not_held = |wanted: &Resource| Error::NotAllocated {
+        let not_held = |requested: &Resource| Error::NotAllocated {
             framework: framework.clone(),
             agent: agent.clone(),
-            wanted: wanted.clone(),
+            requested: requested.clone(),
         };
         let Some(first) = resources.iter().next() else {
             return Ok(Parts::new());
@@ -231,20 +231,20 @@ impl Allocator {
             .iter()
             .all(|resource| resource.allocation_role() == Some(first_role));
         let mut take = |role: &meseta_resources::Role, resources: &Resources| {
-            let wanted = resources.iter().next().unwrap_or(first);
+            let requested = resources.iter().next().unwrap_or(first);
             // A look at each of the few roles of a framework is faster than a search among all.
             let mut slots = self.frameworks[framework_key].slots.iter().copied();
             let slot = slots.find(|slot| self.roles[self.slots[*slot].role].role == *role);
-            let slot = slot.ok_or_else(|| not_held(wanted))?;
+            let slot = slot.ok_or_else(|| not_held(requested))?;
             let held = self.agents[key]
                 .held_by(slot)
-                .ok_or_else(|| not_held(wanted))?;
+                .ok_or_else(|| not_held(requested))?;
             let bundle = self.classes.find_bundle(resources).map_err(not_held)?;
             if *held != bundle && !held.contains(&bundle) {
                 let missing = resources
                     .iter()
-                    .find(|wanted| !self.has_in(held, wanted, resources));
-                return Err(not_held(missing.unwrap_or(wanted)));
+                    .find(|requested| !self.has_in(held, requested, resources));
+                return Err(not_held(missing.unwrap_or(requested)));
             }
             parts.push((slot, bundle));
             Ok(())

@@ -92,7 +92,7 @@ impl RoleNode {
     }
 
     /// Whether anything but those below it keeps it in existence.
-    fn stands(&self) -> bool {
+    fn is_in_use(&self) -> bool {
         self.slots.iter().next().is_some()
             || self.weight.is_some()
             || self.quota.is_some()
@@ -202,7 +202,7 @@ impl RoleTree {
         let mut next = Some(key);
         while let Some(key) = next {
             let node = &self.nodes[key];
-            if node.node == Key::MAX || node.stands() || self.has_standing_child(key) {
+            if node.node == Key::MAX || node.is_in_use() || self.has_live_child(key) {
                 return;
             }
             sorter.remove(node.own);
@@ -214,7 +214,7 @@ impl RoleTree {
         }
     }
 
-    fn has_standing_child(&self, key: RoleKey) -> bool {
+    fn has_live_child(&self, key: RoleKey) -> bool {
         self.nodes[key].children > 0
             && self
                 .nodes
@@ -348,16 +348,16 @@ impl RoleTree {
     /// How much of a kind a role may claim of guarantees: of its own, without what is kept for those
     /// below it; and of those above it that have no active framework themselves, without what is kept
     /// for others below them.
-    pub(crate) fn claim(&self, key: RoleKey, kind: Kind) -> i64 {
+    pub(crate) fn claimable(&self, key: RoleKey, kind: Kind) -> i64 {
         let mut claim = 0;
-        let mut held_by_path = 0;
+        let mut reserved_by_path = 0;
         for above in self.path(key) {
             let node = &self.nodes[above];
             if above == key || node.active.is_empty() {
-                let held = get(&node.unsatisfied_below, kind) - held_by_path;
-                claim = claim.max(node.guarantee(kind) - node.consumed(kind) - held);
+                let reserved_below = get(&node.unsatisfied_below, kind) - reserved_by_path;
+                claim = claim.max(node.guarantee(kind) - node.consumed(kind) - reserved_below);
             }
-            held_by_path = get(&node.unsatisfied, kind);
+            reserved_by_path = get(&node.unsatisfied, kind);
         }
         claim
     }
@@ -375,14 +375,14 @@ impl RoleTree {
     }
 
     /// Whether a role may claim anything of guarantees.
-    pub(crate) fn has_claim(&self, key: RoleKey) -> bool {
+    pub(crate) fn has_claimable_guarantee(&self, key: RoleKey) -> bool {
         self.path(key).any(|above| {
             let quota = self.nodes[above].quota.as_ref();
             quota.is_some_and(|quota| {
                 quota
                     .guarantees
                     .iter()
-                    .any(|(kind, _)| self.claim(key, *kind) > 0)
+                    .any(|(kind, _)| self.claimable(key, *kind) > 0)
             })
         })
     }

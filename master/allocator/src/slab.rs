@@ -3,7 +3,7 @@
 //! Keys of removed items are given out again, lowest last freed first, so a slab that was filled and
 //! emptied hands out the same keys to the same calls.
 
-use meseta_resources::work::look;
+use meseta_resources::work_counter::count_entries;
 
 /// Names to keys. The hasher is seeded, so that names chosen to collide do not, and cheap for texts.
 pub(crate) type KeyMap<N, K = Key> = std::collections::HashMap<N, K, foldhash::fast::RandomState>;
@@ -65,13 +65,13 @@ impl<T> Slab<T> {
     }
 
     pub(crate) fn try_get(&self, key: Key) -> Option<&T> {
-        look(1);
+        count_entries(1);
         self.items.get(at(key))?.as_ref()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Key, &T)> {
         self.items.iter().enumerate().filter_map(|(key, item)| {
-            look(1);
+            count_entries(1);
             Some((key_of(key), item.as_ref()?))
         })
     }
@@ -79,7 +79,7 @@ impl<T> Slab<T> {
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (Key, &mut T)> {
         let items = self.items.iter_mut().enumerate();
         items.filter_map(|(key, item)| {
-            look(1);
+            count_entries(1);
             Some((key_of(key), item.as_mut()?))
         })
     }
@@ -90,7 +90,7 @@ impl<T> std::ops::Index<Key> for Slab<T> {
     /// Keys never leave the crate, so a vacant one is a bug here, not a bad call.
     #[inline]
     fn index(&self, key: Key) -> &T {
-        look(1);
+        count_entries(1);
         self.items[at(key)]
             .as_ref()
             .expect("keys held by the allocator are of live items")
@@ -100,7 +100,7 @@ impl<T> std::ops::Index<Key> for Slab<T> {
 impl<T> std::ops::IndexMut<Key> for Slab<T> {
     #[inline]
     fn index_mut(&mut self, key: Key) -> &mut T {
-        look(1);
+        count_entries(1);
         self.items[at(key)]
             .as_mut()
             .expect("keys held by the allocator are of live items")

@@ -25,12 +25,11 @@ const RANKED_MIN: usize = 32;
 const RESORT_MIN: usize = 32;
 const RESORT_PART: usize = 4;
 
-/// See the module.
 #[derive(Clone, Debug)]
 pub struct Sorter {
     nodes: Slab<Node>,
     /// By which each node was last put into its place: apart, since comparing is most of the work.
-    keys: Vec<PlaceKey>,
+    keys: Vec<SortKey>,
     /// A name was added since all were numbered.
     ranks_stale: bool,
     /// By what allocations are divided: the totals, or infinity for what does not count.
@@ -48,13 +47,13 @@ pub struct Sorter {
 /// Share, allocations made, and the number of the name in the order of names. The share is not negative,
 /// so its bits are in its order.
 #[derive(Copy, Clone, Debug, Default)]
-struct PlaceKey {
+struct SortKey {
     share: u64,
     count: u64,
     rank: u32,
 }
 
-impl PlaceKey {
+impl SortKey {
     #[inline]
     const fn is_before(&self, that: &Self) -> bool {
         if self.share != that.share {
@@ -74,16 +73,16 @@ struct Node {
     /// What the node stands for, to whoever made it.
     tag: Key,
     weight: f64,
-    /// Allocations made.
+    /// The number of allocations made.
     count: u64,
-    /// By kind.
+    /// What is allocated, by kind.
     allocated: Vec<i64>,
     /// Active children, in order.
     order: Vec<NodeKey>,
     active: bool,
     touched: bool,
     /// Where it was last seen in the order, and may still be.
-    seen_at: u32,
+    last_position: u32,
 }
 
 impl Default for Sorter {
@@ -99,7 +98,7 @@ impl Sorter {
         let root = nodes.insert(Node::new(0, "".into(), Key::MAX));
         Self {
             nodes,
-            keys: vec![PlaceKey::default()],
+            keys: vec![SortKey::default()],
             ranks_stale: true,
             scales: Vec::new(),
             totals: Vec::new(),
@@ -120,9 +119,9 @@ impl Sorter {
         let key = self.nodes.insert(Node::new(parent, name, tag));
         self.ranks_stale = true;
         if self.keys.len() <= at(key) {
-            self.keys.resize(at(key) + 1, PlaceKey::default());
+            self.keys.resize(at(key) + 1, SortKey::default());
         }
-        self.keys[at(key)] = PlaceKey::default();
+        self.keys[at(key)] = SortKey::default();
         key
     }
 
@@ -143,7 +142,7 @@ impl Sorter {
             entry.active = true;
             let parent = entry.parent;
             self.set_key(child);
-            self.place(parent, child);
+            self.insert_ordered(parent, child);
             child = parent;
         }
     }
@@ -153,8 +152,8 @@ impl Sorter {
         let mut child = node;
         while child != self.root && self.nodes[child].active && self.nodes[child].order.is_empty() {
             let parent = self.nodes[child].parent;
-            let place = self.position(parent, child);
-            self.nodes[parent].order.remove(place);
+            let position = self.position(parent, child);
+            self.nodes[parent].order.remove(position);
             self.nodes[child].active = false;
             child = parent;
         }
@@ -293,8 +292,8 @@ impl Sorter {
 
     /// Remembers where in its parent's order a node is, to find it there.
     #[inline]
-    pub(crate) fn saw(&mut self, node: NodeKey, place: usize) {
-        self.nodes[node].seen_at = key_of(place);
+    pub(crate) fn note_position(&mut self, node: NodeKey, position: usize) {
+        self.nodes[node].last_position = key_of(position);
     }
 
     /// Whether every node stands in its place.
@@ -317,7 +316,7 @@ impl Sorter {
         while let Some(node) = self.touched.pop() {
             let entry = &mut self.nodes[node];
             entry.touched = false;
-            // An only child is in its place whatever its key; `place` sees to it when another comes.
+            // An only child is in its place whatever its key; `position` sees to it when another comes.
             let (active, parent) = (entry.active, entry.parent);
             if active && self.nodes[parent].order.len() > 1 {
                 self.settle_one(node);
@@ -330,7 +329,7 @@ impl Sorter {
         let (parent, count) = (entry.parent, entry.count);
         let old = self.keys[at(node)];
         let share = self.share_of(node).to_bits();
-        let new = PlaceKey {
+        let new = SortKey {
             share,
             count,
             ..old
@@ -398,19 +397,19 @@ impl Sorter {
         }
     }
 
-    fn place(&mut self, parent: NodeKey, child: NodeKey) {
+    fn insert_ordered(&mut self, parent: NodeKey, child: NodeKey) {
         if let [only] = self.nodes[parent].order[..] {
             self.set_key(only);
         }
-        let place = self.count_before(&self.nodes[parent].order, child);
-        self.nodes[parent].order.insert(place, child);
+        let position = self.count_before(&self.nodes[parent].order, child);
+        self.nodes[parent].order.insert(position, child);
     }
 
     fn position(&self, parent: NodeKey, child: NodeKey) -> usize {
         let order = &self.nodes[parent].order;
-        let seen_at = at(self.nodes[child].seen_at);
-        if order.get(seen_at) == Some(&child) {
-            return seen_at;
+        let last_position = at(self.nodes[child].last_position);
+        if order.get(last_position) == Some(&child) {
+            return last_position;
         }
         self.count_before(order, child)
     }
@@ -499,7 +498,7 @@ impl Node {
             order: Vec::new(),
             active: false,
             touched: false,
-            seen_at: 0,
+            last_position: 0,
         }
     }
 

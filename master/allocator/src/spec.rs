@@ -13,7 +13,7 @@ use crate::constraints::OfferConstraints;
 /// How the order of siblings is found.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Default)]
 pub enum SorterKind {
-    /// By dominant share.
+    /// Sorted by the dominant share.
     #[default]
     Drf,
     /// At random, with chances in proportion to the weights.
@@ -32,9 +32,9 @@ pub struct Options {
     pub fairness_excluded: BTreeSet<ResourceName>,
     /// Whether agents with gpus are kept for frameworks that opted in. Default true.
     pub filter_gpu_resources: bool,
-    /// Default DRF.
+    /// The sorter; DRF by default.
     pub role_sorter: SorterKind,
-    /// Default DRF.
+    /// The sorter; DRF by default.
     pub framework_sorter: SorterKind,
     /// Where the master is; agents elsewhere are offered to region-aware frameworks only. Default none.
     pub domain: Option<Domain>,
@@ -128,7 +128,6 @@ pub struct Unavailability {
     pub duration: Option<Duration>,
 }
 
-/// A new agent.
 #[derive(Clone, Debug)]
 pub struct AgentSpec {
     pub facts: AgentFacts,

@@ -75,7 +75,7 @@ impl Allocator {
         named.collect()
     }
 
-    /// Of all agents.
+    /// The sum over all agents.
     #[must_use]
     pub fn total(&self) -> ResourceQuantities {
         self.named((0..self.kinds()).map(|kind| (kind, self.sorter.total(kind))))
@@ -99,7 +99,7 @@ impl Allocator {
         all
     }
 
-    /// Cycles so far.
+    /// The number of cycles so far.
     #[must_use]
     pub const fn cycles(&self) -> u64 {
         self.cycles

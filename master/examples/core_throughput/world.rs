@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 
 use meseta_master::core::call::{Action, Subscribe};
 use meseta_master::core::{
-    AllocatorConfig, Config, ConnectionId, Effect, Identity, Input, MasterCore, Memory,
-    QuotaSemantics, Recovered, ReplyId, Visible,
+    AllocatorConfig, Config, ConnectionId, Effect, Identity, Input, MasterCore, Memory, Output,
+    QuotaSemantics, Recovered, ReplyId,
 };
 use meseta_proto::meseta::v1::{self as meseta, agent_frame, master_frame};
 use meseta_proto::mesos::v1::agent_info::capability::Type as Capability;
 use meseta_proto::mesos::v1::{self, TaskState};
-use meseta_proto::transport::door::Caller;
+use meseta_proto::transport::authentication::Caller;
 use meseta_resources::time::{Moment, Now};
 
 const SCHEDULER: ConnectionId = ConnectionId(0);
@@ -103,21 +103,21 @@ impl World {
         for effect in effects {
             match effect {
                 Effect::Persist { lsn, .. } => self.step(Input::Persisted { lsn }),
-                Effect::Visible { visible, .. } => self.see(visible),
+                Effect::Output { output, .. } => self.deliver(output),
             }
         }
     }
 
-    fn see(&mut self, visible: Visible) {
-        match visible {
-            Visible::Event { event, .. } => {
+    fn deliver(&mut self, output: Output) {
+        match output {
+            Output::Event { event, .. } => {
                 if let Some(subscribed) = event.subscribed {
                     self.framework = subscribed.framework_id.value;
                 }
                 self.offers
                     .extend(event.offers.into_iter().flat_map(|offers| offers.offers));
             }
-            Visible::Frame { to, frame } => match frame.message {
+            Output::Frame { to, frame } => match frame.message {
                 Some(master_frame::Message::Registered(registered)) => {
                     self.agents.insert(registered.agent_id.value, to);
                 }
@@ -125,11 +125,11 @@ impl World {
                 Some(master_frame::Message::ApplyOperation(_)) => self.applied += 1,
                 _ => {}
             },
-            Visible::CloseScheduler { .. }
-            | Visible::CloseAgent { .. }
-            | Visible::Reply { .. }
-            | Visible::OperationOver { .. }
-            | Visible::Note(_) => {}
+            Output::CloseScheduler { .. }
+            | Output::CloseAgent { .. }
+            | Output::Reply { .. }
+            | Output::OperationFinished { .. }
+            | Output::OperatorEvent(_) => {}
         }
     }
 

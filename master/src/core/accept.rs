@@ -17,9 +17,9 @@ use meseta_resources::{AgentId, FrameworkId, OfferId, Resources, Role};
 
 use super::framework::Framework;
 use super::io::Answer;
-use super::offers::{Offer, Refusal};
+use super::offers::{Offer, RefuseFilter};
 use super::operation::{OPERATIONS_PER_ACCEPT_MAX, RESOURCES_PER_ACCEPT_MAX};
-use super::status::Verdict;
+use super::status::MasterTaskStatus;
 use super::wire::{self, Format};
 use super::{MasterCore, event_of};
 
@@ -35,21 +35,21 @@ pub(super) const REFUSE_DEFAULT: Duration = Duration::from_secs(5);
 const REFUSE_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// What an ACCEPT works on: the sum of its offers.
-pub(super) struct Basket {
+pub(super) struct AcceptedOffers {
     pub(super) agent: AgentId,
     pub(super) role: Role,
     /// As it was offered.
     pub(super) offered: Resources,
     pub(super) remaining: Resources,
     /// Made by operations, for a later offer only.
-    pub(super) aside: Resources,
+    pub(super) for_later_offers: Resources,
     /// Shared volumes that were offered or made in this call: each task may hold a copy.
     pub(super) shared: Resources,
     /// Resources that its operations have gone through.
-    pub(super) looked_at: usize,
+    pub(super) resources_scanned: usize,
 }
 
-impl Basket {
+impl AcceptedOffers {
     /// What a task may be launched on: what is left, and a copy of each shared volume.
     pub(super) fn available(&self) -> Cow<'_, Resources> {
         let mut available = Cow::Borrowed(&self.remaining);
@@ -74,7 +74,7 @@ impl MasterCore {
                 return Answer::Accepted;
             }
         };
-        let Some(mut basket) = self.take_offers(&offers) else {
+        let Some(mut accepted_offers) = self.take_offers(&offers) else {
             return Answer::Accepted;
         };
         let accepted = u64::try_from(offers.len()).unwrap_or(u64::MAX);
@@ -83,18 +83,23 @@ impl MasterCore {
             framework.counters().offers_accepted += accepted;
         }
         for operation in call.operations {
-            self.apply(framework, &mut basket, operation);
+            self.apply(framework, &mut accepted_offers, operation);
         }
-        let refusal = refusal(call.filters.as_ref());
+        let refuse_filter = refuse_filter(call.filters.as_ref());
         // What operations made of the offers is to be offered again at once.
-        let converted = &basket.remaining - &basket.offered;
-        let untouched = &basket.remaining - &converted;
-        let converted = converted + &basket.aside;
+        let converted = &accepted_offers.remaining - &accepted_offers.offered;
+        let untouched = &accepted_offers.remaining - &converted;
+        let converted = converted + &accepted_offers.for_later_offers;
         if !converted.is_empty() {
             self.allocate_due = true;
         }
-        self.recover_resources(framework, &basket.agent, &converted, Refusal::None);
-        self.recover_resources(framework, &basket.agent, &untouched, refusal);
+        self.recover_resources(
+            framework,
+            &accepted_offers.agent,
+            &converted,
+            RefuseFilter::None,
+        );
+        self.recover_resources(framework, &accepted_offers.agent, &untouched, refuse_filter);
         Answer::Accepted
     }
 
@@ -104,7 +109,7 @@ impl MasterCore {
                 "A DECLINE may name at most {OFFERS_PER_ANSWER_MAX} offers"
             ));
         }
-        let refusal = refusal(call.filters.as_ref());
+        let refuse_filter = refuse_filter(call.filters.as_ref());
         for id in &call.offer_ids {
             let Ok(id) = OfferId::new(&id.value) else {
                 continue;
@@ -114,7 +119,7 @@ impl MasterCore {
                 .get(&id)
                 .is_some_and(|offer| offer.framework_id == *framework)
             {
-                self.end_offer(&id, refusal);
+                self.end_offer(&id, refuse_filter);
                 self.counters.offers_declined += 1;
                 if let Some(framework) = self.frameworks.get_mut(framework) {
                     framework.counters().offers_declined += 1;
@@ -175,25 +180,27 @@ impl MasterCore {
         Ok(offers)
     }
 
-    fn take_offers(&mut self, offers: &[Arc<Offer>]) -> Option<Basket> {
+    fn take_offers(&mut self, offers: &[Arc<Offer>]) -> Option<AcceptedOffers> {
         let first = offers.first()?;
-        let mut basket = Basket {
+        let mut accepted_offers = AcceptedOffers {
             agent: first.agent_id.clone(),
             role: first.role.clone(),
             offered: Resources::new(),
             remaining: Resources::new(),
-            aside: Resources::new(),
+            for_later_offers: Resources::new(),
             shared: Resources::new(),
-            looked_at: 0,
+            resources_scanned: 0,
         };
         for offer in offers {
             if let Some(offer) = self.take_offer(&offer.id) {
-                basket.offered += &offer.resources;
+                accepted_offers.offered += &offer.resources;
             }
         }
-        basket.remaining.clone_from(&basket.offered);
-        basket.shared = basket.offered.shared();
-        Some(basket)
+        accepted_offers
+            .remaining
+            .clone_from(&accepted_offers.offered);
+        accepted_offers.shared = accepted_offers.offered.shared();
+        Some(accepted_offers)
     }
 
     /// Nothing of the call can be done: its offers go back, its tasks are told so.
@@ -207,16 +214,16 @@ impl MasterCore {
                 .get(&id)
                 .is_some_and(|offer| offer.framework_id == *framework)
             {
-                self.end_offer(&id, Refusal::None);
+                self.end_offer(&id, RefuseFilter::None);
             }
         }
         let state = self.state_for(framework, TaskState::TaskDropped);
         let message = format!("Task launched with invalid offers: {reason}");
         for operation in &call.operations {
             for task in tasks_of(operation) {
-                self.tell(
+                self.send_master_status(
                     framework,
-                    Verdict {
+                    MasterTaskStatus {
                         task_id: &task.task_id.value,
                         agent_id: Some(&task.agent_id.value),
                         state,
@@ -232,7 +239,12 @@ impl MasterCore {
         }
     }
 
-    fn apply(&mut self, framework: &FrameworkId, basket: &mut Basket, operation: Operation) {
+    fn apply(
+        &mut self,
+        framework: &FrameworkId,
+        accepted_offers: &mut AcceptedOffers,
+        operation: Operation,
+    ) {
         let kind = operation
             .r#type
             .and_then(|kind| operation::Type::try_from(kind).ok());
@@ -246,7 +258,7 @@ impl MasterCore {
                     .map(|launch| launch.task_infos)
                     .unwrap_or_default();
                 for task in tasks {
-                    self.launch(framework, basket, task);
+                    self.launch(framework, accepted_offers, task);
                 }
             }
             Some(operation::Type::Launch) => self.refuse_tasks(
@@ -257,7 +269,7 @@ impl MasterCore {
             ),
             Some(operation::Type::LaunchGroup) if operation.id.is_none() => {
                 if let Some(group) = operation.launch_group {
-                    self.launch_group(framework, basket, group);
+                    self.launch_group(framework, accepted_offers, group);
                 }
             }
             Some(operation::Type::LaunchGroup) => self.refuse_tasks(
@@ -279,7 +291,7 @@ impl MasterCore {
                 | operation::Type::Destroy
                 | operation::Type::GrowVolume
                 | operation::Type::ShrinkVolume,
-            ) => self.operate(framework, basket, &operation),
+            ) => self.operate(framework, accepted_offers, &operation),
             Some(operation::Type::Unknown) | None => {
                 self.refuse_operation(framework, &operation, "Unknown operation type")
             }
@@ -305,9 +317,9 @@ impl MasterCore {
         reason: Reason,
         message: String,
     ) {
-        self.tell(
+        self.send_master_status(
             framework,
-            Verdict {
+            MasterTaskStatus {
                 task_id: &task.task_id.value,
                 agent_id: Some(&task.agent_id.value),
                 state: TaskState::TaskError,
@@ -398,8 +410,8 @@ fn tasks_of(operation: &Operation) -> &[TaskInfo] {
 }
 
 /// What a filter asks for, in the bounds of Mesos: too long is a year, nonsense is the default.
-fn refusal(filters: Option<&v1::Filters>) -> Refusal {
-    Refusal::For(refuse_time(filters))
+fn refuse_filter(filters: Option<&v1::Filters>) -> RefuseFilter {
+    RefuseFilter::For(refuse_time(filters))
 }
 
 pub(super) fn refuse_time(filters: Option<&v1::Filters>) -> Duration {
@@ -444,9 +456,9 @@ mod tests {
 
     #[test]
     fn filters_stay_in_bounds() {
-        let seconds = |refuse_seconds| match refusal(Some(&v1::Filters { refuse_seconds })) {
-            Refusal::None => 0.0,
-            Refusal::For(time) => time.as_secs_f64(),
+        let seconds = |refuse_seconds| match refuse_filter(Some(&v1::Filters { refuse_seconds })) {
+            RefuseFilter::None => 0.0,
+            RefuseFilter::For(time) => time.as_secs_f64(),
         };
         assert!((seconds(None) - 5.0).abs() < 1e-9);
         assert!((seconds(Some(0.5)) - 0.5).abs() < 1e-9);

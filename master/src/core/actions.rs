@@ -9,7 +9,7 @@ use meseta_allocator::InverseAnswer;
 use meseta_proto::meseta::v1::{self as meseta, master_frame};
 use meseta_proto::mesos::v1::scheduler::call;
 use meseta_proto::mesos::v1::{self};
-use meseta_proto::transport::door::Caller;
+use meseta_proto::transport::authentication::Caller;
 use meseta_resources::{AgentId, ExecutorId, FrameworkId, Role, TaskId};
 
 use super::call::{Action, UUID_BYTES};
@@ -31,12 +31,12 @@ impl MasterCore {
         let Some(id) = known.map(|framework| framework.id.clone()) else {
             return Answer::BadRequest("Framework cannot be found".to_owned());
         };
-        if let Some(refusal) = self
+        if let Some(rejection) = self
             .frameworks
             .get(&id)
             .and_then(|framework| authorization::is_not_its_own(&framework.terms.info, caller))
         {
-            return Answer::BadRequest(refusal);
+            return Answer::BadRequest(rejection);
         }
         let link = self.frameworks.get(&id).map(|framework| &framework.link);
         let Some(Link::Subscribed { stream_id, .. }) = link else {
@@ -148,7 +148,7 @@ impl MasterCore {
     }
 
     fn kill(&mut self, id: &FrameworkId, call: &call::Kill) -> Answer {
-        let wanted_agent = call.agent_id.as_ref().map(|agent| agent.value.as_str());
+        let requested_agent = call.agent_id.as_ref().map(|agent| agent.value.as_str());
         let task = TaskId::new(&call.task_id.value).ok();
         let framework = self.frameworks.get(id);
         let known = task.zip(framework).map(|(task, framework)| {
@@ -156,11 +156,11 @@ impl MasterCore {
             (holders, task)
         });
         let Some((holders, task)) = known.filter(|(holders, _)| !holders.is_empty()) else {
-            self.reconcile_task(id, &call.task_id.value, wanted_agent);
+            self.reconcile_task(id, &call.task_id.value, requested_agent);
             return Answer::Accepted;
         };
         let mut meant = holders;
-        meant.retain(|agent| wanted_agent.is_none_or(|wanted| wanted == agent.as_str()));
+        meant.retain(|agent| requested_agent.is_none_or(|requested| requested == agent.as_str()));
         if meant.is_empty() {
             tracing::info!(framework_id = %id, task_id = %task, "KILL names another agent than the task's");
         }
@@ -253,8 +253,8 @@ impl MasterCore {
         if ended {
             self.complete_task(&agent, id, &task);
         }
-        if let Some(agent) = self.agents.get_unseen_mut(&agent) {
-            agent.unknown.acknowledged(id, &task, uuid);
+        if let Some(agent) = self.agents.get_mut_keeping_view(&agent) {
+            agent.unknown_task_updates.acknowledged(id, &task, uuid);
         }
         self.send_acknowledgement(&agent, id, &task, uuid.to_vec());
         Answer::Accepted

@@ -1,4 +1,4 @@
-//! What an agent brings along: frameworks, tasks and executors that the master takes onto its books.
+//! Adopts the frameworks, tasks and executors that an agent reports when it reregisters.
 //!
 //! Entered through [`MasterCore::adopt`] when an agent is back. Invariant: what is adopted is charged
 //! once, here and in the allocator, and with no more than its agent has; it is bounded in bytes for all agents of a
@@ -18,38 +18,37 @@ use prost::Message;
 use super::agent::Agent;
 use super::call::UUID_BYTES;
 use super::framework::{Capabilities, Framework, Link, Terms};
-use super::reported::{Fit, Room};
+use super::reported_budget::{Fit, ReportedBudget};
 use super::task::{self, ExecutorRecord, TaskRecord, is_terminal};
 use super::task_validation::shares_groups;
 use super::timers::Timer;
 use super::{MasterCore, wire};
 
-/// Frameworks that are not here and that one agent tells of: more than it has executors.
+/// Unsubscribed frameworks that one agent may report: more than it has executors.
 const FRAMEWORKS_PER_AGENT_MAX: usize = 2_048;
 
-/// Frameworks, while agents tell of more: some places are left for those that subscribe.
+/// Frameworks that may be recovered from agents; the rest of the limit is left for those that subscribe.
 const RECOVERED_FRAMEWORKS_MAX: usize = super::FRAMEWORKS_MAX / 10 * 9;
 
-/// How an agent is back.
+/// What the master knew of an agent that reregisters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Back {
+pub(super) enum ReregistrationKind {
     /// It is one that the registry had when this master started.
     Expected,
     /// It was lost, or is one that nobody expected.
     Unexpected,
     /// This master has it on its books, and all that it gave it.
-    Here,
+    Registered,
 }
 
-/// What an agent has, and what is charged of it. What may be taken back, and volumes that several may use, are left
-/// out. An agent may have very many names, and tell of very many records: of each record only its own names are
-/// looked at.
-struct Charged {
+/// Total and charged resources of an agent, without revocable resources and shared volumes. An agent may have very
+/// many names, and tell of very many records: of each record only its own names are looked at.
+struct ChargedResources {
     used: BTreeMap<ResourceName, Scalar>,
     total: BTreeMap<ResourceName, Scalar>,
 }
 
-impl Charged {
+impl ChargedResources {
     fn of(agent: &Agent) -> Self {
         let total = agent.profile.total.unrevocable().scalar_quantities();
         let total = total.iter().map(|(name, amount)| (name.clone(), amount));
@@ -94,30 +93,30 @@ impl Charged {
     }
 }
 
-/// What counts of resources, see [`Charged`].
+/// What counts of resources, see [`ChargedResources`].
 fn counted(resources: &Resources) -> ResourceQuantities {
     resources.unrevocable().unshared().scalar_quantities()
 }
 
 /// What may still be taken over of an agent, in resources and in bytes.
-struct Balance {
-    charged: Charged,
-    room: Room,
+struct AdoptionBudget {
+    charged: ChargedResources,
+    reported: ReportedBudget,
 }
 
-/// What this master knows of a task beside what the agent says that speaks of it.
+/// What this master knows of a task that contradicts the reporting agent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Elsewhere {
+pub(super) struct TaskConflict {
     /// Other agents have it, or had it when they were lost, and this one has not.
-    pub(super) is_anothers: bool,
+    pub(super) is_on_another_agent: bool,
     /// This master gave it to another agent, and not to this one.
     pub(super) is_launched: bool,
 }
 
 /// The frameworks of which an agent runs something.
-struct Running<'a>(BTreeSet<&'a str>);
+struct RunningFrameworks<'a>(BTreeSet<&'a str>);
 
-impl<'a> Running<'a> {
+impl<'a> RunningFrameworks<'a> {
     fn of(report: &'a meseta::Reregister) -> Self {
         let tasks = report.tasks.iter();
         let tasks = tasks.map(|task| task.framework_id.value.as_str());
@@ -134,36 +133,36 @@ impl<'a> Running<'a> {
     }
 }
 
-/// Whether a task was lost, and whether with the agent that speaks of it.
+/// Whether a task is recorded as lost, and whether with the reporting agent.
 #[derive(Clone, Copy, Default)]
-struct Place {
+struct LostTaskMatch {
     is_known: bool,
-    is_here: bool,
+    is_this_agent: bool,
 }
 
-impl Place {
-    fn note(&mut self, is_here: bool) {
+impl LostTaskMatch {
+    fn note(&mut self, is_this_agent: bool) {
         self.is_known = true;
-        self.is_here |= is_here;
+        self.is_this_agent |= is_this_agent;
     }
 
     fn is_elsewhere(self) -> bool {
-        self.is_known && !self.is_here
+        self.is_known && !self.is_this_agent
     }
 }
 
 impl MasterCore {
-    /// Takes what an agent runs onto the books. Tells of which frameworks it should run nothing.
+    /// Adopts what an agent runs. Returns the frameworks whose tasks the agent has to kill.
     pub(super) fn adopt(
         &mut self,
         id: &AgentId,
         report: &meseta::Reregister,
-        back: Back,
+        back: ReregistrationKind,
     ) -> BTreeSet<FrameworkId> {
-        let is_expected = back == Back::Expected;
+        let is_expected = back == ReregistrationKind::Expected;
         let mut finished = BTreeSet::new();
-        let running = Running::of(report);
-        let mut room = self.room_for_frameworks_of(id);
+        let running = RunningFrameworks::of(report);
+        let mut framework_slots = self.framework_slots_left(id);
         for info in &report.frameworks {
             let framework = info
                 .id
@@ -174,14 +173,14 @@ impl MasterCore {
             if self.ownership.is_removed(&framework) {
                 finished.insert(framework);
             } else if self.is_future_framework(&framework) {
-                tracing::warn!(agent_id = %id, framework_id = %framework, "agent tells of a framework id that nobody was given; its tasks are ended");
+                tracing::warn!(agent_id = %id, framework_id = %framework, "agent reports a framework id that this master never assigned; its tasks are killed");
                 finished.insert(framework);
             } else if !self.is_its_owners(&framework, principal, is_expected) {
                 tracing::warn!(agent_id = %id, framework_id = %framework, "agent runs tasks of another principal under the framework's id; they are ended");
                 finished.insert(framework);
             } else if running.has(&framework) && !self.frameworks.contains_key(&framework) {
                 let recovered =
-                    self.recover_framework(id, &framework, info, is_expected, &mut room);
+                    self.recover_framework(id, &framework, info, is_expected, &mut framework_slots);
                 if let Err(reason) = recovered {
                     tracing::warn!(agent_id = %id, framework_id = %framework, %reason, "framework that an agent tells of left out, with its tasks");
                 }
@@ -190,26 +189,26 @@ impl MasterCore {
         let Some(agent) = self.agents.get(id) else {
             return finished;
         };
-        let mut balance = Balance {
-            charged: Charged::of(agent),
-            room: self.room_for_what_is_reported_by(agent),
+        let mut budget = AdoptionBudget {
+            charged: ChargedResources::of(agent),
+            reported: self.reported_budget_of(agent),
         };
         for task in &report.tasks {
-            if let Err(reason) = self.adopt_task(id, task, &finished, back, &mut balance) {
+            if let Err(reason) = self.adopt_task(id, task, &finished, back, &mut budget) {
                 self.counters.invalid_status_updates += 1;
                 let name: String = task.task_id.value.chars().take(ID_BYTES_MAX).collect();
                 tracing::warn!(agent_id = %id, task_id = %name.escape_debug(), %reason, "reported task left out");
             }
         }
         for info in &report.executors {
-            self.adopt_executor(id, info, &finished, &mut balance);
+            self.adopt_executor(id, info, &finished, &mut budget);
         }
-        balance.room.tell(id);
+        budget.reported.log(id);
         finished
     }
 
     /// How many frameworks may still come to be on an agent's word: one that lies must not fill the table.
-    fn room_for_frameworks_of(&self, id: &AgentId) -> usize {
+    fn framework_slots_left(&self, id: &AgentId) -> usize {
         let told = self.frameworks.values().filter(|framework| {
             framework.link == Link::Recovered && framework.told_by.as_ref() == Some(id)
         });
@@ -223,25 +222,26 @@ impl MasterCore {
         id: &FrameworkId,
         info: &v1::FrameworkInfo,
         is_expected: bool,
-        room: &mut usize,
+        framework_slots: &mut usize,
     ) -> Result<(), String> {
-        if *room == 0 {
+        if *framework_slots == 0 {
             return Err(format!(
-                "the agent has told of {FRAMEWORKS_PER_AGENT_MAX} frameworks that are not here"
+                "the agent has reported {FRAMEWORKS_PER_AGENT_MAX} frameworks that are not subscribed"
             ));
         }
         if self.frameworks.len() >= RECOVERED_FRAMEWORKS_MAX {
             return Err(format!(
-                "there are {RECOVERED_FRAMEWORKS_MAX} frameworks, and the other places are for \
+                "there are {RECOVERED_FRAMEWORKS_MAX} frameworks, and the rest of the limit is reserved for \
                  those that subscribe"
             ));
         }
         let memory = &self.config.memory;
         let bytes = info.encoded_len();
         let terms_max = memory.terms / 4 * 3;
-        if bytes > memory.info || self.said.all().saturating_add(bytes) > terms_max {
+        if bytes > memory.info || self.framework_info_usage.all().saturating_add(bytes) > terms_max
+        {
             return Err(format!(
-                "it says {bytes} bytes of itself; at most {} are kept of one, and {terms_max} of all \
+                "its info takes {bytes} bytes; the limits are {} for one framework and {terms_max} for all \
                  that agents tell of: raise the master's --memory_budget",
                 memory.info
             ));
@@ -260,11 +260,11 @@ impl MasterCore {
             offer_constraints: None,
         };
         self.allocator.add_framework(id, &terms)?;
-        *room -= 1;
+        *framework_slots -= 1;
         let mut framework = Framework::new(id.clone(), terms, self.now.unix);
         framework.link = Link::Recovered;
         framework.told_by = Some(agent.clone());
-        self.said.add(&framework);
+        self.framework_info_usage.add(&framework);
         tracing::info!(framework_id = %id, "framework recovered from an agent");
         let timeout = self.time_to_return(id, framework.failover_timeout());
         framework.failover = Some(self.timers.set(
@@ -276,37 +276,37 @@ impl MasterCore {
         ));
         self.frameworks.insert(id.clone(), framework);
         self.note_reported(id, is_expected);
-        self.note_framework(id, true);
+        self.publish_framework(id, true);
         self.note_deadline(id, timeout);
         Ok(())
     }
 
     /// What is known of a task on other agents than the one that speaks of it.
-    pub(super) fn elsewhere(
+    pub(super) fn task_conflict(
         &self,
         agent: &AgentId,
         framework: &FrameworkId,
         task: &TaskId,
-    ) -> Elsewhere {
+    ) -> TaskConflict {
         let Some(framework) = self.frameworks.get(framework) else {
-            return Elsewhere::default();
+            return TaskConflict::default();
         };
         let has_launched = framework.has_launched(task);
         let mut holders = framework.holders(task).peekable();
         let held = holders.peek().is_some();
         let is_held_here = holders.any(|holder| holder == agent);
-        let (mut lost, mut launched) = (Place::default(), Place::default());
+        let (mut lost, mut launched) = (LostTaskMatch::default(), LostTaskMatch::default());
         // What is live and launched is told by the live tasks alone.
         let records = framework.unreachable.tasks().iter();
         for record in records.filter(|record| !has_launched && record.task_id == *task) {
-            let is_here = record.agent_id == *agent;
-            lost.note(is_here);
+            let is_this_agent = record.agent_id == *agent;
+            lost.note(is_this_agent);
             if record.is_launched {
-                launched.note(is_here);
+                launched.note(is_this_agent);
             }
         }
-        Elsewhere {
-            is_anothers: if held {
+        TaskConflict {
+            is_on_another_agent: if held {
                 !is_held_here
             } else {
                 lost.is_elsewhere()
@@ -324,8 +324,8 @@ impl MasterCore {
         agent_id: &AgentId,
         task: &v1::Task,
         finished: &BTreeSet<FrameworkId>,
-        back: Back,
-        balance: &mut Balance,
+        back: ReregistrationKind,
+        budget: &mut AdoptionBudget,
     ) -> Result<(), String> {
         let framework_id =
             FrameworkId::new(&task.framework_id.value).map_err(|error| error.to_string())?;
@@ -370,7 +370,7 @@ impl MasterCore {
             // What the framework said of it, and not the agent.
             record.description.clone_from(&lost.description);
         }
-        if balance.room.fit_task(&mut record, &task.resources) == Fit::LeftOut {
+        if budget.reported.fit_task(&mut record, &task.resources) == Fit::LeftOut {
             return Ok(());
         }
         if record.is_launched {
@@ -379,7 +379,7 @@ impl MasterCore {
             framework.reported_by(&task_id, agent_id);
         }
         if !is_terminal(record.state) {
-            record.resources = balance.charged.within(record.resources);
+            record.resources = budget.charged.within(record.resources);
             if record.resources.is_empty() {
                 tracing::warn!(agent_id = %agent_id, framework_id = %framework_id, task_id = %task_id, "reported task is charged nothing: the agent has no more");
             }
@@ -392,7 +392,7 @@ impl MasterCore {
             self.charge_allocator(agent_id, &framework_id, &held);
         }
         self.forget_unreachable(&framework_id, &task_id, agent_id);
-        self.note_task(agent_id, &framework_id, &task_id);
+        self.publish_task(agent_id, &framework_id, &task_id);
         Ok(())
     }
 
@@ -402,19 +402,23 @@ impl MasterCore {
         agent_id: &AgentId,
         framework: &FrameworkId,
         task: &v1::Task,
-        back: Back,
+        back: ReregistrationKind,
     ) -> Option<&'static str> {
         let task_id = TaskId::new(&task.task_id.value).ok()?;
         let agent = self.agents.get(agent_id)?;
         if agent.task(framework, &task_id).is_some() {
             return None;
         }
-        if self.elsewhere(agent_id, framework, &task_id).is_launched {
+        if self
+            .task_conflict(agent_id, framework, &task_id)
+            .is_launched
+        {
             return Some("it is another agent's, and is ended here");
         }
         // An end may be one whose acknowledgement the agent did not get.
         let is_over = TaskState::try_from(task.state).is_ok_and(is_terminal);
-        let is_strange = back == Back::Here && !is_over && self.is_own_framework(framework);
+        let is_strange =
+            back == ReregistrationKind::Registered && !is_over && self.is_own_framework(framework);
         is_strange.then_some("it was not launched there, and is ended")
     }
 
@@ -423,7 +427,7 @@ impl MasterCore {
         agent_id: &AgentId,
         info: &v1::ExecutorInfo,
         finished: &BTreeSet<FrameworkId>,
-        balance: &mut Balance,
+        budget: &mut AdoptionBudget,
     ) {
         let framework = info
             .framework_id
@@ -454,10 +458,10 @@ impl MasterCore {
             user: task::user_of_executor(info),
             info: info.encode_to_vec().into(),
         };
-        if balance.room.fit_executor(&mut record, &info.resources) == Fit::LeftOut {
+        if budget.reported.fit_executor(&mut record, &info.resources) == Fit::LeftOut {
             return;
         }
-        let resources = balance.charged.within(record.resources);
+        let resources = budget.charged.within(record.resources);
         record.resources = resources.clone();
         framework.add_on(agent_id);
         agent.charge(&framework_id, &resources);
@@ -547,7 +551,7 @@ mod tests {
     fn what_is_charged_is_within_what_there_is_of_each_name() {
         let total = all("cpus:4;mem:100").scalar_quantities();
         let total = total.iter().map(|(name, amount)| (name.clone(), amount));
-        let mut charged = Charged {
+        let mut charged = ChargedResources {
             used: BTreeMap::new(),
             total: total.collect(),
         };

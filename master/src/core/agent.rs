@@ -8,7 +8,7 @@ use bytes::Bytes;
 use meseta_proto::mesos::v1::agent_info::capability::Type as Capability;
 use meseta_proto::mesos::v1::{self};
 use meseta_proto::schema::{self, WireMessage as _};
-use meseta_resources::work::look;
+use meseta_resources::work_counter::count_entries;
 use meseta_resources::{
     AgentId, Change, ExecutorId, FrameworkId, OfferId, Resources, Scalar, TaskId,
 };
@@ -18,7 +18,7 @@ use super::io::ConnectionId;
 use super::operation::OperationTable;
 use super::resource_size::{decoded_bytes, reserved_bytes};
 use super::task::{ExecutorRecord, TaskRecord, TaskTable};
-use super::unknown::UnknownUpdates;
+use super::unknown_task_updates::UnknownTaskUpdates;
 
 /// Kills that wait for a disconnected agent; more are dropped, and the framework's next
 /// reconciliation finds the task alive.
@@ -117,12 +117,11 @@ impl AgentProfile {
     }
 }
 
-/// A registered agent.
 #[derive(Debug)]
 pub(super) struct Agent {
     pub profile: Arc<AgentProfile>,
     /// What its estimate of revocable resources takes beside its description.
-    pub lent_bytes: usize,
+    pub oversubscribed_bytes: usize,
     pub connection: Option<ConnectionId>,
     /// Counts connections, so that an old ping timer is recognised.
     pub generation: u64,
@@ -146,14 +145,26 @@ pub(super) struct Agent {
     /// Kills to send when it returns.
     pub kills_waiting: BTreeSet<(FrameworkId, TaskId)>,
     /// What it says of tasks that are on nobody's books.
-    pub unknown: UnknownUpdates,
+    pub unknown_task_updates: UnknownTaskUpdates,
     pub ping_sequence: u64,
     pub pong_sequence: u64,
     pub missed_pings: u32,
     /// Marking it unreachable is on its way into the registry.
-    pub marking: bool,
+    pub removal_pending: bool,
     /// Whether it has shown that it keeps its id: it came back with it, or said more than pongs.
     pub keeps_id: bool,
+}
+
+/// The table for a change of that entry: copied if a snapshot still shares it, but not for an entry that is not there.
+fn own_if_contained<'a>(
+    tasks: &'a mut TaskTable,
+    key: &(FrameworkId, TaskId),
+) -> Option<&'a mut BTreeMap<(FrameworkId, TaskId), Arc<TaskRecord>>> {
+    let is_shared = Arc::get_mut(tasks).is_none();
+    if is_shared && !tasks.contains_key(key) {
+        return None;
+    }
+    Some(Arc::make_mut(tasks))
 }
 
 impl Agent {
@@ -173,12 +184,8 @@ impl Agent {
         task: &TaskId,
     ) -> Option<&mut TaskRecord> {
         let key = (framework.clone(), task.clone());
-        if !self.tasks.contains_key(&key) {
-            return None;
-        }
-        Arc::make_mut(&mut self.tasks)
-            .get_mut(&key)
-            .map(Arc::make_mut)
+        let tasks = own_if_contained(&mut self.tasks, &key)?;
+        tasks.get_mut(&key).map(Arc::make_mut)
     }
 
     /// Puts a task that is not there on the books.
@@ -202,10 +209,7 @@ impl Agent {
 
     /// Takes a task off the books.
     pub(super) fn remove_task(&mut self, key: &(FrameworkId, TaskId)) -> Option<Arc<TaskRecord>> {
-        if !self.tasks.contains_key(key) {
-            return None;
-        }
-        let record = Arc::make_mut(&mut self.tasks).remove(key)?;
+        let record = own_if_contained(&mut self.tasks, key)?.remove(key)?;
         if let Some(executor) = record.apart_of() {
             count_down(&mut self.apart, &executor);
         }
@@ -220,7 +224,7 @@ impl Agent {
         &self,
         framework: &FrameworkId,
     ) -> impl Iterator<Item = &Arc<TaskRecord>> {
-        let all = self.tasks.values().inspect(|_| look(1));
+        let all = self.tasks.values().inspect(|_| count_entries(1));
         all.filter(move |task| task.framework_id == *framework)
     }
 

@@ -11,7 +11,7 @@ use prost::Message as _;
 
 use super::call::UUID_BYTES;
 use super::io::ConnectionId;
-use super::offers::Refusal;
+use super::offers::RefuseFilter;
 use super::pending::Pending;
 use super::persisted::Mutation;
 use super::status::update;
@@ -24,7 +24,7 @@ const REASON_CHARS_MAX: usize = 256;
 impl MasterCore {
     pub(super) fn agent_frame(&mut self, connection: ConnectionId, message: agent_frame::Message) {
         let Some(agent) = self.agent_connections.get(&connection).cloned() else {
-            self.introduce(connection, message);
+            self.handshake(connection, message);
             return;
         };
         // One connection speaks for an agent, the last that it was admitted on.
@@ -55,13 +55,13 @@ impl MasterCore {
     /// Whatever an agent says beside pongs it says once its id is on its disk.
     fn note_speech(&mut self, agent: &AgentId, message: &agent_frame::Message) {
         let is_pong = matches!(message, agent_frame::Message::Pong(_));
-        if let Some(agent) = self.agents.get_unseen_mut(agent).filter(|_| !is_pong) {
+        if let Some(agent) = self.agents.get_mut_keeping_view(agent).filter(|_| !is_pong) {
             agent.keeps_id = true;
         }
     }
 
     fn pong(&mut self, agent: &AgentId, sequence: u64) {
-        if let Some(agent) = self.agents.get_unseen_mut(agent) {
+        if let Some(agent) = self.agents.get_mut_keeping_view(agent) {
             agent.pong_sequence = agent.pong_sequence.max(sequence.min(agent.ping_sequence));
             if std::mem::take(&mut agent.missed_pings) > 0 {
                 self.silent.remove(agent.id());
@@ -122,7 +122,7 @@ impl MasterCore {
         }
         if !repeated {
             self.count_status(&framework, &status);
-            self.note_status(&framework, &status, state, task_user);
+            self.publish_status(&framework, &status, state, task_user);
         }
         self.event(&framework, update(status));
     }
@@ -136,8 +136,8 @@ impl MasterCore {
         task: &TaskId,
         status: &mut v1::TaskStatus,
     ) -> bool {
-        let elsewhere = self.elsewhere(agent, framework, task);
-        if elsewhere.is_anothers {
+        let elsewhere = self.task_conflict(agent, framework, task);
+        if elsewhere.is_on_another_agent {
             tracing::warn!(agent_id = %agent, framework_id = %framework, task_id = %task, "status update of another agent's task dropped");
             if let Some(uuid) = status.uuid.clone().filter(|_| elsewhere.is_launched) {
                 self.send_acknowledgement(agent, framework, task, uuid);
@@ -147,7 +147,7 @@ impl MasterCore {
         // Of a framework from before this master's start it could be a task of an agent that is not back yet.
         // The agent repeats what is not acknowledged.
         let may_speak = self.recovered_agents.is_empty() || self.is_own_framework(framework);
-        may_speak && self.may_tell_of_unknown(agent, framework, task, status)
+        may_speak && self.admit_unknown_task_update(agent, framework, task, status)
     }
 
     /// A task has ended on its agent: what it held is free at once, whatever is still unacknowledged.
@@ -170,7 +170,7 @@ impl MasterCore {
         record.state = state;
         let resources = record.resources.clone();
         agent.discharge(framework, &resources);
-        self.recover_resources(framework, agent_id, &resources, Refusal::None);
+        self.recover_resources(framework, agent_id, &resources, RefuseFilter::None);
         self.allocate_due = true;
     }
 
@@ -218,7 +218,7 @@ impl MasterCore {
         }
         agent.discharge(framework, &record.resources);
         let resources: Resources = record.resources.clone();
-        self.recover_resources(framework, agent_id, &resources, Refusal::None);
+        self.recover_resources(framework, agent_id, &resources, RefuseFilter::None);
         self.allocate_due = true;
     }
 
@@ -281,7 +281,7 @@ impl MasterCore {
             return;
         }
         if let Err(reason) = self.keep_estimate(id, schema::bytes_of(oversubscribed)) {
-            tracing::warn!(agent_id = %id, %reason, "no room for an estimate of revocable resources; the one before holds");
+            tracing::warn!(agent_id = %id, %reason, "estimate of revocable resources exceeds the memory limit; the previous one stays");
             return;
         }
         let Some(agent) = self.agents.get_mut(id) else {
@@ -314,7 +314,7 @@ impl MasterCore {
         let Some(agent) = self.agents.get_mut(id) else {
             return;
         };
-        if std::mem::replace(&mut agent.marking, true) {
+        if std::mem::replace(&mut agent.removal_pending, true) {
             return;
         }
         let reason: String = message.reason.chars().take(REASON_CHARS_MAX).collect();

@@ -10,10 +10,10 @@ use meseta_proto::mesos::v1::{self, OperationState, TaskState, TaskStatus};
 use meseta_resources::{AgentId, FrameworkId};
 
 use super::agent::{Agent, UnreachableAgent};
-use super::io::{ConnectionId, Visible};
-use super::status::Verdict;
+use super::io::{ConnectionId, Output};
+use super::status::MasterTaskStatus;
 use super::task::{TaskRecord, is_terminal};
-use super::watch::Note;
+use super::watch::OperatorEvent;
 use super::{MasterCore, event_of};
 
 /// Why an agent's tasks are lost.
@@ -27,8 +27,8 @@ enum Loss {
 impl MasterCore {
     /// An agent's stream has ended. Its tasks go on; it has until the ping timeout to come back.
     pub(super) fn agent_gone(&mut self, connection: ConnectionId) {
-        self.introducing.remove(&connection);
-        self.forget_return(connection);
+        self.handshakes.remove(&connection);
+        self.forget_partial_reregistration(connection);
         let Some(id) = self.agent_connections.remove(&connection) else {
             return;
         };
@@ -67,7 +67,7 @@ impl MasterCore {
         let hostname = agent.info.hostname.clone();
         let lost = UnreachableAgent { since, hostname };
         self.unreachable_agents.insert(id.clone(), lost);
-        self.settle_claims();
+        self.confirm_unproven_owners();
         self.agent_failure(&id);
     }
 
@@ -87,7 +87,7 @@ impl MasterCore {
             self.unreachable_tasks_gone(id);
         }
         let was_expected = self.take_expected(id).is_some();
-        self.settle_claims();
+        self.confirm_unproven_owners();
         if let Some(agent) = self.take_agent(id) {
             self.lose(agent, Loss::Gone);
         } else if was_expected {
@@ -107,7 +107,7 @@ impl MasterCore {
         for framework_id in frameworks {
             let state = self.state_for(&framework_id, TaskState::TaskGoneByOperator);
             for mut task in self.take_unreachable_on(&framework_id, id) {
-                let status = self.status(Verdict {
+                let status = self.status(MasterTaskStatus {
                     task_id: task.task_id.as_str(),
                     agent_id: Some(id.as_str()),
                     state,
@@ -119,8 +119,8 @@ impl MasterCore {
                 record.push_status(&status);
                 let task_user = Some(record.user.clone());
                 self.keep_completed(&framework_id, task);
-                self.note_status(&framework_id, &status, state, task_user);
-                self.tell_status(&framework_id, status);
+                self.publish_status(&framework_id, &status, state, task_user);
+                self.send_status(&framework_id, status);
             }
         }
     }
@@ -130,7 +130,7 @@ impl MasterCore {
         let offers = self.agents.get(id)?.offers.clone();
         let mut rescinded = Vec::new();
         for offer in offers {
-            if let Some(offer) = self.end_offer(&offer, super::offers::Refusal::None) {
+            if let Some(offer) = self.end_offer(&offer, super::offers::RefuseFilter::None) {
                 rescinded.push(offer);
             }
         }
@@ -152,10 +152,10 @@ impl MasterCore {
         self.void_offers.extend(rescinded);
         let removed = self.allocator.remove_agent(id);
         self.agreed("removing an agent", removed);
-        self.note(|_| Some(Note::AgentRemoved(id.clone())));
+        self.publish(|_| Some(OperatorEvent::AgentRemoved(id.clone())));
         if let Some(connection) = agent.connection {
             self.agent_connections.remove(&connection);
-            self.visible(Visible::CloseAgent {
+            self.output(Output::CloseAgent {
                 connection,
                 reason: "the agent was removed",
             });
@@ -227,7 +227,7 @@ impl MasterCore {
             Loss::Removed { why } => format!("Agent {hostname} removed: {why}"),
             Loss::Gone => format!("Agent {hostname} was marked gone by an operator"),
         };
-        let mut status = self.status(Verdict {
+        let mut status = self.status(MasterTaskStatus {
             task_id: task.task_id.as_str(),
             agent_id: Some(task.agent_id.as_str()),
             state,
@@ -247,8 +247,8 @@ impl MasterCore {
             Loss::Unreachable { .. } => self.keep_unreachable(&framework_id, task),
             Loss::Removed { .. } | Loss::Gone => self.keep_completed(&framework_id, task),
         }
-        self.note_status(&framework_id, &status, state, task_user);
-        self.tell_status(&framework_id, status);
+        self.publish_status(&framework_id, &status, state, task_user);
+        self.send_status(&framework_id, status);
     }
 
     /// Tells everyone that an agent is lost.
@@ -275,7 +275,7 @@ impl MasterCore {
             .tasks
             .values()
             .map(|task| {
-                let status = self.status(Verdict {
+                let status = self.status(MasterTaskStatus {
                     task_id: task.task_id.as_str(),
                     agent_id: Some(id.as_str()),
                     state: task.reported_state(),

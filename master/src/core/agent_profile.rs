@@ -24,7 +24,7 @@ pub(super) fn profile(id: AgentId, mut register: meseta::Register) -> Result<Age
     register.agent_info.id = Some(v1::AgentId {
         value: id.to_string(),
     });
-    let said = schema::bytes_of(&register);
+    let message_bytes = schema::bytes_of(&register);
     let frame_bytes_max = register.frame_bytes_max.unwrap_or(FRAME_BYTES_MAX);
     let info = register.agent_info;
     if info.hostname.is_empty() || info.hostname.len() > HOSTNAME_BYTES_MAX {
@@ -42,7 +42,7 @@ pub(super) fn profile(id: AgentId, mut register: meseta::Register) -> Result<Age
     // Counted as operations count them, so that the difference of each is right.
     let checkpointed = register.checkpointed_resources.iter();
     let checkpointed: usize = checkpointed.map(schema::bytes_of).sum();
-    let bytes = said + resource_size::decoded_bytes(&total).saturating_sub(checkpointed);
+    let bytes = message_bytes + resource_size::decoded_bytes(&total).saturating_sub(checkpointed);
     let address = register.address.unwrap_or_else(|| v1::Address {
         hostname: Some(info.hostname.clone()),
         ip: None,

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use meseta_access::{Action, Approver, Forbidden};
 use meseta_proto::mesos::v1::{ExecutorInfo, FrameworkInfo, TaskInfo};
-use meseta_proto::transport::door::Caller;
+use meseta_proto::transport::authentication::Caller;
 use meseta_resources::{AgentId, Operation, Reservation, Resource, Role, common_reservations};
 
 use super::MasterCore;
@@ -186,8 +186,8 @@ impl MasterCore {
             return Ok(());
         };
         let approver = &caller.approver;
-        let verdict = approver.check(Action::RegisterAgent, None);
-        let verdict = verdict.and_then(|()| {
+        let decision = approver.check(Action::RegisterAgent, None);
+        let decision = decision.and_then(|()| {
             let fixed = profile
                 .total
                 .iter()
@@ -195,14 +195,14 @@ impl MasterCore {
             let mut roles = fixed.filter_map(|resource| resource.reservation_role());
             roles.try_for_each(|role| approver.check(Action::ReserveResources, Some(role.as_str())))
         });
-        let outcome = verdict.as_ref().err().map(ToString::to_string);
+        let outcome = decision.as_ref().err().map(ToString::to_string);
         caller.audit(
             "REGISTER_AGENT",
             &profile.info.hostname,
             outcome.as_deref().unwrap_or("authorized"),
         );
         // An operator may mend the ACLs: the agent is to come again.
-        verdict.map_err(|forbidden| {
+        decision.map_err(|forbidden| {
             let text = format!(
                 "{NOT_AUTHORIZED} to register an agent that provides {}: {forbidden}",
                 profile.total

@@ -40,9 +40,9 @@ impl StateCounts {
 
 /// How many tasks on agents each framework has in which state.
 #[derive(Debug, Default)]
-pub struct StatesOfFrameworks(HashMap<FrameworkId, StateCounts>);
+pub struct TaskStatesByFramework(HashMap<FrameworkId, StateCounts>);
 
-impl StatesOfFrameworks {
+impl TaskStatesByFramework {
     pub(super) fn of(snapshot: &Snapshot) -> Self {
         let mut all: HashMap<FrameworkId, StateCounts> = HashMap::new();
         for (framework, counts) in snapshot
@@ -75,7 +75,7 @@ impl StatesOfFrameworks {
 
 /// What belongs to a framework.
 #[derive(Debug, Default)]
-pub struct Belongings {
+pub struct FrameworkEntities {
     /// The agents with tasks or executors of it, in the order of their ids.
     pub agents: Vec<AgentId>,
     /// Live tasks, and terminal ones that are not acknowledged, agent by agent.
@@ -88,7 +88,7 @@ pub struct Belongings {
     pub offered: Resources,
 }
 
-impl Belongings {
+impl FrameworkEntities {
     fn note_agent(&mut self, agent: &AgentId) {
         if self.agents.last() != Some(agent) {
             self.agents.push(agent.clone());
@@ -96,9 +96,8 @@ impl Belongings {
     }
 }
 
-/// See the module.
 #[derive(Debug, Default)]
-pub struct ByFramework(HashMap<FrameworkId, Belongings>);
+pub struct ByFramework(HashMap<FrameworkId, FrameworkEntities>);
 
 impl ByFramework {
     pub(super) fn of(snapshot: &Snapshot) -> Self {
@@ -116,7 +115,7 @@ impl ByFramework {
 
     /// What a framework has; `None` is nothing.
     #[must_use]
-    pub fn get(&self, framework: &FrameworkId) -> Option<&Belongings> {
+    pub fn get(&self, framework: &FrameworkId) -> Option<&FrameworkEntities> {
         self.0.get(framework)
     }
 
@@ -141,7 +140,7 @@ impl ByFramework {
         }
     }
 
-    fn entry(&mut self, framework: &FrameworkId) -> &mut Belongings {
+    fn entry(&mut self, framework: &FrameworkId) -> &mut FrameworkEntities {
         self.0.entry(framework.clone()).or_default()
     }
 }

@@ -25,7 +25,7 @@ pub enum Action {
     Teardown,
     Accept(call::Accept),
     Decline(call::Decline),
-    /// Accepted or declined.
+    /// The inverse offers that were accepted or declined.
     AnswerInverseOffers {
         answer: InverseAnswer,
         ids: Vec<v1::OfferId>,

@@ -23,7 +23,6 @@ pub struct Identity {
     pub cluster: Option<String>,
     /// Digits and dots only: clients take it apart as numbers.
     pub version: String,
-    /// Where it is.
     pub domain: Option<DomainInfo>,
 }
 
@@ -56,7 +55,7 @@ pub struct Memory {
     /// What all agents say of themselves.
     pub agents: usize,
     /// The parts of returns of agents that are incomplete.
-    pub returns: usize,
+    pub partial_reregistrations: usize,
     /// What the agents of one host bring along when they come back, and this master did not give them.
     pub reported: usize,
     /// Offers that one framework is sent in one cycle, encoded.
@@ -77,7 +76,7 @@ impl Memory {
             terms: total_bytes / 32,
             agent_info: total_bytes / 4_096,
             agents: total_bytes / 32,
-            returns: total_bytes / 8,
+            partial_reregistrations: total_bytes / 8,
             reported: at_least(total_bytes / 32, REPORTED_BYTES_MIN),
             offers: total_bytes / 256,
             questions_per_framework: total_bytes / 16,
@@ -95,7 +94,6 @@ const fn at_least(bytes: usize, min: usize) -> usize {
 /// The memory budget where no flag says otherwise.
 const MEMORY_BUDGET_DEFAULT: usize = 4 << 30;
 
-/// The core's options.
 #[derive(Clone, Debug)]
 pub struct Config {
     pub identity: Identity,

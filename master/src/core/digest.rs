@@ -17,7 +17,6 @@ pub struct RoleAmounts {
     pub consumed: ResourceQuantities,
 }
 
-/// See the module.
 #[derive(Clone, Debug)]
 pub struct AgentDigest {
     /// The states of the tasks of each framework.
@@ -78,10 +77,10 @@ fn roles(agent: &AgentView) -> Vec<(Role, RoleAmounts)> {
 
 /// There are a handful of roles on an agent.
 fn entry<'a>(roles: &'a mut Vec<(Role, RoleAmounts)>, role: &Role) -> &'a mut RoleAmounts {
-    let place = roles.iter().position(|(known, _)| known == role);
-    let place = place.unwrap_or_else(|| {
+    let index = roles.iter().position(|(known, _)| known == role);
+    let index = index.unwrap_or_else(|| {
         roles.push((role.clone(), RoleAmounts::default()));
         roles.len() - 1
     });
-    &mut roles[place].1
+    &mut roles[index].1
 }

@@ -108,12 +108,12 @@ const SHARED_GROUPS: &str =
     "The 'share_cgroups' field cannot be set to 'true' on executor containers";
 
 fn says_groups_are_shared(executor: &ExecutorInfo) -> bool {
-    let said = executor
+    let says_shared = executor
         .container
         .as_ref()
         .and_then(|container| container.linux_info.as_ref())
         .and_then(|linux| linux.share_cgroups);
-    said == Some(true) && shares_groups(executor.container.as_deref())
+    says_shared == Some(true) && shares_groups(executor.container.as_deref())
 }
 
 /// Whether a container asks for Docker's own engine.

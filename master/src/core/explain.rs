@@ -13,7 +13,7 @@ const EXPLANATIONS_MAX: usize = 1_000;
 
 /// Who asks about whom; what is not given means all.
 #[derive(Clone, Debug, Default)]
-pub struct Question {
+pub struct ExplainQuery {
     pub framework_id: Option<String>,
     pub role: Option<String>,
     pub agent_id: Option<String>,
@@ -34,7 +34,7 @@ impl MasterCore {
     ///
     /// # Errors
     /// When what the question names is not known, in words.
-    pub fn explain(&self, now: Now, question: &Question) -> Result<Vec<Explanation>, String> {
+    pub fn explain(&self, now: Now, question: &ExplainQuery) -> Result<Vec<Explanation>, String> {
         let framework = question.framework_id.as_deref();
         let framework = framework.map(|id| self.known_framework(id)).transpose()?;
         let role = question.role.as_deref().map(Role::new).transpose();

@@ -49,7 +49,6 @@ impl Terms {
     }
 }
 
-/// One framework.
 #[derive(Debug)]
 pub(super) struct Framework {
     pub id: FrameworkId,
@@ -110,7 +109,6 @@ impl Framework {
         }
     }
 
-    /// To count with.
     pub(super) fn counters(&mut self) -> &mut FrameworkCounters {
         Arc::make_mut(&mut self.counters)
     }
@@ -184,6 +182,17 @@ impl Framework {
     /// Whether this master has launched a task of this id that is still on the books.
     pub(super) fn has_launched(&self, task: &TaskId) -> bool {
         self.tasks.contains_key(task) && !self.reported.contains(task)
+    }
+
+    /// Whether a task of this id may be launched on the agent: this master has launched none that is still recorded,
+    /// and the agent itself has not reported one. What only another agent reports keeps nobody from launching.
+    pub(super) fn may_launch(&self, task: &TaskId, agent: &AgentId) -> bool {
+        let Some(first) = self.tasks.get(task) else {
+            return true;
+        };
+        first != agent
+            && self.reported.contains(task)
+            && !self.holders(task).any(|holder| holder == agent)
     }
 
     /// All agents that have a task of this id, or say so; the one that it was launched on first.

@@ -22,8 +22,8 @@ impl<const N: usize> Named<N> {
     }
 
     fn add(&mut self, name: &str) {
-        let place = self.names.iter().position(|known| *known == name);
-        if let Some(count) = place.and_then(|place| self.counts.get_mut(place)) {
+        let index = self.names.iter().position(|known| *known == name);
+        if let Some(count) = index.and_then(|index| self.counts.get_mut(index)) {
             *count += 1;
         }
     }
@@ -98,7 +98,6 @@ const TERMINAL: [&str; 8] = [
     "task_lost",
 ];
 
-/// See the module.
 #[derive(Clone, Debug)]
 pub struct FrameworkCounters {
     pub calls: Named<17>,

@@ -203,8 +203,8 @@ impl MasterCore {
             .sum();
         assert_eq!(self.history_bytes, live + ended);
         let terms: usize = self.frameworks.values().map(|one| one.terms.bytes()).sum();
-        assert_eq!(self.said.all(), terms);
-        assert_eq!(self.said.of_parts(), terms);
+        assert_eq!(self.framework_info_usage.all(), terms);
+        assert_eq!(self.framework_info_usage.of_parts(), terms);
         assert!(self.history_bytes <= self.config.memory.history);
     }
 }

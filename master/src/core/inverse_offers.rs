@@ -16,7 +16,7 @@ use prost::Message as _;
 use super::accept::{OFFERS_PER_ANSWER_MAX, refuse_time};
 use super::agent::AgentProfile;
 use super::io::Answer;
-use super::offers::Sent;
+use super::offers::OfferEvents;
 use super::timers::{Timer, TimerKey};
 use super::{MasterCore, event_of};
 
@@ -76,9 +76,9 @@ fn forget<K: Ord, V: Ord>(index: &mut BTreeMap<K, BTreeSet<V>>, key: &K, id: &V)
 
 impl MasterCore {
     /// Asks those who have not been asked yet.
-    pub(super) fn ask_to_leave(&mut self) {
+    pub(super) fn send_inverse_offers(&mut self) {
         let due = self.allocator.inverse_offers(self.now.moment);
-        let mut made: BTreeMap<FrameworkId, Sent<v1::InverseOffer>> = BTreeMap::new();
+        let mut made: BTreeMap<FrameworkId, OfferEvents<v1::InverseOffer>> = BTreeMap::new();
         for (framework, agent) in due {
             match self.make_inverse_offer(&framework, &agent) {
                 Some(offer) => {

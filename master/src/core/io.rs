@@ -12,13 +12,13 @@ use meseta_proto::meseta::v1::{MasterFrame, agent_frame};
 use meseta_proto::mesos::v1::OperationStatus;
 use meseta_proto::mesos::v1::offer::Operation;
 use meseta_proto::mesos::v1::scheduler::Event;
-use meseta_proto::transport::door::Caller;
+use meseta_proto::transport::authentication::Caller;
 
 use super::call::{Action, Subscribe};
 use super::operation::OperationUuid;
 use super::operator::Request;
 use super::persisted::Mutation;
-use super::watch::Note;
+use super::watch::OperatorEvent;
 
 /// A connection that the shell numbered; never used twice in one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -32,7 +32,6 @@ pub struct ReplyId(pub u64);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lsn(pub u64);
 
-/// Something happened.
 #[derive(Debug)]
 pub enum Input {
     /// A deadline of [`super::MasterCore::next_deadline`] has come, or nothing at all.
@@ -68,7 +67,7 @@ pub enum Input {
     },
     /// An agent's stream has ended, whoever ended it.
     AgentGone { connection: ConnectionId },
-    /// An operator wants something else.
+    /// An operator's change of quota, weights, maintenance or an agent's state.
     Administer {
         reply: ReplyId,
         request: Box<Request>,
@@ -94,19 +93,17 @@ pub enum Input {
     },
 }
 
-/// Something to do.
 #[derive(Debug)]
 pub enum Effect {
     /// Write to the registry; [`Input::Persisted`] answers. Lsns are consecutive.
     Persist { lsn: Lsn, mutation: Mutation },
-    /// Let the outside see this, once everything up to `after` is durable; first in, first out
-    /// per addressee.
-    Visible { after: Lsn, visible: Visible },
+    /// Send this once everything up to `after` is durable; in order per destination.
+    Output { after: Lsn, output: Output },
 }
 
-/// What the outside can see.
+/// What leaves the core.
 #[derive(Debug)]
-pub enum Visible {
+pub enum Output {
     Event {
         to: ConnectionId,
         event: Box<Event>,
@@ -128,12 +125,12 @@ pub enum Visible {
         answer: Answer,
     },
     /// An operator's operation has ended.
-    OperationOver {
+    OperationFinished {
         uuid: OperationUuid,
         status: Box<OperationStatus>,
     },
     /// For all operators who watch.
-    Note(Box<Note>),
+    OperatorEvent(Box<OperatorEvent>),
 }
 
 /// The answer to a call.
@@ -143,7 +140,6 @@ pub enum Answer {
     Accepted,
     /// An operation was taken: it has this name, and ends later.
     Applied(OperationUuid),
-    /// Done.
     Done,
     /// Done, with what the operator should know of it.
     Warned(String),

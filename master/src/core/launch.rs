@@ -13,16 +13,22 @@ use meseta_resources::{ExecutorId, FrameworkId, Resources, TaskId};
 use prost::Message;
 
 use super::MasterCore;
-use super::accept::Basket;
+use super::accept::AcceptedOffers;
 use super::executor_validation::ValidExecutor;
 use super::task::{self, ExecutorRecord, TaskRecord};
 use super::{authorization, frame_size, group_validation, task_validation};
 
 impl MasterCore {
-    pub(super) fn launch(&mut self, id: &FrameworkId, basket: &mut Basket, mut info: TaskInfo) {
-        let (Some(framework), Some(agent)) =
-            (self.frameworks.get(id), self.agents.get(&basket.agent))
-        else {
+    pub(super) fn launch(
+        &mut self,
+        id: &FrameworkId,
+        accepted_offers: &mut AcceptedOffers,
+        mut info: TaskInfo,
+    ) {
+        let (Some(framework), Some(agent)) = (
+            self.frameworks.get(id),
+            self.agents.get(&accepted_offers.agent),
+        ) else {
             return;
         };
         let valid = match frame_size::check_task(framework, agent, &info).and_then(|()| {
@@ -30,8 +36,8 @@ impl MasterCore {
                 framework,
                 agent,
                 &mut info,
-                &basket.role,
-                &basket.available(),
+                &accepted_offers.role,
+                &accepted_offers.available(),
             )
         }) {
             Ok(valid) => valid,
@@ -50,17 +56,17 @@ impl MasterCore {
             .as_ref()
             .is_none_or(|executor| executor.is_new);
         let total = valid.total();
-        if !self.take_from(id, basket, &total) {
+        if !self.take_from(id, accepted_offers, &total) {
             return;
         }
-        self.charge_agent(id, basket, &total);
+        self.charge_agent(id, accepted_offers, &total);
         let executor_id = valid.executor.as_ref().map(|executor| executor.id.clone());
         if let Some(executor) = valid.executor {
-            self.record_executor(id, basket, executor);
+            self.record_executor(id, accepted_offers, executor);
         }
         self.record_task(
             id,
-            basket,
+            accepted_offers,
             &info,
             (valid.task_id, valid.resources),
             executor_id,
@@ -72,7 +78,7 @@ impl MasterCore {
             resource_version_uuid: None,
             accepted_time: Some(self.now.unix.as_secs_f64()),
         };
-        let agent = basket.agent.clone();
+        let agent = accepted_offers.agent.clone();
         self.frame(&agent, master_frame::Message::RunTask(run));
     }
 
@@ -80,15 +86,16 @@ impl MasterCore {
     pub(super) fn launch_group(
         &mut self,
         id: &FrameworkId,
-        basket: &mut Basket,
+        accepted_offers: &mut AcceptedOffers,
         mut group: LaunchGroup,
     ) {
         if group.task_group.tasks.is_empty() {
             return;
         }
-        let (Some(framework), Some(agent)) =
-            (self.frameworks.get(id), self.agents.get(&basket.agent))
-        else {
+        let (Some(framework), Some(agent)) = (
+            self.frameworks.get(id),
+            self.agents.get(&accepted_offers.agent),
+        ) else {
             return;
         };
         let valid = match frame_size::check_group(framework, agent, &group).and_then(|()| {
@@ -96,8 +103,8 @@ impl MasterCore {
                 framework,
                 agent,
                 &mut group,
-                &basket.role,
-                &basket.available(),
+                &accepted_offers.role,
+                &accepted_offers.available(),
             )
         }) {
             Ok(valid) => valid,
@@ -121,14 +128,20 @@ impl MasterCore {
         let framework_info = (*framework.terms.info).clone();
         let launch_executor = valid.executor.is_new;
         let total = valid.total();
-        if !self.take_from(id, basket, &total) {
+        if !self.take_from(id, accepted_offers, &total) {
             return;
         }
-        self.charge_agent(id, basket, &total);
+        self.charge_agent(id, accepted_offers, &total);
         let executor_id = valid.executor.id.clone();
-        self.record_executor(id, basket, valid.executor);
+        self.record_executor(id, accepted_offers, valid.executor);
         for (info, understood) in group.task_group.tasks.iter().zip(valid.tasks) {
-            self.record_task(id, basket, info, understood, Some(executor_id.clone()));
+            self.record_task(
+                id,
+                accepted_offers,
+                info,
+                understood,
+                Some(executor_id.clone()),
+            );
         }
         let run = meseta::RunTaskGroup {
             framework: framework_info,
@@ -138,52 +151,67 @@ impl MasterCore {
             resource_version_uuid: None,
             accepted_time: Some(self.now.unix.as_secs_f64()),
         };
-        let agent = basket.agent.clone();
+        let agent = accepted_offers.agent.clone();
         self.frame(&agent, master_frame::Message::RunTaskGroup(run));
     }
 
     /// Takes what a launch needs; validation has said that it is there.
-    fn take_from(&mut self, id: &FrameworkId, basket: &mut Basket, total: &Resources) -> bool {
+    fn take_from(
+        &mut self,
+        id: &FrameworkId,
+        accepted_offers: &mut AcceptedOffers,
+        total: &Resources,
+    ) -> bool {
         let shared = total.shared();
         let more = match shared.is_empty() {
             true => shared,
-            false => &shared - &basket.remaining.shared(),
+            false => &shared - &accepted_offers.remaining.shared(),
         };
         if !more.is_empty() {
             // One more copy of a volume that others hold too.
-            let charged = self.allocator.charge(&basket.agent, id, &more);
+            let charged = self.allocator.charge(&accepted_offers.agent, id, &more);
             self.agreed("holding one more copy of a shared volume", charged);
-            basket.remaining += &more;
+            accepted_offers.remaining += &more;
         }
-        if basket.remaining.try_sub_assign(total).is_ok() {
+        if accepted_offers.remaining.try_sub_assign(total).is_ok() {
             return true;
         }
         self.counters.invariant_violations += 1;
         false
     }
 
-    fn charge_agent(&mut self, id: &FrameworkId, basket: &Basket, total: &Resources) {
-        if let Some(agent) = self.agents.get_mut(&basket.agent) {
+    fn charge_agent(
+        &mut self,
+        id: &FrameworkId,
+        accepted_offers: &AcceptedOffers,
+        total: &Resources,
+    ) {
+        if let Some(agent) = self.agents.get_mut(&accepted_offers.agent) {
             agent.charge(id, total);
         }
     }
 
     /// Puts an executor on the agent's books, if it is not there.
-    fn record_executor(&mut self, id: &FrameworkId, basket: &Basket, executor: ValidExecutor) {
+    fn record_executor(
+        &mut self,
+        id: &FrameworkId,
+        accepted_offers: &AcceptedOffers,
+        executor: ValidExecutor,
+    ) {
         if !executor.is_new {
             return;
         }
         let (Some(framework), Some(agent)) = (
             self.frameworks.get_mut(id),
-            self.agents.get_mut(&basket.agent),
+            self.agents.get_mut(&accepted_offers.agent),
         ) else {
             return;
         };
-        framework.add_on(&basket.agent);
+        framework.add_on(&accepted_offers.agent);
         let record = ExecutorRecord {
             executor_id: executor.id.clone(),
             framework_id: id.clone(),
-            agent_id: basket.agent.clone(),
+            agent_id: accepted_offers.agent.clone(),
             resources: executor.resources,
             user: task::user_of_executor(&executor.info),
             info: executor.info.encode_to_vec().into(),
@@ -195,26 +223,26 @@ impl MasterCore {
     fn record_task(
         &mut self,
         id: &FrameworkId,
-        basket: &Basket,
+        accepted_offers: &AcceptedOffers,
         info: &TaskInfo,
         (task_id, resources): (TaskId, Resources),
         executor_id: Option<ExecutorId>,
     ) {
         let (Some(framework), Some(agent)) = (
             self.frameworks.get_mut(id),
-            self.agents.get_mut(&basket.agent),
+            self.agents.get_mut(&accepted_offers.agent),
         ) else {
             return;
         };
         let record = TaskRecord {
             task_id: task_id.clone(),
             framework_id: framework.id.clone(),
-            agent_id: basket.agent.clone(),
+            agent_id: accepted_offers.agent.clone(),
             is_launched: true,
             executor_id,
-            role: basket.role.clone(),
+            role: accepted_offers.role.clone(),
             // The role is the one that all share, and no room is kept for more.
-            resources: resources.allocate(&basket.role),
+            resources: resources.allocate(&accepted_offers.role),
             state: TaskState::TaskStaging,
             update_state: None,
             update_uuid: None,
@@ -224,10 +252,10 @@ impl MasterCore {
             description: task::describe(info),
             unreachable_since: None,
         };
-        framework.launched_on(&task_id, &basket.agent);
-        framework.add_on(&basket.agent);
+        framework.launched_on(&task_id, &accepted_offers.agent);
+        framework.add_on(&accepted_offers.agent);
         agent.insert_task(record);
         self.counters.tasks_launched += 1;
-        self.note_task(&basket.agent, id, &task_id);
+        self.publish_task(&accepted_offers.agent, id, &task_id);
     }
 }

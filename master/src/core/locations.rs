@@ -5,13 +5,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use meseta_resources::AgentId;
-use meseta_resources::work::look;
+use meseta_resources::work_counter::count_entries;
 
 use super::MasterCore;
 use super::agent::{Agent, AgentProfile};
 use super::operator::Machine;
 
-/// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Locations {
     /// Host names in lower case.
@@ -20,21 +19,21 @@ pub(super) struct Locations {
     addresses: BTreeMap<(String, i32), BTreeSet<AgentId>>,
 }
 
-fn place_of(agent: &AgentProfile) -> (String, (String, i32)) {
+fn location_of(agent: &AgentProfile) -> (String, (String, i32)) {
     let address = (agent.ip().to_owned(), agent.address.port);
     (agent.info.hostname.to_lowercase(), address)
 }
 
 impl Locations {
     pub(super) fn add(&mut self, agent: &AgentProfile) {
-        let (host, address) = place_of(agent);
+        let (host, address) = location_of(agent);
         self.hosts.entry(host).or_default().insert(agent.id.clone());
         let there = self.addresses.entry(address).or_default();
         there.insert(agent.id.clone());
     }
 
     pub(super) fn remove(&mut self, agent: &AgentProfile) {
-        let (host, address) = place_of(agent);
+        let (host, address) = location_of(agent);
         forget(&mut self.hosts, &host, &agent.id);
         forget(&mut self.addresses, &address, &agent.id);
     }
@@ -51,14 +50,14 @@ impl Locations {
         };
         let all = by_host.into_iter().flatten();
         all.chain(by_address.into_iter().flatten())
-            .inspect(|_| look(1))
+            .inspect(|_| count_entries(1))
     }
 
     /// The agents that listen where this one does.
     pub(super) fn at(&self, agent: &AgentProfile) -> impl Iterator<Item = &AgentId> {
-        let (_, address) = place_of(agent);
+        let (_, address) = location_of(agent);
         let there = self.addresses.get(&address).into_iter().flatten();
-        there.inspect(|_| look(1))
+        there.inspect(|_| count_entries(1))
     }
 }
 

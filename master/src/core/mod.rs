@@ -9,29 +9,32 @@ mod accept;
 mod actions;
 mod adoption;
 mod agent;
+mod agent_eligibility;
 mod agent_frames;
+mod agent_info_usage;
 mod agent_loss;
 mod agent_profile;
-mod alloc;
+mod allocator_adapter;
 pub(crate) mod authorization;
 mod by_framework;
+mod cached_view_map;
 pub mod call;
 mod config;
 mod constraints;
 mod counters;
 mod deadlines;
-mod descriptions;
 mod digest;
 mod executor_validation;
 mod explain;
 mod frame_size;
 mod framework;
 mod framework_counters;
+mod framework_info_usage;
 mod group_validation;
 mod history;
 mod inverse_offers;
 mod io;
-mod issued;
+mod issued_ids;
 mod launch;
 mod locations;
 mod offers;
@@ -42,17 +45,14 @@ mod operations;
 mod operator;
 mod ownership;
 mod part_validation;
+mod partial_reregistrations;
 mod pending;
 mod persisted;
-mod placement;
 mod reconcile;
 mod registration;
-mod reported;
+mod reported_budget;
 mod resource_size;
 mod resource_validation;
-mod returns;
-mod said;
-mod shown;
 mod snapshot;
 mod status;
 mod subscribe;
@@ -61,7 +61,7 @@ mod task_validation;
 mod teardown;
 mod ticks;
 mod timers;
-mod unknown;
+mod unknown_task_updates;
 mod watch;
 mod wire;
 
@@ -71,48 +71,48 @@ use std::time::Duration;
 
 use meseta_proto::meseta::v1::{MasterFrame, agent_frame, master_frame};
 use meseta_proto::mesos::v1::scheduler::{Event, event};
-use meseta_proto::transport::door::Caller;
+use meseta_proto::transport::authentication::Caller;
 use meseta_resources::time::{Moment, Now};
 use meseta_resources::{AgentId, FrameworkId, OfferId, Role};
 
 use agent::Agent;
-use descriptions::Descriptions;
+use agent_info_usage::AgentInfoUsage;
+use cached_view_map::CachedViewMap;
 use framework::Framework;
+use framework_info_usage::FrameworkInfoUsage;
 use inverse_offers::InverseOffers;
 use locations::Locations;
 use ownership::Ownership;
+use partial_reregistrations::PartialReregistrations;
 use pending::Pending;
-use reconcile::{Inquiry, Unread};
+use reconcile::{PendingReconcile, UnreadReconciliations};
 pub(crate) use reconcile::{READ_AT_ONCE, is_answer};
-use returns::Returns;
-use said::Said;
-use shown::Shown;
 use timers::{Timer, Timers};
 
 pub use agent::{AgentProfile, RecoveredAgent, UnreachableAgent};
-use alloc::AllocatorError;
-pub use by_framework::{Belongings, ByFramework, StateCounts, StatesOfFrameworks};
+use allocator_adapter::AllocatorError;
+pub use by_framework::{ByFramework, FrameworkEntities, StateCounts, TaskStatesByFramework};
 pub use config::{AllocatorConfig, Config, HEARTBEAT_INTERVAL, Identity, Memory, QuotaSemantics};
 pub use constraints::Constraints;
 pub use counters::Counters;
 pub(crate) use counters::{operation_state_name, state_name};
 pub use digest::{AgentDigest, RoleAmounts};
-pub use explain::{Excluded, Question};
+pub use explain::{Excluded, ExplainQuery};
 pub use framework::{Capabilities, Link};
 pub use framework_counters::FrameworkCounters;
 pub(crate) use framework_counters::operation_name;
 pub use inverse_offers::Reply as InverseReply;
-pub use io::{Answer, ConnectionId, Effect, Input, Lsn, ReplyId, Visible};
+pub use io::{Answer, ConnectionId, Effect, Input, Lsn, Output, ReplyId};
 pub use offers::Offer;
 pub use operation::{OperationRecord, OperationTable, OperationUuid};
 pub use operator::{Deactivation, Drain, Maintenance, Request};
 pub use persisted::{
     AgentRecord, DeadlineRecord, FrameworkRecord, Mutation, Recovered, UnreachableRecord,
 };
-use snapshot::Taken;
+use snapshot::CachedSnapshots;
 pub use snapshot::{AgentView, FrameworkView, Snapshot};
 pub use task::{ExecutorRecord, StatusRecord, TaskRecord, TaskTable, is_terminal};
-pub use watch::{Note, TaskUser};
+pub use watch::{OperatorEvent, TaskUser};
 use wire::event_of;
 pub use wire::{Format, to_wire};
 
@@ -130,26 +130,26 @@ pub struct MasterCore {
     started: Duration,
     /// Both clocks in this step.
     now: Now,
-    allocator: alloc::Book,
+    allocator: allocator_adapter::AllocatorAdapter,
     /// Set by whatever frees or adds resources or demand; an allocation ends the step.
     allocate_due: bool,
     weights: BTreeMap<Role, f64>,
     operator: operator::State,
 
-    agents: Shown<AgentId, Agent, AgentView>,
+    agents: CachedViewMap<AgentId, Agent, AgentView>,
     locations: Locations,
     agent_connections: BTreeMap<ConnectionId, AgentId>,
     /// Who opened the connections of agents.
     agent_callers: BTreeMap<ConnectionId, Caller>,
-    /// Connections whose first frame waits for the registry.
-    introducing: BTreeSet<ConnectionId>,
-    /// What agents that come back have told so far.
-    returns: Returns,
+    /// Connections of agents whose registration waits for the registry.
+    handshakes: BTreeSet<ConnectionId>,
+    /// Reregistrations of which only some parts have arrived.
+    partial_reregistrations: PartialReregistrations,
     recovered_agents: BTreeMap<AgentId, RecoveredAgent>,
-    /// What agents say of themselves: those that are here, are expected, or wait for the registry.
-    descriptions: Descriptions,
+    /// Memory of the agent infos: of registered agents, recovered ones, and those that wait for the registry.
+    agent_info_usage: AgentInfoUsage,
     unreachable_agents: BTreeMap<AgentId, UnreachableAgent>,
-    /// Since when.
+    /// When each agent was marked gone, since the Unix epoch.
     gone_agents: BTreeMap<AgentId, Duration>,
     /// Agents whose return waits for the registry.
     readmitting: BTreeSet<AgentId>,
@@ -162,17 +162,17 @@ pub struct MasterCore {
     next_removal: Moment,
     next_agent: u64,
 
-    frameworks: Shown<FrameworkId, Framework, FrameworkView>,
+    frameworks: CachedViewMap<FrameworkId, Framework, FrameworkView>,
     schedulers: BTreeMap<ConnectionId, FrameworkId>,
     ownership: Ownership,
-    /// Oldest first.
+    /// In order, the oldest first.
     completed_frameworks: VecDeque<Arc<FrameworkView>>,
-    /// Until when frameworks that are away may be so, as the registry has it; since the Unix epoch.
+    /// Failover deadlines of disconnected frameworks as stored in the registry, since the Unix epoch.
     deadlines: BTreeMap<FrameworkId, Duration>,
-    /// What is remembered of tasks that are over and of ended frameworks.
+    /// Bytes of completed tasks and frameworks.
     history_bytes: usize,
-    /// What frameworks say of themselves.
-    said: Said,
+    /// Memory of the framework infos, by principal.
+    framework_info_usage: FrameworkInfoUsage,
     next_framework: u64,
 
     offers: BTreeMap<OfferId, Arc<Offer>>,
@@ -190,21 +190,21 @@ pub struct MasterCore {
     durable: Lsn,
 
     /// Questions about tasks that are still to be answered.
-    inquiries: VecDeque<Inquiry>,
+    pending_reconciles: VecDeque<PendingReconcile>,
     /// Those of frameworks that have not read their answers.
-    unread_answers: Unread,
+    unread_reconciliations: UnreadReconciliations,
     timers: Timers,
     counters: Counters,
     effects: Vec<Effect>,
-    /// Counts steps.
+    /// The number of steps so far.
     sequence: u64,
-    /// The last step that may have changed what can be looked at.
+    /// The last step that may have changed what readers see.
     changed: u64,
-    /// Something fired in this step that may have changed what can be looked at.
-    stirred: bool,
-    /// Somebody watches, or once did.
+    /// A timer of this step may have changed what readers see.
+    dirty: bool,
+    /// An operator has subscribed to events at least once.
     watched: bool,
-    taken: Taken,
+    cached_snapshots: CachedSnapshots,
 }
 
 impl MasterCore {
@@ -218,7 +218,7 @@ impl MasterCore {
                 .filter_map(|(role, weight)| Some((operator::stored_role(role)?, *weight)))
                 .collect();
         }
-        let allocator = alloc::Book::new(&config, &weights);
+        let allocator = allocator_adapter::AllocatorAdapter::new(&config, &weights);
         let operator = operator::State::recovered(&recovered, &weights);
         let mut core = Self {
             epoch: recovered.epoch,
@@ -228,14 +228,16 @@ impl MasterCore {
             allocate_due: false,
             weights,
             operator,
-            agents: Shown::default(),
+            agents: CachedViewMap::default(),
             locations: Locations::default(),
             agent_connections: BTreeMap::new(),
             agent_callers: BTreeMap::new(),
-            introducing: BTreeSet::new(),
-            returns: Returns::new(config.memory.returns),
+            handshakes: BTreeSet::new(),
+            partial_reregistrations: PartialReregistrations::new(
+                config.memory.partial_reregistrations,
+            ),
             recovered_agents: BTreeMap::new(),
-            descriptions: Descriptions::default(),
+            agent_info_usage: AgentInfoUsage::default(),
             unreachable_agents: BTreeMap::new(),
             gone_agents: BTreeMap::new(),
             readmitting: BTreeSet::new(),
@@ -244,13 +246,13 @@ impl MasterCore {
             is_suspect: false,
             next_removal: Moment::ORIGIN,
             next_agent: 0,
-            frameworks: Shown::default(),
+            frameworks: CachedViewMap::default(),
             schedulers: BTreeMap::new(),
             ownership: Ownership::recovered(&recovered),
             completed_frameworks: VecDeque::new(),
             deadlines: BTreeMap::new(),
             history_bytes: 0,
-            said: Said::default(),
+            framework_info_usage: FrameworkInfoUsage::default(),
             next_framework: 0,
             offers: BTreeMap::new(),
             void_offers: Vec::new(),
@@ -261,16 +263,16 @@ impl MasterCore {
             pending: VecDeque::new(),
             last_lsn: Lsn::default(),
             durable: Lsn::default(),
-            inquiries: VecDeque::new(),
-            unread_answers: Unread::default(),
+            pending_reconciles: VecDeque::new(),
+            unread_reconciliations: UnreadReconciliations::default(),
             timers: Timers::new(now.moment),
             counters: Counters::default(),
             effects: Vec::new(),
             sequence: 0,
             changed: 0,
-            stirred: false,
+            dirty: false,
             watched: false,
-            taken: Taken::default(),
+            cached_snapshots: CachedSnapshots::default(),
             config,
         };
         core.recover(recovered);
@@ -312,25 +314,25 @@ impl MasterCore {
 
     /// Takes one input, and all timers that are due, and tells what to do.
     pub fn step(&mut self, now: Now, input: Input) -> Vec<Effect> {
-        self.take_in(now, input);
+        self.apply_input(now, input);
         self.answer_questions();
         self.fire_timers();
         self.check_drains();
         self.allocate_if_due();
-        self.conclude()
+        self.finish_step()
     }
 
     /// The same for one of several inputs that wait: what one cycle of offers can do for all of them is
     /// left to the [`MasterCore::step`] that has to follow.
     pub fn step_in_burst(&mut self, now: Now, input: Input) -> Vec<Effect> {
-        self.take_in(now, input);
+        self.apply_input(now, input);
         self.check_drains();
-        self.conclude()
+        self.finish_step()
     }
 
-    /// Hands out what is to be done, and notes whether anything is new to those who look.
-    fn conclude(&mut self) -> Vec<Effect> {
-        if std::mem::take(&mut self.stirred) || !self.effects.iter().all(is_beat) {
+    /// Returns the effects of the step, and records whether readers may see a change.
+    fn finish_step(&mut self) -> Vec<Effect> {
+        if std::mem::take(&mut self.dirty) || !self.effects.iter().all(is_beat) {
             self.changed = self.sequence;
         }
         self.expect_next_step();
@@ -338,11 +340,11 @@ impl MasterCore {
     }
 
     fn expect_next_step(&mut self) {
-        let at_once = self.allocate_due || !self.inquiries.is_empty();
+        let at_once = self.allocate_due || !self.pending_reconciles.is_empty();
         self.timers.expect(self.now.moment, at_once);
     }
 
-    fn take_in(&mut self, now: Now, input: Input) {
+    fn apply_input(&mut self, now: Now, input: Input) {
         self.now = now;
         if let Some(pause) = self.timers.step(now.moment) {
             tracing::warn!(
@@ -351,8 +353,8 @@ impl MasterCore {
             );
         }
         self.sequence += 1;
-        self.taken = Taken::default();
-        self.stirred |= !is_routine(&input);
+        self.cached_snapshots = CachedSnapshots::default();
+        self.dirty |= !is_routine(&input);
         self.fire_timers();
         self.dispatch(input);
     }
@@ -490,10 +492,10 @@ impl MasterCore {
         }
     }
 
-    fn visible(&mut self, visible: Visible) {
-        self.effects.push(Effect::Visible {
+    fn output(&mut self, output: Output) {
+        self.effects.push(Effect::Output {
             after: self.durable,
-            visible,
+            output,
         });
     }
 
@@ -505,10 +507,10 @@ impl MasterCore {
         {
             self.counters.rejected_calls += 1;
         }
-        self.visible(Visible::Reply { reply, answer });
+        self.output(Output::Reply { reply, answer });
     }
 
-    /// Sends an event to a framework; drops it if the framework is not there to hear it.
+    /// Sends an event to a framework; drops it if the framework is not connected.
     fn event(&mut self, framework: &FrameworkId, event: Event) {
         let framework = self.frameworks.get_mut(framework);
         let connected = framework.and_then(|framework| Some((framework.connection()?, framework)));
@@ -529,7 +531,7 @@ impl MasterCore {
     }
 
     fn send_event(&mut self, to: ConnectionId, event: Event) {
-        self.visible(Visible::Event {
+        self.output(Output::Event {
             to,
             event: Box::new(event),
         });
@@ -550,7 +552,7 @@ impl MasterCore {
             epoch: self.epoch,
             message: Some(message),
         };
-        self.visible(Visible::Frame {
+        self.output(Output::Frame {
             to,
             frame: Box::new(frame),
         });
@@ -572,7 +574,7 @@ impl MasterCore {
     }
 }
 
-/// Whether an input alone changes nothing that can be looked at.
+/// Whether an input alone changes nothing that readers see.
 fn is_routine(input: &Input) -> bool {
     match input {
         Input::Tick | Input::AnswersRead { .. } => true,
@@ -584,15 +586,15 @@ fn is_routine(input: &Input) -> bool {
 /// Whether an effect is only a sign of life.
 fn is_beat(effect: &Effect) -> bool {
     match effect {
-        Effect::Visible {
-            visible: Visible::Frame { frame, .. },
+        Effect::Output {
+            output: Output::Frame { frame, .. },
             ..
         } => matches!(frame.message, Some(master_frame::Message::Ping(_))),
-        Effect::Visible {
-            visible: Visible::Event { event, .. },
+        Effect::Output {
+            output: Output::Event { event, .. },
             ..
         } => event.r#type() == event::Type::Heartbeat,
-        Effect::Visible { .. } | Effect::Persist { .. } => false,
+        Effect::Output { .. } | Effect::Persist { .. } => false,
     }
 }
 

@@ -40,9 +40,9 @@ pub struct Offer {
     pub(super) timer: Option<TimerKey>,
 }
 
-/// What becomes of the resources of an offer that is taken back.
+/// The filter that the resources of an ended offer get.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Refusal {
+pub(super) enum RefuseFilter {
     /// They may be offered to anyone at once.
     None,
     /// The framework does not want them for a while.
@@ -50,14 +50,14 @@ pub(super) enum Refusal {
 }
 
 /// What a framework is sent in one cycle: offers, or inverse ones, of each event.
-pub(super) struct Sent<T> {
+pub(super) struct OfferEvents<T> {
     pub(super) events: Vec<Vec<T>>,
-    /// Of all offers.
+    /// The bytes of all offers together.
     bytes: usize,
     of_last: usize,
 }
 
-impl<T> Default for Sent<T> {
+impl<T> Default for OfferEvents<T> {
     fn default() -> Self {
         Self {
             events: Vec::new(),
@@ -67,7 +67,7 @@ impl<T> Default for Sent<T> {
     }
 }
 
-impl<T> Sent<T> {
+impl<T> OfferEvents<T> {
     pub(super) fn push(&mut self, offer: T, bytes: usize) {
         self.bytes += bytes;
         self.of_last += bytes;
@@ -86,7 +86,7 @@ impl MasterCore {
     pub(super) fn allocate(&mut self) {
         self.counters.allocation_runs += 1;
         let allocations = self.allocator.allocate(self.now.moment);
-        let mut made: BTreeMap<FrameworkId, Sent<v1::Offer>> = BTreeMap::new();
+        let mut made: BTreeMap<FrameworkId, OfferEvents<v1::Offer>> = BTreeMap::new();
         for allocation in allocations {
             let framework = allocation.framework.clone();
             let sent = made.get(&framework).map_or(0, |sent| sent.bytes);
@@ -101,7 +101,7 @@ impl MasterCore {
                 self.event(&framework, event);
             }
         }
-        self.ask_to_leave();
+        self.send_inverse_offers();
     }
 
     /// The next id that no offer and no inverse offer had before.
@@ -119,10 +119,10 @@ impl MasterCore {
     /// Makes an offer for a framework that has been sent so much in this cycle; with its size.
     fn make_offer(
         &mut self,
-        allocation: super::alloc::Allocation,
+        allocation: super::allocator_adapter::Allocation,
         sent: usize,
     ) -> Option<(v1::Offer, usize)> {
-        let super::alloc::Allocation {
+        let super::allocator_adapter::Allocation {
             framework: framework_id,
             agent: agent_id,
             role,
@@ -134,7 +134,7 @@ impl MasterCore {
         let agent = agent.filter(|agent| agent.connection.is_some());
         let Some(((framework, agent), id)) = framework.zip(agent).zip(self.peek_offer_id()) else {
             self.counters.invariant_violations += 1;
-            self.recover_resources(&framework_id, &agent_id, &resources, Refusal::None);
+            self.recover_resources(&framework_id, &agent_id, &resources, RefuseFilter::None);
             return None;
         };
         let mut offer = Offer {
@@ -150,7 +150,7 @@ impl MasterCore {
         let bytes = message.encoded_len();
         let is_full = framework.offers.len() >= OFFERS_PER_FRAMEWORK_MAX;
         if let Some(wait) = self.must_wait(&offer, is_full, bytes, sent) {
-            let wait = Refusal::For(wait);
+            let wait = RefuseFilter::For(wait);
             self.recover_resources(&offer.framework_id, &offer.agent_id, &offer.resources, wait);
             return None;
         }
@@ -206,16 +206,25 @@ impl MasterCore {
     }
 
     /// Ends an offer and gives its resources back.
-    pub(super) fn end_offer(&mut self, id: &OfferId, refusal: Refusal) -> Option<Arc<Offer>> {
+    pub(super) fn end_offer(
+        &mut self,
+        id: &OfferId,
+        refuse_filter: RefuseFilter,
+    ) -> Option<Arc<Offer>> {
         let offer = self.take_offer(id)?;
         let resources = offer.resources.clone();
-        self.recover_resources(&offer.framework_id, &offer.agent_id, &resources, refusal);
+        self.recover_resources(
+            &offer.framework_id,
+            &offer.agent_id,
+            &resources,
+            refuse_filter,
+        );
         Some(offer)
     }
 
     /// Ends an offer and tells the framework.
     pub(super) fn rescind(&mut self, id: &OfferId) {
-        let Some(offer) = self.end_offer(id, Refusal::None) else {
+        let Some(offer) = self.end_offer(id, RefuseFilter::None) else {
             return;
         };
         self.count_rescinded(&offer.framework_id);
@@ -242,7 +251,7 @@ impl MasterCore {
             return;
         };
         for id in framework.offers.clone() {
-            self.end_offer(&id, Refusal::None);
+            self.end_offer(&id, RefuseFilter::None);
         }
     }
 
@@ -282,14 +291,14 @@ impl MasterCore {
         framework: &FrameworkId,
         agent: &AgentId,
         resources: &Resources,
-        refusal: Refusal,
+        refuse_filter: RefuseFilter,
     ) {
         if resources.is_empty() {
             return;
         }
-        let refuse = match refusal {
-            Refusal::None => None,
-            Refusal::For(time) => Some(time),
+        let refuse = match refuse_filter {
+            RefuseFilter::None => None,
+            RefuseFilter::For(time) => Some(time),
         };
         let result =
             self.allocator

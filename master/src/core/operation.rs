@@ -29,7 +29,7 @@ pub(super) const OPERATIONS_PER_ACCEPT_MAX: usize = 1_024;
 /// Resources that the operations of one ACCEPT go through, all together: each one those of its agent. Of an agent that
 /// is divided into no more than 1,024 that is nothing further. Three times as many took 0.2 to 0.35 s (`core_throughput
 /// operations`).
-pub(super) const RESOURCES_LOOKED_AT_MAX: usize = 1 << 20;
+pub(super) const RESOURCES_SCANNED_MAX: usize = 1 << 20;
 
 /// Resources that the operations of one ACCEPT name, all together.
 pub(super) const RESOURCES_PER_ACCEPT_MAX: usize = 1_024;
@@ -44,7 +44,6 @@ pub(super) const RESOURCES_PER_AGENT_MAX: usize = 4_096;
 /// Statuses kept of one operation; ours has two in its life.
 const STATUSES_MAX: usize = 10;
 
-/// See the module.
 #[derive(Clone, Debug)]
 pub struct OperationRecord {
     pub uuid: OperationUuid,

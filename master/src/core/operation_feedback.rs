@@ -14,9 +14,9 @@ use meseta_proto::mesos::v1::{self, OperationState, OperationStatus};
 use meseta_resources::{AgentId, FrameworkId};
 
 use super::call::UUID_BYTES;
-use super::io::{Answer, Visible};
+use super::io::{Answer, Output};
 use super::operation::{OperationRecord, OperationUuid, is_over};
-use super::reported::{Fit, Room};
+use super::reported_budget::{Fit, ReportedBudget};
 use super::wire::{self, Format};
 use super::{MasterCore, event_of};
 
@@ -72,14 +72,14 @@ impl MasterCore {
     /// Says what came of an operation that an operator asked for.
     fn tell_operator(&mut self, record: &OperationRecord, status: &OperationStatus) {
         if record.framework_id.is_none() {
-            self.visible(Visible::OperationOver {
+            self.output(Output::OperationFinished {
                 uuid: record.uuid,
                 status: Box::new(status.clone()),
             });
         }
     }
 
-    /// A refusal by the agent of what was applied here: its own word of what it has is asked for.
+    /// The agent rejected an operation that was applied here: it is asked for its resources.
     fn check_outcome(&mut self, agent: &AgentId, record: &OperationRecord, state: OperationState) {
         if state == OperationState::OperationFinished || record.is_lost {
             return;
@@ -89,7 +89,7 @@ impl MasterCore {
             uuid = %uuid::Uuid::from_bytes(record.uuid),
             state = state.as_str_name(),
             message = record.latest.message.as_deref().unwrap_or_default(),
-            "the agent did not do an operation that was applied to its books; it shall say what it has"
+            "the agent dropped an operation that was already applied here; asking it for its resources"
         );
         let sequence = self
             .agents
@@ -315,11 +315,11 @@ impl MasterCore {
         report: &meseta::Reregister,
     ) -> Vec<v1::Uuid> {
         let here = self.agents.get(id);
-        let room = here.map(|agent| match report.operations.as_slice() {
-            [] => Room::default(),
-            _ => self.room_for_what_is_reported_by(agent),
+        let budget = here.map(|agent| match report.operations.as_slice() {
+            [] => ReportedBudget::default(),
+            _ => self.reported_budget_of(agent),
         });
-        let Some((agent, mut room)) = self.agents.get_mut(id).zip(room) else {
+        let Some((agent, mut budget)) = self.agents.get_mut(id).zip(budget) else {
             return Vec::new();
         };
         let table = Arc::make_mut(&mut agent.operations);
@@ -340,7 +340,7 @@ impl MasterCore {
                 tracing::warn!(agent_id = %id, "a reported operation is another agent's and is left out");
                 continue;
             }
-            if room.fit_operation(&record) == Fit::LeftOut {
+            if budget.fit_operation(&record) == Fit::LeftOut {
                 continue;
             }
             if let Some(key) = record.named() {
@@ -349,7 +349,7 @@ impl MasterCore {
             agent.operation_bytes += record.bytes();
             table.insert(record.uuid, Arc::new(record));
         }
-        room.tell(id);
+        budget.log(id);
         let mut unknown = Vec::new();
         for (uuid, record) in table.iter_mut().filter(|(uuid, _)| !named.contains(*uuid)) {
             Arc::make_mut(record).is_lost = true;

@@ -16,9 +16,9 @@ use super::framework::Framework;
 use super::operation::RESOURCES_PER_OPERATION_MAX;
 use super::resource_size::check_texts;
 
-/// Who asks.
+/// The principal that makes the request.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asker<'a> {
+pub(super) struct Requester<'a> {
     /// Whom its reservations and volumes must name, if it has a name itself.
     pub(super) principal: Option<&'a str>,
     /// None for an operator.
@@ -29,7 +29,7 @@ pub(super) struct Asker<'a> {
 /// does.
 pub(super) fn validate(
     operation: &Operation,
-    asker: Asker<'_>,
+    requester: Requester<'_>,
     agent: &Agent,
 ) -> Result<(), String> {
     check_count(operation)?;
@@ -47,9 +47,9 @@ pub(super) fn validate(
                 source => Some(common_reservations(source.iter().chain(resources))),
             };
             for resource in resources {
-                check_reserve(resource, kept, asker, agent)?;
+                check_reserve(resource, kept, requester, agent)?;
             }
-            check_roles(resources, asker)
+            check_roles(resources, requester)
                 .map_err(|text| format!("Invalid reservation resources: {text}"))
         }
         Operation::Unreserve(resources) => {
@@ -67,9 +67,10 @@ pub(super) fn validate(
                 .map_err(|text| format!("Not a persistent volume: {text}"))?;
             check_unique(&agent.profile.total, volumes)?;
             for volume in volumes {
-                check_create(volume, asker, agent)?;
+                check_create(volume, requester, agent)?;
             }
-            check_roles(volumes, asker).map_err(|text| format!("Invalid volume resources: {text}"))
+            check_roles(volumes, requester)
+                .map_err(|text| format!("Invalid volume resources: {text}"))
         }
         Operation::Destroy(volumes) => {
             check_each(volumes)?;
@@ -216,7 +217,7 @@ fn check_alike(resources: &[Resource]) -> Result<(), String> {
 fn check_reserve(
     resource: &Resource,
     kept: Option<usize>,
-    asker: Asker<'_>,
+    requester: Requester<'_>,
     agent: &Agent,
 ) -> Result<(), String> {
     let top = resource.reservation();
@@ -240,7 +241,7 @@ fn check_reserve(
     if resource.is_persistent_volume() {
         return Err(ConversionError::VolumePresent(resource.clone()).to_string());
     }
-    if let Some(principal) = asker.principal {
+    if let Some(principal) = requester.principal {
         let stack = resource.reservations();
         let kept = kept.unwrap_or_else(|| stack.len().saturating_sub(1));
         for pushed in stack.iter().skip(kept) {
@@ -248,7 +249,7 @@ fn check_reserve(
         }
     }
     let allocated = resource.allocation_role();
-    match (asker.framework, allocated) {
+    match (requester.framework, allocated) {
         (Some(framework), Some(allocated)) => check_own_role(&top.role, allocated, framework),
         (Some(_), None) => Err(format!(
             "A reserve operation was attempted on unallocated resource {resource}, but frameworks \
@@ -300,8 +301,8 @@ fn check_own_role(role: &Role, allocated: &Role, framework: &Framework) -> Resul
 }
 
 /// What a framework names is allocated to one role.
-fn check_roles(resources: &[Resource], asker: Asker<'_>) -> Result<(), String> {
-    if asker.framework.is_none() {
+fn check_roles(resources: &[Resource], requester: Requester<'_>) -> Result<(), String> {
+    if requester.framework.is_none() {
         return Ok(());
     }
     let mut roles = resources.iter().map(Resource::allocation_role);
@@ -367,8 +368,8 @@ fn check_unique(total: &Resources, volumes: &[Resource]) -> Result<(), String> {
     Ok(())
 }
 
-fn check_create(volume: &Resource, asker: Asker<'_>, agent: &Agent) -> Result<(), String> {
-    if let Some(framework) = asker.framework
+fn check_create(volume: &Resource, requester: Requester<'_>, agent: &Agent) -> Result<(), String> {
+    if let Some(framework) = requester.framework
         && volume.is_shared()
         && !framework.terms.capabilities.shared_resources
     {
@@ -398,7 +399,7 @@ fn check_create(volume: &Resource, asker: Asker<'_>, agent: &Agent) -> Result<()
              RESERVATION_REFINEMENT capability"
         ));
     }
-    let Some(principal) = asker.principal else {
+    let Some(principal) = requester.principal else {
         return Ok(());
     };
     let persistence = volume.disk().and_then(|disk| disk.persistence.as_ref());

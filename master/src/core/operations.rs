@@ -15,15 +15,15 @@ use meseta_proto::mesos::v1::{self};
 use meseta_resources::{AgentId, Change, Conversion, FrameworkId, Operation, Resource, Resources};
 use prost::Message as _;
 
-use super::accept::Basket;
+use super::accept::AcceptedOffers;
 use super::agent::Agent;
 use super::io::Answer;
-use super::offers::Refusal;
+use super::offers::RefuseFilter;
 use super::operation::{
     OPERATION_BYTES_PER_AGENT_MAX, OPERATIONS_PER_AGENT_MAX, OperationRecord, OperationUuid,
-    RESOURCES_LOOKED_AT_MAX, RESOURCES_PER_AGENT_MAX,
+    RESOURCES_PER_AGENT_MAX, RESOURCES_SCANNED_MAX,
 };
-use super::operation_validation::{Asker, validate};
+use super::operation_validation::{Requester, validate};
 use super::{MasterCore, authorization, frame_size, resource_size};
 
 /// What an agent has of operations whose end is not acknowledged, if it is to have no further one. Frameworks leave
@@ -43,8 +43,13 @@ fn too_many(agent: &Agent, message: &Message, bytes_max: usize) -> Option<String
 
 impl MasterCore {
     /// Does an operation of an ACCEPT, to what is left of its offers.
-    pub(super) fn operate(&mut self, id: &FrameworkId, basket: &mut Basket, message: &Message) {
-        if let Err(reason) = self.try_operation(id, basket, message) {
+    pub(super) fn operate(
+        &mut self,
+        id: &FrameworkId,
+        accepted_offers: &mut AcceptedOffers,
+        message: &Message,
+    ) {
+        if let Err(reason) = self.try_operation(id, accepted_offers, message) {
             self.refuse_operation(id, message, &reason);
         }
     }
@@ -52,7 +57,7 @@ impl MasterCore {
     fn try_operation(
         &mut self,
         id: &FrameworkId,
-        basket: &mut Basket,
+        accepted_offers: &mut AcceptedOffers,
         message: &Message,
     ) -> Result<(), String> {
         let invalid = |text: String| format!("Operation attempted with invalid resources: {text}");
@@ -63,21 +68,22 @@ impl MasterCore {
                     .to_owned(),
             ));
         }
-        self.check_feedback(id, basket, message)?;
-        self.count_look(basket)?;
-        let operation = operation.allocate(&basket.role);
-        let (Some(framework), Some(agent)) =
-            (self.frameworks.get(id), self.agents.get(&basket.agent))
-        else {
+        self.check_feedback(id, accepted_offers, message)?;
+        self.count_scanned(accepted_offers)?;
+        let operation = operation.allocate(&accepted_offers.role);
+        let (Some(framework), Some(agent)) = (
+            self.frameworks.get(id),
+            self.agents.get(&accepted_offers.agent),
+        ) else {
             return Err("The agent is gone".to_owned());
         };
         authorization::operation(&framework.approver, &operation)
             .map_err(|forbidden| format!("{}: {forbidden}", authorization::NOT_AUTHORIZED))?;
-        let asker = Asker {
+        let requester = Requester {
             principal: framework.terms.info.principal.as_deref(),
             framework: Some(framework),
         };
-        validate(&operation, asker, agent).map_err(|text| {
+        validate(&operation, requester, agent).map_err(|text| {
             let pid = agent.profile.pid();
             format!(
                 "{text}; on agent {} at {pid} ({})",
@@ -87,15 +93,15 @@ impl MasterCore {
         })?;
         let sent = for_agent(&operation, message);
         frame_size::check_operation(agent, &sent)?;
-        self.rescind_destroyed(&basket.agent, &operation);
-        self.return_copies(id, basket, &operation);
+        self.rescind_destroyed(&accepted_offers.agent, &operation);
+        self.return_copies(id, accepted_offers, &operation);
         let conversions = operation.conversions().map_err(|error| error.to_string())?;
-        let remaining =
-            Change::of(&conversions, &basket.remaining).map_err(|error| error.to_string())?;
-        let change = self.change_of_total(&basket.agent, &conversions)?;
-        self.check_growth(&basket.agent, &operation, &change)?;
+        let remaining = Change::of(&conversions, &accepted_offers.remaining)
+            .map_err(|error| error.to_string())?;
+        let change = self.change_of_total(&accepted_offers.agent, &conversions)?;
+        self.check_growth(&accepted_offers.agent, &operation, &change)?;
         self.allocator
-            .update_allocation(id, &basket.agent, &conversions)
+            .update_allocation(id, &accepted_offers.agent, &conversions)
             .map_err(|error| {
                 self.counters.invariant_violations += 1;
                 error.to_string()
@@ -104,36 +110,36 @@ impl MasterCore {
             // What comes of these is for a later offer only.
             Operation::Grow { .. } | Operation::Shrink { .. } => {
                 for conversion in &conversions {
-                    basket.remaining -= conversion.consumed();
-                    basket.aside += conversion.produced();
+                    accepted_offers.remaining -= conversion.consumed();
+                    accepted_offers.for_later_offers += conversion.produced();
                 }
             }
-            _ => remaining.apply_to(&mut basket.remaining),
+            _ => remaining.apply_to(&mut accepted_offers.remaining),
         }
         for conversion in &conversions {
             for volume in &conversion.consumed().shared() {
-                basket.shared.remove(volume);
+                accepted_offers.shared.remove(volume);
             }
-            basket.shared += &conversion.produced().shared();
+            accepted_offers.shared += &conversion.produced().shared();
         }
-        self.commit_operation(Some(id), &basket.agent, sent, &change);
+        self.commit_operation(Some(id), &accepted_offers.agent, sent, &change);
         Ok(())
     }
 
     /// One more operation goes through what its agent has.
-    fn count_look(&self, basket: &mut Basket) -> Result<(), String> {
-        let agent = self.agents.get(&basket.agent);
+    fn count_scanned(&self, accepted_offers: &mut AcceptedOffers) -> Result<(), String> {
+        let agent = self.agents.get(&accepted_offers.agent);
         let agent = agent.ok_or_else(|| "The agent is gone".to_owned())?;
         let resources = agent.profile.total.len();
-        if basket.looked_at + resources > RESOURCES_LOOKED_AT_MAX {
+        if accepted_offers.resources_scanned + resources > RESOURCES_SCANNED_MAX {
             return Err(format!(
                 "Agent {} has {resources} different resources (by name, reservation and volume), \
-                 and the operations of one ACCEPT go through {RESOURCES_LOOKED_AT_MAX} at most; \
+                 and the operations of one ACCEPT go through {RESOURCES_SCANNED_MAX} at most; \
                  send the other operations with a later offer",
                 agent.id()
             ));
         }
-        basket.looked_at += resources;
+        accepted_offers.resources_scanned += resources;
         Ok(())
     }
 
@@ -141,10 +147,10 @@ impl MasterCore {
     fn check_feedback(
         &self,
         id: &FrameworkId,
-        basket: &Basket,
+        accepted_offers: &AcceptedOffers,
         message: &Message,
     ) -> Result<(), String> {
-        let agent = self.agents.get(&basket.agent);
+        let agent = self.agents.get(&accepted_offers.agent);
         let agent = agent.ok_or_else(|| "The agent is gone".to_owned())?;
         if let Some(many) = too_many(agent, message, OPERATION_BYTES_PER_AGENT_MAX / 2) {
             return Err(format!("{many}; acknowledge some first"));
@@ -205,13 +211,18 @@ impl MasterCore {
 
     /// Offers that are accepted together may each hold a copy of a shared volume that is to go: one is
     /// destroyed, the others are given back.
-    fn return_copies(&mut self, id: &FrameworkId, basket: &mut Basket, operation: &Operation) {
+    fn return_copies(
+        &mut self,
+        id: &FrameworkId,
+        accepted_offers: &mut AcceptedOffers,
+        operation: &Operation,
+    ) {
         for volume in operation.destroyed().iter().filter(|one| one.is_shared()) {
-            for _ in 1..basket.remaining.count(volume) {
-                basket.remaining.remove(volume);
-                basket.offered.remove(volume);
+            for _ in 1..accepted_offers.remaining.count(volume) {
+                accepted_offers.remaining.remove(volume);
+                accepted_offers.offered.remove(volume);
                 let copy = volume.clone().into();
-                self.recover_resources(id, &basket.agent, &copy, Refusal::None);
+                self.recover_resources(id, &accepted_offers.agent, &copy, RefuseFilter::None);
             }
         }
     }
@@ -248,7 +259,7 @@ impl MasterCore {
         }
         let after = profile.reserved_bytes_with(change);
         resource_size::check_growth(operation, profile.reserved_bytes, after)?;
-        if resource_size::makes_room(operation) {
+        if resource_size::frees_resources(operation) {
             return Ok(());
         }
         self.check_description_with(agent, change)
@@ -327,13 +338,13 @@ impl MasterCore {
             Ok(operation) => operation,
             Err(error) => return Answer::BadRequest(error.to_string()),
         };
-        let asker = Asker {
+        let requester = Requester {
             principal,
             framework: None,
         };
-        if let Err(text) = validate(&operation, asker, agent) {
+        if let Err(text) = validate(&operation, requester, agent) {
             let name = operation.name();
-            let place = match operation {
+            let location = match operation {
                 Operation::Unreserve(_) | Operation::Destroy(_) => String::new(),
                 _ => format!(
                     " on agent {agent_id} at {} ({})",
@@ -341,11 +352,11 @@ impl MasterCore {
                     agent.profile.info.hostname
                 ),
             };
-            return Answer::BadRequest(format!("Invalid {name} operation{place}: {text}"));
+            return Answer::BadRequest(format!("Invalid {name} operation{location}: {text}"));
         }
         if agent.connection.is_none() {
             return Answer::Conflict(format!(
-                "Agent {agent_id} is disconnected and cannot be told now; try again when it is back"
+                "Agent {agent_id} is disconnected; retry when it has reregistered"
             ));
         }
         if let Some(many) = too_many(agent, message, OPERATION_BYTES_PER_AGENT_MAX) {
@@ -376,7 +387,7 @@ impl MasterCore {
             self.check_growth(agent, &operation, change)?;
         }
         self.rescind_destroyed(agent, &operation);
-        let wanted: Resources = conversions.iter().map(Conversion::consumed).sum();
+        let requested: Resources = conversions.iter().map(Conversion::consumed).sum();
         let offers: Vec<Outstanding> = self
             .agents
             .get(agent)
@@ -393,7 +404,7 @@ impl MasterCore {
             .collect();
         let plan = self
             .allocator
-            .rescind_for_operation(agent, &wanted, &offers);
+            .rescind_for_operation(agent, &requested, &offers);
         for offer in plan.into_iter().flatten() {
             // What is wanted is taken below, before the rest is offered again.
             self.rescind(&offer);
@@ -419,22 +430,27 @@ fn for_agent(operation: &Operation, message: &Message) -> Message {
 /// That what is to be unreserved is there, but reserved by somebody else or under other labels: Mesos
 /// leaves it to the reader to find that in what is not contained.
 fn reserved_otherwise(total: &Resources, operation: &Operation) -> Option<String> {
-    let Operation::Unreserve(wanted) = operation else {
+    let Operation::Unreserve(requested) = operation else {
         return None;
     };
-    let is_meant = |held: &Resource| {
-        wanted.iter().any(|wanted| {
-            held.name() == wanted.name()
-                && held.reservation_role() == wanted.reservation_role()
-                && held.reservations() != wanted.reservations()
+    let is_meant = |existing: &Resource| {
+        requested.iter().any(|requested| {
+            existing.name() == requested.name()
+                && existing.reservation_role() == requested.reservation_role()
+                && existing.reservations() != requested.reservations()
         })
     };
-    let held = total.iter().filter(|held| !held.is_persistent_volume());
-    let held: Resources = held.filter(|held| is_meant(held)).cloned().collect();
-    (!held.is_empty()).then(|| {
+    let existing = total
+        .iter()
+        .filter(|existing| !existing.is_persistent_volume());
+    let existing: Resources = existing
+        .filter(|existing| is_meant(existing))
+        .cloned()
+        .collect();
+    (!existing.is_empty()).then(|| {
         format!(
             "; the role has {} instead: a reservation is named whole, with its principal and labels",
-            held.excerpt()
+            existing.excerpt()
         )
     })
 }

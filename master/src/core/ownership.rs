@@ -10,12 +10,12 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use meseta_proto::transport::door::{Caller, LocalUser};
+use meseta_proto::transport::authentication::{Caller, LocalUser};
 use meseta_resources::FrameworkId;
 
 use super::call;
 use super::framework::{Link, Terms};
-use super::io::{ConnectionId, Visible};
+use super::io::{ConnectionId, Output};
 use super::pending::Pending;
 use super::persisted::{FrameworkRecord, Mutation, Recovered};
 use super::{FRAMEWORKS_MAX, MasterCore, PENDING_MUTATIONS_MAX};
@@ -189,14 +189,14 @@ impl MasterCore {
         let id = call::id_of(&terms.info);
         if !id.is_empty() {
             let id = FrameworkId::new(id).map_err(|error| error.to_string())?;
-            return self.check_claim(&id, terms, caller).map(|()| id);
+            return self.check_owner(&id, terms, caller).map(|()| id);
         }
-        self.check_room()?;
+        self.check_framework_limit()?;
         let id = self.take_framework_id();
         id.map_err(|error| error.to_string())
     }
 
-    fn check_room(&self) -> Result<(), String> {
+    fn check_framework_limit(&self) -> Result<(), String> {
         if self.frameworks.len() + self.ownership.subscribing.len() < FRAMEWORKS_MAX {
             return Ok(());
         }
@@ -206,7 +206,7 @@ impl MasterCore {
     }
 
     /// Refuses an id to all but the principal, or the user of this machine, that it belongs to.
-    fn check_claim(&self, id: &FrameworkId, terms: &Terms, caller: &Caller) -> Result<(), String> {
+    fn check_owner(&self, id: &FrameworkId, terms: &Terms, caller: &Caller) -> Result<(), String> {
         if self.ownership.is_removed(id) {
             return Err("Framework has been removed".to_owned());
         }
@@ -230,7 +230,7 @@ impl MasterCore {
             }
             Some(known) if !is_its_user(known.user, caller.user) => Err(NOT_ITS_USER.to_owned()),
             Some(_) => Ok(()),
-            None => self.check_room(),
+            None => self.check_framework_limit(),
         }
     }
 
@@ -244,7 +244,7 @@ impl MasterCore {
         if self.pending.len() >= PENDING_MUTATIONS_MAX {
             // Without an ERROR event: the scheduler is to subscribe again.
             let reason = "the registry is busy";
-            self.visible(Visible::CloseScheduler { connection, reason });
+            self.output(Output::CloseScheduler { connection, reason });
             return;
         }
         let id = subscription.id.clone();
@@ -278,7 +278,7 @@ impl MasterCore {
     pub(super) fn subscription_stored(&mut self, subscription: Subscription) {
         let (connection, id) = (subscription.connection, subscription.id.clone());
         if self.ownership.take_subscription(connection).is_some() {
-            match self.check_claim(&id, &subscription.terms, &subscription.caller) {
+            match self.check_owner(&id, &subscription.terms, &subscription.caller) {
                 Ok(()) => self.admit_now(subscription),
                 Err(text) => self.refuse_subscription(connection, text),
             }
@@ -321,7 +321,7 @@ impl MasterCore {
     }
 
     /// A framework has come to be on its own word.
-    pub(super) fn note_claim(&mut self, id: &FrameworkId) {
+    pub(super) fn note_unproven_owner(&mut self, id: &FrameworkId) {
         let is_known = self.ownership.owners.contains_key(id);
         if is_known {
             self.set_absent(id, None);
@@ -361,7 +361,7 @@ impl MasterCore {
         let known = framework.terms.info.principal.as_deref();
         if known == Some(told) {
             if is_expected {
-                self.prove(id);
+                self.confirm_owner(id);
             }
             return true;
         }
@@ -372,8 +372,8 @@ impl MasterCore {
         known.is_none()
     }
 
-    /// A claim is right, or nobody is left who could say that it is not.
-    fn prove(&mut self, id: &FrameworkId) {
+    /// The owner is confirmed: no recovered agent is left that could contradict it.
+    fn confirm_owner(&mut self, id: &FrameworkId) {
         if self.pending.len() >= PENDING_MUTATIONS_MAX || !self.ownership.unproven.remove(id) {
             return;
         }
@@ -388,8 +388,8 @@ impl MasterCore {
         }
     }
 
-    /// An agent of the registry knows the id as another principal's. What the claimant launched meanwhile is
-    /// ended; it runs on other agents, for one that has not come back yet was given nothing.
+    /// A recovered agent reports another principal for the id. What the wrong owner launched meanwhile is ended; it
+    /// runs on other agents, for one that has not come back yet was given nothing.
     fn evict(&mut self, id: &FrameworkId) {
         tracing::warn!(framework_id = %id, "a framework id was claimed that is another principal's");
         let framework = self.frameworks.get(id);
@@ -401,14 +401,14 @@ impl MasterCore {
         self.ownership.unproven.remove(id);
     }
 
-    /// Claims that nobody contradicted stand once no agent of the registry is expected any more.
-    pub(super) fn settle_claims(&mut self) {
+    /// Owners that no agent has contradicted are confirmed once no recovered agent is expected any more.
+    pub(super) fn confirm_unproven_owners(&mut self) {
         if !self.recovered_agents.is_empty() {
             return;
         }
         let unproven: Vec<_> = self.ownership.unproven.iter().cloned().collect();
         for id in unproven {
-            self.prove(&id);
+            self.confirm_owner(&id);
         }
     }
 
@@ -451,7 +451,7 @@ impl MasterCore {
 
     /// Forgets the owners of frameworks that have not been heard of for as long as lost agents are kept.
     pub(super) fn collect_owners(&mut self) {
-        self.settle_claims();
+        self.confirm_unproven_owners();
         let now = self.now.unix;
         let age = self.config.registry_max_agent_age;
         let (mut missing, mut old) = (Vec::new(), Vec::new());
@@ -480,11 +480,11 @@ impl MasterCore {
     }
 
     fn set_absent(&mut self, id: &FrameworkId, absent: Option<Duration>) {
-        let has_room = self.pending.len() < PENDING_MUTATIONS_MAX;
+        let can_persist = self.pending.len() < PENDING_MUTATIONS_MAX;
         let Some(owner) = self.ownership.owners.get_mut(id) else {
             return;
         };
-        if owner.absent == absent || !has_room {
+        if owner.absent == absent || !can_persist {
             return;
         }
         owner.absent = absent;

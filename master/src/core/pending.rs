@@ -17,7 +17,7 @@ use super::{MasterCore, operator};
 /// What happens once a mutation is durable.
 #[derive(Debug)]
 pub(super) enum Pending {
-    /// A new agent may come in.
+    /// A new agent is admitted.
     Admit {
         connection: ConnectionId,
         profile: Arc<AgentProfile>,
@@ -64,7 +64,7 @@ pub(super) enum Pending {
 }
 
 impl Pending {
-    /// The agent that waits to come in.
+    /// The agent that waits for admission.
     pub(super) fn newcomer(&self) -> Option<&AgentProfile> {
         match self {
             Self::Admit { profile, .. } | Self::Readmit { profile, .. } => Some(profile),
@@ -92,7 +92,7 @@ impl MasterCore {
                 profile,
                 report,
             } => {
-                if self.introducing.remove(&connection) {
+                if self.handshakes.remove(&connection) {
                     self.resume(connection, profile, *report);
                 } else {
                     self.keep_former_description(&profile.id);

@@ -31,7 +31,7 @@ pub enum Mutation {
     UpdateQuota(Vec<(Role, Quota)>),
     /// A framework's id belongs to a principal, or to a user of the master's machine.
     PutFramework(FrameworkRecord),
-    /// These frameworks' ids belong to nobody.
+    /// The owners of these framework ids are forgotten.
     RemoveFrameworks { framework_ids: Vec<String> },
     /// These frameworks were removed, as time since the Unix epoch, and their ids are not given to anybody
     /// again; of the removals before and among them, some are forgotten.
@@ -56,7 +56,6 @@ pub enum Mutation {
     PruneGone { agent_ids: Vec<String> },
 }
 
-/// An admitted agent.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AgentRecord {
     pub agent_id: String,

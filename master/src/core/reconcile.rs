@@ -14,7 +14,7 @@ use meseta_resources::{FrameworkId, TaskId};
 
 use super::MasterCore;
 use super::io::{Answer, ConnectionId};
-use super::status::Verdict;
+use super::status::MasterTaskStatus;
 use super::task::TaskRecord;
 
 /// Questions answered in one step: well below a millisecond's worth, so that offers and calls of others
@@ -28,7 +28,7 @@ const QUESTIONS_MAX: usize = 4_000_000;
 const QUESTIONS_PER_FRAMEWORK_MAX: usize = 1_000_000;
 
 /// Calls of one framework that may wait to be answered.
-const INQUIRIES_PER_FRAMEWORK_MAX: usize = 1_024;
+const RECONCILES_PER_FRAMEWORK_MAX: usize = 1_024;
 
 /// Answers that one framework may leave unread; what else it asked waits until it has read some.
 const UNREAD_MAX: usize = 2_048;
@@ -38,13 +38,13 @@ pub(crate) const READ_AT_ONCE: usize = 512;
 
 /// Questions of frameworks that do not read their answers as fast as these are made.
 #[derive(Debug, Default)]
-pub(super) struct Unread {
-    waiting: BTreeMap<FrameworkId, VecDeque<Inquiry>>,
+pub(super) struct UnreadReconciliations {
+    waiting: BTreeMap<FrameworkId, VecDeque<PendingReconcile>>,
     /// Answers that are unread, of each framework that has any.
     answers: BTreeMap<FrameworkId, usize>,
 }
 
-impl Unread {
+impl UnreadReconciliations {
     fn is_full(&self, framework: &FrameworkId) -> bool {
         self.answers
             .get(framework)
@@ -56,7 +56,7 @@ impl Unread {
     }
 
     /// Forgets a framework, and gives what it asked and was not answered.
-    pub(super) fn take(&mut self, framework: &FrameworkId) -> VecDeque<Inquiry> {
+    pub(super) fn take(&mut self, framework: &FrameworkId) -> VecDeque<PendingReconcile> {
         self.answers.remove(framework);
         self.waiting.remove(framework).unwrap_or_default()
     }
@@ -70,9 +70,9 @@ pub(crate) fn is_answer(event: &Event) -> bool {
 
 /// What one framework asked and has not been told yet.
 #[derive(Debug)]
-pub(super) struct Inquiry {
+pub(super) struct PendingReconcile {
     framework: FrameworkId,
-    questions: Questions,
+    questions: ReconcileTasks,
     /// The memory of the tasks that were named, until the last of them is answered.
     bytes: usize,
 }
@@ -87,23 +87,23 @@ fn memory_of(tasks: &[call::reconcile::Task]) -> usize {
 }
 
 #[derive(Debug)]
-enum Questions {
+enum ReconcileTasks {
     /// Tasks as the framework names them, and where it thinks that they are.
-    Named(std::vec::IntoIter<call::reconcile::Task>),
+    Explicit(std::vec::IntoIter<call::reconcile::Task>),
     /// All tasks that the master has on its books after this one, up to the one that was the last when the
     /// framework asked; about so many.
-    Listed {
+    Implicit {
         after: Option<TaskId>,
         until: TaskId,
         left: usize,
     },
 }
 
-impl Questions {
+impl ReconcileTasks {
     fn len(&self) -> usize {
         match self {
-            Self::Named(tasks) => tasks.len(),
-            Self::Listed { left, .. } => *left,
+            ReconcileTasks::Explicit(tasks) => tasks.len(),
+            ReconcileTasks::Implicit { left, .. } => *left,
         }
     }
 }
@@ -122,18 +122,18 @@ impl MasterCore {
             let Some((known, (last, _))) = known.zip(last) else {
                 return Answer::Accepted;
             };
-            Questions::Listed {
+            ReconcileTasks::Implicit {
                 after: None,
                 until: last.clone(),
                 left: known.tasks.len(),
             }
         } else {
-            Questions::Named(request.tasks.into_iter())
+            ReconcileTasks::Explicit(request.tasks.into_iter())
         };
         if let Some(refused) = self.too_many_questions(framework, &questions, bytes) {
             return refused;
         }
-        self.inquiries.push_back(Inquiry {
+        self.pending_reconciles.push_back(PendingReconcile {
             framework: framework.clone(),
             questions,
             bytes,
@@ -145,21 +145,25 @@ impl MasterCore {
     fn too_many_questions(
         &self,
         framework: &FrameworkId,
-        questions: &Questions,
+        questions: &ReconcileTasks,
         bytes: usize,
     ) -> Option<Answer> {
-        let unread = self.unread_answers.waiting.get(framework);
+        let unread = self.unread_reconciliations.waiting.get(framework);
         let (mut all, mut own, mut own_calls, mut own_bytes) = (0, questions.len(), 1, bytes);
-        for inquiry in self.inquiries.iter().chain(unread.into_iter().flatten()) {
-            all += inquiry.questions.len();
-            if inquiry.framework == *framework {
-                own += inquiry.questions.len();
+        for reconcile in self
+            .pending_reconciles
+            .iter()
+            .chain(unread.into_iter().flatten())
+        {
+            all += reconcile.questions.len();
+            if reconcile.framework == *framework {
+                own += reconcile.questions.len();
                 own_calls += 1;
-                own_bytes += inquiry.bytes;
+                own_bytes += reconcile.bytes;
             }
         }
         if own > QUESTIONS_PER_FRAMEWORK_MAX
-            || own_calls > INQUIRIES_PER_FRAMEWORK_MAX
+            || own_calls > RECONCILES_PER_FRAMEWORK_MAX
             || own_bytes > self.config.memory.questions_per_framework
         {
             return Some(Answer::BadRequest(
@@ -175,28 +179,29 @@ impl MasterCore {
     /// Answers some of what was asked, everyone who asked in turn.
     pub(super) fn answer_questions(&mut self) {
         for _ in 0..ANSWERS_PER_STEP {
-            let Some(mut inquiry) = self.inquiries.pop_front() else {
+            let Some(mut reconcile) = self.pending_reconciles.pop_front() else {
                 return;
             };
-            let known = self.frameworks.get(&inquiry.framework);
+            let known = self.frameworks.get(&reconcile.framework);
             let hears = known.is_some_and(|framework| framework.connection().is_some());
             if !hears {
                 continue;
             }
-            if self.unread_answers.is_full(&inquiry.framework) {
-                let waiting = &mut self.unread_answers.waiting;
-                let of_framework = waiting.entry(inquiry.framework.clone()).or_default();
-                of_framework.push_back(inquiry);
+            if self.unread_reconciliations.is_full(&reconcile.framework) {
+                let waiting = &mut self.unread_reconciliations.waiting;
+                let of_framework = waiting.entry(reconcile.framework.clone()).or_default();
+                of_framework.push_back(reconcile);
                 continue;
             }
             let before = self.effects.len();
-            let goes_on = self.answer_next(&inquiry.framework, &mut inquiry.questions);
+            let goes_on = self.answer_next(&reconcile.framework, &mut reconcile.questions);
             let answers = self.effects.len() - before;
             if answers > 0 {
-                self.unread_answers.count(&inquiry.framework, answers);
+                self.unread_reconciliations
+                    .count(&reconcile.framework, answers);
             }
             if goes_on {
-                self.inquiries.push_back(inquiry);
+                self.pending_reconciles.push_back(reconcile);
             }
         }
     }
@@ -206,27 +211,27 @@ impl MasterCore {
         let Some(id) = self.schedulers.get(&connection) else {
             return;
         };
-        if let Some(unread) = self.unread_answers.answers.get_mut(id) {
+        if let Some(unread) = self.unread_reconciliations.answers.get_mut(id) {
             *unread = unread.saturating_sub(answers);
         }
-        if !self.unread_answers.is_full(id)
-            && let Some(waiting) = self.unread_answers.waiting.remove(id)
+        if !self.unread_reconciliations.is_full(id)
+            && let Some(waiting) = self.unread_reconciliations.waiting.remove(id)
         {
-            self.inquiries.extend(waiting);
+            self.pending_reconciles.extend(waiting);
         }
     }
 
     /// Answers one question, if there is one left.
-    fn answer_next(&mut self, framework: &FrameworkId, questions: &mut Questions) -> bool {
+    fn answer_next(&mut self, framework: &FrameworkId, questions: &mut ReconcileTasks) -> bool {
         match questions {
-            Questions::Named(tasks) => {
+            ReconcileTasks::Explicit(tasks) => {
                 let Some(task) = tasks.next() else {
                     return false;
                 };
                 let agent = task.agent_id.as_ref().map(|id| id.value.as_str());
                 self.reconcile_task(framework, &task.task_id.value, agent);
             }
-            Questions::Listed { after, until, left } => {
+            ReconcileTasks::Implicit { after, until, left } => {
                 let known = self.frameworks.get(framework);
                 let bound = after.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
                 let mut rest = known
@@ -241,7 +246,7 @@ impl MasterCore {
                 let records = agents.filter_map(|agent| agent.task(framework, &task));
                 let statuses: Vec<_> = records.map(|record| self.known_status(record)).collect();
                 for status in statuses {
-                    self.tell_status(framework, status);
+                    self.send_status(framework, status);
                 }
                 *left = left.saturating_sub(1);
                 let goes_on = task < *until;
@@ -261,10 +266,10 @@ impl MasterCore {
     ) {
         if let Some(task) = self.known_task(framework, task_id, agent_id) {
             let status = self.known_status(task);
-            self.tell_status(framework, status);
+            self.send_status(framework, status);
             return;
         }
-        let verdict = |state, message: &str| Verdict {
+        let task_status = |state, message: &str| MasterTaskStatus {
             task_id,
             agent_id,
             state,
@@ -281,27 +286,36 @@ impl MasterCore {
         }
         let Some(id) = agent_id else {
             let state = self.state_for(framework, TaskState::TaskUnknown);
-            self.tell(framework, verdict(state, "Reconciliation: Task is unknown"));
+            self.send_master_status(
+                framework,
+                task_status(state, "Reconciliation: Task is unknown"),
+            );
             return;
         };
         if self.agents.contains_key(id) {
             let state = self.state_for(framework, TaskState::TaskGone);
-            self.tell(
+            self.send_master_status(
                 framework,
-                verdict(state, "Reconciliation: Task is unknown to the agent"),
+                task_status(state, "Reconciliation: Task is unknown to the agent"),
             );
         } else if let Some(agent) = self.unreachable_agents.get(id) {
             let nanoseconds = i64::try_from(agent.since.as_nanos()).unwrap_or(i64::MAX);
             let state = self.state_for(framework, TaskState::TaskUnreachable);
-            let mut status = self.status(verdict(state, "Reconciliation: Task is unreachable"));
+            let mut status = self.status(task_status(state, "Reconciliation: Task is unreachable"));
             status.unreachable_time = Some(v1::TimeInfo { nanoseconds });
-            self.tell_status(framework, status);
+            self.send_status(framework, status);
         } else if self.gone_agents.contains_key(id) {
             let state = self.state_for(framework, TaskState::TaskGoneByOperator);
-            self.tell(framework, verdict(state, "Reconciliation: Task is gone"));
+            self.send_master_status(
+                framework,
+                task_status(state, "Reconciliation: Task is gone"),
+            );
         } else {
             let state = self.state_for(framework, TaskState::TaskUnknown);
-            self.tell(framework, verdict(state, "Reconciliation: Task is unknown"));
+            self.send_master_status(
+                framework,
+                task_status(state, "Reconciliation: Task is unknown"),
+            );
         }
     }
 

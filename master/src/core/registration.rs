@@ -13,22 +13,22 @@ use meseta_proto::mesos::v1;
 use meseta_resources::AgentId;
 use prost::Message;
 
-use super::adoption::Back;
+use super::adoption::ReregistrationKind;
 use super::agent::{Agent, AgentProfile, RecoveredAgent};
 use super::agent_profile::{profile, record};
-use super::io::{ConnectionId, Visible};
+use super::io::{ConnectionId, Output};
+use super::partial_reregistrations::{NOT_GIVEN, reregister_without_tasks};
 use super::pending::Pending;
 use super::persisted::Mutation;
-use super::returns::{NOT_GIVEN, empty_handed};
 use super::task::{TaskRecord, is_terminal};
 use super::timers::Timer;
-use super::unknown::UnknownUpdates;
+use super::unknown_task_updates::UnknownTaskUpdates;
 use super::{MasterCore, PENDING_MUTATIONS_MAX};
 
 impl MasterCore {
     /// The first frame of a connection.
-    pub(super) fn introduce(&mut self, connection: ConnectionId, message: agent_frame::Message) {
-        if self.introducing.contains(&connection) {
+    pub(super) fn handshake(&mut self, connection: ConnectionId, message: agent_frame::Message) {
+        if self.handshakes.contains(&connection) {
             self.counters.dropped_messages += 1;
             return;
         }
@@ -43,14 +43,16 @@ impl MasterCore {
         let result = match message {
             agent_frame::Message::Register(register) => self.register(connection, register),
             agent_frame::Message::Reregister(report) => {
-                let report = self.gathered(connection, report);
+                let report = self.complete_reregistration(connection, report);
                 self.reregister(connection, report)
             }
-            agent_frame::Message::ReregisterPart(part) => self.gather(connection, part),
-            _ => Err(("the first frame must introduce the agent".to_owned(), true)),
+            agent_frame::Message::ReregisterPart(part) => {
+                self.add_reregistration_part(connection, part)
+            }
+            _ => Err(("the first frame must register the agent".to_owned(), true)),
         };
         if let Err((reason, permanent)) = result {
-            self.forget_return(connection);
+            self.forget_partial_reregistration(connection);
             self.refuse_agent(connection, reason, permanent);
         }
     }
@@ -66,7 +68,7 @@ impl MasterCore {
             connection,
             master_frame::Message::Refused(meseta::Refused { reason, permanent }),
         );
-        self.visible(Visible::CloseAgent {
+        self.output(Output::CloseAgent {
             connection,
             reason: "refused",
         });
@@ -84,14 +86,14 @@ impl MasterCore {
         self.check_domain(&profile)?;
         self.check_machine_is_up(connection, &profile)?;
         if let Some(id) = self.silent_predecessor(&profile) {
-            return self.reregister(connection, empty_handed(register, &id));
+            return self.reregister(connection, reregister_without_tasks(register, &id));
         }
         self.check_agents_of_host(connection, &profile.info.hostname)?;
         self.check_description(connection, &profile)?;
         self.next_agent += 1;
         self.counters.agent_frame("register");
         self.replace_lost_predecessor(&profile);
-        self.introducing.insert(connection);
+        self.handshakes.insert(connection);
         self.keep_description(connection, &profile);
         let profile = Arc::new(profile);
         self.persist(
@@ -114,13 +116,13 @@ impl MasterCore {
 
     /// An agent that registers anew where a disconnected one was has forgotten that it was that one.
     fn replace_lost_predecessor(&mut self, profile: &AgentProfile) {
-        let lost = |agent: &&Agent| agent.connection.is_none() && !agent.marking;
+        let lost = |agent: &&Agent| agent.connection.is_none() && !agent.removal_pending;
         let found = self.agents_at(profile).find(lost);
         let Some(id) = found.map(|agent| agent.id().clone()) else {
             return;
         };
         if let Some(agent) = self.agents.get_mut(&id) {
-            agent.marking = true;
+            agent.removal_pending = true;
         }
         self.counters.agent_removals_registered += 1;
         self.persist(
@@ -176,7 +178,7 @@ impl MasterCore {
                 self.check_agents_of_host(connection, &profile.info.hostname)?;
             }
             self.check_description(connection, &profile)?;
-            self.introducing.insert(connection);
+            self.handshakes.insert(connection);
             self.readmitting.insert(id);
             self.keep_description(connection, &profile);
             self.persist(
@@ -189,7 +191,7 @@ impl MasterCore {
             );
             return Ok(());
         };
-        if agent.marking {
+        if agent.removal_pending {
             return Err((
                 "the agent is being marked unreachable or removed".to_owned(),
                 false,
@@ -208,7 +210,7 @@ impl MasterCore {
         if agent.profile.info == profile.info {
             self.resume(connection, profile, report);
         } else {
-            self.introducing.insert(connection);
+            self.handshakes.insert(connection);
             self.keep_larger_description(connection, &profile);
             self.persist(
                 Mutation::PutAgent(record(&profile)),
@@ -240,7 +242,7 @@ impl MasterCore {
     }
 
     pub(super) fn admit_agent(&mut self, connection: ConnectionId, profile: Arc<AgentProfile>) {
-        if !self.introducing.remove(&connection) {
+        if !self.handshakes.remove(&connection) {
             self.drop_description(&profile.id);
             // It left before it learnt its id, so nobody will ever use that.
             let agent = profile.id.clone();
@@ -285,7 +287,7 @@ impl MasterCore {
             id,
             Agent {
                 profile,
-                lent_bytes: 0,
+                oversubscribed_bytes: 0,
                 connection: Some(connection),
                 generation: 1,
                 registered,
@@ -300,11 +302,11 @@ impl MasterCore {
                 inverse_replies: BTreeMap::new(),
                 used: Arc::default(),
                 kills_waiting: BTreeSet::new(),
-                unknown: UnknownUpdates::default(),
+                unknown_task_updates: UnknownTaskUpdates::default(),
                 ping_sequence: 0,
                 pong_sequence: 0,
                 missed_pings: 0,
-                marking: false,
+                removal_pending: false,
                 keeps_id: false,
             },
         );
@@ -330,7 +332,7 @@ impl MasterCore {
         }
         self.send_registered(id, unknown, Vec::new());
         self.send_drain(id);
-        self.note_agent(id);
+        self.publish_agent(id);
         self.set_ping(id.clone(), generation, Duration::ZERO);
         self.allocate_due = true;
     }
@@ -363,7 +365,7 @@ impl MasterCore {
         let id = profile.id.clone();
         self.readmitting.remove(&id);
         let was_unreachable = self.unreachable_agents.remove(&id).is_some();
-        if !self.introducing.remove(&connection) {
+        if !self.handshakes.remove(&connection) {
             // Admitted, but gone again: it is expected like any other of the registry.
             let encoded = profile.info.encode_to_vec().into();
             let info = Arc::new(profile.info.clone());
@@ -385,12 +387,12 @@ impl MasterCore {
             agent.keeps_id = true;
         }
         let back = if is_expected {
-            Back::Expected
+            ReregistrationKind::Expected
         } else {
-            Back::Unexpected
+            ReregistrationKind::Unexpected
         };
         let finished = self.adopt(&id, &report, back);
-        self.settle_claims();
+        self.confirm_unproven_owners();
         self.adopt_operations(&id, &report);
         self.announce_agent(&id, Vec::new());
         for framework in finished {
@@ -426,7 +428,7 @@ impl MasterCore {
         agent.missed_pings = 0;
         agent.pong_sequence = agent.ping_sequence;
         let before = std::mem::replace(&mut agent.profile, profile.clone());
-        agent.lent_bytes = 0;
+        agent.oversubscribed_bytes = 0;
         self.locations.remove(&before);
         self.locations.add(&profile);
         let generation = agent.generation;
@@ -434,7 +436,7 @@ impl MasterCore {
         self.agent_connections.insert(connection, id.clone());
         if let Some(previous) = previous {
             self.agent_connections.remove(&previous);
-            self.visible(Visible::CloseAgent {
+            self.output(Output::CloseAgent {
                 connection: previous,
                 reason: "the agent has a newer connection",
             });
@@ -444,7 +446,7 @@ impl MasterCore {
         tracing::info!(agent_id = %id, tasks = report.tasks.len(), "agent reconnected");
         let unknown = self.tasks_unknown_to(&id, &report);
         self.drop_executors_unknown_to(&id, &report);
-        let finished = self.adopt(&id, &report, Back::Here);
+        let finished = self.adopt(&id, &report, ReregistrationKind::Registered);
         let unknown_operations = self.adopt_operations(&id, &report);
         if let Some(agent) = self.agents.get(&id) {
             let updated = self.allocator.update_agent(agent);

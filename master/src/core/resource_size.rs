@@ -113,7 +113,7 @@ pub(super) fn check_growth(
     before: usize,
     after: usize,
 ) -> Result<(), String> {
-    if after <= RESERVED_BYTES_MAX || after <= before || makes_room(operation) {
+    if after <= RESERVED_BYTES_MAX || after <= before || frees_resources(operation) {
         return Ok(());
     }
     Err(format!(
@@ -122,7 +122,7 @@ pub(super) fn check_growth(
     ))
 }
 
-pub(super) fn makes_room(operation: &Operation) -> bool {
+pub(super) fn frees_resources(operation: &Operation) -> bool {
     matches!(operation, Operation::Unreserve(_) | Operation::Destroy(_))
 }
 

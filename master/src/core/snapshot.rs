@@ -14,7 +14,8 @@ use meseta_proto::mesos::v1::{self, AgentInfo, FrameworkInfo};
 use meseta_resources::{AgentId, ExecutorId, FrameworkId, OfferId, Resources, Role};
 
 use super::agent::{Agent, AgentProfile, UnreachableAgent};
-use super::by_framework::{ByFramework, StatesOfFrameworks};
+use super::by_framework::{ByFramework, TaskStatesByFramework};
+use super::cached_view_map::View;
 use super::config::{Identity, QuotaSemantics};
 use super::constraints::Constraints;
 use super::counters::Counters;
@@ -24,14 +25,13 @@ use super::framework_counters::FrameworkCounters;
 use super::offers::Offer;
 use super::operation::OperationTable;
 use super::operator::{Deactivation, Deactivations, Maintenance};
-use super::shown::View;
 use super::task::{ExecutorRecord, TaskRecord, TaskTable};
 use super::{InverseReply, MasterCore, config};
 
-/// Everything that can be looked at.
+/// The state that readers see, at one step.
 #[derive(Debug)]
 pub struct Snapshot {
-    /// Whom this was made for: what he may not see is not in it.
+    /// The reader's permissions; what they hide is left out.
     pub viewer: Approver,
     /// The core's step that this is the result of.
     pub sequence: u64,
@@ -64,13 +64,13 @@ pub struct Snapshot {
     pub pending_mutations: usize,
     /// Made for the first reader who needs it, and kept for the others.
     pub(crate) sorted: OnceLock<ByFramework>,
-    pub(crate) counted: OnceLock<StatesOfFrameworks>,
+    pub(crate) counted: OnceLock<TaskStatesByFramework>,
 }
 
-/// Snapshots of the newest step, each once somebody asked.
+/// Snapshots of the newest step, made when first requested.
 #[derive(Debug, Default)]
-pub(super) struct Taken {
-    whole: Option<Arc<Snapshot>>,
+pub(super) struct CachedSnapshots {
+    full: Option<Arc<Snapshot>>,
     /// Without agents, frameworks and offers.
     policies: Option<Arc<Snapshot>>,
 }
@@ -82,8 +82,8 @@ impl Snapshot {
     }
 
     /// In which states the tasks of each framework are: much sooner found than the tasks themselves.
-    pub fn states(&self) -> &StatesOfFrameworks {
-        self.counted.get_or_init(|| StatesOfFrameworks::of(self))
+    pub fn states(&self) -> &TaskStatesByFramework {
+        self.counted.get_or_init(|| TaskStatesByFramework::of(self))
     }
 }
 
@@ -99,7 +99,7 @@ pub struct AgentView {
     pub tasks: TaskTable,
     pub executors: Arc<BTreeMap<(FrameworkId, ExecutorId), Arc<ExecutorRecord>>>,
     pub operations: OperationTable,
-    /// Allocated to roles.
+    /// Resources that are allocated to roles.
     pub used: Arc<BTreeMap<FrameworkId, Resources>>,
     pub offered: Resources,
     /// What frameworks say to its planned maintenance.
@@ -193,7 +193,7 @@ impl MasterCore {
     /// Whether [`Self::snapshot`] would give what somebody else has got already.
     #[must_use]
     pub fn has_snapshot(&self) -> bool {
-        self.taken.whole.is_some()
+        self.cached_snapshots.full.is_some()
     }
 
     /// What the allocator measures of roles.
@@ -202,7 +202,7 @@ impl MasterCore {
         self.allocator.gauges()
     }
 
-    /// Allocations so far.
+    /// The number of allocation runs so far.
     #[must_use]
     pub fn allocation_runs(&self) -> u64 {
         self.counters.allocation_runs
@@ -210,29 +210,34 @@ impl MasterCore {
 
     /// The state as it is now; the same object until the next step.
     pub fn snapshot(&mut self) -> Arc<Snapshot> {
-        if let Some(snapshot) = &self.taken.whole {
+        if let Some(snapshot) = &self.cached_snapshots.full {
             return snapshot.clone();
         }
         let snapshot = Arc::new(self.take_snapshot());
-        self.taken.whole = Some(snapshot.clone());
+        self.cached_snapshots.full = Some(snapshot.clone());
         snapshot
     }
 
     /// Quotas, weights, maintenance and the master itself; agents, frameworks and offers only if they are at hand.
     /// Costs nothing that grows with those, and nothing until the next step.
     pub fn policies(&mut self) -> Arc<Snapshot> {
-        if let Some(known) = self.taken.whole.as_ref().or(self.taken.policies.as_ref()) {
+        if let Some(known) = self
+            .cached_snapshots
+            .full
+            .as_ref()
+            .or(self.cached_snapshots.policies.as_ref())
+        {
             return known.clone();
         }
         let policies = Arc::new(self.take_policies());
-        self.taken.policies = Some(policies.clone());
+        self.cached_snapshots.policies = Some(policies.clone());
         policies
     }
 
     /// Whether [`Self::policies`] would give what somebody else has got already.
     #[must_use]
     pub fn has_policies(&self) -> bool {
-        self.taken.whole.is_some() || self.taken.policies.is_some()
+        self.cached_snapshots.full.is_some() || self.cached_snapshots.policies.is_some()
     }
 
     fn take_snapshot(&mut self) -> Snapshot {

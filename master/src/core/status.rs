@@ -7,9 +7,9 @@ use meseta_resources::FrameworkId;
 
 use super::{MasterCore, event_of};
 
-/// What the master has to say about a task.
+/// A task status made by the master itself.
 #[derive(Clone, Debug)]
-pub(super) struct Verdict<'a> {
+pub(super) struct MasterTaskStatus<'a> {
     pub(super) task_id: &'a str,
     pub(super) agent_id: Option<&'a str>,
     pub(super) state: TaskState,
@@ -18,16 +18,16 @@ pub(super) struct Verdict<'a> {
 }
 
 impl MasterCore {
-    pub(super) fn status(&self, verdict: Verdict<'_>) -> TaskStatus {
+    pub(super) fn status(&self, task_status: MasterTaskStatus<'_>) -> TaskStatus {
         TaskStatus {
             task_id: v1::TaskId {
-                value: verdict.task_id.to_owned(),
+                value: task_status.task_id.to_owned(),
             },
-            state: verdict.state.into(),
-            message: Some(verdict.message),
+            state: task_status.state.into(),
+            message: Some(task_status.message),
             source: Some(Source::Master.into()),
-            reason: Some(verdict.reason.into()),
-            agent_id: verdict.agent_id.map(|id| v1::AgentId {
+            reason: Some(task_status.reason.into()),
+            agent_id: task_status.agent_id.map(|id| v1::AgentId {
                 value: id.to_owned(),
             }),
             timestamp: Some(self.now.unix.as_secs_f64()),
@@ -36,9 +36,13 @@ impl MasterCore {
     }
 
     /// Sends a status made here.
-    pub(super) fn tell(&mut self, framework: &FrameworkId, verdict: Verdict<'_>) {
-        let status = self.status(verdict);
-        self.tell_status(framework, status);
+    pub(super) fn send_master_status(
+        &mut self,
+        framework: &FrameworkId,
+        task_status: MasterTaskStatus<'_>,
+    ) {
+        let status = self.status(task_status);
+        self.send_status(framework, status);
     }
 
     /// Counts a status that a framework is told, if it is a terminal one.
@@ -51,12 +55,12 @@ impl MasterCore {
         }
     }
 
-    pub(super) fn tell_status(&mut self, framework: &FrameworkId, status: TaskStatus) {
+    pub(super) fn send_status(&mut self, framework: &FrameworkId, status: TaskStatus) {
         self.count_status(framework, &status);
         self.event(framework, update(status));
     }
 
-    /// `aware` if the framework knows of partitions, else TASK_LOST, the only word there was before.
+    /// `aware` for a PARTITION_AWARE framework, else TASK_LOST.
     pub(super) fn state_for(&self, framework: &FrameworkId, aware: TaskState) -> TaskState {
         let partition_aware = self
             .frameworks
@@ -70,7 +74,6 @@ impl MasterCore {
     }
 }
 
-/// An UPDATE event.
 pub(super) fn update(status: TaskStatus) -> Event {
     Event {
         update: Some(event::Update { status }),

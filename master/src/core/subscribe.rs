@@ -10,14 +10,14 @@ use meseta_proto::convert;
 use meseta_proto::meseta::v1::{self as meseta, master_frame};
 use meseta_proto::mesos::v1::scheduler::event;
 use meseta_proto::mesos::v1::{self, FrameworkInfo};
-use meseta_proto::transport::door::Caller;
+use meseta_proto::transport::authentication::Caller;
 use meseta_resources::{FrameworkId, Role};
 use prost::Message as _;
 
 use super::authorization;
 use super::call::{self, Subscribe};
 use super::framework::{self, Capabilities, Framework, Link, Terms};
-use super::io::{Answer, ConnectionId, Visible};
+use super::io::{Answer, ConnectionId, Output};
 use super::ownership::{PRINCIPAL_BYTES_MAX, Subscription, user_of};
 use super::timers::Timer;
 use super::{HEARTBEAT_INTERVAL, MasterCore, event_of};
@@ -90,7 +90,7 @@ impl MasterCore {
         let mut error = event_of(event::Type::Error);
         error.error = Some(event::Error { message: text });
         self.event_to(connection, error);
-        self.visible(Visible::CloseScheduler { connection, reason });
+        self.output(Output::CloseScheduler { connection, reason });
     }
 
     /// Checks everything that does not depend on the framework's past.
@@ -175,7 +175,7 @@ impl MasterCore {
         ] {
             if bytes > max {
                 return Err(format!(
-                    "The {what} would take {bytes} bytes; at most {max} are kept: say less, or raise \
+                    "The {what} would take {bytes} bytes; the limit is {max}: shorten it, or raise \
                      the master's --memory_budget"
                 ));
             }
@@ -187,13 +187,14 @@ impl MasterCore {
         Arc::make_mut(&mut terms.info).id = Some(v1::FrameworkId {
             value: id.to_string(),
         });
-        self.said.check(None, &terms, self.config.memory.terms)?;
+        self.framework_info_usage
+            .check(None, &terms, self.config.memory.terms)?;
         self.allocator.add_framework(&id, &terms)?;
         tracing::info!(framework_id = %id, name = %terms.info.name.escape_debug(), "framework added");
         let framework = Framework::new(id.clone(), terms, self.now.unix);
-        self.said.add(&framework);
+        self.framework_info_usage.add(&framework);
         self.frameworks.insert(id.clone(), framework);
-        self.note_claim(&id);
+        self.note_unproven_owner(&id);
         Ok(())
     }
 
@@ -215,13 +216,14 @@ impl MasterCore {
         }
         let changed = *old != terms.info;
         let max = self.config.memory.terms;
-        self.said.check(Some(&*framework), &terms, max)?;
+        self.framework_info_usage
+            .check(Some(&*framework), &terms, max)?;
         self.allocator.update_framework(id, &terms)?;
         if let Some(framework) = self.frameworks.get_mut(id) {
-            self.said.remove(framework);
+            self.framework_info_usage.remove(framework);
             framework.terms = terms;
             framework.told_by = None;
-            self.said.add(framework);
+            self.framework_info_usage.add(framework);
         }
         Ok(changed)
     }
@@ -279,8 +281,8 @@ impl MasterCore {
         }
         self.clear_deadline(id);
         // What it asked on its old stream is answered on the new one.
-        let waiting = self.unread_answers.take(id);
-        self.inquiries.extend(waiting);
+        let waiting = self.unread_reconciliations.take(id);
+        self.pending_reconciles.extend(waiting);
         self.discard_offers(id);
         let activated = self.allocator.activate_framework(id);
         self.agreed("activating a framework", activated);
@@ -305,7 +307,7 @@ impl MasterCore {
         );
         // The agents repeat at once what nobody acknowledged while the framework was away.
         self.broadcast_info(id);
-        self.note_framework(id, is_new);
+        self.publish_framework(id, is_new);
         tracing::info!(framework_id = %id, %connection, "framework subscribed");
     }
 
@@ -361,7 +363,7 @@ impl MasterCore {
                 if changed {
                     self.broadcast_info(id);
                 }
-                self.note_framework(id, false);
+                self.publish_framework(id, false);
                 self.rescind_offers_of_roles(id, &left);
                 self.allocate_due = true;
                 Answer::Done
@@ -382,7 +384,7 @@ impl MasterCore {
         if framework.connection() != Some(connection) {
             return;
         }
-        self.unread_answers.take(&id);
+        self.unread_reconciliations.take(&id);
         framework.link = Link::Disconnected;
         framework.generation += 1;
         let generation = framework.generation;
@@ -390,7 +392,7 @@ impl MasterCore {
         self.discard_offers(&id);
         let deactivated = self.allocator.deactivate_framework(&id);
         self.agreed("deactivating a framework", deactivated);
-        self.note_framework(&id, false);
+        self.publish_framework(&id, false);
         tracing::info!(framework_id = %id, timeout_secs = timeout.as_secs_f64(), "framework disconnected");
         let timer = self.timers.set(
             self.now.moment + timeout,

@@ -23,7 +23,6 @@ const STATUS_BYTES_MAX: usize = 64 * 1024;
 /// The tasks of one agent.
 pub type TaskTable = Arc<BTreeMap<(FrameworkId, TaskId), Arc<TaskRecord>>>;
 
-/// One task.
 #[derive(Clone, Debug)]
 pub struct TaskRecord {
     pub task_id: TaskId,
@@ -56,7 +55,7 @@ pub struct TaskRecord {
 #[derive(Clone, Debug)]
 pub struct StatusRecord {
     pub state: TaskState,
-    /// `mesos.v1.TaskStatus` without `data`.
+    /// An encoded `mesos.v1.TaskStatus` without its `data`.
     pub encoded: Bytes,
 }
 
@@ -202,7 +201,7 @@ pub struct ExecutorRecord {
     pub resources: Resources,
     /// The user that the executor itself names.
     pub user: Option<Arc<str>>,
-    /// `mesos.v1.ExecutorInfo`.
+    /// An encoded message, `mesos.v1.ExecutorInfo`.
     pub info: Bytes,
 }
 

@@ -135,9 +135,7 @@ pub(super) fn validate_itself(
              not have more"
         ));
     }
-    // What only another agent says that it has keeps nobody from launching.
-    let is_here = || framework.holders(&task_id).any(|id| id == agent.id());
-    if framework.has_launched(&task_id) || is_here() {
+    if !framework.may_launch(&task_id, agent.id()) {
         return Err(format!("Task has duplicate ID: {task_id}"));
     }
     if framework.has_unreachable(task_id.as_str()) {

@@ -10,10 +10,10 @@ use meseta_proto::mesos::v1::{self};
 use meseta_resources::{AgentId, FrameworkId};
 
 use super::framework::Framework;
-use super::io::{Answer, Visible};
-use super::status::Verdict;
+use super::io::{Answer, Output};
+use super::status::MasterTaskStatus;
 use super::task::{TaskRecord, is_terminal};
-use super::watch::Note;
+use super::watch::OperatorEvent;
 use super::{FrameworkView, MasterCore};
 
 impl MasterCore {
@@ -54,17 +54,21 @@ impl MasterCore {
         self.agreed("removing a framework", removed);
         let mut framework = self.frameworks.remove(id)?;
         tracing::info!(framework_id = %id, reason, "framework removed");
-        self.note(|_| Some(Note::FrameworkRemoved(framework.terms.info.clone())));
+        self.publish(|_| {
+            Some(OperatorEvent::FrameworkRemoved(
+                framework.terms.info.clone(),
+            ))
+        });
         if let Some(timer) = framework.failover.take() {
             self.timers.cancel(timer);
         }
         if let Some(connection) = framework.connection() {
             self.schedulers.remove(&connection);
-            self.visible(Visible::CloseScheduler { connection, reason });
+            self.output(Output::CloseScheduler { connection, reason });
         }
         self.clear_deadline(id);
-        self.unread_answers.take(id);
-        self.said.remove(&framework);
+        self.unread_reconciliations.take(id);
+        self.framework_info_usage.remove(&framework);
         let remembered = framework.completed.bytes() + framework.unreachable.bytes();
         self.history_bytes = self.history_bytes.saturating_sub(remembered);
         framework.unregistered = Some(self.now.unix);
@@ -126,7 +130,7 @@ impl MasterCore {
     /// its last status, so there is one; the framework is not there to be told.
     fn end_with_framework(&mut self, task: &mut TaskRecord) {
         let state = TaskState::TaskKilled;
-        let status = self.status(Verdict {
+        let status = self.status(MasterTaskStatus {
             task_id: task.task_id.as_str(),
             agent_id: Some(task.agent_id.as_str()),
             state,
@@ -137,7 +141,7 @@ impl MasterCore {
         task.push_status(&status);
         self.count_status(&task.framework_id, &status);
         let task_user = Some(task.user.clone());
-        self.note_status(&task.framework_id, &status, state, task_user);
+        self.publish_status(&task.framework_id, &status, state, task_user);
     }
 
     /// A framework's task is over and its end has been acknowledged, or nobody is left to do so.

@@ -21,7 +21,7 @@ impl MasterCore {
     }
 
     fn fire(&mut self, timer: Timer) {
-        self.stirred |= !matches!(
+        self.dirty |= !matches!(
             timer,
             Timer::Allocation | Timer::Heartbeat { .. } | Timer::Ping { .. }
         );
@@ -46,7 +46,9 @@ impl MasterCore {
             Timer::Reregister => self.reregistration_expired(),
             Timer::Offer { offer } => self.rescind(&offer),
             Timer::InverseOffer { offer } => self.rescind_inverse(&offer),
-            Timer::Return { connection } => self.check_return(connection),
+            Timer::PartialReregistration { connection } => {
+                self.check_partial_reregistration(connection)
+            }
             Timer::RegistryGc => self.collect_registry_garbage(),
         }
     }
@@ -85,10 +87,10 @@ impl MasterCore {
         // A master that was itself stopped or starved has heard nobody: that counts against no one.
         let overslept = self.timers.is_settling();
         let max = self.config.max_agent_ping_timeouts;
-        let Some(agent) = self.agents.get_unseen_mut(id) else {
+        let Some(agent) = self.agents.get_mut_keeping_view(id) else {
             return;
         };
-        if agent.generation != generation || agent.marking {
+        if agent.generation != generation || agent.removal_pending {
             return;
         }
         if agent.ping_sequence > 0 && agent.pong_sequence >= agent.ping_sequence {
@@ -112,7 +114,7 @@ impl MasterCore {
             // It has until its turn to answer after all.
             again = self.next_removal.saturating_since(self.now.moment);
         }
-        let Some(agent) = self.agents.get_unseen_mut(id) else {
+        let Some(agent) = self.agents.get_mut_keeping_view(id) else {
             return;
         };
         agent.ping_sequence += 1;
@@ -168,7 +170,7 @@ impl MasterCore {
         let Some(agent) = self.agents.get_mut(id) else {
             return;
         };
-        if agent.marking {
+        if agent.removal_pending {
             return;
         }
         if self.pending.len() >= PENDING_MUTATIONS_MAX {
@@ -176,7 +178,7 @@ impl MasterCore {
             self.set_ping(id.clone(), generation, self.config.agent_ping_timeout);
             return;
         }
-        agent.marking = true;
+        agent.removal_pending = true;
         let hostname = agent.profile.info.hostname.clone();
         self.counters.agent_unreachable_scheduled += 1;
         let since = self.now.unix;
@@ -202,12 +204,12 @@ impl MasterCore {
             self.timers.set(again, Timer::Reregister);
             return;
         }
-        let room = PENDING_MUTATIONS_MAX.saturating_sub(self.pending.len());
-        if missing.len() > room {
+        let mutations_left = PENDING_MUTATIONS_MAX.saturating_sub(self.pending.len());
+        if missing.len() > mutations_left {
             self.timers
                 .set(self.now.moment + Duration::from_secs(1), Timer::Reregister);
         }
-        for agent in missing.into_iter().take(room) {
+        for agent in missing.into_iter().take(mutations_left) {
             if self.readmitting.contains(&agent) {
                 continue;
             }

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use meseta_resources::patience::Patience;
+use meseta_resources::process_clock::ProcessClock;
 use meseta_resources::time::Moment;
 use meseta_resources::{AgentId, FrameworkId, OfferId};
 
@@ -37,20 +37,20 @@ pub(super) enum Timer {
     /// The same of an inverse offer.
     InverseOffer { offer: OfferId },
     /// A return that comes in parts should have gone on, or be complete.
-    Return { connection: ConnectionId },
+    PartialReregistration { connection: ConnectionId },
     /// Old entries of the lists of lost agents may go.
     RegistryGc,
 }
 
 impl Timer {
-    /// Whether somebody else must have done something by then.
+    /// Whether the timer is a deadline for an agent or scheduler.
     fn is_of_others(&self) -> bool {
         match self {
             Self::Failover { .. }
             | Self::Reregister
             | Self::Offer { .. }
             | Self::InverseOffer { .. }
-            | Self::Return { .. } => true,
+            | Self::PartialReregistration { .. } => true,
             // An unanswered ping is judged by whether the master could have read the answer.
             Self::Ping { .. } | Self::Allocation | Self::Heartbeat { .. } | Self::RegistryGc => {
                 false
@@ -70,9 +70,9 @@ type Pending = BTreeMap<(Moment, u64), Timer>;
 #[derive(Debug)]
 pub(super) struct Timers {
     own: Pending,
-    /// By the clock of `patience`.
+    /// By the clock of `process_clock`.
     of_others: Pending,
-    patience: Patience,
+    process_clock: ProcessClock,
     sequence: u64,
 }
 
@@ -81,47 +81,47 @@ impl Timers {
         Self {
             own: Pending::new(),
             of_others: Pending::new(),
-            patience: Patience::new(now),
+            process_clock: ProcessClock::new(now),
             sequence: 0,
         }
     }
 
     /// The master makes a step; gives how long it did not run before it, if that was long.
     pub(super) fn step(&mut self, now: Moment) -> Option<Duration> {
-        self.patience.step(now)
+        self.process_clock.step(now)
     }
 
     /// When the next step is due if nothing happens before; `at_once` says that there is more to do now.
     pub(super) fn expect(&mut self, now: Moment, at_once: bool) {
         let next = if at_once { Some(now) } else { self.next() };
-        self.patience.expect(next);
+        self.process_clock.schedule_step(next);
     }
 
     /// When the next step is due, a timer or not.
     pub(super) fn due(&self) -> Moment {
-        self.patience.due()
+        self.process_clock.due()
     }
 
     /// Whether the master may not have read yet what others sent while it did not run.
     pub(super) fn is_settling(&self) -> bool {
-        self.patience.is_settling()
+        self.process_clock.is_settling()
     }
 
     /// What the clock shows that deadlines of others are kept by.
     pub(super) fn clock(&self) -> Moment {
-        self.patience.now()
+        self.process_clock.now()
     }
 
     /// When that clock shows a moment, if the master runs until then.
     pub(super) fn real(&self, shown: Moment) -> Moment {
-        self.patience.real(shown)
+        self.process_clock.to_real_time(shown)
     }
 
     /// Sets a timer for a moment that is not before the last step.
     pub(super) fn set(&mut self, at: Moment, timer: Timer) -> TimerKey {
         self.sequence += 1;
         let (at, pending) = if timer.is_of_others() {
-            (self.patience.place(at), &mut self.of_others)
+            (self.process_clock.to_process_time(at), &mut self.of_others)
         } else {
             (at, &mut self.own)
         };
@@ -139,14 +139,14 @@ impl Timers {
     fn next(&self) -> Option<Moment> {
         let own = self.own.keys().next().map(|(at, _)| *at);
         let others = self.of_others.keys().next();
-        let others = others.map(|(at, _)| self.patience.real(*at));
+        let others = others.map(|(at, _)| self.process_clock.to_real_time(*at));
         own.into_iter().chain(others).min()
     }
 
     /// The next timer that is due at the last step.
     pub(super) fn pop(&mut self, now: Moment) -> Option<Timer> {
         pop(&mut self.own, now).or_else(|| {
-            let now = self.patience.judging()?;
+            let now = self.process_clock.now_if_settled()?;
             pop(&mut self.of_others, now)
         })
     }

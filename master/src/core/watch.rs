@@ -11,7 +11,7 @@ use meseta_resources::{AgentId, FrameworkId, TaskId};
 use prost::Message as _;
 
 use super::MasterCore;
-use super::io::Visible;
+use super::io::Output;
 use super::snapshot::{AgentView, FrameworkView};
 use super::task::TaskRecord;
 
@@ -20,7 +20,7 @@ pub type TaskUser = Option<Option<Arc<str>>>;
 
 /// One thing that has happened.
 #[derive(Clone, Debug)]
-pub enum Note {
+pub enum OperatorEvent {
     TaskAdded(Arc<TaskRecord>),
     TaskUpdated {
         framework_id: FrameworkId,
@@ -35,7 +35,7 @@ pub enum Note {
     FrameworkRemoved(Arc<FrameworkInfo>),
 }
 
-impl Note {
+impl OperatorEvent {
     /// What it takes while it waits, more or less.
     pub(crate) fn bytes(&self) -> usize {
         const SMALL: usize = 1_024;
@@ -54,36 +54,38 @@ impl Note {
 }
 
 impl MasterCore {
-    /// From now on somebody may watch.
+    /// Starts to make operator events.
     pub fn watch(&mut self) {
         self.watched = true;
     }
 
-    pub(super) fn note(&mut self, note: impl FnOnce(&Self) -> Option<Note>) {
+    pub(super) fn publish(&mut self, make: impl FnOnce(&Self) -> Option<OperatorEvent>) {
         if !self.watched {
             return;
         }
-        if let Some(note) = note(self) {
-            self.visible(Visible::Note(Box::new(note)));
+        if let Some(event) = make(self) {
+            self.output(Output::OperatorEvent(Box::new(event)));
         }
     }
 
-    pub(super) fn note_task(&mut self, agent: &AgentId, framework: &FrameworkId, task: &TaskId) {
-        self.note(|core| {
+    pub(super) fn publish_task(&mut self, agent: &AgentId, framework: &FrameworkId, task: &TaskId) {
+        self.publish(|core| {
             let agent = core.agents.get(agent)?;
-            Some(Note::TaskAdded(agent.task(framework, task)?.clone()))
+            Some(OperatorEvent::TaskAdded(
+                agent.task(framework, task)?.clone(),
+            ))
         });
     }
 
-    pub(super) fn note_status(
+    pub(super) fn publish_status(
         &mut self,
         framework: &FrameworkId,
         status: &TaskStatus,
         state: TaskState,
         task_user: TaskUser,
     ) {
-        self.note(|_| {
-            Some(Note::TaskUpdated {
+        self.publish(|_| {
+            Some(OperatorEvent::TaskUpdated {
                 framework_id: framework.clone(),
                 status: Box::new(status.clone()),
                 state,
@@ -92,21 +94,21 @@ impl MasterCore {
         });
     }
 
-    pub(super) fn note_agent(&mut self, id: &AgentId) {
-        self.note(|core| {
+    pub(super) fn publish_agent(&mut self, id: &AgentId) {
+        self.publish(|core| {
             let agent = core.agents.get(id)?;
-            Some(Note::AgentAdded(Box::new(core.view(agent))))
+            Some(OperatorEvent::AgentAdded(Box::new(core.view(agent))))
         });
     }
 
     /// Tells of a framework; new ones and known ones are told apart by who calls.
-    pub(super) fn note_framework(&mut self, id: &FrameworkId, is_new: bool) {
-        self.note(|core| {
+    pub(super) fn publish_framework(&mut self, id: &FrameworkId, is_new: bool) {
+        self.publish(|core| {
             let view = Arc::new(FrameworkView::of(core.frameworks.get(id)?, false));
             Some(if is_new {
-                Note::FrameworkAdded(view)
+                OperatorEvent::FrameworkAdded(view)
             } else {
-                Note::FrameworkUpdated(view)
+                OperatorEvent::FrameworkUpdated(view)
             })
         });
     }

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::Poll;
 
-use meseta_proto::fair_room::Hold;
+use meseta_proto::fair_semaphore::Permit;
 use meseta_proto::meseta::v1::operator_server::Operator;
 use meseta_proto::meseta::v1::{
     AwaitOperationRequest, ExplainRequest, ExplainResponse, Explanation, Nothing, OperationTaken,
@@ -14,7 +14,7 @@ use meseta_proto::meseta::v1::{
 use meseta_proto::mesos::v1::master::call::{self, Type};
 use meseta_proto::mesos::v1::master::{Call, response};
 use meseta_proto::mesos::v1::{self, OperationStatus, value};
-use meseta_proto::transport::door::Caller;
+use meseta_proto::transport::authentication::Caller;
 use meseta_resources::{ResourceName, Scalar};
 use prost::Message as _;
 use tokio::sync::mpsc;
@@ -23,37 +23,42 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
 use super::status_of;
-use crate::core::{Answer, Format, HEARTBEAT_INTERVAL, Question, Snapshot, to_wire};
+use crate::core::{Answer, ExplainQuery, Format, HEARTBEAT_INTERVAL, Snapshot, to_wire};
 use crate::events::STALL_MAX;
-use crate::http::whole::{Beginning, Wholes};
-use crate::http::{Site, peer_of, views};
-use crate::operator::{self, Outcome, stream};
-use crate::outcomes;
-use crate::shell::{Handle, Watching};
-use crate::view_cache::Extent;
-use crate::visible::Filter;
+use crate::http::buffered_response::{BufferedResponses, InitialMessage};
+use crate::http::{Context, peer_of, views};
+use crate::operation_outcomes;
+use crate::operator::{self, CallOutcome, stream};
+use crate::service::{Handle, WatchStart};
+use crate::view_cache::ViewScope;
+use crate::view_filter::EventFilter;
 
 /// Events that are taken out of the queue and not yet sent.
 const EVENTS_MAX: usize = 16;
 
 #[derive(Debug)]
 pub(super) struct Operators {
-    site: Arc<Site>,
+    context: Arc<Context>,
 }
 
 impl Operators {
-    pub(super) fn new(site: Arc<Site>) -> Self {
-        Self { site }
+    pub(super) fn new(context: Arc<Context>) -> Self {
+        Self { context }
     }
 
-    async fn execute(&self, caller: &Caller, kind: Type, call: Call) -> Result<Outcome, Status> {
+    async fn execute(
+        &self,
+        caller: &Caller,
+        kind: Type,
+        call: Call,
+    ) -> Result<CallOutcome, Status> {
         let call = Call {
             r#type: Some(kind.into()),
             ..call
         };
-        let charge = super::charge(&self.site, caller, &call)?;
+        let charge = super::charge(&self.context, caller, &call)?;
         let (kind, call) = operator::check(call).map_err(Status::invalid_argument)?;
-        let outcome = operator::execute(&self.site, caller, kind, call).await;
+        let outcome = operator::execute(&self.context, caller, kind, call).await;
         drop(charge);
         outcome.map_err(|closed| Status::unavailable(closed.to_string()))
     }
@@ -63,12 +68,12 @@ impl Operators {
         caller: &Caller,
         request: ExplainRequest,
     ) -> Result<ExplainResponse, Status> {
-        let question = Question {
+        let question = ExplainQuery {
             framework_id: request.framework_id.map(|id| id.value),
             role: request.role,
             agent_id: request.agent_id.map(|id| id.value),
         };
-        let answers = self.site.handle.explain(caller, question).await;
+        let answers = self.context.handle.explain(caller, question).await;
         let answers = answers.map_err(|closed| Status::unavailable(closed.to_string()))?;
         let answers = answers.map_err(Status::invalid_argument)?;
         let explanations = answers.into_iter().map(|answer| Explanation {
@@ -91,16 +96,16 @@ impl Operators {
         let uuid = request.operation_uuid.value.as_slice().try_into();
         let uuid =
             uuid.map_err(|_| Status::invalid_argument("'operation_uuid' is not 16 bytes"))?;
-        let outcome = self.site.handle.outcome(uuid).await;
+        let outcome = self.context.handle.outcome(uuid).await;
         match outcome.map_err(|closed| Status::unavailable(closed.to_string()))? {
-            outcomes::Outcome::Over(status) => Ok(*status),
-            outcomes::Outcome::Pending(told) => told
+            operation_outcomes::OperationOutcome::Over(status) => Ok(*status),
+            operation_outcomes::OperationOutcome::Pending(finished) => finished
                 .await
                 .map_err(|_| Status::unavailable("the master is shutting down")),
-            outcomes::Outcome::Unknown => Err(Status::not_found(
+            operation_outcomes::OperationOutcome::Unknown => Err(Status::not_found(
                 "no operation of an operator has this uuid, or it ended long ago",
             )),
-            outcomes::Outcome::Full => Err(Status::resource_exhausted(
+            operation_outcomes::OperationOutcome::Full => Err(Status::resource_exhausted(
                 "too many wait for operations; try again later",
             )),
         }
@@ -117,7 +122,7 @@ impl Operators {
                 .map(|(name, amount)| (name.to_string(), scalar(amount)))
                 .collect()
         }
-        let snapshot = self.site.handle.view(caller, Extent::Cluster).await;
+        let snapshot = self.context.handle.view(caller, ViewScope::Cluster).await;
         let snapshot = snapshot.map_err(|closed| Status::unavailable(closed.to_string()))?;
         let tallies = views::tallies(&snapshot);
         let roles = snapshot.quotas.iter().map(|(role, quota)| QuotaOfRole {
@@ -135,24 +140,27 @@ impl Operators {
     }
 
     async fn watched(&self, caller: Caller, request: WatchRequest) -> Result<Events, Status> {
-        let master_id = self.site.identity.id.clone();
+        let master_id = self.context.identity.id.clone();
         // Another master's numbers mean nothing here.
         let is_ours = request.master_id.as_ref() == Some(&master_id);
-        // What somebody may hear of who may not hear everything begins with what he may see.
+        // A stream that is filtered begins with what its reader may see.
         let is_whole = caller.approver.allows_everything();
         let after = request.after.filter(|_| is_ours && is_whole);
         let peer = peer_of(&caller);
-        let watching = self.site.handle.watch(peer, after).await;
+        let watching = self.context.handle.watch(peer, after).await;
         let watching = watching.map_err(|closed| Status::unavailable(closed.to_string()))?;
         let (sender, events) = mpsc::channel(EVENTS_MAX);
-        let (shutdown, wholes) = (self.site.shutdown.clone(), self.site.wholes.clone());
-        let handle = self.site.handle.clone();
+        let (shutdown, buffered_responses) = (
+            self.context.shutdown.clone(),
+            self.context.buffered_responses.clone(),
+        );
+        let handle = self.context.handle.clone();
         tokio::spawn(async move {
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => {}
                 () = sender.closed() => {}
-                () = forward(&handle, watching, &caller, &sender, &master_id, &wholes) => {}
+                () = forward(&handle, watching, &caller, &sender, &master_id, &buffered_responses) => {}
             }
         });
         Ok(Events { events, last: None })
@@ -160,19 +168,22 @@ impl Operators {
 }
 
 /// An event, with the room that it takes until it is sent, if it is the first of a stream.
-type Sent = (Result<WatchEvent, Status>, Option<Hold>);
+type Sent = (Result<WatchEvent, Status>, Option<Permit>);
 
 /// Events on their way to a watcher.
 struct Events {
     events: mpsc::Receiver<Sent>,
     /// Of the event that the transport has taken: it asks for another once that one is sent.
-    last: Option<Hold>,
+    last: Option<Permit>,
 }
 
 impl Stream for Events {
     type Item = Result<WatchEvent, Status>;
 
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+    fn poll_next(
+        mut self: Pin<&mut Self>,
+        context: &mut std::task::Context<'_>,
+    ) -> Poll<Option<Self::Item>> {
         self.last = None;
         self.events.poll_recv(context).map(|next| {
             let (event, hold) = next?;
@@ -185,11 +196,11 @@ impl Stream for Events {
 /// Sends events until either end is closed, or the reader stalls.
 async fn forward(
     handle: &Handle,
-    mut watching: Watching,
+    mut watching: WatchStart,
     caller: &Caller,
     events: &mpsc::Sender<Sent>,
     master_id: &str,
-    wholes: &Wholes,
+    buffered_responses: &BufferedResponses,
 ) {
     let numbered = |sequence, event| WatchEvent {
         sequence,
@@ -197,19 +208,19 @@ async fn forward(
         event,
     };
     let mut last = watching.last;
-    let mut filter = Filter::new(caller.approver.clone());
+    let mut filter = EventFilter::new(caller.approver.clone());
     let mut unsent = CancellationToken::new();
-    if let Some(snapshot) = watching.begin.take() {
+    if let Some(snapshot) = watching.snapshot.take() {
         let make = |snapshot: &Snapshot| {
             let event = stream::subscribed(snapshot);
             let bytes = event.encoded_len();
             (event, bytes)
         };
-        let begun = wholes.begin(handle, snapshot, caller, &mut filter, make);
-        let Some(Beginning { message, hold }) = begun.await else {
+        let begun = buffered_responses.initial_message(handle, snapshot, caller, &mut filter, make);
+        let Some(InitialMessage { message, hold }) = begun.await else {
             return;
         };
-        unsent = hold.given_up().clone();
+        unsent = hold.revoked().clone();
         if !send(events, numbered(last, message), Some(hold)).await {
             return;
         }
@@ -227,9 +238,9 @@ async fn forward(
                 return;
             }
             event = watching.events.recv() => match event {
-                Some((number, told)) => {
+                Some((number, stream_event)) => {
                     last = number;
-                    match filter.seen(&told) {
+                    match filter.apply(&stream_event) {
                         Some(event) => numbered(number, event.into_owned()),
                         None => continue,
                     }
@@ -249,22 +260,22 @@ async fn forward(
     }
 }
 
-async fn send(events: &mpsc::Sender<Sent>, event: WatchEvent, hold: Option<Hold>) -> bool {
+async fn send(events: &mpsc::Sender<Sent>, event: WatchEvent, hold: Option<Permit>) -> bool {
     let sent = tokio::time::timeout(STALL_MAX, events.send((Ok(event), hold))).await;
     matches!(sent, Ok(Ok(())))
 }
 
 /// What was done, as nothing or the reason why not.
-fn done(outcome: Outcome) -> Result<Response<Nothing>, Status> {
+fn done(outcome: CallOutcome) -> Result<Response<Nothing>, Status> {
     match outcome {
-        Outcome::Done(answer) => status_of(answer).map(|()| Response::new(Nothing {})),
-        Outcome::Response(..) => Ok(Response::new(Nothing {})),
+        CallOutcome::Done(answer) => status_of(answer).map(|()| Response::new(Nothing {})),
+        CallOutcome::Response(..) => Ok(Response::new(Nothing {})),
     }
 }
 
 /// The name of what was taken, or the reason why not.
-fn taken(outcome: Outcome) -> Result<Response<OperationTaken>, Status> {
-    let Outcome::Done(answer) = outcome else {
+fn operation_taken(outcome: CallOutcome) -> Result<Response<OperationTaken>, Status> {
+    let CallOutcome::Done(answer) = outcome else {
         return Err(Status::internal("the operation has no answer"));
     };
     let operation_uuid = match &answer {
@@ -296,14 +307,14 @@ macro_rules! mirror {
                         ..Call::default()
                     };
                     match self.execute(&caller, Type::$Get, call).await? {
-                        Outcome::Response(response, turn) => {
+                        CallOutcome::Response(response, permit) => {
                             let mut answer = Response::new(response.$get.unwrap_or_default());
-                            if let Some(turn) = turn {
-                                answer.extensions_mut().insert(turn.kept());
+                            if let Some(permit) = permit {
+                                answer.extensions_mut().insert(permit.into_send_permit());
                             }
                             Ok(answer)
                         }
-                        Outcome::Done(answer) => {
+                        CallOutcome::Done(answer) => {
                             status_of(answer)?;
                             Err(Status::internal("the question has no answer"))
                         }
@@ -334,7 +345,7 @@ macro_rules! mirror {
                         $operation: Some(request.into_inner()),
                         ..Call::default()
                     };
-                    taken(self.execute(&caller, Type::$Change, call).await?)
+                    operation_taken(self.execute(&caller, Type::$Change, call).await?)
                 }
             )*
 

@@ -17,7 +17,7 @@ use tonic::{Request, Response, Status};
 use crate::core::call::{CallError, Checked, Subscribe, check};
 use crate::core::{Constraints, READ_AT_ONCE, authorization, is_answer};
 use crate::events::{self, STALL_MAX, Waiting};
-use crate::http::{Site, leave};
+use crate::http::{Context, leave};
 
 /// Names the stream in the metadata, as `Mesos-Stream-Id` does over HTTP.
 const STREAM_ID: &str = "mesos-stream-id";
@@ -27,12 +27,12 @@ const EVENTS_MAX: usize = 16;
 
 #[derive(Debug)]
 pub(super) struct Schedulers {
-    site: Arc<Site>,
+    context: Arc<Context>,
 }
 
 impl Schedulers {
-    pub(super) fn new(site: Arc<Site>) -> Self {
-        Self { site }
+    pub(super) fn new(context: Arc<Context>) -> Self {
+        Self { context }
     }
 }
 
@@ -46,7 +46,7 @@ impl Scheduler for Schedulers {
     ) -> Result<Response<Self::SubscribeStream>, Status> {
         let caller = super::caller(&request)?;
         let mut message = request.into_inner();
-        let charge = super::charge(&self.site, &caller, &message)?;
+        let charge = super::charge(&self.context, &caller, &message)?;
         if message.framework_info.name.is_empty() && message.framework_info.user.is_empty() {
             return Err(Status::invalid_argument(
                 "Missing required fields: framework_info.user, framework_info.name",
@@ -70,7 +70,7 @@ impl Scheduler for Schedulers {
         let stream_id = uuid::Uuid::new_v4().to_string();
         let metadata = MetadataValue::try_from(&stream_id)
             .map_err(|error| Status::internal(error.to_string()))?;
-        let handle = self.site.handle.clone();
+        let handle = self.context.handle.clone();
         let connection = handle.new_connection();
         let (sink, source) = events::queue(handle.budgets.subscriber(), events::EVENTS_MAX);
         let sink = sink.on(caller.connection.clone());
@@ -80,7 +80,7 @@ impl Scheduler for Schedulers {
             .map_err(|error| Status::unavailable(error.to_string()))?;
         // Boxed: the queue has room for so many of its items from the beginning.
         let (sender, events) = mpsc::channel::<Result<Waiting<Event>, Status>>(EVENTS_MAX);
-        let shutdown = self.site.shutdown.clone();
+        let shutdown = self.context.shutdown.clone();
         tokio::spawn(async move {
             let mut answers = 0;
             loop {
@@ -125,7 +125,7 @@ impl Scheduler for Schedulers {
             .get(STREAM_ID)
             .map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
         let call = request.into_inner();
-        let charge = super::charge(&self.site, &caller, &call)?;
+        let charge = super::charge(&self.context, &caller, &call)?;
         let checked = checked(call)
             .await?
             .map_err(|error| Status::invalid_argument(error.to_string()))?;
@@ -136,12 +136,16 @@ impl Scheduler for Schedulers {
         else {
             return Err(Status::invalid_argument("SUBSCRIBE is a method of its own"));
         };
-        let site = &self.site;
-        if let Err(wait) = site.pace.take(site, &framework_id, &caller).await {
+        let context = &self.context;
+        if let Err(wait) = context
+            .call_rate_limit
+            .take(context, &framework_id, &caller)
+            .await
+        {
             let text = format!("too many calls; the next one may come in {wait:?}");
             return Err(Status::resource_exhausted(text));
         }
-        let answer = site
+        let answer = context
             .handle
             .call(framework_id, stream_id, action, caller, Some(charge))
             .await

@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 
 use axum::response::{IntoResponse, Response};
-use meseta_proto::transport::door::Caller;
+use meseta_proto::transport::authentication::Caller;
 use meseta_resources::{AgentId, FrameworkId, Role};
 use serde::Serialize;
 
-use super::Site;
-use crate::view_cache::Extent;
+use super::Context;
+use crate::view_cache::ViewScope;
 
 #[derive(Serialize)]
 struct Page<'a> {
@@ -23,12 +23,12 @@ struct Framework<'a> {
 }
 
 /// Frameworks that the caller may not see are left out.
-pub(super) async fn handle(site: &Site, caller: &Caller) -> Response {
-    let seen = match site.handle.view(caller, Extent::Cluster).await {
-        Ok(seen) => seen,
+pub(super) async fn handle(context: &Context, caller: &Caller) -> Response {
+    let view = match context.handle.view(caller, ViewScope::Cluster).await {
+        Ok(view) => view,
         Err(closed) => return closed.into(),
     };
-    let excluded = match site.handle.excluded().await {
+    let excluded = match context.handle.excluded().await {
         Ok(excluded) => excluded,
         Err(closed) => return closed.into(),
     };
@@ -36,18 +36,18 @@ pub(super) async fn handle(site: &Site, caller: &Caller) -> Response {
         .into_iter()
         .map(|one| (one.framework, one.by_role))
         .collect();
-    by_framework.retain(|id, _| seen.frameworks.iter().any(|framework| framework.id == *id));
-    let frameworks = seen.frameworks.iter().filter_map(|framework| {
+    by_framework.retain(|id, _| view.frameworks.iter().any(|framework| framework.id == *id));
+    let frameworks = view.frameworks.iter().filter_map(|framework| {
         let by_role = by_framework.get(&framework.id)?.iter();
         let by_role = by_role.map(|(role, agents)| {
             let agents = agents.iter().map(AgentId::as_str).collect();
             (role.as_str(), agents)
         });
-        let shown = Framework {
+        let entry = Framework {
             suppressed_roles: framework.suppressed.iter().map(Role::as_str).collect(),
             excluded_by_attribute_constraints: by_role.collect(),
         };
-        Some((framework.id.as_str(), shown))
+        Some((framework.id.as_str(), entry))
     });
     let page = Page {
         frameworks: frameworks.collect(),

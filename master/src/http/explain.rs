@@ -5,26 +5,26 @@ use std::collections::BTreeMap;
 use axum::response::{IntoResponse, Response};
 use http::{StatusCode, header};
 use meseta_allocator::Explanation;
-use meseta_proto::transport::door::Caller;
+use meseta_proto::transport::authentication::Caller;
 use serde_json::json;
 
-use super::{Site, output, text};
-use crate::core::Question;
+use super::{Context, output, text};
+use crate::core::ExplainQuery;
 
-pub(super) async fn handle(site: &Site, caller: &Caller, query: Option<&str>) -> Response {
+pub(super) async fn handle(context: &Context, caller: &Caller, query: Option<&str>) -> Response {
     let mut query: BTreeMap<String, String> = output::collect_query(query.unwrap_or_default());
-    let question = Question {
+    let question = ExplainQuery {
         framework_id: query.remove("framework_id"),
         role: query.remove("role"),
         agent_id: query.remove("slave_id").or(query.remove("agent_id")),
     };
-    let explanations = match site.handle.explain(caller, question).await {
+    let explanations = match context.handle.explain(caller, question).await {
         Ok(Ok(explanations)) => explanations,
         Ok(Err(message)) => return text(StatusCode::BAD_REQUEST, message),
         Err(closed) => return closed.into(),
     };
-    let shown: Vec<_> = explanations.iter().map(view).collect();
-    let body = json!({ "explanations": shown }).to_string();
+    let views: Vec<_> = explanations.iter().map(view).collect();
+    let body = json!({ "explanations": views }).to_string();
     ([(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
 

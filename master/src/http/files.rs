@@ -6,19 +6,19 @@ use std::io;
 use axum::response::Response;
 use http::{HeaderValue, StatusCode, header};
 use meseta_proto::mesos::v1::FileInfo;
-use meseta_proto::transport::door::Caller;
-use meseta_proto::transport::files::Crowded;
+use meseta_proto::transport::authentication::Caller;
+use meseta_proto::transport::files::TooManyReads;
 use serde_json::{Value, json};
 
-use super::{Site, output, text};
+use super::{Context, output, text};
 use crate::files::{self, Files, FilesError};
 
-/// Mesos's words.
+/// The error text of Mesos.
 const PATH_MISSING: &str = "Expecting 'path=value' in query.\n";
 
 /// What is asked of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wish {
+pub(crate) enum FileRequest {
     Browse,
     Read,
     Download,
@@ -26,43 +26,48 @@ pub(crate) enum Wish {
 }
 
 pub(super) async fn handle(
-    site: &Site,
+    context: &Context,
     caller: &Caller,
-    wish: Wish,
+    file_request: FileRequest,
     query: Option<&str>,
 ) -> Response {
     let query = output::collect_query(query.unwrap_or_default());
-    if wish == Wish::Download {
-        return download(site, caller, &query).await;
+    if file_request == FileRequest::Download {
+        return download(context, caller, &query).await;
     }
-    let files = site.files.clone();
-    let shown = site.file_reads.run(move || show(&files, wish, &query));
-    shown.await.unwrap_or_else(crowded)
+    let files = context.files.clone();
+    let content = context
+        .file_reads
+        .run(move || show(&files, file_request, &query));
+    content.await.unwrap_or_else(crowded)
 }
 
-fn crowded(crowded: Crowded) -> Response {
+fn crowded(crowded: TooManyReads) -> Response {
     text(StatusCode::SERVICE_UNAVAILABLE, crowded.to_string())
 }
 
-fn show(files: &Files, wish: Wish, query: &BTreeMap<String, String>) -> Response {
-    if wish == Wish::Debug {
+fn show(files: &Files, file_request: FileRequest, query: &BTreeMap<String, String>) -> Response {
+    if file_request == FileRequest::Debug {
         let all = files.all();
-        let places = all
-            .iter()
-            .map(|(name, place)| ((*name).to_owned(), Value::from(place.display().to_string())));
-        return output::value(query, &Value::Object(places.collect()));
+        let paths = all.iter().map(|(name, file_path)| {
+            (
+                (*name).to_owned(),
+                Value::from(file_path.display().to_string()),
+            )
+        });
+        return output::value(query, &Value::Object(paths.collect()));
     }
     let Some(path) = query.get("path").filter(|path| !path.is_empty()) else {
         return text(StatusCode::BAD_REQUEST, PATH_MISSING);
     };
-    let shown = match wish {
-        Wish::Browse => files.list(path).map(|infos| {
+    let content = match file_request {
+        FileRequest::Browse => files.list(path).map(|infos| {
             let infos: Vec<Value> = infos.iter().map(view).collect();
             output::value(query, &Value::Array(infos))
         }),
-        Wish::Read | Wish::Download | Wish::Debug => read(files, path, query),
+        FileRequest::Read | FileRequest::Download | FileRequest::Debug => read(files, path, query),
     };
-    shown.unwrap_or_else(refused)
+    content.unwrap_or_else(refused)
 }
 
 fn refused(error: FilesError) -> Response {
@@ -73,17 +78,21 @@ fn refused(error: FilesError) -> Response {
 }
 
 /// The whole file as it is now, piece by piece: a log may be larger than the memory.
-async fn download(site: &Site, caller: &Caller, query: &BTreeMap<String, String>) -> Response {
+async fn download(
+    context: &Context,
+    caller: &Caller,
+    query: &BTreeMap<String, String>,
+) -> Response {
     let Some(path) = query.get("path").filter(|path| !path.is_empty()) else {
         return text(StatusCode::BAD_REQUEST, PATH_MISSING);
     };
-    let place = match site.files.place(path) {
-        Ok(place) => place.to_owned(),
+    let file_path = match context.files.path_of(path) {
+        Ok(file_path) => file_path.to_owned(),
         Err(error) => return refused(error),
     };
-    let wanted = place.clone();
-    let opened = site.file_reads.run(move || {
-        let file = std::fs::File::open(wanted)?;
+    let to_open = file_path.clone();
+    let opened = context.file_reads.run(move || {
+        let file = std::fs::File::open(to_open)?;
         let length = file.metadata()?.len();
         io::Result::Ok((file, length))
     });
@@ -94,11 +103,11 @@ async fn download(site: &Site, caller: &Caller, query: &BTreeMap<String, String>
         Err(error) => return crowded(error),
     };
     let connection = caller.connection.clone();
-    let body = match site.file_reads.body(file, length, connection) {
+    let body = match context.file_reads.body(file, length, connection) {
         Ok(body) => body,
         Err(error) => return crowded(error),
     };
-    let name = place.file_name().unwrap_or_default().to_string_lossy();
+    let name = file_path.file_name().unwrap_or_default().to_string_lossy();
     let disposition = format!("attachment; filename={name}");
     let mut response = Response::new(body);
     let headers = response.headers_mut();

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, Method, StatusCode, header};
-use meseta_proto::transport::door::Caller;
+use meseta_proto::transport::authentication::Caller;
 use meseta_resources::parse_duration;
 
-use super::{Site, output, text};
+use super::{Context, output, text};
 
-impl Site {
+impl Context {
     /// More of the log for a while, and a line of who wanted it.
     pub(crate) fn raise_logging(&self, caller: &Caller, level: u32, duration: Duration) {
         self.verbosity.raise(level, duration);
@@ -18,14 +18,14 @@ impl Site {
 }
 
 pub(super) fn toggle(
-    site: &Site,
+    context: &Context,
     caller: &Caller,
     method: &Method,
     query: Option<&str>,
 ) -> Response {
     let query = output::collect_query(query.unwrap_or_default());
     let (level, duration) = match (query.get("level"), query.get("duration")) {
-        (None, None) => return text(StatusCode::OK, format!("{}\n", site.verbosity.level())),
+        (None, None) => return text(StatusCode::OK, format!("{}\n", context.verbosity.level())),
         (Some(level), Some(duration)) => (level, duration),
         (None, Some(_)) => {
             return text(
@@ -61,7 +61,7 @@ pub(super) fn toggle(
             response
         }
         Ok((level, duration)) => {
-            site.raise_logging(caller, level, duration);
+            context.raise_logging(caller, level, duration);
             StatusCode::OK.into_response()
         }
         Err(message) => text(StatusCode::BAD_REQUEST, message),

@@ -9,44 +9,61 @@ use http::Method;
 use meseta_proto::json;
 use meseta_proto::mesos::v1::MachineId;
 use meseta_proto::mesos::v1::maintenance::Schedule;
-use meseta_proto::transport::door::Caller;
+use meseta_proto::transport::authentication::Caller;
 
-use super::{Endpoint, Site, answered, not_json, v0};
+use super::{Context, Endpoint, answered, not_json, v0};
 use crate::core::Request;
 
 /// `/maintenance/schedule`: shown, or replaced as a whole.
-pub(super) async fn schedule(site: &Arc<Site>, caller: &Caller, request: HttpRequest) -> Response {
+pub(super) async fn schedule(
+    context: &Arc<Context>,
+    caller: &Caller,
+    request: HttpRequest,
+) -> Response {
     if request.method() != Method::POST {
-        return v0::read(site, caller, Endpoint::Schedule, v0::Asked::of(&request)).await;
+        return v0::read(
+            context,
+            caller,
+            Endpoint::Schedule,
+            v0::ReadRequest::of(&request),
+        )
+        .await;
     }
     let read = |bytes: &Bytes| json::from_slice::<Schedule>(bytes);
-    let (schedule, bytes, _charge) = match site.json_body(caller, request.into_body(), read).await {
-        Ok(read) => read,
-        Err(refused) => return refused,
-    };
+    let (schedule, bytes, _charge) =
+        match context.json_body(caller, request.into_body(), read).await {
+            Ok(read) => read,
+            Err(refused) => return refused,
+        };
     let schedule = match schedule {
         Ok(schedule) => schedule,
         Err(error) => return not_json("maintenance schedule", &bytes, &error),
     };
     let request = Request::UpdateSchedule(Box::new(schedule));
-    answered(site.handle.administer(caller, request).await)
+    answered(context.handle.administer(caller, request).await)
 }
 
-/// `/machine/down` and `/machine/up`.
+/// Answers requests for `/machine/down` and `/machine/up`.
 pub(super) async fn machines(
-    site: &Site,
+    context: &Context,
     caller: &Caller,
     request: HttpRequest,
     to_request: fn(Vec<MachineId>) -> Request,
 ) -> Response {
     let read = |bytes: &Bytes| json::many_from_slice::<MachineId>(bytes);
-    let (machines, bytes, _charge) = match site.json_body(caller, request.into_body(), read).await {
-        Ok(read) => read,
-        Err(refused) => return refused,
-    };
+    let (machines, bytes, _charge) =
+        match context.json_body(caller, request.into_body(), read).await {
+            Ok(read) => read,
+            Err(refused) => return refused,
+        };
     let machines = match machines {
         Ok(machines) => machines,
         Err(error) => return not_json("machine list", &bytes, &error),
     };
-    answered(site.handle.administer(caller, to_request(machines)).await)
+    answered(
+        context
+            .handle
+            .administer(caller, to_request(machines))
+            .await,
+    )
 }

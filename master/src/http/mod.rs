@@ -4,8 +4,10 @@
 //! `/master` before and `/` behind. Invariant: a handler reads from snapshots or asks the core; it
 //! holds no state of its own.
 
+pub(crate) mod authentication;
+pub(crate) mod buffered_response;
+pub(crate) mod chunked_response;
 mod constraints;
-pub(crate) mod door;
 mod explain;
 mod files;
 mod logging;
@@ -13,14 +15,12 @@ mod maintenance;
 mod openapi;
 mod operator;
 mod output;
-pub(crate) mod pieces;
 mod quota;
 pub(crate) mod reservations;
 mod scheduler;
 mod v0;
 pub(crate) mod views;
 mod weights;
-pub(crate) mod whole;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -34,8 +34,8 @@ use http::{HeaderValue, Method, StatusCode, header};
 use meseta_access::browser;
 use meseta_proto::budget::{Budget, Charge};
 use meseta_proto::json;
+use meseta_proto::transport::authentication::{Authentication, Caller};
 use meseta_proto::transport::body;
-use meseta_proto::transport::door::{Caller, Door};
 use meseta_proto::transport::files::FileReads;
 use meseta_proto::transport::request::{self, READ};
 use meseta_proto::verbosity::Verbosity;
@@ -51,12 +51,12 @@ use crate::core::{self, Answer, Identity};
 use crate::files::Files;
 use crate::metrics::Metrics;
 use crate::permission;
-use crate::shell::{Closed, Handle};
-use door::Pace;
-use files::Wish;
-use pieces::Renderings;
+use crate::service::{Closed, Handle};
+use authentication::CallRateLimit;
+use buffered_response::BufferedResponses;
+use chunked_response::Renderer;
+use files::FileRequest;
 use reservations::Change;
-use whole::Wholes;
 
 pub(crate) use scheduler::leave;
 
@@ -65,31 +65,29 @@ pub(crate) const SCHEDULER_BODY_MAX: usize = 32 * 1024 * 1024;
 /// Bodies of everything else.
 pub(crate) const BODY_MAX: usize = 6 * 1024 * 1024;
 
-/// What handlers share.
 #[derive(Debug)]
-pub(crate) struct Site {
+pub(crate) struct Context {
     pub(crate) handle: Handle,
     pub(crate) identity: Identity,
     /// The flags in effect, as texts.
     pub(crate) flags: BTreeMap<String, String>,
     pub(crate) metrics: Arc<Metrics>,
-    pub(crate) renderings: Renderings,
-    pub(crate) wholes: Wholes,
+    pub(crate) renderer: Renderer,
+    pub(crate) buffered_responses: BufferedResponses,
     pub(crate) files: Files,
     /// Files that are read for clients.
     pub(crate) file_reads: FileReads,
-    /// Lets in who may come.
-    pub(crate) door: Door,
+    pub(crate) authentication: Authentication,
     /// What holds frameworks to their pace.
-    pub(crate) pace: Pace,
+    pub(crate) call_rate_limit: CallRateLimit,
     pub(crate) verbosity: Verbosity,
     /// Files of a page for people, served at the root.
     pub(crate) webui: Option<ServeDir>,
-    /// Ends all streams.
+    /// Cancelled when all streams are to end.
     pub(crate) shutdown: CancellationToken,
 }
 
-impl Site {
+impl Context {
     /// What a request of a caller may take, of what all of its group may.
     pub(crate) fn request_of(&self, caller: &Caller) -> Budget {
         self.handle.budgets.request_of(peer_of(caller))
@@ -115,16 +113,16 @@ pub(crate) fn peer_of(caller: &Caller) -> Peer {
     caller.group()
 }
 
-/// Everything but gRPC.
-pub(crate) fn router(site: Arc<Site>) -> Router {
+/// The router of everything but gRPC.
+pub(crate) fn router(context: Arc<Context>) -> Router {
     let compression = CompressionLayer::new()
         .quality(CompressionLevel::Fastest)
         .compress_when(WorthCompressing);
     let routes = Router::new()
         .fallback(handle)
         .layer(compression)
-        .with_state(site.clone());
-    door::before(routes, site)
+        .with_state(context.clone());
+    authentication::authenticated(routes, context)
 }
 
 /// Marks an answer that may be compressed for a client who says that it understands that. Streams of
@@ -174,7 +172,7 @@ pub(crate) enum Endpoint {
     MaintenanceStatus,
     MachineUp,
     MachineDown,
-    Files(Wish),
+    Files(FileRequest),
 }
 
 pub(crate) const ENDPOINTS: &[(&str, Endpoint)] = &[
@@ -210,10 +208,10 @@ pub(crate) const ENDPOINTS: &[(&str, Endpoint)] = &[
     ("maintenance/status", Endpoint::MaintenanceStatus),
     ("machine/up", Endpoint::MachineUp),
     ("machine/down", Endpoint::MachineDown),
-    ("files/browse", Endpoint::Files(Wish::Browse)),
-    ("files/read", Endpoint::Files(Wish::Read)),
-    ("files/download", Endpoint::Files(Wish::Download)),
-    ("files/debug", Endpoint::Files(Wish::Debug)),
+    ("files/browse", Endpoint::Files(FileRequest::Browse)),
+    ("files/read", Endpoint::Files(FileRequest::Read)),
+    ("files/download", Endpoint::Files(FileRequest::Download)),
+    ("files/debug", Endpoint::Files(FileRequest::Debug)),
 ];
 
 impl Endpoint {
@@ -285,7 +283,7 @@ impl Endpoint {
     /// Refuses a body of a type that only a page's form has. Nothing else is asked of the type, as in Mesos: `curl
     /// -d` says that it sends a form.
     fn refuse_type(self, request: &Request) -> Option<Response> {
-        let wanted = match self {
+        let expected = match self {
             Self::Quota | Self::Weights | Self::Schedule | Self::MachineUp | Self::MachineDown => {
                 "application/json"
             }
@@ -299,14 +297,14 @@ impl Endpoint {
         })?;
         let given = String::from_utf8_lossy(given.as_bytes());
         let message = format!(
-            "Expecting 'Content-Type' of {wanted}, not '{}'",
+            "Expecting 'Content-Type' of {expected}, not '{}'",
             given.escape_debug()
         );
         Some(text(StatusCode::UNSUPPORTED_MEDIA_TYPE, message))
     }
 }
 
-async fn handle(State(site): State<Arc<Site>>, request: Request) -> Response {
+async fn handle(State(context): State<Arc<Context>>, request: Request) -> Response {
     if request
         .uri()
         .path_and_query()
@@ -315,14 +313,17 @@ async fn handle(State(site): State<Arc<Site>>, request: Request) -> Response {
         return text(StatusCode::URI_TOO_LONG, request::uri_too_long());
     }
     let Some(endpoint) = Endpoint::find(request.uri().path()) else {
-        return page(&site, request).await;
+        return page(&context, request).await;
     };
     let methods = endpoint.methods();
     if !methods.contains(request.method()) {
         return method_not_allowed(request.method(), methods);
     }
-    let Some(caller) = door::caller(&request) else {
-        return text(StatusCode::INTERNAL_SERVER_ERROR, "This route has no door");
+    let Some(caller) = authentication::caller(&request) else {
+        return text(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "This route has no authentication",
+        );
     };
     if let Some(refused) = endpoint.refuse_type(&request) {
         return refused;
@@ -334,35 +335,37 @@ async fn handle(State(site): State<Arc<Site>>, request: Request) -> Response {
     let caller = &caller;
     // The body of an answer to HEAD is left out further down.
     match endpoint {
-        Endpoint::Scheduler => scheduler::handle(&site, caller, request).await,
-        Endpoint::Operator => operator::handle(&site, caller, request).await,
-        Endpoint::Teardown => v0::teardown(&site, caller, request).await,
+        Endpoint::Scheduler => scheduler::handle(&context, caller, request).await,
+        Endpoint::Operator => operator::handle(&context, caller, request).await,
+        Endpoint::Teardown => v0::teardown(&context, caller, request).await,
         Endpoint::Reservation(change) => {
-            reservations::endpoint(&site, caller, change, request).await
+            reservations::endpoint(&context, caller, change, request).await
         }
         Endpoint::Health => StatusCode::OK.into_response(),
         Endpoint::LoggingToggle => {
-            logging::toggle(&site, caller, request.method(), request.uri().query())
+            logging::toggle(&context, caller, request.method(), request.uri().query())
         }
         Endpoint::OpenApi => openapi::answer(),
-        Endpoint::Redirect => redirect(&site),
-        Endpoint::Explain => explain::handle(&site, caller, request.uri().query()).await,
-        Endpoint::OfferConstraints => constraints::handle(&site, caller).await,
-        Endpoint::Metrics => v0::prometheus(&site).await,
+        Endpoint::Redirect => redirect(&context),
+        Endpoint::Explain => explain::handle(&context, caller, request.uri().query()).await,
+        Endpoint::OfferConstraints => constraints::handle(&context, caller).await,
+        Endpoint::Metrics => v0::prometheus(&context).await,
         Endpoint::Libprocess => text(
             StatusCode::NOT_IMPLEMENTED,
             "The libprocess protocol is not spoken here: use the HTTP API at /api/v1/scheduler",
         ),
-        Endpoint::Quota => quota::handle(&site, caller, request).await,
-        Endpoint::Weights => weights::handle(&site, caller, request).await,
-        Endpoint::Schedule => maintenance::schedule(&site, caller, request).await,
+        Endpoint::Quota => quota::handle(&context, caller, request).await,
+        Endpoint::Weights => weights::handle(&context, caller, request).await,
+        Endpoint::Schedule => maintenance::schedule(&context, caller, request).await,
         Endpoint::MachineUp => {
-            maintenance::machines(&site, caller, request, core::Request::StopMaintenance).await
+            maintenance::machines(&context, caller, request, core::Request::StopMaintenance).await
         }
         Endpoint::MachineDown => {
-            maintenance::machines(&site, caller, request, core::Request::StartMaintenance).await
+            maintenance::machines(&context, caller, request, core::Request::StartMaintenance).await
         }
-        Endpoint::Files(wish) => files::handle(&site, caller, wish, request.uri().query()).await,
+        Endpoint::Files(file_request) => {
+            files::handle(&context, caller, file_request, request.uri().query()).await
+        }
         Endpoint::Version
         | Endpoint::State
         | Endpoint::StateSummary
@@ -373,14 +376,14 @@ async fn handle(State(site): State<Arc<Site>>, request: Request) -> Response {
         | Endpoint::Flags
         | Endpoint::MaintenanceStatus
         | Endpoint::MetricsSnapshot => {
-            v0::read(&site, caller, endpoint, v0::Asked::of(&request)).await
+            v0::read(&context, caller, endpoint, v0::ReadRequest::of(&request)).await
         }
     }
 }
 
 /// A file of the page for people, if there is one.
-async fn page(site: &Site, request: Request) -> Response {
-    let Some(webui) = site.webui.clone() else {
+async fn page(context: &Context, request: Request) -> Response {
+    let Some(webui) = context.webui.clone() else {
         return text(StatusCode::NOT_FOUND, "404 Not Found.");
     };
     match webui.oneshot(request).await {
@@ -393,8 +396,8 @@ async fn page(site: &Site, request: Request) -> Response {
 }
 
 /// The base address of the leader, without a scheme, so that the client keeps its own.
-fn redirect(site: &Site) -> Response {
-    let location = format!("//{}:{}", site.identity.hostname, site.identity.port);
+fn redirect(context: &Context) -> Response {
+    let location = format!("//{}:{}", context.identity.hostname, context.identity.port);
     match HeaderValue::from_str(&location) {
         Ok(location) => (
             StatusCode::TEMPORARY_REDIRECT,
@@ -420,19 +423,19 @@ fn method_not_allowed(method: &Method, allowed: &[Method]) -> Response {
 /// What is wrong with a body that should have been JSON, and where.
 fn not_json(what: &str, body: &[u8], error: &json::Error) -> Response {
     /// What of a body is repeated in the answer.
-    const SHOWN_MAX_CHARS: usize = 1_024;
+    const EXCERPT_MAX_CHARS: usize = 1_024;
     let text_of_body = String::from_utf8_lossy(body);
-    let shown: String = text_of_body.chars().take(SHOWN_MAX_CHARS).collect();
+    let excerpt: String = text_of_body.chars().take(EXCERPT_MAX_CHARS).collect();
     let message = match error {
         json::Error::Syntax {
             reason,
             line,
             column,
         } => format!(
-            "Failed to parse {what} request JSON '{shown}': {reason} (line {line}, column {column})"
+            "Failed to parse {what} request JSON '{excerpt}': {reason} (line {line}, column {column})"
         ),
         json::Error::Convert { reason, .. } => {
-            format!("Failed to convert {what} request JSON to protobuf '{shown}': {reason}")
+            format!("Failed to convert {what} request JSON to protobuf '{excerpt}': {reason}")
         }
     };
     text(StatusCode::BAD_REQUEST, message)
@@ -455,7 +458,6 @@ fn answered(answer: Result<Answer, Closed>) -> Response {
     text(status, message)
 }
 
-/// A plain answer.
 fn text(status: StatusCode, message: impl Into<String>) -> Response {
     (status, message.into()).into_response()
 }

@@ -106,8 +106,8 @@ mod tests {
             match value {
                 Value::Object(all) => {
                     if let Some(Value::String(reference)) = all.get("$ref") {
-                        let place = reference.trim_start_matches('#');
-                        assert!(description.pointer(place).is_some(), "{reference}");
+                        let pointer = reference.trim_start_matches('#');
+                        assert!(description.pointer(pointer).is_some(), "{reference}");
                     }
                     left.extend(all.values());
                 }

@@ -8,33 +8,33 @@ use bytes::Bytes;
 use http::{StatusCode, header};
 use meseta_proto::background;
 use meseta_proto::budget::Budget;
-use meseta_proto::fair_room::Hold;
+use meseta_proto::fair_semaphore::Permit;
 use meseta_proto::media::{self, ChargedError, MediaType};
 use meseta_proto::mesos::v1::master::{Call, Response as Message};
 use meseta_proto::recordio;
+use meseta_proto::transport::authentication::Caller;
 use meseta_proto::transport::body;
-use meseta_proto::transport::door::Caller;
 use meseta_proto::transport::server::stream_body;
 use tokio::sync::mpsc;
 
-use super::whole::{Beginning, Wholes};
-use super::{BODY_MAX, Site, answered, peer_of, text};
+use super::buffered_response::{BufferedResponses, InitialMessage};
+use super::{BODY_MAX, Context, answered, peer_of, text};
 use crate::core::{HEARTBEAT_INTERVAL, Snapshot};
 use crate::events::STALL_MAX;
-use crate::operator::{self, Checked, Outcome, lists, stream};
-use crate::shell::{Handle, Watching};
-use crate::visible::Filter;
+use crate::operator::{self, CallOutcome, Checked, lists, stream};
+use crate::service::{Handle, WatchStart};
+use crate::view_filter::EventFilter;
 
 /// Records that are encoded and not yet sent.
 const RECORDS_MAX: usize = 16;
 
-pub(super) async fn handle(site: &Arc<Site>, caller: &Caller, request: Request) -> Response {
+pub(super) async fn handle(context: &Arc<Context>, caller: &Caller, request: Request) -> Response {
     let (parts, request_body) = request.into_parts();
     let media = match media::content_type(&parts.headers, &MediaType::MESSAGES) {
         Ok(media) => media,
         Err(error) => return text(error.status(), error.to_string()),
     };
-    let budget = site.request_of(caller);
+    let budget = context.request_of(caller);
     let (bytes, body_charge) = match body::read_charged(request_body, BODY_MAX, &budget).await {
         Ok(read) => read,
         Err(error) => return error.response(),
@@ -54,16 +54,16 @@ pub(super) async fn handle(site: &Arc<Site>, caller: &Caller, request: Request) 
         Err(error) => return text(error.status(), error.to_string()),
     };
     if matches!(call, Checked::Subscribe) {
-        return subscribe(site, caller, accept).await;
+        return subscribe(context, caller, accept).await;
     }
-    match operator::execute(site, caller, kind, call).await {
-        Ok(Outcome::Done(answer)) => answered(Ok(answer)),
-        Ok(Outcome::Response(response, turn)) => {
+    match operator::execute(context, caller, kind, call).await {
+        Ok(CallOutcome::Done(answer)) => answered(Ok(answer)),
+        Ok(CallOutcome::Response(response, permit)) => {
             let encoded = background::spawn(move || encode(accept, &response)).await;
             let kind = [(header::CONTENT_TYPE, accept.header_value())];
             match encoded {
-                Ok(body) => match turn {
-                    Some(turn) => (kind, turn.body(body.into())).into_response(),
+                Ok(body) => match permit {
+                    Some(permit) => (kind, permit.body(body.into())).into_response(),
                     None => (kind, body).into_response(),
                 },
                 Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
@@ -81,23 +81,23 @@ fn encode(accept: MediaType, response: &Message) -> Vec<u8> {
 }
 
 /// Streams what happens, beginning with everything as it is.
-async fn subscribe(site: &Arc<Site>, caller: &Caller, media: MediaType) -> Response {
-    let watching = match site.handle.watch(peer_of(caller), None).await {
+async fn subscribe(context: &Arc<Context>, caller: &Caller, media: MediaType) -> Response {
+    let watching = match context.handle.watch(peer_of(caller), None).await {
         Ok(watching) => watching,
         Err(closed) => return closed.into(),
     };
     let (sender, records) = mpsc::channel(RECORDS_MAX);
-    let wholes = site.wholes.clone();
-    let (handle, caller) = (site.handle.clone(), caller.clone());
+    let buffered_responses = context.buffered_responses.clone();
+    let (handle, caller) = (context.handle.clone(), caller.clone());
     tokio::spawn(async move {
         let left = sender.clone();
         tokio::select! {
             biased;
             () = left.closed() => {}
-            () = forward(handle, watching, caller, sender, media, wholes) => {}
+            () = forward(handle, watching, caller, sender, media, buffered_responses) => {}
         }
     });
-    let mut response = Response::new(stream_body(records, site.shutdown.clone()));
+    let mut response = Response::new(stream_body(records, context.shutdown.clone()));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, media.header_value());
     response
@@ -106,14 +106,14 @@ async fn subscribe(site: &Arc<Site>, caller: &Caller, media: MediaType) -> Respo
 /// Encodes events until either end is closed, or the reader stalls.
 async fn forward(
     handle: Handle,
-    mut watching: Watching,
+    mut watching: WatchStart,
     caller: Caller,
     records: mpsc::Sender<Bytes>,
     media: MediaType,
-    wholes: Wholes,
+    buffered_responses: BufferedResponses,
 ) {
-    let mut filter = Filter::new(caller.approver.clone());
-    let Some(snapshot) = watching.begin.take() else {
+    let mut filter = EventFilter::new(caller.approver.clone());
+    let Some(snapshot) = watching.snapshot.take() else {
         return;
     };
     let encode = move |snapshot: &Snapshot| {
@@ -125,14 +125,14 @@ async fn forward(
         let bytes = record.len();
         (record, bytes)
     };
-    let begun = wholes.begin(&handle, snapshot, &caller, &mut filter, encode);
-    let Some(Beginning { message, hold }) = begun.await else {
+    let begun = buffered_responses.initial_message(&handle, snapshot, &caller, &mut filter, encode);
+    let Some(InitialMessage { message, hold }) = begun.await else {
         return;
     };
     let heartbeat = media::encode_record(media, &stream::heartbeat());
     let stream = handle.budgets.stream();
-    let unsent = hold.given_up().clone();
-    let subscribed = Bytes::from_owner(Held {
+    let unsent = hold.revoked().clone();
+    let subscribed = Bytes::from_owner(ChargedRecord {
         bytes: message,
         _hold: hold,
     });
@@ -153,7 +153,7 @@ async fn forward(
                 return;
             }
             event = watching.events.recv() => match event {
-                Some((_, told)) => match filter.seen(&told) {
+                Some((_, stream_event)) => match filter.apply(&stream_event) {
                     Some(event) => media::encode_record(media, &*event),
                     None => continue,
                 },
@@ -167,13 +167,13 @@ async fn forward(
     }
 }
 
-/// A record and its room, until it is sent.
-struct Held {
+/// A record with its memory charge, until it is sent.
+struct ChargedRecord {
     bytes: Bytes,
-    _hold: Hold,
+    _hold: Permit,
 }
 
-impl AsRef<[u8]> for Held {
+impl AsRef<[u8]> for ChargedRecord {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
@@ -184,7 +184,7 @@ impl AsRef<[u8]> for Held {
 async fn send(records: &mpsc::Sender<Bytes>, budget: &Budget, record: Bytes) -> bool {
     let sending = async {
         let charge = budget.charge_when_free(record.len()).await;
-        records.send(charge.hold(record)).await
+        records.send(charge.attach(record)).await
     };
     let sent = tokio::time::timeout(STALL_MAX, sending).await;
     matches!(sent, Ok(Ok(())))

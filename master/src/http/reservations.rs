@@ -14,10 +14,10 @@ use meseta_proto::mesos::v1;
 use meseta_proto::mesos::v1::master::Call;
 use meseta_proto::mesos::v1::master::call::Type as CallType;
 use meseta_proto::mesos::v1::offer::{Operation, operation};
-use meseta_proto::transport::door::Caller;
+use meseta_proto::transport::authentication::Caller;
 
 use super::output::{collect_query, repeated_parameter};
-use super::{Site, answered, text};
+use super::{Context, answered, text};
 
 /// Which of the four endpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,18 +64,18 @@ impl Change {
 
 /// One of the endpoints, with its form.
 pub(super) async fn endpoint(
-    site: &Arc<Site>,
+    context: &Arc<Context>,
     caller: &Caller,
     change: Change,
     request: Request,
 ) -> Response {
     let read = |bytes: &Bytes| form(change, &String::from_utf8_lossy(bytes));
-    let (form, _, _charge) = match site.json_body(caller, request.into_body(), read).await {
+    let (form, _, _charge) = match context.json_body(caller, request.into_body(), read).await {
         Ok(read) => read,
         Err(refused) => return refused,
     };
     match form {
-        Ok((agent, operation)) => answered(site.handle.operate(caller, agent, operation).await),
+        Ok((agent, operation)) => answered(context.handle.operate(caller, agent, operation).await),
         Err(message) => text(StatusCode::BAD_REQUEST, message),
     }
 }

@@ -13,16 +13,16 @@ use meseta_proto::background;
 use meseta_proto::budget::{Budget, Charge};
 use meseta_proto::media::{self, ChargedError, MESOS_STREAM_ID, MediaType};
 use meseta_proto::mesos::v1::scheduler::Call;
+use meseta_proto::transport::authentication::Caller;
 use meseta_proto::transport::body;
-use meseta_proto::transport::door::Caller;
 use meseta_proto::transport::server::stream_body;
 use tokio::sync::mpsc;
 
-use super::{SCHEDULER_BODY_MAX, Site, answered, door, text};
+use super::{Context, SCHEDULER_BODY_MAX, answered, authentication, text};
 use crate::core::call::{Action, Checked, Subscribe, check};
 use crate::core::{ConnectionId, READ_AT_ONCE, authorization, is_answer};
 use crate::events::{self, EventSource, STALL_MAX};
-use crate::shell::Handle;
+use crate::service::Handle;
 
 /// Records that are encoded and not yet sent; events wait unencoded in the subscriber's queue.
 const RECORDS_MAX: usize = 16;
@@ -33,14 +33,14 @@ const RECORDS_BYTES_MAX: usize = 1024 * 1024;
 /// A body that takes long enough to read that others would notice.
 const LARGE_BODY: usize = 256 * 1024;
 
-pub(super) async fn handle(site: &Arc<Site>, caller: &Caller, request: Request) -> Response {
+pub(super) async fn handle(context: &Arc<Context>, caller: &Caller, request: Request) -> Response {
     let (parts, request_body) = request.into_parts();
     let headers = parts.headers;
     let media = match media::content_type(&headers, &MediaType::MESSAGES) {
         Ok(media) => media,
         Err(error) => return text(error.status(), error.to_string()),
     };
-    let budget = site.request_of(caller);
+    let budget = context.request_of(caller);
     let read = body::read_charged(request_body, SCHEDULER_BODY_MAX, &budget).await;
     let (bytes, body_charge) = match read {
         Ok(read) => read,
@@ -63,16 +63,20 @@ pub(super) async fn handle(site: &Arc<Site>, caller: &Caller, request: Request) 
         }
     };
     match checked {
-        Checked::Subscribe(call) => subscribe(site, caller, &headers, call, charge).await,
+        Checked::Subscribe(call) => subscribe(context, caller, &headers, call, charge).await,
         Checked::Other {
             framework_id,
             action,
         } => {
-            if let Err(wait) = site.pace.take(site, &framework_id, caller).await {
-                return door::too_fast(wait);
+            if let Err(wait) = context
+                .call_rate_limit
+                .take(context, &framework_id, caller)
+                .await
+            {
+                return authentication::too_many_requests(wait);
             }
             let stream_id = stream_id(&headers);
-            let call = site.handle.call(
+            let call = context.handle.call(
                 framework_id,
                 stream_id,
                 action,
@@ -129,7 +133,7 @@ fn stream_id(headers: &HeaderMap) -> Option<String> {
 }
 
 async fn subscribe(
-    site: &Arc<Site>,
+    context: &Arc<Context>,
     caller: &Caller,
     headers: &HeaderMap,
     call: Box<Subscribe>,
@@ -152,10 +156,10 @@ async fn subscribe(
             "Failed to make a stream id",
         );
     };
-    let connection = site.handle.new_connection();
-    let (sink, source) = events::queue(site.handle.budgets.subscriber(), events::EVENTS_MAX);
+    let connection = context.handle.new_connection();
+    let (sink, source) = events::queue(context.handle.budgets.subscriber(), events::EVENTS_MAX);
     let sink = sink.on(caller.connection.clone());
-    if let Err(closed) = site
+    if let Err(closed) = context
         .handle
         .subscribe(
             connection,
@@ -170,13 +174,13 @@ async fn subscribe(
         return closed.into();
     }
     let (sender, records) = mpsc::channel(RECORDS_MAX);
-    let handle = site.handle.clone();
+    let handle = context.handle.clone();
     tokio::spawn(async move {
         forward(&handle, connection, source, &sender, media).await;
         drop(sender);
         leave(&handle, connection).await;
     });
-    let mut response = Response::new(stream_body(records, site.shutdown.clone()));
+    let mut response = Response::new(stream_body(records, context.shutdown.clone()));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, media.header_value());
     headers.insert(MESOS_STREAM_ID, stream_header);
@@ -209,12 +213,12 @@ async fn forward(
         let Some((charge, event)) = event else {
             return;
         };
-        let record = charge.hold(media::encode_record(media, &*event));
+        let record = charge.attach(media::encode_record(media, &*event));
         answers += usize::from(is_answer(&event));
         drop(event);
         let sending = async {
-            let room = on_their_way.charge_when_free(record.len()).await;
-            records.send(room.hold(record)).await
+            let charge = on_their_way.charge_when_free(record.len()).await;
+            records.send(charge.attach(record)).await
         };
         match tokio::time::timeout(STALL_MAX, sending).await {
             Ok(Ok(())) if answers >= READ_AT_ONCE => {

@@ -1,10 +1,10 @@
 //! The doors, without sockets: a whole master but for its port, and how the tests speak to it.
 
 mod access;
-mod carriage;
+mod encoding;
 mod filtering;
-mod floods;
 mod operators;
+mod overload;
 mod pages;
 mod scheduler;
 
@@ -13,7 +13,7 @@ use axum::response::Response;
 use clap::Parser;
 use http::{Method, Request, StatusCode, header};
 use http_body_util::BodyExt;
-use meseta_proto::transport::door::Caller;
+use meseta_proto::transport::authentication::Caller;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
@@ -24,7 +24,7 @@ use crate::clock::Clock;
 use crate::core::{Lsn, MasterCore, Recovered};
 use crate::flags::Flags;
 use crate::registry::InMemory;
-use crate::shell::Service;
+use crate::service::Service;
 
 #[derive(Parser)]
 struct Command {
@@ -46,18 +46,25 @@ fn master_and_handle() -> (Router, Handle) {
 }
 
 fn master_with(recovered: Recovered) -> (Router, Handle) {
-    let site = site_behind(Door::open("master"), recovered);
-    let handle = site.handle.clone();
-    (router(site), handle)
+    let context = context_with_authentication(Authentication::not_required("master"), recovered);
+    let handle = context.handle.clone();
+    (router(context), handle)
 }
 
-/// The same behind another door.
-fn site_behind(door: Door, recovered: Recovered) -> Arc<Site> {
-    site_of(door, recovered, &[])
+/// The same routes with another authentication.
+fn context_with_authentication(
+    authentication: Authentication,
+    recovered: Recovered,
+) -> Arc<Context> {
+    context_of(authentication, recovered, &[])
 }
 
 /// The same with other flags.
-fn site_of(door: Door, recovered: Recovered, flags: &[&str]) -> Arc<Site> {
+fn context_of(
+    authentication: Authentication,
+    recovered: Recovered,
+    flags: &[&str],
+) -> Arc<Context> {
     let flags = ["master"].iter().chain(flags);
     let flags = Command::try_parse_from(flags).unwrap().flags;
     let address = "127.0.0.1:5050".parse().unwrap();
@@ -74,22 +81,22 @@ fn site_of(door: Door, recovered: Recovered, flags: &[&str]) -> Arc<Site> {
     let (service, handle) =
         Service::new(core, clock, Box::new(registry), persisted, budgets, 1_000);
     tokio::spawn(service.run(CancellationToken::new()));
-    let site = Site {
+    let context = Context {
         handle,
         identity,
         flags: BTreeMap::from([("port".to_owned(), "5050".to_owned())]),
         metrics: Arc::default(),
-        renderings: Renderings::default(),
-        wholes: Wholes::default(),
+        renderer: Renderer::default(),
+        buffered_responses: BufferedResponses::default(),
         verbosity: Verbosity::default(),
         webui: None,
         files: Files::default(),
         file_reads: FileReads::default(),
-        door,
-        pace: Pace::default(),
+        authentication,
+        call_rate_limit: CallRateLimit::default(),
         shutdown: CancellationToken::new(),
     };
-    Arc::new(site)
+    Arc::new(context)
 }
 
 async fn send(

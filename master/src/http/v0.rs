@@ -12,18 +12,18 @@ use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
 use meseta_access::Action;
 use meseta_proto::background;
-use meseta_proto::transport::door::Caller;
+use meseta_proto::transport::authentication::Caller;
 use meseta_proto::transport::request;
 
+use super::chunked_response::{Document, once};
 use super::output::collect_query;
-use super::pieces::{Document, once};
 use super::views::write;
-use super::{Compressible, Endpoint, Site, answered, text, views};
+use super::{Compressible, Context, Endpoint, answered, text, views};
 use crate::core::Snapshot;
 use crate::measures::Measures;
 use crate::metrics::Metrics;
-use crate::shell::Closed;
-use crate::view_cache::Extent;
+use crate::service::Closed;
+use crate::view_cache::ViewScope;
 
 /// Paths that may be asked again and again: what they show has a number that stays while it does.
 const fn is_polled(endpoint: Endpoint) -> bool {
@@ -43,26 +43,26 @@ const fn is_polled(endpoint: Endpoint) -> bool {
 }
 
 /// What of the cluster an endpoint reads.
-const fn extent(endpoint: Endpoint) -> Extent {
+const fn view_scope(endpoint: Endpoint) -> ViewScope {
     match endpoint {
         Endpoint::Version
         | Endpoint::Flags
         | Endpoint::Quota
         | Endpoint::Weights
-        | Endpoint::Schedule => Extent::Policies,
-        _ => Extent::Cluster,
+        | Endpoint::Schedule => ViewScope::Policies,
+        _ => ViewScope::Cluster,
     }
 }
 
 /// What of a request matters for reading.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct ReadRequest {
     query: BTreeMap<String, String>,
     /// The versions that the client has already.
     if_none_match: Option<String>,
 }
 
-impl Asked {
+impl ReadRequest {
     pub(super) fn of(request: &Request) -> Self {
         let known = request.headers().get(header::IF_NONE_MATCH);
         Self {
@@ -84,16 +84,16 @@ impl Asked {
 }
 
 pub(super) async fn read(
-    site: &Arc<Site>,
+    context: &Arc<Context>,
     caller: &Caller,
     endpoint: Endpoint,
-    asked: Asked,
+    read_request: ReadRequest,
 ) -> Response {
-    let source = match Source::of(site, caller, endpoint).await {
+    let source = match Source::of(context, caller, endpoint).await {
         Ok(source) => source,
         Err(closed) => return closed.into(),
     };
-    let plan = match Plan::of(endpoint, &asked) {
+    let plan = match Plan::of(endpoint, &read_request) {
         Ok(plan) => plan,
         Err(message) => return text(StatusCode::BAD_REQUEST, message),
     };
@@ -106,12 +106,12 @@ pub(super) async fn read(
         format!("W/\"{id}-{changed}-{:x}\"", viewer.finish())
     });
     let version = version.and_then(|version| {
-        let is_known = asked.knows(&version);
+        let is_known = read_request.knows(&version);
         Some((HeaderValue::from_str(&version).ok()?, is_known))
     });
     let mut response = match &version {
         Some((_, true)) => StatusCode::NOT_MODIFIED.into_response(),
-        _ => rendered(site, endpoint, source, plan, asked.query).await,
+        _ => rendered(context, endpoint, source, plan, read_request.query).await,
     };
     if let Some((version, _)) = version {
         response.headers_mut().insert(header::ETAG, version);
@@ -128,21 +128,23 @@ struct Plan {
 }
 
 impl Plan {
-    fn of(endpoint: Endpoint, asked: &Asked) -> Result<Self, String> {
-        let callback = asked.query.get("jsonp").cloned();
+    fn of(endpoint: Endpoint, read_request: &ReadRequest) -> Result<Self, String> {
+        let callback = read_request.query.get("jsonp").cloned();
         if callback
             .as_ref()
             .is_some_and(|callback| callback.len() > request::CALLBACK_BYTES_MAX)
         {
             return Err(request::callback_too_long());
         }
-        if let (Endpoint::MetricsSnapshot, Some(timeout)) = (endpoint, asked.query.get("timeout")) {
+        if let (Endpoint::MetricsSnapshot, Some(timeout)) =
+            (endpoint, read_request.query.get("timeout"))
+        {
             // All is at hand: there is nothing to wait for.
             request::timeout(timeout)?;
         }
         Ok(Self {
             callback,
-            paging: views::Paging::of(&asked.query)?,
+            paging: views::Paging::of(&read_request.query)?,
         })
     }
 }
@@ -150,16 +152,16 @@ impl Plan {
 /// Where an answer is taken from.
 struct Source {
     snapshot: Arc<Snapshot>,
-    /// For metrics only.
+    /// Counts that only metrics need.
     measures: Measures,
 }
 
 impl Source {
-    async fn of(site: &Site, caller: &Caller, endpoint: Endpoint) -> Result<Self, Closed> {
+    async fn of(context: &Context, caller: &Caller, endpoint: Endpoint) -> Result<Self, Closed> {
         let (snapshot, measures) = if endpoint == Endpoint::MetricsSnapshot {
-            site.handle.measures(caller).await?
+            context.handle.measures(caller).await?
         } else {
-            let snapshot = site.handle.view(caller, extent(endpoint)).await?;
+            let snapshot = context.handle.view(caller, view_scope(endpoint)).await?;
             (snapshot, Measures::default())
         };
         Ok(Self { snapshot, measures })
@@ -167,7 +169,7 @@ impl Source {
 }
 
 async fn rendered(
-    site: &Arc<Site>,
+    context: &Arc<Context>,
     endpoint: Endpoint,
     source: Source,
     plan: Plan,
@@ -179,13 +181,13 @@ async fn rendered(
         "application/json"
     };
     let body = if is_small(endpoint) && plan.callback.is_none() {
-        let (site, renderings) = (site.clone(), site.renderings.clone());
-        let write = move |out: &mut Vec<u8>| small(&site, endpoint, &source.snapshot, out);
-        renderings.at_once(write).await
+        let (context, renderer) = (context.clone(), context.renderer.clone());
+        let write = move |out: &mut Vec<u8>| small(&context, endpoint, &source.snapshot, out);
+        renderer.render_small(write).await
     } else {
-        let document = document(site, endpoint, source, &query, &plan);
-        let document = document.called(plan.callback.as_deref());
-        site.renderings.answer(document).await
+        let document = document(context, endpoint, source, &query, &plan);
+        let document = document.with_callback(plan.callback.as_deref());
+        context.renderer.answer(document).await
     };
     let body = match body {
         Ok(body) => body,
@@ -200,7 +202,7 @@ async fn rendered(
 }
 
 fn document(
-    site: &Arc<Site>,
+    context: &Arc<Context>,
     endpoint: Endpoint,
     source: Source,
     query: &BTreeMap<String, String>,
@@ -209,17 +211,17 @@ fn document(
     let snapshot = &source.snapshot;
     let filter = |name: &str| query.get(name).map(String::as_str);
     match endpoint {
-        Endpoint::State => views::state(snapshot, flags_for(site, snapshot)),
+        Endpoint::State => views::state(snapshot, flags_for(context, snapshot)),
         Endpoint::StateSummary => views::summary(snapshot),
         Endpoint::Slaves => views::slaves(snapshot, filter("slave_id")),
         Endpoint::Frameworks => views::frameworks(snapshot, filter("framework_id")),
         Endpoint::Tasks => views::tasks(snapshot, query, &plan.paging),
         Endpoint::MetricsSnapshot => {
-            Metrics::document(&site.metrics, &source.snapshot, source.measures)
+            Metrics::document(&context.metrics, &source.snapshot, source.measures)
         }
         _ => {
-            let (site, snapshot) = (site.clone(), source.snapshot);
-            let small = once(1, move |out| small(&site, endpoint, &snapshot, out));
+            let (context, snapshot) = (context.clone(), source.snapshot);
+            let small = once(1, move |out| small(&context, endpoint, &snapshot, out));
             Document::of(vec![small])
         }
     }
@@ -240,32 +242,35 @@ const fn is_small(endpoint: Endpoint) -> bool {
 }
 
 /// What is written in one go.
-fn small(site: &Site, endpoint: Endpoint, snapshot: &Snapshot, out: &mut Vec<u8>) {
+fn small(context: &Context, endpoint: Endpoint, snapshot: &Snapshot, out: &mut Vec<u8>) {
     match endpoint {
-        Endpoint::Version => write(out, &views::version(&site.identity)),
+        Endpoint::Version => write(out, &views::version(&context.identity)),
         Endpoint::Roles => write(out, &views::roles(snapshot)),
         Endpoint::Quota => write(out, &views::quota(snapshot)),
         Endpoint::Weights => write(out, &views::weights(snapshot)),
         Endpoint::Schedule => write(out, &views::maintenance_schedule(snapshot)),
         Endpoint::MaintenanceStatus => write(out, &views::maintenance_status(snapshot)),
-        Endpoint::Flags => write(out, &BTreeMap::from([("flags", &site.flags)])),
+        Endpoint::Flags => write(out, &BTreeMap::from([("flags", &context.flags)])),
         _ => {}
     }
 }
 
 /// The flags, unless they are not to be seen.
-fn flags_for<'a>(site: &'a Site, snapshot: &Snapshot) -> Option<&'a BTreeMap<String, String>> {
+fn flags_for<'a>(
+    context: &'a Context,
+    snapshot: &Snapshot,
+) -> Option<&'a BTreeMap<String, String>> {
     let is_shown = snapshot.viewer.allows(Action::ViewFlags, None);
-    is_shown.then_some(&site.flags)
+    is_shown.then_some(&context.flags)
 }
 
-pub(super) async fn prometheus(site: &Arc<Site>) -> Response {
-    let snapshot = match site.handle.snapshot().await {
+pub(super) async fn prometheus(context: &Arc<Context>) -> Response {
+    let snapshot = match context.handle.snapshot().await {
         Ok(snapshot) => snapshot,
         Err(closed) => return closed.into(),
     };
-    let site = site.clone();
-    let rendered = background::spawn(move || site.metrics.prometheus(&snapshot)).await;
+    let context = context.clone();
+    let rendered = background::spawn(move || context.metrics.prometheus(&snapshot)).await;
     match rendered {
         Ok(Ok(body)) => {
             let content_type = HeaderValue::from_static(prometheus::TEXT_FORMAT);
@@ -276,9 +281,13 @@ pub(super) async fn prometheus(site: &Arc<Site>) -> Response {
     }
 }
 
-pub(super) async fn teardown(site: &Arc<Site>, caller: &Caller, request: Request) -> Response {
+pub(super) async fn teardown(
+    context: &Arc<Context>,
+    caller: &Caller,
+    request: Request,
+) -> Response {
     let read = |bytes: &Bytes| collect_query(&String::from_utf8_lossy(bytes));
-    let form = match site.json_body(caller, request.into_body(), read).await {
+    let form = match context.json_body(caller, request.into_body(), read).await {
         Ok((form, ..)) => form,
         Err(refused) => return refused,
     };
@@ -288,5 +297,5 @@ pub(super) async fn teardown(site: &Arc<Site>, caller: &Caller, request: Request
             "Missing 'frameworkId' query parameter in the request body",
         );
     };
-    answered(site.handle.teardown(caller, framework_id.clone()).await)
+    answered(context.handle.teardown(caller, framework_id.clone()).await)
 }

@@ -22,7 +22,7 @@ pub(crate) use maintenance::{maintenance_schedule, maintenance_status};
 pub(crate) use roles::{Tally, quota, quota_status, roles, tallies, weights};
 pub(super) use task::tasks;
 
-use super::pieces::{Document, Row, list, text};
+use super::chunked_response::{Document, Row, list, text};
 use crate::core::{AgentView, FrameworkView, Identity, Snapshot};
 use agent::{Agent, RecoveredAgent};
 use framework::Frameworks;
@@ -75,7 +75,7 @@ fn between_lists(next: &str) -> Row {
 #[derive(Clone, Debug)]
 pub(super) struct Paging {
     pub(super) offset: usize,
-    /// `None` for all.
+    /// The most entries; `None` for all.
     pub(super) limit: Option<usize>,
     pub(super) ascending: bool,
 }
@@ -108,7 +108,7 @@ impl Paging {
     }
 }
 
-/// `/version`.
+/// Answers requests for `/version`.
 pub(super) fn version(identity: &Identity) -> impl Serialize {
     #[derive(Serialize)]
     struct Version {
@@ -199,7 +199,7 @@ fn head(snapshot: &Snapshot, flags: Option<&BTreeMap<String, String>>) -> Vec<u8
     before_list(&head, "slaves")
 }
 
-/// `/state`, whole.
+/// The answer to `/state`, as a whole.
 pub(super) fn state(
     snapshot: &Arc<Snapshot>,
     flags: Option<&BTreeMap<String, String>>,
@@ -281,7 +281,7 @@ impl TaskCounts {
     }
 }
 
-/// `/state-summary`.
+/// Answers requests for `/state-summary`.
 pub(super) fn summary(snapshot: &Arc<Snapshot>) -> Document {
     #[derive(Serialize)]
     struct Summary<'a> {
@@ -352,7 +352,7 @@ fn framework_summary<'a>(
     #[derive(Serialize)]
     struct FrameworkSummary<'a> {
         #[serde(flatten)]
-        framework: framework::Short<'a>,
+        framework: framework::FrameworkSummaryFields<'a>,
         #[serde(flatten)]
         counts: TaskCounts,
         slave_ids: Vec<&'a str>,
@@ -366,7 +366,7 @@ fn framework_summary<'a>(
     ended.for_each(|task| counts.add(task.state, 1));
     let agents = has.into_iter().flat_map(|has| &has.agents);
     FrameworkSummary {
-        framework: framework::Short::of(framework, has),
+        framework: framework::FrameworkSummaryFields::of(framework, has),
         counts,
         slave_ids: agents.map(|id| id.as_str()).collect(),
     }

@@ -8,17 +8,27 @@ use bytes::Bytes;
 use http::{Method, StatusCode};
 use meseta_proto::json;
 use meseta_proto::mesos::v1::WeightInfo;
-use meseta_proto::transport::door::Caller;
+use meseta_proto::transport::authentication::Caller;
 
-use super::{Endpoint, Site, answered, not_json, text, v0};
+use super::{Context, Endpoint, answered, not_json, text, v0};
 use crate::operator;
 
-pub(super) async fn handle(site: &Arc<Site>, caller: &Caller, request: HttpRequest) -> Response {
+pub(super) async fn handle(
+    context: &Arc<Context>,
+    caller: &Caller,
+    request: HttpRequest,
+) -> Response {
     if request.method() != Method::PUT {
-        return v0::read(site, caller, Endpoint::Weights, v0::Asked::of(&request)).await;
+        return v0::read(
+            context,
+            caller,
+            Endpoint::Weights,
+            v0::ReadRequest::of(&request),
+        )
+        .await;
     }
     let read = |bytes: &Bytes| json::many_from_slice::<WeightInfo>(bytes);
-    let (infos, bytes, _charge) = match site.json_body(caller, request.into_body(), read).await {
+    let (infos, bytes, _charge) = match context.json_body(caller, request.into_body(), read).await {
         Ok(read) => read,
         Err(refused) => return refused,
     };
@@ -27,7 +37,8 @@ pub(super) async fn handle(site: &Arc<Site>, caller: &Caller, request: HttpReque
         Err(error) => return invalid(&bytes, &error),
     };
     answered(
-        site.handle
+        context
+            .handle
             .administer(caller, operator::weights(infos))
             .await,
     )

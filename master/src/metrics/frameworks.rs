@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use meseta_proto::mesos::v1::TaskState;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-use super::mesos::Out;
+use super::mesos::MetricWriter;
 use super::to_f64;
 use crate::core::{FrameworkView, Snapshot};
 
@@ -102,7 +102,7 @@ pub(super) fn each(
 }
 
 /// Calls of all frameworks of a principal; each is processed before it is counted.
-pub(super) fn principals(out: &mut Out<'_>, snapshot: &Snapshot) {
+pub(super) fn principals(out: &mut MetricWriter<'_>, snapshot: &Snapshot) {
     let mut calls: BTreeMap<&str, u64> = BTreeMap::new();
     for framework in snapshot.frameworks.iter() {
         if let Some(principal) = &framework.info.principal {

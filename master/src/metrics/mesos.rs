@@ -18,7 +18,7 @@ pub(super) fn visit(
     measures: &Measures,
     visit: &mut dyn FnMut(&str, f64),
 ) {
-    let mut out = Out(visit);
+    let mut out = MetricWriter(visit);
     master(&mut out, snapshot, measures);
     queues(&mut out, measures);
     resources(&mut out, snapshot);
@@ -30,9 +30,9 @@ pub(super) fn visit(
     system(&mut out);
 }
 
-pub(super) struct Out<'a>(pub(super) &'a mut dyn FnMut(&str, f64));
+pub(super) struct MetricWriter<'a>(pub(super) &'a mut dyn FnMut(&str, f64));
 
-impl Out<'_> {
+impl MetricWriter<'_> {
     pub(super) fn put(&mut self, name: &str, value: f64) {
         (self.0)(name, value);
     }
@@ -59,7 +59,7 @@ impl Out<'_> {
     }
 }
 
-fn master(out: &mut Out<'_>, snapshot: &Snapshot, measures: &Measures) {
+fn master(out: &mut MetricWriter<'_>, snapshot: &Snapshot, measures: &Measures) {
     let counters = &snapshot.counters;
     let uptime = measures.now.saturating_sub(snapshot.started);
     out.put("master/elected", 1.0);
@@ -138,7 +138,7 @@ fn master(out: &mut Out<'_>, snapshot: &Snapshot, measures: &Measures) {
 }
 
 /// There is one queue, of commands; requests and messages are commands by the time they wait.
-fn queues(out: &mut Out<'_>, measures: &Measures) {
+fn queues(out: &mut MetricWriter<'_>, measures: &Measures) {
     out.count("master/event_queue_dispatches", measures.commands_waiting);
     out.count("master/event_queue_messages", 0);
     out.count("master/event_queue_http_requests", 0);
@@ -149,7 +149,7 @@ fn queues(out: &mut Out<'_>, measures: &Measures) {
     out.counter("master/http_cache_hits", measures.shared_snapshots);
 }
 
-fn resources(out: &mut Out<'_>, snapshot: &Snapshot) {
+fn resources(out: &mut MetricWriter<'_>, snapshot: &Snapshot) {
     let sums = Sums::of(snapshot);
     for name in ["cpus", "gpus", "mem", "disk"] {
         for (infix, revocable) in [("", false), ("_revocable", true)] {
@@ -161,20 +161,20 @@ fn resources(out: &mut Out<'_>, snapshot: &Snapshot) {
             out.put(&format!("master/{name}{infix}_percent"), percent);
         }
         if name != "gpus" {
-            let held = sums.used.all(name) + sums.offered.all(name);
+            let allocated_and_offered = sums.used.all(name) + sums.offered.all(name);
             out.put(
                 &format!("allocator/mesos/resources/{name}/total"),
                 sums.total.all(name).to_f64(),
             );
             out.put(
                 &format!("allocator/mesos/resources/{name}/offered_or_allocated"),
-                held.to_f64(),
+                allocated_and_offered.to_f64(),
             );
         }
     }
 }
 
-fn tasks(out: &mut Out<'_>, snapshot: &Snapshot) {
+fn tasks(out: &mut MetricWriter<'_>, snapshot: &Snapshot) {
     for (state, count) in live_tasks(snapshot) {
         let state = state.trim_start_matches("task_");
         out.counter(&format!("master/tasks_{state}"), count);
@@ -220,7 +220,7 @@ fn tasks(out: &mut Out<'_>, snapshot: &Snapshot) {
     }
 }
 
-fn messages(out: &mut Out<'_>, counters: &Counters) {
+fn messages(out: &mut MetricWriter<'_>, counters: &Counters) {
     let call = |name: &str| counters.calls.get(name).copied().unwrap_or_default();
     let frame = |name: &str| counters.agent_frames.get(name).copied().unwrap_or_default();
     for (key, value) in [
@@ -293,7 +293,7 @@ fn messages(out: &mut Out<'_>, counters: &Counters) {
 }
 
 /// Operations that master and agents carry out, by kind and state.
-fn operations(out: &mut Out<'_>, snapshot: &Snapshot) {
+fn operations(out: &mut MetricWriter<'_>, snapshot: &Snapshot) {
     const KINDS: [operation::Type; 8] = [
         operation::Type::Reserve,
         operation::Type::Unreserve,
@@ -343,7 +343,7 @@ fn operations(out: &mut Out<'_>, snapshot: &Snapshot) {
     out.counter("master/operations/total", all.values().sum());
 }
 
-fn allocator(out: &mut Out<'_>, snapshot: &Snapshot, measures: &Measures) {
+fn allocator(out: &mut MetricWriter<'_>, snapshot: &Snapshot, measures: &Measures) {
     let runs = snapshot.counters.allocation_runs;
     out.counter("allocator/mesos/allocation_runs", runs);
     // The allocator has no queue of its own: a run ends the very step that made it due.
@@ -359,7 +359,7 @@ fn allocator(out: &mut Out<'_>, snapshot: &Snapshot, measures: &Measures) {
         &measures.allocations.of_nothing(),
     );
     let shown = measures.roles.iter();
-    for gauges in shown.filter(|gauges| snapshot.shows_role(&gauges.role)) {
+    for gauges in shown.filter(|gauges| snapshot.viewer_may_view_role(&gauges.role)) {
         let role = &gauges.role;
         out.put(
             &format!("allocator/mesos/roles/{role}/shares/dominant"),
@@ -373,7 +373,7 @@ fn allocator(out: &mut Out<'_>, snapshot: &Snapshot, measures: &Measures) {
     quotas(out, snapshot);
 }
 
-fn quotas(out: &mut Out<'_>, snapshot: &Snapshot) {
+fn quotas(out: &mut MetricWriter<'_>, snapshot: &Snapshot) {
     // Of all roles together, as of the one above them, which has no name.
     let mut root = ResourceQuantities::new();
     for (role, tally) in views::tallies(snapshot) {
@@ -398,8 +398,8 @@ fn quotas(out: &mut Out<'_>, snapshot: &Snapshot) {
         for (name, value) in quota.limits.iter() {
             put("limit", name, value.to_f64());
         }
-        let held = &tally.allocated + &tally.offered;
-        for (name, value) in held.iter() {
+        let allocated_and_offered = &tally.allocated + &tally.offered;
+        for (name, value) in allocated_and_offered.iter() {
             put("offered_or_allocated", name, value.to_f64());
         }
     }
@@ -411,7 +411,12 @@ fn quotas(out: &mut Out<'_>, snapshot: &Snapshot) {
     }
 }
 
-fn registrar(out: &mut Out<'_>, metrics: &Metrics, snapshot: &Snapshot, measures: &Measures) {
+fn registrar(
+    out: &mut MetricWriter<'_>,
+    metrics: &Metrics,
+    snapshot: &Snapshot,
+    measures: &Measures,
+) {
     out.count("registrar/queued_operations", snapshot.pending_mutations);
     let file = metrics.registry.as_ref();
     let size = file.and_then(|path| std::fs::metadata(path).ok());
@@ -427,7 +432,7 @@ fn registrar(out: &mut Out<'_>, metrics: &Metrics, snapshot: &Snapshot, measures
     out.count("registrar/log/ensemble_size", 1);
 }
 
-fn system(out: &mut Out<'_>) {
+fn system(out: &mut MetricWriter<'_>) {
     if let Ok(cpus) = std::thread::available_parallelism() {
         out.count("system/cpus_total", cpus.get());
     }

@@ -3,10 +3,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::mesos::Out;
+use super::mesos::MetricWriter;
 use super::{Metrics, frameworks, mesos, to_f64};
 use crate::core::{FrameworkView, Snapshot};
-use crate::http::pieces::{Document, Items, Row, once, text};
+use crate::http::chunked_response::{Document, Items, Row, once, text};
 use crate::http::views::{write, write_text};
 use crate::measures::Measures;
 
@@ -40,7 +40,7 @@ pub(super) fn document(
                 out.push(b',');
                 put(out, key, value);
             };
-            frameworks::principals(&mut Out(&mut visit), &snapshot);
+            frameworks::principals(&mut MetricWriter(&mut visit), &snapshot);
         });
         vec![frameworks, principals, text("}")]
     };

@@ -14,14 +14,14 @@ use meseta_resources::{Resources, Role};
 use prost::Message;
 
 use crate::core::{AgentView, Drain, Format, FrameworkView, Offer, Snapshot, TaskRecord, to_wire};
-use crate::http::Site;
+use crate::http::Context;
 use crate::http::views;
 use crate::measures::Measures;
-use crate::visible;
+use crate::view_filter;
 
 /// What is asked for; `None` for a call that asks nothing or is not served.
-pub(super) fn answer(site: &Site, snapshot: &Snapshot, kind: CallType) -> Option<Response> {
-    about_the_master(site, snapshot, kind)
+pub(super) fn answer(context: &Context, snapshot: &Snapshot, kind: CallType) -> Option<Response> {
+    about_the_master(context, snapshot, kind)
         .or_else(|| about_policies(snapshot, kind))
         .or_else(|| about_the_cluster(snapshot, kind))
 }
@@ -36,15 +36,17 @@ fn response(kind: Type, part: impl FnOnce(&mut Response)) -> Option<Response> {
     Some(response)
 }
 
-/// GET_METRICS.
-pub(super) fn metrics(site: &Site, snapshot: &Snapshot, measures: &Measures) -> Response {
+/// The answer to the call GET_METRICS.
+pub(super) fn metrics(context: &Context, snapshot: &Snapshot, measures: &Measures) -> Response {
     let mut metrics = Vec::new();
-    site.metrics.mesos(snapshot, measures, &mut |name, value| {
-        metrics.push(v1::Metric {
-            name: name.to_owned(),
-            value: Some(value),
+    context
+        .metrics
+        .mesos(snapshot, measures, &mut |name, value| {
+            metrics.push(v1::Metric {
+                name: name.to_owned(),
+                value: Some(value),
+            });
         });
-    });
     Response {
         r#type: Some(Type::GetMetrics.into()),
         get_metrics: Some(response::GetMetrics { metrics }),
@@ -52,14 +54,14 @@ pub(super) fn metrics(site: &Site, snapshot: &Snapshot, measures: &Measures) -> 
     }
 }
 
-fn about_the_master(site: &Site, snapshot: &Snapshot, kind: CallType) -> Option<Response> {
+fn about_the_master(context: &Context, snapshot: &Snapshot, kind: CallType) -> Option<Response> {
     match kind {
         CallType::GetHealth => response(Type::GetHealth, |to| {
             to.get_health = Some(response::GetHealth { healthy: true });
         }),
         CallType::GetVersion => response(Type::GetVersion, |to| {
             let version_info = VersionInfo {
-                version: site.identity.version.clone(),
+                version: context.identity.version.clone(),
                 build_date: Some("unknown".to_owned()),
                 build_time: Some(0.0),
                 build_user: Some("meseta".to_owned()),
@@ -72,11 +74,11 @@ fn about_the_master(site: &Site, snapshot: &Snapshot, kind: CallType) -> Option<
                 name: name.clone(),
                 value: Some(value.clone()),
             };
-            let flags = site.flags.iter().map(flag).collect();
+            let flags = context.flags.iter().map(flag).collect();
             to.get_flags = Some(response::GetFlags { flags });
         }),
         CallType::GetLoggingLevel => response(Type::GetLoggingLevel, |to| {
-            let level = site.verbosity.level();
+            let level = context.verbosity.level();
             to.get_logging_level = Some(response::GetLoggingLevel { level });
         }),
         CallType::GetMaster => response(Type::GetMaster, |to| {
@@ -150,9 +152,9 @@ fn about_the_cluster(snapshot: &Snapshot, kind: CallType) -> Option<Response> {
 fn roles(snapshot: &Snapshot) -> response::GetRoles {
     const NAMES: [&str; 4] = ["cpus", "disk", "gpus", "mem"];
     let role = |(role, tally): (Role, views::Tally<'_>)| {
-        let held = &tally.allocated + &tally.offered;
+        let allocated_and_offered = &tally.allocated + &tally.offered;
         let resource = |name: &str| {
-            let amount = held.get(name);
+            let amount = allocated_and_offered.get(name);
             amount.is_positive().then(|| v1::Resource {
                 name: name.to_owned(),
                 r#type: value::Type::Scalar.into(),
@@ -172,7 +174,7 @@ fn roles(snapshot: &Snapshot) -> response::GetRoles {
     response::GetRoles {
         roles: views::tallies(snapshot)
             .into_iter()
-            .filter(|(role, _)| snapshot.shows_role(role))
+            .filter(|(role, _)| snapshot.viewer_may_view_role(role))
             .map(role)
             .collect(),
     }
@@ -184,7 +186,6 @@ fn time(since: std::time::Duration) -> TimeInfo {
     }
 }
 
-/// GET_STATE.
 pub(super) fn state(snapshot: &Snapshot) -> response::GetState {
     response::GetState {
         get_tasks: Some(tasks(snapshot)),
@@ -199,16 +200,18 @@ fn agents(snapshot: &Snapshot) -> response::GetAgents {
     let viewer = &snapshot.viewer;
     response::GetAgents {
         agents: agents.map(|view| agent(view, viewer)).collect(),
-        recovered_agents: recovered.map(|(_, info)| seen_info(info, viewer)).collect(),
+        recovered_agents: recovered
+            .map(|(_, info)| filtered_info(info, viewer))
+            .collect(),
     }
 }
 
 /// What an agent said of itself, without the resources of roles that somebody may not see.
-fn seen_info(info: &v1::AgentInfo, viewer: &Approver) -> v1::AgentInfo {
+fn filtered_info(info: &v1::AgentInfo, viewer: &Approver) -> v1::AgentInfo {
     let mut info = info.clone();
     if !viewer.allows_everything() {
         let all = convert::resources(&info.resources).unwrap_or_default();
-        let seen = visible::resources(&all, viewer);
+        let seen = view_filter::resources(&all, viewer);
         info.resources = to_wire(&seen, Format::PostRefinement);
     }
     info
@@ -216,12 +219,13 @@ fn seen_info(info: &v1::AgentInfo, viewer: &Approver) -> v1::AgentInfo {
 
 /// An agent as somebody may see it.
 pub(super) fn agent(agent: &AgentView, viewer: &Approver) -> get_agents::Agent {
-    let shown =
-        |resources: &Resources| to_wire(&visible::resources(resources, viewer), Format::Endpoint);
+    let filtered = |resources: &Resources| {
+        to_wire(&view_filter::resources(resources, viewer), Format::Endpoint)
+    };
     let profile = &agent.profile;
     let draining = agent.deactivation.as_ref().filter(|d| d.drain.is_some());
     get_agents::Agent {
-        agent_info: seen_info(&profile.info, viewer),
+        agent_info: filtered_info(&profile.info, viewer),
         active: agent.is_active(),
         deactivated: Some(agent.deactivation.is_some()),
         drain_info: draining.and_then(|d| d.drain.as_ref()).map(Drain::to_wire),
@@ -232,9 +236,9 @@ pub(super) fn agent(agent: &AgentView, viewer: &Approver) -> get_agents::Agent {
         pid: Some(profile.pid()),
         registered_time: Some(time(agent.registered)),
         reregistered_time: agent.reregistered.map(time),
-        total_resources: shown(&profile.total),
-        allocated_resources: shown(&agent.used_total()),
-        offered_resources: shown(&agent.offered),
+        total_resources: filtered(&profile.total),
+        allocated_resources: filtered(&agent.used_total()),
+        offered_resources: filtered(&agent.offered),
         capabilities: profile
             .capabilities
             .iter()
@@ -303,12 +307,12 @@ fn framework(snapshot: &Snapshot, framework: &FrameworkView) -> get_frameworks::
 
 fn offer(snapshot: &Snapshot, offer: &Offer) -> v1::Offer {
     // Agents are in the order of their ids.
-    let place = snapshot
+    let agent_index = snapshot
         .agents
         .binary_search_by(|agent| agent.id().cmp(&offer.agent_id));
-    let info = place
+    let info = agent_index
         .ok()
-        .and_then(|place| snapshot.agents.get(place))
+        .and_then(|agent_index| snapshot.agents.get(agent_index))
         .map(|agent| &agent.profile.info);
     v1::Offer {
         id: (&offer.id).into(),

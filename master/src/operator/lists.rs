@@ -1,7 +1,7 @@
 //! Answers in JSON as Mesos writes them by hand: some lists are there also when nothing is in them, and clients
 //! index them without asking.
 //!
-//! Invariant: large answers are not taken apart; what is missing is put before the brace that ends its object.
+//! Invariant: large answers are not parsed again; what is missing is put before the brace that ends its object.
 
 use meseta_proto::json::{self, object_with_lists as whole};
 use meseta_proto::media::{self, MediaType};
@@ -68,12 +68,13 @@ fn whole_state(state: &GetState) -> Vec<u8> {
 
 /// The first event of an operator's stream in JSON.
 pub(crate) fn subscribed(event: &Event) -> Vec<u8> {
-    let told = event.subscribed.as_ref();
-    let Some(state) = told.and_then(|told| told.get_state.as_ref()) else {
+    let subscribed = event.subscribed.as_ref();
+    let Some(state) = subscribed.and_then(|subscribed| subscribed.get_state.as_ref()) else {
         return media::encode(MediaType::Json, event);
     };
     let rest = Subscribed {
-        heartbeat_interval_seconds: told.and_then(|told| told.heartbeat_interval_seconds),
+        heartbeat_interval_seconds: subscribed
+            .and_then(|subscribed| subscribed.heartbeat_interval_seconds),
         ..Subscribed::default()
     };
     let mut body = b"{\"type\":\"SUBSCRIBED\",\"subscribed\":{\"get_state\":".to_vec();

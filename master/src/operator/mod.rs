@@ -11,29 +11,29 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use meseta_proto::background;
-use meseta_proto::fair_room::Crowded;
+use meseta_proto::fair_semaphore::QueueFull;
 use meseta_proto::mesos::v1::WeightInfo;
 use meseta_proto::mesos::v1::master::call::{self, DrainAgent, Type as CallType};
 use meseta_proto::mesos::v1::master::response::{self, Type as ResponseType};
 use meseta_proto::mesos::v1::master::{Call, Response};
 use meseta_proto::mesos::v1::offer::Operation;
-use meseta_proto::transport::door::Caller;
+use meseta_proto::transport::authentication::Caller;
 
 use crate::core::{Answer, Request};
 use crate::files::{Files, FilesError};
-use crate::http::whole::Turn;
-use crate::http::{Site, reservations};
+use crate::http::buffered_response::ResponsePermit;
+use crate::http::{Context, reservations};
 use crate::permission;
-use crate::shell::Closed;
-use crate::view_cache::Extent;
+use crate::service::Closed;
+use crate::view_cache::ViewScope;
 
 /// What came of a call.
 #[derive(Debug)]
-pub(crate) enum Outcome {
+pub(crate) enum CallOutcome {
     /// Of one that asks nothing back.
     Done(Answer),
     /// With the turn that it was made in, if that is to be kept until it is sent.
-    Response(Box<Response>, Option<Turn>),
+    Response(Box<Response>, Option<ResponsePermit>),
 }
 
 /// Whether an answer grows with the cluster.
@@ -51,7 +51,7 @@ const fn is_large(kind: CallType) -> bool {
 }
 
 /// What of the cluster a question reads.
-const fn extent(kind: CallType) -> Extent {
+const fn view_scope(kind: CallType) -> ViewScope {
     match kind {
         CallType::GetHealth
         | CallType::GetVersion
@@ -60,8 +60,8 @@ const fn extent(kind: CallType) -> Extent {
         | CallType::GetMaster
         | CallType::GetWeights
         | CallType::GetQuota
-        | CallType::GetMaintenanceSchedule => Extent::Policies,
-        _ => Extent::Cluster,
+        | CallType::GetMaintenanceSchedule => ViewScope::Policies,
+        _ => ViewScope::Cluster,
     }
 }
 
@@ -212,48 +212,50 @@ fn request(kind: CallType, call: Call) -> Result<Result<Request, String>, &'stat
 
 /// Carries a checked call out.
 pub(crate) async fn execute(
-    site: &Arc<Site>,
+    context: &Arc<Context>,
     caller: &Caller,
     kind: CallType,
     call: Checked,
-) -> Result<Outcome, Closed> {
+) -> Result<CallOutcome, Closed> {
     if let Err(forbidden) = permission::check(caller, permission::question(kind)) {
-        return Ok(Outcome::Done(Answer::Forbidden(forbidden.to_string())));
+        return Ok(CallOutcome::Done(Answer::Forbidden(forbidden.to_string())));
     }
     match call {
         Checked::Teardown { framework_id } => {
-            let answer = site.handle.teardown(caller, framework_id).await?;
-            Ok(Outcome::Done(answer))
+            let answer = context.handle.teardown(caller, framework_id).await?;
+            Ok(CallOutcome::Done(answer))
         }
         Checked::Operate {
             agent_id,
             operation,
         } => {
-            let answer = site.handle.operate(caller, agent_id, *operation).await?;
-            Ok(Outcome::Done(answer))
+            let answer = context.handle.operate(caller, agent_id, *operation).await?;
+            Ok(CallOutcome::Done(answer))
         }
         Checked::ListFiles(list) => {
-            Ok(answer_of_files(site, move |files| list_files(files, &list)).await)
+            Ok(answer_of_files(context, move |files| list_files(files, &list)).await)
         }
         Checked::ReadFile(read) => {
-            Ok(answer_of_files(site, move |files| read_file(files, &read)).await)
+            Ok(answer_of_files(context, move |files| read_file(files, &read)).await)
         }
-        Checked::SetLoggingLevel(set) => Ok(Outcome::Done(set_logging_level(site, caller, &set))),
-        Checked::Request(Err(message)) => Ok(Outcome::Done(Answer::BadRequest(message))),
+        Checked::SetLoggingLevel(set) => {
+            Ok(CallOutcome::Done(set_logging_level(context, caller, &set)))
+        }
+        Checked::Request(Err(message)) => Ok(CallOutcome::Done(Answer::BadRequest(message))),
         Checked::Request(Ok(request)) => {
-            let answer = site.handle.administer(caller, request).await?;
-            Ok(Outcome::Done(explained(kind, answer)))
+            let answer = context.handle.administer(caller, request).await?;
+            Ok(CallOutcome::Done(explained(kind, answer)))
         }
-        Checked::Metrics => metrics(site, caller).await,
+        Checked::Metrics => metrics(context, caller).await,
         // A stream is opened by those who can send one.
-        Checked::Subscribe | Checked::Question => question(site, caller, kind).await,
+        Checked::Subscribe | Checked::Question => question(context, caller, kind).await,
     }
 }
 
-fn set_logging_level(site: &Site, caller: &Caller, set: &call::SetLoggingLevel) -> Answer {
+fn set_logging_level(context: &Context, caller: &Caller, set: &call::SetLoggingLevel) -> Answer {
     match u64::try_from(set.duration.nanoseconds).map(Duration::from_nanos) {
         Ok(duration) => {
-            site.raise_logging(caller, set.level, duration);
+            context.raise_logging(caller, set.level, duration);
             Answer::Done
         }
         Err(_) => Answer::BadRequest(
@@ -262,35 +264,39 @@ fn set_logging_level(site: &Site, caller: &Caller, set: &call::SetLoggingLevel) 
     }
 }
 
-async fn metrics(site: &Arc<Site>, caller: &Caller) -> Result<Outcome, Closed> {
+async fn metrics(context: &Arc<Context>, caller: &Caller) -> Result<CallOutcome, Closed> {
     // Before the snapshot: who waits holds nothing.
-    let turn = match site.wholes.turn(caller).await {
-        Ok(turn) => turn,
+    let permit = match context.buffered_responses.acquire(caller).await {
+        Ok(permit) => permit,
         Err(crowded) => return Ok(unavailable(crowded)),
     };
-    let (snapshot, measures) = site.handle.measures(caller).await?;
-    let site = site.clone();
-    let rendering = background::spawn(move || answers::metrics(&site, &snapshot, &measures));
+    let (snapshot, measures) = context.handle.measures(caller).await?;
+    let context = context.clone();
+    let rendering = background::spawn(move || answers::metrics(&context, &snapshot, &measures));
     let response = rendering.await.map_err(|_| Closed)?;
-    Ok(Outcome::Response(Box::new(response), Some(turn)))
+    Ok(CallOutcome::Response(Box::new(response), Some(permit)))
 }
 
-async fn question(site: &Arc<Site>, caller: &Caller, kind: CallType) -> Result<Outcome, Closed> {
+async fn question(
+    context: &Arc<Context>,
+    caller: &Caller,
+    kind: CallType,
+) -> Result<CallOutcome, Closed> {
     // As above.
-    let turn = match is_large(kind) {
-        true => match site.wholes.turn(caller).await {
-            Ok(turn) => Some(turn),
+    let permit = match is_large(kind) {
+        true => match context.buffered_responses.acquire(caller).await {
+            Ok(permit) => Some(permit),
             Err(crowded) => return Ok(unavailable(crowded)),
         },
         false => None,
     };
-    let snapshot = site.handle.view(caller, extent(kind)).await?;
-    let site = site.clone();
-    let rendering = background::spawn(move || answers::answer(&site, &snapshot, kind));
+    let snapshot = context.handle.view(caller, view_scope(kind)).await?;
+    let context = context.clone();
+    let rendering = background::spawn(move || answers::answer(&context, &snapshot, kind));
     let response = rendering.await.map_err(|_| Closed)?;
     Ok(match response {
-        Some(response) => Outcome::Response(Box::new(response), turn),
-        None => Outcome::Done(Answer::NotImplemented(format!(
+        Some(response) => CallOutcome::Response(Box::new(response), permit),
+        None => CallOutcome::Done(Answer::NotImplemented(format!(
             "{} is not supported by this version of the master",
             kind.as_str_name()
         ))),
@@ -298,8 +304,8 @@ async fn question(site: &Arc<Site>, caller: &Caller, kind: CallType) -> Result<O
 }
 
 /// To be asked again.
-fn unavailable(crowded: Crowded) -> Outcome {
-    Outcome::Done(Answer::Unavailable(crowded.to_string()))
+fn unavailable(crowded: QueueFull) -> CallOutcome {
+    CallOutcome::Done(Answer::Unavailable(crowded.to_string()))
 }
 
 fn drain_request(drain: DrainAgent) -> Result<Request, String> {
@@ -320,15 +326,15 @@ fn drain_request(drain: DrainAgent) -> Result<Request, String> {
 
 /// Reads files where that may take its time.
 async fn answer_of_files(
-    site: &Site,
+    context: &Context,
     read: impl FnOnce(&Files) -> Result<Response, FilesError> + Send + 'static,
-) -> Outcome {
-    let files = site.files.clone();
-    match site.file_reads.run(move || read(&files)).await {
-        Ok(Ok(response)) => Outcome::Response(Box::new(response), None),
-        Ok(Err(FilesError::NotFound)) => Outcome::Done(Answer::NotFound(String::new())),
-        Ok(Err(error)) => Outcome::Done(Answer::Unavailable(error.to_string())),
-        Err(crowded) => Outcome::Done(Answer::Unavailable(crowded.to_string())),
+) -> CallOutcome {
+    let files = context.files.clone();
+    match context.file_reads.run(move || read(&files)).await {
+        Ok(Ok(response)) => CallOutcome::Response(Box::new(response), None),
+        Ok(Err(FilesError::NotFound)) => CallOutcome::Done(Answer::NotFound(String::new())),
+        Ok(Err(error)) => CallOutcome::Done(Answer::Unavailable(error.to_string())),
+        Err(crowded) => CallOutcome::Done(Answer::Unavailable(crowded.to_string())),
     }
 }
 

@@ -6,7 +6,7 @@ use meseta_access::Approver;
 use meseta_proto::mesos::v1::master::{Event, event};
 
 use super::answers;
-use crate::core::{HEARTBEAT_INTERVAL, Note, Snapshot, TaskUser};
+use crate::core::{HEARTBEAT_INTERVAL, OperatorEvent, Snapshot, TaskUser};
 
 fn typed(kind: event::Type) -> Event {
     Event {
@@ -32,27 +32,27 @@ pub(crate) fn heartbeat() -> Event {
 
 /// An event, and what decides who may hear of it that it does not say itself.
 #[derive(Debug, Default)]
-pub(crate) struct Told {
+pub(crate) struct StreamEvent {
     pub(crate) event: Event,
-    /// Of a status.
+    /// The user of the status's task.
     pub(crate) task_user: TaskUser,
 }
 
 /// What has happened, as it is told.
-pub(crate) fn event(note: Note) -> Arc<Told> {
+pub(crate) fn event(note: OperatorEvent) -> Arc<StreamEvent> {
     use event::Type;
     let task_user = match &note {
-        Note::TaskUpdated { task_user, .. } => task_user.clone(),
+        OperatorEvent::TaskUpdated { task_user, .. } => task_user.clone(),
         _ => None,
     };
     let event = match note {
-        Note::TaskAdded(record) => Event {
+        OperatorEvent::TaskAdded(record) => Event {
             task_added: Some(event::TaskAdded {
                 task: answers::task(&record),
             }),
             ..typed(Type::TaskAdded)
         },
-        Note::TaskUpdated {
+        OperatorEvent::TaskUpdated {
             framework_id,
             status,
             state,
@@ -65,36 +65,36 @@ pub(crate) fn event(note: Note) -> Arc<Told> {
             }),
             ..typed(Type::TaskUpdated)
         },
-        Note::AgentAdded(view) => Event {
+        OperatorEvent::AgentAdded(view) => Event {
             agent_added: Some(event::AgentAdded {
                 agent: answers::agent(&view, &Approver::default()),
             }),
             ..typed(Type::AgentAdded)
         },
-        Note::AgentRemoved(id) => Event {
+        OperatorEvent::AgentRemoved(id) => Event {
             agent_removed: Some(event::AgentRemoved {
                 agent_id: id.into(),
             }),
             ..typed(Type::AgentRemoved)
         },
-        Note::FrameworkAdded(view) => Event {
+        OperatorEvent::FrameworkAdded(view) => Event {
             framework_added: Some(event::FrameworkAdded {
                 framework: answers::lone_framework(&view),
             }),
             ..typed(Type::FrameworkAdded)
         },
-        Note::FrameworkUpdated(view) => Event {
+        OperatorEvent::FrameworkUpdated(view) => Event {
             framework_updated: Some(event::FrameworkUpdated {
                 framework: answers::lone_framework(&view),
             }),
             ..typed(Type::FrameworkUpdated)
         },
-        Note::FrameworkRemoved(info) => Event {
+        OperatorEvent::FrameworkRemoved(info) => Event {
             framework_removed: Some(event::FrameworkRemoved {
                 framework_info: (*info).clone(),
             }),
             ..typed(Type::FrameworkRemoved)
         },
     };
-    Arc::new(Told { event, task_user })
+    Arc::new(StreamEvent { event, task_user })
 }

@@ -24,7 +24,7 @@ pub const QUEUE_MAX: usize = 16_384;
 /// Called from the writer with the last durable mutation.
 pub type OnPersisted = Box<dyn Fn(Lsn) + Send>;
 
-/// Where mutations go.
+/// The store of the registry's mutations.
 pub trait Registry: Send + std::fmt::Debug {
     /// Queues a mutation, and never waits. The answer is a later call of [`OnPersisted`].
     fn persist(&mut self, lsn: Lsn, mutation: Mutation);

@@ -50,7 +50,7 @@ pub(super) struct Meta {
 
 #[derive(Clone, PartialEq, Message)]
 struct Agent {
-    /// `mesos.v1.AgentInfo`.
+    /// An encoded message, `mesos.v1.AgentInfo`.
     #[prost(bytes = "bytes", tag = "1")]
     info: bytes::Bytes,
 }

@@ -40,11 +40,11 @@ impl FrameworkCapabilities {
 }
 
 #[must_use]
-pub fn has_capability(framework: &FrameworkInfo, wanted: Type) -> bool {
+pub fn has_capability(framework: &FrameworkInfo, kind: Type) -> bool {
     framework
         .capabilities
         .iter()
-        .any(|capability| capability.r#type == Some(wanted.into()))
+        .any(|capability| capability.r#type == Some(kind.into()))
 }
 
 /// Why a framework's roles are refused.

@@ -38,7 +38,6 @@ pub struct NotRepresentable(pub res::Resource);
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("Resource '{name}' is invalid: {reason}")]
 pub struct ResourcesError {
-    /// Which of them.
     pub index: usize,
     pub name: String,
     pub reason: RawResourceError,

@@ -1,4 +1,4 @@
-//! Objects put together from parts that are text already: a large answer is not taken apart to complete it.
+//! Objects put together from parts that are text already: a large answer is not parsed to complete it.
 
 use super::write;
 use crate::schema::WireMessage;

@@ -41,7 +41,7 @@ fn asked(request: Option<Request>) -> Vec<String> {
 
 #[test]
 fn asks_until_each_task_was_heard_of_with_pauses_that_double() {
-    let mut reconciler = Reconciler::new(Pace::default());
+    let mut reconciler = Reconciler::new(ReconcileIntervals::default());
     reconciler.track("a", Some("agent"));
     reconciler.track("b", None);
     assert_eq!(reconciler.poll(at(0)), None, "there is no stream yet");
@@ -50,7 +50,7 @@ fn asks_until_each_task_was_heard_of_with_pauses_that_double() {
     assert_eq!(reconciler.poll(at(10)), None, "one at a time");
     assert_eq!(
         reconciler.observe(at(10), &answer("a", TaskState::TaskRunning)),
-        Seen::State(TaskState::TaskRunning)
+        Observation::State(TaskState::TaskRunning)
     );
     assert!(!reconciler.is_settled());
     let mut times = Vec::new();
@@ -72,7 +72,7 @@ fn asks_until_each_task_was_heard_of_with_pauses_that_double() {
 
 #[test]
 fn a_new_subscription_starts_anew_and_a_lost_stream_asks_nothing() {
-    let mut reconciler = Reconciler::new(Pace::default());
+    let mut reconciler = Reconciler::new(ReconcileIntervals::default());
     reconciler.track("a", None);
     reconciler.start(at(0));
     for second in 0..20 {
@@ -98,39 +98,42 @@ fn a_new_subscription_starts_anew_and_a_lost_stream_asks_nothing() {
 
 #[test]
 fn the_end_is_the_end_except_of_what_was_only_thought_lost() {
-    let mut reconciler = Reconciler::new(Pace::default());
+    let mut reconciler = Reconciler::new(ReconcileIntervals::default());
     reconciler.track("a", None);
     reconciler.track("b", None);
     let now = at(1);
     assert_eq!(
         reconciler.observe(now, &status("a", TaskState::TaskFinished)),
-        Seen::Ended(TaskState::TaskFinished)
+        Observation::Ended(TaskState::TaskFinished)
     );
     for late in [
         TaskState::TaskRunning,
         TaskState::TaskFinished,
         TaskState::TaskLost,
     ] {
-        assert_eq!(reconciler.observe(now, &status("a", late)), Seen::Known);
+        assert_eq!(
+            reconciler.observe(now, &status("a", late)),
+            Observation::Known
+        );
     }
     assert_eq!(reconciler.state("a"), Some(TaskState::TaskFinished));
     reconciler.observe(now, &status("b", TaskState::TaskLost));
     assert_eq!(
         reconciler.observe(now, &answer("b", TaskState::TaskRunning)),
-        Seen::Back(TaskState::TaskRunning)
+        Observation::Recovered(TaskState::TaskRunning)
     );
     assert_eq!(reconciler.live().collect::<Vec<_>>(), ["b"]);
     assert_eq!(
         reconciler.observe(now, &status("b", TaskState::TaskUnreachable)),
-        Seen::State(TaskState::TaskUnreachable)
+        Observation::State(TaskState::TaskUnreachable)
     );
     assert_eq!(
         reconciler.observe(now, &answer("b", TaskState::TaskRunning)),
-        Seen::Back(TaskState::TaskRunning)
+        Observation::Recovered(TaskState::TaskRunning)
     );
     assert_eq!(
         reconciler.observe(now, &status("b", TaskState::TaskStarting)),
-        Seen::State(TaskState::TaskStarting)
+        Observation::State(TaskState::TaskStarting)
     );
     assert_eq!(
         reconciler.state("b"),
@@ -139,15 +142,15 @@ fn the_end_is_the_end_except_of_what_was_only_thought_lost() {
     );
     assert_eq!(
         reconciler.observe(now, &answer("c", TaskState::TaskRunning)),
-        Seen::Stranger
+        Observation::Untracked
     );
     assert_eq!(
         reconciler.observe(now, &answer("c", TaskState::TaskUnknown)),
-        Seen::Known
+        Observation::Known
     );
     assert_eq!(
         reconciler.observe(now, &answer("b", TaskState::TaskUnknown)),
-        Seen::Unknown
+        Observation::Unknown
     );
 }
 
@@ -195,8 +198,8 @@ proptest! {
         fates in fates(),
         noise in proptest::collection::vec((0_usize..25, 0_usize..3), 0..40),
     ) {
-        let pace = Pace { first_pause: SECOND, longest_pause: SECOND * 8, period: SECOND * 3600 };
-        let mut reconciler = Reconciler::new(pace);
+        let intervals = ReconcileIntervals { first_pause: SECOND, longest_pause: SECOND * 8, period: SECOND * 3600 };
+        let mut reconciler = Reconciler::new(intervals);
         let name = |index: usize| format!("t{index}");
         for index in 0..truths.len() {
             reconciler.track(&name(index), None);
@@ -260,7 +263,7 @@ proptest! {
     fn every_task_is_live_or_ended_and_the_end_is_kept(
         updates in proptest::collection::vec((0_usize..4, 0_i32..16, any::<bool>()), 0..80),
     ) {
-        let mut reconciler = Reconciler::new(Pace::default());
+        let mut reconciler = Reconciler::new(ReconcileIntervals::default());
         let name = |index: usize| format!("t{index}");
         for index in 0..3 {
             reconciler.track(&name(index), None);
@@ -274,13 +277,13 @@ proptest! {
             }
             let seen = reconciler.observe(at(1), &told);
             match seen {
-                Seen::Ended(state) => { ends.insert(name(index), state); }
-                Seen::Back(_) => {
+                Observation::Ended(state) => { ends.insert(name(index), state); }
+                Observation::Recovered(_) => {
                     let end = ends.remove(&name(index));
                     prop_assert!(end.is_none_or(|end| end == TaskState::TaskLost));
                 }
-                Seen::Stranger => prop_assert_eq!(index, 3),
-                Seen::State(_) | Seen::Known | Seen::Unknown => {}
+                Observation::Untracked => prop_assert_eq!(index, 3),
+                Observation::State(_) | Observation::Known | Observation::Unknown => {}
             }
             for index in 0..3 {
                 let is_live = reconciler.live().any(|live| live == name(index));

@@ -16,8 +16,8 @@ use http_body_util::BodyExt;
 use tokio::time::Instant;
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
+use crate::body_reads::BodyRead;
 use crate::budget::{Budget, Charge, Exhausted};
-use crate::readings::Reading;
 
 /// For how long a client may send nothing in the middle of a body.
 const IDLE_MAX: Duration = Duration::from_secs(30);
@@ -31,31 +31,31 @@ const BYTES_PER_SECOND_MIN: u64 = 32 * 1024;
 /// How fast a body, or a message in one, has to come. What counts is the time in which more of it is waited for,
 /// not the time in which what has come is not read.
 #[derive(Clone, Copy, Debug)]
-pub struct Pace {
+pub struct MinRate {
     begun: Instant,
     bytes: u64,
     /// Since when nothing more is waited for.
-    resting: Option<Instant>,
+    paused_since: Option<Instant>,
 }
 
-impl Pace {
+impl MinRate {
     #[must_use]
     pub fn new(now: Instant) -> Self {
         Self {
             begun: now,
             bytes: 0,
-            resting: None,
+            paused_since: None,
         }
     }
 
-    /// Something has come, and nothing more is waited for until [`Pace::resume`].
+    /// Something has come, and nothing more is waited for until [`MinRate::resume`].
     pub fn rest(&mut self, now: Instant) {
-        self.resting.get_or_insert(now);
+        self.paused_since.get_or_insert(now);
     }
 
     /// More is waited for.
     pub fn resume(&mut self, now: Instant) {
-        if let Some(since) = self.resting.take() {
+        if let Some(since) = self.paused_since.take() {
             self.begun += now.saturating_duration_since(since);
         }
     }
@@ -85,7 +85,7 @@ pub enum BodyError {
     Slow,
     #[error("The request body ended early")]
     Truncated,
-    #[error("The request body stood still, and others needed its room")]
+    #[error("The request body made no progress, and others needed its memory")]
     GivenUp,
     #[error("There is no memory for this request now: {0}")]
     Exhausted(Exhausted),
@@ -101,7 +101,7 @@ impl From<Exhausted> for BodyError {
     fn from(exhausted: Exhausted) -> Self {
         match exhausted {
             Exhausted::Share { .. } => Self::NeverFits(exhausted),
-            Exhausted::Whole { .. } => Self::Exhausted(exhausted),
+            Exhausted::Total { .. } => Self::Exhausted(exhausted),
         }
     }
 }
@@ -152,8 +152,8 @@ pub fn charged(body: Body, budget: Budget) -> Body {
     Body::new(Charged {
         body,
         budget,
-        reading: None,
-        given_up: None,
+        body_read: None,
+        revoked: None,
         charge: None,
     })
 }
@@ -161,25 +161,25 @@ pub fn charged(body: Body, budget: Budget) -> Body {
 struct Charged {
     body: Body,
     budget: Budget,
-    reading: Option<Reading>,
-    given_up: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
+    body_read: Option<BodyRead>,
+    revoked: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
     /// Once all has come.
     charge: Option<Charge>,
 }
 
 impl Charged {
     fn count(&mut self, bytes: usize) -> Result<(), BodyError> {
-        let reading = match &mut self.reading {
-            Some(reading) => reading,
+        let body_read = match &mut self.body_read {
+            Some(body_read) => body_read,
             none => {
-                let reading = self.budget.read()?;
-                let given_up = reading.given_up().clone().cancelled_owned();
-                self.given_up = Some(Box::pin(given_up));
-                none.insert(reading)
+                let body_read = self.budget.read()?;
+                let revoked = body_read.revoked().clone().cancelled_owned();
+                self.revoked = Some(Box::pin(revoked));
+                none.insert(body_read)
             }
         };
-        reading.grow(bytes).map_err(|exhausted| {
-            if reading.given_up().is_cancelled() {
+        body_read.grow(bytes).map_err(|exhausted| {
+            if body_read.revoked().is_cancelled() {
                 return BodyError::GivenUp;
             }
             exhausted.into()
@@ -200,8 +200,8 @@ impl http_body::Body for Charged {
             let status = error.status_of_grpc();
             Poll::Ready(Some(Err(axum::Error::new(status))))
         };
-        if let Some(given_up) = &mut this.given_up
-            && given_up.as_mut().poll(context).is_ready()
+        if let Some(revoked) = &mut this.revoked
+            && revoked.as_mut().poll(context).is_ready()
         {
             return failed(BodyError::GivenUp);
         }
@@ -216,8 +216,8 @@ impl http_body::Body for Charged {
             }
             Some(Err(_)) => {}
             None => {
-                this.given_up = None;
-                let complete = this.reading.take().and_then(Reading::finish);
+                this.revoked = None;
+                let complete = this.body_read.take().and_then(BodyRead::finish);
                 this.charge = this.charge.take().or(complete);
             }
         }
@@ -233,20 +233,23 @@ impl http_body::Body for Charged {
     }
 }
 
-/// A body that keeps something until it is sent, or whoever reads it leaves.
+/// A response body that keeps a guard until it is sent or dropped.
 #[derive(Debug)]
-pub struct Holding<T> {
+pub struct GuardedBody<T> {
     body: Body,
-    _held: T,
+    _guard: T,
 }
 
-impl<T> Holding<T> {
-    pub fn new(body: Body, held: T) -> Self {
-        Self { body, _held: held }
+impl<T> GuardedBody<T> {
+    pub fn new(body: Body, guard: T) -> Self {
+        Self {
+            body,
+            _guard: guard,
+        }
     }
 }
 
-impl<T: Unpin> http_body::Body for Holding<T> {
+impl<T: Unpin> http_body::Body for GuardedBody<T> {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -284,18 +287,18 @@ pub async fn read_charged(
     max: usize,
     budget: &Budget,
 ) -> Result<(Bytes, Charge), BodyError> {
-    let reading = budget.read()?;
+    let body_read = budget.read()?;
     let whole = tokio::select! {
         biased;
-        () = reading.given_up().cancelled() => Err(BodyError::GivenUp),
-        whole = read_into(body, max, |bytes| reading.grow(bytes)) => whole,
+        () = body_read.revoked().cancelled() => Err(BodyError::GivenUp),
+        whole = read_into(body, max, |bytes| body_read.grow(bytes)) => whole,
     };
     let whole = whole.map_err(|error| match error {
-        BodyError::Exhausted(_) if reading.given_up().is_cancelled() => BodyError::GivenUp,
+        BodyError::Exhausted(_) if body_read.revoked().is_cancelled() => BodyError::GivenUp,
         BodyError::Exhausted(exhausted) => exhausted.into(),
         other => other,
     })?;
-    let charge = reading.finish().ok_or(BodyError::GivenUp)?;
+    let charge = body_read.finish().ok_or(BodyError::GivenUp)?;
     Ok((whole, charge))
 }
 
@@ -306,16 +309,16 @@ pub async fn read_charged(
 pub async fn read_into(
     mut body: Body,
     max: usize,
-    mut make_room: impl FnMut(usize) -> Result<(), Exhausted>,
+    mut charge: impl FnMut(usize) -> Result<(), Exhausted>,
 ) -> Result<Bytes, BodyError> {
     let announced = http_body::Body::size_hint(&body).lower();
     if announced > u64::try_from(max).unwrap_or(u64::MAX) {
         return Err(BodyError::TooLarge { max });
     }
     let mut whole = BytesMut::new();
-    let mut pace = Pace::new(Instant::now());
+    let mut min_rate = MinRate::new(Instant::now());
     loop {
-        let frame = next_frame(&mut body, &pace).await?;
+        let frame = next_frame(&mut body, &min_rate).await?;
         let Some(frame) = frame else {
             return Ok(whole.freeze());
         };
@@ -326,18 +329,18 @@ pub async fn read_into(
         if whole.len().saturating_add(data.len()) > max {
             return Err(BodyError::TooLarge { max });
         }
-        make_room(data.len()).map_err(BodyError::Exhausted)?;
-        pace.add(data.len());
+        charge(data.len()).map_err(BodyError::Exhausted)?;
+        min_rate.add(data.len());
         whole.extend_from_slice(&data);
     }
 }
 
 async fn next_frame(
     body: &mut Body,
-    pace: &Pace,
+    min_rate: &MinRate,
 ) -> Result<Option<Result<Frame<Bytes>, axum::Error>>, BodyError> {
     let silent = Instant::now() + IDLE_MAX;
-    let deadline = pace.deadline();
+    let deadline = min_rate.deadline();
     let frame = tokio::time::timeout_at(silent.min(deadline), body.frame()).await;
     frame.map_err(|_| {
         if silent <= deadline {
@@ -362,8 +365,8 @@ mod tests {
     }
 
     /// Sends pieces of one size in steps of a second until the other side has enough of it.
-    async fn trickle(sender: mpsc::Sender<Bytes>, piece: &'static [u8]) {
-        while sender.send(Bytes::from_static(piece)).await.is_ok() {
+    async fn trickle(sender: mpsc::Sender<Bytes>, chunk: &'static [u8]) {
+        while sender.send(Bytes::from_static(chunk)).await.is_ok() {
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
     }
@@ -382,23 +385,23 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_large_body_that_goes_on_is_read() {
-        const PIECE: &[u8] = &[b'x'; 40 * 1024];
+        const CHUNK: &[u8] = &[b'x'; 40 * 1024];
         const LARGE: usize = 32 << 20;
         let (sender, body) = sent();
         let sending = tokio::spawn(async move {
-            for _ in 0..LARGE / PIECE.len() {
-                sender.send(Bytes::from_static(PIECE)).await.unwrap();
+            for _ in 0..LARGE / CHUNK.len() {
+                sender.send(Bytes::from_static(CHUNK)).await.unwrap();
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }
         });
         let begun = Instant::now();
         let whole = read(body, LARGE).await.unwrap();
-        assert_eq!(whole.len() / PIECE.len(), LARGE / PIECE.len());
+        assert_eq!(whole.len() / CHUNK.len(), LARGE / CHUNK.len());
         assert!(begun.elapsed() > Duration::from_secs(600));
         sending.await.unwrap();
         // The same at less than what has to come.
         let (sender, body) = sent();
-        let sending = tokio::spawn(trickle(sender, &PIECE[..20 * 1024]));
+        let sending = tokio::spawn(trickle(sender, &CHUNK[..20 * 1024]));
         let begun = Instant::now();
         assert_eq!(read(body, LARGE).await, Err(BodyError::Slow));
         assert!(begun.elapsed() < 3 * GRACE, "{:?}", begun.elapsed());
@@ -406,7 +409,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_body_without_room_is_refused_and_gives_back_what_it_had() {
+    async fn a_body_beyond_the_budget_is_refused_and_releases_its_charge() {
         let budget = Budget::new(100);
         let others = budget.share(100, 0).charge(60).unwrap();
         let own = budget.share(100, 0);

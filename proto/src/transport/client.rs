@@ -119,13 +119,13 @@ impl Default for Client {
 impl Client {
     #[must_use]
     pub fn new(options: Options) -> Self {
-        Self::with(options, tls::believing_nobody(), None)
+        Self::with(options, tls::trusting_no_server(), None)
     }
 
     /// One that says who it is to servers in the clear.
     #[must_use]
-    pub fn in_the_clear(options: Options, authorization: Option<HeaderValue>) -> Self {
-        Self::with(options, tls::believing_nobody(), authorization)
+    pub fn plaintext(options: Options, authorization: Option<HeaderValue>) -> Self {
+        Self::with(options, tls::trusting_no_server(), authorization)
     }
 
     /// One that believes the servers that `config` says, and says who it is.

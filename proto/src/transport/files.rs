@@ -27,10 +27,10 @@ use crate::background;
 /// Threads that read at a time. More would not make one disk faster.
 const READS_AT_ONCE: usize = 8;
 /// How long a read may wait for its turn.
-const TURN_MAX: Duration = Duration::from_secs(30);
+const PERMIT_WAIT_MAX: Duration = Duration::from_secs(30);
 /// What is read of a download at a time, and how much of it is in memory.
-const PIECE_BYTES: usize = 32 * 1024;
-const PIECES_AHEAD: usize = 2;
+const CHUNK_BYTES: usize = 32 * 1024;
+const CHUNKS_AHEAD: usize = 2;
 /// Downloads at a time unless fewer are wanted: their pieces take 16 MiB.
 const DOWNLOADS_MAX: usize = 256;
 /// For how long a reader may take nothing.
@@ -41,7 +41,7 @@ const STALL_MAX_CROWDED: Duration = Duration::from_secs(1);
 /// Too much is being read: to be asked again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("Too many files are being read; try again")]
-pub struct Crowded;
+pub struct TooManyReads;
 
 /// See the module. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -49,7 +49,7 @@ pub struct FileReads(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    turns: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     downloads_max: usize,
     downloads: Mutex<Downloads>,
 }
@@ -65,7 +65,7 @@ impl FileReads {
     #[must_use]
     pub fn new(downloads_max: usize) -> Self {
         Self(Arc::new(Inner {
-            turns: Arc::new(Semaphore::new(READS_AT_ONCE)),
+            permits: Arc::new(Semaphore::new(READS_AT_ONCE)),
             downloads_max,
             downloads: Mutex::default(),
         }))
@@ -75,18 +75,18 @@ impl FileReads {
     pub async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, Crowded> {
-        let turn = self.0.turns.clone().acquire_owned();
-        let Ok(Ok(turn)) = tokio::time::timeout(TURN_MAX, turn).await else {
-            return Err(Crowded);
+    ) -> Result<T, TooManyReads> {
+        let permit = self.0.permits.clone().acquire_owned();
+        let Ok(Ok(permit)) = tokio::time::timeout(PERMIT_WAIT_MAX, permit).await else {
+            return Err(TooManyReads);
         };
         let working = background::spawn(move || {
             let done = work();
-            drop(turn);
+            drop(permit);
             done
         });
         // It panicked, and that was logged.
-        working.await.map_err(|_| Crowded)
+        working.await.map_err(|_| TooManyReads)
     }
 
     /// The beginning of a file as the body of an answer. `connection` is what the answer goes over; it is ended
@@ -96,38 +96,38 @@ impl FileReads {
         file: File,
         length: u64,
         connection: Option<Connection>,
-    ) -> Result<Body, Crowded> {
-        let given_up = CancellationToken::new();
+    ) -> Result<Body, TooManyReads> {
+        let revoked = CancellationToken::new();
         let download = Download {
             last: Instant::now(),
-            given_up: given_up.clone(),
+            revoked: revoked.clone(),
             connection: connection.clone(),
         };
         let id = self.downloads().begin(download, self.0.downloads_max);
-        let id = id.ok_or(Crowded)?;
-        let (sender, pieces) = mpsc::channel(1);
-        let pump = Pump {
+        let id = id.ok_or(TooManyReads)?;
+        let (sender, chunks) = mpsc::channel(1);
+        let file_sender = FileSender {
             reads: self.clone(),
             id,
             file: Arc::new(file),
             length,
-            pieces: sender,
+            chunks: sender,
         };
         tokio::spawn(async move {
             tokio::select! {
-                outcome = pump.run() => if outcome == Outcome::Stalled {
+                outcome = file_sender.run() => if outcome == Outcome::Stalled {
                     tracing::debug!("a reader took nothing of a file for too long");
                     if let Some(connection) = &connection {
                         connection.close();
                     }
                 },
-                () = given_up.cancelled() => {
+                () = revoked.cancelled() => {
                     tracing::debug!("a reader who takes nothing of a file made room for another");
                 }
             }
         });
         Ok(Body::new(FileBody {
-            pieces,
+            chunks,
             left: length,
         }))
     }
@@ -143,7 +143,7 @@ impl FileReads {
 struct Download {
     /// When its reader last took something.
     last: Instant,
-    given_up: CancellationToken,
+    revoked: CancellationToken,
     connection: Option<Connection>,
 }
 
@@ -163,9 +163,9 @@ impl Downloads {
                 return None;
             }
             let id = *id;
-            let given_up = self.under_way.remove(&id)?;
-            given_up.given_up.cancel();
-            if let Some(connection) = given_up.connection {
+            let revoked = self.under_way.remove(&id)?;
+            revoked.revoked.cancel();
+            if let Some(connection) = revoked.connection {
                 connection.close();
             }
         }
@@ -182,44 +182,47 @@ enum Outcome {
 }
 
 /// Sends a file piece by piece, as its reader takes it.
-struct Pump {
+struct FileSender {
     reads: FileReads,
     id: u64,
     file: Arc<File>,
     length: u64,
-    pieces: mpsc::Sender<io::Result<Bytes>>,
+    chunks: mpsc::Sender<io::Result<Bytes>>,
 }
 
-impl Pump {
+impl FileSender {
     async fn run(&self) -> Outcome {
-        let room = Arc::new(Semaphore::new(PIECES_AHEAD));
+        let permit = Arc::new(Semaphore::new(CHUNKS_AHEAD));
         let mut at = 0;
         while at < self.length {
             // Comes back when a piece has left this process.
-            let room = room.clone().acquire_owned();
-            let Ok(Ok(room)) = tokio::time::timeout(STALL_MAX, room).await else {
+            let permit = permit.clone().acquire_owned();
+            let Ok(Ok(permit)) = tokio::time::timeout(STALL_MAX, permit).await else {
                 return Outcome::Stalled;
             };
             if let Some(download) = self.reads.downloads().under_way.get_mut(&self.id) {
                 download.last = Instant::now();
             }
             let left = usize::try_from(self.length - at).unwrap_or(usize::MAX);
-            let (file, wanted) = (self.file.clone(), left.min(PIECE_BYTES));
-            let read = self.reads.run(move || read_at(&file, at, wanted)).await;
-            let piece = match read {
+            let (file, length) = (self.file.clone(), left.min(CHUNK_BYTES));
+            let read = self.reads.run(move || read_at(&file, at, length)).await;
+            let chunk = match read {
                 Ok(Ok(bytes)) if bytes.is_empty() => Err(io::Error::new(
                     io::ErrorKind::UnexpectedEof,
                     "it became shorter",
                 )),
                 Ok(read) => read,
-                Err(crowded) => Err(io::Error::new(io::ErrorKind::TimedOut, crowded)),
+                Err(too_many_reads) => Err(io::Error::new(io::ErrorKind::TimedOut, too_many_reads)),
             };
-            let is_over = piece.is_err();
-            let piece = piece.map(|bytes| {
+            let is_over = chunk.is_err();
+            let chunk = chunk.map(|bytes| {
                 at += u64::try_from(bytes.len()).unwrap_or(u64::MAX);
-                Bytes::from_owner(Piece { bytes, _room: room })
+                Bytes::from_owner(FileChunk {
+                    bytes,
+                    _permit: permit,
+                })
             });
-            if self.pieces.send(piece).await.is_err() || is_over {
+            if self.chunks.send(chunk).await.is_err() || is_over {
                 return Outcome::Done;
             }
         }
@@ -227,19 +230,19 @@ impl Pump {
     }
 }
 
-impl Drop for Pump {
+impl Drop for FileSender {
     fn drop(&mut self) {
         self.reads.downloads().under_way.remove(&self.id);
     }
 }
 
-fn read_at(file: &File, at: u64, wanted: usize) -> io::Result<Vec<u8>> {
-    let mut piece = vec![0; wanted];
+fn read_at(file: &File, at: u64, length: usize) -> io::Result<Vec<u8>> {
+    let mut chunk = vec![0; length];
     loop {
-        match file.read_at(&mut piece, at) {
+        match file.read_at(&mut chunk, at) {
             Ok(count) => {
-                piece.truncate(count);
-                return Ok(piece);
+                chunk.truncate(count);
+                return Ok(chunk);
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
@@ -248,20 +251,20 @@ fn read_at(file: &File, at: u64, wanted: usize) -> io::Result<Vec<u8>> {
 }
 
 /// Read and not yet sent.
-struct Piece {
+struct FileChunk {
     bytes: Vec<u8>,
-    _room: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
-impl AsRef<[u8]> for Piece {
+impl AsRef<[u8]> for FileChunk {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-/// A body that is an error if it ends before its length, so that nobody takes a part for the whole.
+/// A body that is an error if it ends before its length, so that a client never takes a part for the whole.
 struct FileBody {
-    pieces: mpsc::Receiver<io::Result<Bytes>>,
+    chunks: mpsc::Receiver<io::Result<Bytes>>,
     left: u64,
 }
 
@@ -276,8 +279,8 @@ impl http_body::Body for FileBody {
         if self.left == 0 {
             return Poll::Ready(None);
         }
-        let piece = ready!(self.pieces.poll_recv(context));
-        Poll::Ready(Some(match piece {
+        let chunk = ready!(self.chunks.poll_recv(context));
+        Poll::Ready(Some(match chunk {
             Some(Ok(bytes)) => {
                 let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
                 self.left = self.left.saturating_sub(length);
@@ -340,9 +343,9 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_takes_nothing_is_given_up_and_holds_little_until_then() {
+    async fn a_stalled_download_is_ended_and_buffers_little_until_then() {
         let reads = FileReads::default();
-        let large = vec![b'x'; 100 * PIECE_BYTES];
+        let large = vec![b'x'; 100 * CHUNK_BYTES];
         let length = u64::try_from(large.len()).unwrap();
         let mut stalled = reads.body(file(&large), length, None).unwrap();
         let first = stalled.frame().await.unwrap().unwrap();
@@ -360,17 +363,21 @@ mod tests {
         assert_eq!(begun.elapsed().as_secs(), STALL_MAX.as_secs());
         drop((third, fourth));
         assert!(reads.downloads().under_way.is_empty());
-        assert_eq!(reads.0.turns.available_permits(), READS_AT_ONCE);
+        assert_eq!(reads.0.permits.available_permits(), READS_AT_ONCE);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn when_there_are_too_many_the_one_that_stands_still_makes_room() {
+    async fn with_too_many_downloads_the_most_stalled_is_evicted() {
         let reads = FileReads::default();
-        let large = vec![b'x'; 4 * PIECE_BYTES];
+        let large = vec![b'x'; 4 * CHUNK_BYTES];
         let length = u64::try_from(large.len()).unwrap();
         let begin = || reads.body(file(&large), length, None);
         let mut bodies: Vec<_> = (0..DOWNLOADS_MAX).map(|_| begin().unwrap()).collect();
-        assert_eq!(begin().unwrap_err(), Crowded, "nobody stands still yet");
+        assert_eq!(
+            begin().unwrap_err(),
+            TooManyReads,
+            "nobody stands still yet"
+        );
         tokio::time::sleep(STALL_MAX_CROWDED).await;
         // Who takes something stays.
         drop(bodies[0].frame().await.unwrap().unwrap());
@@ -388,16 +395,16 @@ mod tests {
     #[tokio::test]
     async fn readers_have_so_many_threads_and_no_more() {
         let reads = FileReads::default();
-        let (release, held) = std::sync::mpsc::channel::<()>();
-        let held = Arc::new(Mutex::new(held));
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        let released = Arc::new(Mutex::new(released));
         let (told, mut at_work) = mpsc::unbounded_channel();
         let working: Vec<_> = (0..3 * READS_AT_ONCE)
             .map(|_| {
-                let (reads, held, told) = (reads.clone(), held.clone(), told.clone());
+                let (reads, released, told) = (reads.clone(), released.clone(), told.clone());
                 tokio::spawn(async move {
                     let work = move || {
                         told.send(()).unwrap();
-                        let _ = held.lock().unwrap().recv();
+                        let _ = released.lock().unwrap().recv();
                     };
                     reads.run(work).await
                 })

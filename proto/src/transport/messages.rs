@@ -1,4 +1,4 @@
-//! The messages of a gRPC body: each comes in time once it has begun, and large ones in room that callers share.
+//! Limits for the messages of a gRPC stream: a minimum rate for each, and a shared semaphore for large ones.
 //!
 //! Invariant: a sender is not blamed for the time in which nothing more is asked of it; what is large is not read
 //! before there is room for all of it, so that nobody who holds some waits for more.
@@ -13,8 +13,8 @@ use tokio::time::{Instant, Sleep};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 use tonic::Status;
 
-use super::body::{BodyError, Pace};
-use crate::fair_room::{Crowded, FairRoom, Group, Hold};
+use super::body::{BodyError, MinRate};
+use crate::fair_semaphore::{FairSemaphore, Group, Permit, QueueFull};
 
 /// The body of a gRPC call, each of whose messages has to come in time once it has begun; the first, if
 /// `is_awaited`, from now on.
@@ -24,57 +24,63 @@ pub fn messages(body: Body, is_awaited: bool) -> Body {
 
 /// The same of a stream whose messages of more than `small_bytes` take room of the sender's group, from their
 /// beginning until more is asked for behind them.
-pub fn messages_in_room(body: Body, room: FairRoom, group: Group, small_bytes: u32) -> Body {
-    let room = Room {
-        room,
+pub fn limited_messages(
+    body: Body,
+    semaphore: FairSemaphore,
+    group: Group,
+    small_bytes: u32,
+) -> Body {
+    let semaphore = LargeMessageLimit {
+        semaphore,
         group,
         small_bytes,
         state: State::Free,
     };
-    Body::new(Messages::new(body, false, Some(room)))
+    Body::new(Messages::new(body, false, Some(semaphore)))
 }
 
 /// Before each message of a gRPC body: whether it is compressed, and its length.
 const PREFIX_BYTES: usize = 5;
 
-/// Where the room for large messages is.
-struct Room {
-    room: FairRoom,
+/// The semaphore for large messages, and the permit of the current one.
+struct LargeMessageLimit {
+    semaphore: FairSemaphore,
     group: Group,
     small_bytes: u32,
     state: State,
 }
 
-type Taking = Pin<Box<dyn Future<Output = Result<Hold, Crowded>> + Send>>;
+type Acquiring = Pin<Box<dyn Future<Output = Result<Permit, QueueFull>> + Send>>;
 
 enum State {
     Free,
     /// For the message that has begun.
-    Taking(Taking),
-    Taken(Hold, Pin<Box<WaitForCancellationFutureOwned>>),
+    Acquiring(Acquiring),
+    Acquired(Permit, Pin<Box<WaitForCancellationFutureOwned>>),
 }
 
-impl Room {
+impl LargeMessageLimit {
     /// A message of so many bytes has begun.
     fn begin(&mut self, bytes: u32) {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-        let (room, group) = (self.room.clone(), self.group.clone());
-        self.state = State::Taking(Box::pin(async move { room.take(group, bytes).await }));
+        let (semaphore, group) = (self.semaphore.clone(), self.group.clone());
+        self.state = State::Acquiring(Box::pin(async move { semaphore.take(group, bytes).await }));
     }
 
     /// Ready when more may be read.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Status>> {
-        if let State::Taking(taking) = &mut self.state {
-            let hold = ready!(taking.as_mut().poll(context));
-            let hold = hold.map_err(|crowded| Status::unavailable(crowded.to_string()))?;
-            let given_up = Box::pin(hold.given_up().clone().cancelled_owned());
-            self.state = State::Taken(hold, given_up);
+        if let State::Acquiring(acquiring) = &mut self.state {
+            let permit = ready!(acquiring.as_mut().poll(context));
+            let permit =
+                permit.map_err(|queue_full| Status::unavailable(queue_full.to_string()))?;
+            let revoked = Box::pin(permit.revoked().clone().cancelled_owned());
+            self.state = State::Acquired(permit, revoked);
         }
-        if let State::Taken(_, given_up) = &mut self.state
-            && given_up.as_mut().poll(context).is_ready()
+        if let State::Acquired(_, revoked) = &mut self.state
+            && revoked.as_mut().poll(context).is_ready()
         {
             self.state = State::Free;
-            let text = "The message stood still, and others needed its room";
+            let text = "The message made no progress, and others needed its memory";
             return Poll::Ready(Err(Status::unavailable(text)));
         }
         Poll::Ready(Ok(()))
@@ -88,20 +94,20 @@ struct Messages {
     /// What is still to come of a message.
     left: u32,
     /// Of the message that is awaited.
-    pace: Option<Pace>,
+    min_rate: Option<MinRate>,
     timer: Option<Pin<Box<Sleep>>>,
-    room: Option<Room>,
+    semaphore: Option<LargeMessageLimit>,
 }
 
 impl Messages {
-    fn new(body: Body, is_awaited: bool, room: Option<Room>) -> Self {
+    fn new(body: Body, is_awaited: bool, semaphore: Option<LargeMessageLimit>) -> Self {
         Self {
             body,
             prefix: Vec::with_capacity(PREFIX_BYTES),
             left: 0,
-            pace: is_awaited.then(|| Pace::new(Instant::now())),
+            min_rate: is_awaited.then(|| MinRate::new(Instant::now())),
             timer: None,
-            room,
+            semaphore,
         }
     }
 
@@ -109,22 +115,22 @@ impl Messages {
     fn take(&mut self, mut data: &[u8], now: Instant) {
         let mut length = 0;
         while !data.is_empty() {
-            let pace = self.pace.get_or_insert_with(|| Pace::new(now));
+            let min_rate = self.min_rate.get_or_insert_with(|| MinRate::new(now));
             if self.left > 0 {
                 let count = data
                     .len()
                     .min(usize::try_from(self.left).unwrap_or(usize::MAX));
-                pace.add(count);
+                min_rate.add(count);
                 self.left = self
                     .left
                     .saturating_sub(u32::try_from(count).unwrap_or(u32::MAX));
                 data = data.get(count..).unwrap_or_default();
-                if let Some(Room {
-                    state: State::Taken(hold, _),
+                if let Some(LargeMessageLimit {
+                    state: State::Acquired(permit, _),
                     ..
-                }) = &self.room
+                }) = &self.semaphore
                 {
-                    hold.progressed(count);
+                    permit.record_units(count);
                 }
             } else {
                 let count = data.len().min(PREFIX_BYTES - self.prefix.len());
@@ -140,28 +146,28 @@ impl Messages {
                 }
             }
             if self.left == 0 && self.prefix.is_empty() {
-                self.pace = None;
+                self.min_rate = None;
             }
         }
         // What is here whole takes no more.
-        if let Some(room) = &mut self.room
-            && length > room.small_bytes
+        if let Some(semaphore) = &mut self.semaphore
+            && length > semaphore.small_bytes
             && self.left > 0
         {
-            room.begin(length);
+            semaphore.begin(length);
         }
     }
 
     /// Ready when more may be read: that of a message that is complete and was taken is free now.
-    fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Status>> {
+    fn poll_permit(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Status>> {
         let is_between = self.left == 0;
-        let Some(room) = &mut self.room else {
+        let Some(semaphore) = &mut self.semaphore else {
             return Poll::Ready(Ok(()));
         };
         if is_between {
-            room.state = State::Free;
+            semaphore.state = State::Free;
         }
-        room.poll(context)
+        semaphore.poll(context)
     }
 }
 
@@ -174,11 +180,11 @@ impl http_body::Body for Messages {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let this = &mut *self;
-        if let Err(status) = ready!(this.poll_room(context)) {
+        if let Err(status) = ready!(this.poll_permit(context)) {
             return Poll::Ready(Some(Err(axum::Error::new(status))));
         }
-        if let Some(pace) = &mut this.pace {
-            pace.resume(Instant::now());
+        if let Some(min_rate) = &mut this.min_rate {
+            min_rate.resume(Instant::now());
         }
         match Pin::new(&mut this.body).poll_frame(context) {
             Poll::Ready(frame) => {
@@ -189,17 +195,17 @@ impl http_body::Body for Messages {
                     this.take(data, now);
                 }
                 // Until it is asked for more, the sender may be kept from sending.
-                if let Some(pace) = &mut this.pace {
-                    pace.rest(now);
+                if let Some(min_rate) = &mut this.min_rate {
+                    min_rate.rest(now);
                 }
                 Poll::Ready(frame)
             }
             Poll::Pending => {
-                let Some(pace) = this.pace else {
+                let Some(min_rate) = this.min_rate else {
                     this.timer = None;
                     return Poll::Pending;
                 };
-                let deadline = pace.deadline();
+                let deadline = min_rate.deadline();
                 let new = || Box::pin(tokio::time::sleep_until(deadline));
                 let timer = this.timer.get_or_insert_with(new);
                 if timer.deadline() != deadline {
@@ -232,7 +238,7 @@ mod tests {
     use super::super::body::GRACE;
     use super::super::server::{CancellationToken, stream_body};
     use super::*;
-    use crate::fair_room::Rules;
+    use crate::fair_semaphore::Rules;
 
     /// A body that a test sends, and where it does so.
     fn sent() -> (mpsc::Sender<Bytes>, Body) {
@@ -310,11 +316,11 @@ mod tests {
     const KIB: usize = 1024;
 
     /// Room for so many bytes, of which each group leaves half.
-    fn room(units_max: usize) -> FairRoom {
-        FairRoom::new(Rules {
+    fn semaphore(units_max: usize) -> FairSemaphore {
+        FairSemaphore::new(Rules {
             units_max,
             leaves_half: true,
-            still: Some(Duration::from_secs(2)),
+            stall_timeout: Some(Duration::from_secs(2)),
             newest_first: false,
             waiting_of_group_max: 100,
             waiting_max: 1_000,
@@ -330,9 +336,13 @@ mod tests {
     }
 
     /// A body in room, whose first large message has begun.
-    async fn in_room(room: &FairRoom, group: &str, length: usize) -> (mpsc::Sender<Bytes>, Body) {
+    async fn begun_body(
+        semaphore: &FairSemaphore,
+        group: &str,
+        length: usize,
+    ) -> (mpsc::Sender<Bytes>, Body) {
         let (sender, body) = sent();
-        let mut body = messages_in_room(body, room.clone(), Group::from(group), 64);
+        let mut body = limited_messages(body, semaphore.clone(), Group::from(group), 64);
         sender.send(begun(length, 10)).await.unwrap();
         body.frame().await.unwrap().unwrap();
         (sender, body)
@@ -344,42 +354,42 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_large_message_takes_room_until_more_is_asked_for_behind_it() {
-        let room = room(1_000 * KIB);
-        let (sender, mut body) = in_room(&room, "a", 100 * KIB).await;
-        assert_eq!(room.used(), 0, "nobody asks for more");
+    async fn a_large_message_keeps_its_permit_until_the_next_read() {
+        let semaphore = semaphore(1_000 * KIB);
+        let (sender, mut body) = begun_body(&semaphore, "a", 100 * KIB).await;
+        assert_eq!(semaphore.used(), 0, "nobody asks for more");
         assert!(is_waiting(&mut body).await);
-        assert_eq!(room.used(), 100 * KIB, "all of it, from its beginning");
+        assert_eq!(semaphore.used(), 100 * KIB, "all of it, from its beginning");
         let rest = Bytes::from(vec![b'x'; 100 * KIB - 10]);
         sender.send(rest).await.unwrap();
         body.frame().await.unwrap().unwrap();
-        assert_eq!(room.used(), 100 * KIB, "it is still being read");
+        assert_eq!(semaphore.used(), 100 * KIB, "it is still being read");
         assert!(is_waiting(&mut body).await);
-        assert_eq!(room.used(), 0);
+        assert_eq!(semaphore.used(), 0);
         // What is small takes none.
         sender.send(message(60).slice(..20)).await.unwrap();
         body.frame().await.unwrap().unwrap();
         assert!(is_waiting(&mut body).await);
-        assert_eq!(room.used(), 0);
+        assert_eq!(semaphore.used(), 0);
         drop(body);
-        let (_sender, mut body) = in_room(&room, "a", 100 * KIB).await;
+        let (_sender, mut body) = begun_body(&semaphore, "a", 100 * KIB).await;
         assert!(is_waiting(&mut body).await);
         drop(body);
-        assert_eq!(room.used(), 0, "whoever leaves gives it back");
+        assert_eq!(semaphore.used(), 0, "whoever leaves gives it back");
     }
 
     #[tokio::test(start_paused = true)]
     async fn unfinished_messages_of_one_group_keep_nobody_out() {
-        let room = room(400 * KIB);
+        let semaphore = semaphore(400 * KIB);
         let mut unfinished = Vec::new();
         for _ in 0..14 {
-            let (sender, mut body) = in_room(&room, "false", 100 * KIB).await;
+            let (sender, mut body) = begun_body(&semaphore, "false", 100 * KIB).await;
             assert!(is_waiting(&mut body).await);
             unfinished.push((sender, body));
         }
-        assert_eq!(room.used(), 200 * KIB, "half of all room");
+        assert_eq!(semaphore.used(), 200 * KIB, "half of all room");
         // What is larger than all room waits until it is alone; the unfinished ones go for it.
-        let (sender, mut body) = in_room(&room, "honest", 1_000 * KIB).await;
+        let (sender, mut body) = begun_body(&semaphore, "honest", 1_000 * KIB).await;
         let begun = Instant::now();
         sender
             .send(Bytes::from(vec![b'x'; 1_000 * KIB - 10]))
@@ -399,7 +409,7 @@ mod tests {
         }
         assert!(begun.elapsed() < Duration::from_secs(4));
         assert!(failed <= 2, "{failed}");
-        assert!(room.used() >= 1_000 * KIB);
+        assert!(semaphore.used() >= 1_000 * KIB);
         drop(reading.await.unwrap());
     }
 }

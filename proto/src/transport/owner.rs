@@ -16,13 +16,12 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 pub struct SocketOwner {
     /// The user that opened it.
     pub uid: u32,
-    /// Its inode.
     pub inode: u32,
     /// The cgroup of version 2 in which it was opened, whoever holds it now.
     pub cgroup: Option<u64>,
 }
 
-/// `TCP_ESTABLISHED`.
+/// The value of `TCP_ESTABLISHED`.
 const ESTABLISHED: u8 = 1;
 
 impl SocketOwner {
@@ -40,7 +39,7 @@ impl SocketOwner {
     }
 
     /// The same for what can be on this machine, without a look through the tables of procfs, which take long.
-    pub(super) fn of_neighbor(peer: SocketAddr, local: SocketAddr) -> Option<Self> {
+    pub(super) fn find_local(peer: SocketAddr, local: SocketAddr) -> Option<Self> {
         let (peer, local) = (canonical(peer), canonical(local));
         let is_here = peer.ip().is_loopback() || peer.ip() == local.ip();
         let found = is_here.then(|| diagnosed(peer, local));
@@ -253,8 +252,8 @@ mod tests {
                 SocketOwner::find(peer, local).map(|owner| owner.inode),
                 Some(inode)
             );
-            let neighbor = SocketOwner::of_neighbor(peer, local);
-            assert_eq!(neighbor.map(|owner| owner.inode), Some(inode));
+            let found_local = SocketOwner::find_local(peer, local);
+            assert_eq!(found_local.map(|owner| owner.inode), Some(inode));
             drop(ours);
             assert_eq!(SocketOwner::find(peer, local), None, "it is gone");
         }

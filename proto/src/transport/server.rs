@@ -1,7 +1,7 @@
 //! One port for HTTP/1 and, where there is gRPC, HTTP/2, with TLS or without, told apart by how a connection begins.
 //!
 //! [`serve`] and [`serve_with`] own the accept loop and all connections. Invariant: when they return, no
-//! connection is left. Limits of bodies are the routes' affair; who may come in is the [`super::door`]'s.
+//! connection is left. Limits of bodies belong to the routes, authentication to [`super::authentication`].
 
 mod admission;
 mod peer;
@@ -30,14 +30,14 @@ use tokio::time::Instant;
 use tower::ServiceExt as _;
 use tracing::{debug, warn};
 
-use super::body::Holding;
-use super::door::screen::RESOURCE_POLICY;
+use super::authentication::browser_check::RESOURCE_POLICY;
+use super::body::GuardedBody;
 use super::owner::SocketOwner;
 use super::tls::{PeerCertificate, Served};
 pub(in crate::transport) use admission::Network;
 use admission::{Admission, InUse, Limits};
 pub use peer::{Connection, Peer};
-use stall::Stall;
+use stall::StallTimeout;
 
 pub use tokio_util::sync::CancellationToken;
 
@@ -117,7 +117,7 @@ pub async fn serve_with(
 ) {
     let admission = Admission::new(Limits {
         connections_max: options.connections_max,
-        strangers_max: options.connections_per_address_max,
+        unauthenticated_max: options.connections_per_address_max,
     });
     let graceful = GracefulShutdown::new();
     let mut connections = JoinSet::new();
@@ -133,23 +133,23 @@ pub async fn serve_with(
             Err(error) => {
                 warn!(%error, "failed to accept a connection");
                 // Most often there are no descriptors left.
-                admission.make_room(Instant::now());
+                admission.evict_idle(Instant::now());
                 tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
                 continue;
             }
         };
         let local = stream.local_addr().ok();
-        let owner = local.and_then(|local| SocketOwner::of_neighbor(peer, local));
-        let Some(place) = admission.admit(peer.ip(), owner, Instant::now()) else {
+        let owner = local.and_then(|local| SocketOwner::find_local(peer, local));
+        let Some(slot) = admission.admit(peer.ip(), owner, Instant::now()) else {
             if !is_full {
-                warn!(%peer, "connection refused: too many, and none of them goes for it");
+                warn!(%peer, "connection refused: at the limit, and none can be evicted");
             }
             is_full = true;
             continue;
         };
         is_full = false;
         let connection = Accepted {
-            peer: Peer::new(peer, local, (place, owner)),
+            peer: Peer::new(peer, local, (slot, owner)),
             stream,
             router: router.clone(),
         };
@@ -184,7 +184,7 @@ struct Accepted {
 
 /// The first byte of every TLS connection: the type of a handshake's record.
 const HANDSHAKE: u8 = 0x16;
-/// What somebody who speaks HTTP to a TLS port from elsewhere is told.
+/// The response to plain HTTP on a TLS port from another machine.
 const NOT_ENCRYPTED: &[u8] = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\n\
     Content-Length: 42\r\nConnection: close\r\n\r\nThis port speaks TLS: use https:// instead";
 
@@ -206,7 +206,7 @@ impl Accepted {
         if let Err(error) = self.stream.set_nodelay(true) {
             debug!(peer = %address, %error, "failed to set TCP_NODELAY");
         }
-        speak(self.stream, self.peer, self.router, options, watcher).await;
+        serve_connection(self.stream, self.peer, self.router, options, watcher).await;
     }
 
     async fn run_encrypted(
@@ -222,7 +222,7 @@ impl Accepted {
             Ok(Ok(1)) if first == [HANDSHAKE] => {}
             Ok(Ok(1)) if self.peer.is_local() => return self.run_plain(options, watcher).await,
             Ok(Ok(1)) => {
-                // Whether he reads it is up to him.
+                // Best effort: the client may not read it.
                 let _ = self.stream.write_all(NOT_ENCRYPTED).await;
                 let _ = self.stream.shutdown().await;
                 debug!(peer = %address, "connection closed: it does not begin as TLS");
@@ -247,14 +247,14 @@ impl Accepted {
         peer.encrypted = true;
         peer.certificate = PeerCertificate::of(stream.get_ref().1).map(Arc::new);
         if peer.certificate.is_some() {
-            peer.introduced();
+            peer.set_authenticated();
         }
-        speak(stream, peer, router, options, watcher).await;
+        serve_connection(stream, peer, router, options, watcher).await;
     }
 }
 
 /// Serves one connection until its end.
-async fn speak<S>(
+async fn serve_connection<S>(
     stream: S,
     peer: Peer,
     router: Router,
@@ -273,7 +273,7 @@ async fn speak<S>(
         request.extensions_mut().insert(peer.clone());
         call(router.clone(), request, in_use)
     });
-    let stream = Stall::new(stream, options.stall_timeout);
+    let stream = StallTimeout::new(stream, options.stall_timeout);
     let builder = builder(options);
     let connection = builder
         .serve_connection(TokioIo::new(stream), service)
@@ -325,28 +325,28 @@ async fn call(
     router: Router,
     request: Request<Incoming>,
     in_use: Arc<InUse>,
-) -> Result<Response<Holding<Arc<InUse>>>, Infallible> {
+) -> Result<Response<GuardedBody<Arc<InUse>>>, Infallible> {
     const GRPC: &[u8] = b"application/grpc";
     let kind = request.headers().get(CONTENT_TYPE);
     let is_grpc = kind.is_some_and(|kind| kind.as_bytes().starts_with(GRPC));
     if request.body().is_end_stream() {
         in_use.start();
     }
-    let request = request.map(|body| Asked {
+    let request = request.map(|body| RequestBody {
         body,
         in_use: Arc::downgrade(&in_use),
     });
     let mut response = router.oneshot(request.map(Body::new)).await?;
     in_use.start();
     if !is_grpc {
-        guard(&mut response);
+        add_browser_headers(&mut response);
     }
     // Until the answer is sent, its connection is in use.
-    Ok(response.map(|body| Holding::new(body, in_use)))
+    Ok(response.map(|body| GuardedBody::new(body, in_use)))
 }
 
 /// Tells browsers to take an answer for nothing but what it says it is, and to give it to no other page.
-fn guard(response: &mut Response<Body>) {
+fn add_browser_headers(response: &mut Response<Body>) {
     let headers = response.headers_mut();
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     let own = HeaderValue::from_static("same-origin");
@@ -354,12 +354,12 @@ fn guard(response: &mut Response<Body>) {
 }
 
 /// The body of a request. Once it is here the request is being answered.
-struct Asked {
+struct RequestBody {
     body: Incoming,
     in_use: Weak<InUse>,
 }
 
-impl http_body::Body for Asked {
+impl http_body::Body for RequestBody {
     type Data = Bytes;
     type Error = hyper::Error;
 

@@ -215,7 +215,7 @@ async fn a_connection_that_says_nothing_in_time_is_closed() {
 }
 
 /// A route that answers when the test says so, and where it says that a request has come.
-fn held(
+fn blocked(
     arrived: mpsc::Sender<()>,
     release: CancellationToken,
 ) -> impl FnOnce(CancellationToken) -> Router {
@@ -229,7 +229,7 @@ fn held(
 }
 
 #[tokio::test]
-async fn requests_whose_body_does_not_come_make_room_for_others() {
+async fn requests_with_incomplete_bodies_are_evicted_for_others() {
     let options = Options {
         connections_max: 8,
         ..Options::default()
@@ -250,14 +250,14 @@ async fn requests_whose_body_does_not_come_make_room_for_others() {
 }
 
 #[tokio::test]
-async fn silence_makes_room_for_others_and_who_is_being_answered_does_not() {
+async fn silent_connections_are_evicted_and_those_being_answered_are_not() {
     let options = Options {
         connections_max: 2,
         ..Options::default()
     };
     let (arrived, mut arrivals) = mpsc::channel(1);
     let release = CancellationToken::new();
-    let server = Running::start(options, held(arrived, release.clone())).await;
+    let server = Running::start(options, blocked(arrived, release.clone())).await;
     let url = server.url("/held");
     let asking = tokio::spawn(async move { Client::default().get(&url).await });
     arrivals.recv().await.unwrap();
@@ -290,7 +290,7 @@ impl Drop for TellsItsEnd {
 }
 
 #[tokio::test]
-async fn who_takes_nothing_of_an_answer_is_given_up() {
+async fn a_reader_that_takes_nothing_of_an_answer_times_out() {
     let options = Options {
         stall_timeout: Duration::from_millis(50),
         ..Options::default()
@@ -298,9 +298,9 @@ async fn who_takes_nothing_of_an_answer_is_given_up() {
     let (dropped, mut drops) = mpsc::channel::<()>(1);
     let server = Running::start(options, |_| {
         let endless = move || async move {
-            let held = TellsItsEnd(dropped.clone());
+            let blocked = TellsItsEnd(dropped.clone());
             let pieces = tokio_stream::StreamExt::map(tokio_stream::iter(0_u64..), move |_| {
-                let _held = &held;
+                let _held = &blocked;
                 Ok::<_, std::convert::Infallible>(Bytes::from(vec![b'x'; 64 * 1024]))
             });
             axum::body::Body::from_stream(pieces)

@@ -276,7 +276,7 @@ pub fn client_of_either(
 }
 
 /// For clients that speak in the clear: no certificate will do.
-pub(super) fn believing_nobody() -> ClientConfig {
+pub(super) fn trusting_no_server() -> ClientConfig {
     ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .expect("the provider has the versions that rustls calls safe")
@@ -303,12 +303,11 @@ pub struct Served {
     files: Files,
     watched: Watched,
     current: RwLock<Arc<ServerConfig>>,
-    /// Whom it names.
+    /// The hosts that the certificate names.
     hosts: RwLock<Arc<Vec<HostPattern>>>,
 }
 
 impl Served {
-    /// Reads the files.
     pub fn load(files: Files) -> Result<Arc<Self>, TlsError> {
         let all = [
             Some(&files.certificate),

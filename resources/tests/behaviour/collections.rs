@@ -88,19 +88,21 @@ fn lenient_subtraction_stops_at_nothing() {
 fn checked_subtraction_changes_nothing_on_failure() {
     let mut resources = all("cpus:4;mem:10;ports:[1-5]");
     let before = resources.clone();
-    for wanted in [
+    for requested in [
         "cpus:1;mem:11",
         "ports:[5-6]",
         "gpus:1",
         "cpus(role):1",
         "cpus:5",
     ] {
-        let error = resources.try_sub_assign(&all(wanted)).expect_err(wanted);
+        let error = resources
+            .try_sub_assign(&all(requested))
+            .expect_err(requested);
         assert!(error.available.contains("cpus:4"), "{error}");
         assert_eq!(resources, before);
     }
-    let NotContained { wanted, .. } = resources.checked_sub(&all("cpus:1;mem:11")).unwrap_err();
-    assert_eq!(wanted, one("mem:11"));
+    let NotContained { requested, .. } = resources.checked_sub(&all("cpus:1;mem:11")).unwrap_err();
+    assert_eq!(requested, one("mem:11"));
     assert_eq!(
         resources.checked_sub(&all("cpus:1;ports:[2-3]")).unwrap(),
         all("cpus:3;mem:10;ports:[1-1,4-5]")
@@ -177,17 +179,17 @@ fn resources_to_unreserved_and_stripped() {
 
 #[test]
 fn revocable_never_mixes() {
-    let (lent, owned) = (revocable("cpus:1"), all("cpus:1"));
-    assert_ne!(lent, owned);
-    assert_eq!(&lent + &lent, revocable("cpus:2"));
-    let both = &lent + &owned;
+    let (oversubscribed, owned) = (revocable("cpus:1"), all("cpus:1"));
+    assert_ne!(oversubscribed, owned);
+    assert_eq!(&oversubscribed + &oversubscribed, revocable("cpus:2"));
+    let both = &oversubscribed + &owned;
     assert_eq!(both.len(), 2);
-    assert!(both.contains(&lent) && both.contains(&owned));
+    assert!(both.contains(&oversubscribed) && both.contains(&owned));
     assert!(!both.contains(&revocable("cpus:2")) && !both.contains(&all("cpus:2")));
-    assert_eq!(&lent - &owned, lent);
-    assert!((&lent - &lent).is_empty());
-    assert!(!lent.contains(&(&lent + &lent)));
-    assert_eq!(both.revocable(), lent);
+    assert_eq!(&oversubscribed - &owned, oversubscribed);
+    assert!((&oversubscribed - &oversubscribed).is_empty());
+    assert!(!oversubscribed.contains(&(&oversubscribed + &oversubscribed)));
+    assert_eq!(both.revocable(), oversubscribed);
     assert_eq!(both.unrevocable(), owned);
     assert_eq!(both.to_string(), "cpus:1; cpus{REV}:1");
     assert_eq!(both.with_revocable(false), all("cpus:2"));
@@ -208,7 +210,7 @@ fn resource_provider_id_tells_resources_apart() {
 
 #[test]
 fn resources_contain_quantities() {
-    for (resources, wanted, expected) in [
+    for (resources, requested, expected) in [
         ("", "", true),
         ("", "cpus:1", false),
         ("cpus:1", "", true),
@@ -232,8 +234,8 @@ fn resources_contain_quantities() {
         ("cpus(role1):2", "cpus:3", false),
         ("cpus(role1):2;cpus:1", "cpus:3", true),
     ] {
-        let contained = all(resources).contains_quantities(&quantities(wanted));
-        assert_eq!(contained, expected, "{resources} {wanted}");
+        let contained = all(resources).contains_quantities(&quantities(requested));
+        assert_eq!(contained, expected, "{resources} {requested}");
     }
 }
 

@@ -57,9 +57,9 @@ fn operation_reserve_only_what_is_dynamic_and_not_revocable() {
         Conversion::unreserve(&all("cpus:1")),
         Err(ConversionError::Reservation(_))
     ));
-    let lent = reserved("cpus:1", &dynamic("role", "p")).with_revocable(true);
+    let oversubscribed = reserved("cpus:1", &dynamic("role", "p")).with_revocable(true);
     assert!(matches!(
-        Conversion::reserve(&lent.into()),
+        Conversion::reserve(&oversubscribed.into()),
         Err(ConversionError::Revocable(_))
     ));
 }

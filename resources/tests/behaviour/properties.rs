@@ -169,7 +169,7 @@ proptest! {
             }
             Err(error) => {
                 prop_assert!(!a.contains(&b));
-                prop_assert!(b.contains_resource(&error.wanted));
+                prop_assert!(b.contains_resource(&error.requested));
             }
         }
     }

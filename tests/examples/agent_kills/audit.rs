@@ -72,7 +72,7 @@ pub(crate) fn observe(mark: &Path) -> Observed {
 
 /// What was told of a task.
 #[derive(Clone, Debug)]
-pub(crate) struct Told {
+pub(crate) struct TaskRecord {
     pub(crate) kind: Kind,
     /// Those of one group have the same.
     group: Option<usize>,
@@ -88,7 +88,7 @@ pub(crate) struct Told {
     pub(crate) end: Option<Observed>,
 }
 
-impl Told {
+impl TaskRecord {
     pub(crate) fn launched(kind: Kind, group: Option<usize>) -> Self {
         Self {
             kind,
@@ -103,7 +103,7 @@ impl Told {
     }
 
     /// Takes a status; whether it is new. One with a uuid comes again until it is acknowledged, word for word.
-    pub(crate) fn hear(&mut self, status: &Value) -> bool {
+    pub(crate) fn record_update(&mut self, status: &Value) -> bool {
         // A kill of a task whose launch was refused is answered like this.
         if status["state"] == "TASK_UNKNOWN" && self.kill_asked.is_some() {
             return false;
@@ -143,7 +143,7 @@ pub(crate) fn is_terminal(status: &Value) -> bool {
 
 /// What else there is to know of a task.
 #[derive(Clone, Debug, Default)]
-struct Around {
+struct RunRecord {
     /// What it had done, and whether it lives, when all is over.
     after: Observed,
     /// Whether another task of its group never began.
@@ -156,7 +156,7 @@ struct Around {
 
 /// Prints everything that was told, and what is wrong with it.
 pub(crate) fn report(
-    told: &BTreeMap<String, Told>,
+    told: &BTreeMap<String, TaskRecord>,
     marks: &Path,
     absences: &[(Instant, Instant)],
     mut general: Vec<String>,
@@ -181,13 +181,13 @@ pub(crate) fn report(
         let is_around = |(killed, back): &(Instant, Instant)| {
             one.told_at.is_some_and(|told| *killed <= told) && one.launched <= *back + COMING_BACK
         };
-        let around = Around {
+        let around = RunRecord {
             after: after[id].clone(),
             mate_never_began: mates.iter().any(|mate| mate.began() == 0),
             mate_ended: mates.iter().any(|mate| mate.own_end().is_some()),
             may_be_lost: absences.iter().any(is_around),
         };
-        let wrong = complaints(one, &around);
+        let wrong = violations(one, &around);
         if !wrong.is_empty() {
             let said: Vec<String> = one.statuses.iter().map(in_words).collect();
             let did = around.after.did.trim().replace('\n', ", ");
@@ -223,7 +223,7 @@ fn in_words(status: &Value) -> String {
 }
 
 /// What is wrong with what was told of a task that did this.
-fn complaints(told: &Told, around: &Around) -> Vec<String> {
+fn violations(told: &TaskRecord, around: &RunRecord) -> Vec<String> {
     let mut wrong = of_its_course(told, around);
     let Some(last) = told.statuses.last() else {
         return wrong;
@@ -239,7 +239,7 @@ fn complaints(told: &Told, around: &Around) -> Vec<String> {
 }
 
 /// That it ran once, was told once and in order, and was not told to have ended before it had.
-fn of_its_course(told: &Told, around: &Around) -> Vec<String> {
+fn of_its_course(told: &TaskRecord, around: &RunRecord) -> Vec<String> {
     let mut wrong = Vec::new();
     let began = around.after.began();
     if began > 1 || around.after.did.contains("twice") {
@@ -284,7 +284,7 @@ fn of_its_course(told: &Told, around: &Around) -> Vec<String> {
 }
 
 /// Whether this may be told of a task that did not reach its first line.
-fn may_never_have_begun(told: &Told, around: &Around, last: &Value) -> bool {
+fn may_never_have_begun(told: &TaskRecord, around: &RunRecord, last: &Value) -> bool {
     let was_ended = told.kill_asked.is_some() || told.group.is_some();
     match last["state"].as_str().unwrap_or_default() {
         "TASK_LOST" | "TASK_DROPPED" => around.may_be_lost && !told.was_told("TASK_RUNNING"),
@@ -295,12 +295,12 @@ fn may_never_have_begun(told: &Told, around: &Around, last: &Value) -> bool {
     }
 }
 
-fn is_overdue(told: &Told, last: &Value) -> bool {
+fn is_overdue(told: &TaskRecord, last: &Value) -> bool {
     told.kind == Kind::Overdue && last["reason"] == "REASON_MAX_COMPLETION_TIME_REACHED"
 }
 
 /// Whether this is how a task ended that had begun.
-fn ended_so(told: &Told, around: &Around, last: &Value) -> bool {
+fn ended_so(told: &TaskRecord, around: &RunRecord, last: &Value) -> bool {
     let message = last["message"].as_str().unwrap_or_default();
     let killed = last["state"] == "TASK_KILLED";
     let failed = last["state"] == "TASK_FAILED";
@@ -343,15 +343,15 @@ mod tests {
     }
 
     /// A task that was told to start, to run and to have ended so, and did this.
-    fn story(kind: Kind, end: &Value, did: &str) -> (Told, Around) {
-        let mut told = Told::launched(kind, None);
-        told.hear(&status("1", "TASK_STARTING", ""));
-        told.hear(&status("2", "TASK_RUNNING", ""));
-        told.hear(end);
+    fn story(kind: Kind, end: &Value, did: &str) -> (TaskRecord, RunRecord) {
+        let mut told = TaskRecord::launched(kind, None);
+        told.record_update(&status("1", "TASK_STARTING", ""));
+        told.record_update(&status("2", "TASK_RUNNING", ""));
+        told.record_update(end);
         told.end = Some(saw(did));
-        let around = Around {
+        let around = RunRecord {
             after: saw(did),
-            ..Around::default()
+            ..RunRecord::default()
         };
         (told, around)
     }
@@ -365,10 +365,10 @@ mod tests {
     #[test]
     fn what_is_right_is_not_complained_of() {
         let (told, around) = story(Kind::Exits(0), &finished(), DID);
-        assert_eq!(complaints(&told, &around), Vec::<String>::new());
+        assert_eq!(violations(&told, &around), Vec::<String>::new());
         let end = status("3", "TASK_FAILED", "Command exited with status 3");
         let (told, around) = story(Kind::Exits(3), &end, "began\nended 3\n");
-        assert_eq!(complaints(&told, &around), Vec::<String>::new());
+        assert_eq!(violations(&told, &around), Vec::<String>::new());
     }
 
     #[test]
@@ -378,19 +378,19 @@ mod tests {
         let killed = status("3", "TASK_KILLED", "");
         for end in [&lost, &by_signal, &killed] {
             let (told, around) = story(Kind::Exits(0), end, DID);
-            assert_eq!(complaints(&told, &around).len(), 1, "{end}");
+            assert_eq!(violations(&told, &around).len(), 1, "{end}");
         }
         // Killed, but nobody asked for it; ended, but not by itself.
         let (told, around) = story(Kind::Killed, &killed, "began\n");
-        assert_eq!(complaints(&told, &around).len(), 1);
+        assert_eq!(violations(&told, &around).len(), 1);
         let (told, around) = story(Kind::Exits(0), &finished(), "began\n");
-        assert_eq!(complaints(&told, &around).len(), 1);
+        assert_eq!(violations(&told, &around).len(), 1);
     }
 
     #[test]
     fn a_second_start_is_seen() {
         let (told, around) = story(Kind::Exits(0), &finished(), "began\nbegan\nended 0\n");
-        assert_eq!(complaints(&told, &around), ["it was started twice"]);
+        assert_eq!(violations(&told, &around), ["it was started twice"]);
     }
 
     #[test]
@@ -398,48 +398,48 @@ mod tests {
         let (mut told, around) = story(Kind::Exits(0), &finished(), DID);
         told.statuses.remove(1);
         assert_eq!(
-            complaints(&told, &around),
+            violations(&told, &around),
             ["it ran, and that was not told"]
         );
         let (mut told, around) = story(Kind::Exits(0), &finished(), DID);
-        told.hear(&status("4", "TASK_FINISHED", ""));
-        assert_eq!(complaints(&told, &around), ["2 ends were told"]);
+        told.record_update(&status("4", "TASK_FINISHED", ""));
+        assert_eq!(violations(&told, &around), ["2 ends were told"]);
         let (mut told, around) = story(Kind::Exits(0), &finished(), DID);
-        assert!(!told.hear(&status("2", "TASK_KILLING", "")));
-        assert_eq!(complaints(&told, &around).len(), 1);
+        assert!(!told.record_update(&status("2", "TASK_KILLING", "")));
+        assert_eq!(violations(&told, &around).len(), 1);
         let (mut told, around) = story(Kind::Exits(0), &finished(), DID);
         told.statuses.clear();
-        assert_eq!(complaints(&told, &around).len(), 2);
+        assert_eq!(violations(&told, &around).len(), 2);
     }
 
     #[test]
     fn an_order_of_updates_that_is_not_so_is_seen() {
         let (mut told, around) = story(Kind::Exits(0), &finished(), DID);
         told.statuses.swap(0, 1);
-        assert_eq!(complaints(&told, &around), ["out of order"]);
+        assert_eq!(violations(&told, &around), ["out of order"]);
     }
 
     #[test]
     fn an_end_that_is_told_too_early_is_seen() {
         let (mut told, around) = story(Kind::Exits(0), &finished(), DID);
         told.end = Some(saw("began\n"));
-        let wrong = complaints(&told, &around);
+        let wrong = violations(&told, &around);
         assert_eq!(wrong, ["it went on after its end was told"]);
         told.end = Some(Observed {
             lives: true,
             ..saw(DID)
         });
-        let wrong = complaints(&told, &around);
+        let wrong = violations(&told, &around);
         assert_eq!(wrong, ["it lived when its end was told"]);
     }
 
     #[test]
     fn what_was_launched_is_lost_only_with_an_agent() {
-        let mut told = Told::launched(Kind::Exits(0), None);
-        told.hear(&status("1", "TASK_DROPPED", ""));
-        let mut around = Around::default();
-        assert_eq!(complaints(&told, &around).len(), 1);
+        let mut told = TaskRecord::launched(Kind::Exits(0), None);
+        told.record_update(&status("1", "TASK_DROPPED", ""));
+        let mut around = RunRecord::default();
+        assert_eq!(violations(&told, &around).len(), 1);
         around.may_be_lost = true;
-        assert_eq!(complaints(&told, &around), Vec::<String>::new());
+        assert_eq!(violations(&told, &around), Vec::<String>::new());
     }
 }

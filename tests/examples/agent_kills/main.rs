@@ -19,7 +19,7 @@ use meseta_tests::framework::task;
 use meseta_tests::{Cluster, Framework, Setup, kernel, wait};
 use serde_json::{Value, json};
 
-use crate::audit::{Kind, Told, is_terminal, report};
+use crate::audit::{Kind, TaskRecord, is_terminal, report};
 
 /// Tasks under way at a time.
 const AT_ONCE: usize = 48;
@@ -150,7 +150,7 @@ fn has_no_tasks(framework: &Value) -> bool {
 }
 
 /// How many tasks there is room for in an offer; none where there is no disk, which a group needs.
-fn room(offer: &Value) -> usize {
+fn capacity_of(offer: &Value) -> usize {
     let offered = |name: &str| {
         let all = offer["resources"].as_array().into_iter().flatten();
         let named = all.filter(|resource| resource["name"] == name);
@@ -176,14 +176,14 @@ struct Scheduler {
     left: usize,
     live: usize,
     number: usize,
-    told: BTreeMap<String, Told>,
+    told: BTreeMap<String, TaskRecord>,
     over: Arc<AtomicUsize>,
     /// What is wrong with no task in particular.
     wrong: Vec<String>,
 }
 
 impl Scheduler {
-    fn run(mut self) -> (BTreeMap<String, Told>, Vec<String>) {
+    fn run(mut self) -> (BTreeMap<String, TaskRecord>, Vec<String>) {
         let mut last_word = Instant::now();
         while self.left > 0 || self.live > 0 {
             match self.framework.within(Duration::from_millis(100), &|_| true) {
@@ -235,9 +235,9 @@ impl Scheduler {
         for offer in offers {
             let mut operations = Vec::new();
             let mut early = Vec::new();
-            let mut room = room(&offer);
-            while self.left > 0 && self.live < AT_ONCE && room >= OF_A_LAUNCH_MAX {
-                room -= OF_A_LAUNCH_MAX;
+            let mut capacity = capacity_of(&offer);
+            while self.left > 0 && self.live < AT_ONCE && capacity >= OF_A_LAUNCH_MAX {
+                capacity -= OF_A_LAUNCH_MAX;
                 operations.push(self.next(&offer, &mut early));
             }
             self.framework.accepted(json!({"type": "ACCEPT", "accept": {
@@ -304,7 +304,7 @@ impl Scheduler {
         }
         self.left -= 1;
         self.live += 1;
-        let told = Told::launched(kind, group);
+        let told = TaskRecord::launched(kind, group);
         self.told.insert(id, told);
         info
     }
@@ -319,7 +319,7 @@ impl Scheduler {
         let Some(told) = self.told.get_mut(&id) else {
             return;
         };
-        if !told.hear(status) {
+        if !told.record_update(status) {
             return;
         }
         let is_killed = matches!(told.kind, Kind::Killed | Kind::KilledGently);
@@ -346,7 +346,7 @@ impl Scheduler {
 
     /// A kill is lost with the agent that had it.
     fn kill_again(&mut self) {
-        let is_due = |told: &Told| {
+        let is_due = |told: &TaskRecord| {
             told.end.is_none() && told.kill_asked.is_some_and(|at| at.elapsed() >= KILL_AGAIN)
         };
         let due = self.told.iter().filter(|(_, told)| is_due(told));

@@ -10,7 +10,7 @@ use anyhow::bail;
 use crate::fleet::{Fleet, REGISTER_LIMIT, VICTIM};
 
 /// How often a pause looks whether it is over.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 #[derive(Debug)]
 pub(crate) struct Bench {
@@ -32,7 +32,7 @@ impl Bench {
             if began.elapsed() > REGISTER_LIMIT {
                 bail!("a node did not register again within {REGISTER_LIMIT:?}");
             }
-            std::thread::sleep(LOOK_AGAIN);
+            std::thread::sleep(POLL_INTERVAL);
         }
         tally.most("ms for the slowest registration", began.elapsed());
         tally.count("registrations");
@@ -65,7 +65,7 @@ impl Time {
         self.stop.store(true, Ordering::Relaxed);
     }
 
-    /// Somebody wants it to end early.
+    /// An operator interrupted the run.
     pub(crate) fn interrupt(&self) {
         self.interrupted.store(true, Ordering::Relaxed);
         self.stop();
@@ -95,7 +95,7 @@ impl Time {
             if self.is_over() || left.is_zero() {
                 return false;
             }
-            std::thread::sleep(left.min(LOOK_AGAIN));
+            std::thread::sleep(left.min(POLL_INTERVAL));
         }
     }
 }

@@ -10,7 +10,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// After the floods: for connections to be seen closed and memory to be given back; less after short ones.
 const SETTLE: Duration = Duration::from_secs(30);
 
-/// At one moment.
+/// The usage at one moment.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Sample {
     pub(crate) resident_kib: u64,
@@ -32,10 +32,10 @@ pub(crate) type Courses = BTreeMap<&'static str, Course>;
 pub(crate) fn follow(bench: &Bench) -> Courses {
     let mut courses = Courses::new();
     while !bench.time.is_over() {
-        look(&bench.fleet, &mut courses);
+        sample_all(&bench.fleet, &mut courses);
         bench.time.pause(INTERVAL);
     }
-    look(&bench.fleet, &mut courses);
+    sample_all(&bench.fleet, &mut courses);
     courses
 }
 
@@ -44,11 +44,11 @@ pub(crate) fn settle(fleet: &Fleet, courses: &mut Courses, length: Duration) {
     let began = Instant::now();
     while began.elapsed() < SETTLE.min(length) {
         std::thread::sleep(INTERVAL);
-        look(fleet, courses);
+        sample_all(fleet, courses);
     }
 }
 
-fn look(fleet: &Fleet, courses: &mut Courses) {
+fn sample_all(fleet: &Fleet, courses: &mut Courses) {
     for (name, pid) in fleet.processes() {
         let Some((sample, highest_kib)) = sample(pid) else {
             continue;

@@ -10,7 +10,9 @@ use meseta_proto::mesos::v1::executor::{Call, Event, call, event};
 use prost::Message as _;
 
 use crate::scheduler::{executor_id, task_id};
-use crate::sockets::{Chunked, Client, Head, connect, connect_deaf, next_record, send_head};
+use crate::sockets::{
+    Chunked, Client, Head, connect, connect_small_buffer, next_record, send_head,
+};
 
 const PATH: &str = "POST /api/v1/executor";
 const MEDIA: &str = "application/x-protobuf";
@@ -119,7 +121,7 @@ impl Executor {
     }
 
     fn deaf(&self, task: &str) -> anyhow::Result<()> {
-        let mut stream = connect_deaf(self.agent, None)?;
+        let mut stream = connect_small_buffer(self.agent, None)?;
         let body = self.call(call::Type::Subscribe).encode_to_vec();
         send_head(&mut stream, PATH, &self.headers(), body.len())?;
         stream.write_all(&body)?;

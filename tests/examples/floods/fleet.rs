@@ -91,7 +91,7 @@ pub(crate) fn leave_network() -> anyhow::Result<()> {
 }
 
 /// An address of a hostile client: each flood has a group of its own.
-pub(crate) fn stranger(group: u8, number: u8) -> Ipv4Addr {
+pub(crate) fn client_address(group: u8, number: u8) -> Ipv4Addr {
     Ipv4Addr::new(198, 18, group, number)
 }
 
@@ -275,15 +275,15 @@ fn resources(index: usize) -> String {
 fn write_credentials(dir: &TempDir) -> anyhow::Result<()> {
     let mut names = vec![MEASURED.to_owned(), "node".to_owned(), "flood".to_owned()];
     names.extend((0..NEWCOMERS).map(newcomer));
-    let people: Vec<_> = names
+    let principals: Vec<_> = names
         .iter()
         .map(|name| (name.clone(), secret(name)))
         .collect();
-    let people: Vec<_> = people
+    let principals: Vec<_> = principals
         .iter()
         .map(|(n, s)| (n.as_str(), s.as_str()))
         .collect();
-    secure::credentials(&dir.path().join("credentials"), &people);
+    secure::credentials(&dir.path().join("credentials"), &principals);
     let own = format!("node {}\n", secret("node"));
     secure::write_private(&dir.path().join("node.credential"), &own);
     Ok(())

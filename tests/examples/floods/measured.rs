@@ -25,7 +25,6 @@ const FILES_PORT: u16 = 7000;
 /// What stays of failures for the report.
 const FAILURES_KEPT: usize = 20;
 
-/// What it saw.
 #[derive(Debug, Default)]
 pub(crate) struct Figures {
     pub(crate) offer_after_revive: Vec<Duration>,

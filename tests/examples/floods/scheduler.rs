@@ -22,7 +22,7 @@ const MEDIA: &str = "application/x-protobuf";
 /// Hostile frameworks have an address of their own.
 const GROUP: u8 = 10;
 /// How often a stream that is not read looks whether it is to be.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A framework to subscribe.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ impl Subscription {
             info: info(roles),
             constraints: None,
             suppressed: false,
-            from: Some(fleet::stranger(GROUP, 1)),
+            from: Some(fleet::client_address(GROUP, 1)),
         }
     }
 
@@ -168,10 +168,10 @@ impl Scheduler {
     pub(crate) fn event<T>(
         &mut self,
         limit: Duration,
-        mut look: impl FnMut(&Event) -> Option<T>,
+        mut probe: impl FnMut(&Event) -> Option<T>,
     ) -> io::Result<(Instant, T)> {
         for at in 0..self.kept.len() {
-            if let Some(found) = look(&self.kept[at].1)
+            if let Some(found) = probe(&self.kept[at].1)
                 && let Some((when, _)) = self.kept.remove(at)
             {
                 return Ok((when, found));
@@ -187,7 +187,7 @@ impl Scheduler {
                     RecvTimeoutError::Timeout => io::Error::from(io::ErrorKind::TimedOut),
                     RecvTimeoutError::Disconnected => io::ErrorKind::UnexpectedEof.into(),
                 })?;
-            if let Some(found) = look(&event) {
+            if let Some(found) = probe(&event) {
                 return Ok((when, found));
             }
             let is_useful = event.offers.is_some() || event.update.is_some();
@@ -223,7 +223,7 @@ impl Scheduler {
     pub(crate) fn update(
         &mut self,
         limit: Duration,
-        wanted: impl Fn(&pb::TaskStatus) -> bool,
+        matches: impl Fn(&pb::TaskStatus) -> bool,
     ) -> io::Result<(Instant, pb::TaskStatus)> {
         let end = Instant::now() + limit;
         loop {
@@ -232,7 +232,7 @@ impl Scheduler {
                 event.update.as_ref().map(|update| update.status.clone())
             })?;
             self.acknowledge(&status)?;
-            if wanted(&status) {
+            if matches(&status) {
                 return Ok((when, status));
             }
         }
@@ -392,7 +392,7 @@ fn read(mut records: Chunked, reads: Arc<AtomicBool>) -> Receiver<(Instant, Even
             }
             // Only its owner has the other one.
             while !reads.load(Ordering::Relaxed) && Arc::strong_count(&reads) > 1 {
-                std::thread::sleep(LOOK_AGAIN);
+                std::thread::sleep(POLL_INTERVAL);
             }
         }
     });

@@ -21,7 +21,10 @@ pub(crate) fn connect(to: SocketAddrV4, from: Option<Ipv4Addr>) -> io::Result<Tc
 }
 
 /// The same with a small buffer, for an answer that is not going to be read.
-pub(crate) fn connect_deaf(to: SocketAddrV4, from: Option<Ipv4Addr>) -> io::Result<TcpStream> {
+pub(crate) fn connect_small_buffer(
+    to: SocketAddrV4,
+    from: Option<Ipv4Addr>,
+) -> io::Result<TcpStream> {
     open(to, from, Some(UNREAD_BUFFER))
 }
 
@@ -168,7 +171,6 @@ pub(crate) fn next_record(reader: &mut impl Read) -> io::Result<Option<Vec<u8>>>
     Ok(Some(record))
 }
 
-/// A whole answer.
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) status: u16,

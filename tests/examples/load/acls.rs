@@ -12,7 +12,7 @@ use serde_json::json;
 use crate::framework::Framework;
 use crate::{Process, number, report, start_agents, start_master, state, wait_for_agents};
 
-const PEOPLE: [(&str, &str); 2] = [
+const PRINCIPALS: [(&str, &str); 2] = [
     ("admin", "an admin's secret"),
     ("reader", "a reader's secret"),
 ];
@@ -30,8 +30,8 @@ fn authorization((name, secret): (&str, &str)) -> String {
 
 /// Everybody may do everything; of what there is to see, the reader is shown one role and one user.
 async fn start(dir: &Path, more: &[&str]) -> anyhow::Result<(Process, SocketAddr)> {
-    let people = dir.join("people");
-    secure::credentials(&people, &PEOPLE);
+    let credentials_file = dir.join("people");
+    secure::credentials(&credentials_file, &PRINCIPALS);
     let seen = |objects: &str, value: &str| {
         json!([{"principals": {"values": ["admin"]}, objects: {"type": "ANY"}},
                {"principals": {"values": ["reader"]}, objects: {"values": [value]}},
@@ -46,7 +46,7 @@ async fn start(dir: &Path, more: &[&str]) -> anyhow::Result<(Process, SocketAddr
     let rules = dir.join("acls.json");
     std::fs::write(&rules, acls.to_string())?;
     let given = [
-        format!("--credentials=file://{}", people.display()),
+        format!("--credentials=file://{}", credentials_file.display()),
         format!("--acls=file://{}", rules.display()),
         "--agent_ping_timeout=5mins".to_owned(),
         // Else nobody who comes from this machine as its root is asked for a name.
@@ -76,7 +76,7 @@ pub(crate) async fn measure(arguments: &[String]) -> anyhow::Result<()> {
         master.resident_mb()?
     );
     let mut asking = Framework::subscribe_suppressed(address, "asking").await?;
-    for person in PEOPLE {
+    for person in PRINCIPALS {
         println!("--- {}", person.0);
         let who = authorization(person);
         state::read_beside_declines(address, &master, &mut asking, "/state", Some(&who)).await?;
@@ -86,7 +86,7 @@ pub(crate) async fn measure(arguments: &[String]) -> anyhow::Result<()> {
             true => Some(churn(address).await?),
             false => None,
         };
-        for person in PEOPLE {
+        for person in PRINCIPALS {
             println!("--- {} {how}", person.0);
             for path in ["/quota", "/version"] {
                 get(address, path, person)?;
@@ -121,7 +121,7 @@ fn set_quotas(address: SocketAddr, roles: usize) -> anyhow::Result<()> {
         .collect();
     for some in all.chunks(ROLES_A_CALL) {
         let call = json!({"type": "UPDATE_QUOTA", "update_quota": {"quota_configs": some}});
-        let who = authorization(PEOPLE[0]);
+        let who = authorization(PRINCIPALS[0]);
         let headers = [
             ("content-type", "application/json"),
             ("authorization", &who),
@@ -158,7 +158,7 @@ pub(crate) async fn watch(arguments: &[String]) -> anyhow::Result<()> {
     let (master, address) = start(dir.path(), &history).await?;
     let _agents = start_agents(address, WATCHED_AGENTS)?;
     wait_for_agents(address, WATCHED_AGENTS).await?;
-    let events = PEOPLE.map(|person| follow(address, person));
+    let events = PRINCIPALS.map(|person| follow(address, person));
     let who = crate::framework::Identity {
         name: "busy".to_owned(),
         role: "role-7".to_owned(),
@@ -177,7 +177,7 @@ pub(crate) async fn watch(arguments: &[String]) -> anyhow::Result<()> {
         done += some;
         println!("after {done} tasks: {} MB resident", master.resident_mb()?);
     }
-    for (person, read) in PEOPLE.iter().zip(events) {
+    for (person, read) in PRINCIPALS.iter().zip(events) {
         let bytes = read.load(std::sync::atomic::Ordering::Relaxed);
         ensure!(bytes > tasks as u64, "{} was told {bytes} bytes", person.0);
         println!("{} was told {} MB", person.0, bytes / 1_000_000);

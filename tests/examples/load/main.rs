@@ -3,7 +3,7 @@
 //! `cargo build --release -p meseta && cargo run --release -p meseta-tests --example load -- [AGENTS] [TASKS]`
 //! starts a master with its durable registry on loopback, simulated agents in a process of their own
 //! (this program again), and speaks gRPC with both. Prints one line for each figure.
-//! `... --example load -- state [AGENTS] [TASKS] [FRAMEWORKS]` measures who looks at a large cluster instead,
+//! `... --example load -- state [AGENTS] [TASKS] [FRAMEWORKS]` measures readers of a large cluster instead,
 //! `... acls [AGENTS] [TASKS] [ROLES]` the same where there are rules on who sees what,
 //! `... watched [TASKS]` the memory of the master while such readers follow what happens, and
 //! `... reconcile [AGENTS] [TASKS]` offers while one framework asks for all its tasks in one call.
@@ -44,7 +44,7 @@ impl Drop for Process {
 }
 
 impl Process {
-    /// Resident memory, MB.
+    /// The resident memory, in megabytes.
     fn resident_mb(&self) -> anyhow::Result<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.0.id()))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

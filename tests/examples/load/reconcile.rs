@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use meseta_tests::priority::give_way;
+use meseta_tests::priority::lower_priority;
 use tokio::sync::mpsc;
 
 use crate::framework::Framework;
@@ -57,7 +57,7 @@ impl Owner {
         let (ask, asked) = mpsc::channel(1);
         let (say, answered) = mpsc::channel(1);
         std::thread::spawn(move || {
-            give_way();
+            lower_priority();
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
                 .build();

@@ -1,8 +1,8 @@
-//! How soon, and how well, regular work is relieved of those who borrowed what it did not use.
+//! How soon, and how well, regular work is relieved of revocable tasks that use what it did not.
 //!
 //! `cargo build --release -p meseta && cargo run --release -p meseta-tests --example relief -- [ROUNDS]` as
 //! root, on a machine with nothing else to do; three rounds unless given, some four minutes. Starts a real
-//! master and agent; regular tasks hold 2 cpus and use 0.3; what that leaves is lent to a framework that
+//! master and agent; regular tasks hold 2 cpus and use 0.3; what that leaves is oversubscribed to a framework that
 //! keeps the processors busy with it; then the regular tasks wake up. Prints each figure with its bar, and
 //! ends with 1 when one is missed. Throughput and lateness are compared with the same work beside neighbours
 //! that are frozen; hogs with equal shares are the negative control, without which the figures would say nothing.
@@ -20,17 +20,19 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use kernel::Revocable;
 use meseta_tests::framework::task;
-use meseta_tests::lending::{amount, borrower, borrowing, launch_and_be_content};
+use meseta_tests::revocable::{
+    amount, launch_and_decline_rest, revocable_framework, revocable_task,
+};
 use meseta_tests::{Cluster, Framework, Setup};
 use serde_json::{Value, json};
 
 const ROUNDS: usize = 3;
-/// How often the agent tells the master what can be lent: its default.
+/// How often the agent tells the master what can be oversubscribed: its default.
 const INTERVAL: Duration = Duration::from_secs(15);
 /// Regular work is awake for so long.
 const WINDOW: Duration = Duration::from_secs(8);
 const PATIENCE: Duration = Duration::from_secs(90);
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// What regular work is promised: two workers and a sleeper.
 const WORKERS: [&str; 2] = ["work-1", "work-2"];
 const WORKER_CPUS: f64 = 0.95;
@@ -51,18 +53,18 @@ fn main() -> anyhow::Result<ExitCode> {
         }
         _ => bail!("relief [ROUNDS]"),
     };
-    let mut verdict = Verdict::default();
-    let frozen = lent_and_taken_back(rounds, &mut verdict)?;
-    killed_and_not_helped(&frozen, &mut verdict)?;
+    let mut criteria = Criteria::default();
+    let frozen = oversubscribed_and_taken_back(rounds, &mut criteria)?;
+    killed_and_not_helped(&frozen, &mut criteria)?;
     println!(
         "{}",
-        if verdict.missed {
+        if criteria.missed {
             "a bar was missed"
         } else {
             "all bars were met"
         }
     );
-    Ok(if verdict.missed {
+    Ok(if criteria.missed {
         ExitCode::FAILURE
     } else {
         ExitCode::SUCCESS
@@ -71,11 +73,11 @@ fn main() -> anyhow::Result<ExitCode> {
 
 /// Prints figures beside their bars.
 #[derive(Debug, Default)]
-struct Verdict {
+struct Criteria {
     missed: bool,
 }
 
-impl Verdict {
+impl Criteria {
     fn at_most(&mut self, what: &str, value: f64, bar: f64, unit: &str) {
         self.note(
             what,
@@ -108,7 +110,7 @@ struct Bench {
     cluster: Cluster,
     dir: PathBuf,
     _regular: Framework,
-    borrower: Framework,
+    revocable_framework: Framework,
 }
 
 /// What regular work got in one window.
@@ -118,7 +120,7 @@ struct Course {
     p99_ms: f64,
 }
 
-/// When what was done to those who borrowed, from the moment that regular work woke up.
+/// When what was done to revocable tasks, from the moment that regular work woke up.
 #[derive(Clone, Copy, Debug, Default)]
 struct Relief {
     throttled: Option<Duration>,
@@ -154,16 +156,16 @@ impl Bench {
         let command = command("nap", &dir, SLEEPER)?;
         let promised = [("cpus", SLEEPER_CPUS), ("mem", 64.0)];
         tasks.push(task(&offer, SLEEPER, &command, &promised));
-        launch_and_be_content(&regular, &offer, &tasks);
+        launch_and_decline_rest(&regular, &offer, &tasks);
         for name in WORKERS.iter().chain([&SLEEPER]) {
             regular.until_state(name, "TASK_RUNNING");
         }
-        let borrower = borrower(&cluster);
+        let revocable_framework = revocable_framework(&cluster);
         Ok(Self {
             cluster,
             dir,
             _regular: regular,
-            borrower,
+            revocable_framework,
         })
     }
 
@@ -172,7 +174,7 @@ impl Bench {
         let began = Instant::now();
         while began.elapsed() < PATIENCE {
             let is_offers = |event: &Value| event["type"] == "OFFERS";
-            let event = self.borrower.within(PATIENCE, &is_offers);
+            let event = self.revocable_framework.within(PATIENCE, &is_offers);
             let event = event.map_err(|why| anyhow::anyhow!("nothing was offered: {why}"))?;
             let offers = event["offers"]["offers"]
                 .as_array()
@@ -184,7 +186,7 @@ impl Bench {
                 {
                     return Ok((offer, began.elapsed()));
                 }
-                self.borrower.decline(&offer, 0.0);
+                self.revocable_framework.decline(&offer, 0.0);
             }
         }
         let state = self.cluster.agent().page("/state").json();
@@ -198,15 +200,15 @@ impl Bench {
     fn fill(&mut self, offer: &Value, cpus: f64, revocable: bool) -> anyhow::Result<()> {
         let mut tasks = Vec::new();
         for name in HOGS {
-            let mut hog = borrowing(offer, name, &command("hog", &self.dir, name)?, cpus);
+            let mut hog = revocable_task(offer, name, &command("hog", &self.dir, name)?, cpus);
             if !revocable && let Some(resource) = hog["resources"][0].as_object_mut() {
                 resource.remove("revocable");
             }
             tasks.push(hog);
         }
-        launch_and_be_content(&self.borrower, offer, &tasks);
+        launch_and_decline_rest(&self.revocable_framework, offer, &tasks);
         for name in HOGS {
-            self.borrower.until_state(name, "TASK_RUNNING");
+            self.revocable_framework.until_state(name, "TASK_RUNNING");
         }
         Ok(())
     }
@@ -259,7 +261,7 @@ impl Bench {
             if relief.killed.is_none() && groups.processes() < processes {
                 relief.killed = Some(now);
             }
-            sleep(LOOK_AGAIN);
+            sleep(POLL_INTERVAL);
         }
         let to_us = work::now_us();
         for name in WORKERS.into_iter().chain([SLEEPER]) {
@@ -290,9 +292,9 @@ fn secs(time: Option<Duration>) -> f64 {
     time.map_or(f64::INFINITY, |time| time.as_secs_f64())
 }
 
-/// Slack is lent, filled, and taken back, as it is meant to be; gives what regular work does beside
+/// Slack is oversubscribed, filled, and taken back, as it is meant to be; gives what regular work does beside
 /// frozen neighbours.
-fn lent_and_taken_back(rounds: usize, verdict: &mut Verdict) -> anyhow::Result<Course> {
+fn oversubscribed_and_taken_back(rounds: usize, criteria: &mut Criteria) -> anyhow::Result<Course> {
     // Defaults, but for how long a new task counts at its limit: five minutes.
     let modules = json!({"libraries": {"modules": {"name": "slack", "parameters": [
         {"key": "min_age", "value": "5secs"}, {"key": "min_samples", "value": "5"}]}}});
@@ -304,7 +306,7 @@ fn lent_and_taken_back(rounds: usize, verdict: &mut Verdict) -> anyhow::Result<C
     ])?;
     let (offer, after) = bench.offered(2.0 * HOG_CPUS, true)?;
     let bar = 2.0 * INTERVAL.as_secs_f64();
-    verdict.at_most(
+    criteria.at_most(
         "idle promises are offered as revocable after",
         after.as_secs_f64(),
         bar,
@@ -339,21 +341,21 @@ fn lent_and_taken_back(rounds: usize, verdict: &mut Verdict) -> anyhow::Result<C
         .iter()
         .map(|relief| secs(relief.throttled))
         .fold(0.0, f64::max);
-    verdict.at_most(
+    criteria.at_most(
         "woken: first relief, the slowest, after",
         slowest,
         1.5,
         " s",
     );
     let ratio = acted.throughput / frozen.throughput;
-    verdict.at_least(
+    criteria.at_least(
         "woken: throughput, of that beside frozen neighbours",
         ratio,
         0.95,
         "",
     );
     let ratio = acted.p99_ms / frozen.p99_ms;
-    verdict.at_most(
+    criteria.at_most(
         "woken: p99 lateness, of that beside frozen neighbours",
         ratio,
         2.0,
@@ -364,7 +366,7 @@ fn lent_and_taken_back(rounds: usize, verdict: &mut Verdict) -> anyhow::Result<C
 
 /// Where nothing may be frozen, it comes to kills. Then hogs that are not revocable at all, which nobody
 /// takes anything from.
-fn killed_and_not_helped(frozen: &Course, verdict: &mut Verdict) -> anyhow::Result<()> {
+fn killed_and_not_helped(frozen: &Course, criteria: &mut Criteria) -> anyhow::Result<()> {
     let modules = json!({"libraries": {"modules": [
         {"name": "fixed", "parameters": {"key": "resources", "value": "cpus:2"}},
         {"name": "pressure", "parameters": {"key": "freeze", "value": "false"}}]}});
@@ -379,13 +381,13 @@ fn killed_and_not_helped(frozen: &Course, verdict: &mut Verdict) -> anyhow::Resu
     bench.until_busy()?;
     let (_, relief) = bench.awake(WINDOW + Duration::from_secs(3))?;
     println!("without freezing: {relief:.3?}");
-    verdict.at_most(
+    criteria.at_most(
         "without freezing: first relief after",
         secs(relief.throttled),
         1.5,
         " s",
     );
-    verdict.at_most(
+    criteria.at_most(
         "without freezing: first kill after",
         secs(relief.killed),
         10.0,
@@ -399,7 +401,7 @@ fn killed_and_not_helped(frozen: &Course, verdict: &mut Verdict) -> anyhow::Resu
     let (course, _) = bench.awake(WINDOW)?;
     println!("negative control, hogs of equal shares: {course:.1?}");
     let ratio = course.throughput / frozen.throughput;
-    verdict.at_most(
+    criteria.at_most(
         "negative control: throughput at equal shares",
         ratio,
         0.65,

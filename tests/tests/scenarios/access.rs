@@ -1,4 +1,4 @@
-//! A cluster that is shut: who comes in, who does not, and what is said to whom.
+//! Authentication and authorization on a live cluster: who is admitted, who is not, and what each is answered.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -307,7 +307,7 @@ fn shut() {
         .to_owned();
     cluster.agents.push(honest);
 
-    // The verbs come in, and a task runs through all of it.
+    // The verbs are admitted, and a task runs through all of it.
     let output = cluster.meseta(
         "execute",
         &[

@@ -25,7 +25,7 @@ pub(crate) const ALL: &[Scenario] = &[
     ),
     ("values_out_of_range", anywhere, ranges),
     ("a_cgroups_root_that_leads_out", unless_root, cgroups_root),
-    ("what_is_lent_and_by_whom", anywhere, lending),
+    ("estimators_and_controllers", anywhere, oversubscription),
 ];
 
 fn agent(flags: &[&str]) -> String {
@@ -215,7 +215,7 @@ fn cgroups_root() {
 }
 
 /// Estimators and controllers: unknown names, and parameters that make no sense.
-fn lending() {
+fn oversubscription() {
     for (flag, words) in [
         ("--resource_estimator=slak", ["slak", "slack"]),
         (

@@ -47,7 +47,7 @@ fn operations() {
     };
     let stack = json!([{"type": "DYNAMIC", "role": "dev"}, {"type": "DYNAMIC", "role": "ops/web"}]);
     let no_sub_role = with(scalar("cpus", 1.0), "reservations", stack);
-    let lent = with(dynamic("disk", 64.0, "dev"), "revocable", json!({}));
+    let oversubscribed = with(dynamic("disk", 64.0, "dev"), "revocable", json!({}));
     let mut read_only = volume_of(fixed("disk", 64.0), "v");
     read_only["disk"]["volume"]["mode"] = json!("RO");
     let mut of_host = volume_of(fixed("disk", 64.0), "v");
@@ -66,7 +66,7 @@ fn operations() {
         ),
         (
             "revocable",
-            create(volume_of(lent, "v")),
+            create(volume_of(oversubscribed, "v")),
             "revocable resources",
         ),
         ("read-only", create(read_only), "Read-only"),

@@ -180,9 +180,9 @@ fn headers() {
         406,
         &[],
     );
-    let stranger = json!({"type": "REVIVE", "framework_id": {"value": "nobody"}}).to_string();
+    let unknown = json!({"type": "REVIVE", "framework_id": {"value": "nobody"}}).to_string();
     refused(
-        &http::post(&url, &[JSON, stream], stranger.as_bytes()),
+        &http::post(&url, &[JSON, stream], unknown.as_bytes()),
         400,
         &["Framework"],
     );

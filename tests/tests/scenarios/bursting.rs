@@ -27,11 +27,11 @@ pub(crate) const ALL: &[Scenario] = &[
 const MB: u64 = 1 << 20;
 
 /// Everything about one container that the kernel holds.
-pub(crate) struct Held {
+pub(crate) struct ContainerLimits {
     groups: Vec<PathBuf>,
 }
 
-impl Held {
+impl ContainerLimits {
     /// Of the container whose groups have this name.
     pub(crate) fn of(cluster: &Cluster, name: &str) -> Self {
         wait::eventually("the groups are found", Duration::from_secs(10), || {
@@ -107,7 +107,7 @@ impl Held {
 }
 
 /// Launches a task with these limits on an agent with CFS on.
-fn launch(limits: Option<Value>) -> (Cluster, Framework, Held) {
+fn launch(limits: Option<Value>) -> (Cluster, Framework, ContainerLimits) {
     let mut setup = Setup::default();
     setup.agent_flags.push("--cgroups_enable_cfs".to_owned());
     let cluster = Cluster::start(setup);
@@ -121,8 +121,8 @@ fn launch(limits: Option<Value>) -> (Cluster, Framework, Held) {
     let status = framework.until_state("t", "TASK_RUNNING");
     let container = status["container_status"]["container_id"]["value"].as_str();
     let container = container.expect("a container id").to_owned();
-    let held = Held::of(&cluster, &container);
-    (cluster, framework, held)
+    let limits = ContainerLimits::of(&cluster, &container);
+    (cluster, framework, limits)
 }
 
 fn end(mut framework: Framework) {
@@ -131,36 +131,36 @@ fn end(mut framework: Framework) {
 }
 
 fn requests() {
-    let (_cluster, framework, held) = launch(None);
-    assert_eq!(held.shares(), 512);
-    assert_eq!(held.cpu_quota_us(), Some(50_000));
-    assert_eq!(held.hard_memory(), Some(64 * MB));
-    assert_eq!(held.soft_memory(), Some(64 * MB));
-    assert_eq!(held.oom_score_adj(), 0);
+    let (_cluster, framework, limits) = launch(None);
+    assert_eq!(limits.shares(), 512);
+    assert_eq!(limits.cpu_quota_us(), Some(50_000));
+    assert_eq!(limits.hard_memory(), Some(64 * MB));
+    assert_eq!(limits.soft_memory(), Some(64 * MB));
+    assert_eq!(limits.oom_score_adj(), 0);
     end(framework);
 }
 
 fn limits() {
-    let wanted = json!({"cpus": {"value": 1.5}, "mem": {"value": 256.0}});
-    let (_cluster, framework, held) = launch(Some(wanted));
-    assert_eq!(held.shares(), 512);
-    assert_eq!(held.cpu_quota_us(), Some(150_000));
-    assert_eq!(held.hard_memory(), Some(256 * MB));
-    assert_eq!(held.soft_memory(), Some(64 * MB));
+    let requested = json!({"cpus": {"value": 1.5}, "mem": {"value": 256.0}});
+    let (_cluster, framework, limits) = launch(Some(requested));
+    assert_eq!(limits.shares(), 512);
+    assert_eq!(limits.cpu_quota_us(), Some(150_000));
+    assert_eq!(limits.hard_memory(), Some(256 * MB));
+    assert_eq!(limits.soft_memory(), Some(64 * MB));
     // The smaller the request, the likelier the victim.
-    let score = held.oom_score_adj();
+    let score = limits.oom_score_adj();
     assert!((900..1000).contains(&score), "{score}");
     end(framework);
 }
 
 fn infinite() {
-    let wanted = json!({"cpus": {"value": "Infinity"}, "mem": {"value": "Infinity"}});
-    let (_cluster, framework, held) = launch(Some(wanted));
-    assert_eq!(held.shares(), 512);
-    assert_eq!(held.cpu_quota_us(), None);
-    assert_eq!(held.hard_memory(), None);
-    assert_eq!(held.soft_memory(), Some(64 * MB));
-    assert!(held.oom_score_adj() > 0);
+    let requested = json!({"cpus": {"value": "Infinity"}, "mem": {"value": "Infinity"}});
+    let (_cluster, framework, limits) = launch(Some(requested));
+    assert_eq!(limits.shares(), 512);
+    assert_eq!(limits.cpu_quota_us(), None);
+    assert_eq!(limits.hard_memory(), None);
+    assert_eq!(limits.soft_memory(), Some(64 * MB));
+    assert!(limits.oom_score_adj() > 0);
     end(framework);
 }
 

@@ -45,7 +45,7 @@ fn status_of(pid: i32, field: &str) -> u64 {
 }
 
 /// Many readers ask for a large file and take nothing of it: tasks are launched and killed meanwhile, whoever
-/// does read gets his file, and the agent holds little for each of the others.
+/// does read gets its file, and the agent holds little for each of the others.
 fn downloads() {
     const READERS: usize = 600;
     let cluster = Cluster::default();

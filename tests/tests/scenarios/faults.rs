@@ -156,11 +156,11 @@ fn full_disk() {
     let mut framework = cluster.framework();
     let before = steady(&mut framework);
     let offer = framework.offer();
-    framework.launch(&offer, &[task(&offer, "doomed", "exec sleep 600", SMALL)]);
-    let status = framework.until_state("doomed", "TASK_RUNNING");
-    let doomed = status["container_status"]["executor_pid"].as_i64();
-    let doomed = i32::try_from(doomed.expect("a pid")).expect("a pid");
-    let born = kernel::start_time(doomed);
+    framework.launch(&offer, &[task(&offer, "target", "exec sleep 600", SMALL)]);
+    let status = framework.until_state("target", "TASK_RUNNING");
+    let target = status["container_status"]["executor_pid"].as_i64();
+    let target = i32::try_from(target.expect("a pid")).expect("a pid");
+    let born = kernel::start_time(target);
     let filler = cluster.agent_dir(0).join("filler");
     let filled = std::fs::write(&filler, vec![0; 32 << 20]);
     assert!(filled.is_err(), "the disk has room for ever");
@@ -179,12 +179,12 @@ fn full_disk() {
         "a launch went on"
     );
     // Whoever is to end does so, though that cannot be written.
-    framework.kill("doomed");
+    framework.kill("target");
     wait::eventually("a killed task is gone", PATIENCE, || {
-        (kernel::start_time(doomed) != born).then_some(())
+        (kernel::start_time(target) != born).then_some(())
     });
     std::fs::remove_file(&filler).expect("removed");
-    framework.until_state("doomed", "TASK_KILLED");
+    framework.until_state("target", "TASK_KILLED");
     framework.until_state("late", "TASK_FINISHED");
     still_steady(&mut framework, before);
 }

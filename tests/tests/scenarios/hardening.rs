@@ -17,7 +17,11 @@ pub(crate) const ALL: &[Scenario] = &[
         unless_root,
         escapes,
     ),
-    ("a_task_may_ask_for_less_and_gets_it", unless_root, wishes),
+    (
+        "a_task_may_ask_for_less_and_gets_it",
+        unless_root,
+        reduced_privileges,
+    ),
     (
         "what_the_node_does_not_allow_is_refused_by_name",
         unless_root,
@@ -146,8 +150,8 @@ fn escapes() {
     }
 }
 
-/// A task with wishes for its container.
-fn wishing(offer: &Value, id: &str, command: &str, container: &Value) -> Value {
+/// A task that requests settings of its container.
+fn with_linux_info(offer: &Value, id: &str, command: &str, container: &Value) -> Value {
     let mut task = task(offer, id, command, SMALL);
     task["container"] = container.clone();
     task["container"]["type"] = json!("MESOS");
@@ -165,7 +169,7 @@ fn stdout_of(cluster: &Cluster, framework: &str, id: &str) -> String {
     answer.json()["data"].as_str().expect("data").to_owned()
 }
 
-fn wishes() {
+fn reduced_privileges() {
     let cluster = Cluster::default();
     let mut framework = cluster.framework();
     let offer = framework.offer();
@@ -186,8 +190,8 @@ fn wishes() {
     framework.launch(
         &offer,
         &[
-            wishing(&offer, "less", command, &less),
-            wishing(&offer, "shared", command, &shared),
+            with_linux_info(&offer, "less", command, &less),
+            with_linux_info(&offer, "shared", command, &shared),
         ],
     );
     framework.until_state("less", "TASK_FINISHED");
@@ -249,7 +253,7 @@ fn refusals() {
         ),
     ] {
         let offer = framework.offer();
-        framework.launch(&offer, &[wishing(&offer, id, "true", &container)]);
+        framework.launch(&offer, &[with_linux_info(&offer, id, "true", &container)]);
         let status = framework.until_state(id, "TASK_FAILED");
         assert_eq!(
             status["reason"], "REASON_CONTAINER_LAUNCH_FAILED",
@@ -282,14 +286,14 @@ fn profiles() {
     framework.launch(
         &offer,
         &[
-            wishing(&offer, "default", command, &json!({})),
-            wishing(
+            with_linux_info(&offer, "default", command, &json!({})),
+            with_linux_info(
                 &offer,
                 "own",
                 command,
                 &seccomp(json!({"profile_name": "no-chdir.json"})),
             ),
-            wishing(
+            with_linux_info(
                 &offer,
                 "none",
                 command,

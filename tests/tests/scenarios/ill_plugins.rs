@@ -1,4 +1,4 @@
-//! Plug-ins that speak nonsense, hang or die: nothing is lent, nobody is hurt, and it is told.
+//! Plug-ins that speak nonsense, hang or die: nothing is oversubscribed, nobody is hurt, and it is told.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,7 +11,7 @@ use meseta_proto::meseta::v1::resource_estimator_server::{
 };
 use meseta_proto::mesos::v1 as pb;
 use meseta_tests::framework::task;
-use meseta_tests::lending::launch_and_be_content;
+use meseta_tests::revocable::launch_and_decline_rest;
 use meseta_tests::{Cluster, Setup, kernel, unless_root, wait};
 use serde_json::json;
 use tokio_stream::wrappers::ReceiverStream;
@@ -26,8 +26,8 @@ pub(crate) const ALL: &[Scenario] = &[(
 )];
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// What it lends while it is well.
-const LENT: f64 = 1.5;
+/// What it oversubscribes while it is well.
+const OVERSUBSCRIBED: f64 = 1.5;
 
 /// How an estimator behaves.
 #[derive(Copy, Clone, Debug, PartialEq)]
@@ -78,7 +78,7 @@ fn cpus(value: f64) -> pb::Resource {
 }
 
 fn answer(manner: Manner) -> Vec<pb::Resource> {
-    let well = cpus(LENT);
+    let well = cpus(OVERSUBSCRIBED);
     match manner {
         Manner::Amount(value) => vec![cpus(value)],
         Manner::Regular => vec![pb::Resource {
@@ -227,16 +227,16 @@ fn figure(cluster: &Cluster, series: &str) -> f64 {
         .unwrap_or(0.0)
 }
 
-fn until_lent(cluster: &Cluster, cpus: f64) {
-    let what = format!("{cpus} revocable cpus are lent");
+fn until_oversubscribed(cluster: &Cluster, cpus: f64) {
+    let what = format!("{cpus} revocable cpus are oversubscribed");
     wait::eventually(&what, PATIENCE, || {
         let agents = cluster.master.page("/slaves").json();
-        let lent = agents["slaves"][0]["resources"]["cpus_revocable"].as_f64();
-        ((lent.unwrap_or(0.0) - cpus).abs() < 1e-6).then_some(())
+        let oversubscribed = agents["slaves"][0]["resources"]["cpus_revocable"].as_f64();
+        ((oversubscribed.unwrap_or(0.0) - cpus).abs() < 1e-6).then_some(())
     });
 }
 
-/// A framework is offered what nobody lends, and its task runs to its end.
+/// A framework is offered what nobody oversubscribes, and its task runs to its end.
 fn regular_work_goes_on(cluster: &Cluster, id: &str) {
     let mut framework = cluster.framework();
     let offer = framework.offer();
@@ -270,9 +270,9 @@ fn ill_mannered() {
     let offer = regular.offer();
     let small = [("cpus", 0.5), ("mem", 32.0)];
     let asleep = task(&offer, "asleep", "exec sleep 600", &small);
-    launch_and_be_content(&regular, &offer, &[asleep]);
+    launch_and_decline_rest(&regular, &offer, &[asleep]);
     regular.until_state("asleep", "TASK_RUNNING");
-    until_lent(&cluster, LENT);
+    until_oversubscribed(&cluster, OVERSUBSCRIBED);
 
     for (manner, kind) in [
         (Manner::Amount(-1.0), "garbage"),
@@ -291,16 +291,16 @@ fn ill_mannered() {
         wait::eventually(&format!("{manner:?} is {kind}"), PATIENCE, || {
             (failures(&cluster, "resource_estimator", kind) > before).then_some(())
         });
-        until_lent(&cluster, 0.0);
+        until_oversubscribed(&cluster, 0.0);
         plugin.be(Manner::Well, Control::Well);
-        until_lent(&cluster, LENT);
+        until_oversubscribed(&cluster, OVERSUBSCRIBED);
     }
     regular_work_goes_on(&cluster, "after-estimates");
     ill_controlled(&cluster, &plugin);
     regular_work_goes_on(&cluster, "after-corrections");
 
     drop(process);
-    until_lent(&cluster, 0.0);
+    until_oversubscribed(&cluster, 0.0);
     regular_work_goes_on(&cluster, "after-its-end");
     // One that is no gRPC server at all.
     let _ = std::fs::remove_file(&socket);
@@ -314,7 +314,7 @@ fn ill_mannered() {
     // And one that comes to its senses.
     let _ = std::fs::remove_file(&socket);
     let _process = serve(&socket, &plugin);
-    until_lent(&cluster, LENT);
+    until_oversubscribed(&cluster, OVERSUBSCRIBED);
     assert_eq!(
         kernel::tasks_below(&cluster.cgroups_root).len(),
         1,
@@ -345,8 +345,8 @@ fn ill_controlled(cluster: &Cluster, plugin: &Plugin) {
             (failures(cluster, "qos_controller", kind) > before).then_some(())
         });
     }
-    // While nobody watches nothing is lent.
-    until_lent(cluster, 0.0);
+    // While nobody watches nothing is oversubscribed.
+    until_oversubscribed(cluster, 0.0);
     plugin.be(Manner::Well, Control::Well);
-    until_lent(cluster, LENT);
+    until_oversubscribed(cluster, OVERSUBSCRIBED);
 }

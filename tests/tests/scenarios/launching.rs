@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use meseta_proto::mesos::v1::TaskStatus;
-use meseta_proto::reconciler::{Pace, Reconciler};
+use meseta_proto::reconciler::{ReconcileIntervals, Reconciler};
 use meseta_resources::time::Moment;
 use meseta_tests::framework::{framework_info, task};
 use meseta_tests::{Cluster, Encoding, Framework, Missing, kernel, unless_installed};
@@ -50,10 +50,10 @@ fn unless_curl() -> Missing {
 /// Asks about a task as the reference reconciler does, until there is an answer: the task's state.
 fn truth(framework: &mut Framework, task: &str, agent: Option<&str>) -> String {
     let start = Instant::now();
-    let mut reconciler = Reconciler::new(Pace {
+    let mut reconciler = Reconciler::new(ReconcileIntervals {
         first_pause: Duration::from_millis(200),
         longest_pause: Duration::from_secs(2),
-        ..Pace::default()
+        ..ReconcileIntervals::default()
     });
     let now = || Moment::ORIGIN + start.elapsed();
     reconciler.track(task, agent);

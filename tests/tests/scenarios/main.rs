@@ -78,7 +78,7 @@ fn main() -> ExitCode {
     if let Some(code) = probe::run_if_requested() {
         return code;
     }
-    meseta_tests::daemon::keep_the_mask_for_daemons();
+    meseta_tests::daemon::keep_umask_for_daemons();
     let mut arguments = Arguments::from_args();
     // One at a time: what a limit does can only be judged when nothing else wants the machine.
     arguments.test_threads = arguments.test_threads.or(Some(1));

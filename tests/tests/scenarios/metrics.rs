@@ -100,13 +100,13 @@ fn promtool() {
 
 fn series() {
     let (cluster, mut framework) = with_task();
-    let wanted = ["cpu", "memory", "limit"];
+    let expected = ["cpu", "memory", "limit"];
     wait::eventually(
         "cpu seconds, memory and limits",
         Duration::from_secs(2),
         || {
             let text = containers(&cluster);
-            wanted.iter().all(|w| text.contains(w)).then_some(())
+            expected.iter().all(|w| text.contains(w)).then_some(())
         },
     );
     framework.kill("t1");

@@ -1,4 +1,4 @@
-//! The command line as somebody types it who has read little: near names, short units, parts of ids, narrow terminals.
+//! The command line as a new user types it: similar names, short units, parts of ids, narrow terminals.
 
 use std::process::{Command, Output};
 use std::time::Duration;
@@ -20,11 +20,7 @@ pub(crate) const ALL: &[Scenario] = &[
         memory,
     ),
     ("a_drain_names_whom_it_waits_for", anywhere, drain),
-    (
-        "a_limit_is_the_verdict_also_after_a_decline",
-        anywhere,
-        limit,
-    ),
+    ("a_limit_decides_also_after_a_decline", anywhere, limit),
     (
         "a_task_that_is_left_running_is_found_and_killed",
         unless_root,

@@ -67,11 +67,11 @@ async fn operations(mut client: OperatorClient<Channel>, agent: v1::AgentId, _: 
         .expect("taken")
         .into_inner();
     let operation_uuid = taken.operation_uuid.expect("a name");
-    let wanted = AwaitOperationRequest { operation_uuid };
+    let requested = AwaitOperationRequest { operation_uuid };
     for _ in 0..2 {
         // It may be over before it is asked for, and is known a while after.
         let status = client
-            .await_operation(wanted.clone())
+            .await_operation(requested.clone())
             .await
             .expect("over")
             .into_inner();

@@ -151,13 +151,13 @@ fn kills() {
 }
 
 /// Total of a resource of each agent: free, offered and used together must never be more.
-fn books_agree(cluster: &Cluster) {
+fn state_is_consistent(cluster: &Cluster) {
     let slaves = page(cluster, "/slaves");
     for agent in slaves["slaves"].as_array().expect("agents") {
         for name in ["cpus", "mem", "disk"] {
             let amount = |key: &str| agent[key][name].as_f64().unwrap_or_default();
-            let held = amount("used_resources") + amount("offered_resources");
-            assert!(held <= amount("resources") + 1e-6, "{name}: {agent:#}");
+            let in_use = amount("used_resources") + amount("offered_resources");
+            assert!(in_use <= amount("resources") + 1e-6, "{name}: {agent:#}");
             let reserved = agent["reserved_resources"]
                 .as_object()
                 .into_iter()
@@ -177,7 +177,7 @@ fn books_agree(cluster: &Cluster) {
     );
 }
 
-/// One operator who changes his mind all the time; refusals are answers too.
+/// An operator that changes settings all the time; refusals are valid answers.
 fn change(cluster: &Cluster, round: usize, agent: &Value) {
     let url = format!("{}/api/v1", cluster.master.url);
     let one = json!({"name": "cpus", "type": "SCALAR", "scalar": {"value": 0.5},
@@ -229,13 +229,13 @@ fn load() {
             scope.spawn(|| run_tasks(framework, kill, &is_over));
             for round in 0..8 {
                 change(&cluster, round, &agent);
-                books_agree(&cluster);
+                state_is_consistent(&cluster);
             }
             is_over.store(true, Ordering::Release);
         });
         cluster.restart_master();
         registered(&cluster, 2);
-        books_agree(&cluster);
+        state_is_consistent(&cluster);
     }
     // Whatever was still under way is over or taken back, and all is there as at the beginning.
     for _ in 0..2 {
@@ -249,15 +249,15 @@ fn load() {
         });
         (idle && totals(&slaves) == before).then_some(())
     });
-    books_agree(&cluster);
+    state_is_consistent(&cluster);
 }
 
 /// Launches short tasks on whatever is offered, and ends with the framework's teardown.
 fn run_tasks(mut framework: Framework, kill: usize, is_over: &AtomicBool) {
     let mut number = 0;
     while !is_over.load(Ordering::Acquire) {
-        let wanted = |event: &Value| event["type"] == "OFFERS" || event["type"] == "UPDATE";
-        let Ok(event) = framework.within(Duration::from_millis(200), &wanted) else {
+        let matches = |event: &Value| event["type"] == "OFFERS" || event["type"] == "UPDATE";
+        let Ok(event) = framework.within(Duration::from_millis(200), &matches) else {
             continue;
         };
         if event["type"] == "UPDATE" {

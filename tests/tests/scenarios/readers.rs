@@ -16,7 +16,7 @@ pub(crate) const ALL: &[Scenario] = &[(
 )];
 
 /// A path of keys, `0` for the first of a list, and what is found there.
-type Wanted = (&'static str, fn(&Value) -> bool);
+type ExpectedField = (&'static str, fn(&Value) -> bool);
 
 fn text(value: &Value) -> bool {
     value.as_str().is_some_and(|text| !text.is_empty())
@@ -26,8 +26,8 @@ fn empty(value: &Value) -> bool {
     value == ""
 }
 
-fn all(page: &Value, what: &str, wanted: &[Wanted]) {
-    for (path, is) in wanted {
+fn all(page: &Value, what: &str, expected: &[ExpectedField]) {
+    for (path, is) in expected {
         let pointer = format!("/{}", path.replace('.', "/"));
         let found = page.pointer(&pointer);
         assert!(
@@ -70,7 +70,7 @@ fn keys() {
 fn of_master(cluster: &Cluster) {
     let page = |path: &str| cluster.master.page(path).json();
     let numbers = Value::is_number;
-    let state: &[Wanted] = &[
+    let state: &[ExpectedField] = &[
         ("id", text),
         ("version", text),
         ("flags", Value::is_object),

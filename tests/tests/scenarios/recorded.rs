@@ -142,14 +142,14 @@ fn metrics() {
     );
     framework.until_state("t1", "TASK_RUNNING");
     let text = recording::text("master-metrics.txt");
-    let wanted = text
+    let expected = text
         .lines()
         .filter(|line| !line.is_empty() && !line.starts_with('#'));
-    let wanted: Vec<String> = wanted
+    let expected: Vec<String> = expected
         .map(|key| key.replace("<FRAMEWORK>", &framework.id))
         .collect();
     let shown = cluster.master.page("/metrics/snapshot").json();
-    let missing: Vec<_> = wanted
+    let missing: Vec<_> = expected
         .iter()
         .filter(|key| !shown[key.as_str()].is_number())
         .collect();
@@ -169,10 +169,10 @@ fn metrics() {
     let v1 = v1.json();
     let named = v1["get_metrics"]["metrics"].as_array().expect("metrics");
     assert!(
-        named.len() >= wanted.len(),
+        named.len() >= expected.len(),
         "{} of {}",
         named.len(),
-        wanted.len()
+        expected.len()
     );
     let bad = http::get(&format!(
         "{}/metrics/snapshot?timeout=soon",
@@ -282,8 +282,8 @@ fn essence(value: Value) -> Value {
 
 /// A list of resources in a sentence, in any order.
 fn pieces(text: &str) -> (Vec<&str>, &str) {
-    let (held, wanted) = text.split_once(" does not contain ").unwrap_or_default();
-    let mut held: Vec<&str> = held.split("; ").collect();
-    held.sort_unstable();
-    (held, wanted)
+    let (available, expected) = text.split_once(" does not contain ").unwrap_or_default();
+    let mut available: Vec<&str> = available.split("; ").collect();
+    available.sort_unstable();
+    (available, expected)
 }

@@ -68,7 +68,6 @@ fn sandbox(cluster: &Cluster, framework: &Framework, offer: &Value, executor: &s
 /// One of an executor's calls, and its answer.
 type Call<'a> = dyn Fn(&Executor<'_>) -> (Head, String) + 'a;
 
-/// The executor's side.
 struct Executor<'a> {
     agent: &'a str,
     framework: String,

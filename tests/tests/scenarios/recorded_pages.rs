@@ -15,7 +15,7 @@ pub(crate) const ALL: &[Scenario] = &[
     // The statistics are those of cgroups.
     ("pages_have_the_shape_recorded", unless_root, pages),
     ("reservations_are_shown_as_recorded", anywhere, reservation),
-    ("what_is_lent_is_shown_as_recorded", anywhere, revocable),
+    ("oversubscription_is_shown_as_recorded", anywhere, revocable),
     (
         "the_operators_events_have_the_shape_recorded",
         anywhere,
@@ -30,7 +30,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 const DEPARTURES: &[&str] = &[
     // The flags are each daemon's own.
     ".flags",
-    // What is lent, and why not more.
+    // What is oversubscribed, and why not more.
     ".oversubscribed_resources",
     ".oversubscription",
     // A field of v0 that the v1 messages do not have.
@@ -170,8 +170,8 @@ fn reservation() {
     compare(&cluster, "reservation");
 }
 
-/// A cluster whose agent lends so many cpus.
-pub(crate) fn lending(cpus: u32) -> Cluster {
+/// A cluster whose agent oversubscribes so many cpus.
+pub(crate) fn oversubscribing(cpus: u32) -> Cluster {
     let modules = json!({"libraries": {"modules": {
         "name": "org_apache_mesos_FixedResourceEstimator",
         "parameters": {"key": "resources", "value": format!("cpus:{cpus}")}}}});
@@ -187,7 +187,7 @@ pub(crate) fn lending(cpus: u32) -> Cluster {
 }
 
 fn revocable() {
-    compare(&lending(4), "revocable");
+    compare(&oversubscribing(4), "revocable");
 }
 
 /// The first of each kind of event, while a framework comes, runs a task, fails over and goes, and the agent with it.

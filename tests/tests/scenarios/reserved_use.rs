@@ -82,7 +82,8 @@ fn labels() {
     let offer = framework.offer();
     let (database, web) = (labelled(2.0, "database"), labelled(3.0, "web"));
     operate(&framework, &offer, reserve(&[&database, &web]));
-    let of = |resource: &Value, wanted: &Value| resource["reservations"] == wanted["reservations"];
+    let of =
+        |resource: &Value, expected: &Value| resource["reservations"] == expected["reservations"];
     let both = |offer: &Value| {
         is(
             sum(&offer["resources"], "cpus", |one| of(one, &database)),

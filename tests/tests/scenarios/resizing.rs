@@ -6,7 +6,7 @@ use meseta_tests::framework::task;
 use meseta_tests::{Cluster, Framework, http, kernel, unless_root, wait};
 use serde_json::{Value, json};
 
-use crate::bursting::Held;
+use crate::bursting::ContainerLimits;
 use crate::enforcement::{statistics, with_flags};
 use crate::{Scenario, probe};
 
@@ -72,10 +72,11 @@ fn group() {
     launch_group(&framework, &offer, "e", &[one, two]);
     let (outer, first) = running(&mut framework, "one");
     let (_, second) = running(&mut framework, "two");
-    let [outer, first, second] = [outer, first, second].map(|name| Held::of(&cluster, &name));
-    let knobs = |held: &Held| {
-        let memory = (held.soft_memory(), held.hard_memory());
-        (held.cpu_quota_us(), memory)
+    let [outer, first, second] =
+        [outer, first, second].map(|name| ContainerLimits::of(&cluster, &name));
+    let knobs = |limits: &ContainerLimits| {
+        let memory = (limits.soft_memory(), limits.hard_memory());
+        (limits.cpu_quota_us(), memory)
     };
     let memory = |soft: u64, hard: u64| (Some(soft * MB), Some(hard * MB));
     assert_eq!(knobs(&outer), (Some(70_000), memory(96, 128)));
@@ -127,24 +128,24 @@ fn waits() {
     let holds = task(&offer, "holds", &hold, &[("cpus", 0.1), ("mem", 64.0)]);
     launch_group(&framework, &offer, "e", &[holds]);
     let offer = framework.offer();
-    let lends = task(
+    let shrinking = task(
         &offer,
-        "lends",
+        "shrinking",
         "sleep 600",
         &[("cpus", 0.1), ("mem", 160.0)],
     );
-    launch_group(&framework, &offer, "e", &[lends]);
-    let (outer, _) = running(&mut framework, "lends");
+    launch_group(&framework, &offer, "e", &[shrinking]);
+    let (outer, _) = running(&mut framework, "shrinking");
     running(&mut framework, "holds");
-    let outer = Held::of(&cluster, &outer);
+    let outer = ContainerLimits::of(&cluster, &outer);
     assert_eq!(outer.hard_memory(), Some(256 * MB));
     std::fs::write(&begin, "").expect("written");
     wait::eventually("the memory is held", PATIENCE, || {
         let used = outer.number(&["memory.usage_in_bytes", "memory.current"])?;
         (used > 115 * MB).then_some(())
     });
-    framework.kill("lends");
-    framework.until_state("lends", "TASK_KILLED");
+    framework.kill("shrinking");
+    framework.until_state("shrinking", "TASK_KILLED");
     // Nobody dies of it: only what is asked for is less.
     assert_eq!(outer.hard_memory(), Some(256 * MB));
     assert_eq!(outer.soft_memory(), Some(96 * MB));

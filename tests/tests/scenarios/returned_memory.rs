@@ -25,11 +25,11 @@ const LIMIT: Duration = Duration::from_secs(30);
 
 fn guesses() {
     let dir = TempDir::new().expect("a directory");
-    let people = dir.path().join("people");
-    credentials(&people, &[("ada", "wonder")]);
+    let credentials_file = dir.path().join("people");
+    credentials(&credentials_file, &[("ada", "wonder")]);
     let flags = [
         "--port=0".to_owned(),
-        format!("--credentials={}", people.display()),
+        format!("--credentials={}", credentials_file.display()),
         "--authenticate_http_readonly".to_owned(),
     ];
     let master = Daemon::start("master", &dir.path().join("master"), &flags);

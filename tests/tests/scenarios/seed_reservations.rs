@@ -133,12 +133,12 @@ fn endpoints() {
         let (status, text) = post(Some(OPERATOR), path, "");
         assert_eq!(status, 400, "{text}");
     }
-    // Another name than one's own, and one who may not, whatever name he gives.
+    // Another name than one's own, and a principal that may not, whatever name it gives.
     let (status, text) = post(Some(OTHER), "/master/reserve", &right);
     assert_eq!(status, 400, "{text}");
     assert!(text.contains("which does not match"), "{text}");
-    let his = right.replace(OPERATOR.0, NOBODY.0);
-    let (status, text) = post(Some(NOBODY), "/master/reserve", &his);
+    let for_another = right.replace(OPERATOR.0, NOBODY.0);
+    let (status, text) = post(Some(NOBODY), "/master/reserve", &for_another);
     assert_eq!(status, 403, "{text}");
     assert!(text.contains("reserve_resources"), "{text}");
     let (status, text) = post(Some(OPERATOR), "/master/unreserve", &right);
@@ -147,12 +147,12 @@ fn endpoints() {
     let taken = post(Some(OPERATOR), "/master/reserve", &right);
     assert_eq!(taken, (202, String::new()));
     let full = reserved_full(&cluster, "ads", 2);
-    let wanted: Value = serde_json::from_str(&right).expect("JSON");
+    let expected: Value = serde_json::from_str(&right).expect("JSON");
     for (shown, asked) in full
         .as_array()
         .expect("a list")
         .iter()
-        .zip(wanted.as_array().expect("a list"))
+        .zip(expected.as_array().expect("a list"))
     {
         for key in ["name", "type", "reservations"] {
             assert_eq!(shown[key], asked[key], "{full:#}");
@@ -217,14 +217,14 @@ fn value(printed: &str) -> Value {
 }
 
 /// Whether an offer holds this resource to the letter.
-fn holds(offer: &Value, wanted: &Value) -> bool {
+fn holds(offer: &Value, expected: &Value) -> bool {
     let resources = offer["resources"].as_array().into_iter().flatten();
     resources.into_iter().any(|one| {
         let amount = |one: &Value| one["scalar"]["value"].as_f64();
         ["name", "type", "reservations", "allocation_info"]
             .iter()
-            .all(|key| one[*key] == wanted[*key])
-            && amount(one) == amount(wanted)
+            .all(|key| one[*key] == expected[*key])
+            && amount(one) == amount(expected)
     })
 }
 

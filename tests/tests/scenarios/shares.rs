@@ -26,8 +26,8 @@ fn weights() {
     let url = cluster.scheduler_url();
     let mut one = Framework::subscribe(&url, Encoding::Json, &framework_info("one"));
     let mut three = Framework::subscribe(&url, Encoding::Protobuf, &framework_info("three"));
-    let mut held = [0_usize, 0];
-    while held[0] + held[1] < 16 {
+    let mut task_counts = [0_usize, 0];
+    while task_counts[0] + task_counts[1] < 16 {
         for (index, framework) in [&mut one, &mut three].into_iter().enumerate() {
             let is_offer = |event: &Value| event["type"] == "OFFERS";
             let Ok(event) = framework.within(std::time::Duration::from_millis(100), &is_offer)
@@ -35,14 +35,14 @@ fn weights() {
                 continue;
             };
             for offer in event["offers"]["offers"].as_array().expect("offers") {
-                let id = format!("t{}", held[index]);
+                let id = format!("t{}", task_counts[index]);
                 let small = task(offer, &id, "sleep 600", &[("cpus", 0.1), ("mem", 10.0)]);
                 framework.launch(offer, &[small]);
-                held[index] += 1;
+                task_counts[index] += 1;
             }
         }
     }
-    assert_eq!(held, [4, 12], "0.4 and 1.2 of 1.6 cpus");
+    assert_eq!(task_counts, [4, 12], "0.4 and 1.2 of 1.6 cpus");
     one.teardown();
     three.teardown();
 }

@@ -70,7 +70,7 @@ set -eu
 "#;
 
 /// The operator's desk and the machines.
-struct Place {
+struct TestMachines {
     dir: TempDir,
     /// What stands for [`PAGE_NET`].
     net: String,
@@ -78,7 +78,7 @@ struct Place {
     daemons: Vec<Daemon>,
 }
 
-impl Drop for Place {
+impl Drop for TestMachines {
     fn drop(&mut self) {
         // Agents before their master.
         while let Some(mut daemon) = self.daemons.pop() {
@@ -94,7 +94,7 @@ fn script(path: &Path, text: &str) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).expect("a mode");
 }
 
-impl Place {
+impl TestMachines {
     fn new() -> Self {
         let dir = TempDir::with_prefix("meseta-shut-").expect("a folder");
         let open = std::fs::Permissions::from_mode(0o755);
@@ -157,7 +157,7 @@ impl Place {
     }
 
     /// Starts what `systemctl` was told to.
-    fn attend_to_services(&mut self) {
+    fn reconcile_services(&mut self) {
         for unit in ["meseta-master", "meseta-agent"] {
             for entry in std::fs::read_dir(self.machines()).expect("machines") {
                 let root = entry.expect("an entry").path();
@@ -209,19 +209,19 @@ fn page() {
     let [make, copy, start, come_in, later] = blocks.as_slice() else {
         panic!("the page has other steps than this test: {blocks:#?}");
     };
-    let mut place = Place::new();
-    let said = place.run_lines(make);
+    let mut test_machines = TestMachines::new();
+    let said = test_machines.run_lines(make);
     for line in copy.lines().chain(start.lines()) {
-        let line = line.replace(PAGE_NET, &place.net);
+        let line = line.replace(PAGE_NET, &test_machines.net);
         assert!(said.contains(&format!("  {line}\n")), "{line}: {said}");
     }
-    place.run_lines(copy);
-    place.run_lines(start);
-    place.attend_to_services();
-    assert_eq!(place.daemons.len(), 3);
-    place.registered(&["node1.example", "node2.example"]);
+    test_machines.run_lines(copy);
+    test_machines.run_lines(start);
+    test_machines.reconcile_services();
+    assert_eq!(test_machines.daemons.len(), 3);
+    test_machines.registered(&["node1.example", "node2.example"]);
 
-    let said = place.run_lines(come_in);
+    let said = test_machines.run_lines(come_in);
     for expected in [
         "node1.example",
         "node2.example",
@@ -232,29 +232,34 @@ fn page() {
     ] {
         assert!(said.contains(expected), "{expected}: {said}");
     }
-    the_rules_hold(&place);
+    the_rules_hold(&test_machines);
 
     // A verb says itself what to type next.
     for line in later.lines() {
-        let said = place.run_lines(line);
-        place.run_lines(&suggested(&said));
-        place.attend_to_services();
+        let said = test_machines.run_lines(line);
+        test_machines.run_lines(&suggested(&said));
+        test_machines.reconcile_services();
     }
-    assert_eq!(place.daemons.len(), 4);
-    place.registered(&["node3.example"]);
+    assert_eq!(test_machines.daemons.len(), 4);
+    test_machines.registered(&["node3.example"]);
     eventually("the new principal is known", LIMIT, || {
-        let (_, said) = place.by("web", "meseta frameworks");
+        let (_, said) = test_machines.by("web", "meseta frameworks");
         said.contains("ROLES").then_some(())
     });
     eventually("the new certificates are served", LIMIT, || {
         let taken = |daemon: &Daemon| daemon.log_text().contains("certificate exchanged");
-        place.daemons.iter().take(3).all(taken).then_some(())
+        test_machines
+            .daemons
+            .iter()
+            .take(3)
+            .all(taken)
+            .then_some(())
     });
-    place.registered(&["node1.example", "node2.example", "node3.example"]);
+    test_machines.registered(&["node1.example", "node2.example", "node3.example"]);
 }
 
 /// The administrator does what operators do, a framework what is its own, and others nothing.
-fn the_rules_hold(place: &Place) {
+fn the_rules_hold(test_machines: &TestMachines) {
     for line in [
         "meseta quota set eng --guarantee=cpus:1",
         "meseta weights set eng=2",
@@ -266,20 +271,20 @@ fn the_rules_hold(place: &Place) {
         "meseta maintenance clear",
         "meseta quota remove eng",
     ] {
-        let (is_good, said) = place.by("admin", line);
-        assert!(is_good, "{line}: {said}{}", place.logs());
+        let (is_good, said) = test_machines.by("admin", line);
+        assert!(is_good, "{line}: {said}{}", test_machines.logs());
     }
     // Allowed, and there is no such framework or agent.
     for line in ["meseta teardown nosuch", "meseta mark-gone nosuch"] {
-        let (is_good, said) = place.by("admin", line);
+        let (is_good, said) = test_machines.by("admin", line);
         assert!(!is_good && !said.contains("403"), "{line}: {said}");
     }
     let task = "meseta execute --user=www-data --role=ads --resources='cpus:0.1;mem:32'";
-    let (is_good, said) = place.by("ads", &format!("{task} --command='id -un'"));
+    let (is_good, said) = test_machines.by("ads", &format!("{task} --command='id -un'"));
     assert!(
         is_good && said.contains("www-data\n"),
         "{said}{}",
-        place.logs()
+        test_machines.logs()
     );
     for (principal, line) in [
         (
@@ -294,34 +299,38 @@ fn the_rules_hold(place: &Place) {
         ("prometheus", "meseta deactivate node2.example"),
         ("prometheus", "meseta weights set eng=3"),
     ] {
-        let (is_good, said) = place.by(principal, line);
+        let (is_good, said) = test_machines.by(principal, line);
         let is_refused = said.to_lowercase().contains("not authorized") || said.contains("403");
         assert!(!is_good && is_refused, "{principal}: {line}: {said}");
     }
-    let (is_good, said) = place.try_lines(
+    let (is_good, said) = test_machines.try_lines(
         ". fleet/principals/admin/env; unset MESETA_PRINCIPAL MESETA_SECRET_FILE MESETA_CERT MESETA_KEY; meseta agents",
     );
     assert!(!is_good && said.contains("401"), "{said}");
     // The certificate alone says who this is, and of it alone agents learn.
     let certified = ". fleet/principals/admin/env; unset MESETA_PRINCIPAL MESETA_SECRET_FILE";
-    let (is_good, said) = place.try_lines(&format!("{certified}; meseta top && meseta agents"));
+    let (is_good, said) =
+        test_machines.try_lines(&format!("{certified}; meseta top && meseta agents"));
     assert!(is_good && said.contains("node1.example"), "{said}");
-    let (is_good, said) = place.try_lines(
+    let (is_good, said) = test_machines.try_lines(
         ". fleet/principals/admin/env; unset MESETA_CERT MESETA_KEY; meseta agents && meseta top",
     );
     assert!(!is_good && said.contains("401"), "{said}");
     assert!(said.contains("--secret-to-agents"), "{said}");
-    let (is_good, said) = place.try_lines(
+    let (is_good, said) = test_machines.try_lines(
         ". fleet/principals/admin/env; unset MESETA_CERT MESETA_KEY; meseta top --secret-to-agents",
     );
     assert!(is_good, "{said}");
     // Secrets are where they belong, and in no log.
     for principal in ["admin", "node", "prometheus", "ads"] {
-        let path = place
+        let path = test_machines
             .dir
             .path()
             .join(format!("fleet/principals/{principal}/secret"));
         let secret = std::fs::read_to_string(path).expect("a secret");
-        assert!(!place.logs().contains(secret.trim_end()), "{principal}");
+        assert!(
+            !test_machines.logs().contains(secret.trim_end()),
+            "{principal}"
+        );
     }
 }

@@ -251,12 +251,12 @@ fn reason_kept() {
 }
 
 /// Clients that connect and say nothing, as many as there can be.
-struct Crowd {
+struct IdleClients {
     over: Arc<AtomicBool>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
-impl Crowd {
+impl IdleClients {
     fn at(port: u16, size: usize) -> Self {
         let over = Arc::new(AtomicBool::new(false));
         let told = over.clone();
@@ -293,7 +293,7 @@ fn kept(clients: Vec<TcpStream>) -> Vec<TcpStream> {
         .collect()
 }
 
-impl Drop for Crowd {
+impl Drop for IdleClients {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
@@ -321,7 +321,7 @@ fn few_descriptors() {
         running.extend(run(&mut framework, some));
     }
     cluster.agents[0].kill();
-    let crowd = Crowd::at(port, 216);
+    let crowd = IdleClients::at(port, 216);
     may_end(&cluster, 0);
     may_end(&cluster, 1);
     cluster.restart_agent(0);

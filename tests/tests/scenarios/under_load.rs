@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use meseta_resources::{ResourceQuantities, Resources, Role};
-use meseta_tests::books::Books;
 use meseta_tests::framework::{framework_info, task};
+use meseta_tests::state_check::StateCheck;
 use meseta_tests::{Cluster, Encoding, Framework, Setup, http, wait};
 use serde_json::{Value, json};
 
@@ -129,11 +129,11 @@ fn no_violations(cluster: &Cluster) {
 /// Looks at snapshot after snapshot.
 fn check(shared: &Shared) {
     while !shared.is_over() {
-        let Some(books) = Books::read(&shared.url) else {
+        let Some(state_check) = StateCheck::read(&shared.url) else {
             continue;
         };
-        books.check(&shared.capacity);
-        if let Some(free) = books.free(AGENTS) {
+        state_check.check(&shared.capacity);
+        if let Some(free) = state_check.free(AGENTS) {
             let kept = free.get("mem").to_f64();
             assert!(
                 kept >= KEPT_MB,
@@ -257,7 +257,7 @@ impl Worker {
     }
 }
 
-/// Somebody at the console, who remembers what was answered.
+/// An operator that remembers each response.
 struct Operator {
     url: String,
     agents: Vec<String>,

@@ -9,7 +9,7 @@ use meseta_tests::raw::Raw;
 use meseta_tests::{Cluster, Encoding, Framework, http, wait};
 use serde_json::{Value, json};
 
-use crate::recorded_pages::lending;
+use crate::recorded_pages::oversubscribing;
 use crate::{Scenario, anywhere};
 
 pub(crate) const ALL: &[Scenario] = &[
@@ -97,7 +97,7 @@ fn heartbeat() {
 }
 
 fn forms() {
-    let cluster = lending(2);
+    let cluster = oversubscribing(2);
     let url = format!("{}/api/v1", cluster.master.url);
     let agents = http::post_json(&url, &json!({"type": "GET_AGENTS"})).json();
     let agent = &agents["get_agents"]["agents"][0];
@@ -112,7 +112,7 @@ fn forms() {
     let capabilities = info["capabilities"].as_array_mut().expect("a list");
     capabilities.push(json!({"type": "REVOCABLE_RESOURCES"}));
     let mut framework = Framework::subscribe(&cluster.scheduler_url(), Encoding::Json, &info);
-    let offers = framework.wait_until("an offer of what is lent", |event| {
+    let offers = framework.wait_until("an offer of what is oversubscribed", |event| {
         let text = event.to_string();
         text.contains("\"revocable\":{}")
     });

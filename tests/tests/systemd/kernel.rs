@@ -148,8 +148,8 @@ fn pressure(node: &mut Node) {
         .expect("microseconds");
     assert!(told <= kernel / 1e6, "{told} s told, {kernel} us counted");
     let host = agent_page("/metrics").text();
-    let wanted = "meseta_agent_host_pressure_seconds_total{resource=\"cpu\",share=\"some\"}";
-    assert!(host.contains(wanted), "{host}");
+    let expected = "meseta_agent_host_pressure_seconds_total{resource=\"cpu\",share=\"some\"}";
+    assert!(host.contains(expected), "{host}");
     node.kill(&stalled, "stalled");
 }
 

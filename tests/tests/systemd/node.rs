@@ -215,10 +215,10 @@ pub(crate) fn property(unit: &str, name: &str) -> String {
 }
 
 /// Waits until a property of a unit is as wanted.
-pub(crate) fn until_property(unit: &str, name: &str, wanted: impl Fn(&str) -> bool) -> String {
+pub(crate) fn until_property(unit: &str, name: &str, matches: impl Fn(&str) -> bool) -> String {
     wait::eventually(&format!("{name} of {unit}"), PATIENCE, || {
         let value = property(unit, name);
-        wanted(&value).then_some(value)
+        matches(&value).then_some(value)
     })
 }
 

@@ -82,12 +82,12 @@ fn ordinary_user(node: &mut Node) {
         (&json!("nobody"), &json!("-rw-r--r--"))
     );
     node.kill(&container, "ordinary");
-    let stranger = Command::new("setpriv")
+    let other_user = Command::new("setpriv")
         .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
         .args(["ls", "/var/lib/meseta/agent/slaves"])
         .output()
         .expect("it runs");
-    assert!(!stranger.status.success());
+    assert!(!other_user.status.success());
 }
 
 fn scope(node: &mut Node) {

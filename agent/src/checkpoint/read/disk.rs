@@ -1,6 +1,6 @@
 //! Reading what may not be there, without taking trouble of ours for damage.
 //!
-//! [`Patience`] asks again while we are short of descriptors or memory, for as long as that takes, and a few
+//! [`RetryBudget`] asks again while we are short of descriptors or memory, for as long as that takes, and a few
 //! times where the disk says that it failed. What is no plain file is not opened for reading: it might wait.
 
 use std::fs;
@@ -14,7 +14,7 @@ use nix::libc;
 use rustix::fs::OFlags;
 use tracing::warn;
 
-/// Between two attempts.
+/// The pause between two attempts.
 const AGAIN: Duration = Duration::from_millis(200);
 /// Attempts that a disk which fails is given, in one reading of everything.
 const FAILURES_MAX: u32 = 50;
@@ -27,15 +27,13 @@ pub(super) trait Disk {
     fn list(&self, folder: &Path) -> io::Result<Vec<String>>;
     /// Where a link points.
     fn read_link(&self, path: &Path) -> io::Result<PathBuf>;
-    /// Waits.
     fn pause(&self, pause: Duration);
 }
 
-/// The machine's own.
 #[derive(Debug)]
-pub(super) struct Machine;
+pub(super) struct LocalDisk;
 
-impl Disk for Machine {
+impl Disk for LocalDisk {
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
         let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
         let flags = i32::try_from(flags.bits()).unwrap_or(0);
@@ -74,21 +72,21 @@ impl Disk for Machine {
 
 /// What is left of the attempts that a failing disk is given.
 #[derive(Debug)]
-pub(super) struct Patience {
+pub(super) struct RetryBudget {
     failures_left: u32,
-    has_said: bool,
+    has_logged: bool,
 }
 
-impl Default for Patience {
+impl Default for RetryBudget {
     fn default() -> Self {
         Self {
             failures_left: FAILURES_MAX,
-            has_said: false,
+            has_logged: false,
         }
     }
 }
 
-impl Patience {
+impl RetryBudget {
     /// What `read` gives once it gives a word about what is read.
     pub(super) fn read<T>(
         &mut self,
@@ -104,7 +102,7 @@ impl Patience {
                 }
                 read => return read,
             };
-            if !std::mem::replace(&mut self.has_said, true) {
+            if !std::mem::replace(&mut self.has_logged, true) {
                 warn!(%error, "checkpoints cannot be read yet; trying again");
             }
             disk.pause(AGAIN);

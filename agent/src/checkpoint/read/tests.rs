@@ -40,17 +40,17 @@ impl Failing {
 impl Disk for Failing {
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
         self.fail(path)?;
-        Machine.read(path)
+        LocalDisk.read(path)
     }
 
     fn list(&self, folder: &Path) -> io::Result<Vec<String>> {
         self.fail(folder)?;
-        Machine.list(folder)
+        LocalDisk.list(folder)
     }
 
     fn read_link(&self, path: &Path) -> io::Result<PathBuf> {
         self.fail(path)?;
-        Machine.read_link(path)
+        LocalDisk.read_link(path)
     }
 
     fn pause(&self, _: std::time::Duration) {

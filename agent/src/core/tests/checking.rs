@@ -1,4 +1,4 @@
-//! Health checks and checks: when a task is looked at, and what follows from what is seen.
+//! Health checks and checks: when a task is probed, and what follows from what is seen.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use meseta_proto::mesos::v1::task_status::Reason;
 use meseta_resources::ContainerId;
 
 use super::simulation::{Seen, Simulation, task};
-use crate::core::{Exit, Input, Look, Probe, Sight};
+use crate::core::{Exit, Input, Probe, ProbeMethod, ProbeResult};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -52,21 +52,21 @@ impl Simulation {
         }
     }
 
-    fn sees(&mut self, probe: &Probe, sight: Sight) -> Vec<pb::TaskStatus> {
+    fn sees(&mut self, probe: &Probe, result: ProbeResult) -> Vec<pb::TaskStatus> {
         self.step(Input::Probed {
             container: probe.container.clone(),
             id: probe.id,
-            sight,
+            result,
         });
         self.acknowledge_all()
     }
 
     /// Lets time pass to the next look and answers it.
-    fn next(&mut self, after: Duration, sight: Sight) -> Vec<pb::TaskStatus> {
+    fn next(&mut self, after: Duration, result: ProbeResult) -> Vec<pb::TaskStatus> {
         self.advance(after);
         let probe = self.probe().expect("a look is due");
         assert!(self.probe().is_none(), "one look at a time");
-        self.sees(&probe, sight)
+        self.sees(&probe, result)
     }
 }
 
@@ -78,7 +78,7 @@ fn the_first_look_comes_after_the_delay_and_the_next_after_the_interval() {
     simulation.advance(Duration::from_millis(1));
     let probe = simulation.probe().expect("due");
     assert_eq!(probe.timeout, 5 * SECOND);
-    let Look::Command(plan) = &probe.look else {
+    let ProbeMethod::Command(plan) = &probe.method else {
         panic!("{probe:?}");
     };
     assert!(
@@ -93,7 +93,7 @@ fn the_first_look_comes_after_the_delay_and_the_next_after_the_interval() {
     // While it is under way there is no other.
     simulation.advance(30 * SECOND);
     assert!(simulation.probe().is_none());
-    simulation.sees(&probe, Sight::ExitCode(0));
+    simulation.sees(&probe, ProbeResult::ExitCode(0));
     simulation.advance(10 * SECOND - Duration::from_millis(1));
     assert!(simulation.probe().is_none());
     simulation.advance(Duration::from_millis(1));
@@ -103,17 +103,21 @@ fn the_first_look_comes_after_the_delay_and_the_next_after_the_interval() {
 #[test]
 fn health_is_told_when_it_changes_and_every_failure_that_counts() {
     let (mut simulation, _) = checked(|info| info.health_check = Some(health(9, 0.0).into()));
-    let told = simulation.next(3 * SECOND, Sight::ExitCode(0));
+    let told = simulation.next(3 * SECOND, ProbeResult::ExitCode(0));
     assert_eq!(told.len(), 1);
     assert_eq!(told[0].state(), TaskRunning);
     assert_eq!(told[0].reason(), Reason::TaskHealthCheckStatusUpdated);
     assert_eq!(told[0].healthy, Some(true));
-    assert!(simulation.next(10 * SECOND, Sight::ExitCode(0)).is_empty());
+    assert!(
+        simulation
+            .next(10 * SECOND, ProbeResult::ExitCode(0))
+            .is_empty()
+    );
     for _ in 0..2 {
-        let told = simulation.next(10 * SECOND, Sight::ExitCode(1));
+        let told = simulation.next(10 * SECOND, ProbeResult::ExitCode(1));
         assert_eq!(told[0].healthy, Some(false));
     }
-    let told = simulation.next(10 * SECOND, Sight::ExitCode(0));
+    let told = simulation.next(10 * SECOND, ProbeResult::ExitCode(0));
     assert_eq!(told[0].healthy, Some(true));
 }
 
@@ -128,7 +132,7 @@ fn the_end_is_told_however_many_failures_nobody_took() {
         simulation.step(Input::Probed {
             container: probe.container,
             id: probe.id,
-            sight: Sight::ExitCode(1),
+            result: ProbeResult::ExitCode(1),
         });
         simulation.advance(10 * SECOND);
     }
@@ -156,11 +160,14 @@ fn the_end_is_told_however_many_failures_nobody_took() {
 fn too_many_failures_in_a_row_kill_the_task() {
     let (mut simulation, container) =
         checked(|info| info.health_check = Some(health(2, 0.0).into()));
-    simulation.next(3 * SECOND, Sight::ExitCode(1));
-    simulation.next(10 * SECOND, Sight::ExitCode(0));
-    simulation.next(10 * SECOND, Sight::Nothing("it took too long".to_owned()));
+    simulation.next(3 * SECOND, ProbeResult::ExitCode(1));
+    simulation.next(10 * SECOND, ProbeResult::ExitCode(0));
+    simulation.next(
+        10 * SECOND,
+        ProbeResult::NoAnswer("it took too long".to_owned()),
+    );
     assert!(simulation.kills().is_empty());
-    simulation.next(10 * SECOND, Sight::ExitCode(7));
+    simulation.next(10 * SECOND, ProbeResult::ExitCode(7));
     assert_eq!(simulation.kills(), [3 * SECOND]);
     // Not longer than the master may be silent.
     simulation.advance(20 * SECOND);
@@ -174,28 +181,36 @@ fn too_many_failures_in_a_row_kill_the_task() {
 #[test]
 fn failures_in_the_grace_period_do_not_count_until_the_first_success() {
     let (mut simulation, _) = checked(|info| info.health_check = Some(health(1, 20.0).into()));
-    assert!(simulation.next(3 * SECOND, Sight::ExitCode(1)).is_empty());
-    assert!(simulation.next(10 * SECOND, Sight::ExitCode(1)).is_empty());
+    assert!(
+        simulation
+            .next(3 * SECOND, ProbeResult::ExitCode(1))
+            .is_empty()
+    );
+    assert!(
+        simulation
+            .next(10 * SECOND, ProbeResult::ExitCode(1))
+            .is_empty()
+    );
     assert!(simulation.kills().is_empty());
     // 23 s: the grace is over.
-    simulation.next(10 * SECOND, Sight::ExitCode(1));
+    simulation.next(10 * SECOND, ProbeResult::ExitCode(1));
     assert_eq!(simulation.kills().len(), 1);
 
     let (mut simulation, _) = checked(|info| info.health_check = Some(health(1, 60.0).into()));
-    simulation.next(3 * SECOND, Sight::ExitCode(0));
-    simulation.next(10 * SECOND, Sight::ExitCode(1));
+    simulation.next(3 * SECOND, ProbeResult::ExitCode(0));
+    simulation.next(10 * SECOND, ProbeResult::ExitCode(1));
     assert_eq!(simulation.kills().len(), 1);
 }
 
 #[test]
 fn http_is_healthy_from_200_to_399_and_tcp_when_it_connects() {
-    for (sight, healthy) in [
-        (Sight::Status(200), true),
-        (Sight::Status(399), true),
-        (Sight::Status(400), false),
-        (Sight::Status(199), false),
-        (Sight::Connected(true), true),
-        (Sight::Connected(false), false),
+    for (result, healthy) in [
+        (ProbeResult::Status(200), true),
+        (ProbeResult::Status(399), true),
+        (ProbeResult::Status(400), false),
+        (ProbeResult::Status(199), false),
+        (ProbeResult::Connected(true), true),
+        (ProbeResult::Connected(false), false),
     ] {
         let (mut simulation, _) = checked(|info| {
             info.health_check = Some(
@@ -216,12 +231,12 @@ fn http_is_healthy_from_200_to_399_and_tcp_when_it_connects() {
         simulation.advance(15 * SECOND);
         let probe = simulation.probe().expect("due");
         assert_eq!(probe.timeout, 20 * SECOND);
-        let Look::Http { url } = &probe.look else {
+        let ProbeMethod::Http { url } = &probe.method else {
             panic!("{probe:?}");
         };
         assert_eq!(url, "http://127.0.0.1:80/health");
-        let told = simulation.sees(&probe, sight.clone());
-        assert_eq!(told[0].healthy, Some(healthy), "{sight:?}");
+        let told = simulation.sees(&probe, result.clone());
+        assert_eq!(told[0].healthy, Some(healthy), "{result:?}");
     }
 }
 
@@ -247,17 +262,20 @@ fn a_check_is_told_when_it_changes_and_never_kills() {
     let snapshot = simulation.core.snapshot();
     let running = snapshot.tasks().next().expect("a task").statuses.clone();
     assert_eq!(code(&running[1..]), None);
-    let told = simulation.next(Duration::ZERO, Sight::ExitCode(0));
+    let told = simulation.next(Duration::ZERO, ProbeResult::ExitCode(0));
     assert_eq!(told[0].reason(), Reason::TaskCheckStatusUpdated);
     assert_eq!(told[0].healthy, None);
     assert_eq!(code(&told), Some(0));
-    assert!(simulation.next(SECOND, Sight::ExitCode(0)).is_empty());
-    assert_eq!(code(&simulation.next(SECOND, Sight::ExitCode(1))), Some(1));
-    let told = simulation.next(SECOND, Sight::Nothing("it took too long".to_owned()));
+    assert!(simulation.next(SECOND, ProbeResult::ExitCode(0)).is_empty());
+    assert_eq!(
+        code(&simulation.next(SECOND, ProbeResult::ExitCode(1))),
+        Some(1)
+    );
+    let told = simulation.next(SECOND, ProbeResult::NoAnswer("it took too long".to_owned()));
     assert_eq!(code(&told), None);
     assert!(simulation.kills().is_empty());
     // The last word carries what was seen last.
-    simulation.next(SECOND, Sight::ExitCode(5));
+    simulation.next(SECOND, ProbeResult::ExitCode(5));
     simulation.end(&container, Exit::Code(0));
     assert_eq!(code(&simulation.acknowledge_all()), Some(5));
 }
@@ -277,9 +295,9 @@ fn a_task_can_have_both_and_reconciliation_sees_both() {
             .into(),
         );
     });
-    let told = simulation.next(SECOND, Sight::Connected(true));
+    let told = simulation.next(SECOND, ProbeResult::Connected(true));
     assert_eq!(told[0].healthy, None);
-    let told = simulation.next(2 * SECOND, Sight::ExitCode(0));
+    let told = simulation.next(2 * SECOND, ProbeResult::ExitCode(0));
     assert_eq!(told[0].healthy, Some(true));
     let tcp = told[0].check_status.and_then(|status| status.tcp);
     assert_eq!(tcp.and_then(|tcp| tcp.succeeded), Some(true));
@@ -300,7 +318,7 @@ fn nothing_is_looked_at_once_a_task_is_to_end() {
     simulation.advance(3 * SECOND);
     let probe = simulation.probe().expect("due");
     simulation.kill("t", None);
-    assert!(simulation.sees(&probe, Sight::ExitCode(1)).is_empty());
+    assert!(simulation.sees(&probe, ProbeResult::ExitCode(1)).is_empty());
     simulation.advance(60 * SECOND);
     assert!(simulation.probe().is_none());
 }
@@ -347,20 +365,20 @@ fn checks_that_cannot_be_carried_out_are_refused_in_mesoss_words() {
 
 #[test]
 fn a_look_that_the_agent_could_not_take_says_nothing_of_the_task() {
-    let not_taken = || Sight::NotTaken("too many open files".to_owned());
+    let not_taken = || ProbeResult::NotRun("too many open files".to_owned());
     let (mut simulation, _) = checked(|info| info.health_check = Some(health(1, 0.0).into()));
     assert!(simulation.next(3 * SECOND, not_taken()).is_empty());
     for _ in 0..5 {
         assert!(simulation.next(10 * SECOND, not_taken()).is_empty());
     }
     assert!(simulation.kills().is_empty());
-    simulation.next(10 * SECOND, Sight::ExitCode(1));
+    simulation.next(10 * SECOND, ProbeResult::ExitCode(1));
     assert_eq!(simulation.kills(), [3 * SECOND]);
 }
 
 #[test]
 fn a_look_that_came_to_nothing_while_the_agent_stood_still_does_not_count() {
-    let late = || Sight::Nothing("it took too long".to_owned());
+    let late = || ProbeResult::NoAnswer("it took too long".to_owned());
     let (mut simulation, _) = checked(|info| info.health_check = Some(health(1, 0.0).into()));
     simulation.advance(3 * SECOND);
     let probe = simulation.probe().expect("due");

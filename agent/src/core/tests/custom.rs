@@ -17,7 +17,7 @@ use meseta_resources::{ContainerId, ExecutorId, FrameworkId};
 
 use super::simulation::{FRAMEWORK, Seen, Simulation, framework_id, scalar, task, task_id};
 use crate::core::{ConnectionId, Ending, Exit, Input, Limitation, State};
-use crate::intake::{Intake, Room, UNACKNOWLEDGED_BYTES};
+use crate::intake::{Intake, Permit, UNACKNOWLEDGED_BYTES};
 
 const SECOND: Duration = Duration::from_secs(1);
 pub(super) const EXECUTOR: &str = "e";
@@ -86,25 +86,25 @@ impl Simulation {
             connection: ConnectionId(connection),
             framework,
             executor,
-            rooms: std::iter::repeat_with(|| Some(Room::default()))
+            permits: std::iter::repeat_with(|| Some(Permit::default()))
                 .take(subscribe.unacknowledged_updates.len())
                 .collect(),
             subscribe: Box::new(subscribe),
-            room: Default::default(),
+            permit: Default::default(),
         });
     }
 
     pub(super) fn tells(&mut self, status: pb::TaskStatus) {
-        self.tells_in(status, Room::default());
+        self.tells_in(status, Permit::default());
     }
 
-    fn tells_in(&mut self, status: pb::TaskStatus, room: Room) {
+    fn tells_in(&mut self, status: pb::TaskStatus, permit: Permit) {
         let (framework, executor) = ids();
         self.step(Input::ExecutorUpdate {
             framework,
             executor,
             status: Box::new(status),
-            room,
+            permit,
         });
     }
 
@@ -236,7 +236,7 @@ fn an_end_keeps_its_room_while_it_waits_and_until_it_is_acknowledged() {
 #[test]
 fn what_a_subscriber_repeats_without_room_is_left_to_it() {
     let (mut simulation, _) = Simulation::with_executor();
-    let repeat = |simulation: &mut Simulation, uuid, room| {
+    let repeat = |simulation: &mut Simulation, uuid, permit| {
         let (framework, executor) = ids();
         simulation.step(Input::ExecutorSubscribed {
             connection: ConnectionId(1),
@@ -248,15 +248,15 @@ fn what_a_subscriber_repeats_without_room_is_left_to_it() {
                 }],
                 unacknowledged_tasks: vec![custom("a")],
             }),
-            room: Default::default(),
-            rooms: vec![room],
+            permit: Default::default(),
+            permits: vec![permit],
         });
         kinds(&simulation.told(1))
     };
     assert_eq!(repeat(&mut simulation, 1, None), [Type::Subscribed]);
     assert!(simulation.take_updates().is_empty());
     let taken = [Type::Subscribed, Type::Acknowledged];
-    assert_eq!(repeat(&mut simulation, 1, Some(Room::default())), taken);
+    assert_eq!(repeat(&mut simulation, 1, Some(Permit::default())), taken);
     assert_eq!(simulation.take_updates().len(), 1);
     // What is here already needs no room.
     assert_eq!(repeat(&mut simulation, 1, None), taken);
@@ -454,7 +454,7 @@ fn messages_go_both_ways() {
         framework,
         executor,
         data: vec![9],
-        room: Default::default(),
+        permit: Default::default(),
     });
     let sent = simulation.frames.last().cloned();
     let expected = wire::ExecutorMessage {

@@ -178,7 +178,7 @@ fn a_second_kill_shortens_the_grace_and_never_lengthens_it() {
 }
 
 #[test]
-fn a_container_that_outlives_its_kill_is_taken_apart() {
+fn a_container_that_outlives_its_kill_is_destroyed() {
     let mut simulation = Simulation::registered();
     let container = simulation.running(task("t"));
     simulation.kill("t", Some(SECOND * 5));

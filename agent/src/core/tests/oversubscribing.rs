@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use meseta_estimators::{Action, Correction, Estimate, Explanation, Throttle, Unit, Verdict};
+use meseta_estimators::{Action, Assessment, Correction, Estimate, Explanation, Throttle, Unit};
 use meseta_proto::convert;
 use meseta_proto::meseta::v1 as wire;
 use meseta_proto::meseta::v1::agent_frame::Message as FromAgent;
@@ -28,7 +28,7 @@ fn revocable(text: &str) -> Resources {
         .with_revocable(true)
 }
 
-pub(super) fn lent(id: &str, cpus: f64) -> pb::TaskInfo {
+pub(super) fn oversubscribed(id: &str, cpus: f64) -> pb::TaskInfo {
     let mut cpus = scalar("cpus", cpus);
     cpus.revocable = Some(pb::resource::RevocableInfo {});
     pb::TaskInfo {
@@ -79,21 +79,21 @@ impl Simulation {
                 oversubscribable: Some(of(free)),
                 ..Estimate::default()
             }),
-            verdict: None,
+            assessment: None,
         });
     }
 
-    pub(super) fn verdict(&mut self, verdict: Verdict) {
+    pub(super) fn assessment(&mut self, assessment: Assessment) {
         self.report(Report {
-            verdict: Some(verdict),
+            assessment: Some(assessment),
             ..Report::default()
         });
     }
 
     pub(super) fn correct(&mut self, correction: Correction) {
-        self.verdict(Verdict {
+        self.assessment(Assessment {
             corrections: vec![correction],
-            ..Verdict::default()
+            ..Assessment::default()
         });
     }
 
@@ -140,7 +140,7 @@ fn an_estimate_is_told_once_an_interval_and_only_if_it_is_another() {
 }
 
 #[test]
-fn the_total_is_what_is_lent_and_what_more_could_be() {
+fn the_total_is_what_is_oversubscribed_and_what_more_could_be() {
     let mut simulation = Simulation::registered();
     simulation.estimate("", "cpus:2");
     simulation.advance(INTERVAL);
@@ -179,9 +179,9 @@ fn stop_is_told_at_once_and_outlasts_an_estimator_that_does_not_heed_it() {
     let mut simulation = Simulation::registered();
     simulation.estimate("cpus:1", "cpus:5");
     assert_eq!(simulation.told_totals(), [6.0]);
-    let stop = Verdict {
+    let stop = Assessment {
         stop_offering: Some(why()),
-        ..Verdict::default()
+        ..Assessment::default()
     };
     simulation.advance(SECOND);
     simulation.report(Report {
@@ -190,7 +190,7 @@ fn stop_is_told_at_once_and_outlasts_an_estimator_that_does_not_heed_it() {
             oversubscribable: Some(revocable("cpus:5")),
             ..Estimate::default()
         }),
-        verdict: Some(stop),
+        assessment: Some(stop),
     });
     assert_eq!(simulation.told_totals(), [1.0]);
     for _ in 0..3 {
@@ -198,14 +198,14 @@ fn stop_is_told_at_once_and_outlasts_an_estimator_that_does_not_heed_it() {
         simulation.estimate("cpus:1", "cpus:5");
     }
     assert_eq!(simulation.told_totals(), Vec::<f64>::new());
-    simulation.verdict(Verdict::default());
+    simulation.assessment(Assessment::default());
     simulation.advance(INTERVAL);
     simulation.estimate("cpus:1", "cpus:5");
     assert_eq!(simulation.told_totals(), [6.0]);
 }
 
 #[test]
-fn what_cannot_be_lent_is_not_told() {
+fn what_cannot_be_oversubscribed_is_not_reported() {
     let mut simulation = Simulation::registered();
     let star = Role::star();
     let plain = Resources::parse("cpus:4", &star).expect("resources");
@@ -224,7 +224,7 @@ fn preempted(partition_aware: bool) -> (pb::TaskStatus, Simulation) {
     if partition_aware {
         simulation.capabilities = vec![FrameworkCapability::PartitionAware];
     }
-    let container = simulation.running(lent("t", 1.0));
+    let container = simulation.running(oversubscribed("t", 1.0));
     simulation.correct(correction(Action::Kill, "t"));
     assert_eq!(simulation.kills(), [Duration::ZERO], "without any grace");
     simulation.end(&container, Exit::Signal(9));
@@ -270,7 +270,7 @@ fn a_preempted_task_of_a_partition_aware_framework_is_gone() {
 #[test]
 fn an_eviction_is_told_as_one_over_a_restart_too() {
     let mut simulation = Simulation::registered();
-    let container = simulation.running(lent("t", 1.0));
+    let container = simulation.running(oversubscribed("t", 1.0));
     simulation.correct(correction(Action::Kill, "t"));
     simulation.crash(false);
     simulation.register();
@@ -283,7 +283,7 @@ fn an_eviction_is_told_as_one_over_a_restart_too() {
 #[test]
 fn one_that_is_being_launched_can_be_preempted() {
     let mut simulation = Simulation::registered();
-    simulation.run(lent("t", 1.0));
+    simulation.run(oversubscribed("t", 1.0));
     let container = simulation.launched();
     simulation.correct(correction(Action::Kill, "t"));
     simulation.step(Input::LaunchFailed {
@@ -304,14 +304,14 @@ fn one_that_is_being_launched_can_be_preempted() {
 fn nobody_else_is_touched() {
     let mut simulation = Simulation::registered();
     simulation.running(task("regular"));
-    simulation.running(lent("lent", 1.0));
+    simulation.running(oversubscribed("revocable", 1.0));
     for action in [Action::Kill, Action::Freeze, Action::Thaw] {
         simulation.correct(correction(action, "regular"));
         simulation.correct(correction(action, "unknown"));
         let other = Some(ContainerId::new("another").expect("an id"));
         simulation.correct(Correction {
             container: other,
-            ..correction(action, "lent")
+            ..correction(action, "revocable")
         });
     }
     assert_eq!(simulation.kills(), Vec::<Duration>::new());
@@ -328,7 +328,7 @@ fn nobody_else_is_touched() {
 #[test]
 fn what_is_frozen_is_thawed_to_end() {
     let mut simulation = Simulation::registered();
-    let container = simulation.running(lent("t", 1.0));
+    let container = simulation.running(oversubscribed("t", 1.0));
     let freezes = |simulation: &Simulation| -> Vec<bool> {
         let freeze = |seen: &Seen| match seen {
             Seen::Freeze(_, frozen) => Some(*frozen),
@@ -365,24 +365,24 @@ fn a_throttle_is_carried_out_when_it_changes_and_lifted_by_a_restart() {
     let mut simulation = Simulation::registered();
     let restrained = |simulation: &Simulation| -> Vec<Option<u64>> {
         let restrain = |seen: &Seen| match seen {
-            Seen::Restrain(cpus) => Some(*cpus),
+            Seen::ThrottleRevocable(cpus) => Some(*cpus),
             _ => None,
         };
         simulation.seen.iter().filter_map(restrain).collect()
     };
-    let container = simulation.running(lent("t", 1.0));
+    let container = simulation.running(oversubscribed("t", 1.0));
     simulation.seen.clear();
-    let throttle = |cpus| Verdict {
+    let throttle = |cpus| Assessment {
         throttle: Some(Throttle { cpus, why: why() }),
-        ..Verdict::default()
+        ..Assessment::default()
     };
     for cpus in [0.5, 0.5, 0.75] {
-        simulation.verdict(throttle(cpus));
+        simulation.assessment(throttle(cpus));
     }
     assert_eq!(restrained(&simulation), [Some(500), Some(750)]);
-    simulation.verdict(Verdict::default());
+    simulation.assessment(Assessment::default());
     assert_eq!(restrained(&simulation), [Some(500), Some(750), None]);
-    simulation.verdict(throttle(0.5));
+    simulation.assessment(throttle(0.5));
     simulation.correct(correction(Action::Freeze, "t"));
     simulation.seen.clear();
     simulation.crash(false);
@@ -394,7 +394,7 @@ fn a_throttle_is_carried_out_when_it_changes_and_lifted_by_a_restart() {
 #[test]
 fn an_end_of_its_own_is_no_eviction() {
     let mut simulation = Simulation::registered();
-    let container = simulation.running(lent("t", 1.0));
+    let container = simulation.running(oversubscribed("t", 1.0));
     simulation.end(&container, Exit::Code(3));
     let told = simulation.acknowledge_all();
     assert_eq!(told.last().expect("an update").state(), TaskFailed);
@@ -428,7 +428,7 @@ fn a_preempted_executor_takes_its_tasks_along() {
             task: pb::TaskInfo {
                 command: None,
                 executor: Some(Box::new(info)),
-                ..lent(id, 0.5)
+                ..oversubscribed(id, 0.5)
             },
             launch_executor,
             resource_version_uuid: None,
@@ -457,7 +457,7 @@ fn a_preempted_group_ends_as_one() {
         framework,
         executor: executor_info(pb::executor_info::Type::Default),
         task_group: pb::TaskGroupInfo {
-            tasks: vec![lent("a", 0.5), lent("b", 0.5)],
+            tasks: vec![oversubscribed("a", 0.5), oversubscribed("b", 0.5)],
         },
         launch_executor: true,
         resource_version_uuid: None,

@@ -11,7 +11,7 @@ use meseta_proto::mesos::v1::task_status::Reason;
 
 use super::custom::{EXECUTOR, custom, status};
 use super::simulation::{PING_TIMEOUT, Seen, Simulation, duration, framework_id, registered, task};
-use crate::core::pause::HEARING;
+use crate::core::pause::CATCH_UP_TIME;
 use crate::core::{Exit, State};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -37,14 +37,14 @@ fn an_executor_may_register_after_the_agent_stood_still() {
     simulation.stand_still(STOPPED);
     assert!(simulation.kills().is_empty());
     // Its call had been waiting to be read.
-    simulation.advance(HEARING - SECOND);
+    simulation.advance(CATCH_UP_TIME - SECOND);
     simulation.subscribe(1, call::Subscribe::default());
     simulation.advance(STOPPED);
     assert!(simulation.kills().is_empty());
 
     let mut simulation = registering();
     simulation.stand_still(STOPPED);
-    simulation.advance(HEARING);
+    simulation.advance(CATCH_UP_TIME);
     assert_eq!(simulation.kills(), [Duration::ZERO], "it never came");
 }
 

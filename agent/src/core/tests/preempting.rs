@@ -12,14 +12,14 @@ use meseta_resources::ContainerId;
 use proptest::prelude::*;
 
 use super::custom::{EXECUTOR, custom, status};
-use super::oversubscribing::{correction, lent};
+use super::oversubscribing::{correction, oversubscribed};
 use super::simulation::{Seen, Simulation, task};
 use crate::core::Exit;
 
 /// A task of the custom executor that has borrowed its cpus.
-fn custom_lent(id: &str) -> pb::TaskInfo {
+fn custom_revocable(id: &str) -> pb::TaskInfo {
     pb::TaskInfo {
-        resources: lent(id, 1.0).resources,
+        resources: oversubscribed(id, 1.0).resources,
         ..custom(id)
     }
 }
@@ -32,7 +32,7 @@ fn mixed() -> (Simulation, ContainerId) {
     let container = simulation.launched();
     simulation.start(&container);
     simulation.subscribe(1, call::Subscribe::default());
-    simulation.run_custom_task(custom_lent("b"), false);
+    simulation.run_custom_task(custom_revocable("b"), false);
     simulation.resize(None);
     simulation.tells(status("a", TaskRunning, 1));
     simulation.tells(status("b", TaskRunning, 2));
@@ -53,7 +53,7 @@ fn assert_evicted(told: &[pb::TaskStatus], tasks: &[&str], words: &str) {
 }
 
 #[test]
-fn a_custom_executor_is_evicted_whole_if_any_of_its_tasks_borrowed() {
+fn a_custom_executor_is_evicted_whole_if_any_of_its_tasks_is_revocable() {
     let (mut simulation, container) = mixed();
     simulation.correct(correction(Action::Kill, EXECUTOR));
     assert_eq!(simulation.kills(), [Duration::ZERO], "without any grace");
@@ -67,7 +67,7 @@ fn a_custom_executor_is_evicted_whole_if_any_of_its_tasks_borrowed() {
 }
 
 #[test]
-fn a_custom_executor_is_left_alone_once_its_borrower_has_ended() {
+fn a_custom_executor_is_left_alone_once_its_revocable_task_has_ended() {
     let (mut simulation, _) = mixed();
     simulation.tells(status("b", TaskFinished, 3));
     simulation.resize(None);
@@ -87,7 +87,7 @@ fn a_custom_executor_is_left_alone_once_its_borrower_has_ended() {
 #[test]
 fn a_custom_executor_evicted_before_it_subscribed_tells_of_it() {
     let mut simulation = Simulation::registered();
-    simulation.run_custom_task(custom_lent("b"), true);
+    simulation.run_custom_task(custom_revocable("b"), true);
     let container = simulation.launched();
     simulation.start(&container);
     simulation.correct(correction(Action::Kill, EXECUTOR));
@@ -104,7 +104,7 @@ fn a_custom_executor_evicted_before_it_subscribed_tells_of_it() {
 fn a_group_is_evicted_with_its_executor() {
     let mut simulation = Simulation::registered();
     simulation.capabilities = vec![FrameworkCapability::PartitionAware];
-    simulation.run_group_of(vec![task("a"), lent("b", 1.0)], true);
+    simulation.run_group_of(vec![task("a"), oversubscribed("b", 1.0)], true);
     let outer = simulation.launches().remove(0);
     simulation.start(&outer);
     for container in simulation.launches() {
@@ -147,14 +147,20 @@ enum Step {
     End(usize),
     /// An estimate that knows of nothing that happened.
     Estimate(u32),
-    /// Time passes.
+    /// Advances the clock by seconds.
     Advance(u64),
     /// The agent starts again.
     Crash,
 }
 
 /// The executors: two that are regular, two that borrowed, one that never was.
-const NAMES: [&str; 5] = ["regular-0", "regular-1", "lent-0", "lent-1", "nobody"];
+const NAMES: [&str; 5] = [
+    "regular-0",
+    "regular-1",
+    "revocable-0",
+    "revocable-1",
+    "nobody",
+];
 const REGULAR: usize = 2;
 const ACTIONS: [Action; 3] = [Action::Kill, Action::Freeze, Action::Thaw];
 
@@ -224,7 +230,7 @@ proptest! {
             containers.push(simulation.running(task(name)));
         }
         for name in &NAMES[REGULAR..NAMES.len() - 1] {
-            containers.push(simulation.running(lent(name, 1.0)));
+            containers.push(simulation.running(oversubscribed(name, 1.0)));
         }
         let meant = play(&mut simulation, &containers, &steps);
         let (regular, borrowed) = containers.split_at(REGULAR);

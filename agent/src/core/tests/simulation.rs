@@ -37,7 +37,7 @@ pub(super) enum Seen {
     Kill(Duration),
     Destroy(ContainerId),
     Freeze(ContainerId, bool),
-    Restrain(Option<u64>),
+    ThrottleRevocable(Option<u64>),
     Exit(ExitReason),
     Told(ConnectionId, executor::Event),
     HungUp(ConnectionId),
@@ -59,7 +59,7 @@ pub(super) struct Simulation {
     pub(super) link: Option<LinkId>,
     pub(super) frames: Vec<FromAgent>,
     pub(super) seen: Vec<Seen>,
-    /// The containers that were killed or taken apart, in that order.
+    /// The containers that were killed or destroyed, in that order.
     pub(super) killed: Vec<ContainerId>,
     /// Containers on the machine; they outlive the core.
     pub(super) machine: BTreeMap<ContainerId, ProcessIdentity>,
@@ -171,8 +171,12 @@ impl Simulation {
             epoch,
             message: Some(message),
         });
-        let room = None;
-        self.step(Input::Frame { link, frame, room });
+        let charge = None;
+        self.step(Input::Frame {
+            link,
+            frame,
+            charge,
+        });
     }
 
     pub(super) fn step(&mut self, input: Input) {
@@ -181,7 +185,7 @@ impl Simulation {
                 Effect::Persist { lsn, write } => {
                     self.pending.push((self.written_before + lsn.0, write));
                 }
-                Effect::Visible { after, to, action } => {
+                Effect::Perform { after, to, action } => {
                     let after = if after.0 == 0 {
                         0
                     } else {
@@ -249,7 +253,9 @@ impl Simulation {
             Action::Freeze { container, frozen } => {
                 self.seen.push(Seen::Freeze(container, frozen));
             }
-            Action::Restrain { cpus_millis, .. } => self.seen.push(Seen::Restrain(cpus_millis)),
+            Action::ThrottleRevocable { cpus_millis, .. } => {
+                self.seen.push(Seen::ThrottleRevocable(cpus_millis))
+            }
             Action::Forget { container } => {
                 self.machine.remove(&container);
             }

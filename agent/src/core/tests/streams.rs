@@ -12,7 +12,7 @@ use crate::checkpoint::LogEntry;
 use crate::core::{
     Acknowledged, Exit, Pushed, RETRY_INTERVAL_MAX, RETRY_INTERVAL_MIN, StatusUpdates, StreamKey,
 };
-use crate::intake::{Intake, Room, UNACKNOWLEDGED_BYTES};
+use crate::intake::{Intake, Permit, UNACKNOWLEDGED_BYTES};
 
 fn states(updates: &[meseta_proto::meseta::v1::StatusUpdate]) -> Vec<pb::TaskState> {
     updates.iter().map(|update| update.status.state()).collect()
@@ -311,7 +311,7 @@ fn a_scheduler_that_took_over_is_told_again() {
 #[tokio::test]
 async fn an_update_takes_room_until_it_is_acknowledged_or_forgotten() {
     let intake = Intake::new(UNACKNOWLEDGED_BYTES);
-    let take = async || -> Arc<Room> {
+    let take = async || -> Arc<Permit> {
         let taken = intake.take("f", "executor", 8 << 20).await;
         taken.expect("room, or a place to wait for it").into()
     };

@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Copy, Clone, Debug)]
 enum Manner {
-    Lends(f64),
+    Oversubscribes(f64),
     Hangs,
     Refuses,
 }
@@ -33,7 +33,7 @@ impl ResourceEstimator for Manner {
         _request: Request<wire::Usage>,
     ) -> Result<Response<wire::Oversubscribable>, Status> {
         let value = match *self {
-            Self::Lends(value) => value,
+            Self::Oversubscribes(value) => value,
             Self::Hangs => std::future::pending().await,
             Self::Refuses => return Err(Status::failed_precondition("not today")),
         };
@@ -114,11 +114,11 @@ impl Asked {
         Self { plugin, answers }
     }
 
-    async fn lends(&mut self) -> Result<f64, Failure> {
+    async fn oversubscribes(&mut self) -> Result<f64, Failure> {
         self.plugin.ask(question());
         let answer = tokio::time::timeout(PATIENCE, self.answers.recv()).await;
         let Answer::Estimate(outcome) = answer.expect("in time").expect("an answer") else {
-            panic!("an estimator gave a verdict");
+            panic!("an estimator gave an assessment");
         };
         let (_, estimate) = (*outcome)?;
         let free = estimate.oversubscribable.expect("something");
@@ -131,21 +131,24 @@ async fn a_plug_in_that_comes_goes_and_comes_back() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("plugin.sock");
     let mut asked = Asked::at(&socket);
-    assert_eq!(asked.lends().await.unwrap_err().kind, "unreachable");
-    let serving = serve(&socket, Manner::Lends(2.5));
-    assert_eq!(asked.lends().await, Ok(2.5));
+    assert_eq!(
+        asked.oversubscribes().await.unwrap_err().kind,
+        "unreachable"
+    );
+    let serving = serve(&socket, Manner::Oversubscribes(2.5));
+    assert_eq!(asked.oversubscribes().await, Ok(2.5));
     drop(serving);
     // Its connection may outlive it by a moment.
     let failure = loop {
-        if let Err(failure) = asked.lends().await {
+        if let Err(failure) = asked.oversubscribes().await {
             break failure;
         }
     };
     assert_ne!(failure.kind, "garbage", "{failure:?}");
-    let _serving = serve(&socket, Manner::Lends(1.5));
+    let _serving = serve(&socket, Manner::Oversubscribes(1.5));
     for _ in 0..100 {
-        if let Ok(lent) = asked.lends().await {
-            assert_eq!(lent, 1.5);
+        if let Ok(oversubscribed) = asked.oversubscribes().await {
+            assert_eq!(oversubscribed, 1.5);
             return;
         }
     }
@@ -158,7 +161,7 @@ async fn one_that_hangs_is_given_up_and_asked_again() {
     let socket = dir.path().join("plugin.sock");
     let _serving = serve(&socket, Manner::Hangs);
     let mut asked = Asked::at(&socket);
-    assert_eq!(asked.lends().await.unwrap_err().kind, "deadline");
+    assert_eq!(asked.oversubscribes().await.unwrap_err().kind, "deadline");
 }
 
 #[tokio::test]
@@ -167,12 +170,12 @@ async fn errors_and_nonsense_are_no_answers() {
     let socket = dir.path().join("plugin.sock");
     for (manner, kind) in [
         (Manner::Refuses, "refused"),
-        (Manner::Lends(-1.0), "garbage"),
-        (Manner::Lends(f64::INFINITY), "garbage"),
-        (Manner::Lends(f64::NAN), "garbage"),
+        (Manner::Oversubscribes(-1.0), "garbage"),
+        (Manner::Oversubscribes(f64::INFINITY), "garbage"),
+        (Manner::Oversubscribes(f64::NAN), "garbage"),
     ] {
         let serving = serve(&socket, manner);
-        let failure = Asked::at(&socket).lends().await.unwrap_err();
+        let failure = Asked::at(&socket).oversubscribes().await.unwrap_err();
         assert_eq!(failure.kind, kind, "{manner:?}: {failure:?}");
         drop(serving);
     }

@@ -1,7 +1,7 @@
 //! In which container a caller's connection was opened.
 
 use meseta_isolators::{ContainerName, ProcessIdentity, Socket};
-use meseta_proto::transport::door::Confinement;
+use meseta_proto::transport::authentication::ContainerSockets;
 use meseta_proto::transport::owner::SocketOwner;
 use meseta_resources::ContainerId;
 
@@ -21,7 +21,7 @@ impl Containerizer {
         let containers: Vec<(_, Option<ProcessIdentity>)> =
             containers.into_iter().map(with_supervisor).collect();
         let inner = self.inner.clone();
-        let looking = blocking(move || {
+        let search = blocking(move || {
             let mut containers = containers.into_iter();
             let found = containers.find(|(container, supervisor)| {
                 ContainerName::new(container.as_str()).is_ok_and(|name| {
@@ -33,11 +33,11 @@ impl Containerizer {
             });
             found.map(|(container, _)| container)
         });
-        looking.await.ok().flatten()
+        search.await.ok().flatten()
     }
 }
 
-impl Confinement for Containerizer {
+impl ContainerSockets for Containerizer {
     fn is_inside(&self, owner: &SocketOwner) -> bool {
         self.inner.containers.opened_by_any(socket_of(owner))
     }

@@ -65,7 +65,7 @@ impl History {
         });
     }
 
-    /// Oldest first.
+    /// In order, the oldest first.
     pub(crate) fn points(&self) -> impl DoubleEndedIterator<Item = Point> + '_ {
         self.points.iter().map(|packed| Point {
             at: Duration::from_micros(packed.at_us),

@@ -12,15 +12,15 @@ use procfs::{FromBufRead as _, FromRead as _, WithCurrentSystemInfo as _};
 /// The machine and the agent itself; what could not be read is absent.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HostSample {
-    /// Processors online.
+    /// The number of processors that are online.
     pub(crate) cpus: Option<u64>,
     /// Load over 1, 5 and 15 minutes.
     pub(crate) load: Option<[f64; 3]>,
     /// Time of all processors together spent on anything but idling and waiting for disks, since boot.
     pub(crate) cpu_busy_secs: Option<f64>,
-    /// All memory.
+    /// The memory of the whole machine.
     pub(crate) mem_total_bytes: Option<u64>,
-    /// Unused memory.
+    /// Memory that is not used at all.
     pub(crate) mem_free_bytes: Option<u64>,
     /// Memory that could be had.
     pub(crate) mem_available_bytes: Option<u64>,
@@ -54,25 +54,25 @@ pub(crate) struct HostPressure {
 pub(crate) struct Stall {
     /// Share of the last ten seconds, in per cent.
     pub(crate) avg10: f64,
-    /// Time since boot.
+    /// The seconds since the boot.
     pub(crate) total_secs: f64,
 }
 
 /// Reads the machine again and again.
 #[derive(Debug)]
 pub(crate) struct HostReader {
-    stat: Kept,
-    loadavg: Kept,
-    meminfo: Kept,
-    pressure: [Kept; 3],
-    own_stat: Kept,
+    stat: OpenFile,
+    loadavg: OpenFile,
+    meminfo: OpenFile,
+    pressure: [OpenFile; 3],
+    own_stat: OpenFile,
     fd_folder: PathBuf,
 }
 
 impl HostReader {
     /// Of the machine behind a procfs.
     pub(crate) fn at(proc: &Path) -> Self {
-        let kept = |file: &str| Kept::new(proc.join(file));
+        let kept = |file: &str| OpenFile::new(proc.join(file));
         Self {
             stat: kept("stat"),
             loadavg: kept("loadavg"),
@@ -83,7 +83,7 @@ impl HostReader {
         }
     }
 
-    /// As of now.
+    /// Reads the values as of now.
     pub(crate) fn read(&mut self) -> HostSample {
         let stat = self.stat.text();
         let load = self
@@ -100,7 +100,7 @@ impl HostReader {
             .and_then(|text| procfs::process::Stat::from_read(text.as_bytes()).ok());
         let [cpu, disk_and_memory @ ..] = &mut self.pressure;
         let [memory_stall, io] = disk_and_memory;
-        let stall = |kept: &mut Kept| kept.text().as_deref().map(pressure).unwrap_or_default();
+        let stall = |kept: &mut OpenFile| kept.text().as_deref().map(pressure).unwrap_or_default();
         HostSample {
             cpus: stat.as_deref().and_then(processors),
             load: load.map(|load| [load.one, load.five, load.fifteen].map(hundredths)),
@@ -123,12 +123,12 @@ impl HostReader {
 
 /// A file of procfs that stays open.
 #[derive(Debug)]
-struct Kept {
+struct OpenFile {
     path: PathBuf,
     file: Option<File>,
 }
 
-impl Kept {
+impl OpenFile {
     fn new(path: PathBuf) -> Self {
         Self { path, file: None }
     }

@@ -26,9 +26,7 @@ pub(crate) use host::HostSample;
 /// The last sample of one container.
 #[derive(Clone, Debug)]
 pub(crate) struct Sample {
-    /// Whose.
     pub(crate) container: Arc<LiveContainer>,
-    /// What it used.
     pub(crate) usage: ContainerUsage,
     /// What its folders held when they were last measured, the sandbox first.
     pub(crate) disks: Option<Arc<[DiskUsage]>>,
@@ -121,7 +119,7 @@ impl Samples {
 /// container, and connections. With few of them only an eighth is kept open.
 const OTHER_DESCRIPTORS_MAX: u64 = 7_000;
 
-/// Sweeps for ever.
+/// Runs the sweeps for ever.
 pub(crate) async fn run(containerizer: Containerizer, samples: Samples, interval: Duration) {
     let mut readers = Readers::new();
     let mut due = tokio::time::Instant::now();

@@ -1,4 +1,4 @@
-//! Volumes: what lies elsewhere on the machine and is seen at a place of the container's own.
+//! Volumes: what lies elsewhere on the machine and is mounted at a path of the container.
 //!
 //! [`of_plan`] and [`of_resources`] read what is wanted, [`provide`] makes the places and says what is
 //! to be mounted there, in the container's own mount namespace, so that the machine's mounts never
@@ -15,7 +15,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-use meseta_isolators::{Credentials, MountAction, MountStep, Place};
+use meseta_isolators::{Credentials, MountAction, MountSource, MountStep};
 use meseta_proto::convert;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::volume::source::{Type as SourceType, sandbox_path};
@@ -39,18 +39,11 @@ const KERNEL_FOLDERS: [&str; 2] = ["/proc", "/sys"];
 pub(crate) enum VolumeError {
     /// Its place is not in the sandbox.
     #[error("{volume} is to be at {path:?}: give a relative path that stays in the sandbox")]
-    Point {
-        /// The volume.
-        volume: String,
-        /// Its place.
-        path: String,
-    },
+    Point { volume: String, path: String },
     /// Its place is not one where something can be mounted.
     #[error("{volume} is to be at {path}: {reason}")]
-    Machine {
-        /// The volume.
+    HostPath {
         volume: String,
-        /// Its place.
         path: PathBuf,
         /// What is wrong with that.
         reason: String,
@@ -60,20 +53,13 @@ pub(crate) enum VolumeError {
     Overlap(String, String),
     /// It makes no sense, or cannot be had here.
     #[error("{volume}: {reason}")]
-    Refused {
-        /// The volume.
-        volume: String,
-        /// Why.
-        reason: String,
-    },
-    /// A call failed.
+    Refused { volume: String, reason: String },
+    /// A system call has failed.
     #[error("failed to {doing} {path}")]
     Io {
         /// The call, as a verb.
         doing: &'static str,
-        /// Its object.
         path: PathBuf,
-        /// Why.
         #[source]
         source: io::Error,
     },
@@ -91,7 +77,7 @@ fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> VolumeE
 /// One volume of a container.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Volume {
-    /// For messages.
+    /// A name for error messages.
     name: String,
     from: Origin,
     /// Where it is to be seen, as it was given.
@@ -105,7 +91,7 @@ enum Origin {
     /// A persistent volume, which is its user's, or its first user's if it is shared.
     Data { path: PathBuf, shared: bool },
     /// Something of the machine's, as it is.
-    Machine(PathBuf),
+    Host(PathBuf),
     /// Something in a sandbox; a folder is made if nothing is there.
     Sandbox { beneath: PathBuf, path: PathBuf },
 }
@@ -123,9 +109,9 @@ fn refused(volume: &str, reason: impl Into<String>) -> VolumeError {
     }
 }
 
-/// Where volumes are made to be seen.
+/// Context in which volumes are mounted: sandbox, mount namespace, host path rules.
 #[derive(Clone, Debug)]
-pub(super) struct Site {
+pub(super) struct VolumeContext {
     /// The sandbox of the outermost container: nobody but us can move that.
     root: PathBuf,
     /// The container's own, relative to that.
@@ -136,7 +122,7 @@ pub(super) struct Site {
     host_paths: Arc<HostPaths>,
 }
 
-impl Site {
+impl VolumeContext {
     /// Of a container of this run.
     pub(super) fn new(
         layout: &Layout,
@@ -154,12 +140,15 @@ impl Site {
 }
 
 /// Whose a container's sandbox is; nobody's where users are not switched.
-pub(super) fn owner(site: &Site, switch_user: bool) -> Result<Option<Credentials>, String> {
+pub(super) fn owner(
+    context: &VolumeContext,
+    switch_user: bool,
+) -> Result<Option<Credentials>, String> {
     if !switch_user {
         return Ok(None);
     }
-    let meta = fs::symlink_metadata(&site.root);
-    let meta = meta.map_err(|error| format!("failed to look at the sandbox: {error}"))?;
+    let meta = fs::symlink_metadata(&context.root);
+    let meta = meta.map_err(|error| format!("failed to stat the sandbox: {error}"))?;
     Ok(Some(Credentials {
         uid: meta.uid(),
         gid: meta.gid(),
@@ -229,7 +218,7 @@ fn of_message(
     let kind = source.and_then(|source| source.r#type);
     let kind = kind.and_then(|kind| SourceType::try_from(kind).ok());
     let from = match (&message.host_path, kind, source) {
-        (Some(path), _, _) if Path::new(path).is_absolute() => Origin::Machine(path.into()),
+        (Some(path), _, _) if Path::new(path).is_absolute() => Origin::Host(path.into()),
         // The older way to say so.
         (Some(path), _, _) => own_sandbox(layout, plan, &name, path, &message.container_path)?,
         (None, Some(SourceType::HostPath), Some(source)) => {
@@ -243,7 +232,7 @@ fn of_message(
                 let reason = format!("path '{}' in HOST_PATH volume is not absolute", given.path);
                 return Err(refused(&name, reason));
             }
-            Origin::Machine(given.path.into())
+            Origin::Host(given.path.into())
         }
         (None, Some(SourceType::SandboxPath), Some(source)) => {
             let given = source.sandbox_path.clone().unwrap_or_default();
@@ -323,7 +312,7 @@ fn parent_sandbox(
     };
     let path = sandbox_parts(name, path)?;
     // What is mounted in there is seen in that container only: here it is looked for where it lies.
-    for volume in of_resources(layout, &plan.around)? {
+    for volume in of_resources(layout, &plan.parent_volumes)? {
         let point = parts(&volume.container_path);
         let rest = point.and_then(|point| path.strip_prefix(point).ok().map(Path::to_owned));
         if let (Some(rest), Origin::Data { path: data, shared }) = (rest, volume.from) {
@@ -348,18 +337,18 @@ enum Point {
     /// In the sandbox, relative to it.
     Sandbox(PathBuf),
     /// Over something of the machine's, without a link in its path.
-    Machine(PathBuf),
+    Host(PathBuf),
 }
 
 impl Point {
     fn path(&self) -> &Path {
         match self {
-            Self::Sandbox(path) | Self::Machine(path) => path,
+            Self::Sandbox(path) | Self::Host(path) => path,
         }
     }
 }
 
-fn point_of(site: &Site, volume: &Volume) -> Result<Point, VolumeError> {
+fn point_of(context: &VolumeContext, volume: &Volume) -> Result<Point, VolumeError> {
     let path = Path::new(&volume.container_path);
     if !path.is_absolute() {
         let inside = parts(&volume.container_path).map(Point::Sandbox);
@@ -368,12 +357,12 @@ fn point_of(site: &Site, volume: &Volume) -> Result<Point, VolumeError> {
             path: volume.container_path.clone(),
         });
     }
-    let wrong = |reason: &str| VolumeError::Machine {
+    let wrong = |reason: &str| VolumeError::HostPath {
         volume: volume.name.clone(),
         path: path.to_owned(),
         reason: reason.to_owned(),
     };
-    if !site.mounts {
+    if !context.mounts {
         return Err(wrong(
             "an absolute path needs namespaces/mnt, which this agent's isolation does not have",
         ));
@@ -387,14 +376,17 @@ fn point_of(site: &Site, volume: &Volume) -> Result<Point, VolumeError> {
     if is_kernels || found == Path::new("/") {
         return Err(wrong("nothing is mounted over that"));
     }
-    Ok(Point::Machine(found))
+    Ok(Point::Host(found))
 }
 
 /// Each volume with its place; refused if one would hide another.
-fn placed<'a>(site: &Site, volumes: &'a [Volume]) -> Result<Vec<(Point, &'a Volume)>, VolumeError> {
+fn placed<'a>(
+    context: &VolumeContext,
+    volumes: &'a [Volume],
+) -> Result<Vec<(Point, &'a Volume)>, VolumeError> {
     let mut placed: Vec<(Point, &Volume)> = Vec::new();
     for volume in volumes {
-        let point = point_of(site, volume)?;
+        let point = point_of(context, volume)?;
         let hides = |other: &Point| {
             let (one, other) = (point.path(), other.path());
             one.starts_with(other) || other.starts_with(one)
@@ -413,29 +405,29 @@ fn placed<'a>(site: &Site, volumes: &'a [Volume]) -> Result<Vec<(Point, &'a Volu
 /// Lets volumes appear in a sandbox: makes their places, and links where nothing can be mounted. What
 /// comes back is to be mounted.
 pub(super) fn provide(
-    site: &Site,
+    context: &VolumeContext,
     volumes: &[Volume],
     owner: Option<&Credentials>,
 ) -> Result<Vec<MountStep>, VolumeError> {
     let mut steps = Vec::new();
-    for (point, volume) in placed(site, volumes)? {
-        steps.extend(provide_one(site, &point, volume, owner)?);
+    for (point, volume) in placed(context, volumes)? {
+        steps.extend(provide_one(context, &point, volume, owner)?);
     }
     Ok(steps)
 }
 
 fn provide_one(
-    site: &Site,
+    context: &VolumeContext,
     point: &Point,
     volume: &Volume,
     owner: Option<&Credentials>,
 ) -> Result<Option<MountStep>, VolumeError> {
-    let (source, kind) = source_of(site, volume, owner)?;
+    let (source, kind) = source_of(context, volume, owner)?;
     match point {
-        Point::Machine(path) => {
+        Point::Host(path) => {
             let there = fs::metadata(path).map_err(failed("look at", path))?;
             if Kind::of(&there) != kind {
-                return Err(VolumeError::Machine {
+                return Err(VolumeError::HostPath {
                     volume: volume.name.clone(),
                     path: path.clone(),
                     reason: "a file goes onto a file only, and a folder onto a folder".to_owned(),
@@ -448,15 +440,15 @@ fn provide_one(
             Ok(Some(bind(path.clone(), None, source, volume.writable)))
         }
         Point::Sandbox(path) => {
-            let path = site.inside.join(path);
-            let in_sandbox = site.root.join(&path);
-            if site.mounts {
-                points::make(&site.root, &path, kind, owner)
-                    .map_err(failed("make a place for a volume at", &in_sandbox))?;
-                let beneath = Some(site.root.clone());
+            let path = context.inside.join(path);
+            let in_sandbox = context.root.join(&path);
+            if context.mounts {
+                points::make(&context.root, &path, kind, owner)
+                    .map_err(failed("make a mount point for a volume at", &in_sandbox))?;
+                let beneath = Some(context.root.clone());
                 return Ok(Some(bind(path, beneath, source, volume.writable)));
             }
-            if matches!(volume.from, Origin::Machine(_)) {
+            if matches!(volume.from, Origin::Host(_)) {
                 return Err(volume.refused(
                     "a volume of the host's needs namespaces/mnt, which this agent's isolation does \
                      not have",
@@ -469,13 +461,14 @@ fn provide_one(
                 );
             }
             let target = source.beneath.unwrap_or_default().join(source.path);
-            points::link(&site.root, &path, &target, owner).map_err(failed("link", &in_sandbox))?;
+            points::link(&context.root, &path, &target, owner)
+                .map_err(failed("link", &in_sandbox))?;
             Ok(None)
         }
     }
 }
 
-fn bind(path: PathBuf, beneath: Option<PathBuf>, source: Place, writable: bool) -> MountStep {
+fn bind(path: PathBuf, beneath: Option<PathBuf>, source: MountSource, writable: bool) -> MountStep {
     MountStep {
         path,
         action: MountAction::Bind {
@@ -488,10 +481,10 @@ fn bind(path: PathBuf, beneath: Option<PathBuf>, source: Place, writable: bool) 
 
 /// Where a volume lies and what it is; made ready for its user.
 fn source_of(
-    site: &Site,
+    context: &VolumeContext,
     volume: &Volume,
     owner: Option<&Credentials>,
-) -> Result<(Place, Kind), VolumeError> {
+) -> Result<(MountSource, Kind), VolumeError> {
     match &volume.from {
         Origin::Data { path, shared } => {
             let meta = fs::metadata(path).map_err(failed("find the volume", path))?;
@@ -501,35 +494,35 @@ fn source_of(
                 std::os::unix::fs::chown(path, Some(owner.uid), Some(owner.gid))
                     .map_err(failed("give away", path))?;
             }
-            let place = Place {
+            let source = MountSource {
                 path: path.clone(),
-                ..Place::default()
+                ..MountSource::default()
             };
-            Ok((place, Kind::Folder))
+            Ok((source, Kind::Folder))
         }
-        Origin::Machine(path) => {
-            machine_place(site, path, owner).map_err(|reason| volume.refused(reason))
+        Origin::Host(path) => {
+            host_source(context, path, owner).map_err(|reason| volume.refused(reason))
         }
         Origin::Sandbox { beneath, path } => {
             let kind = points::find_or_make(beneath, path)
-                .map_err(failed("find a place in", &beneath.join(path)))?;
-            let place = Place {
+                .map_err(failed("find a mount point in", &beneath.join(path)))?;
+            let source = MountSource {
                 beneath: Some(beneath.clone()),
                 path: path.clone(),
-                ..Place::default()
+                ..MountSource::default()
             };
-            Ok((place, kind))
+            Ok((source, kind))
         }
     }
 }
 
 /// Where something of the machine's really is, as far as the task's user can get there and the rules of
 /// the node allow it. It is opened again, as the user and through no link, when it is mounted.
-fn machine_place(
-    site: &Site,
+fn host_source(
+    context: &VolumeContext,
     path: &Path,
     owner: Option<&Credentials>,
-) -> Result<(Place, Kind), String> {
+) -> Result<(MountSource, Kind), String> {
     let named = path.display();
     let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::NotFound => format!("path '{named}' in HOST_PATH volume does not exist"),
@@ -539,18 +532,18 @@ fn machine_place(
     let opened = opened.map_err(failed)?;
     let stat = rustix::fs::fstat(&opened).map_err(|error| failed(error.into()))?;
     let real = file_user::path_of(&opened).map_err(failed)?;
-    let allowed = site.host_paths.check_volume(&real);
+    let allowed = context.host_paths.check_volume(&real);
     allowed.map_err(|why| format!("path '{named}' in HOST_PATH volume: {why}"))?;
     let kind = match FileType::from_raw_mode(stat.st_mode) {
         FileType::Directory => Kind::Folder,
         _ => Kind::File,
     };
-    let place = Place {
+    let source = MountSource {
         path: real,
         by_user: true,
-        ..Place::default()
+        ..MountSource::default()
     };
-    Ok((place, kind))
+    Ok((source, kind))
 }
 
 #[cfg(test)]

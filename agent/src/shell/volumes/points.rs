@@ -118,6 +118,6 @@ pub(super) fn remove(root: &Path, path: &Path) {
         Ok(rustix::fs::unlinkat(&parent, name, AtFlags::REMOVEDIR)?)
     };
     if let Err(error) = removed() {
-        tracing::debug!(path = %path.display(), %error, "a place of a volume is left over");
+        tracing::debug!(path = %path.display(), %error, "a mount point of a volume was not removed");
     }
 }

@@ -10,7 +10,7 @@ use meseta_isolators::{
     ContainerName, Containers, Credentials, MountAction, MountStep, ProcessIdentity,
 };
 
-use super::{Point, Site, Volume, placed, points, provide_one};
+use super::{Point, Volume, VolumeContext, placed, points, provide_one};
 use crate::shell::writer::chain;
 
 /// Below a work directory, or a disk of its own, volumes are here.
@@ -21,31 +21,37 @@ pub(in crate::shell) fn change(
     containers: &Containers,
     name: &ContainerName,
     supervisor: &ProcessIdentity,
-    site: &Site,
-    wanted: &[Volume],
+    context: &VolumeContext,
+    requested: &[Volume],
     owner: Option<&Credentials>,
 ) -> Result<(), String> {
-    let (steps, gone) = plan(site, wanted, owner, || mounted(supervisor, &site.root))?;
+    let (steps, gone) = plan(context, requested, owner, || {
+        mounted(supervisor, &context.root)
+    })?;
     if steps.is_empty() {
         return Ok(());
     }
     let changed = containers.change_mounts(name, supervisor, steps);
     changed.map_err(|error| chain(&error))?;
     for point in gone {
-        points::remove(&site.root, &point);
+        points::remove(&context.root, &point);
     }
     Ok(())
 }
 
 /// The changes, with the places that nobody needs any more.
 fn plan(
-    site: &Site,
-    wanted: &[Volume],
+    context: &VolumeContext,
+    requested: &[Volume],
     owner: Option<&Credentials>,
     mounted: impl FnOnce() -> Result<Vec<Mounted>, String>,
 ) -> Result<(Vec<MountStep>, Vec<PathBuf>), String> {
-    let placed = placed(site, wanted).map_err(|error| chain(&error))?;
-    let there = if site.mounts { mounted()? } else { Vec::new() };
+    let placed = placed(context, requested).map_err(|error| chain(&error))?;
+    let there = if context.mounts {
+        mounted()?
+    } else {
+        Vec::new()
+    };
     let points: BTreeSet<&Path> = placed.iter().map(|(point, _)| point.path()).collect();
     let stale = there
         .iter()
@@ -54,7 +60,7 @@ fn plan(
     let unmount = |point: &PathBuf| MountStep {
         path: point.clone(),
         action: MountAction::Unmount {
-            beneath: Some(site.root.clone()),
+            beneath: Some(context.root.clone()),
         },
     };
     let mut steps: Vec<MountStep> = gone.iter().map(unmount).collect();
@@ -63,7 +69,7 @@ fn plan(
         if there.iter().any(is_there) {
             continue;
         }
-        let step = provide_one(site, &point, volume, owner);
+        let step = provide_one(context, &point, volume, owner);
         steps.extend(step.map_err(|error| chain(&error))?);
     }
     Ok((steps, gone))

@@ -60,13 +60,13 @@ fn sandbox_volume(kind: sandbox_path::Type, path: &str, container_path: &str) ->
 }
 
 /// A work directory with a sandbox in it.
-struct Room {
+struct Fixture {
     _dir: tempfile::TempDir,
     layout: Layout,
     host_paths: Arc<HostPaths>,
 }
 
-impl Room {
+impl Fixture {
     fn new() -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let layout = Layout::new(&dir.path().canonicalize().expect("there"));
@@ -102,7 +102,7 @@ impl Room {
             demand: meseta_isolators::Demand::default(),
             resources: meseta_resources::Resources::default(),
             volumes: Vec::new(),
-            around: Vec::new(),
+            parent_volumes: Vec::new(),
         }
     }
 
@@ -112,9 +112,9 @@ impl Room {
             host_paths: self.host_paths.clone(),
             ..TaskRights::default()
         };
-        let site = Site::new(&self.layout, &plan.run, &plan.container, &rights);
+        let context = VolumeContext::new(&self.layout, &plan.run, &plan.container, &rights);
         of_plan(&self.layout, plan)
-            .and_then(|volumes| provide(&site, &volumes, None))
+            .and_then(|volumes| provide(&context, &volumes, None))
             .map_err(|error| crate::shell::writer::chain(&error))
     }
 
@@ -137,49 +137,49 @@ fn source(step: &MountStep) -> (PathBuf, bool) {
 
 #[test]
 fn a_volume_is_mounted_at_its_place() {
-    let room = Room::new();
-    let mut plan = room.plan(Vec::new());
+    let fixture = Fixture::new();
+    let mut plan = fixture.plan(Vec::new());
     plan.volumes = vec![
         disk("v", "./a/data", pb::volume::Mode::Rw),
         disk("w", "b", pb::volume::Mode::Ro),
     ];
-    let steps = room.provide(&plan, true).expect("provided");
-    let data = room.layout.work_dir().join("volumes/roles/dev");
+    let steps = fixture.provide(&plan, true).expect("provided");
+    let data = fixture.layout.work_dir().join("volumes/roles/dev");
     let sources: Vec<_> = steps.iter().map(source).collect();
     assert_eq!(sources, [(data.join("v"), true), (data.join("w"), false)]);
     assert_eq!(steps[0].path, Path::new("containers/in/a/data"));
-    assert!(room.inner("a/data").is_dir() && room.inner("b").is_dir());
+    assert!(fixture.inner("a/data").is_dir() && fixture.inner("b").is_dir());
 }
 
 #[test]
 fn without_mounts_a_link_stands_in() {
-    let room = Room::new();
-    let mut plan = room.plan(vec![sandbox_volume(sandbox_path::Type::Parent, "s", "s")]);
+    let fixture = Fixture::new();
+    let mut plan = fixture.plan(vec![sandbox_volume(sandbox_path::Type::Parent, "s", "s")]);
     plan.volumes = vec![disk("v", "a/data", pb::volume::Mode::Rw)];
-    assert_eq!(room.provide(&plan, false), Ok(Vec::new()));
-    fs::write(room.inner("a/data/file"), "text").expect("written");
-    let data = room.layout.work_dir().join("volumes/roles/dev/v/file");
+    assert_eq!(fixture.provide(&plan, false), Ok(Vec::new()));
+    fs::write(fixture.inner("a/data/file"), "text").expect("written");
+    let data = fixture.layout.work_dir().join("volumes/roles/dev/v/file");
     assert_eq!(fs::read_to_string(data).expect("read"), "text");
-    fs::write(room.inner("s/file"), "text").expect("written");
-    assert!(room.layout.sandbox(&run()).join("s/file").is_file());
+    fs::write(fixture.inner("s/file"), "text").expect("written");
+    assert!(fixture.layout.sandbox(&run()).join("s/file").is_file());
     // Again, as for the next task of the same executor.
-    assert_eq!(room.provide(&plan, false), Ok(Vec::new()));
+    assert_eq!(fixture.provide(&plan, false), Ok(Vec::new()));
 }
 
 #[test]
 fn what_is_shared_by_a_group_is_found_where_it_lies() {
-    let room = Room::new();
-    let mut plan = room.plan(vec![
+    let fixture = Fixture::new();
+    let mut plan = fixture.plan(vec![
         sandbox_volume(sandbox_path::Type::Parent, "data", "one"),
         sandbox_volume(sandbox_path::Type::Parent, "data/sub", "two"),
         sandbox_volume(sandbox_path::Type::Parent, "plain", "three"),
         sandbox_volume(sandbox_path::Type::Self_, "own", "/tmp"),
     ]);
-    plan.around = vec![disk("v", "data", pb::volume::Mode::Rw)];
-    let steps = room.provide(&plan, true).expect("provided");
+    plan.parent_volumes = vec![disk("v", "data", pb::volume::Mode::Rw)];
+    let steps = fixture.provide(&plan, true).expect("provided");
     let sources: Vec<_> = steps.iter().map(|step| source(step).0).collect();
-    let data = room.layout.work_dir().join("volumes/roles/dev/v");
-    let outer = room.layout.sandbox(&run());
+    let data = fixture.layout.work_dir().join("volumes/roles/dev/v");
+    let outer = fixture.layout.sandbox(&run());
     let expected = [
         data.clone(),
         data.join("sub"),
@@ -192,7 +192,7 @@ fn what_is_shared_by_a_group_is_found_where_it_lies() {
 
 #[test]
 fn what_makes_no_sense_is_refused() {
-    let room = Room::new();
+    let fixture = Fixture::new();
     let parent = |path, at| sandbox_volume(sandbox_path::Type::Parent, path, at);
     let own = |path, at| sandbox_volume(sandbox_path::Type::Self_, path, at);
     let host = |path: &str, at: &str| pb::Volume {
@@ -235,8 +235,8 @@ fn what_makes_no_sense_is_refused() {
         (vec![host("/etc/passwd", "/tmp")], "a file goes onto a file"),
         (vec![secret], "volumes of type SECRET are not supported"),
     ] {
-        let error = room
-            .provide(&room.plan(volumes), true)
+        let error = fixture
+            .provide(&fixture.plan(volumes), true)
             .expect_err(complaint);
         assert!(error.contains(complaint), "{complaint}: {error}");
     }
@@ -244,8 +244,8 @@ fn what_makes_no_sense_is_refused() {
         (host("/tmp", "b"), "needs namespaces/mnt"),
         (parent("a", "/tmp"), "needs namespaces/mnt"),
     ] {
-        let error = room
-            .provide(&room.plan(vec![volume]), false)
+        let error = fixture
+            .provide(&fixture.plan(vec![volume]), false)
             .expect_err(complaint);
         assert!(error.contains(complaint), "{complaint}: {error}");
     }
@@ -262,7 +262,7 @@ fn host_volume(path: &Path, at: &str) -> pb::Volume {
 
 #[test]
 fn what_of_the_machine_is_shown_is_the_operators_to_say() {
-    let mut room = Room::new();
+    let mut fixture = Fixture::new();
     let machine = tempfile::tempdir().expect("a directory");
     let machine = machine.path().canonicalize().expect("there");
     let (listed, other) = (machine.join("listed"), machine.join("other"));
@@ -270,16 +270,16 @@ fn what_of_the_machine_is_shown_is_the_operators_to_say() {
     fs::create_dir(&other).expect("made");
     symlink(&other, listed.join("out")).expect("linked");
     symlink(listed.join("in"), other.join("back")).expect("linked");
-    let own = vec![room.layout.work_dir().to_owned()];
-    room.host_paths = Arc::new(HostPaths::new(Some(vec![listed.clone()]), own));
-    let provide = |path: &Path| room.provide(&room.plan(vec![host_volume(path, "b")]), true);
+    let own = vec![fixture.layout.work_dir().to_owned()];
+    fixture.host_paths = Arc::new(HostPaths::new(Some(vec![listed.clone()]), own));
+    let provide = |path: &Path| fixture.provide(&fixture.plan(vec![host_volume(path, "b")]), true);
     // It is where it really is that counts, and that is what is mounted.
     for path in [listed.join("in"), other.join("back")] {
         let steps = provide(&path).expect("allowed");
         let MountAction::Bind { source, .. } = &steps[0].action else {
             panic!("{steps:?}");
         };
-        let expected = Place {
+        let expected = MountSource {
             beneath: None,
             path: listed.join("in"),
             by_user: true,
@@ -290,7 +290,7 @@ fn what_of_the_machine_is_shown_is_the_operators_to_say() {
         let error = provide(path).expect_err("not listed");
         assert!(error.contains("--allowed_host_paths"), "{error}");
     }
-    let error = provide(&room.layout.sandbox(&run())).expect_err("the agent's");
+    let error = provide(&fixture.layout.sandbox(&run())).expect_err("the agent's");
     assert!(error.contains("the agent's own"), "{error}");
     // What leads through a process is nobody's path.
     let error = provide(Path::new("/proc/self/root/etc")).expect_err("a process's");
@@ -299,12 +299,12 @@ fn what_of_the_machine_is_shown_is_the_operators_to_say() {
 
 #[test]
 fn links_in_a_sandbox_lead_nowhere() {
-    let room = Room::new();
-    let precious = room.layout.work_dir().join("precious");
+    let fixture = Fixture::new();
+    let precious = fixture.layout.work_dir().join("precious");
     fs::create_dir(&precious).expect("made");
-    let sandbox = room.layout.sandbox(&run());
+    let sandbox = fixture.layout.sandbox(&run());
     symlink(&precious, sandbox.join("link")).expect("linked");
-    symlink(&precious, room.inner("link")).expect("linked");
+    symlink(&precious, fixture.inner("link")).expect("linked");
     let parent = |path, at| sandbox_volume(sandbox_path::Type::Parent, path, at);
     for volume in [
         parent("link", "a"),
@@ -312,14 +312,14 @@ fn links_in_a_sandbox_lead_nowhere() {
         parent("a", "link"),
         parent("a", "link/sub"),
     ] {
-        let plan = room.plan(vec![volume.clone()]);
-        assert!(room.provide(&plan, true).is_err(), "{volume:?}");
+        let plan = fixture.plan(vec![volume.clone()]);
+        assert!(fixture.provide(&plan, true).is_err(), "{volume:?}");
     }
     assert_eq!(fs::read_dir(&precious).expect("read").count(), 0);
     // Instead of the whole way to the container's own sandbox.
     fs::rename(sandbox.join("containers"), sandbox.join("aside")).expect("renamed");
     symlink(&precious, sandbox.join("containers")).expect("linked");
-    let plan = room.plan(vec![parent("a", "b")]);
-    assert!(room.provide(&plan, true).is_err());
+    let plan = fixture.plan(vec![parent("a", "b")]);
+    assert!(fixture.provide(&plan, true).is_err());
     assert_eq!(fs::read_dir(&precious).expect("read").count(), 0);
 }

@@ -146,7 +146,7 @@ fn unknown_parameters_are_refused_and_the_near_one_is_named() {
 }
 
 #[test]
-fn new_executors_count_at_their_limit_then_what_they_do_not_use_is_lent() {
+fn new_executors_count_at_their_limit_then_what_they_do_not_use_is_oversubscribed() {
     let mut node = Node::new(8, &[4.0]);
     let mut slack = slack(&[]);
     let young = run(&mut node, &mut slack, 290, &[0.5]);
@@ -156,7 +156,7 @@ fn new_executors_count_at_their_limit_then_what_they_do_not_use_is_lent() {
         Some("executors of which too little is known count at their limit: 1")
     );
     let estimate = run(&mut node, &mut slack, 600, &[0.5]);
-    // 4 promised less the greater of 0.5 by habit (within one bucket) and 0.5 + 9 % of 8.
+    // 4 promised less the greater of 0.5 by its profile (within one bucket) and 0.5 + 9 % of 8.
     assert!(
         (estimate.forecasts[0].peak - 1.22).abs() < 1e-3,
         "{estimate:?}"
@@ -166,7 +166,7 @@ fn new_executors_count_at_their_limit_then_what_they_do_not_use_is_lent() {
 }
 
 #[test]
-fn in_its_first_period_the_highest_so_far_is_a_habit() {
+fn in_its_first_period_the_highest_so_far_is_the_profile() {
     let mut node = Node::new(8, &[4.0]);
     let mut slack = slack(&[("min_age", "20secs"), ("min_samples", "4")]);
     run(&mut node, &mut slack, 40, &[2.0]);
@@ -179,13 +179,13 @@ fn in_its_first_period_the_highest_so_far_is_a_habit() {
 }
 
 #[test]
-fn what_wakes_up_is_given_back_at_once_and_what_sleeps_is_lent_slowly() {
+fn what_wakes_up_is_given_back_at_once_and_what_sleeps_is_oversubscribed_slowly() {
     let mut node = Node::new(8, &[4.0]);
     let mut slack = slack(&[("fold", "10secs"), ("cpu_half_life", "1mins")]);
     run(&mut node, &mut slack, 900, &[0.5]);
     let awake = run(&mut node, &mut slack, 10, &[4.0]);
     assert_eq!(cpus(&awake), 0.0);
-    // Long after the habit is forgotten, growth is still bounded.
+    // Long after the profile is forgotten, growth is still bounded.
     let asleep = run(&mut node, &mut slack, 5, &[0.5]);
     assert!(cpus(&asleep) <= 0.8, "{asleep:?}");
 }
@@ -206,7 +206,7 @@ fn the_caps_hold() {
 }
 
 #[test]
-fn what_is_lent_already_is_not_lent_again() {
+fn revocable_allocations_are_not_offered_twice() {
     let mut node = Node::new(10, &[10.0]);
     node.add("batch", "b", &revocable_cpus("3"));
     let estimate = run(&mut node, &mut slack(&[]), 3600, &[1.0, 3.0]);
@@ -291,7 +291,7 @@ fn an_executor_that_cannot_be_read_for_long_counts_at_its_limit() {
 }
 
 #[test]
-fn without_the_use_of_the_host_nothing_more_is_lent() {
+fn without_the_use_of_the_host_nothing_more_is_oversubscribed() {
     let mut node = Node::new(8, &[4.0]);
     node.sample.host.cpu_time = None;
     let blind = run(&mut node, &mut slack(&[]), 1800, &[0.5]);
@@ -303,7 +303,7 @@ fn without_the_use_of_the_host_nothing_more_is_lent() {
 }
 
 #[test]
-fn memory_is_lent_only_when_asked_for() {
+fn memory_is_oversubscribed_only_when_asked_for() {
     let mut node = Node::new(8, &[4.0]);
     node.sample.total = resources("cpus:8;mem:10240");
     node.sample.containers[0].allocated = resources("cpus:4;mem:8192");
@@ -321,12 +321,12 @@ fn memory_is_lent_only_when_asked_for() {
 }
 
 #[test]
-fn unused_reservations_are_lent_only_when_asked_for() {
+fn unused_reservations_are_oversubscribed_only_when_asked_for() {
     let mut node = Node::new(10, &[2.0]);
     node.sample.total = resources("cpus:6;cpus(ads):4;mem:1024");
     let without = cpus(&run(&mut node.clone(), &mut slack(&[]), 1800, &[1.0]));
-    let lending = &mut slack(&[("unused_reservations", "true")]);
-    let with = cpus(&run(&mut node, lending, 1800, &[1.0]));
+    let with_reserved = &mut slack(&[("unused_reservations", "true")]);
+    let with = cpus(&run(&mut node, with_reserved, 1800, &[1.0]));
     assert!((with - without - 4.0).abs() < 0.11, "{with} {without}");
 }
 

@@ -1,7 +1,7 @@
 //! One measured value with its thresholds: how far it has gone, with hysteresis, and for how long.
 //!
 //! Invariant: a value that cannot be read leaves the level as it is and ends the time that it has been
-//! held, so that it neither lends more nor kills.
+//! held, so that it neither oversubscribes more nor kills.
 
 use std::time::Duration;
 
@@ -100,7 +100,7 @@ impl Detector {
         self.level < Level::Throttle
     }
 
-    pub(super) fn see(&mut self, at: Moment, value: Option<f64>) {
+    pub(super) fn observe(&mut self, at: Moment, value: Option<f64>) {
         let gap = self
             .seen
             .is_some_and(|seen| at.saturating_since(seen) > self.thresholds.gap_max);
@@ -121,7 +121,7 @@ impl Detector {
     }
 
     /// A value that is no lower than it may be: it holds back, and clears, but does not kill.
-    pub(super) fn see_at_most(&mut self, at: Moment, value: f64) {
+    pub(super) fn observe_at_most(&mut self, at: Moment, value: f64) {
         self.over_since = None;
         self.value = sound(value);
         let Some(value) = self.value else { return };
@@ -256,23 +256,23 @@ mod tests {
             (0.59, Level::Clear),
         ];
         for (second, (value, level)) in (0..).zip(steps) {
-            detector.see(at(second), Some(value));
+            detector.observe(at(second), Some(value));
             assert_eq!(detector.level(), level, "at {value}");
         }
-        detector.see(at(20), Some(0.9));
-        detector.see(at(21), Some(0.0));
+        detector.observe(at(20), Some(0.9));
+        detector.observe(at(21), Some(0.0));
         assert_eq!(detector.level(), Level::Clear, "falls through all levels");
     }
 
     #[test]
     fn kills_only_after_the_value_was_over_without_a_break() {
         let mut detector = detector(Clear::Half);
-        detector.see(at(0), Some(0.9));
+        detector.observe(at(0), Some(0.9));
         assert!(detector.kill(at(0)).is_none());
-        detector.see(at(4), Some(0.84));
-        detector.see(at(5), Some(0.9));
+        detector.observe(at(4), Some(0.84));
+        detector.observe(at(5), Some(0.9));
         assert!(detector.kill(at(5)).is_none());
-        detector.see(at(10), Some(0.95));
+        detector.observe(at(10), Some(0.95));
         let why = detector.kill(at(10)).unwrap();
         assert_eq!(
             (why.held, why.threshold, why.value),
@@ -283,21 +283,21 @@ mod tests {
     #[test]
     fn what_cannot_be_read_keeps_the_level_and_ends_the_hold() {
         let mut detector = detector(Clear::Half);
-        detector.see(at(0), Some(0.9));
-        detector.see(at(6), None);
+        detector.observe(at(0), Some(0.9));
+        detector.observe(at(6), None);
         assert!(detector.kill(at(6)).is_none());
         assert_eq!((detector.level(), detector.value()), (Level::Kill, None));
-        detector.see(at(7), Some(f64::NAN));
+        detector.observe(at(7), Some(f64::NAN));
         assert_eq!(detector.level(), Level::Kill);
-        detector.see(at(8), Some(0.9));
+        detector.observe(at(8), Some(0.9));
         assert!(detector.kill(at(8)).is_none());
     }
 
     #[test]
     fn time_that_was_not_watched_does_not_count() {
         let mut detector = detector(Clear::Half);
-        detector.see(at(0), Some(0.9));
-        detector.see(at(61), Some(0.9));
+        detector.observe(at(0), Some(0.9));
+        detector.observe(at(61), Some(0.9));
         assert!(detector.kill(at(61)).is_none());
     }
 }

@@ -48,7 +48,7 @@ impl Satisfaction {
         }
     }
 
-    pub(super) fn see(
+    pub(super) fn observe(
         &mut self,
         at: Moment,
         quota: Option<f64>,

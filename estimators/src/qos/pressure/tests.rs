@@ -23,14 +23,17 @@ fn node() -> Node {
 fn settled(controller: &mut PressureController) -> Node {
     let mut node = node();
     for _ in 0..3 {
-        let verdict = controller.assess(&node.step(SECOND, &[1.0, 1.0, 1.0]));
-        assert_eq!((verdict.stop_offering, verdict.throttle), (None, None));
+        let assessment = controller.assess(&node.step(SECOND, &[1.0, 1.0, 1.0]));
+        assert_eq!(
+            (assessment.stop_offering, assessment.throttle),
+            (None, None)
+        );
     }
     node
 }
 
-fn done(verdict: &Verdict) -> Vec<(Action, &str)> {
-    let each = verdict.corrections.iter();
+fn done(assessment: &Assessment) -> Vec<(Action, &str)> {
+    let each = assessment.corrections.iter();
     each.map(|correction| (correction.action, correction.executor.as_str()))
         .collect()
 }
@@ -45,8 +48,8 @@ fn watch(
 ) -> Vec<(u32, Action, String)> {
     let mut log = Vec::new();
     for second in 1..=seconds {
-        let verdict = controller.assess(&node.step(SECOND, used));
-        for correction in &verdict.corrections {
+        let assessment = controller.assess(&node.step(SECOND, used));
+        for correction in &assessment.corrections {
             let executor = correction.executor.as_str();
             log.push((second, correction.action, executor.to_owned()));
             let containers = &mut node.sample.containers;
@@ -210,8 +213,8 @@ fn a_throttle_is_what_regular_work_leaves_and_is_lifted_slowly() {
     assert!((held.throttle.unwrap().cpus - 2.4).abs() < 1e-6);
     let mut last = 2.4;
     for second in 0.. {
-        let verdict = controller.assess(&node.step(SECOND, &[1.0, 1.0, 1.0]));
-        let Some(throttle) = verdict.throttle else {
+        let assessment = controller.assess(&node.step(SECOND, &[1.0, 1.0, 1.0]));
+        let Some(throttle) = assessment.throttle else {
             assert_eq!(
                 second, 7,
                 "a tenth of the capacity each second, up to all of it"
@@ -230,8 +233,8 @@ fn freezes_after_the_hold_and_kills_if_that_was_not_enough() {
     // They ignore the throttle; the one that is frozen stops, the new one beside it does not.
     let mut log = Vec::new();
     for second in 1..=30 {
-        let verdict = controller.assess(&node.step(SECOND, &[8.6, 0.7, 0.7, 0.7]));
-        for (action, executor) in done(&verdict) {
+        let assessment = controller.assess(&node.step(SECOND, &[8.6, 0.7, 0.7, 0.7]));
+        for (action, executor) in done(&assessment) {
             log.push((second, action, executor.to_owned()));
             if action == Action::Freeze && executor == "b0" {
                 node.sample.containers[1].frozen = true;
@@ -378,12 +381,12 @@ fn processor_stall_counts_for_regular_work_only() {
     let mut ours = controller(&[]);
     let mut node = settled(&mut ours);
     node.sample.host.cpu_pressure = stalled;
-    let verdict = ours.assess(&node.step(SECOND, &[1.0, 1.0, 1.0]));
-    assert_eq!(verdict.stop_offering, None);
+    let assessment = ours.assess(&node.step(SECOND, &[1.0, 1.0, 1.0]));
+    assert_eq!(assessment.stop_offering, None);
     node.sample.host.regular_cpu_pressure = stalled;
-    let verdict = ours.assess(&node.step(SECOND, &[1.0, 1.0, 1.0]));
-    assert_eq!(verdict.stop_offering.unwrap().detector, "psi-cpu");
-    assert!(verdict.throttle.is_some());
+    let assessment = ours.assess(&node.step(SECOND, &[1.0, 1.0, 1.0]));
+    assert_eq!(assessment.stop_offering.unwrap().detector, "psi-cpu");
+    assert!(assessment.throttle.is_some());
     let log = watch(&mut ours, &mut node, 13, &[1.0, 1.0, 1.0]);
     let first: Vec<_> = log
         .iter()
@@ -425,7 +428,7 @@ fn a_repeated_sample_changes_nothing_and_does_nothing() {
     let repeated = controller.assess(&sample);
     assert_eq!(
         repeated,
-        Verdict {
+        Assessment {
             corrections: Vec::new(),
             ..first
         }
@@ -439,11 +442,11 @@ fn what_cannot_be_read_holds_the_state_and_kills_nothing() {
     let throttled = controller.assess(&node.step(SECOND, &[8.6, 0.3, 0.3]));
     let host = node.sample.host.cpu_time.take();
     for _ in 0..20 {
-        let verdict = controller.assess(&node.step(SECOND, &[8.6, 0.3, 0.3]));
-        assert_eq!(done(&verdict), []);
-        assert!(verdict.stop_offering.is_some());
-        assert_eq!(verdict.throttle, throttled.throttle);
-        assert_eq!(verdict.readings[3].value, None);
+        let assessment = controller.assess(&node.step(SECOND, &[8.6, 0.3, 0.3]));
+        assert_eq!(done(&assessment), []);
+        assert!(assessment.stop_offering.is_some());
+        assert_eq!(assessment.throttle, throttled.throttle);
+        assert_eq!(assessment.readings[3].value, None);
     }
     node.sample.host.cpu_time = host;
     node.sample.containers[1].cpu_time = None;
@@ -461,10 +464,10 @@ fn one_that_cannot_be_read_does_not_hide_the_others_from_the_throttle() {
     let mut node = settled(&mut controller);
     node.sample.containers[1].cpu_time = None;
     for second in 0..60 {
-        let verdict = controller.assess(&node.step(SECOND, &[8.6, 0.3, 0.3]));
-        assert_eq!(done(&verdict), []);
+        let assessment = controller.assess(&node.step(SECOND, &[8.6, 0.3, 0.3]));
+        assert_eq!(done(&assessment), []);
         assert!(
-            verdict.stop_offering.is_some() && verdict.throttle.is_some(),
+            assessment.stop_offering.is_some() && assessment.throttle.is_some(),
             "{second}"
         );
     }
@@ -492,8 +495,8 @@ fn regular_work_alone_is_never_corrected() {
     node.sample.host.memory_pressure = pressure;
     node.sample.host.regular_cpu_pressure = pressure;
     for _ in 0..120 {
-        let verdict = controller.assess(&node.step(SECOND, &[5.0, 5.0]));
-        assert_eq!(done(&verdict), []);
+        let assessment = controller.assess(&node.step(SECOND, &[5.0, 5.0]));
+        assert_eq!(done(&assessment), []);
     }
 }
 
@@ -502,14 +505,18 @@ fn every_correction_explains_itself() {
     let mut controller = controller(&[("freeze", "false"), ("cpu_util_hold", "0secs")]);
     let mut node = settled(&mut controller);
     node.sample.containers[1].allocated = revocable("cpus:0.1;mem:10");
-    let verdict = controller.assess(&node.step(SECOND, &[8.8, 0.4, 0.3]));
+    let assessment = controller.assess(&node.step(SECOND, &[8.8, 0.4, 0.3]));
     assert_eq!(
-        verdict.corrections[0].why.to_string(),
+        assessment.corrections[0].why.to_string(),
         "cpu-util is 0.880, limit 0.850; to free: 0.700 cpus; this frees 0.400 cpus; \
          chosen as over its own allocation"
     );
     assert_eq!(
-        verdict.corrections[0].container.as_ref().unwrap().as_str(),
+        assessment.corrections[0]
+            .container
+            .as_ref()
+            .unwrap()
+            .as_str(),
         "c-b0"
     );
 }

@@ -55,7 +55,7 @@ pub(super) fn by_cpu<'a>(sample: &'a UsageSample, meter: &Meter) -> Vec<Candidat
     sample.revocable().filter_map(candidate).collect()
 }
 
-/// By resident memory.
+/// Sorts containers by their resident memory.
 pub(super) fn by_memory(sample: &UsageSample, stale_after: Duration) -> Vec<Candidate<'_>> {
     let candidate = |container| {
         let used = memory_of(container, sample, stale_after)?;

@@ -31,7 +31,6 @@ const STANDARD: [caps::Capability; 9] = [
     caps::Capability::CAP_SYS_CHROOT,
 ];
 
-/// Some capabilities.
 #[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
 pub struct CapabilitySet(u64);
 
@@ -41,7 +40,6 @@ pub struct CapabilitySet(u64);
 pub struct UnknownCapability(String);
 
 impl CapabilitySet {
-    /// None at all.
     pub const EMPTY: Self = Self(0);
 
     /// The operator's set unless configured.
@@ -56,13 +54,13 @@ impl CapabilitySet {
         Self(alone.fold(0, |bits, (number, _)| bits | 1 << number))
     }
 
-    /// With another set.
+    /// The union with another set.
     #[must_use]
     pub fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Without another set.
+    /// The set without the members of another.
     #[must_use]
     pub fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)

@@ -7,7 +7,6 @@
 /// Whom a capability reaches, in a container that sees the host's files and, unless isolated, its network.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum Reach {
-    /// The task itself.
     Task,
     /// Files, processes, messages or sessions of other users, root among them.
     Users,
@@ -15,14 +14,12 @@ pub enum Reach {
     Node,
 }
 
-/// One capability.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub struct CapabilityEntry {
     /// Its name without `CAP_`.
     pub name: &'static str,
     /// What a task can do by it.
     pub grants: &'static str,
-    /// Whom that reaches.
     pub reach: Reach,
 }
 

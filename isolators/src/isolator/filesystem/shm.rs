@@ -17,8 +17,8 @@ impl Shm {
         Self { bytes }
     }
 
-    fn mount(&self, wanted: Option<u64>, launch: &mut LaunchIsolation) {
-        let bytes = wanted.unwrap_or(self.bytes).max(SIZE_MIN_BYTES);
+    fn mount(&self, requested: Option<u64>, launch: &mut LaunchIsolation) {
+        let bytes = requested.unwrap_or(self.bytes).max(SIZE_MIN_BYTES);
         launch.mounts.push(MountStep {
             path: "/dev/shm".into(),
             action: MountAction::Tmpfs { bytes },
@@ -54,9 +54,9 @@ mod tests {
 
     #[test]
     fn the_size_is_the_tasks_or_the_nodes_and_never_endless() {
-        for (wanted, expected) in [(None, 9000), (Some(5000), 5000), (Some(0), SIZE_MIN_BYTES)] {
+        for (requested, expected) in [(None, 9000), (Some(5000), 5000), (Some(0), SIZE_MIN_BYTES)] {
             let mut launch = LaunchIsolation::default();
-            Shm::new(9000).mount(wanted, &mut launch);
+            Shm::new(9000).mount(requested, &mut launch);
             let expected = MountAction::Tmpfs { bytes: expected };
             assert_eq!(launch.mounts[0].action, expected);
         }

@@ -71,7 +71,7 @@ pub fn syscall_number(name: &str) -> Option<i64> {
 /// What becomes of a call that is not allowed.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum SeccompAction {
-    /// It is made.
+    /// The system call is made.
     Allow,
     /// It fails with this errno.
     Errno(u16),
@@ -107,26 +107,18 @@ pub struct SeccompProfile {
 pub struct SeccompArgument {
     /// Which, from 0 to 5.
     pub index: u8,
-    /// How.
     pub comparison: SeccompComparison,
-    /// With what.
     pub value: u64,
 }
 
 /// How an argument is compared.
 #[derive(Copy, Clone, Debug, Eq, PartialEq)]
 pub enum SeccompComparison {
-    /// Equal.
     Equal,
-    /// Not equal.
     NotEqual,
-    /// Less.
     Less,
-    /// Less or equal.
     LessOrEqual,
-    /// Greater.
     Greater,
-    /// Greater or equal.
     GreaterOrEqual,
     /// Equal in the bits of this mask.
     Masked(u64),
@@ -224,7 +216,7 @@ impl SeccompProfile {
         Ok(self)
     }
 
-    /// With one less.
+    /// The profile without this system call.
     pub fn refuse(mut self, name: &str) -> Result<Self, SeccompError> {
         self.allowed.remove(&number_of(name)?);
         Ok(self)
@@ -404,12 +396,11 @@ fn failed(error: impl std::fmt::Display) -> SeccompError {
 /// What a task asks for.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub enum SeccompChoice {
-    /// The node's profile.
     #[default]
     Node,
     /// No filter. Whether a task may ask for this is the caller's to decide.
     Unconfined,
-    /// Its own.
+    /// A profile of its own.
     Profile(SeccompProfile),
 }
 

@@ -1,6 +1,6 @@
 //! Plans: what they resolve to, what they refuse, and that bytes keep them.
 
-use super::super::{Place, Rlimit};
+use super::super::{MountSource, Rlimit};
 use super::*;
 use crate::identity::ContainerName;
 use std::ffi::OsString;
@@ -49,7 +49,7 @@ fn spec() -> LaunchSpec {
                 MountStep {
                     path: "data".into(),
                     action: MountAction::Bind {
-                        source: Place {
+                        source: MountSource {
                             by_user: true,
                             beneath: Some("/outer".into()),
                             path: "shared".into(),

@@ -27,8 +27,10 @@ const COMMANDS: usize = 320;
 
 /// More of them with `PROPERTY_CASES`.
 fn cases() -> u32 {
-    let wanted = std::env::var("PROPERTY_CASES").ok();
-    wanted.and_then(|text| text.parse().ok()).unwrap_or(CASES)
+    let requested = std::env::var("PROPERTY_CASES").ok();
+    requested
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(CASES)
 }
 
 type Numbers = (u8, u16, u16, u16);

@@ -11,7 +11,7 @@ use meseta_proto::meseta::v1::{self as meseta, master_frame};
 use meseta_proto::mesos::v1::agent_info::capability::Type as Capability;
 use meseta_proto::mesos::v1::{self, DrainConfig, DrainInfo, DrainState};
 use meseta_resources::AgentId;
-use meseta_resources::work::look;
+use meseta_resources::work_counter::count_entries;
 
 use super::super::io::{Answer, ReplyId};
 use super::super::pending;
@@ -58,7 +58,6 @@ impl Drain {
     }
 }
 
-/// All of them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(in super::super) struct Deactivations(pub(in super::super) BTreeMap<AgentId, Deactivation>);
 
@@ -81,7 +80,7 @@ impl Deactivations {
 
     /// Whether an agent's tasks are being ended.
     pub(super) fn is_draining(&self, agent: &AgentId) -> bool {
-        look(1);
+        count_entries(1);
         self.0.get(agent).is_some_and(Deactivation::is_draining)
     }
 
@@ -126,7 +125,7 @@ impl MasterCore {
             if !agent.profile.has(Capability::AgentDraining) {
                 return Err(refused("Agent is not capable of draining"));
             }
-            let maintenance = &self.operator.maintenance_wanted;
+            let maintenance = &self.operator.requested_maintenance;
             if maintenance.of_agent(&agent.profile).is_some() {
                 return Err(refused(
                     "Agent is part of a maintenance schedule: remove its machine from the schedule \
@@ -148,7 +147,7 @@ impl MasterCore {
 
     pub(super) fn deactivate_agent(&mut self, reply: ReplyId, id: &str) -> Result<(), Answer> {
         let id = self.known_agent(id)?;
-        let before = self.operator.deactivations_wanted.0.get(&id).cloned();
+        let before = self.operator.requested_deactivations.0.get(&id).cloned();
         let deactivation = before.unwrap_or(Deactivation {
             since: self.now.unix,
             drain: None,
@@ -158,9 +157,9 @@ impl MasterCore {
     }
 
     pub(super) fn reactivate_agent(&mut self, reply: ReplyId, id: &str) -> Result<(), Answer> {
-        let wanted = &self.operator.deactivations_wanted;
+        let requested = &self.operator.requested_deactivations;
         let id = AgentId::new(id).map_err(|_| refused("Agent is not deactivated"))?;
-        let Some(deactivation) = wanted.0.get(&id) else {
+        let Some(deactivation) = requested.0.get(&id) else {
             return Err(refused("Agent is not deactivated"));
         };
         if deactivation
@@ -183,8 +182,8 @@ impl MasterCore {
         agent: AgentId,
         deactivation: Option<Deactivation>,
     ) {
-        let wanted = &mut self.operator.deactivations_wanted;
-        wanted.set(&agent, deactivation.clone());
+        let requested = &mut self.operator.requested_deactivations;
+        requested.set(&agent, deactivation.clone());
         self.persist(
             Mutation::PutDeactivation {
                 agent_id: agent.to_string(),
@@ -207,7 +206,7 @@ impl MasterCore {
         let drain = deactivation.as_ref().and_then(|d| d.drain.clone());
         tracing::info!(agent_id = %id, deactivated = deactivation.is_some(), ?drain, "agent's activity changed");
         self.operator.deactivations.set(id, deactivation);
-        self.agents.touch(id);
+        self.agents.invalidate(id);
         if self.agents.contains_key(id) {
             if self.may_be_offered(id) {
                 let activated = self.allocator.activate_agent(id);
@@ -244,20 +243,20 @@ impl MasterCore {
             self.frame(id, master_frame::Message::Drain(meseta::Drain { config }));
             // There may be nothing to end.
             self.agents.watch(id);
-            self.agents.touch(id);
+            self.agents.invalidate(id);
         }
     }
 
     /// An agent that is no more needs no deactivation.
     pub(in super::super) fn forget_deactivation(&mut self, id: &AgentId) {
         self.operator.deactivations.0.remove(id);
-        self.agents.touch(id);
-        self.operator.deactivations_wanted.0.remove(id);
+        self.agents.invalidate(id);
+        self.operator.requested_deactivations.0.remove(id);
     }
 
     /// Notes agents that have nothing left to drain, among those that have changed.
     pub(in super::super) fn check_drains(&mut self) {
-        for id in self.agents.take_touched() {
+        for id in self.agents.take_watched_changes() {
             if !self.operator.deactivations.is_draining(&id) {
                 continue;
             }
@@ -265,8 +264,8 @@ impl MasterCore {
                 self.agents.watch(&id);
                 continue;
             }
-            let wanted = self.operator.deactivations_wanted.0.get(&id);
-            let Some(mut deactivation) = wanted.cloned() else {
+            let requested = self.operator.requested_deactivations.0.get(&id);
+            let Some(mut deactivation) = requested.cloned() else {
                 continue;
             };
             let Some(drain) = deactivation.drain.as_mut().filter(|drain| !drain.drained) else {
@@ -290,7 +289,10 @@ impl MasterCore {
             self.reply(reply, Answer::Done);
             return Ok(());
         }
-        let is_changing = self.agents.get(&id).is_some_and(|agent| agent.marking)
+        let is_changing = self
+            .agents
+            .get(&id)
+            .is_some_and(|agent| agent.removal_pending)
             || self.readmitting.contains(&id)
             || self.operator.going.contains(&id);
         if is_changing {
@@ -309,15 +311,15 @@ impl MasterCore {
     }
 
     fn begin_going(&mut self, reply: Option<ReplyId>, agent: AgentId) {
-        if let Some(held) = self.agents.get_mut(&agent)
-            && std::mem::replace(&mut held.marking, true)
+        if let Some(agent_entry) = self.agents.get_mut(&agent)
+            && std::mem::replace(&mut agent_entry.removal_pending, true)
         {
             return;
         }
         if !self.operator.going.insert(agent.clone()) {
             return;
         }
-        self.operator.deactivations_wanted.0.remove(&agent);
+        self.operator.requested_deactivations.0.remove(&agent);
         let since = self.now.unix;
         self.persist(
             Mutation::MarkGone {
@@ -335,7 +337,7 @@ impl MasterCore {
     pub(super) fn gone_stored(&mut self, reply: Option<ReplyId>, id: &AgentId, since: Duration) {
         self.operator.going.remove(id);
         self.operator.deactivations.0.remove(id);
-        self.agents.touch(id);
+        self.agents.invalidate(id);
         self.gone_agents.insert(id.clone(), since);
         let shutdown = meseta::Shutdown {
             reason: "the agent was marked gone".to_owned(),
@@ -355,12 +357,12 @@ impl MasterCore {
     /// No agent is left draining that has nothing to drain.
     pub(in super::super) fn check_drained(&self) {
         for id in self.operator.deactivations.draining() {
-            let wanted = self.operator.deactivations_wanted.0.get(id);
-            let is_noted = !wanted.is_some_and(Deactivation::is_draining);
+            let requested = self.operator.requested_deactivations.0.get(id);
+            let is_noted = !requested.is_some_and(Deactivation::is_draining);
             let is_idle = self.agents.get(id).is_some_and(|agent| agent.is_idle());
             assert!(
                 !is_idle || is_noted,
-                "agent {id} is drained and nobody noted it"
+                "agent {id} is drained but not marked DRAINED"
             );
         }
     }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use meseta_proto::mesos::v1::{MachineId, Unavailability};
-use meseta_resources::work::look;
+use meseta_resources::work_counter::count_entries;
 
 use super::super::agent::AgentProfile;
 use super::Maintenance;
@@ -43,7 +43,6 @@ impl Machine {
     }
 }
 
-/// See the module.
 #[derive(Debug, Default)]
 pub(in super::super) struct Plan {
     maintenance: Arc<Maintenance>,
@@ -55,10 +54,10 @@ pub(in super::super) struct Plan {
 impl Plan {
     pub(super) fn of(maintenance: Arc<Maintenance>) -> Self {
         let mut by_machine = BTreeMap::new();
-        for (place, window) in maintenance.schedule.windows.iter().enumerate() {
+        for (position, window) in maintenance.schedule.windows.iter().enumerate() {
             for id in &window.machine_ids {
                 let entry = by_machine.entry(Machine::of(id));
-                entry.or_insert((place, window.unavailability));
+                entry.or_insert((position, window.unavailability));
             }
         }
         Self {
@@ -77,16 +76,16 @@ impl Plan {
         if self.windows.is_empty() {
             return None;
         }
-        look(3);
+        count_entries(3);
         let names = Machine::names_of(agent);
         let windows = names.iter().filter_map(|name| self.windows.get(name));
-        let first = windows.min_by_key(|(place, _)| *place);
+        let first = windows.min_by_key(|(position, _)| *position);
         first.map(|(_, unavailability)| unavailability)
     }
 
     /// Whether the machine of an agent is down.
     pub(in super::super) fn is_down(&self, agent: &AgentProfile) -> bool {
-        look(3);
+        count_entries(3);
         !self.down.is_empty()
             && Machine::names_of(agent)
                 .iter()

@@ -80,12 +80,12 @@ impl MasterCore {
         schedule: Schedule,
     ) -> Result<(), Answer> {
         check_schedule(&schedule).map_err(refused)?;
-        let wanted = Plan::of(Arc::new(Maintenance {
+        let requested = Plan::of(Arc::new(Maintenance {
             schedule,
-            down: self.wanted_maintenance().down,
+            down: self.copy_requested_maintenance().down,
         }));
-        for id in &wanted.maintenance().down {
-            if !wanted.lists(&Machine::of(id)) {
+        for id in &requested.maintenance().down {
+            if !requested.lists(&Machine::of(id)) {
                 return Err(refused(format!(
                     "Machine '{}' is deactivated and cannot be removed from the schedule",
                     json::to_string(id)
@@ -93,20 +93,20 @@ impl MasterCore {
             }
         }
         // Agents on machines that are scheduled already are not drained.
-        let machines = wanted.changed_since(&self.operator.maintenance_wanted);
+        let machines = requested.changed_since(&self.operator.requested_maintenance);
         let there = machines
             .iter()
             .flat_map(|machine| self.locations.on(machine));
-        for id in there.filter(|id| self.operator.deactivations_wanted.is_draining(id)) {
+        for id in there.filter(|id| self.operator.requested_deactivations.is_draining(id)) {
             let profile = self.agents.get(id).map(|agent| &agent.profile);
-            if profile.is_some_and(|profile| wanted.of_agent(profile).is_some()) {
+            if profile.is_some_and(|profile| requested.of_agent(profile).is_some()) {
                 return Err(refused(format!(
                     "Agent '{id}' is being drained, so its machine cannot be scheduled for \
                      maintenance"
                 )));
             }
         }
-        self.store_maintenance(reply, wanted);
+        self.store_maintenance(reply, requested);
         Ok(())
     }
 
@@ -116,12 +116,12 @@ impl MasterCore {
         machines: &[MachineId],
     ) -> Result<(), Answer> {
         check_machines(machines).map_err(refused)?;
-        let plan = &self.operator.maintenance_wanted;
+        let plan = &self.operator.requested_maintenance;
         plan.check_change(machines, Mode::Draining)
             .map_err(refused)?;
-        let mut wanted = self.wanted_maintenance();
-        wanted.down.extend(machines.iter().cloned());
-        self.store_maintenance(reply, Plan::of(Arc::new(wanted)));
+        let mut requested = self.copy_requested_maintenance();
+        requested.down.extend(machines.iter().cloned());
+        self.store_maintenance(reply, Plan::of(Arc::new(requested)));
         Ok(())
     }
 
@@ -131,34 +131,34 @@ impl MasterCore {
         machines: &[MachineId],
     ) -> Result<(), Answer> {
         check_machines(machines).map_err(refused)?;
-        let plan = &self.operator.maintenance_wanted;
+        let plan = &self.operator.requested_maintenance;
         plan.check_change(machines, Mode::Down).map_err(refused)?;
-        let mut wanted = self.wanted_maintenance();
+        let mut requested = self.copy_requested_maintenance();
         let up: BTreeSet<Machine> = machines.iter().map(Machine::of).collect();
         let stays = |id: &MachineId| !up.contains(&Machine::of(id));
-        wanted.down.retain(stays);
-        for window in &mut wanted.schedule.windows {
+        requested.down.retain(stays);
+        for window in &mut requested.schedule.windows {
             window.machine_ids.retain(stays);
         }
-        let windows = &mut wanted.schedule.windows;
+        let windows = &mut requested.schedule.windows;
         windows.retain(|window| !window.machine_ids.is_empty());
-        self.store_maintenance(reply, Plan::of(Arc::new(wanted)));
+        self.store_maintenance(reply, Plan::of(Arc::new(requested)));
         Ok(())
     }
 
     /// What is in effect once all that is on its way to the registry has arrived.
-    fn wanted_maintenance(&self) -> Maintenance {
-        (**self.operator.maintenance_wanted.maintenance()).clone()
+    fn copy_requested_maintenance(&self) -> Maintenance {
+        (**self.operator.requested_maintenance.maintenance()).clone()
     }
 
-    fn store_maintenance(&mut self, reply: ReplyId, wanted: Plan) {
-        let wanted = Arc::new(wanted);
-        self.operator.maintenance_wanted = wanted.clone();
+    fn store_maintenance(&mut self, reply: ReplyId, requested: Plan) {
+        let requested = Arc::new(requested);
+        self.operator.requested_maintenance = requested.clone();
         self.persist(
-            Mutation::PutMaintenance((**wanted.maintenance()).clone()),
+            Mutation::PutMaintenance((**requested.maintenance()).clone()),
             pending::Pending::Operator(Pending::Maintenance {
                 reply,
-                plan: wanted,
+                plan: requested,
             }),
         );
     }
@@ -185,7 +185,7 @@ impl MasterCore {
                 self.schedule_agent(&id);
             }
         }
-        self.send_away(sent_away);
+        self.stop_agents(sent_away);
         self.allocate_due = true;
         self.reply(reply, Answer::Done);
     }
@@ -209,12 +209,12 @@ impl MasterCore {
     }
 
     /// Ends agents whose machines go down, with one entry in the registry for all.
-    fn send_away(&mut self, ids: Vec<AgentId>) {
+    fn stop_agents(&mut self, ids: Vec<AgentId>) {
         const WHY: &str = "the machine was brought down for maintenance";
         let mut sent_away = Vec::with_capacity(ids.len());
         for id in ids {
             let agent = self.agents.get_mut(&id);
-            if agent.is_none_or(|agent| std::mem::replace(&mut agent.marking, true)) {
+            if agent.is_none_or(|agent| std::mem::replace(&mut agent.removal_pending, true)) {
                 continue;
             }
             let shutdown = meseta::Shutdown {

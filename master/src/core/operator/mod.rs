@@ -101,12 +101,12 @@ pub(super) struct State {
     /// Durable and in effect.
     pub(super) quotas: Arc<BTreeMap<Role, Quota>>,
     /// The same once all that is on its way to the registry has arrived.
-    quotas_wanted: BTreeMap<Role, Quota>,
-    weights_wanted: BTreeMap<Role, f64>,
+    requested_quotas: BTreeMap<Role, Quota>,
+    requested_weights: BTreeMap<Role, f64>,
     pub(super) maintenance: Arc<Plan>,
-    maintenance_wanted: Arc<Plan>,
+    requested_maintenance: Arc<Plan>,
     pub(super) deactivations: Deactivations,
-    deactivations_wanted: Deactivations,
+    requested_deactivations: Deactivations,
     /// Agents whose being gone is on its way to the registry.
     going: BTreeSet<AgentId>,
 }
@@ -126,13 +126,13 @@ impl State {
             .collect();
         let plan = Arc::new(Plan::of(Arc::new(recovered.maintenance.clone())));
         Self {
-            quotas_wanted: quotas.clone(),
+            requested_quotas: quotas.clone(),
             quotas: Arc::new(quotas),
-            weights_wanted: weights.clone(),
+            requested_weights: weights.clone(),
             maintenance: plan.clone(),
-            maintenance_wanted: plan,
+            requested_maintenance: plan,
             deactivations: Deactivations(deactivations.clone()),
-            deactivations_wanted: Deactivations(deactivations),
+            requested_deactivations: Deactivations(deactivations),
             going: BTreeSet::new(),
         }
     }

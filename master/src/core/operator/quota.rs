@@ -9,7 +9,7 @@ use meseta_allocator::{OfferView, Outstanding, Quota, check_quota_tree, guarante
 use meseta_proto::convert;
 use meseta_proto::mesos::v1::quota::{QuotaConfig, QuotaRequest};
 use meseta_proto::mesos::v1::{self, value};
-use meseta_resources::work::look;
+use meseta_resources::work_counter::count_entries;
 use meseta_resources::{ResourceLimits, ResourceName, ResourceQuantities, Role, Scalar};
 
 use super::super::config::QuotaSemantics;
@@ -50,18 +50,18 @@ impl MasterCore {
             return Err(invalid(reason.to_owned()));
         }
         self.check_known(&role).map_err(invalid)?;
-        if self.operator.quotas_wanted.contains_key(&role) {
+        if self.operator.requested_quotas.contains_key(&role) {
             return Err(invalid(format!(
                 "Cannot set quota for role '{role}' which already has quota"
             )));
         }
         let quota = legacy_quota(&guarantees, semantics);
-        let mut wanted = self.operator.quotas_wanted.clone();
-        wanted.insert(role.clone(), quota.clone());
-        check_quota_tree(&wanted)
+        let mut new_quotas = self.operator.requested_quotas.clone();
+        new_quotas.insert(role.clone(), quota.clone());
+        check_quota_tree(&new_quotas)
             .map_err(|error| invalid(format!("The quota hierarchy would not be sound: {error}")))?;
         may_update(approver, &role)?;
-        let total = guaranteed(&wanted);
+        let total = guaranteed(&new_quotas);
         let capacity = self
             .allocator
             .quota_capacity(semantics == QuotaSemantics::Seed);
@@ -95,11 +95,11 @@ impl MasterCore {
     ) -> Result<(), Answer> {
         let role = Role::new(role).map_err(|error| refused(error.to_string()))?;
         self.check_known(&role).map_err(refused)?;
-        let mut wanted = self.operator.quotas_wanted.clone();
-        if wanted.remove(&role).is_none() {
+        let mut new_quotas = self.operator.requested_quotas.clone();
+        if new_quotas.remove(&role).is_none() {
             return Err(refused(format!("Role '{role}' has no quota set")));
         }
-        check_quota_tree(&wanted)
+        check_quota_tree(&new_quotas)
             .map_err(|error| refused(format!("The quota hierarchy would not be sound: {error}")))?;
         may_update(approver, &role)?;
         let changes = vec![(role, Quota::default())];
@@ -115,7 +115,7 @@ impl MasterCore {
     ) -> Result<(), Answer> {
         const BYPASS: &str = "(use 'force' flag to bypass this check)";
         let invalid = |reason: String| refused(format!("Invalid QuotaConfig: {reason}"));
-        let mut wanted = self.operator.quotas_wanted.clone();
+        let mut new_quotas = self.operator.requested_quotas.clone();
         let mut changes = Vec::new();
         for config in configs {
             let (role, quota) = configured(config).map_err(invalid)?;
@@ -132,16 +132,16 @@ impl MasterCore {
                 }
             }
             if quota.is_default() {
-                wanted.remove(&role);
+                new_quotas.remove(&role);
             } else {
-                wanted.insert(role.clone(), quota.clone());
+                new_quotas.insert(role.clone(), quota.clone());
             }
             changes.push((role, quota));
         }
-        check_quota_tree(&wanted)
+        check_quota_tree(&new_quotas)
             .map_err(|error| invalid(format!("The quota hierarchy would not be sound: {error}")))?;
         if !force {
-            let total = guaranteed(&wanted);
+            let total = guaranteed(&new_quotas);
             let capacity = self.allocator.quota_capacity(false);
             if !capacity.contains(&total) {
                 return Err(invalid(format!(
@@ -168,7 +168,7 @@ impl MasterCore {
     /// All offers that are out, oldest id first.
     fn all_offers(&self) -> impl Iterator<Item = &Offer> + Clone {
         self.offers.values().map(|offer| {
-            look(1);
+            count_entries(1);
             &**offer
         })
     }
@@ -183,10 +183,10 @@ impl MasterCore {
     ) {
         for (role, quota) in &changes {
             if quota.is_default() {
-                self.operator.quotas_wanted.remove(role);
+                self.operator.requested_quotas.remove(role);
             } else {
                 self.operator
-                    .quotas_wanted
+                    .requested_quotas
                     .insert(role.clone(), quota.clone());
             }
         }
@@ -243,7 +243,7 @@ impl MasterCore {
         self.reply(reply, answer);
     }
 
-    /// The same, copied.
+    /// A copy of what is outstanding.
     pub(super) fn outstanding(&self) -> Vec<Outstanding> {
         self.all_offers()
             .map(|offer| Outstanding {

@@ -34,8 +34,10 @@ impl MasterCore {
             self.reply(reply, Answer::Done);
             return Ok(());
         }
-        self.operator.weights_wanted.extend(changes.iter().cloned());
-        let all = self.operator.weights_wanted.iter();
+        self.operator
+            .requested_weights
+            .extend(changes.iter().cloned());
+        let all = self.operator.requested_weights.iter();
         let all = all
             .map(|(role, weight)| (role.to_string(), *weight))
             .collect();

@@ -22,7 +22,7 @@ fn an_agent_is_told_that_it_is_in_only_when_the_registry_has_it() {
     let mut world = World::new();
     world.writes_at_once = false;
     let register = register(5051, "cpus:4;mem:1024");
-    let connection = world.introduce(agent_frame::Message::Register(register.clone()));
+    let connection = world.handshake(agent_frame::Message::Register(register.clone()));
     // Impatient: the same again.
     world.say_on(connection, agent_frame::Message::Register(register));
     assert!(world.take_frames(connection).is_empty());
@@ -39,7 +39,7 @@ fn an_agent_is_told_that_it_is_in_only_when_the_registry_has_it() {
 fn an_agent_that_leaves_before_it_is_admitted_leaves_nothing() {
     let mut world = World::new();
     world.writes_at_once = false;
-    let connection = world.introduce(agent_frame::Message::Register(register(1, "cpus:1;mem:64")));
+    let connection = world.handshake(agent_frame::Message::Register(register(1, "cpus:1;mem:64")));
     world.input(Input::AgentGone { connection });
     world.write();
     world.write();
@@ -60,7 +60,7 @@ fn nonsense_is_refused_with_a_reason() {
         agent_frame::Message::Pong(meseta::Pong { sequence: 1 }),
         agent_frame::Message::Reregister(meseta::Reregister::default()),
     ] {
-        let connection = world.introduce(message);
+        let connection = world.handshake(message);
         let frames = world.take_frames(connection);
         assert!(
             matches!(&frames[0], master_frame::Message::Refused(r) if r.permanent && !r.reason.is_empty())
@@ -298,7 +298,7 @@ fn an_agent_that_never_kept_its_id_is_given_it_again() {
                 .connection
                 .unwrap(),
         });
-        let again = world.introduce(agent_frame::Message::Register(node.register.clone()));
+        let again = world.handshake(agent_frame::Message::Register(node.register.clone()));
         let registered = world.registered(again);
         assert_eq!(registered.agent_id.value, node.id);
         // It cannot have the task, and is asked about it.

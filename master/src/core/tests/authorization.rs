@@ -17,7 +17,7 @@ pub(super) fn caller(acls: &str, principal: Option<&str>) -> Caller {
 }
 
 /// What a subscription that is refused is told.
-pub(super) fn refusal(world: &mut World, connection: ConnectionId) -> String {
+pub(super) fn subscription_error(world: &mut World, connection: ConnectionId) -> String {
     let mut events = world.take_events(connection).into_iter();
     let error = events.find_map(|event| event.error);
     error.expect("an ERROR event").message
@@ -31,7 +31,7 @@ fn a_framework_subscribes_with_the_roles_that_it_may_use() {
         {"principals":{"type":"ANY"},"roles":{"type":"NONE"}}]}"#;
     world.caller = caller(acls, Some("ada"));
     let connection = world.try_subscribe(framework("f", &["eng/build", "ads"]));
-    let message = refusal(&mut world, connection);
+    let message = subscription_error(&mut world, connection);
     assert_eq!(message, "Not authorized to use the roles { ads }");
     let good = world.subscribe(framework("f", &["eng/build"]));
     let update = |roles: &[&str]| {
@@ -57,7 +57,7 @@ fn without_authentication_the_name_that_a_framework_gives_counts() {
         {"principals":{"type":"ANY"},"roles":{"type":"NONE"}}]}"#;
     world.caller = caller(acls, None);
     let nameless = world.try_subscribe(framework("f", &["ads"]));
-    refusal(&mut world, nameless);
+    subscription_error(&mut world, nameless);
     let mut info = framework("f", &["ads"]);
     info.principal = Some("ada".to_owned());
     world.subscribe(info);
@@ -129,10 +129,10 @@ fn an_operation_is_done_only_to_what_its_framework_may() {
     let scheduler = world.subscribe(framework("g", &["dev"]));
     let offers = world.offers(&scheduler);
     if let Some(offer) = offers.first() {
-        let his = reserved(&parse("cpus:1"), "dev", Some("bob"));
+        let of_bob = reserved(&parse("cpus:1"), "dev", Some("bob"));
         world.call(
             &scheduler,
-            with_operations(&[offer], vec![reserve(&his)], 0.0),
+            with_operations(&[offer], vec![reserve(&of_bob)], 0.0),
         );
         assert_eq!(reservations(&mut world), mine);
     }
@@ -210,7 +210,7 @@ fn a_group_with_one_task_that_may_not_is_refused_whole() {
 }
 
 #[test]
-fn a_reader_sees_the_tasks_of_the_users_that_he_may() {
+fn a_reader_sees_the_tasks_of_the_users_that_it_may_view() {
     let mut world = World::new();
     let node = world.agent(5051, "cpus:4;mem:1024");
     let scheduler = world.subscribe(framework("f", &["dev"]));
@@ -222,7 +222,7 @@ fn a_reader_sees_the_tasks_of_the_users_that_he_may() {
     let snapshot = world.core.snapshot();
     let seen = |acls: &str| -> Vec<String> {
         let approver = caller(acls, Some("ada")).approver;
-        let seen = crate::visible::reduced(&snapshot, &approver);
+        let seen = crate::view_filter::filtered_snapshot(&snapshot, &approver);
         assert_eq!(
             seen.agents[0].profile.total,
             snapshot.agents[0].profile.total
@@ -301,7 +301,7 @@ fn each_step_of_a_move_is_authorized() {
             source: list(&source),
             resources: list(&target),
         };
-        let verdict = super::super::authorization::operation(&eve, &operation);
-        assert_eq!(verdict.is_ok(), allowed, "{source} to {target}");
+        let decision = super::super::authorization::operation(&eve, &operation);
+        assert_eq!(decision.is_ok(), allowed, "{source} to {target}");
     }
 }

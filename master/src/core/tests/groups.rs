@@ -327,7 +327,7 @@ fn executors_survive_a_restart_of_the_master_and_their_absence_frees_them() {
     told.executors = vec![sent.executor.clone()];
 
     let mut world = world.restart();
-    let back = world.introduce(agent_frame::Message::Reregister(told));
+    let back = world.handshake(agent_frame::Message::Reregister(told));
     let scheduler = world.subscribe(info.clone());
     let snapshot = world.core.snapshot();
     assert_eq!(snapshot.agents[0].executors.len(), 1);

@@ -115,13 +115,13 @@ fn who_holds_only_an_offer_is_asked_too_and_who_holds_nothing_is_not() {
 
 #[test]
 fn an_answer_is_shown_and_asked_for_again_when_its_filter_is_over() {
-    for (said, accepted) in [
+    for (answer_type, accepted) in [
         (InverseAnswer::Accept, true),
         (InverseAnswer::Decline, false),
     ] {
         let (mut world, node, scheduler, asked) = scheduled();
         let now = world.now.unix;
-        let call = answer(&[&asked], said, 30.0);
+        let call = answer(&[&asked], answer_type, 30.0);
         assert_eq!(world.call(&scheduler, call), Answer::Accepted);
         let reply = (scheduler.id.clone(), accepted, now);
         assert_eq!(world.replies(&node), std::slice::from_ref(&reply));
@@ -153,12 +153,12 @@ fn answers_to_what_is_not_there_change_nothing() {
     unknown.id.value = "m-O99".to_owned();
     let mut broken = asked.clone();
     broken.id.value = "\u{0}/..".to_owned();
-    for said in [InverseAnswer::Accept, InverseAnswer::Decline] {
-        let of_others = answer(&[&asked], said, 0.0);
+    for answer_type in [InverseAnswer::Accept, InverseAnswer::Decline] {
+        let of_others = answer(&[&asked], answer_type, 0.0);
         assert_eq!(world.call(&other, of_others), Answer::Accepted);
-        let of_nobody = answer(&[&unknown, &broken], said, 0.0);
+        let of_nobody = answer(&[&unknown, &broken], answer_type, 0.0);
         assert_eq!(world.call(&scheduler, of_nobody), Answer::Accepted);
-        let nothing = answer(&[], said, 0.0);
+        let nothing = answer(&[], answer_type, 0.0);
         assert_eq!(world.call(&scheduler, nothing), Answer::Accepted);
     }
     assert!(world.replies(&node).is_empty());

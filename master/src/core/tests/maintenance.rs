@@ -47,7 +47,7 @@ fn up(machines: Vec<MachineId>) -> Request {
     Request::StopMaintenance(machines)
 }
 
-pub(super) fn refusal(answer: Answer) -> String {
+pub(super) fn rejection(answer: Answer) -> String {
     match answer {
         Answer::BadRequest(message) => message,
         other => panic!("{other:?}"),
@@ -60,7 +60,7 @@ fn drainable(world: &mut World, port: i32) -> Node {
     register.capabilities = vec![v1::agent_info::Capability {
         r#type: Some(AgentCapability::AgentDraining.into()),
     }];
-    let connection = world.introduce(agent_frame::Message::Register(register.clone()));
+    let connection = world.handshake(agent_frame::Message::Register(register.clone()));
     let id = world.registered(connection).agent_id.value;
     Node {
         connection,
@@ -103,8 +103,8 @@ fn drain_state(world: &mut World, node: &Node) -> Option<bool> {
     Some(deactivation.drain.as_ref()?.drained)
 }
 
-fn is_sent(world: &mut World, node: &Node, wanted: fn(&master_frame::Message) -> bool) -> bool {
-    world.take_frames(node.connection).iter().any(wanted)
+fn is_sent(world: &mut World, node: &Node, matches: fn(&master_frame::Message) -> bool) -> bool {
+    world.take_frames(node.connection).iter().any(matches)
 }
 
 fn is_drain(frame: &master_frame::Message) -> bool {
@@ -143,7 +143,7 @@ fn a_schedule_that_makes_no_sense_is_refused() {
              the schedule",
         ),
     ] {
-        assert_eq!(refusal(world.administer(schedule(windows))), text);
+        assert_eq!(rejection(world.administer(schedule(windows))), text);
     }
     assert!(world.unwritten.is_empty());
     assert_eq!(world.administer(schedule(Vec::new())), Answer::Done);
@@ -155,9 +155,9 @@ fn a_scheduled_agent_is_offered_with_its_window() {
     world.agent(1, "cpus:4;mem:1024");
     let scheduler = world.subscribe(framework("f", &["dev"]));
     assert_eq!(world.offers(&scheduler)[0].unavailability, None);
-    let wanted = window(vec![node_machine()]);
+    let expected = window(vec![node_machine()]);
     assert_eq!(
-        world.administer(schedule(vec![wanted.clone()])),
+        world.administer(schedule(vec![expected.clone()])),
         Answer::Done
     );
     let events = world.take_events(scheduler.connection);
@@ -167,7 +167,7 @@ fn a_scheduled_agent_is_offered_with_its_window() {
         .filter_map(|event| event.offers)
         .flat_map(|offers| offers.offers)
         .collect();
-    assert_eq!(offers[0].unavailability, Some(wanted.unavailability));
+    assert_eq!(offers[0].unavailability, Some(expected.unavailability));
     // Called off, it is offered as before.
     world.administer(schedule(Vec::new()));
     let offers = world.offers(&scheduler);
@@ -185,14 +185,14 @@ fn a_machine_goes_down_and_up_again_and_stays_down_meanwhile() {
     let all = vec![node_machine()];
     let not_listed = "Machine '{\"hostname\":\"node.example\",\"ip\":\"10.0.0.1\"}' is not part of \
                       a maintenance schedule";
-    assert_eq!(refusal(world.administer(down(all.clone()))), not_listed);
-    assert_eq!(refusal(world.administer(up(all.clone()))), not_listed);
+    assert_eq!(rejection(world.administer(down(all.clone()))), not_listed);
+    assert_eq!(rejection(world.administer(up(all.clone()))), not_listed);
     assert_eq!(
-        refusal(world.administer(down(Vec::new()))),
+        rejection(world.administer(down(Vec::new()))),
         "List of machines is empty"
     );
     world.administer(schedule(vec![window(all.clone())]));
-    let message = refusal(world.administer(up(all.clone())));
+    let message = rejection(world.administer(up(all.clone())));
     assert!(message.ends_with("is not in DOWN mode and cannot be brought up"));
     world.take_events(scheduler.connection);
     assert_eq!(world.administer(down(all.clone())), Answer::Done);
@@ -200,13 +200,13 @@ fn a_machine_goes_down_and_up_again_and_stays_down_meanwhile() {
     let updates = world.updates(&scheduler);
     assert_eq!(states(&updates), [TaskState::TaskLost]);
     assert_eq!(updates[0].reason(), Reason::AgentRemoved);
-    let message = refusal(world.administer(down(all.clone())));
+    let message = rejection(world.administer(down(all.clone())));
     assert!(message.ends_with("is not in DRAINING mode and cannot be brought down"));
-    let message = refusal(world.administer(schedule(Vec::new())));
+    let message = rejection(world.administer(schedule(Vec::new())));
     assert!(message.ends_with("is deactivated and cannot be removed from the schedule"));
     // Whoever comes from there is sent away, also by the next master.
     let mut world = world.restart();
-    let connection = world.introduce(agent_frame::Message::Register(node.register.clone()));
+    let connection = world.handshake(agent_frame::Message::Register(node.register.clone()));
     assert!(world.take_frames(connection).iter().any(is_shutdown));
     assert_eq!(world.administer(up(all)), Answer::Done);
     let snapshot = world.core.snapshot();
@@ -232,7 +232,7 @@ fn an_empty_agent_is_drained_at_once_and_stays_so() {
     let scheduler = world.subscribe(framework("f", &["dev"]));
     world.offers(&scheduler);
     assert_eq!(
-        refusal(world.administer(reactivate(&node))),
+        rejection(world.administer(reactivate(&node))),
         "Agent is not deactivated"
     );
     assert_eq!(world.administer(drain(&node, false)), Answer::Done);
@@ -266,12 +266,12 @@ fn an_agent_with_tasks_is_drained_when_the_last_is_acknowledged() {
     assert!(is_sent(&mut world, &node, is_drain));
     assert_eq!(drain_state(&mut world, &node), Some(false));
     assert_eq!(
-        refusal(world.administer(reactivate(&node))),
+        rejection(world.administer(reactivate(&node))),
         "Agent is still in the DRAINING state"
     );
     // A master that starts meanwhile goes on with it.
     let mut world = world.restart();
-    let connection = world.introduce(agent_frame::Message::Reregister(report(
+    let connection = world.handshake(agent_frame::Message::Reregister(report(
         &node,
         vec![running(&node, &scheduler, "t", "cpus:1;mem:64", "dev")],
         vec![World::with_id(framework("f", &["dev"]), &scheduler.id)],
@@ -295,7 +295,7 @@ fn an_agent_can_be_gone_when_it_is_drained() {
     assert_eq!(world.registry.gone[0].0, node.id);
     assert!(world.registry.deactivations.is_empty());
     assert!(world.core.agents.is_empty());
-    let connection = world.introduce(agent_frame::Message::Reregister(report(
+    let connection = world.handshake(agent_frame::Message::Reregister(report(
         &node,
         Vec::new(),
         Vec::new(),
@@ -329,11 +329,11 @@ fn draining_and_maintenance_exclude_each_other() {
     let tasks = vec![task(&node, "t", "cpus:1;mem:64")];
     world.call(&scheduler, accept(&[&offers[0]], tasks));
     world.administer(schedule(vec![window(vec![node_machine()])]));
-    let message = refusal(world.administer(drain(&node, false)));
+    let message = rejection(world.administer(drain(&node, false)));
     assert!(message.contains("maintenance schedule"), "{message}");
     world.administer(schedule(Vec::new()));
     assert_eq!(world.administer(drain(&node, false)), Answer::Done);
-    let message = refusal(world.administer(schedule(vec![window(vec![node_machine()])])));
+    let message = rejection(world.administer(schedule(vec![window(vec![node_machine()])])));
     assert!(message.contains("is being drained"), "{message}");
 }
 
@@ -397,12 +397,12 @@ fn an_agent_marked_gone_takes_its_tasks_for_good() {
         Answer::NotFound("Agent 'nosuch' not found".to_owned())
     );
     for request in [drain(&node, false), deactivate(&node)] {
-        let message = refusal(world.administer(request));
+        let message = rejection(world.administer(request));
         assert!(message.contains("was marked gone"), "{message}");
     }
     assert_eq!(world.core.snapshot().gone_agents.len(), 1);
     let mut world = world.restart();
-    let connection = world.introduce(agent_frame::Message::Reregister(report(
+    let connection = world.handshake(agent_frame::Message::Reregister(report(
         &node,
         Vec::new(),
         Vec::new(),

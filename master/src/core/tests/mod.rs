@@ -1,18 +1,18 @@
 //! The core in virtual time, with agents and frameworks played by the tests.
 
+mod agent_removal_rate;
 mod agents;
 mod authorization;
-mod books;
-mod bounds;
-mod claims;
-mod false_nodes;
 mod frameworks;
 mod groups;
+mod invariants;
 mod inverse_offers;
 mod maintenance;
+mod malicious_agents;
+mod memory_limits;
 mod messages;
-mod nodes;
 mod operations;
+mod operator_events;
 mod operator_operations;
 mod oversubscription;
 mod ownership;
@@ -22,13 +22,13 @@ mod properties;
 mod quota;
 mod reconciliation;
 mod registry;
-mod removals;
-mod schedulers;
+mod reported_tasks;
+mod simulated_agents;
+mod simulated_schedulers;
+mod step_cost;
 mod task_rules;
 mod tasks;
-mod watching;
 mod weights;
-mod work;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -57,7 +57,7 @@ struct World {
     frames: BTreeMap<ConnectionId, Vec<master_frame::Message>>,
     closed: BTreeSet<ConnectionId>,
     answers: BTreeMap<ReplyId, Answer>,
-    notes: Vec<Note>,
+    notes: Vec<OperatorEvent>,
     /// What came of operators' operations.
     outcomes: Vec<(OperationUuid, v1::OperationStatus)>,
     /// The operator's operation that was taken last.
@@ -157,28 +157,28 @@ impl World {
         for effect in effects {
             match effect {
                 Effect::Persist { lsn, mutation } => self.unwritten.push((lsn, mutation)),
-                Effect::Visible { after, visible } => {
+                Effect::Output { after, output } => {
                     let durable = self.unwritten.first().is_none_or(|(lsn, _)| *lsn > after);
                     assert!(durable, "seen before it was durable");
-                    self.see(visible);
+                    self.deliver(output);
                 }
             }
         }
     }
 
-    fn see(&mut self, visible: Visible) {
-        match visible {
-            Visible::Event { to, event } => self.events.entry(to).or_default().push(*event),
-            Visible::Frame { to, frame } => {
+    fn deliver(&mut self, output: Output) {
+        match output {
+            Output::Event { to, event } => self.events.entry(to).or_default().push(*event),
+            Output::Frame { to, frame } => {
                 assert_eq!(frame.epoch, self.core.epoch());
                 self.frames.entry(to).or_default().extend(frame.message);
             }
-            Visible::CloseScheduler { connection, .. } | Visible::CloseAgent { connection, .. } => {
+            Output::CloseScheduler { connection, .. } | Output::CloseAgent { connection, .. } => {
                 self.closed.insert(connection);
             }
-            Visible::Note(note) => self.notes.push(*note),
-            Visible::OperationOver { uuid, status } => self.outcomes.push((uuid, *status)),
-            Visible::Reply { reply, answer } => {
+            Output::OperatorEvent(note) => self.notes.push(*note),
+            Output::OperationFinished { uuid, status } => self.outcomes.push((uuid, *status)),
+            Output::Reply { reply, answer } => {
                 assert!(
                     self.answers.insert(reply, answer).is_none(),
                     "answered twice"

@@ -3,7 +3,7 @@
 use meseta_proto::mesos::v1::offer::Operation as Message;
 use meseta_resources::Resource;
 
-use super::false_nodes::refused;
+use super::malicious_agents::refused;
 use super::operations::{
     create, destroy, register_capable, reserve, reserved, unreserve, volume, with_operations,
 };

@@ -1,8 +1,8 @@
 //! To whom framework ids belong, across restarts of the master.
 
-use meseta_proto::transport::door::LocalUser;
+use meseta_proto::transport::authentication::LocalUser;
 
-use super::authorization::refusal;
+use super::authorization::subscription_error;
 use super::*;
 
 const NOT_ITS_PRINCIPAL: &str = "Changing framework's principal is not allowed.";
@@ -58,16 +58,16 @@ fn a_framework_id_is_its_principals_after_a_restart() {
     // Before the agents are back, and before the owner is.
     let stolen = World::with_id(owned("mallory"), &scheduler.id);
     let thief = world.try_subscribe(stolen.clone());
-    assert_eq!(refusal(&mut world, thief), NOT_ITS_PRINCIPAL);
+    assert_eq!(subscription_error(&mut world, thief), NOT_ITS_PRINCIPAL);
     let nameless = World::with_id(framework("f", &["dev"]), &scheduler.id);
     let thief = world.try_subscribe(nameless);
-    assert_eq!(refusal(&mut world, thief), NOT_ITS_PRINCIPAL);
+    assert_eq!(subscription_error(&mut world, thief), NOT_ITS_PRINCIPAL);
     let node = return_of(&mut world, &node, &scheduler);
     assert!(!is_told_to_end(&mut world, &node));
     let owner = world.subscribe(as_agents_know_it(&scheduler));
     assert_eq!(owner.id, scheduler.id);
     let thief = world.try_subscribe(stolen);
-    assert_eq!(refusal(&mut world, thief), NOT_ITS_PRINCIPAL);
+    assert_eq!(subscription_error(&mut world, thief), NOT_ITS_PRINCIPAL);
     assert_eq!(tasks_on_agents(&mut world), 1);
 }
 
@@ -81,7 +81,10 @@ fn a_framework_that_was_removed_stays_so_after_a_restart() {
     let mut world = world.restart();
     for claimed in [owned("ada"), owned("mallory")] {
         let late = world.try_subscribe(World::with_id(claimed, &scheduler.id));
-        assert_eq!(refusal(&mut world, late), "Framework has been removed");
+        assert_eq!(
+            subscription_error(&mut world, late),
+            "Framework has been removed"
+        );
     }
     let node = return_of(&mut world, &node, &scheduler);
     assert!(is_told_to_end(&mut world, &node), "its task is left over");
@@ -133,7 +136,7 @@ fn an_unproven_claim_gives_way_to_what_agents_of_the_registry_say() {
     world.take_frames(other.connection);
     let node = return_of(&mut world, &node, &scheduler);
     assert_eq!(
-        refusal(&mut world, thief.connection),
+        subscription_error(&mut world, thief.connection),
         "The framework id is that of another principal"
     );
     assert!(is_told_to_end(&mut world, &other));
@@ -181,15 +184,15 @@ fn a_false_node_takes_no_id_from_anybody() {
         } else {
             world.restart()
         };
-        let mut false_node = Node {
+        let mut malicious_agent = Node {
             id: "false-S7".to_owned(),
             register: register(6000, "cpus:1;mem:64"),
             ..node.clone()
         };
         let stolen = World::with_id(owned("mallory"), &scheduler.id);
-        let fake = running(&false_node, &scheduler, "fake", "cpus:1;mem:64", "dev");
-        false_node = world.reregister(&false_node, vec![fake], vec![stolen]);
-        assert!(is_told_to_end(&mut world, &false_node));
+        let fake = running(&malicious_agent, &scheduler, "fake", "cpus:1;mem:64", "dev");
+        malicious_agent = world.reregister(&malicious_agent, vec![fake], vec![stolen]);
+        assert!(is_told_to_end(&mut world, &malicious_agent));
         assert_eq!(tasks_on_agents(&mut world), 0);
         let node = return_of(&mut world, &node, &scheduler);
         assert!(!is_told_to_end(&mut world, &node));
@@ -237,7 +240,7 @@ fn a_framework_without_a_proven_name_stays_its_users_after_a_restart() {
                 world.reregister(&node, tasks, vec![told]);
             }
             let thief = world.try_subscribe(claimed.clone());
-            assert!(refusal(&mut world, thief).contains("another user"));
+            assert!(subscription_error(&mut world, thief).contains("another user"));
             // Root may take its place, and makes it nobody else's.
             for user in [0, 1_000] {
                 world.caller = local(user);
@@ -277,7 +280,7 @@ fn the_user_of_a_framework_that_an_older_master_noted_without_is_added() {
     world.subscribe(claimed.clone());
     world.caller = local(65_534);
     let thief = world.try_subscribe(claimed);
-    assert!(refusal(&mut world, thief).contains("another user"));
+    assert!(subscription_error(&mut world, thief).contains("another user"));
 }
 
 #[test]

@@ -384,7 +384,7 @@ fn a_return_in_parts_is_one_return() {
     world.advance(100 * SECOND);
     world.take_events(scheduler.connection);
     let info = own_info(&mut world);
-    let connection = world.introduce(part(&node, true, Vec::new(), vec![info]));
+    let connection = world.handshake(part(&node, true, Vec::new(), vec![info]));
     let tasks = vec![reported(&node, &scheduler, TaskState::TaskRunning)];
     world.say_on(connection, part(&node, false, tasks, Vec::new()));
     assert!(
@@ -402,14 +402,14 @@ fn parts_without_a_beginning_are_refused_and_those_of_a_lost_connection_forgotte
     let (mut world, node, scheduler) = begin(partition_aware());
     world.advance(100 * SECOND);
     world.take_events(scheduler.connection);
-    let stray = world.introduce(part(&node, false, Vec::new(), Vec::new()));
+    let stray = world.handshake(part(&node, false, Vec::new(), Vec::new()));
     let frames = world.take_frames(stray);
     assert!(
         matches!(&frames[..], [master_frame::Message::Refused(refused)] if refused.permanent),
         "{frames:?}"
     );
     let tasks = vec![reported(&node, &scheduler, TaskState::TaskRunning)];
-    let lost = world.introduce(part(&node, true, tasks, Vec::new()));
+    let lost = world.handshake(part(&node, true, tasks, Vec::new()));
     world.input(Input::AgentGone { connection: lost });
     let info = own_info(&mut world);
     world.reregister(&node, Vec::new(), vec![info]);

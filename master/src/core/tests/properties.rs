@@ -181,7 +181,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 #[derive(Default)]
-struct Cast {
+struct Participants {
     nodes: Vec<Node>,
     schedulers: Vec<Scheduler>,
     offers: Vec<v1::Offer>,
@@ -196,19 +196,22 @@ fn pick<T: Clone>(all: &[T], number: u8) -> Option<T> {
 }
 
 /// A group of two under one of three executors, by the offer's owner or somebody else.
-fn launch_group(world: &mut World, cast: &Cast, (f, o): (u8, u8), name: u8) {
-    let (Some(scheduler), Some(offer)) = (pick(&cast.schedulers, f), pick(&cast.offers, o)) else {
+fn launch_group(world: &mut World, participants: &Participants, (f, o): (u8, u8), name: u8) {
+    let (Some(scheduler), Some(offer)) = (
+        pick(&participants.schedulers, f),
+        pick(&participants.offers, o),
+    ) else {
         return;
     };
     let is_owner = |scheduler: &&Scheduler| scheduler.id == offer.framework_id.value;
-    let owner = cast.schedulers.iter().find(is_owner).cloned();
+    let owner = participants.schedulers.iter().find(is_owner).cloned();
     let caller = if f % 8 == 0 {
         scheduler
     } else {
         owner.unwrap_or(scheduler)
     };
     let is_here = |node: &&Node| node.id == offer.agent_id.value;
-    let Some(node) = cast.nodes.iter().find(is_here) else {
+    let Some(node) = participants.nodes.iter().find(is_here) else {
         return;
     };
     let operation = v1::offer::Operation {
@@ -242,7 +245,7 @@ fn launch_group(world: &mut World, cast: &Cast, (f, o): (u8, u8), name: u8) {
     world.call(&caller, accept);
 }
 
-fn play(world: &mut World, cast: &mut Cast, step: Step) {
+fn play(world: &mut World, participants: &mut Participants, step: Step) {
     let states = [
         TaskState::TaskStarting,
         TaskState::TaskRunning,
@@ -252,7 +255,7 @@ fn play(world: &mut World, cast: &mut Cast, step: Step) {
     match step {
         Step::Register(port) => {
             let port = i32::from(port % 4);
-            let connection = world.introduce(agent_frame::Message::Register(register(
+            let connection = world.handshake(agent_frame::Message::Register(register(
                 port,
                 "cpus:4;mem:512;disk:64;ports:[1-9]",
             )));
@@ -265,7 +268,7 @@ fn play(world: &mut World, cast: &mut Cast, step: Step) {
             });
             if let Some(id) = id {
                 let register = register(port, "cpus:4;mem:512;disk:64;ports:[1-9]");
-                cast.nodes.push(Node {
+                participants.nodes.push(Node {
                     connection,
                     id,
                     register,
@@ -273,14 +276,14 @@ fn play(world: &mut World, cast: &mut Cast, step: Step) {
             }
         }
         Step::AgentGone(a) => {
-            if let Some(node) = pick(&cast.nodes, a) {
+            if let Some(node) = pick(&participants.nodes, a) {
                 world.input(Input::AgentGone {
                     connection: node.connection,
                 });
             }
         }
         Step::Reregister(a, with_tasks) => {
-            if let Some(node) = pick(&cast.nodes, a) {
+            if let Some(node) = pick(&participants.nodes, a) {
                 let snapshot = world.core.snapshot();
                 let known = snapshot
                     .agents
@@ -303,7 +306,7 @@ fn play(world: &mut World, cast: &mut Cast, step: Step) {
                     .map(|framework| (*framework.info).clone())
                     .collect();
                 let node = world.reregister(&node, tasks.unwrap_or_default(), infos);
-                for old in &mut cast.nodes {
+                for old in &mut participants.nodes {
                     if old.id == node.id {
                         old.connection = node.connection;
                     }
@@ -311,7 +314,7 @@ fn play(world: &mut World, cast: &mut Cast, step: Step) {
             }
         }
         Step::Unregister(a) => {
-            if let Some(node) = pick(&cast.nodes, a) {
+            if let Some(node) = pick(&participants.nodes, a) {
                 let reason = String::new();
                 world.say(
                     &node,
@@ -322,13 +325,13 @@ fn play(world: &mut World, cast: &mut Cast, step: Step) {
         Step::Subscribe(role) => {
             let role = ["a", "b", "a/c"][usize::from(role % 3)];
             let scheduler = world.subscribe(framework("f", &[role]));
-            cast.schedulers.push(scheduler);
+            participants.schedulers.push(scheduler);
         }
         Step::Resubscribe(f) => {
-            if let Some(scheduler) = pick(&cast.schedulers, f) {
+            if let Some(scheduler) = pick(&participants.schedulers, f) {
                 let connection = world
                     .try_subscribe(World::with_id(aware(framework("f", &["a"])), &scheduler.id));
-                for old in &mut cast.schedulers {
+                for old in &mut participants.schedulers {
                     if old.id == scheduler.id {
                         old.connection = connection;
                         old.stream = format!("stream-{connection}");
@@ -337,16 +340,16 @@ fn play(world: &mut World, cast: &mut Cast, step: Step) {
             }
         }
         Step::SchedulerGone(f) => {
-            if let Some(scheduler) = pick(&cast.schedulers, f) {
+            if let Some(scheduler) = pick(&participants.schedulers, f) {
                 world.input(Input::SchedulerGone {
                     connection: scheduler.connection,
                 });
             }
         }
         Step::Accept(f, o, name) => {
-            let offer = pick(&cast.offers, o);
-            if let (Some(scheduler), Some(offer)) = (pick(&cast.schedulers, f), offer) {
-                let owner = cast
+            let offer = pick(&participants.offers, o);
+            if let (Some(scheduler), Some(offer)) = (pick(&participants.schedulers, f), offer) {
+                let owner = participants
                     .schedulers
                     .iter()
                     .find(|s| s.id == offer.framework_id.value)
@@ -357,7 +360,7 @@ fn play(world: &mut World, cast: &mut Cast, step: Step) {
                 } else {
                     owner.unwrap_or(scheduler)
                 };
-                if let Some(node) = cast
+                if let Some(node) = participants
                     .nodes
                     .iter()
                     .find(|node| node.id == offer.agent_id.value)
@@ -375,9 +378,12 @@ fn play(world: &mut World, cast: &mut Cast, step: Step) {
                 }
             }
         }
-        Step::Group(f, o, name) => launch_group(world, cast, (f, o), name),
+        Step::Group(f, o, name) => launch_group(world, participants, (f, o), name),
         Step::ExecutorExited(a, f, name) => {
-            let nodes = (pick(&cast.nodes, a), pick(&cast.schedulers, f));
+            let nodes = (
+                pick(&participants.nodes, a),
+                pick(&participants.schedulers, f),
+            );
             if let (Some(node), Some(scheduler)) = nodes {
                 let exited = meseta::ExecutorExited {
                     framework_id: v1::FrameworkId {
@@ -392,7 +398,7 @@ fn play(world: &mut World, cast: &mut Cast, step: Step) {
             }
         }
         Step::UpdateFramework(f, role) => {
-            if let Some(scheduler) = pick(&cast.schedulers, f) {
+            if let Some(scheduler) = pick(&participants.schedulers, f) {
                 let role = ["a", "b", "../c", ""][usize::from(role % 4)];
                 let info = World::with_id(framework("g", &[role]), &scheduler.id);
                 let call = Subscribe {
@@ -404,8 +410,8 @@ fn play(world: &mut World, cast: &mut Cast, step: Step) {
             }
         }
         Step::Decline(o, seconds) => {
-            if let Some(offer) = pick(&cast.offers, o)
-                && let Some(owner) = cast
+            if let Some(offer) = pick(&participants.offers, o)
+                && let Some(owner) = participants
                     .schedulers
                     .iter()
                     .find(|s| s.id == offer.framework_id.value)
@@ -415,17 +421,17 @@ fn play(world: &mut World, cast: &mut Cast, step: Step) {
             }
         }
         Step::Revive(f) => {
-            if let Some(scheduler) = pick(&cast.schedulers, f) {
+            if let Some(scheduler) = pick(&participants.schedulers, f) {
                 world.call(&scheduler, Action::Revive { roles: Vec::new() });
             }
         }
         Step::Suppress(f) => {
-            if let Some(scheduler) = pick(&cast.schedulers, f) {
+            if let Some(scheduler) = pick(&participants.schedulers, f) {
                 world.call(&scheduler, Action::Suppress { roles: Vec::new() });
             }
         }
         Step::Kill(f, t) => {
-            if let Some(scheduler) = pick(&cast.schedulers, f) {
+            if let Some(scheduler) = pick(&participants.schedulers, f) {
                 let task_id = v1::TaskId {
                     value: format!("t{}", t % 16),
                 };
@@ -439,16 +445,16 @@ fn play(world: &mut World, cast: &mut Cast, step: Step) {
             }
         }
         Step::Update(f, t, s) => {
-            if let Some(scheduler) = pick(&cast.schedulers, f)
-                && let Some(node) = pick(&cast.nodes, t)
+            if let Some(scheduler) = pick(&participants.schedulers, f)
+                && let Some(node) = pick(&participants.nodes, t)
             {
                 let state = states[usize::from(s) % states.len()];
                 world.update(&node, &scheduler, &format!("t{}", t % 16), state, s % 8);
             }
         }
         Step::Acknowledge(f, t, u) => {
-            if let Some(scheduler) = pick(&cast.schedulers, f)
-                && let Some(node) = pick(&cast.nodes, t)
+            if let Some(scheduler) = pick(&participants.schedulers, f)
+                && let Some(node) = pick(&participants.nodes, t)
             {
                 let action = Action::Acknowledge {
                     agent_id: node.id,
@@ -459,7 +465,7 @@ fn play(world: &mut World, cast: &mut Cast, step: Step) {
             }
         }
         Step::Reconcile(f) => {
-            if let Some(scheduler) = pick(&cast.schedulers, f) {
+            if let Some(scheduler) = pick(&participants.schedulers, f) {
                 world.call(&scheduler, reconcile(&[]));
                 world.call(
                     &scheduler,
@@ -468,20 +474,20 @@ fn play(world: &mut World, cast: &mut Cast, step: Step) {
             }
         }
         Step::Teardown(f) => {
-            if let Some(scheduler) = pick(&cast.schedulers, f) {
+            if let Some(scheduler) = pick(&participants.schedulers, f) {
                 world.call(&scheduler, Action::Teardown);
             }
         }
         Step::Advance(seconds) => world.advance(Duration::from_secs(seconds.into())),
         Step::CallNonsense(f, name) => {
-            if let Some(scheduler) = pick(&cast.schedulers, f) {
+            if let Some(scheduler) = pick(&participants.schedulers, f) {
                 for action in nonsense_calls(&name) {
                     world.call(&scheduler, action);
                 }
             }
         }
         Step::FrameNonsense(a, name) => {
-            if let Some(node) = pick(&cast.nodes, a) {
+            if let Some(node) = pick(&participants.nodes, a) {
                 for frame in nonsense_frames(&name) {
                     world.say(&node, frame);
                 }
@@ -501,8 +507,8 @@ fn play(world: &mut World, cast: &mut Cast, step: Step) {
             });
         }
         Step::AnswerInverse(o, accepts, seconds) => {
-            if let Some(offer) = pick(&cast.inverse_offers, o)
-                && let Some(owner) = cast
+            if let Some(offer) = pick(&participants.inverse_offers, o)
+                && let Some(owner) = participants
                     .schedulers
                     .iter()
                     .find(|s| s.id == offer.framework_id.value || o % 8 == 0)
@@ -526,7 +532,7 @@ fn play(world: &mut World, cast: &mut Cast, step: Step) {
             }
         }
         Step::Answer(a) => {
-            if let Some(node) = pick(&cast.nodes, a) {
+            if let Some(node) = pick(&participants.nodes, a) {
                 world.pong(&node);
             }
         }
@@ -540,16 +546,17 @@ fn play(world: &mut World, cast: &mut Cast, step: Step) {
                 .flat_map(|o| o.offers.clone()),
         );
     }
-    cast.offers.extend(offers);
+    participants.offers.extend(offers);
     let asked = world.events.values().flatten();
     let asked = asked.filter_map(|event| event.inverse_offers.as_ref());
-    cast.inverse_offers
+    participants
+        .inverse_offers
         .extend(asked.flat_map(|asked| asked.inverse_offers.clone()));
-    let surplus = cast.inverse_offers.len().saturating_sub(16);
-    cast.inverse_offers.drain(..surplus);
+    let surplus = participants.inverse_offers.len().saturating_sub(16);
+    participants.inverse_offers.drain(..surplus);
     world.events.clear();
-    let surplus = cast.offers.len().saturating_sub(32);
-    cast.offers.drain(..surplus);
+    let surplus = participants.offers.len().saturating_sub(32);
+    participants.offers.drain(..surplus);
 }
 
 proptest! {
@@ -557,9 +564,9 @@ proptest! {
     fn the_books_agree_whatever_happens(steps in prop::collection::vec(step(), 1..80)) {
         let mut world = World::new();
         world.refusals_change_nothing = true;
-        let mut cast = Cast::default();
+        let mut participants = Participants::default();
         for step in steps {
-            play(&mut world, &mut cast, step);
+            play(&mut world, &mut participants, step);
         }
     }
 
@@ -567,9 +574,9 @@ proptest! {
     fn the_same_inputs_have_the_same_effects(steps in prop::collection::vec(step(), 1..40)) {
         let run = || {
             let mut world = World::new();
-            let mut cast = Cast::default();
+            let mut participants = Participants::default();
             for step in steps.clone() {
-                play(&mut world, &mut cast, step);
+                play(&mut world, &mut participants, step);
             }
             format!("{:?}", world.core.snapshot())
         };

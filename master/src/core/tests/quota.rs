@@ -68,7 +68,7 @@ fn head() -> World {
     World::with(config, recovered)
 }
 
-pub(super) fn refusal(answer: Answer) -> String {
+pub(super) fn rejection(answer: Answer) -> String {
     match answer {
         Answer::BadRequest(message) => message,
         other => panic!("{other:?}"),
@@ -107,9 +107,9 @@ fn a_role_outside_the_whitelist_gets_no_quota() {
     };
     let mut world = World::with(config, recovered);
     world.agent(1, "cpus:4;mem:1024");
-    let message = refusal(world.administer(set("other", &[("cpus", 1.0)])));
+    let message = rejection(world.administer(set("other", &[("cpus", 1.0)])));
     assert!(message.ends_with("Unknown role 'other'"), "{message}");
-    let message = refusal(world.administer(update(
+    let message = rejection(world.administer(update(
         vec![quota_config("other", &[], &[("cpus", 1.0)])],
         false,
     )));
@@ -127,7 +127,7 @@ fn a_request_with_invalid_data_is_refused() {
     let mut invalid = |change: &dyn Fn(&mut QuotaRequest)| {
         let mut request = request("r", &[("cpus", 1.0), ("mem", 64.0)], false);
         change(&mut request);
-        let message = refusal(world.administer(Request::SetQuota(Box::new(request))));
+        let message = rejection(world.administer(Request::SetQuota(Box::new(request))));
         let prefix = "Failed to validate set quota request: ";
         message.strip_prefix(prefix).unwrap().to_owned()
     };
@@ -168,10 +168,10 @@ fn a_request_with_invalid_data_is_refused() {
 fn quota_is_set_once_and_removed_once() {
     let mut world = World::new();
     world.agent(1, "cpus:4;mem:1024");
-    let message = refusal(world.administer(remove("r")));
+    let message = rejection(world.administer(remove("r")));
     assert_eq!(message, "Role 'r' has no quota set");
     assert_eq!(world.administer(set("r", &[("cpus", 1.0)])), Answer::Done);
-    let message = refusal(world.administer(set("r", &[("cpus", 1.0)])));
+    let message = rejection(world.administer(set("r", &[("cpus", 1.0)])));
     assert!(message.ends_with("Cannot set quota for role 'r' which already has quota"));
     assert_eq!(world.administer(remove("r")), Answer::Done);
     assert!(roles_with_quota(&mut world).is_empty());
@@ -205,7 +205,7 @@ fn of_two_racing_removals_one_is_refused() {
 fn the_default_role_gets_quota_only_in_the_newer_semantics() {
     let mut world = World::new();
     world.agent(1, "cpus:4;mem:1024");
-    let message = refusal(world.administer(set("*", &[("cpus", 1.0)])));
+    let message = rejection(world.administer(set("*", &[("cpus", 1.0)])));
     assert!(message.contains("default role '*'"), "{message}");
     let mut world = head();
     world.agent(1, "cpus:4;mem:1024");
@@ -338,7 +338,7 @@ fn several_quotas_are_updated_or_none() {
         quota_config("s", &[("cpus", 1.0)], &[]),
         quota_config("t", &[("cpus", 3.0)], &[("cpus", 2.0)]),
     ];
-    let message = refusal(world.administer(update(mixed, false)));
+    let message = rejection(world.administer(update(mixed, false)));
     assert_eq!(
         message,
         "Invalid QuotaConfig: 'QuotaConfig.guarantees' { cpus: 3 } is not contained within the \
@@ -373,7 +373,7 @@ fn amounts_beyond_reason_are_refused() {
         ),
     ] {
         let limits = vec![quota_config("r", &[], &[(name, amount)])];
-        let message = refusal(world.administer(update(limits, true)));
+        let message = rejection(world.administer(update(limits, true)));
         assert!(message.contains(text), "{message}");
     }
 }
@@ -387,7 +387,7 @@ fn a_limit_below_what_is_used_needs_force() {
     let tasks = vec![task(&node, "t", "cpus:2;mem:64")];
     world.call(&scheduler, accept(&[&offers[0]], tasks));
     let limit = |cpus: f64| vec![quota_config("r", &[], &[("cpus", cpus)])];
-    let message = refusal(world.administer(update(limit(1.0), false)));
+    let message = rejection(world.administer(update(limit(1.0), false)));
     assert!(message.contains("is already consuming"), "{message}");
     assert!(message.contains("(use 'force' flag to bypass this check)"));
     assert_eq!(world.administer(update(limit(2.0), false)), Answer::Done);
@@ -511,7 +511,7 @@ fn a_role_below_another_shares_its_quota() {
 fn a_role_below_one_without_quota_gets_none() {
     let mut world = World::new();
     world.agent(1, "cpus:8;mem:8192");
-    let message = refusal(world.administer(set("eng/backend", &[("cpus", 3.0)])));
+    let message = rejection(world.administer(set("eng/backend", &[("cpus", 3.0)])));
     assert!(message.contains("hierarchy"), "{message}");
 }
 
@@ -520,7 +520,7 @@ fn a_role_below_another_gets_no_more_than_that() {
     let mut world = World::new();
     world.agent(1, "cpus:8;mem:8192");
     world.administer(set("eng", &[("cpus", 4.0)]));
-    refusal(world.administer(set("eng/backend", &[("cpus", 5.0)])));
+    rejection(world.administer(set("eng/backend", &[("cpus", 5.0)])));
     assert_eq!(
         world.administer(set("eng/backend", &[("cpus", 3.0)])),
         Answer::Done
@@ -533,7 +533,7 @@ fn roles_below_another_together_get_no_more_than_that() {
     world.agent(1, "cpus:8;mem:8192");
     world.administer(set("eng", &[("cpus", 4.0)]));
     world.administer(set("eng/backend", &[("cpus", 3.0)]));
-    refusal(world.administer(set("eng/frontend", &[("cpus", 2.0)])));
+    rejection(world.administer(set("eng/frontend", &[("cpus", 2.0)])));
     assert_eq!(
         world.administer(set("eng/frontend", &[("cpus", 1.0)])),
         Answer::Done
@@ -546,7 +546,7 @@ fn a_role_above_others_with_quota_keeps_its_own() {
     world.agent(1, "cpus:8;mem:8192");
     world.administer(set("eng", &[("cpus", 4.0)]));
     world.administer(set("eng/backend", &[("cpus", 3.0)]));
-    let message = refusal(world.administer(remove("eng")));
+    let message = rejection(world.administer(remove("eng")));
     assert!(message.contains("hierarchy"), "{message}");
     assert_eq!(roles_with_quota(&mut world), ["eng", "eng/backend"]);
 }
@@ -587,7 +587,7 @@ fn a_request_is_validated_before_it_is_authorized() {
         (set("a/b", &[("cpus", 1.0)]), "hierarchy would not be sound"),
         (remove("r"), "has no quota set"),
     ] {
-        let message = refusal(world.administer(invalid));
+        let message = rejection(world.administer(invalid));
         assert!(message.contains(part), "{message}");
     }
     for valid in [
@@ -622,7 +622,7 @@ fn a_quota_of_nothing_is_shown_as_it_was_set() {
 fn a_quota_without_one_above_names_the_cure() {
     let mut world = World::new();
     world.agent(1, "cpus:4;mem:1024");
-    let message = refusal(world.administer(set("a/b", &[("cpus", 1.0)])));
+    let message = rejection(world.administer(set("a/b", &[("cpus", 1.0)])));
     assert!(
         message.contains("guarantee 'a' at least 1 cpus, before those below it"),
         "{message}"

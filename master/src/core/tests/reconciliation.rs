@@ -208,7 +208,7 @@ fn a_hundred_thousand_questions_get_as_many_answers() {
     }
     assert_eq!(told, names.len());
     assert_eq!(world.core.counters.calls["reconcile"], 2);
-    assert!(world.core.inquiries.is_empty());
+    assert!(world.core.pending_reconciles.is_empty());
 }
 
 /// The longest that anybody else waits is one step, in which a bounded number of questions is answered.
@@ -224,7 +224,7 @@ fn half_a_million_tasks_are_reconciled_in_one_call_and_others_are_served_in_betw
     assert_eq!(asked, Answer::Accepted);
     let unread = |world: &World| world.events.get(&scheduler.connection).map_or(0, Vec::len);
     let (mut told, mut steps) = (0, 0_usize);
-    while !world.core.inquiries.is_empty() {
+    while !world.core.pending_reconciles.is_empty() {
         let before = unread(&world);
         world.carry_out(Input::Tick);
         let answers = unread(&world);
@@ -281,7 +281,7 @@ fn answers_wait_for_a_framework_that_does_not_read_them_and_for_no_other() {
     }
     assert_eq!(told, names.len());
     let id = FrameworkId::new(&scheduler.id).unwrap();
-    assert!(world.core.unread_answers.take(&id).is_empty());
+    assert!(world.core.unread_reconciliations.take(&id).is_empty());
 }
 
 #[test]
@@ -296,7 +296,7 @@ fn whoever_leaves_is_told_nothing_more() {
         connection: scheduler.connection,
     });
     world.advance(Duration::ZERO);
-    assert!(world.core.inquiries.is_empty());
+    assert!(world.core.pending_reconciles.is_empty());
     assert!(world.updates(&scheduler).len() < names.len());
 }
 

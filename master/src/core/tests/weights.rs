@@ -1,6 +1,6 @@
 //! Weights: what they may be, that they are kept, and that they move offers.
 
-use super::quota::refusal;
+use super::quota::rejection;
 use super::*;
 
 #[test]
@@ -24,13 +24,16 @@ fn weights_are_checked_kept_and_used() {
              be the empty string",
         ),
     ] {
-        assert_eq!(refusal(world.administer(weights(&[(role, weight)]))), text);
+        assert_eq!(
+            rejection(world.administer(weights(&[(role, weight)]))),
+            text
+        );
     }
     let deep = vec!["r"; 33].join("/");
-    let told = refusal(world.administer(weights(&[(deep.as_str(), 2.0)])));
+    let told = rejection(world.administer(weights(&[(deep.as_str(), 2.0)])));
     assert!(told.contains("has 33 levels, more than the 32"), "{told}");
-    refusal(world.administer(weights(&[("dev", -2.0)])));
-    refusal(world.administer(weights(&[("dev", f64::NAN)])));
+    rejection(world.administer(weights(&[("dev", -2.0)])));
+    rejection(world.administer(weights(&[("dev", f64::NAN)])));
     assert_eq!(world.administer(weights(&[])), Answer::Done);
     assert_eq!(
         world.administer(weights(&[("dev", 2.5), ("ops", 3.0)])),
@@ -72,7 +75,7 @@ fn a_weight_for_a_role_outside_the_whitelist_is_refused() {
     };
     let mut world = World::with(config, recovered);
     let weight = |role: &str| Request::UpdateWeights(vec![(role.to_owned(), 2.0)]);
-    let message = refusal(world.administer(weight("other")));
+    let message = rejection(world.administer(weight("other")));
     assert!(message.contains("Unknown role 'other'"), "{message}");
     assert_eq!(world.administer(weight("known")), Answer::Done);
 }

@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use meseta_access::{Action, SecretHash, basic};
 use meseta_proto::mesos::v1::master::call::Type as CallType;
 use meseta_proto::mesos::v1::scheduler::call::Type as SchedulerCall;
-use meseta_proto::transport::door::{Names, Realm, Settings};
+use meseta_proto::transport::authentication::{Names, Realm, Settings};
 use prost::Message as _;
 use tempfile::TempDir;
 
@@ -16,7 +16,7 @@ use super::*;
 use crate::permission::{self, Need};
 
 /// Those who ask, with what they show.
-pub(super) struct People {
+pub(super) struct Principals {
     headers: [(&'static str, Option<String>); 4],
 }
 
@@ -25,7 +25,7 @@ const WRONG: usize = 1;
 pub(super) const READER: usize = 2;
 pub(super) const RIGHT: usize = 3;
 
-impl People {
+impl Principals {
     pub(super) fn new() -> Self {
         let header = |name: &str, secret: &[u8]| Some(basic::header(name, secret));
         Self {
@@ -67,7 +67,7 @@ fn acls() -> String {
 }
 
 /// `acls` is what the flag says.
-pub(super) fn door(dir: &TempDir, acls: &str) -> Door {
+pub(super) fn authentication_with(dir: &TempDir, acls: &str) -> Authentication {
     let hash = |secret: &[u8]| SecretHash::of(secret, [5; 16]).unwrap();
     let path = dir.path().join("people");
     let lines = format!("right {}\nreader {}\n", hash(b"w"), hash(b"r"));
@@ -144,20 +144,27 @@ fn body_for(endpoint: Endpoint, method: &Method) -> &'static str {
 
 pub(super) async fn ask(
     router: &Router,
-    people: &People,
+    principals: &Principals,
     who: usize,
     (method, path): (&Method, &str),
     (headers, body): (&[(&str, &str)], &str),
 ) -> Response {
-    let headers: Vec<_> = headers.iter().copied().chain(people.header(who)).collect();
+    let headers: Vec<_> = headers
+        .iter()
+        .copied()
+        .chain(principals.header(who))
+        .collect();
     send(router, method.as_str(), path, &headers, body.to_owned()).await
 }
 
 #[tokio::test]
-async fn every_route_asks_who_it_is_and_what_he_may() {
+async fn every_route_is_authenticated_and_authorized() {
     let dir = TempDir::new().unwrap();
-    let router = router(site_behind(door(&dir, &acls()), Recovered::default()));
-    let people = People::new();
+    let router = router(context_with_authentication(
+        authentication_with(&dir, &acls()),
+        Recovered::default(),
+    ));
+    let principals = Principals::new();
     for (path, endpoint) in ENDPOINTS {
         if matches!(endpoint, Endpoint::Operator | Endpoint::Scheduler) {
             continue;
@@ -171,9 +178,9 @@ async fn every_route_asks_who_it_is_and_what_he_may() {
             };
             for who in [NOBODY, WRONG, READER, RIGHT] {
                 let body = body_for(*endpoint, method);
-                let response = ask(&router, &people, who, (method, &path), (&[], body)).await;
+                let response = ask(&router, &principals, who, (method, &path), (&[], body)).await;
                 let status = response.status();
-                let place = format!("{method} {path} by {}: {status}", people.headers[who].0);
+                let request = format!("{method} {path} by {}: {status}", principals.headers[who].0);
                 let expected = match (realm, who, need) {
                     (Realm::Open, _, _) | (_, RIGHT, _) => None,
                     (_, NOBODY | WRONG, _) => Some(StatusCode::UNAUTHORIZED),
@@ -181,10 +188,10 @@ async fn every_route_asks_who_it_is_and_what_he_may() {
                     (_, _, Need::Permission(..) | Need::ByObject) => Some(StatusCode::FORBIDDEN),
                 };
                 match expected {
-                    Some(expected) => assert_eq!(status, expected, "{place}"),
+                    Some(expected) => assert_eq!(status, expected, "{request}"),
                     None => assert!(
                         status != StatusCode::UNAUTHORIZED && status != StatusCode::FORBIDDEN,
-                        "{place}: {}",
+                        "{request}: {}",
                         text_of(response).await
                     ),
                 }
@@ -260,10 +267,13 @@ fn body_of(kind: CallType) -> &'static str {
 }
 
 #[tokio::test]
-async fn every_call_of_operators_asks_who_it_is_and_what_he_may() {
+async fn every_operator_call_is_authenticated_and_authorized() {
     let dir = TempDir::new().unwrap();
-    let router = router(site_behind(door(&dir, &acls()), Recovered::default()));
-    let people = People::new();
+    let router = router(context_with_authentication(
+        authentication_with(&dir, &acls()),
+        Recovered::default(),
+    ));
+    let principals = Principals::new();
     let mut kinds = 0;
     for kind in (1..256).filter_map(|number| CallType::try_from(number).ok()) {
         kinds += 1;
@@ -271,22 +281,22 @@ async fn every_call_of_operators_asks_who_it_is_and_what_he_may() {
         let body = format!(r#"{{"type":"{}"{}}}"#, kind.as_str_name(), body_of(kind));
         for who in [NOBODY, WRONG, READER, RIGHT] {
             let to = (&Method::POST, "/api/v1");
-            let response = ask(&router, &people, who, to, (&[JSON], &body)).await;
+            let response = ask(&router, &principals, who, to, (&[JSON], &body)).await;
             let status = response.status();
-            let place = format!(
+            let request = format!(
                 "{} by {}: {status}",
                 kind.as_str_name(),
-                people.headers[who].0
+                principals.headers[who].0
             );
             match (who, need) {
-                (NOBODY | WRONG, _) => assert_eq!(status, StatusCode::UNAUTHORIZED, "{place}"),
+                (NOBODY | WRONG, _) => assert_eq!(status, StatusCode::UNAUTHORIZED, "{request}"),
                 (READER, Need::Permission(..) | Need::ByObject) => {
-                    assert_eq!(status, StatusCode::FORBIDDEN, "{place}");
+                    assert_eq!(status, StatusCode::FORBIDDEN, "{request}");
                 }
                 _ => {
                     let passed =
                         status != StatusCode::UNAUTHORIZED && status != StatusCode::FORBIDDEN;
-                    assert!(passed, "{place}");
+                    assert!(passed, "{request}");
                 }
             }
         }
@@ -305,8 +315,11 @@ fn subscription(principal: Option<&str>) -> String {
 #[tokio::test]
 async fn every_call_of_schedulers_asks_who_it_is() {
     let dir = TempDir::new().unwrap();
-    let router = router(site_behind(door(&dir, &acls()), Recovered::default()));
-    let people = People::new();
+    let router = router(context_with_authentication(
+        authentication_with(&dir, &acls()),
+        Recovered::default(),
+    ));
+    let principals = Principals::new();
     let to = (&Method::POST, "/api/v1/scheduler");
     for who in [NOBODY, WRONG] {
         for kind in (1..256).filter_map(|number| SchedulerCall::try_from(number).ok()) {
@@ -314,7 +327,7 @@ async fn every_call_of_schedulers_asks_who_it_is() {
                 r#"{{"type":"{}","framework_id":{{"value":"f"}}}}"#,
                 kind.as_str_name()
             );
-            let response = ask(&router, &people, who, to, (&[JSON], &body)).await;
+            let response = ask(&router, &principals, who, to, (&[JSON], &body)).await;
             assert_eq!(response.status(), StatusCode::UNAUTHORIZED, "{kind:?}");
             let challenge = &response.headers()[header::WWW_AUTHENTICATE];
             assert_eq!(challenge, "Basic realm=\"mesos-master-scheduler\"");
@@ -322,7 +335,7 @@ async fn every_call_of_schedulers_asks_who_it_is() {
     }
     // Another's name is not taken; none becomes one's own.
     let other = subscription(Some("somebody"));
-    let response = ask(&router, &people, RIGHT, to, (&[JSON], &other)).await;
+    let response = ask(&router, &principals, RIGHT, to, (&[JSON], &other)).await;
     assert_eq!(response.status(), StatusCode::BAD_REQUEST);
     assert!(
         text_of(response)
@@ -330,7 +343,7 @@ async fn every_call_of_schedulers_asks_who_it_is() {
             .contains("does not match principal 'somebody'")
     );
     let own = subscription(None);
-    let mut stream = ask(&router, &people, RIGHT, to, (&[JSON], &own)).await;
+    let mut stream = ask(&router, &principals, RIGHT, to, (&[JSON], &own)).await;
     let stream_id = stream.headers()["Mesos-Stream-Id"]
         .to_str()
         .unwrap()
@@ -341,7 +354,7 @@ async fn every_call_of_schedulers_asks_who_it_is() {
         .unwrap()
         .to_owned();
     // A role that one may not use is said on the stream, as Mesos does.
-    let mut refused = ask(&router, &people, READER, to, (&[JSON], &own)).await;
+    let mut refused = ask(&router, &principals, READER, to, (&[JSON], &own)).await;
     assert_eq!(refused.status(), StatusCode::OK);
     let event = record(&mut refused).await;
     let message = event["error"]["message"].as_str().unwrap();
@@ -350,7 +363,7 @@ async fn every_call_of_schedulers_asks_who_it_is() {
     for kind in ["REVIVE", "TEARDOWN", "SUPPRESS"] {
         let body = format!(r#"{{"type":"{kind}","framework_id":{{"value":"{id}"}}}}"#);
         let with_stream = [JSON, ("Mesos-Stream-Id", stream_id.as_str())];
-        let stolen = ask(&router, &people, READER, to, (&with_stream, &body)).await;
+        let stolen = ask(&router, &principals, READER, to, (&with_stream, &body)).await;
         assert_eq!(stolen.status(), StatusCode::BAD_REQUEST, "{kind}");
         assert!(
             text_of(stolen)
@@ -360,7 +373,7 @@ async fn every_call_of_schedulers_asks_who_it_is() {
     }
     let state = ask(
         &router,
-        &people,
+        &principals,
         RIGHT,
         (&Method::GET, "/frameworks"),
         (&[], ""),
@@ -373,9 +386,10 @@ async fn every_call_of_schedulers_asks_who_it_is() {
 #[tokio::test]
 async fn every_method_of_grpc_asks_who_it_is() {
     let dir = TempDir::new().unwrap();
-    let site = site_behind(door(&dir, &acls()), Recovered::default());
-    let router = router(site.clone()).merge(crate::grpc::router(&site).await);
-    let people = People::new();
+    let context =
+        context_with_authentication(authentication_with(&dir, &acls()), Recovered::default());
+    let router = router(context.clone()).merge(crate::grpc::router(&context).await);
+    let principals = Principals::new();
     let schema = prost_types::FileDescriptorSet::decode(meseta_proto::FILE_DESCRIPTOR_SET).unwrap();
     let mut methods = 0;
     for file in &schema.file {
@@ -391,7 +405,8 @@ async fn every_method_of_grpc_asks_who_it_is() {
                     let grpc = ("Content-Type", "application/grpc");
                     let to = (&Method::POST, path.as_str());
                     // An empty message in its frame.
-                    let response = ask(&router, &people, who, to, (&[grpc], "\0\0\0\0\0")).await;
+                    let response =
+                        ask(&router, &principals, who, to, (&[grpc], "\0\0\0\0\0")).await;
                     let status = response.headers().get("grpc-status");
                     let status = status.map(|status| status.to_str().unwrap().to_owned());
                     assert_eq!(status.as_deref(), Some("16"), "{path}: UNAUTHENTICATED");
@@ -417,28 +432,31 @@ async fn lists_show_what_one_may_see() {
         "get_quotas":[{"principals":{"values":["reader"]},"roles":{"type":"NONE"}}],
         "get_maintenance_schedules":[{"principals":{"values":["reader"]},"machines":{"type":"NONE"}}],
         "view_flags":[{"principals":{"values":["reader"]},"flags":{"type":"NONE"}}]}"#;
-    let router = router(site_behind(door(&dir, acls), Recovered::default()));
-    let people = People::new();
+    let router = router(context_with_authentication(
+        authentication_with(&dir, acls),
+        Recovered::default(),
+    ));
+    let principals = Principals::new();
     let to = (&Method::POST, "/api/v1/scheduler");
     let mut streams = Vec::new();
     for (user, role) in [("web", "www"), ("root", "ads")] {
         let body = subscription(None)
             .replace("\"user\":\"u\"", &format!("\"user\":\"{user}\""))
             .replace("[\"ads\"]", &format!("[\"{role}\"]"));
-        let mut stream = ask(&router, &people, RIGHT, to, (&[JSON], &body)).await;
+        let mut stream = ask(&router, &principals, RIGHT, to, (&[JSON], &body)).await;
         record(&mut stream).await;
         streams.push(stream);
     }
     let put = (&Method::PUT, "/weights");
     let weights = r#"[{"role":"www","weight":2},{"role":"ads","weight":3}]"#;
-    let set = ask(&router, &people, RIGHT, put, (&[], weights)).await;
+    let set = ask(&router, &principals, RIGHT, put, (&[], weights)).await;
     assert_eq!(set.status(), StatusCode::OK);
     for (who, users, roles, has_flags) in [
         (RIGHT, 2, &["ads", "www"][..], true),
         (READER, 1, &["www"][..], false),
     ] {
         let page = async |path: &str| -> serde_json::Value {
-            let response = ask(&router, &people, who, (&Method::GET, path), (&[], "")).await;
+            let response = ask(&router, &principals, who, (&Method::GET, path), (&[], "")).await;
             assert_eq!(response.status(), StatusCode::OK, "{path}");
             serde_json::from_str(&text_of(response).await).unwrap()
         };
@@ -449,7 +467,7 @@ async fn lists_show_what_one_may_see() {
                 frameworks.len(),
                 users,
                 "{path} by {}",
-                people.headers[who].0
+                principals.headers[who].0
             );
         }
         assert_eq!(page("/state").await.get("flags").is_some(), has_flags);
@@ -465,19 +483,19 @@ async fn lists_show_what_one_may_see() {
         assert_eq!(names(&page("/weights").await, "role"), roles);
         let body = r#"{"type":"GET_FRAMEWORKS"}"#;
         let to = (&Method::POST, "/api/v1");
-        let answer = ask(&router, &people, who, to, (&[JSON], body)).await;
+        let answer = ask(&router, &principals, who, to, (&[JSON], body)).await;
         let answer: serde_json::Value = serde_json::from_str(&text_of(answer).await).unwrap();
         let list = answer["get_frameworks"]["frameworks"].as_array().unwrap();
         assert_eq!(list.len(), users);
         let watch = r#"{"type":"SUBSCRIBE"}"#;
-        let mut watching = ask(&router, &people, who, to, (&[JSON], watch)).await;
+        let mut watching = ask(&router, &principals, who, to, (&[JSON], watch)).await;
         let first = record(&mut watching).await;
         let state = &first["subscribed"]["get_state"]["get_frameworks"];
         assert_eq!(state["frameworks"].as_array().unwrap().len(), users);
     }
     let flags = ask(
         &router,
-        &people,
+        &principals,
         READER,
         (&Method::GET, "/flags"),
         (&[], ""),
@@ -492,18 +510,21 @@ async fn events_are_told_to_those_who_may_see_them() {
     let acls = r#"{"view_frameworks":[
         {"principals":{"values":["reader"]},"users":{"values":["web"]}},
         {"principals":{"values":["reader"]},"users":{"type":"NONE"}}]}"#;
-    let router = router(site_behind(door(&dir, acls), Recovered::default()));
-    let people = People::new();
+    let router = router(context_with_authentication(
+        authentication_with(&dir, acls),
+        Recovered::default(),
+    ));
+    let principals = Principals::new();
     let watch = r#"{"type":"SUBSCRIBE"}"#;
     let to = (&Method::POST, "/api/v1");
-    let mut watching = ask(&router, &people, READER, to, (&[JSON], watch)).await;
+    let mut watching = ask(&router, &principals, READER, to, (&[JSON], watch)).await;
     record(&mut watching).await;
     record(&mut watching).await;
     let to = (&Method::POST, "/api/v1/scheduler");
     let mut streams = Vec::new();
     for user in ["root", "web"] {
         let body = subscription(None).replace("\"user\":\"u\"", &format!("\"user\":\"{user}\""));
-        let mut stream = ask(&router, &people, RIGHT, to, (&[JSON], &body)).await;
+        let mut stream = ask(&router, &principals, RIGHT, to, (&[JSON], &body)).await;
         record(&mut stream).await;
         streams.push(stream);
     }
@@ -530,8 +551,11 @@ async fn a_shut_endpoint_is_shut_under_each_of_its_names() {
         realms: Vec::new(),
         key: [7; 32],
     };
-    let door = settings.build().unwrap().0;
-    let router = router(site_behind(door, Recovered::default()));
+    let authentication = settings.build().unwrap().0;
+    let router = router(context_with_authentication(
+        authentication,
+        Recovered::default(),
+    ));
     for (path, status) in [
         ("/state", StatusCode::FORBIDDEN),
         ("/master/state", StatusCode::FORBIDDEN),
@@ -546,14 +570,22 @@ async fn a_shut_endpoint_is_shut_under_each_of_its_names() {
 #[tokio::test]
 async fn frameworks_are_held_to_their_pace() {
     let dir = TempDir::new().unwrap();
-    let mut site = site_behind(door(&dir, &acls()), Recovered::default());
+    let mut context =
+        context_with_authentication(authentication_with(&dir, &acls()), Recovered::default());
     let limits = r#"{"limits":[{"principal":"right","qps":0.001,"capacity":2}]}"#;
     let limits = meseta_access::rate_limits::RateLimits::parse(limits).unwrap();
-    Arc::get_mut(&mut site).unwrap().pace = Pace::new(Some(&limits));
-    let router = router(site);
-    let people = People::new();
+    Arc::get_mut(&mut context).unwrap().call_rate_limit = CallRateLimit::new(Some(&limits));
+    let router = router(context);
+    let principals = Principals::new();
     let to = (&Method::POST, "/api/v1/scheduler");
-    let mut stream = ask(&router, &people, RIGHT, to, (&[JSON], &subscription(None))).await;
+    let mut stream = ask(
+        &router,
+        &principals,
+        RIGHT,
+        to,
+        (&[JSON], &subscription(None)),
+    )
+    .await;
     let stream_id = stream.headers()["Mesos-Stream-Id"]
         .to_str()
         .unwrap()
@@ -565,7 +597,7 @@ async fn frameworks_are_held_to_their_pace() {
     let body = format!(r#"{{"type":"REVIVE","framework_id":{{"value":"{id}"}}}}"#);
     let headers = [JSON, ("Mesos-Stream-Id", stream_id.as_str())];
     for expected in [202, 202, 429, 429] {
-        let response = ask(&router, &people, RIGHT, to, (&headers, &body)).await;
+        let response = ask(&router, &principals, RIGHT, to, (&headers, &body)).await;
         assert_eq!(response.status().as_u16(), expected);
         assert_eq!(
             response.headers().contains_key(header::RETRY_AFTER),
@@ -579,25 +611,25 @@ async fn what_was_known_under_other_rules_is_sent_again() {
     let dir = TempDir::new().unwrap();
     let file = dir.path().join("acls");
     std::fs::write(&file, acls()).unwrap();
-    let site = site_behind(
-        door(&dir, &format!("file://{}", file.display())),
+    let context = context_with_authentication(
+        authentication_with(&dir, &format!("file://{}", file.display())),
         Recovered::default(),
     );
-    let router = router(site.clone());
-    let people = People::new();
+    let router = router(context.clone());
+    let principals = Principals::new();
     let to = (&Method::GET, "/weights");
-    let first = ask(&router, &people, READER, to, (&[], "")).await;
+    let first = ask(&router, &principals, READER, to, (&[], "")).await;
     let version = first.headers()[header::ETAG].to_str().unwrap().to_owned();
     let known = [("If-None-Match", version.as_str())];
-    let again = ask(&router, &people, READER, to, (&known, "")).await;
+    let again = ask(&router, &principals, READER, to, (&known, "")).await;
     assert_eq!(again.status(), StatusCode::NOT_MODIFIED);
-    let watching = site
-        .door
-        .watch(std::time::Duration::from_secs(1), site.shutdown.clone());
+    let watching = context
+        .authentication
+        .watch(std::time::Duration::from_secs(1), context.shutdown.clone());
     tokio::spawn(watching);
     std::fs::write(&file, r#"{"permissive":true}"#).unwrap();
     tokio::time::timeout(std::time::Duration::from_secs(3600), async {
-        while ask(&router, &people, READER, to, (&known, ""))
+        while ask(&router, &principals, READER, to, (&known, ""))
             .await
             .status()
             != StatusCode::OK
@@ -618,10 +650,11 @@ async fn what_is_reserved_is_shown_to_those_who_may_see_the_role() {
     let acls = r#"{"permissive":true,
         "view_roles":[{"principals":{"values":["reader"]},"roles":{"values":["www"]}},
             {"principals":{"values":["reader"]},"roles":{"type":"NONE"}}]}"#;
-    let site = site_behind(door(&dir, acls), Recovered::default());
-    let (sender, frames) = crate::events::queue(site.handle.budgets.agent(), 16);
-    let connection = site.handle.new_connection();
-    let connected = site
+    let context =
+        context_with_authentication(authentication_with(&dir, acls), Recovered::default());
+    let (sender, frames) = crate::events::queue(context.handle.budgets.agent(), 16);
+    let connection = context.handle.new_connection();
+    let connected = context
         .handle
         .agent_connected(connection, sender, Caller::default());
     connected.await.unwrap();
@@ -639,13 +672,17 @@ async fn what_is_reserved_is_shown_to_those_who_may_see_the_role() {
         ..meseta::Register::default()
     };
     let register = meseta::agent_frame::Message::Register(register);
-    site.handle.agent_frame(connection, register).await.unwrap();
+    context
+        .handle
+        .agent_frame(connection, register)
+        .await
+        .unwrap();
     frames.next().await.unwrap();
-    let router = router(site);
-    let people = People::new();
+    let router = router(context);
+    let principals = Principals::new();
     for (who, roles, listed) in [(RIGHT, &["ads", "www"][..], 3), (READER, &["www"][..], 2)] {
         let answer = async |(method, path): (&Method, &str), body: &str| -> serde_json::Value {
-            let response = ask(&router, &people, who, (method, path), (&[JSON], body)).await;
+            let response = ask(&router, &principals, who, (method, path), (&[JSON], body)).await;
             serde_json::from_str(&text_of(response).await).unwrap()
         };
         let slaves = answer((&Method::GET, "/slaves"), "").await;

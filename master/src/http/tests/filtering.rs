@@ -8,7 +8,7 @@ use meseta_proto::mesos::v1::{Address, AgentInfo};
 use meseta_resources::{Operation, Reservation, Resources, Role};
 use tempfile::TempDir;
 
-use super::access::{People, READER, RIGHT, ask, door};
+use super::access::{Principals, READER, RIGHT, ask, authentication_with};
 use super::*;
 use crate::core::{Answer, Format, to_wire};
 
@@ -71,18 +71,21 @@ async fn what_is_authorized_is_what_is_applied() {
     let acls = r#"{"permissive":true,"update_weights":[
         {"principals":{"values":["right"]},"roles":{"values":["ads"]}},
         {"principals":{"type":"NONE"},"roles":{"values":["ads"]}}]}"#;
-    let router = router(site_behind(door(&dir, acls), Recovered::default()));
-    let people = People::new();
+    let router = router(context_with_authentication(
+        authentication_with(&dir, acls),
+        Recovered::default(),
+    ));
+    let principals = Principals::new();
     let put = (&Method::PUT, "/weights");
     for name in ["ads", " ads ", "\\tads", "ads\\n"] {
         let weights = format!(r#"[{{"role":"{name}","weight":2}}]"#);
-        let set = ask(&router, &people, READER, put, (&[], &weights)).await;
+        let set = ask(&router, &principals, READER, put, (&[], &weights)).await;
         assert_eq!(set.status(), StatusCode::FORBIDDEN, "{name:?}");
-        let set = ask(&router, &people, RIGHT, put, (&[], &weights)).await;
+        let set = ask(&router, &principals, RIGHT, put, (&[], &weights)).await;
         assert_eq!(set.status(), StatusCode::OK, "{name:?}");
     }
     let read = (&Method::GET, "/weights");
-    let shown = ask(&router, &people, RIGHT, read, (&[], "")).await;
+    let shown = ask(&router, &principals, RIGHT, read, (&[], "")).await;
     assert_eq!(text_of(shown).await, r#"[{"weight":2.0,"role":"ads"}]"#);
 }
 
@@ -136,14 +139,15 @@ async fn events_and_operations_hide_the_roles_that_lists_hide() {
     let acls = r#"{"permissive":true,"view_roles":[
         {"principals":{"values":["reader"]},"roles":{"values":["www"]}},
         {"principals":{"values":["reader"]},"roles":{"type":"NONE"}}]}"#;
-    let site = site_behind(door(&dir, acls), Recovered::default());
-    let (handle, router) = (site.handle.clone(), router(site));
-    let people = People::new();
+    let context =
+        context_with_authentication(authentication_with(&dir, acls), Recovered::default());
+    let (handle, router) = (context.handle.clone(), router(context));
+    let principals = Principals::new();
     let to = (&Method::POST, "/api/v1");
     let watch = r#"{"type":"SUBSCRIBE"}"#;
     let mut streams = Vec::new();
     for who in [READER, RIGHT] {
-        let mut watching = ask(&router, &people, who, to, (&[JSON], watch)).await;
+        let mut watching = ask(&router, &principals, who, to, (&[JSON], watch)).await;
         record(&mut watching).await;
         record(&mut watching).await;
         streams.push((who, watching));
@@ -151,7 +155,7 @@ async fn events_and_operations_hide_the_roles_that_lists_hide() {
     let _frames = join(&handle).await;
     let question = async |who: usize, kind: &str| -> serde_json::Value {
         let body = format!(r#"{{"type":"{kind}"}}"#);
-        let answer = ask(&router, &people, who, to, (&[JSON], &body)).await;
+        let answer = ask(&router, &principals, who, to, (&[JSON], &body)).await;
         serde_json::from_str(&text_of(answer).await).unwrap()
     };
     for (who, watching) in &mut streams {

@@ -1,4 +1,4 @@
-//! The schedulers' door: the status-code matrix, the stream, and what hostile clients send.
+//! The scheduler API: the status-code matrix, the stream, and what hostile clients send.
 
 use super::*;
 

@@ -11,10 +11,10 @@ use meseta_proto::v0::{AttributesView, Full, Reserved, ReservedFull, Summary};
 use meseta_resources::{AgentId, Attributes, Resources};
 use serde::{Serialize, Serializer};
 
-use super::super::pieces::{Document, list, text};
+use super::super::chunked_response::{Document, list, text};
 use super::{AGENT_BYTES, between_lists, write};
 use crate::core::{AgentView, Drain, Snapshot, UnreachableAgent};
-use crate::visible;
+use crate::view_filter;
 
 /// The summary of resources that the view itself holds.
 #[derive(Debug)]
@@ -28,9 +28,9 @@ impl Serialize for Owned {
 
 /// What somebody may see of them.
 #[derive(Debug)]
-struct SeenFull<'a>(Cow<'a, Resources>);
+struct FilteredFull<'a>(Cow<'a, Resources>);
 
-impl Serialize for SeenFull<'_> {
+impl Serialize for FilteredFull<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         Full(&self.0).serialize(serializer)
     }
@@ -38,18 +38,18 @@ impl Serialize for SeenFull<'_> {
 
 /// The same of what is reserved, by role.
 #[derive(Debug)]
-struct SeenReserved<'a>(Cow<'a, Resources>);
+struct FilteredReserved<'a>(Cow<'a, Resources>);
 
-impl Serialize for SeenReserved<'_> {
+impl Serialize for FilteredReserved<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         Reserved(&self.0).serialize(serializer)
     }
 }
 
 #[derive(Debug)]
-struct SeenReservedFull<'a>(Cow<'a, Resources>);
+struct FilteredReservedFull<'a>(Cow<'a, Resources>);
 
-impl Serialize for SeenReservedFull<'_> {
+impl Serialize for FilteredReservedFull<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         ReservedFull(&self.0).serialize(serializer)
     }
@@ -68,7 +68,6 @@ fn attributes(info: &AgentInfo) -> OwnedAttributes {
     OwnedAttributes(convert::attributes(&info.attributes).unwrap_or_default())
 }
 
-/// One agent.
 #[derive(Debug, Serialize)]
 pub(super) struct Agent<'a> {
     id: &'a str,
@@ -84,7 +83,7 @@ pub(super) struct Agent<'a> {
     resources: Summary<'a>,
     used_resources: Summary<'a>,
     offered_resources: Summary<'a>,
-    reserved_resources: SeenReserved<'a>,
+    reserved_resources: FilteredReserved<'a>,
     unreserved_resources: Owned,
     active: bool,
     deactivated: bool,
@@ -114,7 +113,7 @@ impl<'a> Agent<'a> {
             resources: Summary(&profile.total),
             used_resources: Summary(&agent.digest().used),
             offered_resources: Summary(&agent.offered),
-            reserved_resources: SeenReserved(visible::reserved(&profile.total, viewer)),
+            reserved_resources: FilteredReserved(view_filter::reserved(&profile.total, viewer)),
             unreserved_resources: Owned(profile.total.unreserved()),
             active: agent.is_active(),
             deactivated: agent.deactivation.is_some(),
@@ -136,10 +135,10 @@ impl<'a> Agent<'a> {
 struct FullAgent<'a> {
     #[serde(flatten)]
     agent: Agent<'a>,
-    reserved_resources_full: SeenReservedFull<'a>,
-    unreserved_resources_full: SeenFull<'a>,
-    used_resources_full: SeenFull<'a>,
-    offered_resources_full: SeenFull<'a>,
+    reserved_resources_full: FilteredReservedFull<'a>,
+    unreserved_resources_full: FilteredFull<'a>,
+    used_resources_full: FilteredFull<'a>,
+    offered_resources_full: FilteredFull<'a>,
 }
 
 impl<'a> FullAgent<'a> {
@@ -147,10 +146,10 @@ impl<'a> FullAgent<'a> {
         let total = &agent.profile.total;
         Self {
             agent: Agent::of(agent, viewer),
-            reserved_resources_full: SeenReservedFull(visible::resources(total, viewer)),
-            unreserved_resources_full: SeenFull(Cow::Owned(total.unreserved())),
-            used_resources_full: SeenFull(visible::resources(&agent.digest().used, viewer)),
-            offered_resources_full: SeenFull(visible::resources(&agent.offered, viewer)),
+            reserved_resources_full: FilteredReservedFull(view_filter::resources(total, viewer)),
+            unreserved_resources_full: FilteredFull(Cow::Owned(total.unreserved())),
+            used_resources_full: FilteredFull(view_filter::resources(&agent.digest().used, viewer)),
+            offered_resources_full: FilteredFull(view_filter::resources(&agent.offered, viewer)),
         }
     }
 }
@@ -178,20 +177,29 @@ impl<'a> RecoveredAgent<'a> {
     }
 }
 
-/// `/slaves`.
+/// Answers requests for `/slaves`.
 pub(in super::super) fn slaves(snapshot: &Snapshot, id: Option<&str>) -> Document {
     /// An agent with its resources in full.
     const FULL_BYTES: usize = 2_000;
-    let wanted = |candidate: &AgentId| id.is_none_or(|id| candidate.as_str() == id);
-    let agents = snapshot.agents.iter().filter(|agent| wanted(agent.id()));
+    let is_requested = |candidate: &AgentId| id.is_none_or(|id| candidate.as_str() == id);
+    let agents = snapshot
+        .agents
+        .iter()
+        .filter(|agent| is_requested(agent.id()));
     let agents: Vec<Arc<AgentView>> = agents.cloned().collect();
     let recovered = snapshot.recovered_agents.iter();
-    let recovered: Vec<_> = recovered.filter(|(id, _)| wanted(id)).cloned().collect();
+    let recovered: Vec<_> = recovered
+        .filter(|(id, _)| is_requested(id))
+        .cloned()
+        .collect();
     let viewer = snapshot.viewer.clone();
     let unreachable = snapshot.unreachable_agents.iter();
-    let unreachable = unreachable.filter(|(id, _)| wanted(id));
+    let unreachable = unreachable.filter(|(id, _)| is_requested(id));
     let unreachable: Vec<Lost> = unreachable.map(Lost::unreachable).collect();
-    let gone = snapshot.gone_agents.iter().filter(|(id, _)| wanted(id));
+    let gone = snapshot
+        .gone_agents
+        .iter()
+        .filter(|(id, _)| is_requested(id));
     let gone: Vec<Lost> = gone.map(Lost::gone).collect();
     let mut parts = vec![
         text("{\"slaves\":["),

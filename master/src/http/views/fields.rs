@@ -73,13 +73,13 @@ mod tests {
         };
         let encoded = message.encode_to_vec();
         let mut fields = Fields(&encoded);
-        for wanted in [
+        for requested in [
             (1, Field::Varint(300)),
             (2, Field::Fixed64(1.0_f64.to_le_bytes())),
             (3, Field::Fixed32(2.0_f32.to_le_bytes())),
             (40, Field::Bytes(b"text")),
         ] {
-            assert_eq!(fields.take_field(), Some(Some(wanted)));
+            assert_eq!(fields.take_field(), Some(Some(requested)));
         }
         assert_eq!(fields.take_field(), Some(None));
         let mut cut = Fields(&encoded[..encoded.len() - 1]);

@@ -11,15 +11,15 @@ use meseta_proto::v0::Summary;
 use prost::Message;
 use serde::Serialize;
 
-use super::super::pieces::{Document, Items, Row, text};
+use super::super::chunked_response::{Document, Items, Row, text};
 use super::agent::Owned;
 use super::task::{TASK_BYTES, Writer};
 use super::{between_lists, write};
-use crate::core::{Belongings, ExecutorRecord, FrameworkView, Offer, Snapshot};
+use crate::core::{ExecutorRecord, FrameworkEntities, FrameworkView, Offer, Snapshot};
 
 /// What every list of frameworks shows.
 #[derive(Debug, Serialize)]
-pub(super) struct Short<'a> {
+pub(super) struct FrameworkSummaryFields<'a> {
     id: &'a str,
     name: &'a str,
     used_resources: Owned,
@@ -32,8 +32,8 @@ pub(super) struct Short<'a> {
     recovered: bool,
 }
 
-impl<'a> Short<'a> {
-    pub(super) fn of(framework: &'a FrameworkView, has: Option<&Belongings>) -> Self {
+impl<'a> FrameworkSummaryFields<'a> {
+    pub(super) fn of(framework: &'a FrameworkView, has: Option<&FrameworkEntities>) -> Self {
         let info = &framework.info;
         Self {
             id: framework.id.as_str(),
@@ -59,7 +59,7 @@ impl<'a> Short<'a> {
 #[derive(Serialize)]
 struct Head<'a> {
     #[serde(flatten)]
-    short: Short<'a>,
+    short: FrameworkSummaryFields<'a>,
     user: &'a str,
     failover_timeout: f64,
     checkpoint: bool,
@@ -77,11 +77,11 @@ struct Head<'a> {
 }
 
 impl<'a> Head<'a> {
-    fn of(framework: &'a FrameworkView, has: Option<&Belongings>) -> Self {
+    fn of(framework: &'a FrameworkView, has: Option<&FrameworkEntities>) -> Self {
         let info = &framework.info;
         let multi_role = framework.capabilities.multi_role;
         Self {
-            short: Short::of(framework, has),
+            short: FrameworkSummaryFields::of(framework, has),
             user: &info.user,
             failover_timeout: info.failover_timeout.unwrap_or_default(),
             checkpoint: info.checkpoint.unwrap_or_default(),
@@ -127,14 +127,14 @@ const LISTS: [&str; 5] = [
 ];
 
 /// A framework as a row: its head, all elements of its lists, its tail.
-struct Whole<'a> {
+struct FullFramework<'a> {
     framework: &'a FrameworkView,
-    has: Option<&'a Belongings>,
+    has: Option<&'a FrameworkEntities>,
 }
 
-impl<'a> Whole<'a> {
+impl<'a> FullFramework<'a> {
     fn lens(&self) -> [usize; LISTS.len()] {
-        let len = |list: fn(&Belongings) -> usize| self.has.map_or(0, list);
+        let len = |list: fn(&FrameworkEntities) -> usize| self.has.map_or(0, list);
         [
             len(|has| has.tasks.len()),
             self.framework.unreachable.len(),
@@ -157,18 +157,18 @@ impl<'a> Whole<'a> {
         let mut tasks = Writer::default();
         // Where the list begins.
         let mut begin = 1;
-        for (place, len) in self.lens().into_iter().enumerate() {
+        for (position, len) in self.lens().into_iter().enumerate() {
             let end = begin + len;
             // Whoever writes what comes first behind the last list's elements begins this one.
-            if place > 0 && range.contains(&begin) {
+            if position > 0 && range.contains(&begin) {
                 out.push(b']');
-                begin_list(LISTS[place], out);
+                begin_list(LISTS[position], out);
             }
             for index in range.start.max(begin)..range.end.min(end) {
                 if index > begin {
                     out.push(b',');
                 }
-                self.write_element(place, index - begin, &mut tasks, out);
+                self.write_element(position, index - begin, &mut tasks, out);
             }
             begin = end;
         }
@@ -181,8 +181,14 @@ impl<'a> Whole<'a> {
         }
     }
 
-    fn write_element(&self, place: usize, index: usize, tasks: &mut Writer<'a>, out: &mut Vec<u8>) {
-        let task = match place {
+    fn write_element(
+        &self,
+        position: usize,
+        index: usize,
+        tasks: &mut Writer<'a>,
+        out: &mut Vec<u8>,
+    ) {
+        let task = match position {
             0 => self.has.and_then(|has| has.tasks.get(index)),
             1 => self.framework.unreachable.get(index),
             2 => self.framework.completed.get(index),
@@ -192,7 +198,7 @@ impl<'a> Whole<'a> {
             return tasks.write(out, task);
         }
         let Some(has) = self.has else { return };
-        if place == 3 {
+        if position == 3 {
             write(
                 out,
                 &has.offers.get(index).map(|offer| OfferView::of(offer)),
@@ -220,12 +226,12 @@ pub(super) struct Frameworks {
 }
 
 impl Frameworks {
-    /// Takes a while.
+    /// Builds the row, which takes a while.
     pub(super) fn row(snapshot: &Arc<Snapshot>, frameworks: Vec<Arc<FrameworkView>>) -> Row {
         let mut begins = vec![0];
         let mut end = 0;
         for framework in &frameworks {
-            end += whole(snapshot, framework).len();
+            end += full_framework(snapshot, framework).len();
             begins.push(end);
         }
         Arc::new(Self {
@@ -236,8 +242,8 @@ impl Frameworks {
     }
 }
 
-fn whole<'a>(snapshot: &'a Snapshot, framework: &'a FrameworkView) -> Whole<'a> {
-    Whole {
+fn full_framework<'a>(snapshot: &'a Snapshot, framework: &'a FrameworkView) -> FullFramework<'a> {
+    FullFramework {
         framework,
         has: snapshot.by_framework().get(&framework.id),
     }
@@ -255,16 +261,16 @@ impl Items for Frameworks {
     fn render(&self, range: Range<usize>, out: &mut Vec<u8>) {
         let first = self.begins.partition_point(|begin| *begin <= range.start) - 1;
         let bounds = self.begins.windows(2).zip(&self.frameworks).enumerate();
-        for (place, (bounds, framework)) in bounds.skip(first) {
+        for (position, (bounds, framework)) in bounds.skip(first) {
             let &[begin, end] = bounds else { return };
             if begin >= range.end {
                 return;
             }
-            if place > 0 && range.contains(&begin) {
+            if position > 0 && range.contains(&begin) {
                 out.push(b',');
             }
             let inside = range.start.max(begin) - begin..range.end.min(end) - begin;
-            whole(&self.snapshot, framework).write(inside, out);
+            full_framework(&self.snapshot, framework).write(inside, out);
         }
     }
 }
@@ -330,15 +336,16 @@ impl<'a> ExecutorView<'a> {
     }
 }
 
-/// `/frameworks`.
+/// Answers requests for `/frameworks`.
 pub(in super::super) fn frameworks(snapshot: &Arc<Snapshot>, id: Option<&str>) -> Document {
-    let wanted = |all: &[Arc<FrameworkView>]| -> Vec<Arc<FrameworkView>> {
-        let wanted = all.iter();
-        let wanted = wanted.filter(|framework| id.is_none_or(|id| framework.id.as_str() == id));
-        wanted.cloned().collect()
+    let requested = |all: &[Arc<FrameworkView>]| -> Vec<Arc<FrameworkView>> {
+        let requested = all.iter();
+        let requested =
+            requested.filter(|framework| id.is_none_or(|id| framework.id.as_str() == id));
+        requested.cloned().collect()
     };
-    let frameworks = wanted(&snapshot.frameworks);
-    let completed = wanted(&snapshot.completed_frameworks);
+    let frameworks = requested(&snapshot.frameworks);
+    let completed = requested(&snapshot.completed_frameworks);
     let snapshot = snapshot.clone();
     let rest = move || {
         vec![

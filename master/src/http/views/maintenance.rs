@@ -11,7 +11,7 @@ use meseta_proto::mesos::v1::{FrameworkId, MachineId, TimeInfo};
 
 use crate::core::{AgentView, Maintenance, Snapshot};
 
-/// `/maintenance/schedule`.
+/// Answers requests for `/maintenance/schedule`.
 pub(crate) fn maintenance_schedule(snapshot: &Snapshot) -> Schedule {
     if !snapshot.viewer.allows(Action::GetMaintenanceSchedule, None) {
         return Schedule::default();
@@ -19,7 +19,7 @@ pub(crate) fn maintenance_schedule(snapshot: &Snapshot) -> Schedule {
     snapshot.maintenance.schedule.clone()
 }
 
-/// `/maintenance/status`.
+/// Answers requests for `/maintenance/status`.
 pub(crate) fn maintenance_status(snapshot: &Snapshot) -> ClusterStatus {
     if !snapshot.viewer.allows(Action::GetMaintenanceStatus, None) {
         return ClusterStatus::default();

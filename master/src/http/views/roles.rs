@@ -71,7 +71,7 @@ fn add_up(tallies: &mut BTreeMap<Role, Tally<'_>>) {
     }
 }
 
-/// `/roles`.
+/// Answers requests for `/roles`.
 pub(crate) fn roles(snapshot: &Snapshot) -> impl Serialize + '_ {
     #[derive(Serialize)]
     struct Roles {
@@ -79,20 +79,20 @@ pub(crate) fn roles(snapshot: &Snapshot) -> impl Serialize + '_ {
     }
     let tallies = tallies(snapshot);
     // With a whitelist, a role that is not on it is shown nowhere.
-    let is_shown = |role: &Role| {
+    let is_visible = |role: &Role| {
         let whitelist = snapshot.whitelisted_roles.as_ref();
-        whitelist.is_none_or(|roles| roles.contains(role)) && snapshot.shows_role(role)
+        whitelist.is_none_or(|roles| roles.contains(role)) && snapshot.viewer_may_view_role(role)
     };
-    let shown = tallies.iter().filter(|(role, _)| is_shown(role));
+    let visible = tallies.iter().filter(|(role, _)| is_visible(role));
     Roles {
-        roles: shown
+        roles: visible
             .map(|(role, tally)| view(snapshot, role, tally))
             .collect(),
     }
 }
 
 fn view(snapshot: &Snapshot, role: &Role, tally: &Tally<'_>) -> serde_json::Value {
-    let held = &tally.allocated + &tally.offered;
+    let allocated_and_offered = &tally.allocated + &tally.offered;
     let frameworks: Vec<_> = tally.frameworks.iter().map(|id| id.as_str()).collect();
     let none = Quota::default();
     let quota = snapshot.quotas.get(role).unwrap_or(&none);
@@ -110,7 +110,7 @@ fn view(snapshot: &Snapshot, role: &Role, tally: &Tally<'_>) -> serde_json::Valu
             "limit": limit,
             "consumed": Quantities(&tally.consumed),
         },
-        "resources": Quantities(&held),
+        "resources": Quantities(&allocated_and_offered),
         "allocated": Quantities(&tally.allocated),
         "offered": Quantities(&tally.offered),
         "reserved": Quantities(&tally.reserved),
@@ -118,7 +118,7 @@ fn view(snapshot: &Snapshot, role: &Role, tally: &Tally<'_>) -> serde_json::Valu
     })
 }
 
-/// `/weights`.
+/// Answers requests for `/weights`.
 pub(crate) fn weights(snapshot: &Snapshot) -> Vec<WeightInfo> {
     let weights = snapshot.weights.iter();
     weights
@@ -156,7 +156,7 @@ impl<F: Fn() -> I, I: Iterator<Item: Serialize>> Serialize for OneByOne<F> {
     }
 }
 
-/// GET /quota.
+/// The answer to GET `/quota`.
 pub(crate) fn quota(snapshot: &Snapshot) -> QuotaAnswer<'_> {
     QuotaAnswer(snapshot)
 }
@@ -169,7 +169,7 @@ fn role_of_resources(snapshot: &Snapshot) -> Option<&'static str> {
     }
 }
 
-/// GET_QUOTA.
+/// The answer to the call GET_QUOTA.
 pub(crate) fn quota_status(snapshot: &Snapshot) -> QuotaStatus {
     let quotas = snapshot.quotas.iter();
     QuotaStatus {

@@ -13,7 +13,7 @@ use meseta_resources::Resources;
 use prost::Message as _;
 use serde::Serialize;
 
-use super::super::pieces::{Document, list, text};
+use super::super::chunked_response::{Document, list, text};
 use super::fields::{Field, Fields};
 use super::{Paging, write, write_text};
 use crate::core::{Snapshot, TaskRecord};
@@ -66,7 +66,9 @@ impl<'a> Writer<'a> {
     fn put_resources(&mut self, out: &mut Vec<u8>, resources: &'a Resources) {
         let begin = out.len();
         match &self.last {
-            Some((last, place)) if *last == resources => out.extend_from_within(place.clone()),
+            Some((last, position)) if *last == resources => {
+                out.extend_from_within(position.clone())
+            }
             _ => write(out, &Summary(resources)),
         }
         self.last = Some((resources, begin..out.len()));
@@ -223,8 +225,8 @@ pub(in super::super) fn tasks(
     query: &BTreeMap<String, String>,
     paging: &Paging,
 ) -> Document {
-    let wanted = |name: &str| query.get(name).cloned();
-    let (framework, id) = (wanted("framework_id"), wanted("task_id"));
+    let requested = |name: &str| query.get(name).cloned();
+    let (framework, id) = (requested("framework_id"), requested("task_id"));
     let (snapshot, paging) = (snapshot.clone(), paging.clone());
     let rest = move || {
         let page = page(&snapshot, framework.as_deref(), id.as_deref(), &paging);
@@ -272,8 +274,8 @@ fn page(
     });
     let mut found: Vec<(f64, &Arc<TaskRecord>)> = live
         .chain(ended)
-        .filter(|task| framework.is_none_or(|wanted| task.framework_id.as_str() == wanted))
-        .filter(|task| id.is_none_or(|wanted| task.task_id.as_str() == wanted))
+        .filter(|task| framework.is_none_or(|requested| task.framework_id.as_str() == requested))
+        .filter(|task| id.is_none_or(|requested| task.task_id.as_str() == requested))
         .map(|task| (first_time(task), task))
         .collect();
     found.sort_by(|(a, task), (b, other)| {
@@ -313,11 +315,11 @@ mod tests {
             ..v1::TaskStatus::default()
         };
         let read = PlainStatus::of(&plain.encode_to_vec());
-        let wanted = PlainStatus {
+        let requested = PlainStatus {
             state: "TASK_FAILED",
             timestamp: 1.5,
         };
-        assert_eq!(read, Some(wanted));
+        assert_eq!(read, Some(requested));
         let healthy = v1::TaskStatus {
             healthy: Some(true),
             ..plain.clone()

@@ -12,7 +12,7 @@ use meseta_resources::time::{Moment, Now};
 use meseta_resources::{AgentId, ExecutorId, FrameworkId, Resources, Role, TaskId};
 use prost::Message as _;
 
-use super::super::pieces::{Renderings, whole};
+use super::super::chunked_response::{Renderer, rendered_bytes};
 use super::*;
 use crate::core::{
     AgentProfile, Capabilities, Config, ExecutorRecord, MasterCore, Recovered, StatusRecord,
@@ -145,7 +145,7 @@ fn framework(number: usize, completed: usize, unreachable: usize) -> FrameworkVi
 }
 
 /// A cluster of so many agents and frameworks; of the latter every third has nothing and the first very much.
-pub(crate) fn crowd(agents: usize, frameworks: usize) -> Arc<Snapshot> {
+pub(crate) fn many_frameworks(agents: usize, frameworks: usize) -> Arc<Snapshot> {
     let identity = Identity {
         id: "m".to_owned(),
         hostname: "master.example".to_owned(),
@@ -160,7 +160,8 @@ pub(crate) fn crowd(agents: usize, frameworks: usize) -> Arc<Snapshot> {
         unix: Duration::from_secs(1_795_226_383),
     };
     let mut core = MasterCore::new(Config::new(identity), Recovered::default(), now);
-    let mut snapshot = crate::visible::reduced(&core.snapshot(), &Approver::default());
+    let mut snapshot =
+        crate::view_filter::filtered_snapshot(&core.snapshot(), &Approver::default());
     let agent = |number| Arc::new(agent(number, frameworks.div_ceil(2), 3));
     snapshot.agents = Arc::new((0..agents).map(agent).collect());
     let view = |number: usize| {
@@ -201,25 +202,29 @@ fn steady(body: &[u8]) -> serde_json::Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pieces_rendered_side_by_side_are_what_one_hand_writes() {
-    let renderings = Renderings::default();
+    let renderer = Renderer::default();
     for (agents, frameworks) in [(0, 1), (1, 1), (700, 200)] {
-        let snapshot = crowd(agents, frameworks);
+        let snapshot = many_frameworks(agents, frameworks);
         let documents = documents(&snapshot).into_iter().zip(documents(&snapshot));
         for ((name, parallel), (_, serial)) in documents {
-            let body = renderings.answer(parallel).await.unwrap();
-            let shown = body.collect().await.unwrap().to_bytes();
-            let wanted = whole(serial);
+            let body = renderer.answer(parallel).await.unwrap();
+            let rendered = body.collect().await.unwrap().to_bytes();
+            let expected = rendered_bytes(serial);
             if name != "metrics" {
-                assert!(shown == wanted, "{name} of {agents} agents");
+                assert!(rendered == expected, "{name} of {agents} agents");
             }
-            assert_eq!(steady(&shown), steady(&wanted), "{name} of {agents} agents");
+            assert_eq!(
+                steady(&rendered),
+                steady(&expected),
+                "{name} of {agents} agents"
+            );
         }
     }
 }
 
 #[test]
 fn whatever_part_is_written_first_the_parts_make_the_whole() {
-    let snapshot = crowd(4, 5);
+    let snapshot = many_frameworks(4, 5);
     let row = Frameworks::row(&snapshot, snapshot.frameworks[1..].to_vec());
     let mut all = Vec::new();
     row.render(0..row.len(), &mut all);
@@ -236,9 +241,9 @@ fn whatever_part_is_written_first_the_parts_make_the_whole() {
 
 #[test]
 fn every_task_is_shown_in_its_list() {
-    let snapshot = crowd(40, 6);
-    let shown = steady(&whole(state(&snapshot, None)));
-    let frameworks = shown["frameworks"].as_array().unwrap();
+    let snapshot = many_frameworks(40, 6);
+    let rendered = steady(&rendered_bytes(state(&snapshot, None)));
+    let frameworks = rendered["frameworks"].as_array().unwrap();
     let count = |list: &str| -> Vec<usize> {
         let lists = frameworks
             .iter()
@@ -250,17 +255,20 @@ fn every_task_is_shown_in_its_list() {
     assert_eq!(count("completed_tasks"), [1_000, 1, 2, 0, 1, 2]);
     assert_eq!(count("unreachable_tasks"), [0, 2, 4, 0, 2, 4]);
     assert_eq!(count("executors").iter().sum::<usize>(), 40);
-    assert_eq!(shown["completed_frameworks"].as_array().unwrap().len(), 2);
+    assert_eq!(
+        rendered["completed_frameworks"].as_array().unwrap().len(),
+        2
+    );
     let first = &frameworks[1]["unreachable_tasks"][1];
     assert_eq!(first["id"], "lost-1");
     assert_eq!(first["name"], "lost-1 of \"1\"");
-    let summary = steady(&whole(summary(&snapshot)));
+    let summary = steady(&rendered_bytes(summary(&snapshot)));
     let of_first = &summary["frameworks"][0];
     assert_eq!(of_first["TASK_RUNNING"], count("tasks")[0]);
     assert_eq!(of_first["TASK_FINISHED"], 1_000);
     assert_eq!(of_first["slave_ids"].as_array().unwrap().len(), 40);
     let metrics = crate::metrics::Metrics::document(&Arc::default(), &snapshot, Default::default());
-    let metrics = steady(&whole(metrics));
+    let metrics = steady(&rendered_bytes(metrics));
     assert_eq!(metrics["master/tasks_running"], 120.0);
     let key = "master/frameworks/name%20%220%22/m-0000/tasks/active/task_running";
     assert_eq!(metrics[key], count("tasks")[0] as f64);

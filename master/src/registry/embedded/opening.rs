@@ -44,7 +44,7 @@ pub(super) fn open(path: &Path) -> Result<Opened, OpenError> {
     if std::fs::metadata(path).is_ok_and(|metadata| metadata.len() > 0) {
         let file = lock(path)?;
         let records = inspect_file(path, file)?;
-        judge(records.meta, records.content, path, &marker)?;
+        check_marker(records.meta, records.content, path, &marker)?;
     }
     let opened = unless_damaged(path, || {
         let database = open_file(path)?;
@@ -70,13 +70,13 @@ pub(super) fn inspect(path: &Path) -> Result<Inspected, OpenError> {
         meta,
         content,
     } = inspect_file(path, file)?;
-    let judged = judge(meta.clone(), content, path, &marker);
+    let checked = check_marker(meta.clone(), content, path, &marker);
     recovered.epoch = meta.as_ref().map_or(0, |meta| meta.epoch);
     Ok(Inspected {
         id: meta.map(|meta| meta.id).filter(|id| !id.is_empty()),
         recovered,
         records: content.records,
-        damage: judged.err(),
+        damage: checked.err(),
     })
 }
 
@@ -171,7 +171,7 @@ fn begin_epoch(
             .open_table(RECORDS)
             .map_err(|error| failed(error.into()))?;
         let records = read(&table, path)?;
-        let mut meta = judge(records.meta.clone(), records.content, path, marker)?;
+        let mut meta = check_marker(records.meta.clone(), records.content, path, marker)?;
         meta.epoch += 1;
         meta.format = FORMAT;
         meta.content = Some(records.content.stored());
@@ -214,7 +214,7 @@ fn read(
 }
 
 /// Whether what was read is all there was; gives what is known of the registry as a whole.
-fn judge(
+fn check_marker(
     found: Option<Meta>,
     content: Content,
     path: &Path,

@@ -1,12 +1,11 @@
 //! Which connections a daemon has at a time, and which one goes when there are too many.
 //!
-//! Entered through [`Admission::admit`]. Connections whose other side has not been authenticated are strangers. They
-//! share what there is by the user that opened them, where that is on this machine, or else by address; those of one
-//! user by the cgroup that they were opened in, which is a task's or none. Invariants: a flood of strangers keeps
-//! nobody else out, since a new connection takes the place of one of those who have most: one that is idle, the
-//! longest first, or, for whoever has less than half as many, one that is being answered; at an address that has as
-//! many as it may, one that has been answered for long; one whose other side is known goes for no other. A request
-//! that has not come whole is not being answered, unless its answer has begun.
+//! Entered through [`Admission::admit`]. Unauthenticated connections share the limit by tenant: the local user that opened
+//! them, or else the address; those of one user by cgroup. Invariants: a flood of unauthenticated connections excludes no
+//! other tenant, since a new connection evicts one of the tenant that has most: the longest idle one, or, for a tenant with
+//! less than half as many, one with a request in progress; at an address at its limit, one whose request has been in progress
+//! for long. An authenticated connection is never evicted. A request is in progress once its body is complete or its response
+//! has begun.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
@@ -45,9 +44,9 @@ impl Network {
     }
 }
 
-/// Who has a share of the connections.
+/// The owner of a share of the connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-enum Sharer {
+enum Tenant {
     Network(Network),
     /// A user of this machine.
     User(u32),
@@ -56,7 +55,7 @@ enum Sharer {
 /// Where a connection comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Source {
-    sharer: Sharer,
+    tenant: Tenant,
     /// The cgroup that it was opened in, of a user's.
     group: Option<u64>,
 }
@@ -65,11 +64,11 @@ impl Source {
     fn of(address: IpAddr, owner: Option<SocketOwner>) -> Self {
         match owner {
             Some(owner) => Self {
-                sharer: Sharer::User(owner.uid),
+                tenant: Tenant::User(owner.uid),
                 group: owner.cgroup,
             },
             None => Self {
-                sharer: Sharer::Network(Network::of(address)),
+                tenant: Tenant::Network(Network::of(address)),
                 group: None,
             },
         }
@@ -77,7 +76,7 @@ impl Source {
 
     /// Whether its connections have a limit of their own.
     fn is_limited(self) -> bool {
-        matches!(self.sharer, Sharer::Network(network) if !network.is_loopback())
+        matches!(self.tenant, Tenant::Network(network) if !network.is_loopback())
     }
 }
 
@@ -87,7 +86,6 @@ impl std::fmt::Display for Network {
     }
 }
 
-/// One connection.
 #[derive(Debug)]
 pub(super) struct Entry {
     id: u64,
@@ -97,11 +95,11 @@ pub(super) struct Entry {
     busy: AtomicUsize,
     /// When the first of them began to be, as long as there is one.
     busy_since: Mutex<Instant>,
-    has_spoken: AtomicBool,
-    /// Whether it is among the strangers.
-    is_stranger: AtomicBool,
-    /// Whether it carries a stream that is meant to last; see [`Entry::lasts`].
-    lasts: AtomicBool,
+    has_sent_request: AtomicBool,
+    /// Whether it is unauthenticated.
+    is_unauthenticated: AtomicBool,
+    /// Whether it carries a stream that is meant to last; see [`Entry::set_long_lived`].
+    long_lived: AtomicBool,
     /// Whether it is among the connections that are counted.
     is_counted: AtomicBool,
     closed: CancellationToken,
@@ -114,7 +112,7 @@ impl Entry {
 
     fn is_silent(&self, now: Instant) -> bool {
         self.is_idle()
-            && !self.has_spoken.load(Ordering::Relaxed)
+            && !self.has_sent_request.load(Ordering::Relaxed)
             && now.saturating_duration_since(self.since) >= SILENCE_ALLOWED
     }
 
@@ -139,12 +137,12 @@ impl Entry {
 
     /// It carries a stream that is meant to last, as that of a registered agent: as long as there are not too many of
     /// such at its address, it does not make room because it is answered for long.
-    pub(super) fn lasts(&self) {
-        self.lasts.store(true, Ordering::Relaxed);
+    pub(super) fn set_long_lived(&self) {
+        self.long_lived.store(true, Ordering::Relaxed);
     }
 
-    fn is_to_last(&self) -> bool {
-        self.lasts.load(Ordering::Relaxed)
+    fn is_long_lived(&self) -> bool {
+        self.long_lived.load(Ordering::Relaxed)
     }
 
     pub(super) fn close(&self) {
@@ -170,25 +168,28 @@ impl Entry {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     pub(super) connections_max: usize,
-    /// Strangers of one network; loopback and users of this machine have no such limit.
-    pub(super) strangers_max: usize,
+    /// Unauthenticated connections of one network; loopback and local users have no such limit.
+    pub(super) unauthenticated_max: usize,
 }
 
-/// The strangers of one sharer, in the order of their coming.
+/// The unauthenticated connections of one tenant, in the order of arrival.
 #[derive(Debug, Default)]
-struct Strangers {
+struct UnauthenticatedConnections {
     groups: BTreeMap<Option<u64>, BTreeMap<u64, Arc<Entry>>>,
     count: usize,
 }
 
-impl Strangers {
+impl UnauthenticatedConnections {
     fn of_group(&self, group: Option<u64>) -> usize {
         self.groups.get(&group).map_or(0, BTreeMap::len)
     }
 
     /// The groups that may lose an idle one, largest first: those that have half of what the largest has, as far as
     /// that is more than the newcomer's has, and the newcomer's own.
-    fn losers(&self, newcomer: Option<Option<u64>>) -> Vec<&BTreeMap<u64, Arc<Entry>>> {
+    fn eviction_candidates(
+        &self,
+        newcomer: Option<Option<u64>>,
+    ) -> Vec<&BTreeMap<u64, Arc<Entry>>> {
         let most = self.groups.values().map(BTreeMap::len).max();
         let most = most.unwrap_or_default();
         let own = newcomer.map(|group| (group, self.of_group(group)));
@@ -204,22 +205,24 @@ impl Strangers {
 
     /// The idle one that goes first: the oldest that has said nothing in its time, or else the oldest.
     fn idle(&self, newcomer: Option<Option<u64>>, now: Instant) -> Option<Arc<Entry>> {
-        self.losers(newcomer).into_iter().find_map(|all| {
-            let silent = all.values().find(|one| one.is_silent(now));
-            let idle = silent.or_else(|| all.values().find(|one| one.is_idle()));
-            idle.cloned()
-        })
+        self.eviction_candidates(newcomer)
+            .into_iter()
+            .find_map(|all| {
+                let silent = all.values().find(|one| one.is_silent(now));
+                let idle = silent.or_else(|| all.values().find(|one| one.is_idle()));
+                idle.cloned()
+            })
     }
 
     /// The oldest that has been answered for long. Of those that are to last only the newest, where they are more than
     /// half of what there may be.
-    fn answered_for_long(&self, strangers_max: usize, now: Instant) -> Option<Arc<Entry>> {
+    fn answered_for_long(&self, unauthenticated_max: usize, now: Instant) -> Option<Arc<Entry>> {
         let all = self.groups.values().flat_map(BTreeMap::values);
         let answered = all.filter(|one| one.is_answered_for_long(now));
-        let (lasting, others): (Vec<_>, Vec<_>) = answered.partition(|one| one.is_to_last());
-        let too_many = lasting.len() > strangers_max / 2;
+        let (long_lived, others): (Vec<_>, Vec<_>) = answered.partition(|one| one.is_long_lived());
+        let too_many = long_lived.len() > unauthenticated_max / 2;
         let oldest = others.into_iter().min_by_key(|one| one.id);
-        let newest = lasting.into_iter().max_by_key(|one| one.id);
+        let newest = long_lived.into_iter().max_by_key(|one| one.id);
         oldest.or(newest.filter(|_| too_many)).cloned()
     }
 
@@ -245,30 +248,30 @@ fn is_far_more(count: usize, other: usize) -> bool {
 #[derive(Debug, Default)]
 struct Table {
     next: u64,
-    /// Strangers or not.
+    /// All connections, authenticated or not.
     connections: usize,
-    strangers: HashMap<Sharer, Strangers>,
+    unauthenticated: HashMap<Tenant, UnauthenticatedConnections>,
     /// The same by how many there are.
-    sizes: BTreeSet<(usize, Sharer)>,
+    sizes: BTreeSet<(usize, Tenant)>,
 }
 
 impl Table {
-    fn count(&self, sharer: Sharer) -> usize {
-        self.strangers.get(&sharer).map_or(0, |all| all.count)
+    fn count(&self, tenant: Tenant) -> usize {
+        self.unauthenticated.get(&tenant).map_or(0, |all| all.count)
     }
 
     fn insert(&mut self, entry: Arc<Entry>) {
-        let Source { sharer, group } = entry.source;
-        let all = self.strangers.entry(sharer).or_default();
-        self.sizes.remove(&(all.count, sharer));
+        let Source { tenant, group } = entry.source;
+        let all = self.unauthenticated.entry(tenant).or_default();
+        self.sizes.remove(&(all.count, tenant));
         all.count += 1;
-        self.sizes.insert((all.count, sharer));
+        self.sizes.insert((all.count, tenant));
         all.groups.entry(group).or_default().insert(entry.id, entry);
     }
 
     fn remove(&mut self, entry: &Entry) {
-        let Source { sharer, group } = entry.source;
-        let Some(all) = self.strangers.get_mut(&sharer) else {
+        let Source { tenant, group } = entry.source;
+        let Some(all) = self.unauthenticated.get_mut(&tenant) else {
             return;
         };
         let Some(of_group) = all.groups.get_mut(&group) else {
@@ -280,12 +283,12 @@ impl Table {
         if of_group.is_empty() {
             all.groups.remove(&group);
         }
-        self.sizes.remove(&(all.count, sharer));
+        self.sizes.remove(&(all.count, tenant));
         all.count -= 1;
         if all.count == 0 {
-            self.strangers.remove(&sharer);
+            self.unauthenticated.remove(&tenant);
         } else {
-            self.sizes.insert((all.count, sharer));
+            self.sizes.insert((all.count, tenant));
         }
     }
 
@@ -301,43 +304,48 @@ impl Table {
 
     /// Ends an idle one of its own sharer's.
     fn evict_own(&mut self, source: Source, now: Instant) -> bool {
-        let all = self.strangers.get(&source.sharer);
+        let all = self.unauthenticated.get(&source.tenant);
         let victim = all.and_then(|all| all.idle(Some(source.group), now));
         self.end(victim)
     }
 
     /// Ends one of its own sharer's that has been answered for long.
-    fn evict_answered(&mut self, source: Source, strangers_max: usize, now: Instant) -> bool {
-        let all = self.strangers.get(&source.sharer);
-        let victim = all.and_then(|all| all.answered_for_long(strangers_max, now));
+    fn evict_answered(&mut self, source: Source, unauthenticated_max: usize, now: Instant) -> bool {
+        let all = self.unauthenticated.get(&source.tenant);
+        let victim = all.and_then(|all| all.answered_for_long(unauthenticated_max, now));
         self.end(victim)
     }
 
     /// Ends an idle one, where there are the most.
     fn evict_any(&mut self, now: Instant) -> bool {
         let mut largest = self.sizes.iter().rev();
-        let victim = largest.find_map(|(_, sharer)| self.strangers.get(sharer)?.idle(None, now));
+        let victim =
+            largest.find_map(|(_, tenant)| self.unauthenticated.get(tenant)?.idle(None, now));
         self.end(victim)
     }
 
     /// Ends one of those who have more than the newcomer's sharer or group, or of its own.
     fn evict_for(&mut self, source: Source, now: Instant) -> bool {
-        let own = self.count(source.sharer);
+        let own = self.count(source.tenant);
         let most = self.sizes.last().map_or(0, |(count, _)| *count);
-        let group_in = |sharer: Sharer| (sharer == source.sharer).then_some(source.group);
-        let of = |sharer: &Sharer| self.strangers.get(sharer).zip(Some(group_in(*sharer)));
-        let may_lose = |(count, sharer): &&(usize, Sharer)| {
-            is_half_of(*count, most) && (*count > own || *sharer == source.sharer)
+        let group_in = |tenant: Tenant| (tenant == source.tenant).then_some(source.group);
+        let of = |tenant: &Tenant| {
+            self.unauthenticated
+                .get(tenant)
+                .zip(Some(group_in(*tenant)))
+        };
+        let may_lose = |(count, tenant): &&(usize, Tenant)| {
+            is_half_of(*count, most) && (*count > own || *tenant == source.tenant)
         };
         let mut largest = self.sizes.iter().rev().filter(may_lose);
-        let idle = largest.find_map(|(_, sharer)| {
-            let (all, newcomer) = of(sharer)?;
+        let idle = largest.find_map(|(_, tenant)| {
+            let (all, newcomer) = of(tenant)?;
             all.idle(newcomer, now)
         });
         let victim = idle.or_else(|| {
-            let (count, sharer) = self.sizes.last()?;
-            let is_more = *sharer == source.sharer || is_far_more(*count, own);
-            let (all, newcomer) = of(sharer).filter(|_| is_more)?;
+            let (count, tenant) = self.sizes.last()?;
+            let is_more = *tenant == source.tenant || is_far_more(*count, own);
+            let (all, newcomer) = of(tenant).filter(|_| is_more)?;
             all.oldest(newcomer)
         });
         self.end(victim) || self.evict_own(source, now)
@@ -369,20 +377,20 @@ impl Admission {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a connection, in the place of another where there are too many; none if no other may go for it.
+    /// Admits a connection, evicting another one at a limit; none if no other may be evicted.
     pub(super) fn admit(
         &self,
         address: IpAddr,
         owner: Option<SocketOwner>,
         now: Instant,
-    ) -> Option<Place> {
+    ) -> Option<ConnectionSlot> {
         let source = Source::of(address, owner);
         let mut table = self.table();
-        let strangers_max = self.limits.strangers_max;
-        let is_crowded = source.is_limited() && table.count(source.sharer) >= strangers_max;
+        let unauthenticated_max = self.limits.unauthenticated_max;
+        let is_crowded = source.is_limited() && table.count(source.tenant) >= unauthenticated_max;
         if is_crowded
             && !table.evict_own(source, now)
-            && !table.evict_answered(source, strangers_max, now)
+            && !table.evict_answered(source, unauthenticated_max, now)
         {
             return None;
         }
@@ -397,59 +405,59 @@ impl Admission {
             since: now,
             busy: AtomicUsize::new(0),
             busy_since: Mutex::new(now),
-            has_spoken: AtomicBool::new(false),
-            is_stranger: AtomicBool::new(true),
-            lasts: AtomicBool::new(false),
+            has_sent_request: AtomicBool::new(false),
+            is_unauthenticated: AtomicBool::new(true),
+            long_lived: AtomicBool::new(false),
             is_counted: AtomicBool::new(true),
             closed: CancellationToken::new(),
         });
         table.insert(entry.clone());
-        Some(Place {
+        Some(ConnectionSlot {
             entry,
             admission: Some(self.clone()),
         })
     }
 
     /// Ends one idle connection, if there is one: descriptors have run out.
-    pub(super) fn make_room(&self, now: Instant) -> bool {
+    pub(super) fn evict_idle(&self, now: Instant) -> bool {
         self.table().evict_any(now)
     }
 }
 
-/// The place of a connection among the others, until it is dropped.
+/// The slot of an admitted connection, released on drop.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct ConnectionSlot {
     pub(super) entry: Arc<Entry>,
     admission: Option<Admission>,
 }
 
-impl Place {
+impl ConnectionSlot {
     /// One that counts for nothing.
     pub(super) fn alone(address: IpAddr, now: Instant) -> Self {
         let limits = Limits {
             connections_max: 1,
-            strangers_max: 1,
+            unauthenticated_max: 1,
         };
-        let place = Admission::new(limits).admit(address, None, now);
-        place.expect("the first one is admitted")
+        let slot = Admission::new(limits).admit(address, None, now);
+        slot.expect("the first one is admitted")
     }
 
-    /// The other side is known: no flood of strangers reaches it any more.
-    pub(super) fn introduced(&self) {
-        if self.entry.is_stranger.swap(false, Ordering::Relaxed)
+    /// Marks the connection as authenticated: it is no longer evicted for others.
+    pub(super) fn set_authenticated(&self) {
+        if self.entry.is_unauthenticated.swap(false, Ordering::Relaxed)
             && let Some(admission) = &self.admission
         {
             admission.table().remove(&self.entry);
         }
     }
 
-    pub(super) fn is_stranger(&self) -> bool {
-        self.entry.is_stranger.load(Ordering::Relaxed)
+    pub(super) fn is_unauthenticated(&self) -> bool {
+        self.entry.is_unauthenticated.load(Ordering::Relaxed)
     }
 
     /// A request has begun to come. From [`InUse::start`] on it is being answered, until this is dropped.
     pub(super) fn begin(&self) -> InUse {
-        self.entry.has_spoken.store(true, Ordering::Relaxed);
+        self.entry.has_sent_request.store(true, Ordering::Relaxed);
         InUse {
             entry: self.entry.clone(),
             is_answered: AtomicBool::new(false),
@@ -457,7 +465,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         let Some(admission) = &self.admission else {
             return;
@@ -496,10 +504,10 @@ impl Drop for InUse {
 mod tests {
     use super::*;
 
-    fn admission(connections_max: usize, strangers_max: usize) -> Admission {
+    fn admission(connections_max: usize, unauthenticated_max: usize) -> Admission {
         Admission::new(Limits {
             connections_max,
-            strangers_max,
+            unauthenticated_max,
         })
     }
 
@@ -507,15 +515,15 @@ mod tests {
         text.parse().unwrap()
     }
 
-    fn is_closed(place: &Place) -> bool {
-        place.entry.closed.is_cancelled()
+    fn is_closed(slot: &ConnectionSlot) -> bool {
+        slot.entry.closed.is_cancelled()
     }
 
     const SOON: Duration = Duration::from_millis(1);
 
     /// A request that has come whole.
-    fn answer(place: &Place) -> InUse {
-        let in_use = place.begin();
+    fn answer(slot: &ConnectionSlot) -> InUse {
+        let in_use = slot.begin();
         in_use.start();
         in_use
     }
@@ -529,13 +537,13 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_never_comes_whole_keeps_no_place() {
+    fn an_incomplete_request_does_not_keep_its_connection() {
         let admission = admission(3, 1);
         let loopback = ip("127.0.0.1");
         let now = Instant::now();
         let all = [0; 3].map(|_| admission.admit(loopback, None, now).unwrap());
-        let asking = [&all[0], &all[1], &all[2]].map(Place::begin);
-        all[1].introduced();
+        let asking = [&all[0], &all[1], &all[2]].map(ConnectionSlot::begin);
+        all[1].set_authenticated();
         asking[0].start();
         let more = admission.admit(loopback, None, now).unwrap();
         assert!(is_closed(&all[2]), "its request is not whole");
@@ -580,7 +588,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_connection_takes_the_place_of_the_oldest_that_is_idle() {
+    fn a_new_connection_evicts_the_oldest_idle_one() {
         let admission = admission(100, 3);
         let start = Instant::now();
         let here = ip("10.0.0.1");
@@ -610,17 +618,17 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_is_to_last_is_not_ended_for_lasting() {
+    fn a_long_lived_stream_is_not_evicted_for_its_age() {
         let admission = admission(100, 4);
         let start = Instant::now();
         let here = ip("10.0.0.1");
         let all = [0; 4].map(|_| admission.admit(here, None, start).unwrap());
         let in_use = all.each_ref().map(answer);
         let later = Instant::now() + ANSWER_ALLOWED;
-        all[0].entry.lasts();
+        all[0].entry.set_long_lived();
         let one = admission.admit(here, None, later).unwrap();
         assert!(is_closed(&all[1]) && !is_closed(&all[0]));
-        all[2].entry.lasts();
+        all[2].entry.set_long_lived();
         let mut others = vec![answer(&one)];
         let two = admission.admit(here, None, later).unwrap();
         assert!(is_closed(&all[3]) && !is_closed(&all[2]));
@@ -628,12 +636,12 @@ mod tests {
         let none = admission.admit(here, None, later);
         assert!(none.is_none(), "the others have been answered only now");
         // More than half of what there may be: the newest makes room.
-        two.entry.lasts();
+        two.entry.set_long_lived();
         let much_later = Instant::now() + 2 * ANSWER_ALLOWED;
         let three = admission.admit(here, None, much_later).unwrap();
         assert!(is_closed(&one) && !is_closed(&two));
         others.push(answer(&three));
-        three.entry.lasts();
+        three.entry.set_long_lived();
         let four = admission.admit(here, None, much_later);
         assert!(four.is_some() && is_closed(&three));
         assert!(![&all[0], &all[2], &two].map(is_closed).contains(&true));
@@ -649,7 +657,7 @@ mod tests {
         let in_use = all.each_ref().map(answer);
         let too_soon = admission.admit(here, None, start);
         assert!(too_soon.is_none(), "none has been answered for long");
-        all[0].introduced();
+        all[0].set_authenticated();
         let fourth = admission.admit(here, None, start).unwrap();
         let later = Instant::now() + ANSWER_ALLOWED;
         let short = answer(&fourth);
@@ -680,13 +688,13 @@ mod tests {
     }
 
     #[test]
-    fn who_is_known_goes_for_nobody_and_counts_among_no_strangers() {
+    fn an_authenticated_connection_is_neither_evicted_nor_counted_as_unauthenticated() {
         let admission = admission(4, 2);
         let now = Instant::now();
         let here = ip("10.0.0.1");
         let known = admission.admit(here, None, now).unwrap();
-        known.introduced();
-        known.introduced();
+        known.set_authenticated();
+        known.set_authenticated();
         let mut silent: Vec<_> = (0..50)
             .map(|_| admission.admit(here, None, now).unwrap())
             .collect();
@@ -701,7 +709,7 @@ mod tests {
         drop((known, elsewhere, more));
         let table = admission.table();
         assert_eq!(table.connections, 0);
-        assert!(table.strangers.is_empty() && table.sizes.is_empty());
+        assert!(table.unauthenticated.is_empty() && table.sizes.is_empty());
     }
 
     #[test]
@@ -710,13 +718,13 @@ mod tests {
         let now = Instant::now();
         let loopback = ip("127.0.0.1");
         let known = admission.admit(loopback, None, now).unwrap();
-        known.introduced();
+        known.set_authenticated();
         let asking = admission.admit(loopback, None, now).unwrap();
         let answering = answer(&asking);
         assert!(admission.admit(loopback, None, now).is_none());
-        assert!(!admission.make_room(now));
+        assert!(!admission.evict_idle(now));
         drop(answering);
-        assert!(admission.make_room(now));
+        assert!(admission.evict_idle(now));
         assert!(is_closed(&asking) && !is_closed(&known));
         // One that is closed for another reason is counted until it is gone.
         let third = admission.admit(loopback, None, now).unwrap();

@@ -1,11 +1,11 @@
-//! The other side of a connection: where it is, and what it has shown.
+//! The peer of a connection: its address, certificate and local user.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 
 use tokio::time::Instant;
 
-use super::admission::{Entry, InUse, Place};
+use super::admission::{ConnectionSlot, Entry, InUse};
 use crate::transport::owner::SocketOwner;
 use crate::transport::tls::PeerCertificate;
 
@@ -15,10 +15,10 @@ pub struct Peer {
     pub address: SocketAddr,
     /// Where it reached us.
     local: Option<SocketAddr>,
-    /// It speaks TLS.
+    /// Whether the connection uses TLS.
     pub encrypted: bool,
     pub certificate: Option<Arc<PeerCertificate>>,
-    place: Arc<Place>,
+    slot: Arc<ConnectionSlot>,
     /// What was found out of it, once for the connection.
     found: Arc<Found>,
 }
@@ -35,7 +35,7 @@ impl Peer {
     pub(super) fn new(
         address: SocketAddr,
         local: Option<SocketAddr>,
-        (place, owner): (Place, Option<SocketOwner>),
+        (slot, owner): (ConnectionSlot, Option<SocketOwner>),
     ) -> Self {
         let found = Found::default();
         if owner.is_some() {
@@ -46,7 +46,7 @@ impl Peer {
             local,
             encrypted: false,
             certificate: None,
-            place: Arc::new(place),
+            slot: Arc::new(slot),
             found: Arc::new(found),
         }
     }
@@ -54,8 +54,8 @@ impl Peer {
     /// One without a connection, for tests of routes.
     #[must_use]
     pub fn at(address: SocketAddr) -> Self {
-        let place = Place::alone(address.ip(), Instant::now());
-        Self::new(address, None, (place, None))
+        let slot = ConnectionSlot::alone(address.ip(), Instant::now());
+        Self::new(address, None, (slot, None))
     }
 
     /// Whether it is on this machine.
@@ -84,9 +84,9 @@ impl Peer {
         now.is_some() && now == self.owner().map(inode)
     }
 
-    /// Whether the owner is inside a container, which `look` finds out at the first call.
-    pub fn is_confined(&self, look: impl FnOnce() -> bool) -> bool {
-        *self.found.confined.get_or_init(look)
+    /// Whether the owner is inside a container, which `check` finds out at the first call.
+    pub fn is_confined(&self, check: impl FnOnce() -> bool) -> bool {
+        *self.found.confined.get_or_init(check)
     }
 
     /// One that a test says was opened by this owner.
@@ -97,26 +97,26 @@ impl Peer {
         peer
     }
 
-    /// Somebody who has said who he is no longer counts towards the limit of strangers.
-    pub fn introduced(&self) {
-        self.place.introduced();
+    /// Marks the connection as authenticated, so that it no longer counts towards the limit of unauthenticated ones.
+    pub fn set_authenticated(&self) {
+        self.slot.set_authenticated();
     }
 
     /// What its requests come over.
     #[must_use]
     pub fn connection(&self) -> Connection {
-        Connection(self.place.entry.clone())
+        Connection(self.slot.entry.clone())
     }
 
-    /// Whether it has not said who he is.
+    /// Whether no request of it was authenticated.
     #[must_use]
-    pub fn is_stranger(&self) -> bool {
-        self.place.is_stranger()
+    pub fn is_unauthenticated(&self) -> bool {
+        self.slot.is_unauthenticated()
     }
 
     /// A request of it begins to come; see [`InUse::start`].
     pub(super) fn begin(&self) -> InUse {
-        self.place.begin()
+        self.slot.begin()
     }
 }
 
@@ -130,9 +130,9 @@ impl Connection {
         self.0.close();
     }
 
-    /// It carries a stream that is meant to last: it is not ended because its answer takes long.
-    pub fn lasts(&self) {
-        self.0.lasts();
+    /// Marks it as carrying a long-lived stream, which is not evicted for the age of its response.
+    pub fn set_long_lived(&self) {
+        self.0.set_long_lived();
     }
 
     /// Whether it is to end.

@@ -12,14 +12,14 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
 #[derive(Debug)]
-pub(super) struct Stall<S> {
+pub(super) struct StallTimeout<S> {
     stream: S,
     allowed: Duration,
     /// Set while something waits to be taken.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S> Stall<S> {
+impl<S> StallTimeout<S> {
     pub(super) fn new(stream: S, allowed: Duration) -> Self {
         Self {
             stream,
@@ -28,7 +28,7 @@ impl<S> Stall<S> {
         }
     }
 
-    fn judge<T>(
+    fn check_timeout<T>(
         &mut self,
         written: Poll<io::Result<T>>,
         context: &mut Context<'_>,
@@ -47,7 +47,7 @@ impl<S> Stall<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Stall<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for StallTimeout<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -57,14 +57,14 @@ impl<S: AsyncRead + Unpin> AsyncRead for Stall<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Stall<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for StallTimeout<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.judge(written, context)
+        self.check_timeout(written, context)
     }
 
     fn poll_write_vectored(
@@ -73,7 +73,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Stall<S> {
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write_vectored(context, parts);
-        self.judge(written, context)
+        self.check_timeout(written, context)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -82,12 +82,12 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Stall<S> {
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.stream).poll_flush(context);
-        self.judge(flushed, context)
+        self.check_timeout(flushed, context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let shut = Pin::new(&mut self.stream).poll_shutdown(context);
-        self.judge(shut, context)
+        self.check_timeout(shut, context)
     }
 }
 
@@ -100,9 +100,9 @@ mod tests {
     const ALLOWED: Duration = Duration::from_secs(60);
 
     #[tokio::test(start_paused = true)]
-    async fn who_takes_nothing_is_given_up_and_who_takes_little_is_not() {
+    async fn a_stalled_reader_times_out_and_a_slow_one_does_not() {
         let (here, mut there) = tokio::io::duplex(16);
-        let mut stall = Stall::new(here, ALLOWED);
+        let mut stall = StallTimeout::new(here, ALLOWED);
         let taking = tokio::spawn(async move {
             let mut taken = 0;
             for _ in 0..10 {

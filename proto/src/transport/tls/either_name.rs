@@ -45,7 +45,7 @@ impl ServerCertVerifier for EitherName {
             Err(Error::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
             )) => verify(&self.name),
-            verdict => verdict,
+            result => result,
         }
     }
 

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::bench::{Bench, Tally};
-use crate::fleet::{ADDRESS, NEWCOMERS, authorization, newcomer, stranger};
+use crate::fleet::{ADDRESS, NEWCOMERS, authorization, client_address, newcomer};
 use crate::sockets::Client;
 
 const GROUP: u8 = 4;
@@ -15,9 +15,9 @@ const BODY: &[u8] = br#"{"type":"REVIVE","framework_id":{"value":"nobody"}}"#;
 
 pub(super) fn run(bench: &Bench, tally: &Tally) -> anyhow::Result<()> {
     std::thread::scope(|threads| {
-        for from in [stranger(GROUP, 1), ADDRESS] {
+        for from in [client_address(GROUP, 1), ADDRESS] {
             threads.spawn(move || {
-                super::give_way();
+                super::lower_priority();
                 guess(bench, tally, from);
             });
         }

@@ -12,7 +12,7 @@ use crate::scheduler::{Scheduler, Subscription, shell, task};
 const NAME: &str = "hung-checks";
 const TASKS: usize = 140;
 const LIMIT: Duration = Duration::from_secs(30);
-const HELD: Duration = Duration::from_secs(120);
+const KEPT_OPEN: Duration = Duration::from_secs(120);
 /// How long a check may take, by its own words.
 const CHECK_SECONDS: f64 = 3600.0;
 
@@ -50,7 +50,7 @@ fn round(bench: &Bench, tally: &Tally) -> io::Result<()> {
         scheduler.update(LIMIT, |status| status.state() == TaskRunning)?;
         tally.count("tasks running");
     }
-    bench.time.pause(HELD);
+    bench.time.pause(KEPT_OPEN);
     scheduler.acknowledge_all()?;
     tally.count("rounds");
     tally.answer("TEARDOWN", &scheduler.teardown());

@@ -14,7 +14,7 @@ mod unread_downloads;
 mod unread_executors;
 mod versions;
 
-use meseta_tests::priority::give_way;
+use meseta_tests::priority::lower_priority;
 
 use crate::bench::{Bench, Tally};
 
@@ -82,7 +82,7 @@ pub(crate) const ALL: [Flood; 13] = [
 impl Flood {
     /// Goes on until the time is over; an error means that a promise was broken.
     pub(crate) fn run(&self, bench: &Bench, tally: &Tally) -> anyhow::Result<()> {
-        give_way();
+        lower_priority();
         (self.work)(bench, tally)
     }
 }

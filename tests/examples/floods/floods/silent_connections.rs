@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 use std::time::{Duration, Instant};
 
 use crate::bench::{Bench, Tally, lock};
-use crate::fleet::{ADDRESS, SHARED, stranger};
+use crate::fleet::{ADDRESS, SHARED, client_address};
 use crate::scheduler::{Scheduler, Subscription};
 use crate::sockets::connect;
 
@@ -15,7 +15,7 @@ const GROUP: u8 = 3;
 const CONNECTIONS: usize = 600;
 /// Those that were closed are made anew.
 const PAUSE: Duration = Duration::from_secs(2);
-/// How often a node and a framework of the same address come in beside them.
+/// How often a node and a framework of the same address register beside them.
 const RETURN_EVERY: Duration = Duration::from_secs(60);
 
 pub(super) fn run(bench: &Bench, tally: &Tally) -> anyhow::Result<()> {
@@ -24,8 +24,8 @@ pub(super) fn run(bench: &Bench, tally: &Tally) -> anyhow::Result<()> {
     let pairs = [
         (ADDRESS, master),
         (ADDRESS, node),
-        (stranger(GROUP, 1), master),
-        (stranger(GROUP, 1), node),
+        (client_address(GROUP, 1), master),
+        (client_address(GROUP, 1), node),
     ];
     let mut groups: Vec<Vec<TcpStream>> = pairs.iter().map(|_| Vec::new()).collect();
     let mut returned: Option<Instant> = None;

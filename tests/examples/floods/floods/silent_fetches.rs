@@ -14,7 +14,7 @@ use crate::scheduler::{Scheduler, Subscription, task};
 const NAME: &str = "silent-fetches";
 const TASKS: usize = 32;
 const LIMIT: Duration = Duration::from_secs(30);
-const HELD: Duration = Duration::from_secs(60);
+const KEPT_OPEN: Duration = Duration::from_secs(60);
 /// Connections that are kept; older ones are closed.
 const CONNECTIONS_MAX: usize = 1_000;
 
@@ -68,7 +68,7 @@ fn round(bench: &Bench, tally: &Tally, port: u16) -> io::Result<()> {
     };
     let tasks = (0..TASKS).map(one).collect();
     tally.answer("ACCEPT", &scheduler.launch(&offer, tasks, 3600.0));
-    bench.time.pause(HELD);
+    bench.time.pause(KEPT_OPEN);
     for _ in 0..scheduler.acknowledge_all()? {
         tally.count("tasks ended");
     }

@@ -5,11 +5,11 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use crate::bench::{Bench, Tally};
-use crate::fleet::{SHARED, authorization, stranger};
+use crate::fleet::{SHARED, authorization, client_address};
 use crate::sockets::{connect, send_head};
 
 const GROUP: u8 = 5;
-/// To each daemon.
+/// The number of bodies sent to each daemon.
 const BODIES: usize = 200;
 const ANNOUNCED_BYTES: usize = 1_000_000;
 /// What comes at once of some of those to the master: together more than one principal may have under way.
@@ -29,7 +29,7 @@ pub(super) fn run(bench: &Bench, tally: &Tally) -> anyhow::Result<()> {
     while !bench.time.is_over() {
         for number in bodies.len()..2 * BODIES {
             let (to, line) = targets[number % targets.len()];
-            let opened = connect(to, Some(stranger(GROUP, 1))).and_then(|mut stream| {
+            let opened = connect(to, Some(client_address(GROUP, 1))).and_then(|mut stream| {
                 let headers = [
                     ("Content-Type", "application/json"),
                     ("Authorization", authorization.as_str()),

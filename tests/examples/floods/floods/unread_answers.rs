@@ -5,8 +5,8 @@ use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 use std::time::Duration;
 
 use crate::bench::{Bench, Tally};
-use crate::fleet::{SHARED, stranger};
-use crate::sockets::{connect_deaf, send_head};
+use crate::fleet::{SHARED, client_address};
+use crate::sockets::{connect_small_buffer, send_head};
 
 /// Addresses that clients come from, each with as many connections as one may have who says nothing of itself.
 const GROUP: u8 = 1;
@@ -17,7 +17,7 @@ const PAGES: usize = 100;
 /// More than there are places for.
 const WHOLE: usize = 60;
 /// Until all are closed and asked for anew.
-const HELD: Duration = Duration::from_secs(30);
+const KEPT_OPEN: Duration = Duration::from_secs(30);
 const JSON: [(&str, &str); 1] = [("Content-Type", "application/json")];
 
 pub(super) fn run(bench: &Bench, tally: &Tally) -> anyhow::Result<()> {
@@ -49,31 +49,31 @@ pub(super) fn run(bench: &Bench, tally: &Tally) -> anyhow::Result<()> {
         ),
     ];
     while !bench.time.is_over() {
-        let mut held = Vec::new();
+        let mut open_connections = Vec::new();
         for (to, name, line, body, count) in kinds {
             for _ in 0..count {
                 if bench.time.is_over() {
                     return Ok(());
                 }
-                let number = held.len() / CLIENTS_PER_ADDRESS + 1;
-                let from = stranger(GROUP, u8::try_from(number)?);
+                let number = open_connections.len() / CLIENTS_PER_ADDRESS + 1;
+                let from = client_address(GROUP, u8::try_from(number)?);
                 match ask(to, from, line, body) {
                     Ok(stream) => {
                         tally.count(name);
-                        held.push(stream);
+                        open_connections.push(stream);
                     }
                     Err(error) => tally.count(format!("{name} {:?}", error.kind())),
                 }
             }
         }
         tally.count("rounds");
-        bench.time.pause(HELD);
+        bench.time.pause(KEPT_OPEN);
     }
     Ok(())
 }
 
 fn ask(to: SocketAddrV4, from: Ipv4Addr, line: &str, body: &str) -> io::Result<TcpStream> {
-    let mut stream = connect_deaf(to, Some(from))?;
+    let mut stream = connect_small_buffer(to, Some(from))?;
     send_head(&mut stream, line, &JSON, body.len())?;
     stream.write_all(body.as_bytes())?;
     Ok(stream)

@@ -8,9 +8,9 @@ use meseta_proto::mesos::v1::TaskState::TaskRunning;
 use serde_json::Value;
 
 use crate::bench::{Bench, Tally};
-use crate::fleet::{OPERATOR, SHARED, stranger};
+use crate::fleet::{OPERATOR, SHARED, client_address};
 use crate::scheduler::{Scheduler, Subscription, task};
-use crate::sockets::{Client, connect_deaf, send_head};
+use crate::sockets::{Client, connect_small_buffer, send_head};
 
 const ROLE: &str = "downloads";
 const GROUP: u8 = 2;
@@ -18,7 +18,7 @@ const DOWNLOADS: usize = 600;
 const CLIENTS_PER_ADDRESS: usize = 300;
 /// Beyond what all sockets and buffers between the two sides hold.
 const FILE_MIB: usize = 64;
-const HELD: Duration = Duration::from_secs(40);
+const KEPT_OPEN: Duration = Duration::from_secs(40);
 const LIMIT: Duration = Duration::from_secs(30);
 
 pub(super) fn run(bench: &Bench, tally: &Tally) -> anyhow::Result<()> {
@@ -46,26 +46,28 @@ fn round(bench: &Bench, tally: &Tally) -> io::Result<()> {
         || std::fs::metadata(&path).is_ok_and(|file| file.len() >> 20 >= FILE_MIB as u64);
     bench.time.wait_for(LIMIT, is_written);
     let line = format!("GET /files/download?path={path}");
-    let mut held: Vec<TcpStream> = Vec::new();
+    let mut open_connections: Vec<TcpStream> = Vec::new();
     for number in 0..DOWNLOADS {
         if bench.time.is_over() {
             break;
         }
         let address = u8::try_from(number / CLIENTS_PER_ADDRESS + 1).unwrap_or(u8::MAX);
         let to = bench.fleet.node_address(SHARED);
-        let asked = connect_deaf(to, Some(stranger(GROUP, address))).and_then(|mut stream| {
-            send_head(&mut stream, &line, &[], 0)?;
-            Ok(stream)
-        });
+        let asked = connect_small_buffer(to, Some(client_address(GROUP, address))).and_then(
+            |mut stream| {
+                send_head(&mut stream, &line, &[], 0)?;
+                Ok(stream)
+            },
+        );
         match asked {
             Ok(stream) => {
                 tally.count("downloads");
-                held.push(stream);
+                open_connections.push(stream);
             }
             Err(error) => tally.count(format!("downloads {:?}", error.kind())),
         }
     }
-    bench.time.pause(HELD);
+    bench.time.pause(KEPT_OPEN);
     tally.count("rounds");
     tally.answer("TEARDOWN", &scheduler.teardown());
     Ok(())

@@ -3,13 +3,13 @@
 use std::time::{Duration, Instant};
 
 use crate::bench::{Bench, Tally};
-use crate::fleet::stranger;
+use crate::fleet::client_address;
 use crate::sockets::Client;
 
 const GROUP: u8 = 6;
 
 pub(super) fn run(bench: &Bench, tally: &Tally) -> anyhow::Result<()> {
-    let mut client = Client::new(bench.fleet.master_address(), Some(stranger(GROUP, 1)));
+    let mut client = Client::new(bench.fleet.master_address(), Some(client_address(GROUP, 1)));
     while !bench.time.is_over() {
         let began = Instant::now();
         let answer = client.send("GET /version", &[], b"");

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use meseta_tests::framework::task;
-use meseta_tests::lending::{borrower, borrowing, launch_and_be_content, offer_to_borrow};
+use meseta_tests::revocable::{
+    launch_and_decline_rest, revocable_framework, revocable_task, wait_for_revocable_offer,
+};
 use meseta_tests::{Cluster, Framework, Missing, kernel, unless_root, wait};
 use serde_json::{Value, json};
 
@@ -35,35 +37,35 @@ fn two_and_two(cluster: &Cluster) -> (Framework, Framework) {
     let offer = regular.offer();
     let small = [("cpus", 0.1), ("mem", 32.0)];
     let tasks = ["r1", "r2"].map(|id| task(&offer, id, "exec sleep 600", &small));
-    launch_and_be_content(&regular, &offer, &tasks);
+    launch_and_decline_rest(&regular, &offer, &tasks);
     for id in ["r1", "r2"] {
         regular.until_state(id, "TASK_RUNNING");
     }
-    let mut borrower = borrower(cluster);
-    borrow_twice(&mut borrower);
+    let mut revocable_framework = revocable_framework(cluster);
+    launch_two_revocable_tasks(&mut revocable_framework);
     assert_eq!(kernel::tasks_below(&cluster.cgroups_root).len(), 4);
-    (regular, borrower)
+    (regular, revocable_framework)
 }
 
-fn borrow_twice(borrower: &mut Framework) {
-    let offer = offer_to_borrow(borrower);
-    let tasks = ["b1", "b2"].map(|id| borrowing(&offer, id, "exec sleep 600", 2.0));
-    borrower.launch(&offer, &tasks);
+fn launch_two_revocable_tasks(revocable_framework: &mut Framework) {
+    let offer = wait_for_revocable_offer(revocable_framework);
+    let tasks = ["b1", "b2"].map(|id| revocable_task(&offer, id, "exec sleep 600", 2.0));
+    revocable_framework.launch(&offer, &tasks);
     for id in ["b1", "b2"] {
-        borrower.until_state(id, "TASK_RUNNING");
+        revocable_framework.until_state(id, "TASK_RUNNING");
     }
 }
 
-fn evicted(borrower: &mut Framework, detector: &str) {
+fn evicted(revocable_framework: &mut Framework, detector: &str) {
     for id in ["b1", "b2"] {
         let of_it = |event: &Value| {
             event["type"] == "UPDATE" && event["update"]["status"]["task_id"]["value"] == id
         };
-        let event = borrower
+        let event = revocable_framework
             .within(PATIENCE, &of_it)
             .expect("the end of its task");
         let status = event["update"]["status"].clone();
-        borrower.acknowledge(&status);
+        revocable_framework.acknowledge(&status);
         assert_eq!(status["state"], "TASK_GONE", "{status:#}");
         assert_eq!(status["reason"], "REASON_CONTAINER_PREEMPTED", "{status:#}");
         assert_eq!(status["source"], "SOURCE_AGENT", "{status:#}");
@@ -106,7 +108,7 @@ pub(super) fn load() {
     // At both thresholds is not above them, whatever the last minute was like.
     set(&proc, "loadavg", "99.00 6.00 4.00 1/80 4242\n");
     let cluster = cluster(flags);
-    let (_regular, mut borrower) = two_and_two(&cluster);
+    let (_regular, mut revocable_framework) = two_and_two(&cluster);
     let seen = |detector: &str, value: f64| {
         let series = format!("meseta_agent_qos_detector_value{{detector=\"{detector}\"}}");
         wait::eventually("a round of the controller", PATIENCE, || {
@@ -123,18 +125,18 @@ pub(super) fn load() {
     );
     set(&proc, "loadavg", "0.10 0.20 4.01 1/80 4242\n");
     let began = std::time::Instant::now();
-    evicted(&mut borrower, "load-15min");
+    evicted(&mut revocable_framework, "load-15min");
     assert!(
         began.elapsed() > Duration::from_secs(5),
         "a round came {:?} after the last one, not 20 s",
         began.elapsed()
     );
     only_the_regular_are_left(&cluster);
-    // Whoever borrows anew goes by the other threshold.
+    // Whoever gets revocable resources anew goes by the other threshold.
     set(&proc, "loadavg", "0.10 0.10 0.10 1/80 4242\n");
-    borrow_twice(&mut borrower);
+    launch_two_revocable_tasks(&mut revocable_framework);
     set(&proc, "loadavg", "0.10 6.01 0.10 1/80 4242\n");
-    evicted(&mut borrower, "load-5min");
+    evicted(&mut revocable_framework, "load-5min");
     only_the_regular_are_left(&cluster);
     for detector in ["load-15min", "load-5min"] {
         let labels = format!("{{detector=\"{detector}\",action=\"kill\"}}");
@@ -164,10 +166,13 @@ pub(super) fn real_load() {
             .to_owned(),
     ]);
     let cluster = cluster(flags);
-    let mut borrower = borrower(&cluster);
-    let offer = offer_to_borrow(&mut borrower);
-    borrower.launch(&offer, &[borrowing(&offer, "b", "exec sleep 600", 2.0)]);
-    let status = wait_end(&mut borrower, "b");
+    let mut revocable_framework = revocable_framework(&cluster);
+    let offer = wait_for_revocable_offer(&mut revocable_framework);
+    revocable_framework.launch(
+        &offer,
+        &[revocable_task(&offer, "b", "exec sleep 600", 2.0)],
+    );
+    let status = wait_end(&mut revocable_framework, "b");
     assert_eq!(status["reason"], "REASON_CONTAINER_PREEMPTED", "{status:#}");
 }
 
@@ -217,20 +222,20 @@ pub(super) fn memory() {
         &hold(40),
         &[("cpus", 0.1), ("mem", 128.0)],
     )];
-    launch_and_be_content(&regular, &offer, &tasks);
+    launch_and_decline_rest(&regular, &offer, &tasks);
     regular.until_state("r", "TASK_RUNNING");
-    let mut borrower = borrower(&cluster);
-    let offer = offer_to_borrow(&mut borrower);
+    let mut revocable_framework = revocable_framework(&cluster);
+    let offer = wait_for_revocable_offer(&mut revocable_framework);
     let mut tasks =
-        [("small", 4), ("large", 30)].map(|(id, mb)| borrowing(&offer, id, &hold(mb), 2.0));
+        [("small", 4), ("large", 30)].map(|(id, mb)| revocable_task(&offer, id, &hold(mb), 2.0));
     for task in &mut tasks {
         task["resources"][1]["scalar"]["value"] = json!(128.0);
     }
-    borrower.launch(&offer, &tasks);
+    revocable_framework.launch(&offer, &tasks);
     for id in ["small", "large"] {
-        borrower.until_state(id, "TASK_RUNNING");
+        revocable_framework.until_state(id, "TASK_RUNNING");
     }
-    let rest = offer_to_borrow(&mut borrower);
+    let rest = wait_for_revocable_offer(&mut revocable_framework);
     wait::eventually("the large one has touched its memory", PATIENCE, || {
         let answer = cluster.agent().page("/monitor/statistics").json();
         let all = answer.as_array()?.clone();
@@ -238,9 +243,9 @@ pub(super) fn memory() {
         let bytes = large["statistics"]["mem_rss_bytes"].as_u64()?;
         (bytes >= 29 << 20).then_some(())
     });
-    // 84 of 100 are used: nothing more is lent, what was offered is taken back, nobody dies.
+    // 84 of 100 are used: nothing more is oversubscribed, what was offered is taken back, nobody dies.
     set(&proc, "meminfo", &meminfo(1024 * 16 / 100));
-    borrower.wait_until("the offer is rescinded", |event| {
+    revocable_framework.wait_until("the offer is rescinded", |event| {
         event["type"] == "RESCIND" && event["rescind"]["offer_id"] == rest["id"]
     });
     wait::eventually("the stop shows", PATIENCE, || {
@@ -250,13 +255,13 @@ pub(super) fn memory() {
         metric(&cluster, "meseta_agent_executors_preempted_total"),
         Some(0.0)
     );
-    // 88 of 100: about 80 MB are too much. The largest of those who borrowed goes first.
+    // 88 of 100: about 80 MB are too much. The largest of revocable tasks goes first.
     set(&proc, "meminfo", &meminfo(1024 * 12 / 100));
-    let status = wait_end(&mut borrower, "large");
+    let status = wait_end(&mut revocable_framework, "large");
     assert_eq!(status["reason"], "REASON_CONTAINER_PREEMPTED", "{status:#}");
     let message = status["message"].as_str().unwrap_or_default();
     assert!(message.contains("mem-watermark"), "{message}");
-    // Calm again: it may be lent again, and the regular task never noticed.
+    // Calm again: it may be oversubscribed again, and the regular task never noticed.
     set(&proc, "meminfo", &meminfo(900));
     wait::eventually("it is over", PATIENCE, || {
         (metric(&cluster, "meseta_agent_oversubscribed_stopped") == Some(0.0)).then_some(())

@@ -1,7 +1,7 @@
-//! Oversubscription, live: what is lent, to whom, and how it is taken back.
+//! Oversubscription, live: what is oversubscribed, to whom, and how it is taken back.
 
+mod estimators;
 mod evicting;
-mod lending;
 mod plugins;
 mod prometheus;
 
@@ -10,7 +10,7 @@ use std::process::Child;
 use std::time::Duration;
 
 use meseta_tests::framework::task;
-use meseta_tests::lending::launch_and_be_content;
+use meseta_tests::revocable::launch_and_decline_rest;
 use meseta_tests::{Cluster, Framework, Setup, unless_root};
 use serde_json::{Value, json};
 
@@ -20,7 +20,7 @@ pub(crate) const ALL: &[Scenario] = &[
     (
         "a_fixed_14_cpus_are_offered_to_those_who_asked_for_revocable_ones",
         anywhere,
-        lending::fixed,
+        estimators::fixed,
     ),
     (
         "the_load_controller_evicts_all_revocable_executors_and_nobody_else",
@@ -35,30 +35,30 @@ pub(crate) const ALL: &[Scenario] = &[
     (
         "revocable_work_goes_on_over_restarts_of_agent_and_master",
         unless_root,
-        lending::restarts,
+        estimators::restarts,
     ),
     (
-        "slack_is_lent_within_two_intervals",
+        "slack_is_oversubscribed_within_two_intervals",
         unless_root,
-        lending::slack,
+        estimators::slack,
     ),
     (
-        "a_plug_in_in_rust_lends_and_its_end_ends_lending",
+        "a_plug_in_in_rust_oversubscribes_until_it_ends",
         plugins::unless_rust,
         plugins::rust_plugin,
     ),
     (
-        "a_plug_in_in_python_lends_and_evicts",
+        "a_plug_in_in_python_oversubscribes_and_evicts",
         plugins::unless_python,
         plugins::python_plugin,
     ),
     (
-        "prometheus_scrapes_what_is_lent_and_alerts_fire",
+        "prometheus_scrapes_oversubscription_and_alerts_fire",
         prometheus::unless_prometheus,
         prometheus::prometheus,
     ),
     (
-        "pressure_on_memory_stops_offers_and_kills_the_largest_borrower",
+        "pressure_on_memory_stops_offers_and_kills_the_largest_revocable_task",
         unless_root,
         evicting::memory,
     ),
@@ -129,13 +129,13 @@ fn wait_end(framework: &mut Framework, id: &str) -> Value {
     }
 }
 
-/// Eight idle processors.
+/// A `/proc/stat` of eight idle processors.
 const IDLE: &str = "cpu  8 0 8 8000 0 0 0 0 0 0\ncpu0 1 0 1 1000 0 0 0 0 0 0\n\
     cpu1 1 0 1 1000 0 0 0 0 0 0\ncpu2 1 0 1 1000 0 0 0 0 0 0\ncpu3 1 0 1 1000 0 0 0 0 0 0\n\
     cpu4 1 0 1 1000 0 0 0 0 0 0\ncpu5 1 0 1 1000 0 0 0 0 0 0\ncpu6 1 0 1 1000 0 0 0 0 0 0\n\
     cpu7 1 0 1 1000 0 0 0 0 0 0\nctxt 1\nbtime 1\nprocesses 1\nprocs_running 1\nprocs_blocked 0\n";
 
-/// An agent that lends slack as soon as it can tell.
+/// An agent that oversubscribes slack as soon as it can tell.
 fn slack_flags(proc: &Path) -> Vec<String> {
     let modules = json!({"libraries": {"modules": {"name": "slack", "parameters": [
         {"key": "min_age", "value": "1secs"}, {"key": "min_samples", "value": "3"},
@@ -157,7 +157,7 @@ fn asleep(cluster: &Cluster) -> Framework {
     let offer = regular.offer();
     let promised = [("cpus", 2.0), ("mem", 32.0)];
     let task = task(&offer, "r", "exec sleep 600", &promised);
-    launch_and_be_content(&regular, &offer, &[task]);
+    launch_and_decline_rest(&regular, &offer, &[task]);
     regular.until_state("r", "TASK_RUNNING");
     regular
 }

@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use meseta_tests::framework::task;
-use meseta_tests::lending::{amount, borrower, borrowing, launch_and_be_content, offer_to_borrow};
+use meseta_tests::revocable::{
+    amount, launch_and_decline_rest, revocable_framework, revocable_task, wait_for_revocable_offer,
+};
 use meseta_tests::{Cluster, Missing, kernel, unless_root, wait};
 
 use super::{PATIENCE, Running, cluster, machine, metric, set, wait_end};
@@ -52,7 +54,7 @@ fn with_plugin(proc: &Path, socket: &Path) -> Cluster {
     ])
 }
 
-/// Half of what a regular task of 2 cpus was promised is lent, and taken back when the load is high.
+/// Half of what a regular task of 2 cpus was promised is oversubscribed, and taken back when the load is high.
 fn lends_and_evicts(cluster: &Cluster, proc: &Path) {
     let mut regular = cluster.framework();
     let offer = regular.offer();
@@ -62,15 +64,18 @@ fn lends_and_evicts(cluster: &Cluster, proc: &Path) {
         "exec sleep 600",
         &[("cpus", 2.0), ("mem", 32.0)],
     );
-    launch_and_be_content(&regular, &offer, &[resting]);
+    launch_and_decline_rest(&regular, &offer, &[resting]);
     regular.until_state("r", "TASK_RUNNING");
-    let mut borrower = borrower(cluster);
-    let offer = offer_to_borrow(&mut borrower);
+    let mut revocable_framework = revocable_framework(cluster);
+    let offer = wait_for_revocable_offer(&mut revocable_framework);
     assert_eq!(amount(&offer, "cpus", true), 1.0, "{offer:#}");
-    borrower.launch(&offer, &[borrowing(&offer, "b", "exec sleep 600", 0.5)]);
-    borrower.until_state("b", "TASK_RUNNING");
+    revocable_framework.launch(
+        &offer,
+        &[revocable_task(&offer, "b", "exec sleep 600", 0.5)],
+    );
+    revocable_framework.until_state("b", "TASK_RUNNING");
     set(proc, "loadavg", "9.00 7.50 1.00 1/80 4242\n");
-    let status = wait_end(&mut borrower, "b");
+    let status = wait_end(&mut revocable_framework, "b");
     assert_eq!(status["reason"], "REASON_CONTAINER_PREEMPTED", "{status:#}");
     let message = status["message"].as_str().unwrap_or_default();
     assert!(
@@ -87,12 +92,12 @@ pub(super) fn rust_plugin() {
     let serving = plugin(Command::new(rust_example()), &socket);
     let cluster = with_plugin(&proc, &socket);
     lends_and_evicts(&cluster, &proc);
-    // It dies: nothing is lent any more, and everything else goes on.
+    // It dies: nothing is oversubscribed any more, and everything else goes on.
     drop(serving);
-    wait::eventually("nothing is lent", PATIENCE, || {
+    wait::eventually("nothing is oversubscribed", PATIENCE, || {
         let agents = cluster.master.page("/slaves").json();
-        let lent = agents["slaves"][0]["resources"]["cpus_revocable"].as_f64();
-        (lent.unwrap_or(0.0) == 0.0).then_some(())
+        let oversubscribed = agents["slaves"][0]["resources"]["cpus_revocable"].as_f64();
+        (oversubscribed.unwrap_or(0.0) == 0.0).then_some(())
     });
     let failures =
         "meseta_agent_plugin_failures_total{plugin=\"resource_estimator\",kind=\"unreachable\"}";

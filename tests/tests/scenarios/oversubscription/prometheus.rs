@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use meseta_tests::lending::{borrower, borrowing, offer_to_borrow};
+use meseta_tests::revocable::{revocable_framework, revocable_task, wait_for_revocable_offer};
 use meseta_tests::{Cluster, Missing, http, unless_installed, wait};
 use serde_json::Value;
 
@@ -75,7 +75,7 @@ impl Prometheus {
     }
 
     /// The one value that a query has, once it is what is wanted.
-    fn until(&self, what: &str, query: &str, wanted: impl Fn(f64) -> bool) -> f64 {
+    fn until(&self, what: &str, query: &str, matches: impl Fn(f64) -> bool) -> f64 {
         let encode = |one: char| match one {
             '{' | '}' | '"' | '=' | ' ' | '+' => format!("%{:02X}", u32::from(one)),
             _ => one.to_string(),
@@ -84,7 +84,7 @@ impl Prometheus {
         wait::eventually(what, PATIENCE, || {
             let answer = self.page(&format!("/api/v1/query?query={query}"))?;
             let value = answer["data"]["result"][0]["value"][1].as_str()?;
-            value.parse().ok().filter(|value| wanted(*value))
+            value.parse().ok().filter(|value| matches(*value))
         })
     }
 
@@ -129,20 +129,20 @@ pub(super) fn prometheus() {
     let kills = "sum(meseta_agent_qos_corrections_total{action=\"kill\"})";
     prometheus.until("corrections are scraped", kills, |value| value == 0.0);
 
-    let mut borrower = borrower(&cluster);
-    let offer = offer_to_borrow(&mut borrower);
+    let mut revocable_framework = revocable_framework(&cluster);
+    let offer = wait_for_revocable_offer(&mut revocable_framework);
     let name = |number: usize| format!("b{number}");
-    let task = |number| borrowing(&offer, &name(number), "exec sleep 600", 0.01);
+    let task = |number| revocable_task(&offer, &name(number), "exec sleep 600", 0.01);
     let tasks: Vec<_> = (0..EVICTED).map(task).collect();
-    borrower.launch(&offer, &tasks);
+    revocable_framework.launch(&offer, &tasks);
     for number in 0..EVICTED {
-        borrower.until_state(&name(number), "TASK_RUNNING");
+        revocable_framework.until_state(&name(number), "TASK_RUNNING");
     }
-    let held = "meseta_agent_revocable_allocated{name=\"cpus\"}";
-    prometheus.until("what is borrowed is scraped", held, |value| value > 0.1);
+    let query = "meseta_agent_revocable_allocated{name=\"cpus\"}";
+    prometheus.until("what is borrowed is scraped", query, |value| value > 0.1);
     set(&proc, "loadavg", "0.10 6.01 0.10 1/80 4242\n");
     for number in 0..EVICTED {
-        let status = wait_end(&mut borrower, &name(number));
+        let status = wait_end(&mut revocable_framework, &name(number));
         assert_eq!(status["reason"], "REASON_CONTAINER_PREEMPTED", "{status:#}");
     }
     let all = |value: f64| (value - 12.0).abs() < 1e-6;

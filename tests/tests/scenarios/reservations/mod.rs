@@ -80,12 +80,12 @@ pub(crate) fn operate(framework: &Framework, offer: &Value, operations: Value) {
 pub(crate) fn offer_where(
     framework: &mut Framework,
     what: &str,
-    wanted: impl Fn(&Value) -> bool,
+    matches: impl Fn(&Value) -> bool,
 ) -> Value {
     let end = std::time::Instant::now() + LIMIT;
     loop {
         let offer = framework.offer();
-        if wanted(&offer) {
+        if matches(&offer) {
             return offer;
         }
         assert!(
@@ -120,7 +120,7 @@ pub(crate) fn agent_id(cluster: &Cluster) -> String {
 /// `reserved_resources_full` of the role, as master and agent show it, once they agree on `count`
 /// entries.
 pub(crate) fn reserved_full(cluster: &Cluster, role: &str, count: usize) -> Value {
-    let look = || {
+    let probe = || {
         let master = cluster.master.page("/slaves").json();
         let master = master["slaves"][0]["reserved_resources_full"][role].clone();
         let agent = cluster.agent().page("/state").json();
@@ -128,7 +128,7 @@ pub(crate) fn reserved_full(cluster: &Cluster, role: &str, count: usize) -> Valu
         let entries = master.as_array().map_or(0, Vec::len);
         (master == agent && entries == count).then_some(master)
     };
-    wait::eventually("master and agent agree on what is reserved", LIMIT, look)
+    wait::eventually("master and agent agree on what is reserved", LIMIT, probe)
 }
 
 pub(crate) fn scalar(name: &str, value: f64) -> Value {

@@ -10,12 +10,12 @@ use super::{
 
 /// Runs a command that holds the volume until it has finished. An offer may be one that was taken back
 /// meanwhile: then another is tried.
-fn run_with(framework: &mut Framework, mut offer: Value, id: &str, command: &str, held: &Value) {
+fn run_with(framework: &mut Framework, mut offer: Value, id: &str, command: &str, volume: &Value) {
     for attempt in 0..10 {
         let id = format!("{id}{attempt}");
         let mut info = task(&offer, &id, command, &[("cpus", 0.1), ("mem", 32.0)]);
         let resources = info["resources"].as_array_mut().expect("resources");
-        resources.push(held.clone());
+        resources.push(volume.clone());
         framework.launch(&offer, &[info]);
         loop {
             let status = framework.update(&id);

@@ -114,8 +114,8 @@ impl Script {
             }
             "weights" => allocator.rescind_for_weights(&roles(Some(words.at(2))), &offers),
             _ => {
-                let wanted = parse(words.at(3));
-                match allocator.rescind_for_operation(&agent(words.at(2)), &wanted, &offers) {
+                let requested = parse(words.at(3));
+                match allocator.rescind_for_operation(&agent(words.at(2)), &requested, &offers) {
                     Some(plan) => plan,
                     None => return "no offers are enough".into(),
                 }

@@ -80,9 +80,9 @@ fn who_may_reserves_and_unreserves() {
 #[test]
 fn who_may_not_reserve_does_not() {
     let (mut world, node, scheduler, offer) = begin_as("bob", &[RESERVES], "cpus:4;mem:1024");
-    let his = reserved(&parse("cpus:1"), "dev", Some("bob"));
-    let wished = vec![named(reserve(&his), "r")];
-    do_all(&mut world, &scheduler, &offer, wished);
+    let of_bob = reserved(&parse("cpus:1"), "dev", Some("bob"));
+    let requested = vec![named(reserve(&of_bob), "r")];
+    do_all(&mut world, &scheduler, &offer, requested);
     refused(&mut world, &node, &scheduler, "r");
     assert_eq!(world.agent_total(&node), parse("cpus:4;mem:1024"));
 }
@@ -97,8 +97,8 @@ fn who_may_not_unreserve_does_not() {
     do_all(&mut world, &scheduler, &offer, vec![reserve(&mine)]);
     world.finish(&node);
     let offer = world.next_offer(&scheduler);
-    let wished = vec![named(unreserve(&mine), "u")];
-    do_all(&mut world, &scheduler, &offer, wished);
+    let requested = vec![named(unreserve(&mine), "u")];
+    do_all(&mut world, &scheduler, &offer, requested);
     refused(&mut world, &node, &scheduler, "u");
     assert_eq!(world.agent_total(&node), parse("cpus:3;mem:1024") + &mine);
 }
@@ -119,8 +119,8 @@ fn of_several_operations_only_what_may_not_be_is_left_out() {
     ];
     do_all(&mut world, &scheduler, &offer, operations);
     let frames = world.take_frames(node.connection);
-    let count = |wanted: fn(&master_frame::Message) -> bool| {
-        frames.iter().filter(|frame| wanted(frame)).count()
+    let count = |matches: fn(&master_frame::Message) -> bool| {
+        frames.iter().filter(|frame| matches(frame)).count()
     };
     assert_eq!(
         count(|frame| matches!(frame, master_frame::Message::ApplyOperation(_))),
@@ -165,9 +165,9 @@ fn who_may_not_makes_no_volume_and_touches_nobody_elses() {
     let acls = [CREATES, DESTROYS, RESIZES];
     let (mut world, node, scheduler, offer) =
         begin_as("bob", &acls, "cpus:4;mem:1024;disk(dev):100");
-    let his = made_by(&parse("disk(dev):60"), "bob");
-    let wished = vec![named(create(&[his]), "c")];
-    do_all(&mut world, &scheduler, &offer, wished);
+    let of_bob = made_by(&parse("disk(dev):60"), "bob");
+    let requested = vec![named(create(&[of_bob]), "c")];
+    do_all(&mut world, &scheduler, &offer, requested);
     refused(&mut world, &node, &scheduler, "c");
     assert_eq!(
         world.agent_total(&node),
@@ -220,8 +220,8 @@ fn without_a_name_the_rule_for_anybody_counts() {
         let scheduler = world.subscribe(framework("f", &["dev"]));
         let offer = world.offers(&scheduler).pop().unwrap();
         let data = volume(&parse("disk(dev):100"), "v", false);
-        let wished = vec![named(create(std::slice::from_ref(&data)), "c")];
-        do_all(&mut world, &scheduler, &offer, wished);
+        let requested = vec![named(create(std::slice::from_ref(&data)), "c")];
+        do_all(&mut world, &scheduler, &offer, requested);
         if !is_made {
             refused(&mut world, &node, &scheduler, "c");
             continue;
@@ -257,8 +257,8 @@ fn one_operation_for_several_roles_needs_all_of_them() {
     for operation in [both, volumes] {
         for (principal, may) in [("ada", true), ("bob", false)] {
             let approver = caller(acls, Some(principal)).approver;
-            let verdict = crate::core::authorization::operation(&approver, &operation);
-            assert_eq!(verdict.is_ok(), may, "{principal}: {operation:?}");
+            let decision = crate::core::authorization::operation(&approver, &operation);
+            assert_eq!(decision.is_ok(), may, "{principal}: {operation:?}");
         }
     }
 }

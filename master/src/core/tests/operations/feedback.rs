@@ -99,7 +99,7 @@ fn an_operation_lost_on_the_way_is_dropped_and_undone() {
         connection: node.connection,
     });
     // The agent never got it.
-    let connection = world.introduce(agent_frame::Message::Reregister(report(
+    let connection = world.handshake(agent_frame::Message::Reregister(report(
         &node,
         vec![],
         vec![],

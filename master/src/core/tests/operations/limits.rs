@@ -4,8 +4,8 @@ use meseta_resources::Label;
 
 use super::*;
 use crate::core::operation::{
-    OPERATION_BYTES_PER_AGENT_MAX, OPERATIONS_PER_ACCEPT_MAX, RESOURCES_LOOKED_AT_MAX,
-    RESOURCES_PER_AGENT_MAX, RESOURCES_PER_OPERATION_MAX,
+    OPERATION_BYTES_PER_AGENT_MAX, OPERATIONS_PER_ACCEPT_MAX, RESOURCES_PER_AGENT_MAX,
+    RESOURCES_PER_OPERATION_MAX, RESOURCES_SCANNED_MAX,
 };
 
 /// RESERVE of so many thousandths of a cpu, each named apart.
@@ -124,7 +124,7 @@ fn the_operations_of_an_accept_go_through_so_many_resources_at_most() {
     divide(&mut world, &node, RESOURCES);
     let scheduler = world.subscribe(framework("f", &["dev"]));
     let offer = world.offers(&scheduler).pop().unwrap();
-    let most = RESOURCES_LOOKED_AT_MAX / RESOURCES;
+    let most = RESOURCES_SCANNED_MAX / RESOURCES;
     let none = unreserve(&labelled("dev", 0));
     let named = |number: usize| named(none.clone(), &number.to_string());
     let operations = (0..=most).map(named).collect();

@@ -155,7 +155,7 @@ fn reservations_survive_a_master_failover() {
         statuses: vec![status],
         uuid: apply.operation_uuid.clone(),
     }];
-    let connection = world.introduce(agent_frame::Message::Reregister(report));
+    let connection = world.handshake(agent_frame::Message::Reregister(report));
     let node = Node { connection, ..node };
     world.take_frames(connection);
     let info = World::with_id(framework("f", &["dev"]), &scheduler.id);

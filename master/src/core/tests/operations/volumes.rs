@@ -359,7 +359,7 @@ fn a_shared_volume_and_its_tasks_outlive_a_master() {
     let mut told = report(&node, vec![holding("a"), holding("b")], vec![info.clone()]);
     told.register.checkpointed_resources =
         to_wire(&Resources::from(data.clone()), Format::PostRefinement);
-    let connection = world.introduce(agent_frame::Message::Reregister(told));
+    let connection = world.handshake(agent_frame::Message::Reregister(told));
     let node = Node { connection, ..node };
     world.take_frames(connection);
     let scheduler = world.subscribe(info);
@@ -368,8 +368,8 @@ fn a_shared_volume_and_its_tasks_outlive_a_master() {
     let offers = world.all_offers(&scheduler);
     assert!(total(&offers).contains_resource(&data));
     for (number, id) in [(1, "a"), (2, "b")] {
-        let doomed = named(destroy(std::slice::from_ref(&data)), "d");
-        world.accept_all(&scheduler, vec![doomed]);
+        let destroyed = named(destroy(std::slice::from_ref(&data)), "d");
+        world.accept_all(&scheduler, vec![destroyed]);
         let status = world.operation_events(&scheduler).pop().unwrap();
         assert!(
             status.message().contains("Persistent volumes in use"),
@@ -408,11 +408,11 @@ fn a_volume_goes_while_a_shared_one_is_in_use() {
     let tasks = ["a", "b"].map(|id| on_volume(&node, id, &shared)).to_vec();
     world.accept_all(&scheduler, vec![launch(tasks)]);
     // Both in one call: the one in use stays, and the other goes.
-    let doomed = [
+    let destroyed = [
         named(destroy(std::slice::from_ref(&shared)), "s"),
         named(destroy(&[own]), "o"),
     ];
-    world.accept_all(&scheduler, doomed.to_vec());
+    world.accept_all(&scheduler, destroyed.to_vec());
     let status = world.operation_events(&scheduler).pop().unwrap();
     assert_eq!(status.operation_id.as_ref().unwrap().value, "s");
     assert!(

@@ -1,0 +1,324 @@
+//! Reconciles an executor with its container: resizes, task deliveries, terminal updates.
+//!
+//! [`AgentCore::reconcile_executor`] looks at an executor with a life of its own and does what can be done now. A
+//! container has the resources of a task before the task reaches it, and has given them back before
+//! the task's end is told.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use meseta_isolators::Demand;
+use meseta_proto::mesos::v1 as pb;
+use meseta_proto::mesos::v1::executor::{Event, event};
+use meseta_proto::mesos::v1::task_status::Reason;
+use meseta_resources::{ContainerId, Now};
+use tracing::{error, info};
+
+use super::demand::{combined, demand};
+use super::fields::{unix_ns, volumes_among};
+use super::model::{Executor, ExecutorKind, Phase, Task, TaskRef, TerminationReason};
+use super::{Action, AgentCore, Destination};
+use crate::checkpoint::{KillCause, LogEntry, RunKey, TaskKey, Write};
+use crate::intake::Permit;
+
+impl AgentCore {
+    /// Performs the pending steps of an executor.
+    pub(super) fn reconcile_executor(&mut self, now: Now, key: &RunKey) {
+        let Some(executor) = self.executor_at(key) else {
+            return;
+        };
+        if executor.kind == ExecutorKind::Command {
+            return;
+        }
+        match executor.container.phase {
+            Phase::Launching => return,
+            Phase::Ended => return self.send_delayed_updates(now, &executor),
+            Phase::Running => {}
+        }
+        if executor.link.resizes > 0 {
+            return;
+        }
+        let is_ending =
+            executor.container.kill.is_some() || executor.link.termination_reason.is_some();
+        let required = self.required_demand(&executor);
+        let volumes = match executor.kind {
+            ExecutorKind::Custom => executor.volumes(|task| !executor.awaits_resize(task)),
+            // Each task has a container of its own for them.
+            ExecutorKind::Default | ExecutorKind::Command => Vec::new(),
+        };
+        let has_others = executor.kind == ExecutorKind::Custom
+            && executor.link.volumes.as_ref() != Some(&volumes);
+        if (required != executor.container.demand || has_others) && !is_ending {
+            return self.resize(&executor, required, volumes);
+        }
+        self.send_delayed_updates(now, &executor);
+        if is_ending {
+            return;
+        }
+        match executor.kind {
+            ExecutorKind::Custom => self.deliver_tasks(now, &executor),
+            _ => self.launch_nested(&executor),
+        }
+        self.end_if_idle(now, key);
+    }
+
+    /// Requests and limits of the executor and its live tasks together.
+    fn required_demand(&self, executor: &Executor) -> Demand {
+        let own = executor.own_demand(self.options.enforceable);
+        let tasks = executor.tasks.values();
+        let live = tasks.filter(|task| !task.is_terminal() && !executor.awaits_resize(task));
+        combined(std::iter::once(own).chain(live.map(|task| task.demand)))
+    }
+
+    fn resize(&mut self, executor: &Executor, required: Demand, volumes: Vec<pb::Resource>) {
+        let container = executor.container.id.clone();
+        self.change_executor(&executor.key, |executor| {
+            executor.container.demand = required;
+            executor.link.volumes = Some(volumes.clone());
+            executor.link.resizes += 1;
+        });
+        self.perform(
+            Destination::Container(container.clone()),
+            Action::Resize {
+                container,
+                demand: required,
+                resources: executor.allocated(),
+                volumes,
+            },
+        );
+    }
+
+    pub(super) fn resized(&mut self, now: Now, container: &ContainerId, failed: Option<String>) {
+        let Some(executor) = self.executor_of(container) else {
+            return;
+        };
+        let key = executor.key.clone();
+        self.change_executor(&key, |executor| {
+            executor.link.resizes = executor.link.resizes.saturating_sub(1);
+        });
+        if let Some(cause) = failed.filter(|_| executor.is_live()) {
+            error!(container_id = %container, cause, "a container could not be resized");
+            let message = format!("Failed to update resources for container: {cause}");
+            self.terminate_executor(
+                now,
+                &executor,
+                self.gone_or_lost(&key),
+                Reason::ContainerUpdateFailed,
+                message,
+            );
+        }
+        self.reconcile_executor(now, &key);
+    }
+
+    /// Sends the terminal updates that were delayed by a resize. for the resources to be given back.
+    fn send_delayed_updates(&mut self, now: Now, executor: &Executor) {
+        if executor.link.delayed_updates.is_empty() {
+            return;
+        }
+        self.change_executor(&executor.key, |executor| {
+            executor.link.delayed_updates.clear()
+        });
+        for (status, permit) in executor.link.delayed_updates.clone() {
+            let task = executor.tasks.get(status.task_id.value.as_str());
+            let Some(task) = task.cloned() else {
+                continue;
+            };
+            self.send_terminal_update(now, &task.key, status, permit);
+        }
+    }
+
+    /// The end of a task whose resources are given back.
+    fn send_terminal_update(
+        &mut self,
+        now: Now,
+        key: &TaskKey,
+        status: pb::TaskStatus,
+        permit: Arc<Permit>,
+    ) {
+        let Some(task_ref) = self.task_at(key) else {
+            return;
+        };
+        let uuid = status.uuid.clone().unwrap_or_default();
+        let told = self.update_task_in(now, key, status, permit);
+        match &task_ref.task.nested {
+            Some(nested) => self.forget(&nested.id.clone()),
+            None => self.acknowledge_to_executor(&task_ref, uuid, told),
+        }
+    }
+
+    /// Delays a terminal update until the executor's container has been resized.
+    pub(super) fn send_after_resize(
+        &mut self,
+        now: Now,
+        task_ref: &TaskRef,
+        status: pb::TaskStatus,
+        permit: Arc<Permit>,
+    ) {
+        self.change_executor(&task_ref.executor.key, |executor| {
+            executor.link.delayed_updates.push((status, permit));
+        });
+        self.reconcile_executor(now, &task_ref.executor.key);
+    }
+
+    /// Gives a custom executor the tasks that it has not been given.
+    fn deliver_tasks(&mut self, now: Now, executor: &Arc<Executor>) {
+        let Some(connection) = executor.link.connection else {
+            return;
+        };
+        for batch in executor.batches() {
+            for task in &batch {
+                self.note_delivery(now, task);
+            }
+            self.tell_executor(executor, connection, launch_event(&batch));
+        }
+    }
+
+    fn note_delivery(&mut self, now: Now, task: &Task) {
+        self.persist(Write::Log {
+            key: task.key.clone(),
+            entry: Box::new(LogEntry::Delivered(unix_ns(now))),
+        });
+        self.change_task(&task.key, |task| task.delivered = true);
+        self.change_executor(&task.key.run, |executor| executor.link.was_given = true);
+    }
+
+    /// Launches the tasks of a default executor that have not been launched.
+    fn launch_nested(&mut self, executor: &Arc<Executor>) {
+        for task in executor.undelivered() {
+            info!(task_id = %task.key.task, "launching a task of a group");
+            self.change_task(&task.key, |task| task.delivered = true);
+            self.change_executor(&executor.key, |executor| executor.link.was_given = true);
+            self.launch(&executor.key, Some(&task));
+        }
+    }
+
+    /// An executor that has nothing to do, and never will, goes: the default one as soon as its tasks
+    /// are over, a custom one only if all its first tasks were killed before it got them.
+    pub(super) fn end_if_idle(&mut self, now: Now, key: &RunKey) {
+        let Some(executor) = self.executor_at(key) else {
+            return;
+        };
+        if executor.container.kill.is_some() || executor.container.phase != Phase::Running {
+            return;
+        }
+        let mut tasks = executor.tasks.values();
+        if tasks.any(|task| !task.is_terminal()) || !executor.link.delayed_updates.is_empty() {
+            return;
+        }
+        match executor.kind {
+            ExecutorKind::Default => {
+                self.mark_ending(now, &executor, KillCause::Shutdown, Duration::ZERO);
+                self.send_kill(now, &executor.container.id, Duration::ZERO);
+            }
+            ExecutorKind::Custom if !executor.link.was_given => {
+                self.shut_custom_down(now, &executor);
+            }
+            ExecutorKind::Custom | ExecutorKind::Command => {}
+        }
+    }
+}
+
+/// What tells a custom executor of new tasks: one of them, or a group.
+fn launch_event(batch: &[Arc<Task>]) -> Event {
+    let mut tasks = batch.iter().map(|task| (*task.info).clone());
+    if batch.iter().any(|task| task.group.is_some()) {
+        let tasks = tasks.collect();
+        return Event {
+            r#type: Some(event::Type::LaunchGroup.into()),
+            launch_group: Some(event::LaunchGroup {
+                task_group: pb::TaskGroupInfo { tasks },
+            }),
+            ..Event::default()
+        };
+    }
+    Event {
+        r#type: Some(event::Type::Launch.into()),
+        launch: tasks.next().map(|task| event::Launch { task }),
+        ..Event::default()
+    }
+}
+
+impl Executor {
+    /// Tasks that wait to reach it, in the order in which they came.
+    pub(super) fn undelivered(&self) -> Vec<Arc<Task>> {
+        let waiting = self
+            .tasks
+            .values()
+            .filter(|task| !task.delivered && !task.is_terminal());
+        let mut waiting: Vec<_> = waiting.cloned().collect();
+        waiting.sort_by_key(|task| task.order);
+        waiting
+    }
+
+    /// The same, the tasks of one group together.
+    fn batches(&self) -> Vec<Vec<Arc<Task>>> {
+        let mut batches: Vec<Vec<Arc<Task>>> = Vec::new();
+        for task in self.undelivered() {
+            let of_group = |batch: &&mut Vec<Arc<Task>>| {
+                let first = batch.first();
+                task.group.is_some() && first.is_some_and(|first| first.group == task.group)
+            };
+            match batches.iter_mut().find(of_group) {
+                Some(batch) => batch.push(task),
+                None => batches.push(vec![task]),
+            }
+        }
+        batches
+    }
+
+    /// Whether the end of one of its tasks waits to be told.
+    fn awaits_resize(&self, task: &Task) -> bool {
+        let mut delayed = self.link.delayed_updates.iter();
+        delayed.any(|(status, _)| status.task_id.value == task.key.task.as_str())
+    }
+
+    /// The persistent volumes of itself and of those of its tasks that are not over.
+    pub(crate) fn volumes(&self, holds: impl Fn(&Task) -> bool) -> Vec<pb::Resource> {
+        let own = self.info.iter().flat_map(|info| &info.resources);
+        let live = self.tasks.values();
+        let live = live.filter(|task| !task.is_terminal() && holds(task));
+        let of_tasks = live.flat_map(|task| &task.info.resources);
+        volumes_among(own.chain(of_tasks))
+    }
+
+    /// What it asked for beside its tasks.
+    pub(super) fn own_demand(&self, enforceable: super::Enforceable) -> Demand {
+        demand(&self.resources, &Default::default(), enforceable).unwrap_or_default()
+    }
+}
+
+impl AgentCore {
+    /// Terminates an executor's container; its tasks are told the reason.
+    pub(super) fn terminate_executor(
+        &mut self,
+        now: Now,
+        executor: &Executor,
+        state: pb::TaskState,
+        reason: Reason,
+        message: String,
+    ) {
+        let kill = executor.container.kill;
+        let is_evicted = kill.is_some_and(|kill| kill.cause == KillCause::Preempted);
+        if !executor.is_live() || executor.link.termination_reason.is_some() || is_evicted {
+            return;
+        }
+        info!(
+            executor_id = %executor.key.executor, container_id = %executor.container.id, message,
+            "terminating an executor"
+        );
+        self.change_executor(&executor.key, |executor| {
+            executor.link.termination_reason = Some(TerminationReason {
+                state,
+                reason,
+                message,
+            });
+        });
+        // The cause alone outlives this agent.
+        let cause = match reason {
+            Reason::ContainerPreempted => KillCause::Preempted,
+            _ => KillCause::Shutdown,
+        };
+        self.mark_ending(now, executor, cause, Duration::ZERO);
+        self.send_kill(now, &executor.container.id, Duration::ZERO);
+    }
+}

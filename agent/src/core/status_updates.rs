@@ -1,0 +1,340 @@
+//! Status updates: created, persisted, sent in order, acknowledged; completed runs are retired.
+//!
+//! An update is written before it is sent, and its acknowledgement before the next one is. Invariant: a
+//! run is retired once its container is gone and all its updates are acknowledged, and not before.
+
+use std::sync::Arc;
+
+use meseta_proto::meseta::v1 as wire;
+use meseta_proto::meseta::v1::agent_frame::Message as ToMaster;
+use meseta_proto::mesos::v1 as pb;
+use meseta_proto::mesos::v1::task_status::{Reason, Source};
+use meseta_resources::{FrameworkId, Now};
+use tracing::{info, warn};
+
+use super::history::task_bytes;
+use super::model::{ExecutorKind, TaskRef};
+use super::states::is_terminal;
+use super::update_streams::{Acknowledged, Pushed, StreamKey, UNACKNOWLEDGED_UPDATES_MAX};
+use super::{Action, AgentCore, Destination};
+use crate::checkpoint::{LogEntry, RunKey, TaskKey, Write};
+use crate::intake::Permit;
+
+/// Frameworks without work that are still shown.
+const COMPLETED_FRAMEWORKS_MAX: usize = 50;
+/// Tasks of one executor that are over and still shown.
+const COMPLETED_TASKS_PER_EXECUTOR_MAX: usize = 200;
+
+impl AgentCore {
+    /// Makes a status update of a task of ours: durable, then sent in its turn.
+    pub(super) fn update_task(
+        &mut self,
+        now: Now,
+        key: &TaskKey,
+        status: pb::TaskStatus,
+    ) -> Option<Pushed> {
+        self.update_task_in(now, key, status, Arc::default())
+    }
+
+    /// The same of an update that takes room until it is acknowledged.
+    pub(super) fn update_task_in(
+        &mut self,
+        now: Now,
+        key: &TaskKey,
+        mut status: pb::TaskStatus,
+        permit: Arc<Permit>,
+    ) -> Option<Pushed> {
+        self.explain_draining(&key.run.framework, &mut status);
+        let task_ref = self.task_at(key)?;
+        if task_ref.executor.orphaned {
+            // Nobody is left who would acknowledge it.
+            self.record(&task_ref, &status);
+            if is_terminal(status.state) {
+                self.task_over(&task_ref);
+            }
+            return None;
+        }
+        let stream = task_ref.task.stream();
+        if task_ref.executor.kind != ExecutorKind::Custom {
+            self.updates.supersede(&stream, &status);
+        }
+        let pushed = self
+            .updates
+            .push(now.moment, &stream, status.clone(), permit);
+        match pushed {
+            Pushed::Send | Pushed::Waits => {}
+            Pushed::Duplicate | Pushed::AfterTerminal | Pushed::Full => {
+                self.counters.invalid_status_updates += 1;
+                warn!(
+                    framework_id = %stream.framework, task_id = %stream.task, ?pushed,
+                    max = UNACKNOWLEDGED_UPDATES_MAX, "dropped a status update"
+                );
+                return Some(pushed);
+            }
+        }
+        self.record(&task_ref, &status);
+        if pushed == Pushed::Send {
+            self.send_head(&stream);
+        }
+        Some(pushed)
+    }
+
+    /// Writes an update and counts it.
+    fn record(&mut self, task_ref: &TaskRef, status: &pb::TaskStatus) {
+        info!(
+            framework_id = %task_ref.executor.key.framework,
+            task_id = %task_ref.task.key.task,
+            container_id = %task_ref.container().id,
+            state = state_name(status.state),
+            message = status.message.as_deref().unwrap_or_default(),
+            "status update"
+        );
+        self.counters.valid_status_updates += 1;
+        self.counters.count_terminal(status.state);
+        self.persist(Write::Log {
+            key: task_ref.task.key.clone(),
+            entry: Box::new(LogEntry::Update(status.clone())),
+        });
+        self.change_task(&task_ref.task.key, |task| task.record(status));
+    }
+
+    /// Answers for a task that the agent does not hold: told until acknowledged, but not kept over a
+    /// restart, after which the master would ask again.
+    pub(super) fn answer_for_absent(
+        &mut self,
+        now: Now,
+        stream: &StreamKey,
+        status: pb::TaskStatus,
+        permit: Arc<Permit>,
+    ) {
+        info!(
+            framework_id = %stream.framework,
+            task_id = %stream.task,
+            state = state_name(status.state),
+            message = status.message.as_deref().unwrap_or_default(),
+            "status update for a task that does not run here"
+        );
+        self.counters.valid_status_updates += 1;
+        self.counters.count_terminal(status.state);
+        if self.updates.push(now.moment, stream, status, permit) == Pushed::Send {
+            self.send_head(stream);
+        }
+    }
+
+    pub(super) fn send_head(&mut self, stream: &StreamKey) {
+        let Some(status) = self.updates.head(stream).cloned() else {
+            return;
+        };
+        let task_ref = self.find_task(stream);
+        let latest_state = task_ref
+            .as_ref()
+            .map_or(status.state, |task_ref| task_ref.task.state.into());
+        if let Some(task_ref) = task_ref {
+            let sent = (status.state, status.uuid.clone().unwrap_or_default());
+            self.change_task(&task_ref.task.key, |task| task.sent = Some(sent));
+        }
+        self.updates.sent(stream, self.lsn.0);
+        self.send(ToMaster::StatusUpdate(wire::StatusUpdate {
+            framework_id: pb::FrameworkId {
+                value: stream.framework.to_string(),
+            },
+            status,
+            latest_state: Some(latest_state),
+        }));
+    }
+
+    /// A task that is live here, or has updates to be acknowledged.
+    pub(super) fn find_task(&self, stream: &StreamKey) -> Option<TaskRef> {
+        let framework = self.frameworks.get(&stream.framework)?;
+        // The executor of a command task is named after it.
+        let named = framework.executors.get(stream.task.as_str());
+        let executor = named
+            .filter(|executor| executor.tasks.contains_key(&stream.task))
+            .or_else(|| {
+                let mut executors = framework.executors.values();
+                executors.find(|executor| executor.tasks.contains_key(&stream.task))
+            })?;
+        Some(TaskRef {
+            executor: executor.clone(),
+            task: executor.tasks.get(&stream.task)?.clone(),
+        })
+    }
+
+    pub(super) fn acknowledged(&mut self, now: Now, stream: &StreamKey, uuid: &[u8]) {
+        let task_ref = self.find_task(stream);
+        let outcome = self.updates.acknowledge(now.moment, stream, uuid);
+        match outcome {
+            Acknowledged::Next | Acknowledged::Closed => {}
+            Acknowledged::Duplicate | Acknowledged::Unexpected | Acknowledged::Unknown => {
+                warn!(
+                    framework_id = %stream.framework, task_id = %stream.task, ?outcome,
+                    "ignored an acknowledgement"
+                );
+                return;
+            }
+        }
+        let log = task_ref.as_ref().map(|task_ref| task_ref.task.key.clone());
+        if let Some(key) = log.or_else(|| self.log_of_completed(stream)) {
+            self.persist(Write::Log {
+                key,
+                entry: Box::new(LogEntry::Acknowledged(uuid.to_vec())),
+            });
+        }
+        if outcome == Acknowledged::Next {
+            self.send_head(stream);
+        } else if let Some(task_ref) = task_ref {
+            self.task_over(&task_ref);
+        }
+    }
+
+    /// Where a task is logged that is over, but whose executor lives.
+    fn log_of_completed(&self, stream: &StreamKey) -> Option<Arc<TaskKey>> {
+        let framework = self.frameworks.get(&stream.framework)?;
+        let executors = framework.executors.values();
+        let mut completed = executors.flat_map(|executor| &executor.completed);
+        let task = completed.find(|task| task.key.task == stream.task)?;
+        Some(task.key.clone())
+    }
+
+    /// A task ended and all its updates are acknowledged.
+    pub(super) fn task_over(&mut self, task_ref: &TaskRef) {
+        let task = &task_ref.task.key.task;
+        let bytes_max = self.history.of_executor_max();
+        self.change_executor(&task_ref.executor.key, |executor| {
+            if let Some(task) = executor.tasks.remove(task) {
+                executor.completed_bytes += task_bytes(&task);
+                executor.completed.push_back(task);
+            }
+            while (executor.completed.len() > COMPLETED_TASKS_PER_EXECUTOR_MAX
+                || (executor.completed_bytes > bytes_max && executor.completed.len() > 1))
+                && let Some(oldest) = executor.completed.pop_front()
+            {
+                let bytes = task_bytes(&oldest);
+                executor.completed_bytes = executor.completed_bytes.saturating_sub(bytes);
+            }
+        });
+        if let Some(nested) = &task_ref.task.nested {
+            self.containers.remove(&nested.id);
+        }
+        self.retire_if_over(&task_ref.executor.key);
+    }
+
+    /// Retires a run of which nothing is left to be told.
+    pub(super) fn retire_if_over(&mut self, key: &RunKey) {
+        let Some(executor) = self.executor_at(key) else {
+            return;
+        };
+        if executor.tasks.is_empty() && !executor.is_live() {
+            self.retire(&executor.key);
+            self.retire_framework_if_idle(&key.framework);
+        }
+    }
+
+    /// Writes the retirement of a run and forgets it, keeping it among the completed.
+    pub(super) fn retire(&mut self, key: &Arc<RunKey>) {
+        self.persist(Write::Retire {
+            key: (**key).clone(),
+        });
+        self.perform(
+            Destination::Container(key.container.clone()),
+            Action::Discard { run: key.clone() },
+        );
+        self.complete(key);
+    }
+
+    /// Moves an executor whose updates are all acknowledged to the completed ones.
+    fn complete(&mut self, key: &Arc<RunKey>) {
+        self.containers.remove(&key.container);
+        let kept = self.options.max_completed_executors_per_framework;
+        let Some(framework) = self.frameworks.get_mut(&key.framework) else {
+            return;
+        };
+        let framework = Arc::make_mut(framework);
+        if let Some(executor) = framework.executors.remove(&key.executor) {
+            for nested in executor
+                .tasks
+                .values()
+                .filter_map(|task| task.nested.as_ref())
+            {
+                self.containers.remove(&nested.id);
+            }
+            self.history.add(&key.framework, &executor);
+            framework.completed.push_back(executor);
+            while framework.completed.len() > kept
+                && let Some(oldest) = framework.completed.pop_front()
+            {
+                self.history.take_off(&key.framework, &oldest);
+            }
+        }
+        self.shorten_history();
+    }
+
+    /// Forgets completed executors of the framework that has most, oldest first, while there is too much.
+    fn shorten_history(&mut self) {
+        while let Some(id) = self.history.too_much() {
+            let framework = match self.frameworks.get_mut(&id) {
+                Some(framework) => Some(framework),
+                None => self
+                    .completed_frameworks
+                    .iter_mut()
+                    .find(|one| one.id == id),
+            };
+            let oldest = framework.and_then(|one| Arc::make_mut(one).completed.pop_front());
+            match oldest {
+                Some(oldest) => self.history.take_off(&id, &oldest),
+                None => self.history.forget(&id),
+            }
+        }
+    }
+
+    pub(super) fn retire_framework_if_idle(&mut self, id: &FrameworkId) {
+        let idle = self
+            .frameworks
+            .get(id)
+            .is_some_and(|framework| framework.executors.is_empty());
+        let Some(agent) = self.agent_id.clone().filter(|_| idle) else {
+            return;
+        };
+        if let Some(framework) = self.frameworks.remove(id) {
+            self.persist(Write::RetireFramework {
+                agent,
+                framework: id.clone(),
+            });
+            self.completed_frameworks.push_back(framework);
+            while self.completed_frameworks.len() > COMPLETED_FRAMEWORKS_MAX
+                && let Some(oldest) = self.completed_frameworks.pop_front()
+            {
+                self.history.forget(&oldest.id);
+            }
+        }
+    }
+
+    /// A status of a task, stamped as the agent stamps them.
+    pub(super) fn status(
+        &mut self,
+        now: Now,
+        task: pb::TaskId,
+        state: pb::TaskState,
+        source: Source,
+        reason: Option<Reason>,
+        message: Option<String>,
+    ) -> pb::TaskStatus {
+        pb::TaskStatus {
+            task_id: task,
+            state: state.into(),
+            message,
+            source: Some(source.into()),
+            reason: reason.map(Into::into),
+            agent_id: self.agent_id.as_ref().map(|id| pb::AgentId {
+                value: id.to_string(),
+            }),
+            timestamp: Some(now.unix.as_secs_f64()),
+            uuid: Some(self.uuid().into_bytes().to_vec()),
+            ..pb::TaskStatus::default()
+        }
+    }
+}
+
+fn state_name(state: i32) -> &'static str {
+    pb::TaskState::try_from(state).map_or("unknown", |state| state.as_str_name())
+}

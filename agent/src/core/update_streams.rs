@@ -1,0 +1,360 @@
+//! Status update streams: what was told of each task, and what is still to be told.
+//!
+//! One stream per task, first in first out, the head alone in flight: it is sent again after 10 s, then
+//! after twice as long each time up to 10 min, until it is acknowledged by its uuid. Knows nothing of
+//! disks or wires: the core makes an update durable before it sends the head. Invariant: update k+1 of
+//! a task is never in flight before update k was acknowledged, and nothing follows a terminal one.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use meseta_proto::mesos::v1 as pb;
+use meseta_proto::mesos::v1::task_status::Reason;
+use meseta_proto::schema;
+use meseta_resources::{FrameworkId, Moment, TaskId};
+
+use super::states::is_terminal;
+use crate::intake::Permit;
+
+/// First pause before an unacknowledged update is sent again.
+pub const RETRY_INTERVAL_MIN: Duration = Duration::from_secs(10);
+/// The pauses double up to this.
+pub const RETRY_INTERVAL_MAX: Duration = Duration::from_secs(600);
+/// Unacknowledged updates kept for one task; a healthy one has three.
+pub(super) const UNACKNOWLEDGED_UPDATES_MAX: usize = 1024;
+/// Acknowledged uuids remembered per stream, to tell a repeated acknowledgement from a foreign one.
+const ACKNOWLEDGED_REMEMBERED_MAX: usize = 64;
+
+/// The key of a stream of updates.
+#[derive(Clone, Debug, Eq, PartialEq, Ord, PartialOrd, Hash)]
+pub struct StreamKey {
+    /// The framework that is told.
+    pub framework: FrameworkId,
+    /// The task that it is told about.
+    pub task: TaskId,
+}
+
+#[derive(Debug, Default)]
+struct Stream {
+    queue: VecDeque<pb::TaskStatus>,
+    acknowledged: VecDeque<Vec<u8>>,
+    /// What those that executors told take of the room for updates, by their uuids.
+    permits: BTreeMap<Vec<u8>, Arc<Permit>>,
+    /// Set while the head is in flight.
+    retry_at: Option<Moment>,
+    /// The place in the log that its last sending waits for.
+    sent_after: u64,
+    interval: Duration,
+}
+
+/// What became of a new update.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub enum Pushed {
+    /// It is the head and is to be sent now.
+    Send,
+    /// It waits for its turn, or for the master to be back.
+    Waits,
+    /// It was there already, or had been acknowledged.
+    Duplicate,
+    /// A terminal update is waiting; nothing may follow it.
+    AfterTerminal,
+    /// [`UNACKNOWLEDGED_UPDATES_MAX`] are waiting, or too many bytes of checks, and it is not terminal.
+    Full,
+}
+
+/// What became of an acknowledgement.
+#[derive(Copy, Clone, Debug, Eq, PartialEq)]
+pub enum Acknowledged {
+    /// The head is done; the next one, if any, is to be sent.
+    Next,
+    /// The terminal update is done: the stream is closed.
+    Closed,
+    /// It had been acknowledged before.
+    Duplicate,
+    /// It is not the head's.
+    Unexpected,
+    /// There is no such stream.
+    Unknown,
+}
+
+/// The streams of all tasks.
+#[derive(Debug, Default)]
+pub struct StatusUpdates {
+    streams: BTreeMap<StreamKey, Stream>,
+    /// Bytes of what checks have told and nobody has acknowledged, and how many there may be.
+    check_bytes: usize,
+    check_bytes_max: usize,
+    retries: BTreeSet<(Moment, StreamKey)>,
+    /// Only while the master listens is anything in flight.
+    flowing: bool,
+}
+
+impl StatusUpdates {
+    /// None yet; checks may have so many bytes told.
+    pub fn new(check_bytes_max: usize) -> Self {
+        Self {
+            check_bytes_max,
+            ..Self::default()
+        }
+    }
+
+    /// Takes a new update, which must carry a uuid. It keeps its room until it is acknowledged or forgotten; of
+    /// one that is not taken the room is free at once.
+    pub fn push(
+        &mut self,
+        now: Moment,
+        key: &StreamKey,
+        status: pb::TaskStatus,
+        permit: Arc<Permit>,
+    ) -> Pushed {
+        let stream = self.streams.entry(key.clone()).or_default();
+        let uuid = status.uuid.clone().unwrap_or_default();
+        let queued = |held: &pb::TaskStatus| held.uuid.as_ref() == Some(&uuid);
+        if stream.queue.iter().any(queued) || stream.acknowledged.contains(&uuid) {
+            return Pushed::Duplicate;
+        }
+        if stream
+            .queue
+            .back()
+            .is_some_and(|last| is_terminal(last.state))
+        {
+            return Pushed::AfterTerminal;
+        }
+        // The end is never lost; there is one.
+        if stream.queue.len() >= UNACKNOWLEDGED_UPDATES_MAX && !is_terminal(status.state) {
+            return Pushed::Full;
+        }
+        let of_check = check_bytes(&status);
+        let check_bytes = self.check_bytes.saturating_add(of_check);
+        if of_check > 0 && check_bytes > self.check_bytes_max {
+            return Pushed::Full;
+        }
+        self.check_bytes = check_bytes;
+        stream.queue.push_back(status);
+        if permit.is_some() {
+            stream.permits.insert(uuid, permit);
+        }
+        if self.flowing && stream.queue.len() == 1 {
+            self.arm(now, key, RETRY_INTERVAL_MIN);
+            return Pushed::Send;
+        }
+        Pushed::Waits
+    }
+
+    /// Drops what a check of ours told before, if this is of the same check and state and the earlier one still
+    /// waits for its turn: one who takes nothing finds the last of them. The head may have been sent, and stays.
+    pub fn supersede(&mut self, key: &StreamKey, status: &pb::TaskStatus) {
+        if !is_of_check(status) {
+            return;
+        }
+        let Some(stream) = self.streams.get_mut(key) else {
+            return;
+        };
+        let mut at = stream.queue.len();
+        while at > 1 {
+            at -= 1;
+            let is_run = |old: &pb::TaskStatus| is_of_check(old) && old.state == status.state;
+            match stream.queue.get(at) {
+                Some(old) if is_run(old) && old.reason == status.reason => {
+                    let dropped = stream.queue.remove(at);
+                    let bytes = dropped.as_ref().map_or(0, check_bytes);
+                    self.check_bytes = self.check_bytes.saturating_sub(bytes);
+                    let uuid = dropped.and_then(|old| old.uuid).unwrap_or_default();
+                    stream.permits.remove(&uuid);
+                }
+                Some(old) if is_run(old) => {}
+                _ => return,
+            }
+        }
+    }
+
+    /// The head was received, if this is its uuid.
+    pub fn acknowledge(&mut self, now: Moment, key: &StreamKey, uuid: &[u8]) -> Acknowledged {
+        let Some(stream) = self.streams.get_mut(key) else {
+            return Acknowledged::Unknown;
+        };
+        let is_head = |head: &pb::TaskStatus| head.uuid.as_deref() == Some(uuid);
+        if !stream.queue.front().is_some_and(is_head) {
+            let known = stream.acknowledged.iter().any(|old| old == uuid);
+            return if known {
+                Acknowledged::Duplicate
+            } else {
+                Acknowledged::Unexpected
+            };
+        }
+        let head = stream.queue.pop_front();
+        let bytes = head.as_ref().map_or(0, check_bytes);
+        self.check_bytes = self.check_bytes.saturating_sub(bytes);
+        stream.permits.remove(uuid);
+        if stream.queue.is_empty() {
+            // For the hours in which nothing happens to the task.
+            stream.queue.shrink_to_fit();
+        }
+        stream.acknowledged.push_back(uuid.to_vec());
+        if stream.acknowledged.len() > ACKNOWLEDGED_REMEMBERED_MAX {
+            stream.acknowledged.pop_front();
+        }
+        self.disarm(key);
+        if head.is_some_and(|head| is_terminal(head.state)) {
+            self.forget(key);
+            return Acknowledged::Closed;
+        }
+        if self.flowing && self.head(key).is_some() {
+            self.arm(now, key, RETRY_INTERVAL_MIN);
+        }
+        Acknowledged::Next
+    }
+
+    /// Whether an update of this uuid was taken before, of a task that is not closed.
+    pub fn knows(&self, key: &StreamKey, uuid: &[u8]) -> bool {
+        self.streams.get(key).is_some_and(|stream| {
+            let mut queue = stream.queue.iter();
+            queue.any(|held| held.uuid.as_deref() == Some(uuid))
+                || stream.acknowledged.iter().any(|old| old == uuid)
+        })
+    }
+
+    /// The oldest unacknowledged update.
+    pub fn head(&self, key: &StreamKey) -> Option<&pb::TaskStatus> {
+        self.streams.get(key)?.queue.front()
+    }
+
+    /// Whether anything waits for an acknowledgement.
+    pub fn has_unacknowledged(&self, key: &StreamKey) -> bool {
+        self.head(key).is_some()
+    }
+
+    /// Whether updates are sent at present.
+    pub fn is_flowing(&self) -> bool {
+        self.flowing
+    }
+
+    /// The master is gone: nothing is in flight.
+    pub fn pause(&mut self) {
+        self.flowing = false;
+        self.retries.clear();
+        for stream in self.streams.values_mut() {
+            stream.retry_at = None;
+        }
+    }
+
+    /// The master is back: every head is to be sent, and its pauses begin anew.
+    pub fn resume(&mut self, now: Moment) -> Vec<StreamKey> {
+        self.flowing = true;
+        let heads =
+            |(key, stream): (&StreamKey, &Stream)| (!stream.queue.is_empty()).then(|| key.clone());
+        let keys: Vec<_> = self.streams.iter().filter_map(heads).collect();
+        for key in &keys {
+            self.arm(now, key, RETRY_INTERVAL_MIN);
+        }
+        keys
+    }
+
+    /// A framework has a new scheduler, to which its heads are to be sent.
+    pub fn resend_of(&mut self, now: Moment, framework: &FrameworkId) -> Vec<StreamKey> {
+        if !self.flowing {
+            return Vec::new();
+        }
+        let of_it = |(key, stream): (&StreamKey, &Stream)| {
+            (key.framework == *framework && !stream.queue.is_empty()).then(|| key.clone())
+        };
+        let keys: Vec<_> = self.streams.iter().filter_map(of_it).collect();
+        for key in &keys {
+            self.arm(now, key, RETRY_INTERVAL_MIN);
+        }
+        keys
+    }
+
+    /// The heads whose pause is over: to be sent again, the next pause being twice as long.
+    pub fn due(&mut self, now: Moment) -> Vec<StreamKey> {
+        let mut keys = Vec::new();
+        while let Some((at, key)) = self.retries.first().cloned() {
+            if at > now {
+                break;
+            }
+            let interval = self.streams.get(&key).map(|stream| stream.interval);
+            let doubled = interval.unwrap_or(RETRY_INTERVAL_MIN).saturating_mul(2);
+            self.arm(now, &key, doubled.min(RETRY_INTERVAL_MAX));
+            keys.push(key);
+        }
+        keys
+    }
+
+    /// The head is sent once the log is durable up to there.
+    pub fn sent(&mut self, key: &StreamKey, after: u64) {
+        if let Some(stream) = self.streams.get_mut(key) {
+            stream.sent_after = after;
+        }
+    }
+
+    /// Whether the last sending of a head has left, the log being durable up to there. One that waits for a
+    /// disk is not sent again: however long that takes, it waits once.
+    pub fn has_left(&self, key: &StreamKey, durable: u64) -> bool {
+        let stream = self.streams.get(key);
+        stream.is_none_or(|stream| stream.sent_after <= durable)
+    }
+
+    /// When [`StatusUpdates::due`] has something again.
+    pub fn next_due(&self) -> Option<Moment> {
+        self.retries.first().map(|(at, _)| *at)
+    }
+
+    /// Forgets a task's stream.
+    pub fn remove(&mut self, key: &StreamKey) {
+        self.disarm(key);
+        self.forget(key);
+    }
+
+    fn forget(&mut self, key: &StreamKey) {
+        if let Some(stream) = self.streams.remove(key) {
+            let bytes = stream.queue.iter().map(check_bytes).sum();
+            self.check_bytes = self.check_bytes.saturating_sub(bytes);
+        }
+    }
+
+    /// Forgets all streams of a framework.
+    pub fn remove_framework(&mut self, framework: &FrameworkId) {
+        let streams = self
+            .streams
+            .extract_if(.., |key, _| key.framework == *framework);
+        let bytes = streams.flat_map(|(_, stream)| stream.queue);
+        let bytes = bytes.map(|status| check_bytes(&status)).sum();
+        self.check_bytes = self.check_bytes.saturating_sub(bytes);
+        self.retries.retain(|(_, key)| key.framework != *framework);
+    }
+
+    fn arm(&mut self, now: Moment, key: &StreamKey, interval: Duration) {
+        self.disarm(key);
+        if let Some(stream) = self.streams.get_mut(key) {
+            let at = now + interval;
+            stream.interval = interval;
+            stream.retry_at = Some(at);
+            self.retries.insert((at, key.clone()));
+        }
+    }
+
+    fn disarm(&mut self, key: &StreamKey) {
+        if let Some(stream) = self.streams.get_mut(key)
+            && let Some(at) = stream.retry_at.take()
+        {
+            self.retries.remove(&(at, key.clone()));
+        }
+    }
+}
+
+/// What an update of a check takes while it waits; nothing for others, which have room or are few.
+fn check_bytes(status: &pb::TaskStatus) -> usize {
+    if is_of_check(status) && !is_terminal(status.state) {
+        schema::bytes_of(status)
+    } else {
+        0
+    }
+}
+
+fn is_of_check(status: &pb::TaskStatus) -> bool {
+    matches!(
+        status.reason(),
+        Reason::TaskHealthCheckStatusUpdated | Reason::TaskCheckStatusUpdated
+    )
+}

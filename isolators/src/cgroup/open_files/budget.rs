@@ -1,0 +1,132 @@
+//! How many control files stay open, and which when not all can.
+//!
+//! Files that are read in every sweep go before those that are read now and then. Belongs to one
+//! thread, as its sampler does; atomic only so that it may move.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::Files;
+
+/// How many more descriptors may be kept; shared by all containers of a sampler.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Budget(Arc<Counts>);
+
+#[derive(Debug, Default)]
+struct Counts {
+    left: AtomicUsize,
+    /// Files read in every sweep that found nothing left since [`Budget::shift`].
+    short: AtomicUsize,
+    /// Of those left, what no file that is seldom read may take.
+    promised: AtomicUsize,
+}
+
+/// How often a file is read.
+#[derive(Copy, Clone, Debug, Default, Eq, PartialEq)]
+pub(super) enum Pace {
+    /// Measured in every sweep.
+    Often,
+    /// Only when all is read.
+    #[default]
+    Seldom,
+}
+
+impl Budget {
+    pub(crate) fn new(descriptors: usize) -> Self {
+        let budget = Self::default();
+        budget.0.left.store(descriptors, Ordering::Relaxed);
+        budget
+    }
+
+    /// Between two sweeps: what found nothing left in the last one gets what files that are seldom
+    /// read hold.
+    pub(crate) fn shift<'a>(&self, all: impl Iterator<Item = &'a Files>) {
+        let short = self.0.short.swap(0, Ordering::Relaxed);
+        let mut freed = 0;
+        for files in all {
+            if freed >= short {
+                break;
+            }
+            freed += files.close_seldom_read(short - freed);
+        }
+        self.0.promised.store(freed, Ordering::Relaxed);
+    }
+
+    pub(super) fn take(&self, pace: Pace) -> bool {
+        let kept_back = match pace {
+            Pace::Often => 0,
+            Pace::Seldom => self.0.promised.load(Ordering::Relaxed),
+        };
+        let less = |left: usize| (left > kept_back).then(|| left - 1);
+        let (relaxed, left) = (Ordering::Relaxed, &self.0.left);
+        let taken = left.fetch_update(relaxed, relaxed, less).is_ok();
+        match (pace, taken) {
+            (Pace::Often, true) => {
+                let less = |promised: usize| promised.checked_sub(1);
+                // Nothing was promised, as a rule.
+                let _ = self.0.promised.fetch_update(relaxed, relaxed, less);
+            }
+            (Pace::Often, false) => {
+                self.0.short.fetch_add(1, relaxed);
+            }
+            (Pace::Seldom, _) => {}
+        }
+        taken
+    }
+
+    pub(super) fn give_back(&self) {
+        self.0.left.fetch_add(1, Ordering::Relaxed);
+    }
+
+    #[cfg(test)]
+    pub(super) fn left(&self) -> usize {
+        self.0.left.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::path::Path;
+
+    #[test]
+    fn what_is_read_in_every_sweep_is_kept_first() {
+        const CONTAINERS: usize = 6;
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let dir: Arc<Path> = folder.path().into();
+        for name in ["often", "a", "b", "c"] {
+            fs::write(dir.join(name), "1\n").expect("written");
+        }
+        // Enough for what is often read of all of them, and two more.
+        let budget = Budget::new(CONTAINERS + 2);
+        let new = |_| Files::keeping(budget.clone(), Arc::default());
+        let containers: Vec<_> = (0..CONTAINERS).map(new).collect();
+        let sweep = |turn: usize| {
+            budget.shift(containers.iter());
+            for (number, files) in containers.iter().enumerate() {
+                // All of everything at first, then of one container in turn.
+                let all = turn == 0 || turn % CONTAINERS == number;
+                files.begin(all, Vec::new());
+                let names = ["often", "a", "b", "c"];
+                for name in names.into_iter().take(if all { 4 } else { 1 }) {
+                    assert_eq!(files.number(&dir, name), Some(1));
+                }
+                files.end();
+            }
+        };
+        sweep(0);
+        let of = |files: &[Files]| files.iter().map(Files::open).collect::<Vec<_>>();
+        assert_eq!(
+            of(&containers),
+            [4, 4, 0, 0, 0, 0],
+            "first come, first served"
+        );
+        // Found out in the second sweep, open from the third on, whoever's turn it is.
+        (1..3 * CONTAINERS).for_each(sweep);
+        assert!(containers.iter().all(|files| files.open() >= 1));
+        assert_eq!(budget.left(), 0, "the rest serves what is seldom read");
+        drop(containers);
+        assert_eq!(budget.left(), CONTAINERS + 2);
+    }
+}

@@ -1,0 +1,393 @@
+//! Control files that stay open from one sample to the next.
+//!
+//! A read through an open descriptor costs a tenth of one that opens the file first. [`Files`] keeps
+//! those of one container, by folder and name, and the counters of the kernel's memory pressure events
+//! (v1). Where descriptors are few, files that are read in every sweep have them before those that are
+//! read now and then ([`Budget`]). Invariant: what cannot be read is absent. A file that was never there is
+//! not looked for again; one that fails is closed, and opened anew the next time.
+
+mod anchors;
+mod budget;
+
+use std::cell::RefCell;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+pub(crate) use anchors::Anchors;
+pub(crate) use budget::Budget;
+use budget::Pace;
+
+/// Longest control file that is read; `io.stat` of a machine with hundreds of disks fits.
+const FILE_BYTES_MAX: usize = 256 << 10;
+/// What a buffer holds before it is found to be too small.
+const BUFFER_BYTES: usize = 8 << 10;
+
+/// The control files of one container, as samples read them.
+#[derive(Debug, Default)]
+pub struct Files {
+    inner: RefCell<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// `None` opens and closes for each read.
+    budget: Option<Budget>,
+    anchors: Arc<Anchors>,
+    kept: Vec<OpenFile>,
+    /// Where the next file is looked for first: they are asked for in the same order each time.
+    next: usize,
+    buffer: Vec<u8>,
+    /// Of what is read now.
+    pace: Pace,
+    /// Whether anything could be read since [`Files::begin`].
+    any: bool,
+}
+
+#[derive(Debug)]
+struct OpenFile {
+    /// Shared by the files of one folder: a thousand containers have twenty thousand files.
+    dir: Arc<Path>,
+    file: &'static str,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    Open(File, Pace),
+    /// The kernel has no such file here.
+    Absent,
+    /// Counts events of a kind, so far.
+    Events(EventFd, u64),
+}
+
+impl Files {
+    /// Nothing is kept: each read opens its file.
+    pub fn passing() -> Self {
+        Self::default()
+    }
+
+    /// Descriptors are kept as far as the budget goes; files below one of the anchors are opened from there.
+    pub(crate) fn keeping(budget: Budget, anchors: Arc<Anchors>) -> Self {
+        let files = Self::default();
+        let mut inner = files.inner.borrow_mut();
+        inner.budget = Some(budget);
+        inner.anchors = anchors;
+        drop(inner);
+        files
+    }
+
+    /// Begins a sample, of `all` files or of those that are read in every sweep, with a buffer to use for it.
+    pub(crate) fn begin(&self, all: bool, buffer: Vec<u8>) {
+        let mut inner = self.inner.borrow_mut();
+        inner.buffer = buffer;
+        // A file that is read in every sweep is told from the others when these are not read.
+        inner.pace = if all { Pace::Seldom } else { Pace::Often };
+        inner.any = false;
+    }
+
+    /// Ends it: the buffer, for the next container, and whether anything could be read.
+    pub(crate) fn end(&self) -> (Vec<u8>, bool) {
+        let mut inner = self.inner.borrow_mut();
+        (std::mem::take(&mut inner.buffer), inner.any)
+    }
+
+    /// What `parse` makes of a control file; `None` if it is not there, cannot be read, or is no text.
+    pub fn read<T>(
+        &self,
+        dir: &Arc<Path>,
+        file: &'static str,
+        parse: impl FnOnce(&str) -> Option<T>,
+    ) -> Option<T> {
+        let mut inner = self.inner.borrow_mut();
+        let length = inner.fill(dir, file)?;
+        inner.any = true;
+        parse(str::from_utf8(inner.buffer.get(..length)?).ok()?)
+    }
+
+    /// A control file that holds one number; `max` and what is no number are `None`.
+    pub fn number(&self, dir: &Arc<Path>, file: &'static str) -> Option<u64> {
+        self.read(dir, file, |text| text.trim_ascii_end().parse().ok())
+    }
+
+    /// How often the kernel told of this level of memory pressure in the group since it was first
+    /// asked for (v1's `memory.pressure_level`); only where descriptors are kept.
+    pub fn pressure_events(&self, dir: &Arc<Path>, level: &'static str) -> Option<u64> {
+        let mut inner = self.inner.borrow_mut();
+        let inner = &mut *inner;
+        let budget = inner.budget.as_ref()?;
+        if let Some(kept) = inner.kept.iter_mut().find(|kept| kept.is(dir, level)) {
+            return kept.state.events();
+        }
+        if !budget.take(Pace::Seldom) {
+            return None;
+        }
+        let state = match watch(dir, level) {
+            Ok(event) => State::Events(event, 0),
+            Err(_) => {
+                budget.give_back();
+                State::Absent
+            }
+        };
+        inner.keep(dir, level, state);
+        inner.kept.last_mut().and_then(|kept| kept.state.events())
+    }
+
+    /// How many files are open.
+    #[cfg(test)]
+    fn open(&self) -> usize {
+        let kept = &self.inner.borrow().kept;
+        let is_open = |kept: &&OpenFile| matches!(kept.state, State::Open(..));
+        kept.iter().filter(is_open).count()
+    }
+
+    /// Closes so many of the files that are seldom read, if there are; how many it were.
+    fn close_seldom_read(&self, count: usize) -> usize {
+        let mut inner = self.inner.borrow_mut();
+        let inner = &mut *inner;
+        let mut closed = 0;
+        inner.kept.retain(|kept| {
+            let closes = closed < count && matches!(kept.state, State::Open(_, Pace::Seldom));
+            closed += usize::from(closes);
+            !closes
+        });
+        if let Some(budget) = &inner.budget {
+            (0..closed).for_each(|_| budget.give_back());
+        }
+        closed
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Some(budget) = &self.budget {
+            let open = |kept: &&OpenFile| !matches!(kept.state, State::Absent);
+            self.kept
+                .iter()
+                .filter(open)
+                .for_each(|_| budget.give_back());
+        }
+    }
+}
+
+impl Inner {
+    /// The file into the buffer; its length.
+    fn fill(&mut self, dir: &Arc<Path>, file: &'static str) -> Option<usize> {
+        let Some(position) = self.find(dir, file) else {
+            return self.fill_anew(dir, file);
+        };
+        let State::Open(open, pace) = &mut self.kept.get_mut(position)?.state else {
+            return None;
+        };
+        if self.pace == Pace::Often {
+            *pace = Pace::Often;
+        }
+        match read_whole(open, &mut self.buffer) {
+            Ok(length) => Some(length),
+            Err(_) => {
+                // The group is gone, as a rule.
+                self.kept.swap_remove(position);
+                if let Some(budget) = &self.budget {
+                    budget.give_back();
+                }
+                None
+            }
+        }
+    }
+
+    fn find(&mut self, dir: &Arc<Path>, file: &str) -> Option<usize> {
+        let (before, after) = self.kept.split_at(self.next.min(self.kept.len()));
+        let is_it = |kept: &OpenFile| kept.is(dir, file);
+        let found = match after.iter().position(is_it) {
+            Some(at) => before.len() + at,
+            None => before.iter().position(is_it)?,
+        };
+        self.next = found + 1;
+        Some(found)
+    }
+
+    fn fill_anew(&mut self, dir: &Arc<Path>, file: &'static str) -> Option<usize> {
+        let opened = self.anchors.open(dir, file);
+        let keeps = self.budget.is_some();
+        let open = match opened {
+            Ok(open) => open,
+            Err(error) => {
+                // A group that is not there may yet come; a file that a group lacks will not.
+                if keeps && error.kind() == io::ErrorKind::NotFound && dir.exists() {
+                    self.keep(dir, file, State::Absent);
+                }
+                return None;
+            }
+        };
+        let length = read_whole(&open, &mut self.buffer).ok();
+        let pace = self.pace;
+        if length.is_some() && self.budget.as_ref().is_some_and(|left| left.take(pace)) {
+            self.keep(dir, file, State::Open(open, pace));
+        }
+        length
+    }
+
+    fn keep(&mut self, dir: &Arc<Path>, file: &'static str, state: State) {
+        let same = self.kept.iter().find(|kept| kept.is_in(dir));
+        let dir = same.map_or(dir, |kept| &kept.dir).clone();
+        // A container's files are soon all known: room for more would be wasted a thousand times.
+        self.kept.reserve_exact(1);
+        self.kept.push(OpenFile { dir, file, state });
+    }
+}
+
+impl OpenFile {
+    fn is(&self, dir: &Arc<Path>, file: &str) -> bool {
+        self.file == file && self.is_in(dir)
+    }
+
+    fn is_in(&self, dir: &Arc<Path>) -> bool {
+        Arc::ptr_eq(&self.dir, dir) || self.dir.as_os_str() == dir.as_os_str()
+    }
+}
+
+impl State {
+    /// Adds what happened since it was last asked.
+    fn events(&mut self) -> Option<u64> {
+        let Self::Events(event, so_far) = self else {
+            return None;
+        };
+        // Not ready means that nothing happened.
+        if let Ok(more) = event.read() {
+            *so_far = so_far.saturating_add(more);
+        }
+        Some(*so_far)
+    }
+}
+
+/// All of it, from the beginning; the buffer grows as needed and never shrinks.
+fn read_whole(file: &File, buffer: &mut Vec<u8>) -> io::Result<usize> {
+    let mut length = 0;
+    loop {
+        if buffer.len() < length + BUFFER_BYTES / 2 {
+            if buffer.len() >= FILE_BYTES_MAX {
+                return Err(io::ErrorKind::FileTooLarge.into());
+            }
+            buffer.resize((buffer.len() * 2).max(BUFFER_BYTES), 0);
+        }
+        let free = buffer.get_mut(length..).unwrap_or_default();
+        let free_bytes = free.len();
+        let offset = u64::try_from(length).unwrap_or(u64::MAX);
+        match file.read_at(free, offset) {
+            Ok(0) => return Ok(length),
+            // Control files come whole when there is room, so that no second read is needed.
+            Ok(more) if more < free_bytes / 2 => return Ok(length + more),
+            Ok(more) => length += more,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Has the kernel signal an event of `level` in the group's `memory.pressure_level` (v1).
+fn watch(dir: &Path, level: &str) -> io::Result<EventFd> {
+    let event = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+    let source = File::open(dir.join("memory.pressure_level"))?;
+    let line = format!(
+        "{} {} {level}",
+        event.as_fd().as_raw_fd(),
+        source.as_raw_fd()
+    );
+    std::fs::write(dir.join("cgroup.event_control"), line)?;
+    Ok(event)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn folder() -> (tempfile::TempDir, Arc<Path>) {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().into();
+        (folder, path)
+    }
+
+    fn keeping(descriptors: usize) -> (Files, Budget) {
+        let budget = Budget::new(descriptors);
+        (Files::keeping(budget.clone(), Arc::default()), budget)
+    }
+
+    #[test]
+    fn a_kept_file_is_read_anew_each_time() {
+        let (_folder, dir) = folder();
+        let (files, budget) = keeping(8);
+        fs::write(dir.join("pids.current"), "7\n").expect("written");
+        assert_eq!(files.number(&dir, "pids.current"), Some(7));
+        fs::write(dir.join("pids.current"), "12\n").expect("written");
+        assert_eq!(files.number(&dir, "pids.current"), Some(12));
+        assert_eq!(budget.left(), 7);
+        drop(files);
+        assert_eq!(budget.left(), 8);
+    }
+
+    #[test]
+    fn garbage_is_absent_and_does_not_stay() {
+        let (_folder, dir) = folder();
+        let (files, _) = keeping(8);
+        let file = dir.join("memory.current");
+        for (text, number) in [
+            (&b"12 potatoes\n"[..], None),
+            (b"\xff\xfe", None),
+            (b"", None),
+            (b"-5\n", None),
+            (b"99999999999999999999999\n", None),
+            (b"4096\n", Some(4096)),
+        ] {
+            fs::write(&file, text).expect("written");
+            assert_eq!(files.number(&dir, "memory.current"), number);
+        }
+    }
+
+    #[test]
+    fn without_budget_files_are_opened_each_time() {
+        let (_folder, dir) = folder();
+        let (files, budget) = keeping(1);
+        for name in ["a", "b", "c"] {
+            fs::write(dir.join(name), "1\n").expect("written");
+        }
+        for _ in 0..2 {
+            for name in ["a", "b", "c"] {
+                assert_eq!(files.number(&dir, name), Some(1));
+            }
+        }
+        assert_eq!(budget.left(), 0);
+        assert_eq!(files.inner.borrow().kept.len(), 1);
+    }
+
+    #[test]
+    fn what_a_group_lacks_is_not_looked_for_again_but_a_missing_group_is() {
+        let (_folder, dir) = folder();
+        let (files, _) = keeping(8);
+        assert_eq!(files.number(&dir, "cpu.pressure"), None);
+        fs::write(dir.join("cpu.pressure"), "1").expect("written");
+        assert_eq!(files.number(&dir, "cpu.pressure"), None);
+        let group: Arc<Path> = dir.join("later").into();
+        assert_eq!(files.number(&group, "pids.current"), None);
+        fs::create_dir(&group).expect("made");
+        fs::write(group.join("pids.current"), "1").expect("written");
+        assert_eq!(files.number(&group, "pids.current"), Some(1));
+    }
+
+    #[test]
+    fn a_file_longer_than_the_buffer_is_read_whole_and_an_endless_one_refused() {
+        let (_folder, dir) = folder();
+        let (files, _) = keeping(8);
+        let long = "some-word 1\n".repeat(5000);
+        fs::write(dir.join("memory.stat"), &long).expect("written");
+        let length = files.read(&dir, "memory.stat", |text| Some(text.len()));
+        assert_eq!(length, Some(long.len()));
+        let endless = Arc::from(Path::new("/dev"));
+        assert_eq!(files.read(&endless, "zero", |text| Some(text.len())), None);
+    }
+}

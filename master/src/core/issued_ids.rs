@@ -1,0 +1,68 @@
+//! Assigns agent and framework ids: the master's id and a counter.
+//!
+//! A master has a new id at each start, so an id with this prefix was assigned by this master or not at all.
+//! Invariant: no id is given that is known already, and nobody may have an id that is still to be given.
+
+use meseta_resources::{AgentId, FrameworkId, IdError};
+
+use super::MasterCore;
+
+/// The number of an id with this prefix.
+fn number(id: &str, prefix: &str) -> Option<u64> {
+    id.strip_prefix(prefix)?.parse().ok()
+}
+
+impl MasterCore {
+    fn agent_prefix(&self) -> String {
+        format!("{}-S", self.config.identity.id)
+    }
+
+    fn framework_prefix(&self) -> String {
+        format!("{}-", self.config.identity.id)
+    }
+
+    /// Begins to count behind all ids that the registry knows.
+    pub(super) fn skip_known_ids(&mut self) {
+        let prefix = self.agent_prefix();
+        let agents = self.recovered_agents.keys();
+        let agents = agents.chain(self.unreachable_agents.keys());
+        let agents = agents.chain(self.gone_agents.keys());
+        let last = agents.filter_map(|id| number(id.as_str(), &prefix)).max();
+        self.next_agent = last.map_or(0, |last| last.saturating_add(1));
+        let prefix = self.framework_prefix();
+        let frameworks = self.ownership.known().chain(self.deadlines.keys());
+        let last = frameworks
+            .filter_map(|id| number(id.as_str(), &prefix))
+            .max();
+        self.next_framework = last.map_or(0, |last| last.saturating_add(1));
+    }
+
+    /// The id of the next agent.
+    pub(super) fn next_agent_id(&self) -> Result<AgentId, IdError> {
+        AgentId::new(&format!("{}{}", self.agent_prefix(), self.next_agent))
+    }
+
+    /// The id of a new framework.
+    pub(super) fn take_framework_id(&mut self) -> Result<FrameworkId, IdError> {
+        let id = format!("{}{:04}", self.framework_prefix(), self.next_framework);
+        let id = FrameworkId::new(&id)?;
+        self.next_framework += 1;
+        Ok(id)
+    }
+
+    /// Whether an agent's id is one that this master is still to give.
+    pub(super) fn is_future_agent(&self, id: &AgentId) -> bool {
+        number(id.as_str(), &self.agent_prefix()).is_some_and(|number| number >= self.next_agent)
+    }
+
+    /// The same of a framework's id.
+    pub(super) fn is_future_framework(&self, id: &FrameworkId) -> bool {
+        let number = number(id.as_str(), &self.framework_prefix());
+        number.is_some_and(|number| number >= self.next_framework)
+    }
+
+    /// Whether a framework got its id from this master, and not from an earlier one or from itself.
+    pub(super) fn is_own_framework(&self, id: &FrameworkId) -> bool {
+        number(id.as_str(), &self.framework_prefix()).is_some()
+    }
+}

@@ -1,0 +1,133 @@
+//! What must hold after every input: master and allocator agree on all allocations.
+
+use super::*;
+
+impl World {
+    /// All that can be looked at, counters apart.
+    pub(super) fn digest(&mut self) -> String {
+        let snapshot = self.core.snapshot();
+        // What is only counted may grow by what is refused.
+        let uncounted = |views: &[Arc<FrameworkView>]| -> Vec<FrameworkView> {
+            let views = views.iter().map(|view| FrameworkView {
+                counters: Arc::default(),
+                ..(**view).clone()
+            });
+            views.collect()
+        };
+        format!(
+            "{:?}",
+            (
+                &snapshot.agents,
+                &snapshot.recovered_agents,
+                &snapshot.unreachable_agents,
+                uncounted(&snapshot.frameworks),
+                uncounted(&snapshot.completed_frameworks),
+                &snapshot.offers,
+                &snapshot.weights,
+                &snapshot.quotas,
+                &snapshot.maintenance,
+            )
+        )
+    }
+
+    /// The master's book and the allocator's agree, and nothing is more than there is.
+    pub(super) fn check(&mut self) {
+        self.core.agents.check(|agent| self.core.view(agent));
+        self.core
+            .frameworks
+            .check(|framework| FrameworkView::of(framework, false));
+        self.core.snapshot();
+        self.core.check_history();
+        self.core.check_descriptions();
+        let core = &self.core;
+        assert_eq!(core.counters.invariant_violations, 0);
+        for agent in core.agents.values() {
+            let mut held = (*agent.used).clone();
+            let mut of_tasks: BTreeMap<FrameworkId, Resources> = BTreeMap::new();
+            for task in agent.tasks.values() {
+                if is_terminal(task.state) || task.resources.is_empty() {
+                    continue;
+                }
+                *of_tasks.entry(task.framework_id.clone()).or_default() += &task.resources;
+            }
+            for executor in agent.executors.values() {
+                if executor.resources.is_empty() {
+                    continue;
+                }
+                *of_tasks.entry(executor.framework_id.clone()).or_default() += &executor.resources;
+            }
+            let mut in_executors: BTreeMap<_, usize> = BTreeMap::new();
+            for executor in agent.tasks.values().filter_map(|task| task.executor()) {
+                *in_executors.entry(executor).or_default() += 1;
+            }
+            assert_eq!(agent.in_executors, in_executors, "tasks are counted");
+            assert_eq!(
+                held, of_tasks,
+                "what is used is what tasks and executors hold"
+            );
+            for id in &agent.offers {
+                let offer = &core.offers[id];
+                assert_eq!(offer.agent_id, *agent.id());
+                assert!(core.frameworks[&offer.framework_id].offers.contains(id));
+                *held.entry(offer.framework_id.clone()).or_default() += &offer.resources;
+            }
+            assert_eq!(core.allocator.held(agent.id()), held, "both books agree");
+            let all: Resources = held
+                .values()
+                .map(Resources::unallocate)
+                .fold(Resources::new(), |sum, r| sum + r);
+            assert_eq!(
+                core.allocator.available(agent.id()).unshared() + all.unshared(),
+                agent.profile.total.unshared()
+            );
+            let known = agent.profile.total.shared();
+            assert!(
+                all.shared()
+                    .iter()
+                    .all(|volume| known.contains_resource(volume))
+            );
+            for ((framework, task), record) in agent.tasks.iter() {
+                let mut holders = core.frameworks[framework].holders(task);
+                assert!(holders.any(|holder| *holder == record.agent_id));
+            }
+        }
+        for agent in core.agents.values() {
+            let is_listed = core.disconnected.contains(agent.id());
+            assert_eq!(agent.connection.is_none(), is_listed);
+        }
+        assert!(core.disconnected.len() <= core.agents.len());
+        for id in &core.silent {
+            assert!(core.agents[id].missed_pings > 0);
+        }
+        core.inverse_offers.check(core);
+        core.locations
+            .check(core.agents.values().map(|agent| &*agent.profile));
+        core.check_drained();
+        let mut held: BTreeMap<FrameworkId, BTreeMap<AgentId, usize>> = BTreeMap::new();
+        for agent in core.agents.values() {
+            let of_tasks = agent.tasks.keys().map(|(framework, _)| framework);
+            let of_executors = agent.executors.keys().map(|(framework, _)| framework);
+            for framework in of_tasks.chain(of_executors) {
+                let of_framework = held.entry(framework.clone()).or_default();
+                *of_framework.entry(agent.id().clone()).or_default() += 1;
+            }
+        }
+        for framework in core.frameworks.values() {
+            let counted = held.remove(&framework.id).unwrap_or_default();
+            assert_eq!(*framework.agents(), counted);
+        }
+        assert!(held.is_empty(), "{held:?}");
+        let offers: usize = core.agents.values().map(|agent| agent.offers.len()).sum();
+        assert_eq!(offers, core.offers.len());
+        for framework in core.frameworks.values() {
+            assert!(framework.connection().is_some() || framework.offers.is_empty());
+            for (task, first) in &framework.tasks {
+                for agent in framework.holders(task) {
+                    let record = core.agents[agent].task(&framework.id, task).unwrap();
+                    let is_first = agent == first && framework.has_launched(task);
+                    assert_eq!(record.is_launched, is_first);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! What one node or framework cannot fill: descriptions, returns, records, events, frames.
+
+use super::malicious_agents::{described, part, refused};
+use super::*;
+
+fn world_with(change: impl FnOnce(&mut Memory)) -> World {
+    let mut config = config();
+    change(&mut config.memory);
+    let recovered = Recovered {
+        epoch: 1,
+        ..Recovered::default()
+    };
+    World::with(config, recovered)
+}
+
+/// The first frame of an agent that calls from an address, without a certificate.
+fn from(world: &mut World, address: &str, message: agent_frame::Message) -> ConnectionId {
+    let connection = ConnectionId(world.number());
+    let caller = Caller {
+        address: Some(address.parse().unwrap()),
+        ..Caller::default()
+    };
+    world.core.agent_connected(connection, caller);
+    world.say_on(connection, message);
+    connection
+}
+
+fn old(id: &str) -> Node {
+    Node {
+        connection: ConnectionId(0),
+        id: id.to_owned(),
+        register: register(5051, "cpus:1;mem:64"),
+    }
+}
+
+#[test]
+fn a_false_node_leaves_room_for_the_descriptions_of_others_and_known_ones_are_taken_back() {
+    let mut world = world_with(|memory| {
+        memory.agents = 16 << 20;
+        memory.agent_info = 2 << 20;
+    });
+    let mut register_from = |address: &str, port: i32, bytes: usize| {
+        let message = agent_frame::Message::Register(described(port, bytes));
+        let connection = from(&mut world, address, message);
+        refused(&mut world, connection).is_none()
+    };
+    assert!(register_from("10.0.0.1:1", 1, 1_500_000));
+    for bytes in [1_500_000, 400_000] {
+        while register_from("10.0.0.66:1", 6_000, bytes) {}
+    }
+    assert!(register_from("10.0.0.2:1", 2, 1_500_000));
+    assert!(register_from("10.0.0.3:1", 3, 60_000));
+    // After a restart there is room for what the registry has, whatever others say.
+    let mut config = config();
+    config.memory.agents = 1;
+    config.memory.agent_info = 1;
+    let mut recovered = world.registry.clone();
+    recovered.agents.truncate(1);
+    let id = recovered.agents[0].agent_id.clone();
+    let mut world = World::at(world.now, config, recovered);
+    let known = Node {
+        id,
+        register: described(1, 1_500_000),
+        ..old("")
+    };
+    let message =
+        |node: &Node| agent_frame::Message::Reregister(report(node, Vec::new(), Vec::new()));
+    let wordy = Node {
+        register: described(1, 1_510_000),
+        ..known.clone()
+    };
+    let connection = from(&mut world, "10.0.0.1:1", message(&wordy));
+    assert!(
+        refused(&mut world, connection).is_some(),
+        "more than it had"
+    );
+    let connection = from(&mut world, "10.0.0.1:1", message(&known));
+    assert!(refused(&mut world, connection).is_none());
+}
+
+#[test]
+fn an_agent_has_one_return_at_a_time() {
+    let mut world = world_with(|_| {});
+    let node = old("old-S1");
+    let first = from(&mut world, "10.0.0.1:1", part(&node, true, 100_000));
+    let other = from(&mut world, "10.0.0.66:1", part(&node, true, 100_000));
+    assert!(world.closed.contains(&other), "an address is no proof");
+    assert!(!world.closed.contains(&first));
+    let second = from(&mut world, "10.0.0.1:2", part(&node, true, 50_000));
+    assert!(world.closed.contains(&first) && !world.closed.contains(&second));
+    assert!(world.core.partial_reregistrations.bytes() < 100_000);
+}
+
+/// The events with offers that wait for a scheduler: the bytes of each, and its offers.
+fn offered(world: &mut World, scheduler: &Scheduler) -> Vec<(usize, usize)> {
+    let events = world.take_events(scheduler.connection).into_iter();
+    let offers = events.filter_map(|event| event.offers);
+    let sized = offers.map(|offers| (prost::Message::encoded_len(&offers), offers.offers.len()));
+    sized.collect()
+}
+
+#[test]
+fn the_offers_of_a_cycle_are_divided_by_bytes() {
+    for (max, cycles) in [
+        (16 << 20, vec![vec![4, 4, 2]]),
+        (2 << 20, vec![vec![2]; 5]),
+        (500_000, vec![vec![]; 3]),
+    ] {
+        let mut world = world_with(|memory| memory.offers = max);
+        for port in 1..=10 {
+            world.handshake(agent_frame::Message::Register(described(port, 900_000)));
+        }
+        let scheduler = world.subscribe(framework("f", &["dev"]));
+        let mut seen = Vec::new();
+        for _ in &cycles {
+            let events = offered(&mut world, &scheduler);
+            assert!(events.iter().all(|(bytes, _)| *bytes <= (4 << 20) + 64));
+            seen.push(
+                events
+                    .into_iter()
+                    .map(|(_, offers)| offers)
+                    .collect::<Vec<_>>(),
+            );
+            world.advance(SECOND);
+        }
+        assert_eq!(seen, cycles, "at most {max} bytes");
+        assert_eq!(offered(&mut world, &scheduler), [], "that was all");
+    }
+}
+
+#[test]
+fn what_cannot_be_an_executors_id_is_sent_to_no_agent() {
+    let mut world = World::new();
+    let node = world.agent(5051, "cpus:1;mem:64");
+    let scheduler = world.subscribe(framework("f", &["dev"]));
+    for (id, is_sent) in [("e".to_owned(), true), ("x".repeat(1 << 20), false)] {
+        world.take_frames(node.connection);
+        let executor_id = v1::ExecutorId { value: id };
+        let agent_id = v1::AgentId {
+            value: node.id.clone(),
+        };
+        let shutdown = Action::Shutdown(call::Shutdown {
+            executor_id: executor_id.clone(),
+            agent_id: agent_id.clone(),
+        });
+        let message = Action::Message(call::Message {
+            agent_id,
+            executor_id,
+            data: Vec::new(),
+        });
+        for action in [shutdown, message] {
+            assert_eq!(world.call(&scheduler, action), Answer::Accepted);
+        }
+        let sent = world.take_frames(node.connection);
+        assert_eq!(sent.len(), if is_sent { 2 } else { 0 });
+    }
+}
+
+#[test]
+fn what_agents_bring_along_is_bounded_in_bytes() {
+    let mut world = world_with(|memory| memory.reported = 200_000);
+    let info = World::with_id(framework("f", &["dev"]), "old-f");
+    let scheduler = Scheduler {
+        connection: ConnectionId(0),
+        stream: String::new(),
+        id: "old-f".to_owned(),
+    };
+    let large = |node: &Node, number: usize| v1::Task {
+        name: "x".repeat(9_000),
+        ..running(
+            node,
+            &scheduler,
+            &format!("{}-{number}", node.id),
+            "cpus:0.001",
+            "dev",
+        )
+    };
+    let node = old("old-S1");
+    let tasks = (0..300).map(|number| large(&node, number)).collect();
+    let mut whole = report(&node, tasks, vec![info]);
+    let executor = |number: usize| v1::ExecutorInfo {
+        executor_id: v1::ExecutorId {
+            value: format!("e-{number}"),
+        },
+        framework_id: Some(v1::FrameworkId {
+            value: "old-f".to_owned(),
+        }),
+        data: Some(vec![1; 50_000]),
+        ..v1::ExecutorInfo::default()
+    };
+    whole.executors = (0..10).map(executor).collect();
+    world.handshake(agent_frame::Message::Reregister(whole));
+    let id = meseta_resources::AgentId::new(&node.id).unwrap();
+    let agent = &world.core.agents[&id];
+    let described = |task: &&Arc<TaskRecord>| task.description.len() > 9_000;
+    let kept = agent.tasks.values().filter(described).count();
+    assert!((15..=20).contains(&kept), "{kept}");
+    let all = agent.tasks.len();
+    assert!(all > kept + 20 && all < 300, "{all}");
+    assert!(agent.reported_bytes() <= 250_000);
+    assert!(agent.executors.values().all(|one| one.info.len() < 1_000));
+    // Another one has room of its own, and an end makes room.
+    let other = old("old-S2");
+    let tasks = vec![large(&other, 1)];
+    world.reregister(&other, tasks, Vec::new());
+    let id = meseta_resources::AgentId::new(&other.id).unwrap();
+    let mut tasks = world.core.agents[&id].tasks.values();
+    assert!(tasks.all(|task| task.description.len() > 9_000));
+}
+
+#[test]
+fn of_a_very_large_status_what_is_needed_is_kept() {
+    let mut world = World::new();
+    let node = world.agent(5051, "cpus:4;mem:1024");
+    let scheduler = world.subscribe(framework("f", &["dev"]));
+    let offer = world.offers(&scheduler).pop().unwrap();
+    let tasks = vec![task(&node, "t", "cpus:1;mem:64")];
+    world.call(&scheduler, accept(&[&offer], tasks));
+    let status = |bytes: usize, uuid: usize| TaskStatus {
+        task_id: v1::TaskId {
+            value: "t".to_owned(),
+        },
+        state: TaskState::TaskRunning.into(),
+        message: Some("x".repeat(bytes)),
+        uuid: Some(vec![1; uuid]),
+        ..TaskStatus::default()
+    };
+    for (bytes, uuid, is_heard) in [(100_000, 16, true), (1, 100_000, false)] {
+        let update = meseta::StatusUpdate {
+            framework_id: v1::FrameworkId {
+                value: scheduler.id.clone(),
+            },
+            status: status(bytes, uuid),
+            latest_state: None,
+        };
+        world.say(&node, agent_frame::Message::StatusUpdate(update));
+        let heard = world.updates(&scheduler);
+        assert_eq!(heard.len(), usize::from(is_heard));
+        assert!(heard.iter().all(|status| status.message().len() == bytes));
+        let record = world.core.snapshot().agents[0]
+            .tasks
+            .values()
+            .next()
+            .cloned();
+        let kept = record.unwrap().latest_status().unwrap();
+        assert_eq!(kept.state(), TaskState::TaskRunning);
+        assert!(kept.message.is_none() && kept.uuid.is_some());
+    }
+}
+
+#[test]
+fn of_executors_those_go_that_a_returning_agent_does_not_name() {
+    let mut world = World::new();
+    let node = old("old-S1");
+    let executor = |framework: &str, id: &str| v1::ExecutorInfo {
+        executor_id: v1::ExecutorId {
+            value: id.to_owned(),
+        },
+        framework_id: Some(v1::FrameworkId {
+            value: framework.to_owned(),
+        }),
+        ..v1::ExecutorInfo::default()
+    };
+    let info = |id: &str| World::with_id(framework("f", &["dev"]), id);
+    let back_with = |executors: Vec<v1::ExecutorInfo>| {
+        let infos = vec![info("old-f"), info("old-g")];
+        let mut whole = report(&node, Vec::new(), infos);
+        whole.executors = executors;
+        agent_frame::Message::Reregister(whole)
+    };
+    let held = |world: &World| -> Vec<(String, String)> {
+        let keys = world.core.agents[node.id.as_str()].executors.keys();
+        keys.map(|(framework, executor)| (framework.to_string(), executor.to_string()))
+            .collect()
+    };
+    let pair = |framework: &str, id: &str| (framework.to_owned(), id.to_owned());
+    world.handshake(back_with(vec![
+        executor("old-f", "a"),
+        executor("old-f", "b"),
+        executor("old-g", "a"),
+    ]));
+    let all = [pair("old-f", "a"), pair("old-f", "b"), pair("old-g", "a")];
+    assert_eq!(held(&world), all);
+    // One of the same name in another framework is another one, and one of no framework is none.
+    let nameless = v1::ExecutorInfo {
+        framework_id: None,
+        ..executor("old-f", "a")
+    };
+    world.handshake(back_with(vec![
+        nameless,
+        executor("old-f", "b"),
+        executor("old-g", "a"),
+    ]));
+    assert_eq!(held(&world), all[1..]);
+}

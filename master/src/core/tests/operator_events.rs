@@ -1,0 +1,160 @@
+//! What operators who watch are told.
+
+use super::*;
+
+fn kinds_of(world: &mut World) -> Vec<String> {
+    let notes = std::mem::take(&mut world.notes);
+    let kind = |note: &OperatorEvent| match note {
+        OperatorEvent::TaskAdded(record) => format!("task {} added", record.task_id),
+        OperatorEvent::TaskUpdated { status, state, .. } => format!(
+            "task {} {}{}",
+            status.task_id.value,
+            state.as_str_name(),
+            match status.healthy {
+                Some(true) => " healthy",
+                Some(false) => " unhealthy",
+                None => "",
+            }
+        ),
+        OperatorEvent::AgentAdded(_) => "agent added".to_owned(),
+        OperatorEvent::AgentRemoved(_) => "agent removed".to_owned(),
+        OperatorEvent::FrameworkAdded(view) => format!("framework added active={}", view.active),
+        OperatorEvent::FrameworkUpdated(view) => format!("framework connected={}", view.connected),
+        OperatorEvent::FrameworkRemoved(_) => "framework removed".to_owned(),
+    };
+    notes.iter().map(kind).collect()
+}
+
+#[test]
+fn nothing_is_noted_before_somebody_watches() {
+    let mut world = World::new();
+    world.agent(1, "cpus:4;mem:1024");
+    world.subscribe(framework("f", &["dev"]));
+    assert!(world.notes.is_empty());
+}
+
+#[test]
+fn agents_are_told_of_as_they_come_and_go() {
+    let mut world = World::new();
+    world.core.watch();
+    let node = world.agent(1, "cpus:4;mem:1024");
+    assert_eq!(kinds_of(&mut world), ["agent added"]);
+    world.advance(120 * SECOND);
+    assert_eq!(kinds_of(&mut world), ["agent removed"]);
+    let node = world.reregister(&node, Vec::new(), Vec::new());
+    assert_eq!(kinds_of(&mut world), ["agent added"]);
+    let gone = Request::MarkAgentGone { agent_id: node.id };
+    assert_eq!(world.administer(gone), Answer::Done);
+    assert_eq!(kinds_of(&mut world), ["agent removed"]);
+}
+
+#[test]
+fn tasks_are_told_of_with_every_status() {
+    let mut world = World::new();
+    world.core.watch();
+    let node = world.agent(1, "cpus:4;mem:1024");
+    let scheduler = world.subscribe(framework("f", &["dev"]));
+    let offers = world.offers(&scheduler);
+    let tasks = vec![task(&node, "t", "cpus:1;mem:64")];
+    world.call(&scheduler, accept(&[&offers[0]], tasks));
+    kinds_of(&mut world);
+    let status = |state: TaskState, healthy: Option<bool>, uuid: u8| meseta::StatusUpdate {
+        framework_id: v1::FrameworkId {
+            value: scheduler.id.clone(),
+        },
+        status: TaskStatus {
+            task_id: v1::TaskId {
+                value: "t".to_owned(),
+            },
+            state: state.into(),
+            healthy,
+            uuid: Some(vec![uuid; 16]),
+            ..TaskStatus::default()
+        },
+        latest_state: Some(state.into()),
+    };
+    for update in [
+        status(TaskState::TaskRunning, None, 1),
+        status(TaskState::TaskRunning, Some(true), 2),
+        status(TaskState::TaskRunning, Some(false), 3),
+        status(TaskState::TaskRunning, Some(false), 3),
+        status(TaskState::TaskFinished, None, 4),
+    ] {
+        world.say(&node, agent_frame::Message::StatusUpdate(update));
+    }
+    assert_eq!(
+        kinds_of(&mut world),
+        [
+            "task t TASK_RUNNING",
+            "task t TASK_RUNNING healthy",
+            "task t TASK_RUNNING unhealthy",
+            "task t TASK_FINISHED"
+        ]
+    );
+}
+
+#[test]
+fn lost_tasks_are_told_of() {
+    let mut world = World::new();
+    let node = world.agent(1, "cpus:4;mem:1024");
+    let scheduler = world.subscribe(aware(framework("f", &["dev"])));
+    let offers = world.offers(&scheduler);
+    let tasks = vec![task(&node, "t", "cpus:1;mem:64")];
+    world.call(&scheduler, accept(&[&offers[0]], tasks));
+    world.core.watch();
+    world.advance(120 * SECOND);
+    let told = kinds_of(&mut world);
+    assert!(
+        told.contains(&"task t TASK_UNREACHABLE".to_owned()),
+        "{told:?}"
+    );
+    let gone = Request::MarkAgentGone { agent_id: node.id };
+    assert_eq!(world.administer(gone), Answer::Done);
+    assert_eq!(kinds_of(&mut world), ["task t TASK_GONE_BY_OPERATOR"]);
+}
+
+#[test]
+fn frameworks_are_told_of_as_they_come_and_go() {
+    let mut world = World::new();
+    world.core.watch();
+    let scheduler = world.subscribe(framework("f", &["dev"]));
+    assert_eq!(kinds_of(&mut world), ["framework added active=true"]);
+    let update = Action::UpdateFramework(Box::new(Subscribe {
+        info: World::with_id(framework("f", &["dev", "ops"]), &scheduler.id),
+        suppressed_roles: Vec::new(),
+        offer_constraints: None,
+    }));
+    assert_eq!(world.call(&scheduler, update), Answer::Done);
+    assert_eq!(kinds_of(&mut world), ["framework connected=true"]);
+    world.input(Input::SchedulerGone {
+        connection: scheduler.connection,
+    });
+    assert_eq!(kinds_of(&mut world), ["framework connected=false"]);
+    world.advance(61 * SECOND);
+    assert_eq!(kinds_of(&mut world), ["framework removed"]);
+}
+
+#[test]
+fn an_explanation_says_what_is_in_the_way() {
+    let mut world = World::new();
+    let node = world.agent(1, "cpus:4;mem:1024");
+    let scheduler = world.subscribe(framework("f", &["dev"]));
+    let offers = world.offers(&scheduler);
+    let offers: Vec<&v1::Offer> = offers.iter().collect();
+    world.call(&scheduler, decline(&offers, 60.0));
+    let ask = |world: &World, question: ExplainQuery| world.core.explain(world.now, &question);
+    let of_framework = ExplainQuery {
+        framework_id: Some(scheduler.id.clone()),
+        agent_id: Some(node.id),
+        ..ExplainQuery::default()
+    };
+    let answers = ask(&world, of_framework).unwrap();
+    let reason = answers[0].blocker.as_ref().unwrap().to_string();
+    assert!(reason.contains("the framework declined"), "{reason}");
+    let of_role = ExplainQuery {
+        role: Some("dev".to_owned()),
+        ..ExplainQuery::default()
+    };
+    assert_eq!(ask(&world, of_role).unwrap(), answers);
+    assert!(ask(&world, ExplainQuery::default()).is_err());
+}

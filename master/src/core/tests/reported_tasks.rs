@@ -1,0 +1,271 @@
+//! What agents claim to run, and say of tasks that nobody knows.
+
+use super::*;
+
+fn info_of(scheduler: &Scheduler) -> v1::FrameworkInfo {
+    World::with_id(aware(framework("f", &["dev"])), &scheduler.id)
+}
+
+fn reported_task(node: &Node, scheduler: &Scheduler, id: &str) -> v1::Task {
+    running(node, scheduler, id, "cpus:1;mem:64", "dev")
+}
+
+fn killed(world: &mut World, node: &Node) -> Vec<String> {
+    let frames = world.take_frames(node.connection).into_iter();
+    let killed = frames.filter_map(|frame| match frame {
+        master_frame::Message::KillTask(kill) => Some(kill.task_id.value),
+        _ => None,
+    });
+    killed.collect()
+}
+
+fn kill(task: &str) -> Action {
+    Action::Kill(call::Kill {
+        task_id: v1::TaskId {
+            value: task.to_owned(),
+        },
+        ..call::Kill::default()
+    })
+}
+
+/// Two agents and a framework, of this master.
+fn begin() -> (World, Node, Node, Scheduler) {
+    let mut world = World::new();
+    let honest = world.agent(5051, "cpus:4;mem:1024");
+    let malicious_agent = world.agent(6000, "cpus:4;mem:1024");
+    let scheduler = world.subscribe(aware(framework("f", &["dev"])));
+    (world, honest, malicious_agent, scheduler)
+}
+
+#[test]
+fn of_two_agents_that_report_one_task_neither_is_ended_and_both_are_heard() {
+    let (world, honest, malicious_agent, scheduler) = begin();
+    let mut world = world.restart();
+    let info = info_of(&scheduler);
+    let tasks = vec![reported_task(&malicious_agent, &scheduler, "t")];
+    let malicious_agent = world.reregister(&malicious_agent, tasks, vec![info.clone()]);
+    let again = world.subscribe(info.clone());
+    let tasks = vec![reported_task(&honest, &scheduler, "t")];
+    let honest = world.reregister(&honest, tasks, vec![info]);
+    for node in [&honest, &malicious_agent] {
+        assert_eq!(killed(&mut world, node), [""; 0]);
+    }
+    for (node, number) in [(&honest, 1), (&malicious_agent, 2)] {
+        world.update(node, &again, "t", TaskState::TaskRunning, number);
+        let updates = world.updates(&again);
+        assert_eq!(updates[0].agent_id.as_ref().unwrap().value, node.id);
+        let asked = (("t", Some(node.id.as_str())), &node.id);
+        world.call(&again, reconcile(&[asked.0]));
+        let answer = world.updates(&again).pop().unwrap();
+        assert_eq!(answer.agent_id.unwrap().value, *asked.1);
+    }
+    world.call(&again, reconcile(&[]));
+    assert_eq!(world.updates(&again).len(), 2);
+    world.call(&again, kill("t"));
+    for node in [&honest, &malicious_agent] {
+        assert_eq!(killed(&mut world, node), ["t"]);
+    }
+    // The end of the one is not the end of the other.
+    world.update(&malicious_agent, &again, "t", TaskState::TaskFinished, 3);
+    world.acknowledge(&malicious_agent, &again, "t", 3);
+    world.take_events(again.connection);
+    world.update(&honest, &again, "t", TaskState::TaskRunning, 4);
+    assert_eq!(states(&world.updates(&again)), [TaskState::TaskRunning]);
+    world.call(&again, kill("t"));
+    assert_eq!(killed(&mut world, &honest), ["t"]);
+    assert_eq!(killed(&mut world, &malicious_agent), [""; 0]);
+    // Nor is its loss.
+    world.advance(100 * SECOND);
+    assert!(
+        world
+            .core
+            .agents
+            .values()
+            .all(|agent| agent.tasks.is_empty())
+    );
+}
+
+#[test]
+fn an_agent_that_this_master_has_brings_no_tasks_that_it_did_not_get() {
+    let (mut world, honest, malicious_agent, scheduler) = begin();
+    world.input(Input::AgentGone {
+        connection: malicious_agent.connection,
+    });
+    let tasks = vec![reported_task(&malicious_agent, &scheduler, "next")];
+    let malicious_agent = world.reregister(&malicious_agent, tasks, vec![info_of(&scheduler)]);
+    assert_eq!(killed(&mut world, &malicious_agent), ["next"]);
+    let id = AgentId::new(&malicious_agent.id).unwrap();
+    assert!(world.core.agents[&id].tasks.is_empty());
+    assert!(world.core.agents[&id].used.is_empty());
+    let offers = world.offers(&scheduler);
+    let offer = offers
+        .iter()
+        .find(|offer| offer.agent_id.value == honest.id);
+    let tasks = vec![task(&honest, "next", "cpus:1;mem:64")];
+    world.call(&scheduler, accept(&[offer.unwrap()], tasks));
+    assert_eq!(states(&world.updates(&scheduler)), []);
+}
+
+#[test]
+fn what_only_an_agent_says_keeps_nobody_from_launching_elsewhere() {
+    let (world, honest, malicious_agent, scheduler) = begin();
+    let mut world = world.restart();
+    let info = info_of(&scheduler);
+    let tasks = vec![reported_task(&malicious_agent, &scheduler, "next")];
+    let malicious_agent = world.reregister(&malicious_agent, tasks, vec![info.clone()]);
+    let honest = world.reregister(&honest, Vec::new(), Vec::new());
+    let again = world.subscribe(info);
+    let offers = world.offers(&again);
+    for (node, is_refused) in [(&malicious_agent, true), (&honest, false)] {
+        let offer = offers.iter().find(|offer| offer.agent_id.value == node.id);
+        let tasks = vec![task(node, "next", "cpus:1;mem:64")];
+        world.call(&again, accept(&[offer.unwrap()], tasks));
+        let error = states(&world.updates(&again)).contains(&TaskState::TaskError);
+        assert_eq!(error, is_refused, "{}", node.id);
+    }
+    // From now on it is the launched one that others may not claim.
+    let framework = FrameworkId::new(&again.id).unwrap();
+    let next = TaskId::new("next").unwrap();
+    let holders = world.core.frameworks[&framework].holders(&next);
+    let holders: Vec<&str> = holders.map(AgentId::as_str).collect();
+    assert_eq!(holders, [&honest.id, &malicious_agent.id]);
+    assert!(world.core.frameworks[&framework].has_launched(&next));
+}
+
+#[test]
+fn what_an_agent_reports_is_charged_up_to_what_it_has() {
+    let (world, _, malicious_agent, scheduler) = begin();
+    let mut world = world.restart();
+    let tasks =
+        ["a", "b", "c"].map(|id| running(&malicious_agent, &scheduler, id, "cpus:3", "dev"));
+    let malicious_agent =
+        world.reregister(&malicious_agent, tasks.to_vec(), vec![info_of(&scheduler)]);
+    let id = AgentId::new(&malicious_agent.id).unwrap();
+    let agent = &world.core.agents[&id];
+    assert_eq!(agent.tasks.len(), 3);
+    let used = agent.used.values().map(Resources::unallocate);
+    let used = used.fold(Resources::new(), |sum, one| sum + one);
+    assert_eq!(used, parse("cpus:3"));
+}
+
+#[test]
+fn of_tasks_that_nobody_has_little_is_forwarded() {
+    let (mut world, _, malicious_agent, scheduler) = begin();
+    world.take_events(scheduler.connection);
+    let tell = |world: &mut World, number: u8| {
+        let status = TaskStatus {
+            task_id: v1::TaskId {
+                value: format!("ghost-{number}"),
+            },
+            state: TaskState::TaskRunning.into(),
+            uuid: Some(vec![number; 16]),
+            data: Some(vec![0; 1 << 20]),
+            message: Some("x".repeat(1 << 20)),
+            ..TaskStatus::default()
+        };
+        let update = meseta::StatusUpdate {
+            framework_id: v1::FrameworkId {
+                value: scheduler.id.clone(),
+            },
+            status,
+            latest_state: None,
+        };
+        world.say(&malicious_agent, agent_frame::Message::StatusUpdate(update));
+        world.updates(&scheduler)
+    };
+    let mut forwarded = Vec::new();
+    for number in 0..70 {
+        forwarded.extend(tell(&mut world, number));
+    }
+    assert_eq!(forwarded.len(), 64);
+    for status in &forwarded {
+        assert!(prost::Message::encoded_len(status) < 200, "{status:?}");
+    }
+    assert!(tell(&mut world, 69).is_empty());
+    assert!(tell(&mut world, 0).is_empty(), "so soon again");
+    world.acknowledge(&malicious_agent, &scheduler, "ghost-0", 0);
+    assert_eq!(tell(&mut world, 69).len(), 1);
+    world.live(2 * SECOND, &[&malicious_agent]);
+    assert_eq!(tell(&mut world, 69).len(), 1, "it is repeated");
+    assert!(world.core.counters.invalid_status_updates > 0);
+}
+
+#[test]
+fn what_an_agent_said_of_a_framework_does_not_bind_it() {
+    let (world, _, malicious_agent, scheduler) = begin();
+    let mut world = world.restart();
+    let info = info_of(&scheduler);
+    let forged = v1::FrameworkInfo {
+        user: "root".to_owned(),
+        checkpoint: Some(true),
+        ..info.clone()
+    };
+    let tasks = vec![reported_task(&malicious_agent, &scheduler, "t")];
+    world.reregister(&malicious_agent, tasks, vec![forged]);
+    let id = FrameworkId::new(&scheduler.id).unwrap();
+    assert_eq!(world.core.frameworks[&id].terms.info.user, "root");
+    world.subscribe(info.clone());
+    let known = &world.core.frameworks[&id].terms.info;
+    assert_eq!(
+        (&known.user, known.checkpoint),
+        (&info.user, info.checkpoint)
+    );
+}
+
+#[test]
+fn an_executor_that_nobody_has_does_not_fail() {
+    let (mut world, _, malicious_agent, scheduler) = begin();
+    world.take_events(scheduler.connection);
+    let exited = meseta::ExecutorExited {
+        framework_id: v1::FrameworkId {
+            value: scheduler.id.clone(),
+        },
+        executor_id: v1::ExecutorId {
+            value: "e".to_owned(),
+        },
+        status: Some(0),
+    };
+    world.say(
+        &malicious_agent,
+        agent_frame::Message::ExecutorExited(exited),
+    );
+    let events = world.take_events(scheduler.connection);
+    assert!(events.iter().all(|event| event.failure.is_none()));
+}
+
+#[test]
+fn a_hosts_agents_are_counted_however_its_name_is_written_and_while_they_wait() {
+    let mut world = World::new();
+    world.writes_at_once = false;
+    for (port, hostname) in (1..).zip(["n.example", "N.Example", "n.example."]) {
+        let mut said = register(port, "cpus:1;mem:64");
+        said.agent_info.hostname = hostname.to_owned();
+        world.handshake(agent_frame::Message::Register(said));
+    }
+    let count = |world: &World| world.core.agents_of_host("N.EXAMPLE.");
+    assert_eq!((world.core.agents.len(), count(&world)), (0, 3));
+    world.write();
+    assert_eq!((world.core.agents.len(), count(&world)), (3, 3));
+    let world = world.restart();
+    assert_eq!((world.core.agents.len(), count(&world)), (0, 3));
+}
+
+#[test]
+fn what_only_a_lost_agent_said_keeps_nobody_from_launching() {
+    let (world, honest, malicious_agent, scheduler) = begin();
+    let mut world = world.restart();
+    let info = info_of(&scheduler);
+    let honest = world.reregister(&honest, Vec::new(), Vec::new());
+    let tasks = vec![reported_task(&malicious_agent, &scheduler, "next")];
+    world.reregister(&malicious_agent, tasks, vec![info.clone()]);
+    world.live(100 * SECOND, &[&honest]);
+    assert_eq!(world.core.snapshot().unreachable_agents.len(), 1);
+    let again = world.subscribe(info);
+    let offer = world.offers(&again).pop().unwrap();
+    world.call(
+        &again,
+        accept(&[&offer], vec![task(&honest, "next", "cpus:1;mem:64")]),
+    );
+    assert_eq!(states(&world.updates(&again)), []);
+    assert!(world.core.frameworks[again.id.as_str()].has_launched(&TaskId::new("next").unwrap()));
+}

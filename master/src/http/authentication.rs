@@ -1,0 +1,176 @@
+//! Authentication before all routes, HTTP and gRPC: no handler runs without it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use http::{HeaderValue, StatusCode, header};
+use meseta_access::rate_limits::{Limiter, RateLimits};
+use meseta_proto::transport::authentication::{Caller, Realm, allow_cross_origin};
+use meseta_proto::transport::body;
+use meseta_proto::transport::messages::{limited_messages, messages};
+use meseta_proto::transport::server::Peer;
+use tokio::time::Instant;
+
+use super::buffered_response::SendPermit;
+use super::{Context, ENDPOINTS, Endpoint, text};
+use crate::permission;
+
+/// Frames of agents that are not counted while they are read: most of what an agent says that has little to tell.
+const SMALL_FRAME_BYTES: u32 = 8 * 1024;
+
+/// Adds authentication to routes.
+pub(crate) fn authenticated(routes: Router, context: Arc<Context>) -> Router {
+    routes.layer(from_fn_with_state(context, authenticate))
+}
+
+async fn authenticate(
+    State(context): State<Arc<Context>>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let path = request.uri().path();
+    let grpc = grpc_realm(path);
+    let endpoint = Endpoint::find(path);
+    let query = request.uri().query();
+    let changes_by_get = endpoint.is_some_and(|endpoint| endpoint.changes_by_get(query));
+    let source = match context
+        .authentication
+        .check_browser_request(&request, changes_by_get)
+    {
+        Ok(source) => source,
+        Err(rejection) if grpc.is_some() => return rejection.status_of_grpc().into_http(),
+        Err(rejection) => return rejection.response(),
+    };
+    if is_disabled(&context, path) {
+        let message = format!("Endpoint '{path}' is disabled");
+        return text(StatusCode::FORBIDDEN, message);
+    }
+    let realm = grpc.or_else(|| endpoint.map(permission::realm));
+    // An unknown path needs no authentication.
+    let realm = realm.unwrap_or(Realm::Open);
+    let peer = request.extensions().get::<Peer>();
+    match context
+        .authentication
+        .authenticate(realm, request.headers(), peer)
+        .await
+    {
+        Ok(caller) => {
+            if let Some(realm) = grpc {
+                request = request.map(|body| counted(&context, &caller, realm, body));
+            }
+            request.extensions_mut().insert(caller);
+            let mut response = next.run(request).await;
+            if let Some(send_permit) = response.extensions_mut().remove::<SendPermit>() {
+                response = response.map(|body| send_permit.until_sent(body));
+            }
+            allow_cross_origin(source, &mut response);
+            response
+        }
+        Err(rejection) if grpc.is_some() => rejection.status_of_grpc().into_http(),
+        Err(rejection) => rejection.response(),
+    }
+}
+
+/// The body of a gRPC call, counted while it is read. Frames of an agent come when there is something to tell.
+fn counted(context: &Context, caller: &Caller, realm: Realm, body: Body) -> Body {
+    if realm == Realm::Agents {
+        let frame_buffer = context.handle.budgets.frame_buffer.clone();
+        return limited_messages(body, frame_buffer, caller.host().into(), SMALL_FRAME_BYTES);
+    }
+    messages(body::charged(body, context.request_of(caller)), true)
+}
+
+/// Firewall rules name an endpoint with the process or without; a path below one is the endpoint's too.
+fn is_disabled(context: &Context, path: &str) -> bool {
+    let found = Endpoint::find(path);
+    let mut endpoints = ENDPOINTS.iter();
+    let name = endpoints.find(|(_, endpoint)| Some(*endpoint) == found);
+    let name = name.map(|(name, _)| format!("/{name}"));
+    context.authentication.is_disabled(path)
+        || name.is_some_and(|name| {
+            context.authentication.is_disabled(&name)
+                || context
+                    .authentication
+                    .is_disabled(&format!("/master{name}"))
+        })
+}
+
+/// The realm of a method's path; `None` if it is none of gRPC.
+fn grpc_realm(path: &str) -> Option<Realm> {
+    let (service, _method) = path.strip_prefix('/')?.split_once('/')?;
+    match service {
+        "meseta.v1.AgentRegistry" => Some(Realm::Agents),
+        "meseta.v1.Scheduler" => Some(Realm::Scheduler),
+        "meseta.v1.Operator" => Some(Realm::Readwrite),
+        "grpc.health.v1.Health" => Some(Realm::Open),
+        _ if service.contains('.') && service.starts_with("grpc.") => Some(Realm::Readonly),
+        _ if service.starts_with("meseta.") => Some(Realm::Readwrite),
+        _ => None,
+    }
+}
+
+/// The authenticated caller of a request.
+pub(crate) fn caller(request: &Request) -> Option<Caller> {
+    request.extensions().get::<Caller>().cloned()
+}
+
+/// The rate limit of framework calls: `--rate_limits`.
+#[derive(Debug, Default)]
+pub(crate) struct CallRateLimit(Option<Limits>);
+
+#[derive(Debug)]
+struct Limits {
+    limiter: Mutex<Limiter>,
+    begin: Instant,
+}
+
+impl CallRateLimit {
+    pub(crate) fn new(limits: Option<&RateLimits>) -> Self {
+        Self(limits.map(|limits| Limits {
+            limiter: Mutex::new(Limiter::new(limits)),
+            begin: Instant::now(),
+        }))
+    }
+
+    /// Takes one call of a framework, or says how long the next has to wait. A framework is known by the
+    /// principal that it has proven or, without authentication, has given.
+    pub(crate) async fn take(
+        &self,
+        context: &Context,
+        framework_id: &str,
+        caller: &Caller,
+    ) -> Result<(), Duration> {
+        let Some(limits) = &self.0 else {
+            return Ok(());
+        };
+        let principal = match caller.owned_principal() {
+            Some(principal) => Some(principal),
+            None => context
+                .handle
+                .principal_of(framework_id)
+                .await
+                .unwrap_or_default(),
+        };
+        let now = limits.begin.elapsed();
+        let mut limiter = limits
+            .limiter
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        limiter.take(principal.as_deref(), now)
+    }
+}
+
+/// The answer to a call that came too early.
+pub(crate) fn too_many_requests(wait: Duration) -> Response {
+    let seconds = wait.as_secs().saturating_add(1);
+    let message = format!("Too many calls of this principal: try again in {wait:?}");
+    let mut response = (StatusCode::TOO_MANY_REQUESTS, message).into_response();
+    let headers = response.headers_mut();
+    headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    response
+}

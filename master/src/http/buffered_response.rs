@@ -1,0 +1,340 @@
+//! Large responses that are buffered, because their length comes first or they are one message, and the first messages
+//! of event streams.
+//!
+//! Entered through [`BufferedResponses::acquire`] and [`BufferedResponses::initial_message`]. Invariants: few are made
+//! at a time and not many held, however many ask; callers of one group leave half to others; a stalled reader gives
+//! its permit to another, and no stream waits for readers of answers.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use axum::body::Body;
+use bytes::Bytes;
+use meseta_proto::background;
+use meseta_proto::fair_semaphore::{FairSemaphore, Permit, QueueFull, Rules};
+use meseta_proto::transport::authentication::Caller;
+use meseta_proto::transport::body::GuardedBody;
+use meseta_proto::transport::server::Connection;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::chunked_response::{ANSWER_MAX, CHUNK_BYTES, Chunk, StreamedBody};
+use crate::core::Snapshot;
+use crate::events::STALL_MAX;
+use crate::service::Handle;
+use crate::view_cache::ViewScope;
+use crate::view_filter::EventFilter;
+
+/// Made at a time: each may take several times what it is in the end.
+const ENCODING_MAX: usize = 2;
+/// Held at a time, until their readers have them.
+const BUFFERED_MAX: usize = 16;
+/// For so long a reader may take nothing while others wait for its place.
+const READER_STALL_MAX: Duration = Duration::from_secs(1);
+/// Questions that wait, of one group and of all.
+const WAITING_OF_GROUP_MAX: usize = 256;
+const WAITING_MAX: usize = 4_096;
+/// What the first message of a stream is taken for before one was made.
+const INITIAL_MESSAGE_BYTES_DEFAULT: usize = 64 * 1024;
+
+/// See the module. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct BufferedResponses {
+    encoding: FairSemaphore,
+    buffered: FairSemaphore,
+    /// The last first message of a stream, which the next is like.
+    initial_message_bytes: Arc<AtomicUsize>,
+}
+
+impl Default for BufferedResponses {
+    fn default() -> Self {
+        let rules = |units_max, stall_timeout: Option<Duration>| Rules {
+            units_max,
+            // Those that are made end soon.
+            leaves_half: stall_timeout.is_some(),
+            stall_timeout,
+            newest_first: false,
+            waiting_of_group_max: WAITING_OF_GROUP_MAX,
+            waiting_max: WAITING_MAX,
+        };
+        Self {
+            encoding: FairSemaphore::new(rules(ENCODING_MAX, None)),
+            buffered: FairSemaphore::new(rules(BUFFERED_MAX, Some(READER_STALL_MAX))),
+            initial_message_bytes: Arc::new(AtomicUsize::new(INITIAL_MESSAGE_BYTES_DEFAULT)),
+        }
+    }
+}
+
+/// The permit to encode a response and to buffer it until its reader has it.
+#[derive(Debug)]
+pub(crate) struct ResponsePermit {
+    encoding: Permit,
+    buffered: Permit,
+    /// What the answer goes over, which is closed when its place goes to another.
+    connection: Option<Connection>,
+}
+
+/// What a stream begins with.
+#[derive(Debug)]
+pub(crate) struct InitialMessage<T> {
+    pub(crate) message: T,
+    /// To be kept until it is sent.
+    pub(crate) hold: Permit,
+}
+
+impl BufferedResponses {
+    /// Waits until an answer for this caller may be made.
+    pub(crate) async fn acquire(&self, caller: &Caller) -> Result<ResponsePermit, QueueFull> {
+        let buffered = self.buffered.take(caller.group().into(), 1).await?;
+        // Its reader has nothing to take yet.
+        buffered.pause_stall_check();
+        let encoding = self.encoding.take(caller.group().into(), 1).await?;
+        Ok(ResponsePermit {
+            encoding,
+            buffered,
+            connection: caller.connection.clone(),
+        })
+    }
+
+    /// What an event stream begins with: everything, as far as the reader may see it, made into a message or a record
+    /// of so many bytes. The stream's filter goes on from there. None if the master shuts down, or there was no room
+    /// for too long.
+    pub(crate) async fn initial_message<T: Send + 'static>(
+        &self,
+        handle: &Handle,
+        snapshot: Arc<Snapshot>,
+        caller: &Caller,
+        filter: &mut EventFilter,
+        make: impl FnOnce(&Snapshot) -> (T, usize) + Send + 'static,
+    ) -> Option<InitialMessage<T>> {
+        let expected = self.initial_message_bytes.load(Ordering::Relaxed);
+        let budget = &handle.budgets.initial_messages;
+        let hold = budget.take(caller.group().into(), expected);
+        let hold = tokio::time::timeout(STALL_MAX, hold).await.ok()?.ok()?;
+        hold.pause_stall_check();
+        let _encoding = self.encoding.take(caller.group().into(), 1).await.ok()?;
+        let view = handle
+            .views
+            .view(snapshot, &caller.approver, ViewScope::Cluster);
+        let snapshot = view.await.ok()?;
+        filter.seed(&snapshot);
+        let made = background::spawn(move || make(&snapshot));
+        let (message, bytes) = made.await.ok()?;
+        self.initial_message_bytes.store(bytes, Ordering::Relaxed);
+        hold.resize(bytes);
+        hold.record_progress();
+        Some(InitialMessage { message, hold })
+    }
+}
+
+impl ResponsePermit {
+    /// The answer as a body that has a length.
+    pub(crate) fn body(self, bytes: Bytes) -> Body {
+        drop(self.encoding);
+        if bytes.len() <= CHUNK_BYTES {
+            return Body::from(bytes);
+        }
+        let (sender, parts) = mpsc::channel(1);
+        let body = StreamedBody::of_length(parts, bytes.len());
+        let (buffered, connection) = (self.buffered, self.connection);
+        buffered.record_progress();
+        tokio::spawn(async move {
+            let sending = tokio::time::timeout(ANSWER_MAX, send(bytes, sender, &buffered));
+            tokio::select! {
+                sent = sending => if !matches!(sent, Ok(true)) {
+                    tracing::debug!("a reader left before the end, or was too slow");
+                },
+                () = buffered.revoked().cancelled() => close(connection.as_ref()),
+            }
+        });
+        body
+    }
+
+    /// The response is encoded by its sender: the permit moves with it.
+    pub(crate) fn into_send_permit(self) -> SendPermit {
+        self.buffered.record_progress();
+        SendPermit {
+            buffered: Arc::new(self.buffered),
+            connection: self.connection,
+        }
+    }
+}
+
+/// What its reader has of an answer is on its way in the connection's buffers.
+fn close(connection: Option<&Connection>) {
+    tracing::debug!("stalled reader closed: its permit is needed for another");
+    if let Some(connection) = connection {
+        connection.close();
+    }
+}
+
+/// False if the reader has left or stalls.
+async fn send(mut bytes: Bytes, parts: mpsc::Sender<Chunk>, buffered: &Permit) -> bool {
+    while !bytes.is_empty() {
+        let part = bytes.split_to(CHUNK_BYTES.min(bytes.len()));
+        let is_last = bytes.is_empty();
+        let chunk = Chunk {
+            bytes: part,
+            is_last,
+        };
+        let sent = tokio::time::timeout(STALL_MAX, parts.send(chunk)).await;
+        if !matches!(sent, Ok(Ok(()))) {
+            return false;
+        }
+        buffered.record_progress();
+    }
+    true
+}
+
+/// The permit of a response that is sent as one message; an extension of that response.
+#[derive(Clone, Debug)]
+pub(crate) struct SendPermit {
+    buffered: Arc<Permit>,
+    connection: Option<Connection>,
+}
+
+impl SendPermit {
+    /// The body of the response, which has the place until it is sent.
+    pub(crate) fn until_sent(self, body: Body) -> Body {
+        let sent = CancellationToken::new();
+        let guard = sent.clone().drop_guard();
+        tokio::spawn(async move {
+            tokio::select! {
+                () = sent.cancelled() => {}
+                () = self.buffered.revoked().cancelled() => close(self.connection.as_ref()),
+                () = tokio::time::sleep(ANSWER_MAX) => close(self.connection.as_ref()),
+            }
+        });
+        Body::new(GuardedBody::new(body, guard))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body::Body as _;
+    use http_body_util::BodyExt as _;
+    use meseta_access::{Acls, Authorizer};
+    use meseta_proto::transport::server::Peer;
+
+    use super::*;
+
+    fn caller(principal: &str) -> Caller {
+        let authorizer = Authorizer::new(Acls::default(), true);
+        Caller {
+            approver: authorizer.approver(Some(principal.to_owned())),
+            ..Caller::default()
+        }
+    }
+
+    fn large() -> Bytes {
+        Bytes::from(vec![b'x'; 10 * CHUNK_BYTES + 1])
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn few_chunks_are_kept_and_a_stalled_reader_makes_room() {
+        let buffered_responses = BufferedResponses::default();
+        let (admin, peer) = (caller("admin"), Peer::at("10.0.0.1:9".parse().unwrap()));
+        let mallory = Caller {
+            connection: Some(peer.connection()),
+            ..caller("mallory")
+        };
+        let mut unread = Vec::new();
+        for _ in 0..BUFFERED_MAX / 2 {
+            let body = buffered_responses
+                .acquire(&mallory)
+                .await
+                .unwrap()
+                .body(large());
+            assert_eq!(body.size_hint().exact(), Some(10 * CHUNK_BYTES as u64 + 1));
+            unread.push(body);
+        }
+        let waiting =
+            tokio::time::timeout(READER_STALL_MAX / 2, buffered_responses.acquire(&mallory));
+        assert!(waiting.await.is_err(), "it leaves half to others");
+        assert!(!peer.connection().is_closed(), "nobody needs its places");
+        // Whoever reads is not held up by those who do not.
+        let begun = tokio::time::Instant::now();
+        let body = buffered_responses
+            .acquire(&admin)
+            .await
+            .unwrap()
+            .body(large());
+        assert!(body.collect().await.unwrap().to_bytes() == large());
+        assert!(begun.elapsed() < Duration::from_millis(1));
+        let small = buffered_responses.acquire(&admin).await.unwrap();
+        let small = small.body(Bytes::from_static(b"{}"));
+        assert_eq!(small.size_hint().exact(), Some(2));
+        // Its own next goes in the place of the one that has stood still the longest.
+        buffered_responses.acquire(&mallory).await.unwrap();
+        let cut = unread.remove(0).collect().await;
+        assert!(cut.is_err(), "a part was taken for the whole");
+        assert!(peer.connection().is_closed());
+        tokio::time::sleep(STALL_MAX).await;
+        assert_eq!(
+            (
+                buffered_responses.buffered.used(),
+                buffered_responses.encoding.used()
+            ),
+            (0, 0)
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn many_groups_that_take_nothing_make_room_within_a_second() {
+        let buffered_responses = BufferedResponses::default();
+        let mut unread = Vec::new();
+        while buffered_responses.buffered.used() < BUFFERED_MAX {
+            let one = caller(&format!("mallory-{}", unread.len()));
+            unread.push(
+                buffered_responses
+                    .acquire(&one)
+                    .await
+                    .unwrap()
+                    .body(large()),
+            );
+        }
+        let begun = tokio::time::Instant::now();
+        let body = buffered_responses
+            .acquire(&caller("admin"))
+            .await
+            .unwrap()
+            .body(large());
+        assert!(begun.elapsed() < 2 * READER_STALL_MAX);
+        assert!(body.collect().await.unwrap().to_bytes() == large());
+    }
+
+    /// However long others make theirs.
+    #[tokio::test(start_paused = true)]
+    async fn what_is_being_made_makes_no_room() {
+        let buffered_responses = BufferedResponses::default();
+        let callers = [caller("a"), caller("b")];
+        let mut made = Vec::new();
+        for caller in &callers {
+            made.push(buffered_responses.acquire(caller).await.unwrap());
+        }
+        tokio::time::sleep(10 * READER_STALL_MAX).await;
+        let third = tokio::time::timeout(
+            10 * READER_STALL_MAX,
+            buffered_responses.acquire(&callers[0]),
+        );
+        assert!(third.await.is_err(), "two are made at a time");
+        assert!(
+            made.iter()
+                .all(|permit| !permit.buffered.revoked().is_cancelled())
+        );
+        let send_permit = made.remove(0).into_send_permit();
+        let body = send_permit.until_sent(Body::from(large()));
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert_eq!(
+            (
+                buffered_responses.buffered.used(),
+                buffered_responses.encoding.used()
+            ),
+            (2, 1)
+        );
+        drop(body);
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert_eq!(buffered_responses.buffered.used(), 1);
+    }
+}

@@ -1,0 +1,602 @@
+//! Large answers in pieces, each rendered by itself and sent in order.
+//!
+//! Entered through [`Renderer::answer`] with a [`Document`]: rows of items, which are cut into pieces of about
+//! [`CHUNK_BYTES`]. A few pieces are rendered ahead of the reader, on threads that may block; no thread waits for
+//! the reader. Invariants: the core is not asked for anything; a reader holds a few pieces, however slow it is, and
+//! none once it has disconnected or has read nothing for [`STALL_MAX`].
+
+use std::collections::VecDeque;
+use std::io;
+use std::ops::Range;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, Weak};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::body::Body;
+use bytes::Bytes;
+use http_body::{Frame, SizeHint};
+use meseta_proto::background;
+use tokio::sync::{Semaphore, mpsc};
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::events::STALL_MAX;
+
+/// About so much is rendered at once: large enough to be cheap.
+pub(super) const CHUNK_BYTES: usize = 128 * 1024;
+/// The same of the first piece: small enough for a first byte at once.
+const FIRST_CHUNK_BYTES: usize = 8 * 1024;
+/// Pieces of one answer that are under way while another is sent.
+const CHUNKS_AHEAD: usize = 2;
+/// With more readers than this nothing is rendered ahead.
+const READERS_BUFFERED_MAX: usize = 16;
+/// An answer holds what it shows for as long as somebody reads it; that is enough for a slow line.
+pub(super) const ANSWER_MAX: Duration = Duration::from_secs(600);
+
+/// A row of things to be written one after another.
+pub(crate) trait Items: Send + Sync + 'static {
+    fn len(&self) -> usize;
+
+    /// What one of them takes, more or less.
+    fn bytes_each(&self) -> usize;
+
+    /// Writes some of them, with what separates them from those before.
+    fn render(&self, range: Range<usize>, out: &mut Vec<u8>);
+}
+
+pub(crate) type Row = Arc<dyn Items>;
+
+pub(crate) struct Document {
+    /// What is at hand.
+    pub(crate) first: Vec<Row>,
+    /// What has to be found first, which may take a while.
+    pub(crate) rest: Box<dyn FnOnce() -> Vec<Row> + Send>,
+}
+
+impl Document {
+    /// All of it at hand.
+    pub(crate) fn of(first: Vec<Row>) -> Self {
+        Self {
+            first,
+            rest: Box::new(Vec::new),
+        }
+    }
+
+    /// The same as the argument of a function that a script named.
+    pub(crate) fn with_callback(mut self, callback: Option<&str>) -> Self {
+        let Some(callback) = callback else {
+            return self;
+        };
+        self.first.insert(0, text(format!("{callback}(")));
+        let rest = self.rest;
+        self.rest = Box::new(|| {
+            let mut rows = rest();
+            // Mesos ends a callback without a semicolon.
+            rows.push(text(")"));
+            rows
+        });
+        self
+    }
+}
+
+/// What is there already.
+pub(crate) fn text(text: impl Into<Vec<u8>>) -> Row {
+    let text = text.into();
+    Arc::new(ItemsFn {
+        len: 1,
+        bytes_each: text.len(),
+        write: move |_, out: &mut Vec<u8>| out.extend_from_slice(&text),
+    })
+}
+
+/// Something that is written in one go.
+pub(crate) fn once(bytes: usize, write: impl Fn(&mut Vec<u8>) + Send + Sync + 'static) -> Row {
+    Arc::new(ItemsFn {
+        len: 1,
+        bytes_each: bytes,
+        write: move |_, out: &mut Vec<u8>| write(out),
+    })
+}
+
+/// The elements of a list, with commas between.
+pub(crate) fn list(
+    len: usize,
+    bytes_each: usize,
+    write: impl Fn(usize, &mut Vec<u8>) + Send + Sync + 'static,
+) -> Row {
+    Arc::new(ItemsFn {
+        len,
+        bytes_each,
+        write: move |index, out: &mut Vec<u8>| {
+            if index > 0 {
+                out.push(b',');
+            }
+            write(index, out);
+        },
+    })
+}
+
+struct ItemsFn<F> {
+    len: usize,
+    bytes_each: usize,
+    write: F,
+}
+
+impl<F: Fn(usize, &mut Vec<u8>) + Send + Sync + 'static> Items for ItemsFn<F> {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn bytes_each(&self) -> usize {
+        self.bytes_each
+    }
+
+    fn render(&self, range: Range<usize>, out: &mut Vec<u8>) {
+        for index in range {
+            (self.write)(index, out);
+        }
+    }
+}
+
+/// Rows that are rendered into one chunk.
+#[derive(Default)]
+struct UnrenderedChunk {
+    parts: Vec<(Row, Range<usize>)>,
+    bytes: usize,
+}
+
+impl UnrenderedChunk {
+    fn render(&self, pool: &Arc<BufferPool>) -> Bytes {
+        let mut out = pool.take();
+        // What is expected, and some more.
+        out.reserve(self.bytes + self.bytes / 8);
+        for (row, range) in &self.parts {
+            row.render(range.clone(), &mut out);
+        }
+        Bytes::from_owner(PooledBuffer {
+            bytes: out,
+            pool: Arc::downgrade(pool),
+        })
+    }
+}
+
+/// Buffers of one response that were sent, reused for its next chunks: a new one costs page faults.
+#[derive(Debug, Default)]
+struct BufferPool(Mutex<Vec<Vec<u8>>>);
+
+impl BufferPool {
+    fn take(&self) -> Vec<u8> {
+        let taken = self.0.lock().ok().and_then(|mut buffers| buffers.pop());
+        taken.unwrap_or_default()
+    }
+
+    fn put(&self, mut buffer: Vec<u8>) {
+        buffer.clear();
+        if let Ok(mut buffers) = self.0.lock()
+            && buffers.len() <= CHUNKS_AHEAD
+            && buffer.capacity() <= 2 * CHUNK_BYTES
+        {
+            buffers.push(buffer);
+        }
+    }
+}
+
+/// A rendered chunk, whose buffer returns to the pool once it is sent.
+struct PooledBuffer {
+    bytes: Vec<u8>,
+    pool: Weak<BufferPool>,
+}
+
+impl AsRef<[u8]> for PooledBuffer {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for PooledBuffer {
+    fn drop(&mut self) {
+        if let Some(pool) = self.pool.upgrade() {
+            pool.put(std::mem::take(&mut self.bytes));
+        }
+    }
+}
+
+/// Splits rows into chunks.
+struct Chunker {
+    unrendered: UnrenderedChunk,
+    full_bytes: usize,
+    /// Complete chunks that are not yet being rendered.
+    ready: VecDeque<UnrenderedChunk>,
+}
+
+impl Chunker {
+    fn new() -> Self {
+        Self {
+            unrendered: UnrenderedChunk::default(),
+            full_bytes: FIRST_CHUNK_BYTES,
+            ready: VecDeque::new(),
+        }
+    }
+
+    fn add(&mut self, row: &Row) {
+        let each = row.bytes_each().max(1);
+        let len = row.len();
+        let mut from = 0;
+        while from < len {
+            let bytes_left = self.full_bytes.saturating_sub(self.unrendered.bytes);
+            let to = len.min(from + bytes_left.div_ceil(each).max(1));
+            self.unrendered.parts.push((row.clone(), from..to));
+            self.unrendered.bytes += (to - from) * each;
+            from = to;
+            if self.unrendered.bytes >= self.full_bytes {
+                self.finish();
+            }
+        }
+    }
+
+    /// What is there is a piece, full or not.
+    fn finish(&mut self) {
+        if !self.unrendered.parts.is_empty() {
+            self.ready.push_back(std::mem::take(&mut self.unrendered));
+            self.full_bytes = CHUNK_BYTES;
+        }
+    }
+}
+
+/// Rendered, and whether anything follows.
+#[derive(Debug)]
+pub(super) struct Chunk {
+    pub(super) bytes: Bytes,
+    pub(super) is_last: bool,
+}
+
+/// The answer cannot be made, for a defect that was logged.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("The answer could not be rendered")]
+pub(crate) struct RenderError;
+
+/// Where answers are rendered: as many pieces at a time as there are cores, in the order of their coming.
+#[derive(Clone, Debug)]
+pub(crate) struct Renderer {
+    slots: Arc<Semaphore>,
+    /// Held by every answer that is under way.
+    readers: Arc<()>,
+}
+
+impl Default for Renderer {
+    fn default() -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        Self {
+            slots: Arc::new(Semaphore::new(cores)),
+            readers: Arc::default(),
+        }
+    }
+}
+
+impl Renderer {
+    /// The body of an answer. One that fits the first piece has a length; others are streamed.
+    pub(crate) async fn answer(&self, document: Document) -> Result<Body, RenderError> {
+        let (sender, mut chunks) = mpsc::channel(1);
+        let rendering =
+            tokio::time::timeout(ANSWER_MAX, self.clone().render_in_order(document, sender));
+        tokio::spawn(async move {
+            if rendering.await.is_err() {
+                tracing::warn!("slow reader: response aborted");
+            }
+        });
+        let first = chunks.recv().await.ok_or(RenderError)?;
+        if first.is_last {
+            return Ok(Body::from(first.bytes));
+        }
+        Ok(Body::new(StreamedBody {
+            first: Some(first.bytes),
+            chunks,
+            left: None,
+            is_over: false,
+        }))
+    }
+
+    /// The body of an answer that is small and written in one go.
+    pub(crate) async fn render_small(
+        &self,
+        write: impl FnOnce(&mut Vec<u8>) + Send + 'static,
+    ) -> Result<Body, RenderError> {
+        let slot = self.slots.clone().acquire_owned().await;
+        let slot = slot.map_err(|_| RenderError)?;
+        let rendering = background::spawn(move || {
+            let mut out = Vec::new();
+            write(&mut out);
+            drop(slot);
+            out
+        });
+        rendering.await.map(Body::from).map_err(|_| RenderError)
+    }
+
+    /// Has one piece after another rendered, and sends them in their order.
+    async fn render_in_order(self, document: Document, chunks: mpsc::Sender<Chunk>) {
+        let mut rest = Some(background::spawn(document.rest));
+        let mut chunker = Chunker::new();
+        document.first.iter().for_each(|row| chunker.add(row));
+        let mut under_way = VecDeque::new();
+        let pool = Arc::default();
+        loop {
+            let is_crowded = Arc::strong_count(&self.readers) > READERS_BUFFERED_MAX;
+            let chunks_max = if is_crowded { 1 } else { 1 + CHUNKS_AHEAD };
+            while under_way.len() < chunks_max {
+                if chunker.ready.is_empty()
+                    && let Some(rest) = rest.take()
+                {
+                    let Ok(rows) = rest.await else { return };
+                    rows.iter().for_each(|row| chunker.add(row));
+                    chunker.finish();
+                }
+                let Some(unrendered) = chunker.ready.pop_front() else {
+                    break;
+                };
+                under_way.push_back(self.begin(unrendered, &pool));
+            }
+            let Some(rendering) = under_way.pop_front() else {
+                return;
+            };
+            let rendered = tokio::select! {
+                () = chunks.closed() => return,
+                rendered = rendering => rendered,
+            };
+            let Ok(Some(bytes)) = rendered else { return };
+            let is_last = under_way.is_empty() && chunker.ready.is_empty() && rest.is_none();
+            let sending = chunks.send(Chunk { bytes, is_last });
+            match tokio::time::timeout(STALL_MAX, sending).await {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) => return tracing::debug!("reader left before the end"),
+                Err(_) => return tracing::warn!("slow reader: response aborted"),
+            }
+        }
+    }
+
+    /// A chunk whose reader has gone is not rendered.
+    fn begin(
+        &self,
+        unrendered: UnrenderedChunk,
+        pool: &Arc<BufferPool>,
+    ) -> AbortOnDropHandle<Option<Bytes>> {
+        let (slots, pool) = (self.slots.clone(), pool.clone());
+        AbortOnDropHandle::new(tokio::spawn(async move {
+            let slot = slots.acquire_owned().await.ok()?;
+            let rendering = background::spawn(move || {
+                let bytes = unrendered.render(&pool);
+                drop(slot);
+                bytes
+            });
+            rendering.await.ok()
+        }))
+    }
+}
+
+/// A body that is an error if it ends before its last chunk, so that a client never takes a part for the whole.
+pub(super) struct StreamedBody {
+    first: Option<Bytes>,
+    chunks: mpsc::Receiver<Chunk>,
+    /// Bytes that are still to come, if that is known.
+    left: Option<u64>,
+    is_over: bool,
+}
+
+impl StreamedBody {
+    /// A body of so many bytes.
+    pub(super) fn of_length(chunks: mpsc::Receiver<Chunk>, bytes: usize) -> Body {
+        Body::new(Self {
+            first: None,
+            chunks,
+            left: u64::try_from(bytes).ok(),
+            is_over: false,
+        })
+    }
+}
+
+impl http_body::Body for StreamedBody {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        if let Some(first) = self.first.take() {
+            return Poll::Ready(Some(Ok(Frame::data(first))));
+        }
+        if self.is_over {
+            return Poll::Ready(None);
+        }
+        let chunk = ready!(self.chunks.poll_recv(context));
+        self.is_over = chunk.as_ref().is_none_or(|chunk| chunk.is_last);
+        Poll::Ready(Some(match chunk {
+            Some(chunk) => {
+                let length = u64::try_from(chunk.bytes.len()).unwrap_or(u64::MAX);
+                self.left = self.left.map(|left| left.saturating_sub(length));
+                Ok(Frame::data(chunk.bytes))
+            }
+            None => Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                "the answer was given up",
+            )),
+        }))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.first.is_none() && self.is_over
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.left.map(SizeHint::with_exact).unwrap_or_default()
+    }
+}
+
+/// All of a document by one hand.
+#[cfg(test)]
+pub(crate) fn rendered_bytes(document: Document) -> Vec<u8> {
+    let mut out = Vec::new();
+    for row in document.first.into_iter().chain((document.rest)()) {
+        row.render(0..row.len(), &mut out);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use http_body::Body as _;
+    use http_body_util::BodyExt as _;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Numbers, each as wide as it is told, and a count of those that were written.
+    fn numbers(len: usize, bytes_each: usize, written: &Arc<AtomicUsize>) -> Row {
+        let written = written.clone();
+        list(len, bytes_each, move |index, out| {
+            written.fetch_add(1, Ordering::Relaxed);
+            out.extend_from_slice(format!("{index:bytes_each$}").as_bytes());
+        })
+    }
+
+    async fn read(body: Body) -> Bytes {
+        body.collect().await.unwrap().to_bytes()
+    }
+
+    /// A list of 1 MiB behind a head, most of which has to be found first.
+    fn large(written: &Arc<AtomicUsize>) -> Document {
+        let (first, rest) = (numbers(10, 100, written), numbers(10_000, 100, written));
+        Document {
+            first: vec![text("["), first, text(",")],
+            rest: Box::new(|| vec![rest, text("]")]),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_together_are_the_whole(rows in prop::collection::vec((0_usize..2_000, 1_usize..20_000), 0..6)) {
+            let written = Arc::new(AtomicUsize::new(0));
+            let rows: Vec<Row> = rows.into_iter().map(|(len, each)| {
+                list(len.min(2_000_000 / each), each, move |index, out| {
+                    out.extend_from_slice(index.to_string().as_bytes());
+                })
+            }).chain([numbers(3, 1, &written)]).collect();
+            let mut chunker = Chunker::new();
+            rows.iter().for_each(|row| chunker.add(row));
+            chunker.finish();
+            let pool = Arc::default();
+            let rendered: Vec<u8> = chunker.ready.iter().flat_map(|unrendered| unrendered.render(&pool)).collect();
+            for (index, unrendered) in chunker.ready.iter().enumerate() {
+                let each = unrendered.parts.iter().map(|(row, _)| row.bytes_each()).max().unwrap();
+                let full = if index == 0 { FIRST_CHUNK_BYTES } else { CHUNK_BYTES };
+                prop_assert!(unrendered.bytes < full + each);
+            }
+            prop_assert_eq!(rendered, rendered_bytes(Document::of(rows)));
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_rendered_side_by_side_is_sent_in_order() {
+        let written = Arc::default();
+        let expected = rendered_bytes(large(&written));
+        assert_eq!(written.swap(0, Ordering::Relaxed), 10_010);
+        let mut body = Renderer::default().answer(large(&written)).await.unwrap();
+        assert_eq!(body.size_hint().exact(), None);
+        let first = body.frame().await.unwrap().unwrap().into_data().unwrap();
+        assert!(first.len() <= 2 * FIRST_CHUNK_BYTES, "{}", first.len());
+        let mut all = first.to_vec();
+        all.extend_from_slice(&read(body).await);
+        assert!(all == expected);
+        assert_eq!(written.load(Ordering::Relaxed), 10_010, "each once");
+    }
+
+    #[tokio::test]
+    async fn what_fits_one_piece_has_a_length() {
+        let document = Document::of(vec![text("{"), list(0, 1, |_, _| ()), text("}")]);
+        let body = Renderer::default()
+            .answer(document.with_callback(Some("f")))
+            .await;
+        let body = body.unwrap();
+        assert_eq!(body.size_hint().exact(), Some(5));
+        assert_eq!(read(body).await, "f({})");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_reader_holds_a_few_pieces_and_then_nothing() {
+        let written = Arc::default();
+        let renderer = Renderer::default();
+        let mut body = renderer.answer(large(&written)).await.unwrap();
+        // Time goes on when nothing else does.
+        tokio::time::sleep(STALL_MAX / 2).await;
+        let buffered = written.load(Ordering::Relaxed) * 100;
+        assert!(
+            buffered <= (CHUNKS_AHEAD + 3) * CHUNK_BYTES,
+            "{buffered} bytes for nobody"
+        );
+        tokio::time::sleep(STALL_MAX).await;
+        assert_eq!(Arc::strong_count(&written), 1, "it is still held");
+        assert_eq!(Arc::strong_count(&renderer.readers), 1);
+        let mut last = body.frame().await;
+        while let Some(Ok(_)) = last {
+            last = body.frame().await;
+        }
+        assert!(last.unwrap().is_err(), "a part was taken for the whole");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn many_slow_readers_hold_little_and_hold_up_nobody() {
+        let written = Arc::default();
+        let renderer = Renderer::default();
+        let mut slow = Vec::new();
+        for _ in 0..100 {
+            slow.push(renderer.answer(large(&written)).await.unwrap());
+        }
+        tokio::time::sleep(STALL_MAX / 2).await;
+        let buffered = written.load(Ordering::Relaxed) * 100;
+        assert!(
+            buffered <= 100 * 3 * CHUNK_BYTES,
+            "{buffered} bytes for nobody"
+        );
+        let other = Arc::default();
+        let body = renderer.answer(large(&other)).await.unwrap();
+        assert_eq!(
+            read(body).await.len(),
+            rendered_bytes(large(&Arc::default())).len()
+        );
+        assert_eq!(
+            renderer.slots.available_permits(),
+            Renderer::default().slots.available_permits()
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reader_who_leaves_leaves_nothing_behind() {
+        let written = Arc::default();
+        let renderer = Renderer::default();
+        let mut body = renderer.answer(large(&written)).await.unwrap();
+        body.frame().await.unwrap().unwrap();
+        drop(body);
+        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        assert_eq!(Arc::strong_count(&written), 1, "it is still held");
+        assert!(written.load(Ordering::Relaxed) < 10_010);
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_rendered_is_no_answer() {
+        let broken = || once(1, |_| panic!("expected by this test"));
+        let alone = Renderer::default()
+            .answer(Document::of(vec![broken()]))
+            .await;
+        assert!(alone.is_err());
+        let written = Arc::default();
+        let mut document = large(&written);
+        document.rest = Box::new(move || vec![broken()]);
+        document.first.push(numbers(200, 100, &written));
+        let body = Renderer::default().answer(document).await.unwrap();
+        assert!(
+            body.collect().await.is_err(),
+            "a part was taken for the whole"
+        );
+    }
+}

@@ -1,0 +1,383 @@
+//! Floods: whoever sends or leaves unread more than is kept for it is told or closed, and others go on.
+
+use meseta_proto::meseta::v1::{self as meseta, agent_frame};
+use meseta_proto::mesos::v1;
+use meseta_proto::mesos::v1::scheduler::{Call, call};
+use meseta_proto::transport::owner::SocketOwner;
+use meseta_proto::transport::server::Peer;
+use prost::Message as _;
+
+use super::*;
+use crate::events;
+
+const MEBIBYTE: usize = 1 << 20;
+
+/// A master with the least memory that it works with.
+fn small_master() -> (Router, Arc<Context>) {
+    let recovered = Recovered {
+        epoch: 1,
+        ..Recovered::default()
+    };
+    let context = context_of(
+        Authentication::not_required("master"),
+        recovered,
+        &["--memory_budget=256MB"],
+    );
+    (router(context.clone()), context)
+}
+
+/// An agent of one CPU; its frames are read by whoever has its queue.
+async fn agent(handle: &Handle) -> events::Source<meseta::MasterFrame> {
+    let connection = handle.new_connection();
+    let (sink, frames) = events::queue(handle.budgets.agent(), 1_024);
+    handle
+        .agent_connected(connection, sink, Caller::default())
+        .await
+        .unwrap();
+    let register = meseta::Register {
+        agent_info: v1::AgentInfo {
+            hostname: "127.0.0.1".to_owned(),
+            ..v1::AgentInfo::default()
+        },
+        version: "0.1.0".to_owned(),
+        ..meseta::Register::default()
+    };
+    handle
+        .agent_frame(connection, agent_frame::Message::Register(register))
+        .await
+        .unwrap();
+    frames
+}
+
+/// The id that the master gave an agent.
+async fn id_of(frames: &events::Source<meseta::MasterFrame>) -> v1::AgentId {
+    loop {
+        let (_charge, frame) = frames.next().await.unwrap();
+        if let Some(meseta::master_frame::Message::Registered(registered)) = frame.message {
+            return registered.agent_id;
+        }
+    }
+}
+
+/// A message of a framework for an executor, with so much data.
+fn message(framework: &str, agent: &v1::AgentId, bytes: usize) -> Vec<u8> {
+    Call {
+        framework_id: Some(v1::FrameworkId {
+            value: framework.to_owned(),
+        }),
+        r#type: Some(call::Type::Message.into()),
+        message: Some(call::Message {
+            agent_id: agent.clone(),
+            executor_id: v1::ExecutorId {
+                value: "e".to_owned(),
+            },
+            data: vec![b'x'; bytes],
+        }),
+        ..Call::default()
+    }
+    .encode_to_vec()
+}
+
+async fn post(router: &Router, stream: &str, body: impl Into<Body>) -> Response {
+    let headers = [PROTOBUF, ("Mesos-Stream-Id", stream)];
+    send(router, "POST", "/api/v1/scheduler", &headers, body).await
+}
+
+/// An acknowledgement, which is not lost on its way to an agent.
+fn acknowledgement(framework: &str, agent: &v1::AgentId) -> Vec<u8> {
+    Call {
+        framework_id: Some(v1::FrameworkId {
+            value: framework.to_owned(),
+        }),
+        r#type: Some(call::Type::Acknowledge.into()),
+        acknowledge: Some(call::Acknowledge {
+            agent_id: agent.clone(),
+            task_id: v1::TaskId {
+                value: "t".repeat(200),
+            },
+            uuid: vec![1; 16],
+        }),
+        ..Call::default()
+    }
+    .encode_to_vec()
+}
+
+#[tokio::test]
+async fn an_agent_that_does_not_read_is_given_up_and_gives_everything_back() {
+    let (router, context) = small_master();
+    let (_events, stream, framework) = subscribe(&router).await;
+    let (stopped, reading) = (agent(&context.handle).await, agent(&context.handle).await);
+    let (stopped_id, reading_id) = (id_of(&stopped).await, id_of(&reading).await);
+    let budgets = &context.handle.budgets;
+    // What may be lost is lost, and leaves the agent half of its room.
+    for _ in 0..40 {
+        let body = message(&framework, &stopped_id, MEBIBYTE / 16);
+        assert_eq!(
+            post(&router, &stream, body).await.status(),
+            StatusCode::ACCEPTED
+        );
+        let body = message(&framework, &reading_id, 64 * 1024);
+        assert_eq!(
+            post(&router, &stream, body).await.status(),
+            StatusCode::ACCEPTED
+        );
+        // The other goes on, and gets what is for it.
+        while reading.next().await.unwrap().1.encoded_len() <= 64 * 1024 {}
+    }
+    let unread = budgets.unread_frames();
+    assert!(unread > 64 * 1024 && unread <= budgets.agent().limit() / 2 + 64 * 1024);
+    // What may not be lost fills the rest.
+    let posts_max = budgets.agent().limit() / 200;
+    for _ in 0..posts_max {
+        if budgets.unread_frames() < unread {
+            break;
+        }
+        let body = acknowledgement(&framework, &stopped_id);
+        post(&router, &stream, body).await;
+    }
+    stopped.ended().await;
+    assert!(stopped.next().await.is_none(), "what it had is gone");
+    assert_eq!(budgets.unread_frames(), 0);
+}
+
+/// A body that begins with so many bytes and does not end before `end`.
+fn unfinished(bytes: usize, end: &CancellationToken) -> Body {
+    begun(vec![Bytes::from(vec![b'x'; bytes])], end)
+}
+
+fn begun(chunks: Vec<Bytes>, end: &CancellationToken) -> Body {
+    let (records, receiver) = tokio::sync::mpsc::channel(1);
+    let end = end.clone();
+    tokio::spawn(async move {
+        for chunk in chunks {
+            if records.send(chunk).await.is_err() {
+                return;
+            }
+        }
+        end.cancelled().await;
+    });
+    meseta_proto::transport::server::stream_body(receiver, CancellationToken::new())
+}
+
+#[tokio::test]
+async fn unfinished_bodies_take_no_more_than_their_share() {
+    let (router, context) = small_master();
+    let (_events, stream, framework) = subscribe(&router).await;
+    let end = CancellationToken::new();
+    let budget = context.handle.budgets.peer(String::new());
+    let limit = budget.limit();
+    let mut slow = Vec::new();
+    for _ in 0..3 {
+        let (router, stream) = (router.clone(), stream.clone());
+        let body = unfinished(limit / 4, &end);
+        slow.push(tokio::spawn(async move {
+            post(&router, &stream, body).await.status()
+        }));
+    }
+    while budget.used() < limit / 4 * 3 {
+        tokio::task::yield_now().await;
+    }
+    let agent = v1::AgentId {
+        value: "nosuch".to_owned(),
+    };
+    let large = message(&framework, &agent, limit / 3);
+    let refused = post(&router, &stream, large.clone()).await;
+    assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(refused.headers()[header::RETRY_AFTER], "1");
+    assert_eq!(budget.used(), limit / 4 * 3, "a refused one takes nothing");
+    let small = message(&framework, &agent, 100);
+    assert_eq!(
+        post(&router, &stream, small).await.status(),
+        StatusCode::ACCEPTED
+    );
+    end.cancel();
+    for slow in slow {
+        assert_eq!(slow.await.unwrap(), StatusCode::BAD_REQUEST);
+    }
+    assert_eq!(budget.used(), 0);
+    assert_eq!(
+        post(&router, &stream, large).await.status(),
+        StatusCode::ACCEPTED
+    );
+}
+
+/// Posts a request from a given address.
+async fn post_from(router: &Router, peer: Peer, to: (&str, &str), body: Body) -> Response {
+    let (path, kind) = to;
+    let request = Request::post(path).header("Content-Type", kind);
+    let mut request = request.body(body).unwrap();
+    request.extensions_mut().insert(peer);
+    router.clone().oneshot(request).await.unwrap()
+}
+
+/// A question of a user of this machine.
+async fn ask_as(router: &Router, uid: u32, body: Body) -> StatusCode {
+    let owner = SocketOwner {
+        uid,
+        inode: 1,
+        cgroup: None,
+    };
+    let peer = Peer::owned("127.0.0.1:9".parse().unwrap(), Some(owner));
+    let to = ("/api/v1", "application/json");
+    post_from(router, peer, to, body).await.status()
+}
+
+/// A question with so many bytes around it.
+fn padded(bytes: usize) -> Body {
+    Body::from(r#"{"type":"GET_HEALTH"}"#.to_owned() + &" ".repeat(bytes))
+}
+
+#[tokio::test(start_paused = true)]
+async fn unfinished_bodies_of_one_user_leave_room_to_others_of_the_machine() {
+    let (router, context) = small_master();
+    let end = CancellationToken::new();
+    let mallory = context.handle.budgets.peer("user 1000".to_owned());
+    let slow: Vec<_> = (0..90)
+        .map(|_| {
+            let (router, body) = (router.clone(), unfinished(MEBIBYTE / 2, &end));
+            tokio::spawn(async move { ask_as(&router, 1000, body).await })
+        })
+        .collect();
+    while mallory.used() < mallory.limit() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(ask_as(&router, 0, padded(MEBIBYTE)).await, StatusCode::OK);
+    // Even of that user what is small goes through, and once the others stand still what is large does, too.
+    assert_eq!(ask_as(&router, 1000, padded(0)).await, StatusCode::OK);
+    tokio::time::sleep(std::time::Duration::from_secs(3)).await;
+    assert_eq!(
+        ask_as(&router, 1000, padded(MEBIBYTE)).await,
+        StatusCode::OK
+    );
+    end.cancel();
+    let mut given_up = 0;
+    for slow in slow {
+        given_up += usize::from(slow.await.unwrap() == StatusCode::REQUEST_TIMEOUT);
+    }
+    assert!((2..8).contains(&given_up), "{given_up}");
+    assert_eq!(mallory.used(), 0);
+}
+
+/// A frame of an agent, of which so many bytes are sent, piece by piece.
+fn frame(agent: &meseta::AgentFrame, sent: usize) -> Vec<Bytes> {
+    let length = u32::try_from(agent.encoded_len()).unwrap();
+    let mut frame = [&[0][..], &length.to_be_bytes()].concat();
+    agent.encode(&mut frame).unwrap();
+    frame.truncate(sent);
+    let chunks = frame.chunks(16 * 1024);
+    chunks.map(Bytes::copy_from_slice).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn unfinished_frames_of_one_host_hold_up_no_agent_of_another() {
+    let (_router, context) = small_master();
+    let router = crate::grpc::router(&context).await;
+    let register = meseta::Register {
+        agent_info: v1::AgentInfo {
+            hostname: "h".repeat(2 * MEBIBYTE),
+            ..v1::AgentInfo::default()
+        },
+        version: "0.1.0".to_owned(),
+        ..meseta::Register::default()
+    };
+    let agent = meseta::AgentFrame {
+        message: Some(agent_frame::Message::Register(register)),
+    };
+    let end = CancellationToken::new();
+    let connect = |host: &str, sent: usize| {
+        let body = begun(frame(&agent, sent), &end);
+        let peer = Peer::at(format!("{host}:9").parse().unwrap());
+        let router = router.clone();
+        let to = ("/meseta.v1.AgentRegistry/Connect", "application/grpc");
+        tokio::spawn(async move { post_from(&router, peer, to, body).await })
+    };
+    let frame_buffer = &context.handle.budgets.frame_buffer;
+    let mut unfinished = Vec::new();
+    for _ in 0..14 {
+        unfinished.push(connect("10.0.0.1", 20_000).await.unwrap());
+    }
+    while frame_buffer.used() == 0 {
+        tokio::task::yield_now().await;
+    }
+    for _ in 0..1_000 {
+        tokio::task::yield_now().await;
+    }
+    assert!(
+        frame_buffer.used() <= frame_buffer.limit() / 2,
+        "{}",
+        frame_buffer.used()
+    );
+    let begun = tokio::time::Instant::now();
+    let mut honest = connect("10.0.0.2", usize::MAX).await.unwrap();
+    let answer = honest.body_mut().frame().await.unwrap().unwrap();
+    assert!(answer.is_data(), "it was read, and refused for its size");
+    assert!(begun.elapsed().as_secs() < 3);
+    end.cancel();
+}
+
+#[tokio::test]
+async fn a_small_body_that_would_become_huge_is_refused() {
+    let (router, context) = small_master();
+    let (_events, stream, framework) = subscribe(&router).await;
+    let task = r#"{"name":"","task_id":{"value":""},"agent_id":{"value":""}}"#;
+    let body = format!(
+        r#"{{"type":"ACCEPT","framework_id":{{"value":"{framework}"}},"accept":{{"offer_ids":[],
+            "operations":[{{"type":"LAUNCH","launch":{{"task_infos":[{}]}}}}]}}}}"#,
+        vec![task; 100_000].join(",")
+    );
+    let headers = [JSON, ("Mesos-Stream-Id", stream.as_str())];
+    // It never fits, whatever the others do.
+    let refused = call(&router, &headers, &body).await;
+    assert_eq!(refused.status(), StatusCode::PAYLOAD_TOO_LARGE);
+    let empty = v1::TaskInfo::default().encode_to_vec().len();
+    let message: Call = meseta_proto::json::from_slice(body.as_bytes()).unwrap();
+    let encoded = message.encode_to_vec();
+    assert!(encoded.len() < 100_000 * (empty + 16), "{}", encoded.len());
+    let refused = post(&router, &stream, encoded).await;
+    assert_eq!(refused.status(), StatusCode::PAYLOAD_TOO_LARGE);
+    assert_eq!(context.handle.budgets.peer(String::new()).used(), 0);
+}
+
+#[tokio::test]
+async fn more_offer_constraints_than_can_be_compared_are_an_error_event() {
+    let (router, _site) = small_master();
+    let constraint = |number: usize| {
+        format!(
+            r#"{{"selector":{{"attribute_name":"rack"}},
+                "predicate":{{"text_matches":{{"regex":"r{number}"}}}}}}"#
+        )
+    };
+    let subscription = |number: usize| {
+        let all: Vec<String> = (0..number).map(constraint).collect();
+        format!(
+            r#"{{"type":"SUBSCRIBE","subscribe":{{"framework_info":{{"user":"u","name":"x",
+                "roles":["dev"],"capabilities":[{{"type":"MULTI_ROLE"}}]}},
+                "offer_constraints":{{"role_constraints":{{"dev":{{"groups":[
+                {{"attribute_constraints":[{}]}}]}}}}}}}}}}"#,
+            all.join(",")
+        )
+    };
+    let mut many = call(&router, &[JSON], &subscription(5_000)).await;
+    let event = record(&mut many).await;
+    let text = event["error"]["message"].as_str().unwrap();
+    assert!(text.contains("5000 attribute constraints"), "{text}");
+    let mut some = call(&router, &[JSON], &subscription(50)).await;
+    assert_eq!(record(&mut some).await["type"], "SUBSCRIBED");
+}
+
+#[tokio::test]
+async fn a_framework_that_says_too_much_of_itself_is_refused() {
+    let (router, _site) = small_master();
+    let subscription = |bytes: usize| {
+        let label = "x".repeat(bytes);
+        format!(
+            r#"{{"type":"SUBSCRIBE","subscribe":{{"framework_info":{{"user":"u","name":"{label}"}}}}}}"#
+        )
+    };
+    let mut large = call(&router, &[JSON], &subscription(100_000)).await;
+    let event = record(&mut large).await;
+    let text = event["error"]["message"].as_str().unwrap();
+    assert!(text.contains("--memory_budget"), "{text}");
+    let mut small = call(&router, &[JSON], &subscription(10_000)).await;
+    assert_eq!(record(&mut small).await["type"], "SUBSCRIBED");
+}

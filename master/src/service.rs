@@ -1,0 +1,535 @@
+//! The service task that owns the core; all others use a [`Handle`].
+//!
+//! Commands come in on one bounded channel, the registry's progress on a watch, deadlines from the core. Effects go
+//! out at once: mutations to the registry's writer, visible ones through the outbox to the queues of streams and to
+//! waiting callers. Invariant: no queue grows without bound; a slow reader loses its stream and never blocks others.
+
+mod operators;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use meseta_proto::budget::{Exhausted, waiting_bytes};
+use meseta_proto::meseta::v1::{MasterFrame, master_frame};
+use meseta_proto::outbox::{Outbox, QueuedSize};
+use meseta_resources::time::Moment;
+use prost::Message;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::budgets::{Budgets, Peer};
+use crate::clock::Clock;
+use crate::core::{Answer, ConnectionId, Effect, Input, Lsn, MasterCore, Output, ReplyId};
+use crate::events::{EventSink, Overflow, Sink, slowest};
+use crate::handle::{COMMANDS_MAX, Command, Query};
+pub(crate) use crate::handle::{Closed, FRAMES_MAX, Handle, WatchStart};
+use crate::measures::Measures;
+use crate::operation_outcomes::OperationOutcomes;
+use crate::operator::stream;
+use crate::registry::{QUEUE_MAX, Registry};
+use crate::watchers::Watchers;
+
+/// Commands taken in before offers are made again: some hundred microseconds' worth.
+const BURST_MAX: usize = 64;
+
+/// Where a visible effect goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Destination {
+    Scheduler(ConnectionId),
+    Agent(ConnectionId),
+    Reply(ReplyId),
+    Outcomes,
+    Watchers,
+}
+
+impl Destination {
+    fn of(output: &Output) -> Self {
+        match output {
+            Output::Event { to, .. } => Self::Scheduler(*to),
+            Output::CloseScheduler { connection, .. } => Self::Scheduler(*connection),
+            Output::Frame { to, .. } => Self::Agent(*to),
+            Output::CloseAgent { connection, .. } => Self::Agent(*connection),
+            Output::Reply { reply, .. } => Self::Reply(*reply),
+            Output::OperationFinished { .. } => Self::Outcomes,
+            Output::OperatorEvent(_) => Self::Watchers,
+        }
+    }
+}
+
+impl QueuedSize for Output {
+    fn bytes(&self) -> usize {
+        /// What everything else takes, more or less.
+        const SMALL: usize = 1_024;
+        match self {
+            Self::Event { event, .. } => waiting_bytes(&**event),
+            Self::Frame { frame, .. } => waiting_bytes(&**frame),
+            Self::OperationFinished { status, .. } => waiting_bytes(&**status),
+            Self::OperatorEvent(note) => note.bytes(),
+            Self::CloseScheduler { .. } | Self::CloseAgent { .. } | Self::Reply { .. } => SMALL,
+        }
+    }
+}
+
+/// The task that owns the core.
+#[derive(Debug)]
+pub(crate) struct Service {
+    core: MasterCore,
+    clock: Clock,
+    registry: Box<dyn Registry>,
+    persisted: watch::Receiver<Lsn>,
+    commands: mpsc::Receiver<Command>,
+    outbox: Outbox<Destination, Output>,
+    schedulers: HashMap<ConnectionId, EventSink>,
+    agents: HashMap<ConnectionId, Sink<MasterFrame>>,
+    replies: HashMap<ReplyId, oneshot::Sender<Answer>>,
+    watchers: Watchers,
+    next_reply: u64,
+    /// More commands wait, or the step that ends their burst.
+    is_burst: bool,
+    measures: Measures,
+    outcomes: OperationOutcomes,
+    /// Mutations on their way to being durable, and since when.
+    storing: VecDeque<(Lsn, Moment)>,
+    /// Connections given up in the current step, which the core is told of next.
+    lost: VecDeque<Input>,
+}
+
+impl Service {
+    pub(crate) fn new(
+        core: MasterCore,
+        clock: Clock,
+        registry: Box<dyn Registry>,
+        persisted: watch::Receiver<Lsn>,
+        budgets: Budgets,
+        watchers_max: usize,
+    ) -> (Self, Handle) {
+        let (sender, commands) = mpsc::channel(COMMANDS_MAX);
+        let service = Self {
+            core,
+            clock,
+            registry,
+            persisted,
+            commands,
+            outbox: Outbox::new(budgets.outbox()),
+            schedulers: HashMap::new(),
+            agents: HashMap::new(),
+            replies: HashMap::new(),
+            watchers: Watchers::new(budgets.watched_bytes(), watchers_max),
+            next_reply: 0,
+            is_burst: false,
+            measures: Measures::default(),
+            outcomes: OperationOutcomes::default(),
+            storing: VecDeque::new(),
+            lost: VecDeque::new(),
+        };
+        let handle = Handle {
+            commands: sender,
+            connections: Arc::new(AtomicU64::new(1)),
+            budgets: Arc::new(budgets),
+            views: Arc::default(),
+        };
+        (service, handle)
+    }
+
+    /// Runs until `shutdown`; what was handed to the registry is durable when it returns.
+    pub(crate) async fn run(mut self, shutdown: CancellationToken) {
+        let mut waiting = Vec::with_capacity(BURST_MAX);
+        loop {
+            let sleep = tokio::time::sleep_until(self.clock.instant(self.core.next_deadline()));
+            tokio::select! {
+                biased;
+                () = shutdown.cancelled() => break,
+                changed = self.persisted.changed() => {
+                    if changed.is_err() { break }
+                    let lsn = *self.persisted.borrow_and_update();
+                    self.step(Input::Persisted { lsn });
+                }
+                // A slow disk delays callers, not this task.
+                count = self.commands.recv_many(&mut waiting, BURST_MAX),
+                    if self.storing.len() < QUEUE_MAX =>
+                {
+                    if count == 0 { break }
+                    self.burst(&mut waiting);
+                }
+                () = sleep => self.step(Input::Tick),
+            }
+            // However many steps follow at once, what they wake on this thread runs in between.
+            tokio::task::yield_now().await;
+        }
+        self.schedulers.clear();
+        self.agents.clear();
+        self.replies.clear();
+        drop(self.watchers);
+        let registry = self.registry;
+        if tokio::task::spawn_blocking(move || registry.close())
+            .await
+            .is_err()
+        {
+            tracing::error!("closing the registry failed");
+        }
+    }
+
+    /// Commands that waited together share one cycle of offers.
+    fn burst(&mut self, waiting: &mut Vec<Command>) {
+        self.is_burst = waiting.len() > 1;
+        for command in waiting.drain(..) {
+            self.command(command);
+        }
+        if std::mem::take(&mut self.is_burst) {
+            self.step(Input::Tick);
+        }
+    }
+
+    /// Drops what waits for a stream that has ended.
+    fn drop_queued(&mut self, input: &Input) {
+        match input {
+            Input::SchedulerGone { connection } => {
+                self.schedulers.remove(connection);
+                self.outbox
+                    .drop_destination(&Destination::Scheduler(*connection));
+            }
+            Input::AgentGone { connection } => {
+                self.agents.remove(connection);
+                self.outbox
+                    .drop_destination(&Destination::Agent(*connection));
+            }
+            _ => {}
+        }
+    }
+
+    fn command(&mut self, command: Command) {
+        match command {
+            Command::Input(input, _charge) => {
+                self.drop_queued(&input);
+                self.step(input);
+            }
+            Command::Subscribe {
+                connection,
+                stream_id,
+                call,
+                events,
+                caller,
+                charge: _charge,
+            } => {
+                self.schedulers.insert(connection, events);
+                self.step(Input::Subscribe {
+                    connection,
+                    stream_id,
+                    call,
+                    caller,
+                });
+            }
+            Command::Call {
+                framework_id,
+                stream_id,
+                action,
+                caller,
+                charge: _charge,
+                answer,
+            } => {
+                let reply = self.await_reply(answer);
+                self.step(Input::Call {
+                    reply,
+                    framework_id,
+                    stream_id,
+                    action,
+                    caller,
+                });
+            }
+            Command::Teardown {
+                framework_id,
+                answer,
+            } => {
+                let reply = self.await_reply(answer);
+                self.step(Input::Teardown {
+                    reply,
+                    framework_id,
+                });
+            }
+            Command::Operate {
+                agent_id,
+                operation,
+                principal,
+                answer,
+            } => {
+                let reply = self.await_reply(answer);
+                self.step(Input::Operate {
+                    reply,
+                    agent_id,
+                    operation,
+                    principal,
+                });
+            }
+            Command::Administer {
+                request,
+                approver,
+                answer,
+            } => {
+                let reply = self.await_reply(answer);
+                self.step(Input::Administer {
+                    reply,
+                    request,
+                    approver,
+                });
+            }
+            Command::AgentConnected {
+                connection,
+                frames,
+                caller,
+            } => {
+                self.core.agent_connected(connection, caller);
+                self.agents.insert(connection, frames);
+            }
+            Command::Watch {
+                peer,
+                after,
+                watching,
+            } => self.watch(peer, after, watching),
+            Command::Query(question) => self.answer(question),
+        }
+    }
+
+    /// Answers what changes nothing. The asker may have left.
+    fn answer(&mut self, question: Query) {
+        match question {
+            Query::Excluded(sender) => {
+                let _unsent = sender.send(self.core.excluded());
+            }
+            Query::Explain { question, answer } => {
+                let _unsent = answer.send(self.core.explain(self.clock.now(), &question));
+            }
+            Query::Principal {
+                framework_id,
+                answer,
+            } => {
+                let _unsent = answer.send(self.core.principal_of(&framework_id));
+            }
+            Query::Snapshot(sender) => {
+                self.measures.shared_snapshots += u64::from(self.core.has_snapshot());
+                let _unsent = sender.send(self.core.snapshot());
+            }
+            Query::Policies(sender) => {
+                self.measures.shared_snapshots += u64::from(self.core.has_policies());
+                let _unsent = sender.send(self.core.policies());
+            }
+            Query::Outcome { uuid, outcome } => {
+                let _unsent = outcome.send(self.outcomes.of(uuid));
+            }
+            Query::Measure(sender) => {
+                let measures = self.measure();
+                let _unsent = sender.send((self.core.snapshot(), measures));
+            }
+        }
+    }
+
+    fn measure(&self) -> Measures {
+        Measures {
+            commands_waiting: self.commands.len(),
+            watchers: self.watchers.len(),
+            roles: self.core.role_gauges(),
+            now: self.clock.now().unix,
+            ..self.measures.clone()
+        }
+    }
+
+    /// Notes how long the writes up to this one took.
+    fn stored(&mut self, durable: Lsn, now: Moment) {
+        while let Some((lsn, since)) = self.storing.front()
+            && *lsn <= durable
+        {
+            self.measures.stores.add(now.saturating_since(*since));
+            self.storing.pop_front();
+        }
+    }
+
+    fn watch(&mut self, peer: Peer, after: Option<u64>, watching: oneshot::Sender<WatchStart>) {
+        self.core.watch();
+        let (events, goes_on) = self.watchers.add(peer, after);
+        let snapshot = (!goes_on).then(|| self.core.snapshot());
+        let last = self.watchers.last();
+        // The asker may have left.
+        let _unsent = watching.send(WatchStart {
+            snapshot,
+            last,
+            events,
+        });
+    }
+
+    fn await_reply(&mut self, answer: oneshot::Sender<Answer>) -> ReplyId {
+        let reply = ReplyId(self.next_reply);
+        self.next_reply += 1;
+        self.replies.insert(reply, answer);
+        reply
+    }
+
+    /// One input, and what it made of connections that do not keep up: those are gone for the core at
+    /// once, whatever their readers still do, so that nothing is held for them.
+    fn step(&mut self, input: Input) {
+        self.step_once(input);
+        while let Some(input) = self.lost.pop_front() {
+            self.step_once(input);
+        }
+    }
+
+    fn step_once(&mut self, input: Input) {
+        let now = self.clock.now();
+        if let Input::Persisted { lsn } = &input {
+            self.stored(*lsn, now.moment);
+            for (_, output) in self.outbox.durable(lsn.0) {
+                self.show(output);
+            }
+        }
+        let runs = self.core.allocation_runs();
+        let effects = if self.is_burst {
+            self.core.step_in_burst(now, input)
+        } else {
+            self.core.step(now, input)
+        };
+        if self.core.allocation_runs() > runs {
+            let took = self.clock.now().moment.saturating_since(now.moment);
+            self.measures.allocations.add(took);
+        }
+        for effect in effects {
+            match effect {
+                Effect::Persist { lsn, mutation } => {
+                    self.storing.push_back((lsn, now.moment));
+                    self.registry.persist(lsn, mutation);
+                }
+                Effect::Output { after, output } => {
+                    let destination = Destination::of(&output);
+                    if is_message(&output)
+                        && !self.outbox.leaves_half(&destination, after.0, &output)
+                    {
+                        self.core.count_dropped_message();
+                        continue;
+                    }
+                    match self.outbox.pass(destination, after.0, output) {
+                        Ok(Some(output)) => self.show(output),
+                        Ok(None) => {}
+                        Err(error) => {
+                            tracing::warn!(?destination, %error, "destination closed: its outbox is full");
+                            self.give_up(destination);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn show(&mut self, output: Output) {
+        match output {
+            Output::Event { to, event } => {
+                if event.subscribed.is_some()
+                    && let Some(sink) = self.schedulers.get(&to)
+                {
+                    sink.set_long_lived();
+                }
+                let mut event = Some(event);
+                while let Some((slow, reason)) = queued(&self.schedulers, to, &mut event) {
+                    if reason == Overflow::Gone {
+                        tracing::debug!(connection = %slow, %reason, "subscriber closed");
+                    } else {
+                        tracing::warn!(connection = %slow, %reason, "subscriber closed");
+                    }
+                    self.give_up(Destination::Scheduler(slow));
+                }
+            }
+            Output::CloseScheduler { connection, reason } => {
+                tracing::debug!(%connection, reason, "scheduler stream ends");
+                self.schedulers.remove(&connection);
+            }
+            Output::Frame { to, frame } if is_message_frame(&frame) => {
+                let sink = self.agents.get(&to);
+                if sink.is_some_and(|sink| !sink.push_if_half_free(frame)) {
+                    self.core.count_dropped_message();
+                }
+            }
+            Output::Frame { to, frame } => {
+                if is_registration(&frame)
+                    && let Some(sink) = self.agents.get(&to)
+                {
+                    sink.set_long_lived();
+                }
+                let mut frame = Some(frame);
+                while let Some((slow, reason)) = queued(&self.agents, to, &mut frame) {
+                    tracing::warn!(connection = %slow, %reason, "agent does not keep up with its frames; its stream ends");
+                    self.give_up(Destination::Agent(slow));
+                }
+            }
+            Output::CloseAgent { connection, reason } => {
+                tracing::debug!(%connection, reason, "agent stream ends");
+                self.agents.remove(&connection);
+            }
+            Output::OperationFinished { uuid, status } => self.outcomes.end(uuid, &status),
+            Output::OperatorEvent(note) => self.watchers.push(stream::event(*note)),
+            Output::Reply { reply, answer } => {
+                if let Answer::Applied(uuid) = &answer {
+                    self.outcomes.begin(*uuid);
+                }
+                if let Some(sender) = self.replies.remove(&reply) {
+                    // The caller may have left.
+                    let _unsent = sender.send(answer);
+                }
+            }
+        }
+    }
+
+    fn give_up(&mut self, destination: Destination) {
+        self.outbox.drop_destination(&destination);
+        match destination {
+            Destination::Scheduler(connection) => {
+                if let Some(sink) = self.schedulers.remove(&connection) {
+                    sink.abandon();
+                }
+                self.lost.push_back(Input::SchedulerGone { connection });
+            }
+            Destination::Agent(connection) => {
+                if let Some(sink) = self.agents.remove(&connection) {
+                    sink.abandon();
+                }
+                self.lost.push_back(Input::AgentGone { connection });
+            }
+            Destination::Reply(reply) => drop(self.replies.remove(&reply)),
+            Destination::Outcomes => self.outcomes = OperationOutcomes::default(),
+            // They begin anew.
+            Destination::Watchers => self.watchers.begin_anew(),
+        }
+    }
+}
+
+/// Whether this tells an agent that it is registered.
+fn is_registration(frame: &MasterFrame) -> bool {
+    matches!(frame.message, Some(master_frame::Message::Registered(_)))
+}
+
+/// Whether this is a scheduler's message to an executor, of which nobody is promised that it arrives.
+fn is_message(output: &Output) -> bool {
+    matches!(output, Output::Frame { frame, .. } if is_message_frame(frame))
+}
+
+fn is_message_frame(frame: &MasterFrame) -> bool {
+    matches!(
+        frame.message,
+        Some(master_frame::Message::ExecutorMessage(_))
+    )
+}
+
+/// Puts a message in its reader's queue, or says whom to give up first, and why.
+fn queued<M: Message>(
+    sinks: &HashMap<ConnectionId, Sink<M>>,
+    to: ConnectionId,
+    message: &mut Option<Box<M>>,
+) -> Option<(ConnectionId, Overflow)> {
+    let sink = sinks.get(&to)?;
+    match sink.charge(message.as_deref()?) {
+        Ok(charge) => {
+            let pushed = sink.push(charge, message.take()?);
+            pushed.err().map(|reason| (to, reason))
+        }
+        Err(reason @ Overflow::Bytes(Exhausted::Total { bytes, .. })) => {
+            Some((slowest(sinks, to, bytes), reason))
+        }
+        Err(reason) => Some((to, reason)),
+    }
+}

@@ -1,0 +1,229 @@
+//! Views: what they show, and what it takes to make them.
+
+use meseta_access::{Acls, Authorizer};
+use meseta_proto::mesos::v1::master::event;
+use meseta_proto::mesos::v1::{TaskState, TaskStatus};
+
+use super::*;
+use crate::http::views::tests::{many_frameworks, task};
+use crate::view_cache::{ViewCache, ViewScope};
+
+/// A cluster whose frameworks each have a user of their own: `u0`, `u1` and so on.
+fn cluster_of(agents: usize, frameworks: usize) -> Arc<Snapshot> {
+    let mut all = copy(&many_frameworks(agents, frameworks));
+    let with_user = |(number, framework): (usize, &Arc<FrameworkView>)| {
+        let mut view = (**framework).clone();
+        Arc::make_mut(&mut view.info).user = format!("u{number}");
+        Arc::new(view)
+    };
+    all.frameworks = Arc::new(all.frameworks.iter().enumerate().map(with_user).collect());
+    Arc::new(all)
+}
+
+/// The same, sharing its parts.
+fn copy(snapshot: &Snapshot) -> Snapshot {
+    filtered_snapshot(snapshot, &Approver::default())
+}
+
+/// The same after one task has come to an agent.
+fn with_task(snapshot: &Snapshot, agent: usize, framework: usize) -> Arc<Snapshot> {
+    let mut next = copy(snapshot);
+    let agents = Arc::make_mut(&mut next.agents);
+    let view = Arc::make_mut(&mut agents[agent]);
+    let record = task(framework, agent, "new", TaskState::TaskRunning);
+    let key = (record.framework_id.clone(), record.task_id.clone());
+    Arc::make_mut(&mut view.tasks).insert(key, record);
+    Arc::new(next)
+}
+
+/// Somebody who sees what these users have, and nothing else.
+fn reader(users: &[&str], version: u64) -> Approver {
+    let lists = ["view_frameworks", "view_tasks", "view_executors"].map(|list| {
+        format!(
+            r#""{list}":[{{"principals":{{"values":["ada"]}},"users":{{"values":{users:?}}}}}]"#
+        )
+    });
+    let acls = Acls::parse(&format!("{{{}}}", lists.join(","))).unwrap();
+    let authorizer = Authorizer::new(acls, false).of_version(version);
+    authorizer.approver(Some("ada".to_owned()))
+}
+
+/// Sees everything, by rules that say so.
+fn administrator() -> Approver {
+    let lists = ["view_frameworks", "view_tasks", "view_executors"].map(|list| {
+        format!(r#""{list}":[{{"principals":{{"type":"ANY"}},"users":{{"type":"ANY"}}}}]"#)
+    });
+    let acls = Acls::parse(&format!("{{{}}}", lists.join(","))).unwrap();
+    Authorizer::new(acls, false).approver(Some("admin".to_owned()))
+}
+
+fn tasks_of(snapshot: &Snapshot) -> usize {
+    snapshot.agents.iter().map(|agent| agent.tasks.len()).sum()
+}
+
+#[tokio::test]
+async fn a_view_takes_what_has_changed_however_large_the_cluster_is() {
+    for approver in [reader(&["u1"], 0), administrator()] {
+        let mut taken = Vec::new();
+        for agents in [50, 100] {
+            let cache = ViewCache::default();
+            let first = cluster_of(agents, 20);
+            let seen = cache
+                .view(first.clone(), &approver, ViewScope::Cluster)
+                .await;
+            let seen = seen.unwrap();
+            let whole = cache.cost();
+            assert!(whole.entries >= agents as u64, "{whole:?}");
+            let again = cache
+                .view(first.clone(), &approver, ViewScope::Cluster)
+                .await;
+            assert!(Arc::ptr_eq(&seen, &again.unwrap()), "asked again");
+            assert_eq!(cache.cost(), whole);
+            let second = with_task(&first, 7, 1);
+            let changed = cache
+                .view(second.clone(), &approver, ViewScope::Cluster)
+                .await;
+            let changed = changed.unwrap();
+            assert_eq!(tasks_of(&changed), tasks_of(&seen) + 1);
+            assert_eq!(
+                format!("{changed:?}"),
+                format!("{:?}", filtered_snapshot(&second, &approver)),
+                "what is taken over is what would be made"
+            );
+            let cost = cache.cost();
+            taken.push((cost.entries - whole.entries, cost.records - whole.records));
+        }
+        assert_eq!(taken[0].0, 1, "one agent has changed");
+        assert!(taken[0].1 <= 5, "{taken:?}");
+        assert_eq!(taken[0], taken[1], "twice the cluster");
+    }
+}
+
+#[tokio::test]
+async fn what_a_question_does_not_read_is_not_made() {
+    let cache = ViewCache::default();
+    let snapshot = cluster_of(50, 20);
+    let approver = reader(&["u1"], 0);
+    let seen = cache.view(snapshot, &approver, ViewScope::Policies).await;
+    assert!(seen.unwrap().agents.is_empty());
+    assert_eq!(cache.cost(), FilterCost::default());
+}
+
+#[tokio::test]
+async fn all_that_is_seen_is_shared_and_not_copied() {
+    let snapshot = cluster_of(10, 20);
+    let seen = filtered_snapshot(&snapshot, &administrator());
+    let pairs = seen.agents.iter().zip(snapshot.agents.iter());
+    // Ended frameworks of the fixture have no user, which the rules do not hide either.
+    assert!(pairs.clone().count() == 10);
+    for (seen, agent) in pairs {
+        assert!(Arc::ptr_eq(seen, agent));
+    }
+    for (seen, framework) in seen.frameworks.iter().zip(snapshot.frameworks.iter()) {
+        assert!(Arc::ptr_eq(seen, framework));
+    }
+}
+
+#[tokio::test]
+async fn other_rules_and_other_callers_get_other_views() {
+    let cache = ViewCache::default();
+    let snapshot = cluster_of(20, 6);
+    let mut numbers = Vec::new();
+    for approver in [
+        reader(&["u1"], 0),
+        reader(&["u1", "u2"], 1),
+        reader(&["u1"], 0),
+        administrator(),
+    ] {
+        let seen = cache
+            .view(snapshot.clone(), &approver, ViewScope::Cluster)
+            .await;
+        let seen = seen.unwrap();
+        assert_eq!(seen.viewer.principal(), approver.principal());
+        assert_eq!(
+            format!("{seen:?}"),
+            format!("{:?}", filtered_snapshot(&snapshot, &approver))
+        );
+        numbers.push(seen.frameworks.len());
+    }
+    assert_eq!(numbers, [1, 2, 1, 6]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn views_that_nobody_asks_for_are_dropped() {
+    let cache = ViewCache::default();
+    let snapshot = cluster_of(5, 6);
+    let view = async |approver: Approver| {
+        let view = cache.view(snapshot.clone(), &approver, ViewScope::Cluster);
+        view.await.unwrap()
+    };
+    let seen = view(reader(&["u1"], 0)).await;
+    assert_eq!(Arc::strong_count(&seen), 2);
+    tokio::time::advance(std::time::Duration::from_secs(61)).await;
+    view(administrator()).await;
+    assert_eq!(Arc::strong_count(&seen), 1);
+    for version in 0..100 {
+        view(reader(&["u1"], version)).await;
+    }
+    assert!(Arc::strong_count(&snapshot) <= 20, "few are kept");
+}
+
+fn stream_event(event: v1::master::Event, task_user: crate::core::TaskUser) -> StreamEvent {
+    StreamEvent { event, task_user }
+}
+
+fn updated(framework: &str, task: &str, user: crate::core::TaskUser) -> StreamEvent {
+    let event = v1::master::Event {
+        task_updated: Some(event::TaskUpdated {
+            framework_id: v1::FrameworkId {
+                value: framework.to_owned(),
+            },
+            status: TaskStatus {
+                task_id: v1::TaskId {
+                    value: task.to_owned(),
+                },
+                ..TaskStatus::default()
+            },
+            state: TaskState::TaskFinished.into(),
+        }),
+        ..v1::master::Event::default()
+    };
+    stream_event(event, user)
+}
+
+fn added(framework: &str, task: &str, user: Option<&str>) -> StreamEvent {
+    let mut event = v1::master::Event::default();
+    let mut task_added = event::TaskAdded::default();
+    task_added.task.framework_id.value = framework.to_owned();
+    task_added.task.task_id.value = task.to_owned();
+    task_added.task.user = user.map(str::to_owned);
+    event.task_added = Some(task_added);
+    stream_event(event, None)
+}
+
+#[test]
+fn a_filter_remembers_no_tasks_and_hides_what_is_hidden() {
+    let snapshot = cluster_of(2, 4);
+    let approver = reader(&["u1"], 0);
+    let mut filter = EventFilter::new(approver.clone());
+    filter.seed(&filtered_snapshot(&snapshot, &approver));
+    let seen = snapshot.frameworks[1].id.to_string();
+    let hidden = snapshot.frameworks[2].id.to_string();
+    for number in 0..10_000 {
+        let task = format!("t-{number}");
+        assert!(filter.apply(&added(&seen, &task, None)).is_some());
+        assert!(filter.apply(&updated(&seen, &task, Some(None))).is_some());
+        assert!(filter.apply(&added(&hidden, &task, None)).is_none());
+        assert!(filter.apply(&updated(&hidden, &task, Some(None))).is_none());
+        // A user that only this task has.
+        assert!(filter.apply(&added(&seen, &task, Some(&task))).is_none());
+        let user = Some(Some(task.as_str().into()));
+        assert!(filter.apply(&updated(&seen, &task, user)).is_none());
+        assert!(
+            filter.apply(&updated(&seen, &task, None)).is_none(),
+            "nobody's"
+        );
+    }
+    let remembered = filter.frameworks.len() + filter.tasks.len();
+    assert!(remembered <= 1 + USERS_MAX, "{remembered}");
+}

@@ -1,0 +1,252 @@
+//! Who gets room, who waits, and who goes.
+
+use std::pin::pin;
+
+use super::*;
+
+const STALL_TIMEOUT: Duration = Duration::from_secs(2);
+
+fn semaphore_of(units_max: usize) -> FairSemaphore {
+    FairSemaphore::new(Rules {
+        units_max,
+        leaves_half: true,
+        stall_timeout: Some(STALL_TIMEOUT),
+        newest_first: false,
+        waiting_of_group_max: 100,
+        waiting_max: 1_000,
+    })
+}
+
+/// Takes some at once, or does not wait.
+async fn at_once(semaphore: &FairSemaphore, group: &str, units: usize) -> Option<Permit> {
+    let taking = semaphore.take(Group::from(group), units);
+    let taken = tokio::time::timeout(Duration::from_millis(1), taking).await;
+    taken.ok().map(Result::unwrap)
+}
+
+/// Everything that a group finds.
+async fn all_of(semaphore: &FairSemaphore, group: &str) -> Vec<Permit> {
+    let mut permits = Vec::new();
+    while let Some(permit) = at_once(semaphore, group, 1).await {
+        permits.push(permit);
+    }
+    permits
+}
+
+fn is_empty(semaphore: &FairSemaphore) -> bool {
+    let table = semaphore.table();
+    table.used == 0
+        && table.groups.is_empty()
+        && table.holders.is_empty()
+        && table.waiters.is_empty()
+}
+
+fn revoked(permits: &[Permit]) -> usize {
+    let revoked = permits
+        .iter()
+        .filter(|permit| permit.revoked().is_cancelled());
+    revoked.count()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_leaves_others_as_much_as_it_has() {
+    let semaphore = semaphore_of(16);
+    let mut had = Vec::new();
+    let mut permits = Vec::new();
+    for group in ["a", "b", "c"] {
+        let own = all_of(&semaphore, group).await;
+        had.push(own.len());
+        permits.extend(own);
+    }
+    assert_eq!(had, [8, 4, 2]);
+    drop(permits);
+    assert!(is_empty(&semaphore));
+}
+
+#[tokio::test(start_paused = true)]
+async fn stalled_permits_are_revoked_and_active_ones_are_not() {
+    let semaphore = semaphore_of(8);
+    let mut permits = all_of(&semaphore, "a").await;
+    permits.extend(all_of(&semaphore, "b").await);
+    permits.extend(all_of(&semaphore, "c").await);
+    permits.extend(all_of(&semaphore, "d").await);
+    assert_eq!(semaphore.used(), 8);
+    assert!(at_once(&semaphore, "e", 1).await.is_none(), "all are new");
+    permits[1].pause_stall_check();
+    tokio::time::sleep(STALL_TIMEOUT).await;
+    for permit in &permits[2..] {
+        permit.record_progress();
+    }
+    let one_more = at_once(&semaphore, "e", 1).await.unwrap();
+    assert_eq!(revoked(&permits), 1);
+    assert!(permits[0].revoked().is_cancelled());
+    assert!(at_once(&semaphore, "f", 1).await.is_none());
+    // Whoever waits is not forgotten: it gets room as soon as something has stood still for long enough.
+    let begun = Instant::now();
+    let waited = semaphore.take(Group::from("f"), 1).await.unwrap();
+    assert!(begun.elapsed() <= STALL_TIMEOUT + STALL_CHECK_INTERVAL);
+    assert_eq!(revoked(&permits), 2);
+    drop((one_more, waited, permits));
+    assert!(is_empty(&semaphore));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_goes_for_a_group_that_has_more() {
+    let semaphore = semaphore_of(8);
+    let many = all_of(&semaphore, "a").await;
+    let few = all_of(&semaphore, "b").await;
+    assert_eq!((many.len(), few.len()), (4, 2));
+    tokio::time::sleep(STALL_TIMEOUT).await;
+    for permit in &many {
+        permit.record_progress();
+    }
+    let own = at_once(&semaphore, "a", 1).await;
+    assert!(own.is_none() && revoked(&few) == 0);
+    tokio::time::sleep(STALL_TIMEOUT).await;
+    assert!(at_once(&semaphore, "a", 1).await.is_some());
+    assert_eq!((revoked(&many), revoked(&few)), (2, 0), "it has three now");
+}
+
+#[tokio::test(start_paused = true)]
+async fn some_bytes_now_and_then_are_no_progress() {
+    let semaphore = semaphore_of(1_600);
+    let slow = at_once(&semaphore, "a", 1_600).await.unwrap();
+    for _ in 0..3 {
+        tokio::time::sleep(STALL_TIMEOUT / 2).await;
+        slow.record_units(60);
+    }
+    assert!(
+        at_once(&semaphore, "b", 1).await.is_none(),
+        "120 in two seconds"
+    );
+    tokio::time::sleep(STALL_TIMEOUT / 2).await;
+    slow.record_units(20);
+    tokio::time::sleep(STALL_TIMEOUT / 2).await;
+    assert!(at_once(&semaphore, "b", 1).await.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_larger_than_the_capacity_is_not_overtaken() {
+    let semaphore = semaphore_of(100);
+    let small = at_once(&semaphore, "a", 10).await.unwrap();
+    let mut large = pin!(semaphore.take(Group::from("b"), 1_000));
+    let mut next = pin!(semaphore.take(Group::from("c"), 10));
+    let waiting = tokio::time::timeout(STALL_TIMEOUT / 2, async {
+        tokio::select! { biased; _ = &mut large => {}, _ = &mut next => {} }
+    });
+    assert!(waiting.await.is_err());
+    drop(small);
+    let alone = large.await.unwrap();
+    assert_eq!(semaphore.used(), 1_000);
+    drop(alone);
+    next.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_next_is_of_a_group_that_awaits_the_least() {
+    let semaphore = FairSemaphore::new(Rules {
+        units_max: 1,
+        leaves_half: false,
+        stall_timeout: None,
+        newest_first: false,
+        waiting_of_group_max: 3,
+        waiting_max: 5,
+    });
+    let first = semaphore.take(Group::from("a"), 1).await.unwrap();
+    let (sender, mut order) = tokio::sync::mpsc::unbounded_channel();
+    for (number, (group, rank)) in [("a", 0), ("a", 0), ("a", 0), ("a", 0), ("b", 5), ("c", 0)]
+        .into_iter()
+        .enumerate()
+    {
+        let (semaphore, sender) = (semaphore.clone(), sender.clone());
+        tokio::spawn(async move {
+            let taken = semaphore.take_after(Group::from(group), 1, rank).await;
+            sender.send((number, taken.is_ok())).unwrap();
+        });
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(
+        order.recv().await,
+        Some((3, false)),
+        "three of a group wait"
+    );
+    // One more than may wait: whoever has the last turn is sent away.
+    let late = tokio::spawn({
+        let semaphore = semaphore.clone();
+        async move { semaphore.take(Group::from("d"), 1).await.is_ok() }
+    });
+    tokio::task::yield_now().await;
+    assert_eq!(order.recv().await, Some((4, false)));
+    drop((first, sender));
+    let mut told = Vec::new();
+    while let Some((number, is_ok)) = order.recv().await {
+        told.push((number, is_ok));
+    }
+    assert_eq!(told, [(5, true), (0, true), (1, true), (2, true)]);
+    assert!(late.await.unwrap());
+    assert!(is_empty(&semaphore));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancelled_waiter_leaves_no_state() {
+    let semaphore = semaphore_of(2);
+    let permit = at_once(&semaphore, "a", 2).await.unwrap();
+    for _ in 0..10 {
+        assert!(at_once(&semaphore, "b", 1).await.is_none());
+    }
+    permit.resize(5);
+    assert_eq!(semaphore.used(), 5);
+    permit.resize(1);
+    assert!(at_once(&semaphore, "b", 1).await.is_some());
+    drop(permit);
+    assert!(is_empty(&semaphore));
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_newest_first_the_last_waiter_is_served_first() {
+    let semaphore = FairSemaphore::new(Rules {
+        units_max: 1,
+        leaves_half: false,
+        stall_timeout: None,
+        newest_first: true,
+        waiting_of_group_max: 3,
+        waiting_max: 3,
+    });
+    let first = semaphore.take(Group::from("a"), 1).await.unwrap();
+    let (sender, mut order) = tokio::sync::mpsc::unbounded_channel();
+    for group in ["b", "c", "d", "e"] {
+        let (semaphore, sender) = (semaphore.clone(), sender.clone());
+        tokio::spawn(async move {
+            let taken = semaphore.take(Group::from(group), 1).await;
+            sender.send((group, taken.is_ok())).unwrap();
+        });
+        tokio::task::yield_now().await;
+    }
+    drop((first, sender));
+    let mut told = Vec::new();
+    while let Some(one) = order.recv().await {
+        told.push(one);
+    }
+    assert_eq!(told, [("b", false), ("e", true), ("d", true), ("c", true)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_permit_for_most_of_the_capacity_is_revoked_soon_after_others_wait() {
+    let semaphore = semaphore_of(16);
+    let large = at_once(&semaphore, "a", 40).await.unwrap();
+    let progress = async |seconds: usize| {
+        for _ in 0..seconds {
+            large.record_units(40 / PROGRESS_PARTS + 1);
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    };
+    progress(30).await;
+    assert!(!large.revoked().is_cancelled(), "nobody waits");
+    let other = semaphore.take(Group::from("b"), 1);
+    let (other, ()) = tokio::join!(
+        tokio::time::timeout(STALL_TIMEOUT * LARGE_STALL_FACTOR, other),
+        progress(4)
+    );
+    assert!(other.is_ok_and(|taken| taken.is_ok()));
+    assert!(large.revoked().is_cancelled());
+}

@@ -1,0 +1,185 @@
+//! Credentials and ACLs, which are reloaded while the daemon runs.
+//!
+//! Read from files, and taken over when these change. Invariant: a file that cannot be used never replaces
+//! one that can, and the log says so.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{PoisonError, RwLock};
+use std::time::Duration;
+
+use meseta_access::{AclError, Acls, Authorizer, CredentialError, Credentials};
+use tokio_util::sync::CancellationToken;
+
+use super::super::tls;
+use super::super::watched::Watched;
+use super::SettingsError;
+use super::authenticator::Authenticator;
+
+/// Where the rules come from.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Sources {
+    /// The file of credentials, and the flag that named it.
+    pub(super) credentials: Option<(&'static str, PathBuf)>,
+    /// The ACLs, or `file:///path` of them.
+    pub(super) acls: Option<String>,
+    /// What they do not speak of is forbidden.
+    pub(super) is_strict: bool,
+}
+
+impl Sources {
+    fn acl_file(&self) -> Option<PathBuf> {
+        let path = self.acls.as_deref()?.strip_prefix("file://")?;
+        Some(path.into())
+    }
+
+    fn read_credentials(&self) -> Result<Option<Credentials>, SettingsError> {
+        let Some((flag, path)) = &self.credentials else {
+            return Ok(None);
+        };
+        let text = secret_text(flag, path)?;
+        let credentials = Credentials::parse(&text)
+            .map_err(|source| SettingsError::Credentials { flag, source })?;
+        tracing::info!(principals = credentials.len(), "credentials read");
+        Ok(Some(credentials))
+    }
+
+    fn read_acls(&self) -> Result<Authorizer, SettingsError> {
+        let text = match (self.acl_file(), &self.acls) {
+            (Some(path), _) => acl_text(&path)?,
+            (None, Some(text)) => text.clone(),
+            (None, None) if self.is_strict => {
+                tracing::warn!("no --acls: whatever needs a permission is denied to everybody");
+                return Ok(Authorizer::new(Acls::default(), false));
+            }
+            (None, None) => return Ok(Authorizer::everything()),
+        };
+        let acls = Acls::parse(&text).map_err(SettingsError::Acls)?;
+        if self.is_strict && acls.permissive == Some(true) {
+            tracing::warn!("the ACLs say `permissive`: what they do not speak of is allowed");
+        }
+        Ok(Authorizer::new(acls, !self.is_strict))
+    }
+}
+
+/// The credentials and ACLs in force.
+#[derive(Debug)]
+pub(super) struct Rules {
+    sources: Sources,
+    credential_files: Watched,
+    acl_files: Watched,
+    pub(super) authenticator: Option<Authenticator>,
+    authorizer: RwLock<Authorizer>,
+    /// How often the ACLs were exchanged.
+    version: AtomicU64,
+}
+
+impl Rules {
+    /// No credentials and no ACLs.
+    pub(super) fn none() -> Self {
+        Self {
+            sources: Sources::default(),
+            credential_files: Watched::new([]),
+            acl_files: Watched::new([]),
+            authenticator: None,
+            authorizer: RwLock::new(Authorizer::everything()),
+            version: AtomicU64::new(0),
+        }
+    }
+
+    /// Reads everything for the first time. For `key` see [`super::fresh_key`].
+    pub(super) fn read(sources: Sources, key: [u8; 32]) -> Result<Self, SettingsError> {
+        let file = sources.credentials.as_ref();
+        let file = file.map(|(_, path)| plain(path).to_owned());
+        // Before they are read, so that nothing is missed between.
+        let (credential_files, acl_files) = (Watched::new(file), Watched::new(sources.acl_file()));
+        let credentials = sources.read_credentials()?;
+        Ok(Self {
+            authenticator: credentials.map(|all| Authenticator::new(all, key)),
+            authorizer: RwLock::new(sources.read_acls()?),
+            version: AtomicU64::new(0),
+            sources,
+            credential_files,
+            acl_files,
+        })
+    }
+
+    pub(super) fn authorizer(&self) -> Authorizer {
+        let current = self.authorizer.read();
+        current.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Takes changed files over until `shutdown`.
+    pub(super) async fn follow(&self, interval: Duration, shutdown: CancellationToken) {
+        let credentials = || taken("credentials", self.exchange_credentials());
+        let acls = || taken("ACLs", self.exchange_acls());
+        tokio::join!(
+            self.credential_files
+                .clone()
+                .follow(interval, shutdown.clone(), credentials),
+            self.acl_files.clone().follow(interval, shutdown, acls),
+        );
+    }
+
+    pub(super) fn exchange_credentials(&self) -> Result<(), SettingsError> {
+        let fresh = self.sources.read_credentials()?;
+        if let (Some(authenticator), Some(fresh)) = (&self.authenticator, fresh) {
+            authenticator.exchange(fresh);
+        }
+        Ok(())
+    }
+
+    pub(super) fn exchange_acls(&self) -> Result<(), SettingsError> {
+        let fresh = self.sources.read_acls()?;
+        let version = self.version.fetch_add(1, Ordering::Relaxed) + 1;
+        let mut current = self
+            .authorizer
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        *current = fresh.of_version(version);
+        Ok(())
+    }
+}
+
+/// Says what became of a changed file.
+fn taken(what: &'static str, outcome: Result<(), SettingsError>) -> bool {
+    match &outcome {
+        Ok(()) => tracing::info!(what, "exchanged"),
+        Err(error) => tracing::warn!(
+            what,
+            error = %tls::chain(error),
+            "a changed file cannot be used; what was read before stays in force"
+        ),
+    }
+    outcome.is_ok()
+}
+
+/// The path of `file:///path` or `/path`.
+pub(super) fn plain(path: &Path) -> &Path {
+    let text = path.to_str().and_then(|text| text.strip_prefix("file://"));
+    text.map_or(path, Path::new)
+}
+
+fn acl_text(path: &Path) -> Result<String, SettingsError> {
+    let file = |source| SettingsError::File {
+        flag: "acls",
+        source,
+    };
+    let (_, bytes) = tls::read(path).map_err(file)?;
+    String::from_utf8(bytes)
+        .map_err(|error| SettingsError::Acls(AclError::Syntax(error.utf8_error().to_string())))
+}
+
+/// The text of a file of secrets that a flag names; errors repeat nothing of it.
+pub(super) fn secret_text(flag: &'static str, path: &Path) -> Result<String, SettingsError> {
+    let is_text = |c: char| matches!(c, '{' | '\n' | ' ');
+    if path.to_string_lossy().contains(is_text) && !path.exists() {
+        return Err(SettingsError::Inline { flag });
+    }
+    let bytes = tls::read_secret_file(plain(path))
+        .map_err(|source| SettingsError::File { flag, source })?;
+    String::from_utf8(bytes).map_err(|_| SettingsError::Credentials {
+        flag,
+        source: CredentialError::Syntax(String::new()),
+    })
+}

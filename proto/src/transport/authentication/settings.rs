@@ -1,0 +1,228 @@
+//! Builds a daemon's authentication from its flags, and enforces the rule of starting.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use meseta_access::browser;
+use meseta_access::exposure::{self, Exposure, Posture};
+use meseta_access::{AclError, CredentialError};
+use serde::Deserialize;
+
+use super::super::tls::{self, FileError, Served, TlsError};
+use super::local_trust::LocalTrust;
+use super::rules::{Rules, Sources, plain, secret_text};
+use super::{Authentication, Names, Realm};
+
+/// What a daemon was told.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The daemon: `master` or `agent`.
+    pub daemon: &'static str,
+    /// The address that the daemon listens on.
+    pub address: IpAddr,
+    pub insecure: bool,
+    /// The file of credentials, and the flag that named it.
+    pub credentials: Option<PathBuf>,
+    pub credentials_flag: &'static str,
+    /// The text of the ACLs, or `file:///path` of it.
+    pub acls: Option<String>,
+    /// The text of the firewall's rules.
+    pub firewall_rules: Option<String>,
+    pub ssl_cert_file: Option<PathBuf>,
+    pub ssl_key_file: Option<PathBuf>,
+    pub ssl_ca_file: Option<PathBuf>,
+    /// What the daemon is called, and which pages may use it.
+    pub names: Names,
+    /// The realms there are, with the flag of each and what it was set to.
+    pub realms: Vec<(Realm, &'static str, Option<bool>)>,
+    /// See the description of [`fresh_key`].
+    pub key: [u8; 32],
+}
+
+/// Why a daemon must not start as it was told to.
+#[derive(Debug, thiserror::Error)]
+pub enum SettingsError {
+    #[error("--ip: {0}")]
+    Exposed(exposure::ExposureError),
+    #[error("--{flag}: {source}")]
+    Credentials {
+        flag: &'static str,
+        source: CredentialError,
+    },
+    #[error("--{flag}: {}", tls::chain(source))]
+    File {
+        flag: &'static str,
+        source: FileError,
+    },
+    #[error(
+        "--{flag}: give the path of a file: secrets on a command line are seen by everybody on the machine"
+    )]
+    Inline { flag: &'static str },
+    #[error("--acls: {0}")]
+    Acls(AclError),
+    #[error(
+        "--firewall_rules: expected {{\"disabled_endpoints\": {{\"paths\": [\"/path\", ...]}}}}: {0}"
+    )]
+    Firewall(String),
+    #[error("--{flag} needs --{credentials}: a file of credentials")]
+    NoCredentials {
+        flag: &'static str,
+        credentials: &'static str,
+    },
+    #[error("--{flag}: {source}")]
+    Page {
+        flag: &'static str,
+        source: browser::ParseError,
+    },
+    #[error("--ssl_cert_file and --ssl_key_file go together: give both or none")]
+    HalfAPair,
+    #[error("--ssl_ca_file needs --ssl_cert_file and --ssl_key_file")]
+    AuthoritiesAlone,
+    #[error("--ssl_cert_file, --ssl_key_file, --ssl_ca_file: {}", tls::chain(.0))]
+    Tls(TlsError),
+}
+
+/// A key that nobody else has, from the operating system's generator.
+#[must_use]
+pub fn fresh_key() -> [u8; 32] {
+    let halves = [uuid::Uuid::new_v4(), uuid::Uuid::new_v4()];
+    let mut key = [0; 32];
+    for (part, half) in key.chunks_exact_mut(16).zip(halves) {
+        part.copy_from_slice(half.as_bytes());
+    }
+    key
+}
+
+impl Settings {
+    /// Builds the authentication, and the certificate to serve, if there is one.
+    pub fn build(self) -> Result<(Authentication, Option<Arc<Served>>), SettingsError> {
+        let files = self.certificate_files()?;
+        let off = self.realms.iter().any(|(_, _, set)| *set == Some(false));
+        let posture = exposure::check(Exposure {
+            address: self.address,
+            authentication: self.credentials.is_some() && !off,
+            tls: files.is_some(),
+            insecure: self.insecure,
+        })
+        .map_err(SettingsError::Exposed)?;
+        let is_strict = posture == Posture::Strict;
+        if !self.address.is_loopback() && self.insecure {
+            tracing::warn!(address = %self.address, "--insecure: anyone on this network may run tasks");
+        }
+        let authenticated: Vec<Realm> = self
+            .realms
+            .iter()
+            .filter(|(_, _, set)| set.unwrap_or(is_strict))
+            .map(|(realm, _, _)| *realm)
+            .collect();
+        let sources = Sources {
+            credentials: self
+                .credentials
+                .clone()
+                .map(|path| (self.credentials_flag, path)),
+            acls: self.acls.clone(),
+            is_strict,
+        };
+        let rules = Rules::read(sources, self.key)?;
+        let certified_agents = files
+            .as_ref()
+            .is_some_and(|files| files.authorities.is_some());
+        if rules.authenticator.is_none() {
+            let lacking = self.realms.iter().find(|(realm, _, _)| {
+                let by_certificate = *realm == Realm::Agents && certified_agents;
+                authenticated.contains(realm) && !by_certificate
+            });
+            if let Some((_, flag, _)) = lacking {
+                return Err(SettingsError::NoCredentials {
+                    flag,
+                    credentials: self.credentials_flag,
+                });
+            }
+        }
+        let served = files
+            .map(Served::load)
+            .transpose()
+            .map_err(SettingsError::Tls)?;
+        let authentication = Authentication {
+            daemon: self.daemon,
+            rules: Arc::new(rules),
+            authenticated,
+            exposed: is_strict,
+            encrypted: served.is_some(),
+            certified_agents,
+            disabled: self.disabled()?,
+            pages: self.names.policy(self.address.is_loopback())?,
+            certificate: served.clone(),
+            local_trust: self.local_trust(is_strict),
+        };
+        Ok((authentication, served))
+    }
+
+    /// Where no authentication is required, local users other than root and the daemon's own still must authenticate,
+    /// unless the operator disabled that.
+    fn local_trust(&self, is_strict: bool) -> LocalTrust {
+        if is_strict || self.insecure {
+            return LocalTrust::default();
+        }
+        let unsaid = self.realms.iter().filter(|(_, _, set)| set.is_none());
+        let operators = unsaid.map(|(realm, _, _)| *realm);
+        LocalTrust::enforced_in(
+            operators
+                .filter(|realm| matches!(realm, Realm::Readonly | Realm::Readwrite))
+                .collect(),
+        )
+    }
+
+    fn certificate_files(&self) -> Result<Option<tls::Files>, SettingsError> {
+        match (&self.ssl_cert_file, &self.ssl_key_file) {
+            (Some(certificate), Some(key)) => Ok(Some(tls::Files {
+                certificate: plain(certificate).to_owned(),
+                key: plain(key).to_owned(),
+                authorities: self
+                    .ssl_ca_file
+                    .as_deref()
+                    .map(|path| plain(path).to_owned()),
+            })),
+            (None, None) if self.ssl_ca_file.is_some() && self.daemon == "master" => {
+                Err(SettingsError::AuthoritiesAlone)
+            }
+            (None, None) => Ok(None),
+            _ => Err(SettingsError::HalfAPair),
+        }
+    }
+
+    fn disabled(&self) -> Result<Vec<String>, SettingsError> {
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Rules {
+            disabled_endpoints: Disabled,
+        }
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Disabled {
+            paths: Vec<String>,
+        }
+        let Some(text) = &self.firewall_rules else {
+            return Ok(Vec::new());
+        };
+        let rules: Rules = serde_json::from_str(text)
+            .map_err(|error| SettingsError::Firewall(error.to_string()))?;
+        let paths = rules.disabled_endpoints.paths;
+        if let Some(path) = paths.iter().find(|path| !path.starts_with('/')) {
+            let text = format!("{path:?} does not begin with a slash");
+            return Err(SettingsError::Firewall(text));
+        }
+        Ok(paths)
+    }
+}
+
+/// Reads the credential that a client says who it is by.
+pub fn client_credential(
+    flag: &'static str,
+    path: &Path,
+) -> Result<meseta_access::Credential, SettingsError> {
+    let text = secret_text(flag, path)?;
+    meseta_access::Credential::parse(&text)
+        .map_err(|source| SettingsError::Credentials { flag, source })
+}

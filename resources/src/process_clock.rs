@@ -1,0 +1,187 @@
+//! A clock that advances only while this process runs, for the deadlines of peers.
+//!
+//! A process that was stopped or starved has read nothing meanwhile. Deadlines of its peers are kept on the clock of
+//! [`ProcessClock`], which stands still while the process does not run, and for a while afterwards, so that what came
+//! meanwhile is read before anybody is judged. Invariant: the clock never runs faster than time, and a deadline on
+//! it never passes in a step that comes late.
+
+use std::time::Duration;
+
+use crate::time::Moment;
+
+/// How often a process that has deadlines of others steps at least: what it cannot see of a pause.
+pub const STEP_INTERVAL_MAX: Duration = Duration::from_secs(1);
+
+/// A step that comes so much later than it was due comes after a pause; less is the machine being busy.
+const PAUSE_MIN: Duration = Duration::from_secs(1);
+
+/// For how long the clock stands still after a pause at most: peers that noticed the pause try again with pauses
+/// of up to 15 s.
+const SETTLE_MAX: Duration = Duration::from_secs(30);
+
+#[derive(Clone, Copy, Debug)]
+pub struct ProcessClock {
+    /// Time that does not count towards deadlines.
+    lost: Duration,
+    /// The moment of the last step.
+    last: Moment,
+    /// When the next step is due.
+    due: Moment,
+    /// Until when the clock stands still after the last pause.
+    settled: Moment,
+}
+
+impl ProcessClock {
+    /// A clock that begins now, before the first step.
+    #[must_use]
+    pub const fn new(now: Moment) -> Self {
+        Self {
+            lost: Duration::ZERO,
+            last: now,
+            due: Moment::NEVER,
+            settled: now,
+        }
+    }
+
+    /// The process makes a step; gives the time that passed since the one before if it was a pause.
+    pub fn step(&mut self, now: Moment) -> Option<Duration> {
+        let passed = now.saturating_since(self.last);
+        let paused = now.saturating_since(self.due) >= PAUSE_MIN;
+        if paused {
+            self.lost += passed;
+            self.settled = now + passed.min(SETTLE_MAX);
+        } else {
+            self.lost += self.settled.min(now).saturating_since(self.last);
+        }
+        self.last = self.last.max(now);
+        paused.then_some(passed)
+    }
+
+    /// Plans the next step, if nothing happens before: within a pulse, or earlier.
+    pub fn schedule_step(&mut self, next: Option<Moment>) {
+        let latest = self.last + STEP_INTERVAL_MAX;
+        self.due = next.map_or(latest, |next| next.min(latest));
+    }
+
+    /// When the next step is due; never before the first was planned.
+    #[must_use]
+    pub const fn due(&self) -> Moment {
+        self.due
+    }
+
+    /// Whether the process has not run for long enough after a pause to judge others.
+    #[must_use]
+    pub fn is_settling(&self) -> bool {
+        self.last < self.settled
+    }
+
+    /// What this clock shows at the last step, if others may be judged in it.
+    #[must_use]
+    pub fn now_if_settled(&self) -> Option<Moment> {
+        (!self.is_settling()).then(|| self.now())
+    }
+
+    /// What this clock shows at the last step.
+    #[must_use]
+    pub fn now(&self) -> Moment {
+        self.to_process_time(self.last)
+    }
+
+    /// What this clock shows at a moment that is not before the last step, if the process runs until then.
+    #[must_use]
+    pub fn to_process_time(&self, at: Moment) -> Moment {
+        if at == Moment::NEVER {
+            return at;
+        }
+        let lost = u64::try_from(self.lost.as_nanos()).unwrap_or(u64::MAX);
+        Moment::from_nanos(at.as_nanos().saturating_sub(lost))
+    }
+
+    /// When this clock shows a moment, if the process runs until then.
+    #[must_use]
+    pub fn to_real_time(&self, process_time: Moment) -> Moment {
+        self.last.max(self.settled) + process_time.saturating_since(self.now())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// Runs as it is asked to, and gives when the clock showed the moment.
+    fn run_until(
+        process_clock: &mut ProcessClock,
+        mut now: Moment,
+        process_time: Moment,
+    ) -> Moment {
+        while process_clock.now() < process_time {
+            process_clock.schedule_step(Some(process_clock.to_real_time(process_time)));
+            now = process_clock.due();
+            assert_eq!(process_clock.step(now), None);
+        }
+        now
+    }
+
+    #[test]
+    fn it_goes_with_time_as_long_as_the_process_runs() {
+        let start = Moment::ORIGIN + 7 * SECOND;
+        let mut process_clock = ProcessClock::new(start);
+        let deadline = process_clock.to_process_time(start + 90 * SECOND);
+        assert_eq!(
+            run_until(&mut process_clock, start, deadline),
+            start + 90 * SECOND
+        );
+        assert!(!process_clock.is_settling());
+        assert_eq!(process_clock.to_process_time(Moment::NEVER), Moment::NEVER);
+    }
+
+    #[test]
+    fn a_pause_counts_against_nobody_and_as_much_again_is_given_to_come_back() {
+        let start = Moment::ORIGIN + SECOND;
+        let mut process_clock = ProcessClock::new(start);
+        let deadline = process_clock.to_process_time(start + 2 * SECOND);
+        process_clock.schedule_step(None);
+        let woken = start + 10 * SECOND;
+        assert_eq!(process_clock.step(woken), Some(10 * SECOND));
+        assert!(process_clock.is_settling() && process_clock.now() < deadline);
+        // One that is set now begins when the others go on.
+        let later = process_clock.to_process_time(woken);
+        assert_eq!(process_clock.to_real_time(later), woken + 10 * SECOND);
+        assert_eq!(
+            run_until(&mut process_clock, woken, deadline),
+            woken + 12 * SECOND
+        );
+    }
+
+    #[test]
+    fn after_a_long_pause_it_goes_on_in_the_end_and_a_second_pause_is_one_more() {
+        let start = Moment::ORIGIN;
+        let mut process_clock = ProcessClock::new(start);
+        let deadline = process_clock.to_process_time(start + SECOND);
+        for pause in [3_600, 5] {
+            process_clock.schedule_step(None);
+            let woken = process_clock.last + pause * SECOND;
+            assert!(process_clock.step(woken).is_some());
+            assert!(process_clock.now() < deadline);
+        }
+        let woken = process_clock.last;
+        assert_eq!(
+            run_until(&mut process_clock, woken, deadline),
+            woken + 6 * SECOND
+        );
+    }
+
+    #[test]
+    fn a_step_that_is_a_little_late_is_no_pause() {
+        let mut process_clock = ProcessClock::new(Moment::ORIGIN);
+        let mut now = Moment::ORIGIN;
+        for _ in 0..100 {
+            process_clock.schedule_step(None);
+            now = process_clock.due() + SECOND / 2;
+            assert_eq!(process_clock.step(now), None);
+        }
+        assert_eq!(process_clock.now(), now);
+    }
+}

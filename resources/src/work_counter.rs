@@ -1,0 +1,24 @@
+//! Counts the table entries that a thread visits, for tests that bound the work of an event.
+//!
+//! Tables of what grows with the cluster call [`count_entries`]; a test reads [`entries_counted`] before and after. Counted in debug
+//! builds only: elsewhere both are nothing.
+
+use std::cell::Cell;
+
+thread_local! {
+    static COUNTED: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Counts entries that are looked at.
+#[inline]
+pub fn count_entries(entries: u64) {
+    if cfg!(debug_assertions) {
+        COUNTED.with(|counted| counted.set(counted.get().wrapping_add(entries)));
+    }
+}
+
+/// What this thread has looked at so far.
+#[must_use]
+pub fn entries_counted() -> u64 {
+    COUNTED.with(Cell::get)
+}
