@@ -4,14 +4,14 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{ArgAction, Args, ValueHint};
-use meseta_proto::transport::authentication::{self, Names, Realm, Settings, SettingsError};
-use meseta_proto::transport::tls::{self, TlsError};
+use meseta_daemon::authentication::{self, Names, Realm, Settings, SettingsError};
+use meseta_daemon::tls::{self, TlsError};
 
 /// Flags of authentication, authorization and TLS.
 #[derive(Args, Clone, Debug)]
 #[command(rename_all = "snake_case")]
 pub struct AccessFlags {
-    /// Credentials file: `{"credentials": ... (docs/flags.md is generated) [{"principal": ..., "secret": ...}]}`, or
+    /// Credentials file: `{"credentials": [{"principal": ..., "secret": ...}]}`, or
     /// lines of `principal hash`. Secrets are hashes, made with `meseta credential`; nobody but its owner may read the
     /// file. A changed one is taken over while running.
     #[arg(long, visible_alias = "credentials", value_name = "FILE",
@@ -23,7 +23,7 @@ pub struct AccessFlags {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub credential: Option<PathBuf>,
 
-    /// Whether readers must authenticate. (docs/flags.md:29, :86; line 28: "Whether writers must authenticate.")
+    /// Whether requests that only read must be authenticated.
     /// Default: where the network can reach the agent; elsewhere root and the agent's own user need not, tasks and
     /// other users must.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,

@@ -24,7 +24,7 @@ const PORTS: (u64, u64) = (31000, 32000);
 pub(crate) struct Machine {
     /// The number of processors that are online.
     pub(crate) cpus: Option<u64>,
-    /// The requested memory, in bytes.
+    /// The machine's memory, in bytes.
     pub(crate) mem_bytes: Option<u64>,
     /// Size of the work directory's file system in bytes.
     pub(crate) disk_bytes: Option<u64>,

@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 
 use meseta_access::executor_token::KEY_BYTES_MIN;
 use meseta_access::{Claims, TokenKey};
+use meseta_daemon::{authentication, tls};
 use meseta_isolators::is_disk_full;
-use meseta_proto::transport::{authentication, tls};
 use tracing::{debug, warn};
 
 use crate::checkpoint::{Layout, RunKey};

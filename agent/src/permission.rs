@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use http::StatusCode;
 use meseta_access::{Action, Approver, Forbidden};
+use meseta_daemon::authentication::{Caller, Realm};
 use meseta_proto::mesos::v1::agent::call::Type;
-use meseta_proto::transport::authentication::{Caller, Realm};
 
 use crate::core::{Executor, Framework, Snapshot, Task};
 use crate::http::{Reply, Route};

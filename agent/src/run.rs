@@ -15,14 +15,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use meseta_daemon::server;
+pub use meseta_daemon::server::CancellationToken;
+use meseta_daemon::tls;
+use meseta_daemon::verbosity::Verbosity;
 use meseta_isolators::{BootId, ContainerName, Containers, Host};
 use meseta_proto::convert::{self, Format};
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::agent_info::capability::Type as Capability;
-use meseta_proto::transport::server;
-pub use meseta_proto::transport::server::CancellationToken;
-use meseta_proto::transport::tls;
-use meseta_proto::verbosity::Verbosity;
 use tokio::sync::oneshot;
 use tracing::{info, warn};
 

@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use meseta_proto::verbosity::Verbosity;
+use meseta_daemon::verbosity::Verbosity;
 use meseta_resources::ByteSize;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;

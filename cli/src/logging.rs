@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use meseta_proto::verbosity::Verbosity;
+use meseta_daemon::verbosity::Verbosity;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, reload};
@@ -13,9 +13,9 @@ const OURS: [&str; 6] = [
     "meseta",
     "meseta_agent",
     "meseta_allocator",
+    "meseta_daemon",
     "meseta_isolators",
     "meseta_master",
-    "meseta_proto",
 ];
 
 /// Logs go to standard error; `MESETA_LOG` filters them (`info` unless set, `debug`,

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
+use meseta_daemon::authentication::Caller;
 use meseta_master::core::call::{Action, Checked, Subscribe, check};
 use meseta_master::core::{
     Answer, Config, ConnectionId, Effect, Identity, Input, Lsn, MasterCore, Output, Recovered,
@@ -18,7 +19,6 @@ use meseta_proto::mesos::v1::maintenance::{Schedule, Window};
 use meseta_proto::mesos::v1::scheduler::{self, call};
 use meseta_proto::mesos::v1::{self, TaskState};
 use meseta_proto::protobuf;
-use meseta_proto::transport::authentication::Caller;
 use meseta_resources::Role;
 use meseta_resources::time::{Moment, Now};
 

@@ -12,7 +12,7 @@ pub struct ContainerUsage {
     pub timestamp: Duration,
     /// Processor time and throttling.
     pub cpu: CpuUsage,
-    /// The memory in use, in bytes.
+    /// Memory in use, by kind, and counters of its pressure.
     pub memory: MemoryUsage,
     /// The number of processes and threads.
     pub pids: PidsUsage,

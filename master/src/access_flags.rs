@@ -1,12 +1,11 @@
-//! The master's flags of authentication and authorization. (help heading: flags.rs:87 "Authentication, authorization
-//! and TLS." likewise)
+//! The master's flags of authentication and authorization.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{ArgAction, Args, ValueHint};
 use meseta_access::rate_limits::RateLimits;
-use meseta_proto::transport::authentication::{self, Names, Realm, Settings};
+use meseta_daemon::authentication::{self, Names, Realm, Settings};
 
 use crate::flags::FlagError;
 
@@ -14,13 +13,13 @@ use crate::flags::FlagError;
 #[derive(Args, Clone, Debug)]
 #[command(rename_all = "snake_case")]
 pub struct AccessFlags {
-    /// Credentials file: `{"credentials": ... (docs/flags.md is generated) [{"principal": ..., "secret": ...}]}`, or
+    /// Credentials file: `{"credentials": [{"principal": ..., "secret": ...}]}`, or
     /// lines of `principal hash`. Secrets are hashes, made with `meseta credential`; nobody but its owner may read the
     /// file. A changed one is taken over while running.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub credentials: Option<PathBuf>,
 
-    /// Whether readers must authenticate. (docs/flags.md:29, :86; line 28: "Whether writers must authenticate.")
+    /// Whether requests that only read must be authenticated.
     /// Default: where the network can reach the master; elsewhere root and the master's own user need not, other users
     /// must.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
@@ -32,12 +31,12 @@ pub struct AccessFlags {
           default_missing_value = "true", action = ArgAction::Set)]
     pub authenticate_http_readwrite: Option<bool>,
 
-    /// Whether frameworks must say who they are. Default: as above.
+    /// Whether frameworks must authenticate. Default: as above.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", action = ArgAction::Set)]
     pub authenticate_http_frameworks: Option<bool>,
 
-    /// Whether agents must say who they are, by a credential or a certificate. Default: as above.
+    /// Whether agents must authenticate, by a credential or a certificate. Default: as above.
     #[arg(long, alias = "authenticate_slaves", value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", action = ArgAction::Set)]
     pub authenticate_agents: Option<bool>,

@@ -6,9 +6,9 @@
 
 use std::time::Duration;
 
+use meseta_daemon::fair_semaphore::{FairSemaphore, Rules};
+use meseta_daemon::outbox;
 use meseta_proto::budget::{Budget, Shares};
-use meseta_proto::fair_semaphore::{FairSemaphore, Rules};
-use meseta_proto::outbox;
 
 /// The smallest budget that a master takes. A scheduler's largest call is 32 MiB, and its decoded form is charged
 /// beside it: with a small budget such a call never finds room and is answered 413.

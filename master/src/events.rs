@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use meseta_daemon::server::Connection;
 use meseta_proto::budget::{Budget, Charge, Exhausted, waiting_bytes};
 use meseta_proto::mesos::v1::scheduler::{Event, event};
-use meseta_proto::transport::server::Connection;
 use prost::Message;
 use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -193,7 +193,7 @@ pub(crate) fn stalled() -> Event {
 
 #[cfg(test)]
 mod tests {
-    use meseta_proto::transport::server::Peer;
+    use meseta_daemon::server::Peer;
 
     use super::*;
     use crate::budgets::Budgets;

@@ -7,13 +7,13 @@ mod schedulers;
 use std::sync::Arc;
 
 use axum::Router;
+use meseta_daemon::authentication::Caller;
+use meseta_daemon::body::BodyError;
 use meseta_proto::budget::{Charge, Exhausted};
 use meseta_proto::meseta::v1::agent_registry_server::AgentRegistryServer;
 use meseta_proto::meseta::v1::operator_server::OperatorServer;
 use meseta_proto::meseta::v1::scheduler_server::SchedulerServer;
 use meseta_proto::schema::{self, WireMessage};
-use meseta_proto::transport::authentication::Caller;
-use meseta_proto::transport::body::BodyError;
 use tonic::Status;
 use tonic::service::Routes;
 

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use meseta_access::Approver;
 use meseta_allocator::Explanation;
+use meseta_daemon::authentication::Caller;
 use meseta_proto::budget::Charge;
 use meseta_proto::meseta::v1::{MasterFrame, agent_frame};
 use meseta_proto::mesos::v1::offer::Operation;
-use meseta_proto::transport::authentication::Caller;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::budgets::{Budgets, Peer};

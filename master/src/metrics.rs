@@ -264,7 +264,7 @@ fn process(families: &mut Families, snapshot: &Snapshot) -> Result<(), prometheu
     )?;
     families.counter(
         "meseta_master_invariant_violations_total",
-        "Inconsistencies between master and allocator; each one is a defect. (help text; docs/metrics.md is generated)",
+        "Inconsistencies between master and allocator; each one is a defect.",
         &[],
         one(snapshot.counters.invariant_violations),
     )

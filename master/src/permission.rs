@@ -6,10 +6,10 @@
 
 use http::Method;
 use meseta_access::{Action, Forbidden};
+use meseta_daemon::authentication::{Caller, Realm};
 use meseta_proto::convert;
 use meseta_proto::mesos::v1::master::call::Type as CallType;
 use meseta_proto::mesos::v1::offer::{Operation, operation};
-use meseta_proto::transport::authentication::{Caller, Realm};
 
 use crate::core::{Request, authorization};
 use crate::http::Endpoint;

@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 
-use meseta_proto::transport::authentication::SettingsError;
-use meseta_proto::transport::files::FileReads;
-use meseta_proto::transport::server::{self, CancellationToken};
-use meseta_proto::transport::tls;
-use meseta_proto::verbosity::Verbosity;
+use meseta_daemon::authentication::SettingsError;
+use meseta_daemon::files::FileReads;
+use meseta_daemon::server::{self, CancellationToken};
+use meseta_daemon::tls;
+use meseta_daemon::verbosity::Verbosity;
 use tokio::net::TcpListener;
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
@@ -163,17 +163,7 @@ pub async fn run(flags: Flags, env: RunEnv) -> Result<(), RunError> {
     let core_shutdown = CancellationToken::new();
     let core_task = tokio::spawn(service.run(core_shutdown.clone()));
     let scheme = certificate.as_ref().map_or("http", |_| "https");
-    if let Some(certificate) = &certificate {
-        let watch = certificate
-            .clone()
-            .watch(tls::WATCH_INTERVAL, shutdown.clone());
-        tokio::spawn(watch);
-    }
-    tokio::spawn(
-        context
-            .authentication
-            .watch(tls::WATCH_INTERVAL, shutdown.clone()),
-    );
+    watch_files(certificate.as_ref(), &context, &shutdown);
     let serving = tokio::spawn(server::serve_with(
         listener,
         router,
@@ -196,6 +186,20 @@ pub async fn run(flags: Flags, env: RunEnv) -> Result<(), RunError> {
         let _unsent = started.send(Health { handle });
     }
     wait_for_end(env.shutdown, core_task, core_shutdown, serving, shutdown).await
+}
+
+/// Has the certificate and the files of authentication read anew when they change.
+fn watch_files(
+    certificate: Option<&Arc<tls::Served>>,
+    context: &Context,
+    shutdown: &CancellationToken,
+) {
+    if let Some(certificate) = certificate {
+        let certificate = certificate.clone();
+        tokio::spawn(certificate.watch(tls::WATCH_INTERVAL, shutdown.clone()));
+    }
+    let authentication = &context.authentication;
+    tokio::spawn(authentication.watch(tls::WATCH_INTERVAL, shutdown.clone()));
 }
 
 /// What was read of the registry, and where the core writes to.

@@ -10,9 +10,9 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use meseta_daemon::outbox::{Outbox, QueuedSize};
 use meseta_proto::budget::{Exhausted, waiting_bytes};
 use meseta_proto::meseta::v1::{MasterFrame, master_frame};
-use meseta_proto::outbox::{Outbox, QueuedSize};
 use meseta_resources::time::Moment;
 use prost::Message;
 use tokio::sync::{mpsc, oneshot, watch};

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use meseta_access::Approver;
-use meseta_proto::background;
+use meseta_daemon::background;
 use tokio::time::Instant;
 
 use crate::core::Snapshot;

@@ -1,26 +1,21 @@
-//! Meseta's wire: messages, the Mesos JSON dialect, RecordIO, transport.
+//! Meseta's wire: messages, the Mesos JSON dialect, RecordIO.
 //!
 //! [`mesos`] and [`meseta`] are the generated messages; [`media`] reads and writes them, in
-//! [`json`] or [`protobuf`], framed by [`recordio`]; [`transport`] carries them; [`convert`] and
+//! [`json`] or [`protobuf`], framed by [`recordio`]; [`convert`] and
 //! [`v0`] stand between them and the vocabulary of `meseta-resources`. Invariant: what has come in
 //! through `media` or [`grpc`] has every required field.
 
-pub mod background;
 pub mod body_reads;
 pub mod budget;
 pub mod convert;
-pub mod fair_semaphore;
 pub mod grpc;
 pub mod json;
 pub mod media;
-pub mod outbox;
 pub mod protobuf;
 pub mod reconciler;
 pub mod recordio;
 pub mod schema;
-pub mod transport;
 pub mod v0;
-pub mod verbosity;
 
 #[expect(clippy::all, reason = "generated from the .proto files")]
 mod generated {

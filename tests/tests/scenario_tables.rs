@@ -341,7 +341,8 @@ fn check_departure(departure: &str, departures: &str, targets: &Targets) -> Vec<
         None => (departure, None),
     };
     let is_row = departures.contains(&format!("\n| {subject} |"));
-    let flags = departures.split("\n## ").nth(1).unwrap_or_default();
+    let flags = departures.split_once("\n## Flags of Mesos that are not here");
+    let flags = flags.map_or("", |(_, section)| section);
     let is_flag = subject.starts_with("`--") && flags.contains(subject);
     let mut wrong = Vec::new();
     if !is_row && !is_flag {

@@ -18,12 +18,17 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("meseta-estimators", &["meseta-resources"]),
     ("meseta-allocator", &["meseta-resources"]),
     ("meseta-access", &[]),
-    ("meseta-proto", &["meseta-access", "meseta-resources"]),
+    ("meseta-proto", &["meseta-resources"]),
+    (
+        "meseta-daemon",
+        &["meseta-access", "meseta-proto", "meseta-resources"],
+    ),
     (
         "meseta-master",
         &[
             "meseta-access",
             "meseta-allocator",
+            "meseta-daemon",
             "meseta-proto",
             "meseta-resources",
         ],
@@ -32,6 +37,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         "meseta-agent",
         &[
             "meseta-access",
+            "meseta-daemon",
             "meseta-estimators",
             "meseta-isolators",
             "meseta-proto",
@@ -43,6 +49,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         &[
             "meseta-access",
             "meseta-agent",
+            "meseta-daemon",
             "meseta-estimators",
             "meseta-master",
             "meseta-proto",
@@ -55,6 +62,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "meseta-access",
             "meseta-estimators",
             "meseta-master",
+            "meseta-daemon",
             "meseta-proto",
             "meseta-resources",
         ],
@@ -96,6 +104,7 @@ const IMPURE_DEPENDENCIES: &[&str] = &[
     "rand",
     "fastrand",
     "uuid",
+    "meseta-daemon",
     "meseta-proto",
 ];
 /// `isolators` touches the kernel, and nothing but the kernel.

@@ -128,7 +128,7 @@ pub struct KillRequested {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
 #[repr(i32)]
 pub enum KillCause {
-    /// The agent did not report a state.
+    /// The record does not name a cause.
     Unknown = 0,
     /// The framework, by KILL.
     Framework = 1,

@@ -8,12 +8,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use meseta_daemon::outbox::QueuedSize;
 use meseta_isolators::{Demand, ProcessIdentity};
 use meseta_proto::budget::Charge;
 use meseta_proto::meseta::v1 as wire;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::executor;
-use meseta_proto::outbox::QueuedSize;
 use meseta_resources::{ContainerId, ExecutorId, FrameworkId, Resources, Role};
 use prost::Message as _;
 

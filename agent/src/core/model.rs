@@ -44,7 +44,7 @@ impl Framework {
         }
     }
 
-    /// Whether it has the PARTITION_AWARE capability. and UNREACHABLE told apart from LOST.
+    /// Whether it has the PARTITION_AWARE capability.
     pub fn is_partition_aware(&self) -> bool {
         has_capability(&self.info, FrameworkCapability::PartitionAware)
     }
@@ -384,8 +384,7 @@ impl Task {
     }
 }
 
-/// Bytes of a status that is Limit of a stored status, in bytes. / The stored form of a status: without `data`,
-/// truncated if still too large..
+/// Limit of a stored status, in bytes.
 const STORED_STATUS_BYTES_MAX: usize = 64 * 1024;
 /// Characters of its message, if it has more than that.
 const STORED_MESSAGE_CHARS: usize = 1024;

@@ -19,8 +19,8 @@ use super::operation_updates::OperationUuid;
 use super::{AgentCore, Lsn};
 use crate::checkpoint::{Holdings, ResourcesRecord, Write, check_place};
 
-/// Durable view of reservations and operations: readers see only what would survive a crash. since operators judge by
-/// it whether an operation was done.
+/// Durable view of reservations and operations: readers see only what would survive a crash,
+/// since operators judge by it whether an operation was done.
 #[derive(Debug, Default)]
 pub(super) struct DurableView {
     pub(super) resources: Resources,

@@ -110,7 +110,7 @@ impl AgentCore {
         self.reconcile_executor(now, &key);
     }
 
-    /// Sends the terminal updates that were delayed by a resize. for the resources to be given back.
+    /// Sends the terminal updates that were delayed by a resize.
     fn send_delayed_updates(&mut self, now: Now, executor: &Executor) {
         if executor.link.delayed_updates.is_empty() {
             return;

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use axum::body::Body;
 use http::{Request, StatusCode};
+use meseta_daemon::authentication::Caller;
 use meseta_proto::json;
 use meseta_proto::media::{self, MESSAGE_CONTENT_TYPE, MediaType};
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::agent as api;
 use meseta_proto::mesos::v1::agent::call::Type;
 use meseta_proto::mesos::v1::agent::response::Type as Answer;
-use meseta_proto::transport::authentication::Caller;
 
 use super::resource_statistics;
 use super::statistics::{container_status, sampled};

@@ -1,9 +1,9 @@
 //! Authorization of calls on containers: by the user of the parent executor, or for the caller's own containers.
 
 use meseta_access::Action;
+use meseta_daemon::authentication::Caller;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::agent::call::Type;
-use meseta_proto::transport::authentication::Caller;
 
 use super::containers::{NestedRequest, find, own_id};
 use super::{Context, Reply};

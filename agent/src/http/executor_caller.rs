@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use http::{HeaderMap, StatusCode, header};
 use meseta_access::executor_token::{Claims, bearer};
+use meseta_daemon::authentication::Caller;
+use meseta_daemon::owner::SocketOwner;
+use meseta_daemon::server::Peer;
 use meseta_proto::mesos::v1::executor::Call;
-use meseta_proto::transport::authentication::Caller;
-use meseta_proto::transport::owner::SocketOwner;
-use meseta_proto::transport::server::Peer;
 use meseta_resources::FrameworkId;
 
 use super::executor_connections::register;

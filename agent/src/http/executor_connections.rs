@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-use meseta_proto::transport::server::{Connection, Peer};
+use meseta_daemon::server::{Connection, Peer};
 use meseta_resources::ContainerId;
 
 use super::Context;

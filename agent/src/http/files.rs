@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use http::StatusCode;
 use meseta_access::Action;
+use meseta_daemon::authentication::Caller;
+use meseta_daemon::files::TooManyReads;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::agent as api;
-use meseta_proto::transport::authentication::Caller;
-use meseta_proto::transport::files::TooManyReads;
 use serde_json::{Value, json};
 
 use super::state::List;

@@ -22,7 +22,7 @@ pub enum RunError {
     Master(#[from] MasterAddressError),
     /// Authentication or TLS is missing or cannot be configured.
     #[error(transparent)]
-    Authentication(#[from] meseta_proto::transport::authentication::SettingsError),
+    Authentication(#[from] meseta_daemon::authentication::SettingsError),
     /// Executors cannot be told apart.
     #[error(transparent)]
     Tokens(#[from] crate::executor_tokens::TokenError),

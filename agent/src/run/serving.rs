@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
+use meseta_daemon::authentication::Authentication;
+use meseta_daemon::files::FileReads;
+use meseta_daemon::server::CancellationToken;
+use meseta_daemon::verbosity::Verbosity;
 use meseta_proto::budget::{Budget, Shares};
-use meseta_proto::transport::authentication::Authentication;
-use meseta_proto::transport::files::FileReads;
-use meseta_proto::transport::server::CancellationToken;
-use meseta_proto::verbosity::Verbosity;
 
 use super::{RunError, gc_options};
 use crate::budgets::Budgets;

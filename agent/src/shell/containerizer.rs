@@ -18,11 +18,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use meseta_daemon::server::CancellationToken;
 use meseta_isolators::{
     ContainerName, Containers, Demand, KillRequest, ProcessIdentity, is_shortage,
 };
 use meseta_proto::mesos::v1 as pb;
-use meseta_proto::transport::server::CancellationToken;
 use meseta_resources::ContainerId;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use meseta_daemon::server::CancellationToken;
 use meseta_proto::mesos::v1::executor::{Event, event};
-use meseta_proto::transport::server::CancellationToken;
 use prost::Message as _;
 use tokio::sync::mpsc;
 use tracing::{debug, warn};

@@ -1,4 +1,4 @@
-//! Semaphore for blocking work, fair between frameworks. The waiting framework with the fewest permits is served first
+//! Semaphore for blocking work, fair between frameworks.
 //!
 //! Entered through [`FairSemaphore::take`]. Of those that wait the framework with the fewest places goes first, and
 //! among equals whoever has waited longest. Invariants: no framework ever holds more than its part, so that

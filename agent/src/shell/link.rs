@@ -7,10 +7,10 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use meseta_daemon::client;
 use meseta_proto::budget::{Budget, waiting_bytes};
 use meseta_proto::meseta::v1 as protocol;
 use meseta_proto::meseta::v1::agent_registry_client::AgentRegistryClient;
-use meseta_proto::transport::client;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tonic::transport::Endpoint;

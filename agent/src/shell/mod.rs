@@ -37,8 +37,8 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
+use meseta_daemon::outbox::{Limits, Outbox, QueuedSize};
 use meseta_proto::meseta::v1::agent_frame;
-use meseta_proto::outbox::{Limits, Outbox, QueuedSize};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::budgets::Budgets;

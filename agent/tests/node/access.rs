@@ -7,9 +7,9 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use http::{HeaderName, HeaderValue, Method, header};
 use meseta_access::{Action, SecretHash, basic};
+use meseta_daemon::client::{Call, Client, Reply};
 use meseta_proto::mesos::v1::agent::call::Type;
 use meseta_proto::recordio;
-use meseta_proto::transport::client::{Call, Client, Reply};
 
 use crate::harness::World;
 

@@ -1,7 +1,7 @@
 //! The HTTP API on a real port: codes, types, shapes.
 
+use meseta_daemon::client::{Call, Client, Reply};
 use meseta_proto::mesos::v1::TaskState::{TaskRunning, TaskStarting};
-use meseta_proto::transport::client::{Call, Client, Reply};
 use serde_json::json;
 
 use crate::harness::{World, shell};

@@ -12,10 +12,10 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use meseta_daemon::client::{self, Client};
 use meseta_proto::media::MediaType;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::executor::{Call, Event, call, event};
-use meseta_proto::transport::client::{self, Client};
 
 use crate::harness::patience;
 

@@ -279,12 +279,12 @@ fn codes() {
     let (world, _link) = World::registered(&[]);
     let url = world.url("/api/v1/executor");
     let post = |content_type: Option<&'static str>, body: &str| {
-        let mut call = meseta_proto::transport::client::Call::post(&url).body(body.to_owned());
+        let mut call = meseta_daemon::client::Call::post(&url).body(body.to_owned());
         if let Some(content_type) = content_type {
             let value = http::HeaderValue::from_static(content_type);
             call = call.header(http::header::CONTENT_TYPE, value);
         }
-        let client = meseta_proto::transport::client::Client::default();
+        let client = meseta_daemon::client::Client::default();
         let reply = world
             .runtime
             .block_on(client.request(call))
@@ -356,11 +356,11 @@ fn codes() {
     assert_eq!(post(json, "{\"a\": 1}").0, 400);
     let subscribe = call("SUBSCRIBE", json!({"subscribe": {}}));
     let header = http::HeaderValue::from_static;
-    let picky = meseta_proto::transport::client::Call::post(&url)
+    let picky = meseta_daemon::client::Call::post(&url)
         .header(http::header::CONTENT_TYPE, header("application/json"))
         .header(http::header::ACCEPT, header("text/plain"))
         .body(subscribe.clone());
-    let client = meseta_proto::transport::client::Client::default();
+    let client = meseta_daemon::client::Client::default();
     let refused = world.runtime.block_on(client.request(picky));
     assert_eq!(refused.expect("an answer").status, 406);
     let (code, text) = post(json, &subscribe);
@@ -509,7 +509,7 @@ fn stood_still() {
     let running = world.update(&mut link);
     assert_eq!(running.state(), TaskRunning, "{running:?}");
     assert!(
-        world.log().contains("the agent stood still"),
+        world.log().contains("process was paused"),
         "{}",
         world.log()
     );

@@ -2,6 +2,7 @@
 //!
 //! The test speaks for the executor itself, which root may.
 
+use meseta_daemon::client::{Call, Client};
 use meseta_proto::media::MediaType;
 use meseta_proto::meseta::v1 as wire;
 use meseta_proto::meseta::v1::agent_frame::Message as FromAgent;
@@ -9,7 +10,6 @@ use meseta_proto::meseta::v1::master_frame::Message as ToAgent;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::TaskState::{TaskKilled, TaskRunning};
 use meseta_proto::mesos::v1::executor::{self, Event, call, event};
-use meseta_proto::transport::client::{Call, Client};
 
 use crate::executors::{custom, executor_id};
 use crate::harness::{Link, World, framework_id, task_id, wait_for};

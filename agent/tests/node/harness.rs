@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use clap::Parser as _;
+use meseta_daemon::client::{Call, Client, Reply};
 use meseta_proto::meseta::v1 as wire;
 use meseta_proto::meseta::v1::agent_frame::Message as FromAgent;
 use meseta_proto::meseta::v1::agent_registry_server::{AgentRegistry, AgentRegistryServer};
 use meseta_proto::meseta::v1::master_frame::Message as ToAgent;
 use meseta_proto::mesos::v1 as pb;
-use meseta_proto::transport::client::{Call, Client, Reply};
 use rustix::fs::Mode;
 use rustix::process::umask;
 use tokio::sync::mpsc;

@@ -13,9 +13,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use http::{HeaderValue, Method, header};
+use meseta_daemon::client::{self, Call, Client};
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::TaskState::{TaskFailed, TaskFinished, TaskKilled, TaskRunning};
-use meseta_proto::transport::client::{self, Call, Client};
 use serde_json::{Value, json};
 
 use crate::executors::custom;

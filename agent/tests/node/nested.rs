@@ -1,9 +1,9 @@
 //! Containers that are asked for over the agent's API: sessions in a task's container, and others.
 
+use meseta_daemon::client::{Call, Client, RecordStream};
 use meseta_proto::media::MediaType;
 use meseta_proto::mesos::v1::agent as api;
 use meseta_proto::recordio;
-use meseta_proto::transport::client::{Call, Client, RecordStream};
 use serde_json::{Value, json};
 
 use crate::harness::{Link, World, shell, wait_for};

@@ -11,7 +11,7 @@ use rcgen::{
     Issuer, KeyPair, KeyUsagePurpose, SanType,
 };
 
-use meseta_proto::transport::tls::principal_uri;
+use meseta_daemon::tls::principal_uri;
 
 use super::layout::Fleet;
 use super::names::Machine;

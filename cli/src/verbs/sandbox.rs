@@ -2,7 +2,7 @@
 
 use meseta_proto::mesos::v1::agent as api;
 
-use meseta_proto::transport::client::Client;
+use meseta_daemon::client::Client;
 
 use super::server::{self, AgentAddress};
 

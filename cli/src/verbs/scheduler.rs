@@ -5,7 +5,7 @@ use meseta_proto::mesos::v1 as mesos;
 use meseta_proto::mesos::v1::scheduler::{Call, Event, call, event};
 use meseta_proto::reconciler;
 
-use meseta_proto::transport::client::Client;
+use meseta_daemon::client::Client;
 
 use super::server::{self, EventStream};
 

@@ -2,10 +2,10 @@
 
 use anyhow::{Context as _, anyhow, bail};
 use http::{HeaderName, StatusCode};
+use meseta_daemon::client::{Call, Client, Error, RecordStream, Reply};
 use meseta_proto::WireMessage;
 use meseta_proto::media::MediaType;
 use meseta_proto::mesos::v1::master;
-use meseta_proto::transport::client::{Call, Client, Error, RecordStream, Reply};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 

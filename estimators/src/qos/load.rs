@@ -15,7 +15,7 @@ use crate::{
 pub struct LoadConfig {
     pub load_threshold_5min: Option<f64>,
     pub load_threshold_15min: Option<f64>,
-    /// Whether containers are nested; false by default.
+    /// Whether a longer average counts only while the shorter ones are over their thresholds too; false by default.
     pub nested: bool,
 }
 

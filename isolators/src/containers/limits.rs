@@ -1,5 +1,4 @@
-//! Limits in force of running containers: drift, lowering memory limits, inspection. what isolators measure, drift of
-//! control files, hard limits.
+//! Limits in force of running containers: drift, lowering memory limits, inspection.
 //!
 //! [`Containers::verify`] compares what the kernel holds with what the demand asks for and changes
 //! nothing; [`Containers::shrink_memory`] lowers a hard limit, which an update never does, and only

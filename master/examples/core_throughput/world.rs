@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use meseta_daemon::authentication::Caller;
 use meseta_master::core::call::{Action, Subscribe};
 use meseta_master::core::{
     AllocatorConfig, Config, ConnectionId, Effect, Identity, Input, MasterCore, Memory, Output,
@@ -11,7 +12,6 @@ use meseta_master::core::{
 use meseta_proto::meseta::v1::{self as meseta, agent_frame, master_frame};
 use meseta_proto::mesos::v1::agent_info::capability::Type as Capability;
 use meseta_proto::mesos::v1::{self, TaskState};
-use meseta_proto::transport::authentication::Caller;
 use meseta_resources::time::{Moment, Now};
 
 const SCHEDULER: ConnectionId = ConnectionId(0);

@@ -6,10 +6,10 @@
 use std::collections::BTreeSet;
 
 use meseta_allocator::InverseAnswer;
+use meseta_daemon::authentication::Caller;
 use meseta_proto::meseta::v1::{self as meseta, master_frame};
 use meseta_proto::mesos::v1::scheduler::call;
 use meseta_proto::mesos::v1::{self};
-use meseta_proto::transport::authentication::Caller;
 use meseta_resources::{AgentId, ExecutorId, FrameworkId, Role, TaskId};
 
 use super::call::{Action, UUID_BYTES};

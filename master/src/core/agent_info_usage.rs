@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use meseta_proto::transport::authentication::Caller;
+use meseta_daemon::authentication::Caller;
 use meseta_resources::{AgentId, Change};
 
 use super::MasterCore;

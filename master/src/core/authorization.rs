@@ -7,8 +7,8 @@
 use std::collections::BTreeSet;
 
 use meseta_access::{Action, Approver, Forbidden};
+use meseta_daemon::authentication::Caller;
 use meseta_proto::mesos::v1::{ExecutorInfo, FrameworkInfo, TaskInfo};
-use meseta_proto::transport::authentication::Caller;
 use meseta_resources::{AgentId, Operation, Reservation, Resource, Role, common_reservations};
 
 use super::MasterCore;

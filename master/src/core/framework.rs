@@ -190,8 +190,8 @@ impl Framework {
         let Some(first) = self.tasks.get(task) else {
             return true;
         };
-        first != agent
-            && self.reported.contains(task)
+        self.reported.contains(task)
+            && first != agent
             && !self.holders(task).any(|holder| holder == agent)
     }
 

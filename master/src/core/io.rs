@@ -8,11 +8,11 @@ use std::fmt;
 use std::sync::Arc;
 
 use meseta_access::Approver;
+use meseta_daemon::authentication::Caller;
 use meseta_proto::meseta::v1::{MasterFrame, agent_frame};
 use meseta_proto::mesos::v1::OperationStatus;
 use meseta_proto::mesos::v1::offer::Operation;
 use meseta_proto::mesos::v1::scheduler::Event;
-use meseta_proto::transport::authentication::Caller;
 
 use super::call::{Action, Subscribe};
 use super::operation::OperationUuid;

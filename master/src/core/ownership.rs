@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use meseta_proto::transport::authentication::{Caller, LocalUser};
+use meseta_daemon::authentication::{Caller, LocalUser};
 use meseta_resources::FrameworkId;
 
 use super::call;

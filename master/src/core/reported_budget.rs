@@ -165,7 +165,7 @@ impl Agent {
 
 impl MasterCore {
     /// The budget for the records of an agent. Without a certificate, any agent could use up the budget of another
-    /// host host.
+    /// host.
     pub(super) fn reported_budget_of(&self, agent: &Agent) -> ReportedBudget {
         let is_proven = agent
             .connection

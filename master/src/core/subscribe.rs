@@ -6,11 +6,11 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use meseta_daemon::authentication::Caller;
 use meseta_proto::convert;
 use meseta_proto::meseta::v1::{self as meseta, master_frame};
 use meseta_proto::mesos::v1::scheduler::event;
 use meseta_proto::mesos::v1::{self, FrameworkInfo};
-use meseta_proto::transport::authentication::Caller;
 use meseta_resources::{FrameworkId, Role};
 use prost::Message as _;
 

@@ -5,7 +5,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
 
-use meseta_proto::fair_semaphore::Permit;
+use meseta_daemon::authentication::Caller;
+use meseta_daemon::fair_semaphore::Permit;
 use meseta_proto::meseta::v1::operator_server::Operator;
 use meseta_proto::meseta::v1::{
     AwaitOperationRequest, ExplainRequest, ExplainResponse, Explanation, Nothing, OperationTaken,
@@ -14,7 +15,6 @@ use meseta_proto::meseta::v1::{
 use meseta_proto::mesos::v1::master::call::{self, Type};
 use meseta_proto::mesos::v1::master::{Call, response};
 use meseta_proto::mesos::v1::{self, OperationStatus, value};
-use meseta_proto::transport::authentication::Caller;
 use meseta_resources::{ResourceName, Scalar};
 use prost::Message as _;
 use tokio::sync::mpsc;

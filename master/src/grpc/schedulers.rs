@@ -3,7 +3,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
-use meseta_proto::background;
+use meseta_daemon::background;
 use meseta_proto::meseta::v1::CallAccepted;
 use meseta_proto::meseta::v1::scheduler_server::Scheduler;
 use meseta_proto::mesos::v1::scheduler::call::Subscribe as SubscribeMessage;

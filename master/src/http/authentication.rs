@@ -10,10 +10,10 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};
 use meseta_access::rate_limits::{Limiter, RateLimits};
-use meseta_proto::transport::authentication::{Caller, Realm, allow_cross_origin};
-use meseta_proto::transport::body;
-use meseta_proto::transport::messages::{limited_messages, messages};
-use meseta_proto::transport::server::Peer;
+use meseta_daemon::authentication::{Caller, Realm, allow_cross_origin};
+use meseta_daemon::body;
+use meseta_daemon::messages::{limited_messages, messages};
+use meseta_daemon::server::Peer;
 use tokio::time::Instant;
 
 use super::buffered_response::SendPermit;

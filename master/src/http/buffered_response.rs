@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use axum::body::Body;
 use bytes::Bytes;
-use meseta_proto::background;
-use meseta_proto::fair_semaphore::{FairSemaphore, Permit, QueueFull, Rules};
-use meseta_proto::transport::authentication::Caller;
-use meseta_proto::transport::body::GuardedBody;
-use meseta_proto::transport::server::Connection;
+use meseta_daemon::authentication::Caller;
+use meseta_daemon::background;
+use meseta_daemon::body::GuardedBody;
+use meseta_daemon::fair_semaphore::{FairSemaphore, Permit, QueueFull, Rules};
+use meseta_daemon::server::Connection;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -215,7 +215,7 @@ mod tests {
     use http_body::Body as _;
     use http_body_util::BodyExt as _;
     use meseta_access::{Acls, Authorizer};
-    use meseta_proto::transport::server::Peer;
+    use meseta_daemon::server::Peer;
 
     use super::*;
 

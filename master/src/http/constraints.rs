@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use axum::response::{IntoResponse, Response};
-use meseta_proto::transport::authentication::Caller;
+use meseta_daemon::authentication::Caller;
 use meseta_resources::{AgentId, FrameworkId, Role};
 use serde::Serialize;
 

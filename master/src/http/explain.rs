@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use axum::response::{IntoResponse, Response};
 use http::{StatusCode, header};
 use meseta_allocator::Explanation;
-use meseta_proto::transport::authentication::Caller;
+use meseta_daemon::authentication::Caller;
 use serde_json::json;
 
 use super::{Context, output, text};

@@ -5,9 +5,9 @@ use std::io;
 
 use axum::response::Response;
 use http::{HeaderValue, StatusCode, header};
+use meseta_daemon::authentication::Caller;
+use meseta_daemon::files::TooManyReads;
 use meseta_proto::mesos::v1::FileInfo;
-use meseta_proto::transport::authentication::Caller;
-use meseta_proto::transport::files::TooManyReads;
 use serde_json::{Value, json};
 
 use super::{Context, output, text};

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, Method, StatusCode, header};
-use meseta_proto::transport::authentication::Caller;
+use meseta_daemon::authentication::Caller;
 use meseta_resources::parse_duration;
 
 use super::{Context, output, text};

@@ -6,10 +6,10 @@ use axum::extract::Request as HttpRequest;
 use axum::response::Response;
 use bytes::Bytes;
 use http::Method;
+use meseta_daemon::authentication::Caller;
 use meseta_proto::json;
 use meseta_proto::mesos::v1::MachineId;
 use meseta_proto::mesos::v1::maintenance::Schedule;
-use meseta_proto::transport::authentication::Caller;
 
 use super::{Context, Endpoint, answered, not_json, v0};
 use crate::core::Request;

@@ -18,7 +18,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use http::Method;
-    use meseta_proto::transport::request::READ;
+    use meseta_daemon::request::READ;
     use serde_json::Value;
 
     use super::super::{ENDPOINTS, Endpoint};

@@ -9,12 +9,12 @@ use axum::extract::Request;
 use axum::response::Response;
 use bytes::Bytes;
 use http::StatusCode;
+use meseta_daemon::authentication::Caller;
 use meseta_proto::json;
 use meseta_proto::mesos::v1;
 use meseta_proto::mesos::v1::master::Call;
 use meseta_proto::mesos::v1::master::call::Type as CallType;
 use meseta_proto::mesos::v1::offer::{Operation, operation};
-use meseta_proto::transport::authentication::Caller;
 
 use super::output::{collect_query, repeated_parameter};
 use super::{Context, answered, text};

@@ -9,13 +9,13 @@ use axum::extract::Request;
 use axum::response::Response;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
-use meseta_proto::background;
+use meseta_daemon::authentication::Caller;
+use meseta_daemon::background;
+use meseta_daemon::body;
+use meseta_daemon::server::stream_body;
 use meseta_proto::budget::{Budget, Charge};
 use meseta_proto::media::{self, ChargedError, MESOS_STREAM_ID, MediaType};
 use meseta_proto::mesos::v1::scheduler::Call;
-use meseta_proto::transport::authentication::Caller;
-use meseta_proto::transport::body;
-use meseta_proto::transport::server::stream_body;
 use tokio::sync::mpsc;
 
 use super::{Context, SCHEDULER_BODY_MAX, answered, authentication, text};

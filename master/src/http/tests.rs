@@ -13,7 +13,7 @@ use axum::response::Response;
 use clap::Parser;
 use http::{Method, Request, StatusCode, header};
 use http_body_util::BodyExt;
-use meseta_proto::transport::authentication::Caller;
+use meseta_daemon::authentication::Caller;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;

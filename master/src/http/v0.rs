@@ -11,9 +11,9 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
 use meseta_access::Action;
-use meseta_proto::background;
-use meseta_proto::transport::authentication::Caller;
-use meseta_proto::transport::request;
+use meseta_daemon::authentication::Caller;
+use meseta_daemon::background;
+use meseta_daemon::request;
 
 use super::chunked_response::{Document, once};
 use super::output::collect_query;

@@ -6,9 +6,9 @@ use axum::extract::Request as HttpRequest;
 use axum::response::Response;
 use bytes::Bytes;
 use http::{Method, StatusCode};
+use meseta_daemon::authentication::Caller;
 use meseta_proto::json;
 use meseta_proto::mesos::v1::WeightInfo;
-use meseta_proto::transport::authentication::Caller;
 
 use super::{Context, Endpoint, answered, not_json, text, v0};
 use crate::operator;

@@ -10,14 +10,14 @@ pub(crate) mod stream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use meseta_proto::background;
-use meseta_proto::fair_semaphore::QueueFull;
+use meseta_daemon::authentication::Caller;
+use meseta_daemon::background;
+use meseta_daemon::fair_semaphore::QueueFull;
 use meseta_proto::mesos::v1::WeightInfo;
 use meseta_proto::mesos::v1::master::call::{self, DrainAgent, Type as CallType};
 use meseta_proto::mesos::v1::master::response::{self, Type as ResponseType};
 use meseta_proto::mesos::v1::master::{Call, Response};
 use meseta_proto::mesos::v1::offer::Operation;
-use meseta_proto::transport::authentication::Caller;
 
 use crate::core::{Answer, Request};
 use crate::files::{Files, FilesError};

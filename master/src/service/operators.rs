@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use meseta_access::{Action as Permission, Forbidden};
 use meseta_allocator::Explanation;
+use meseta_daemon::authentication::Caller;
 use meseta_proto::mesos::v1::offer::Operation;
-use meseta_proto::transport::authentication::Caller;
 use tokio::sync::oneshot;
 
 use super::{Closed, Command, Handle, Query};

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use meseta_daemon::outbox::Outbox;
 use meseta_isolators::{BootId, Demand, ProcessIdentity};
 use meseta_proto::meseta::v1 as wire;
 use meseta_proto::meseta::v1::agent_frame::Message as FromAgent;
@@ -10,7 +11,6 @@ use meseta_proto::meseta::v1::master_frame::Message as ToAgent;
 use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::executor;
 use meseta_proto::mesos::v1::framework_info::capability::Type as FrameworkCapability;
-use meseta_proto::outbox::Outbox;
 use meseta_resources::{ContainerId, Moment, Now, Resources, Role};
 
 use crate::checkpoint::{Layout, LogEntry, Store, Write, read};

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use meseta_daemon::server::CancellationToken;
 use meseta_isolators::Launched;
 use meseta_proto::mesos::v1 as pb;
-use meseta_proto::transport::server::CancellationToken;
 use meseta_resources::ContainerId;
 use tracing::warn;
 

@@ -1,8 +1,8 @@
 //! In which container a caller's connection was opened.
 
+use meseta_daemon::authentication::ContainerSockets;
+use meseta_daemon::owner::SocketOwner;
 use meseta_isolators::{ContainerName, ProcessIdentity, Socket};
-use meseta_proto::transport::authentication::ContainerSockets;
-use meseta_proto::transport::owner::SocketOwner;
 use meseta_resources::ContainerId;
 
 use super::{Containerizer, blocking};

@@ -54,7 +54,7 @@ pub(crate) struct HostPressure {
 pub(crate) struct Stall {
     /// Share of the last ten seconds, in per cent.
     pub(crate) avg10: f64,
-    /// The seconds since the boot.
+    /// Seconds of stall since the boot (the `total` of PSI).
     pub(crate) total_secs: f64,
 }
 

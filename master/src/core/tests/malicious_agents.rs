@@ -1,6 +1,6 @@
 //! Nodes that were admitted and lie: about ids, about others' tasks, about frameworks, and about themselves.
 
-use meseta_proto::transport::authentication::LocalUser;
+use meseta_daemon::authentication::LocalUser;
 
 use super::authorization::subscription_error;
 use super::*;
@@ -53,7 +53,7 @@ fn nobody_takes_an_agent_id_that_is_still_to_be_given() {
         ));
         for connection in [whole.connection, in_parts] {
             let refused = refused(&mut world, connection).expect(id);
-            assert!(refused.permanent && refused.reason.contains("not given"));
+            assert!(refused.permanent && refused.reason.contains("not been assigned"));
         }
     }
     assert_eq!(world.agent(5052, "cpus:1;mem:64").id, "m-S1");

@@ -1,6 +1,6 @@
 //! To whom framework ids belong, across restarts of the master.
 
-use meseta_proto::transport::authentication::LocalUser;
+use meseta_daemon::authentication::LocalUser;
 
 use super::authorization::subscription_error;
 use super::*;

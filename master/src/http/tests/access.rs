@@ -6,9 +6,9 @@
 use std::os::unix::fs::PermissionsExt as _;
 
 use meseta_access::{Action, SecretHash, basic};
+use meseta_daemon::authentication::{Names, Realm, Settings};
 use meseta_proto::mesos::v1::master::call::Type as CallType;
 use meseta_proto::mesos::v1::scheduler::call::Type as SchedulerCall;
-use meseta_proto::transport::authentication::{Names, Realm, Settings};
 use prost::Message as _;
 use tempfile::TempDir;
 
@@ -312,6 +312,15 @@ fn subscription(principal: Option<&str>) -> String {
     )
 }
 
+/// The id of a stream that has just begun, and of its framework.
+async fn subscribed(stream: &mut Response) -> (String, String) {
+    let stream_id = stream.headers()["Mesos-Stream-Id"].to_str().unwrap();
+    let stream_id = stream_id.to_owned();
+    let event = record(stream).await;
+    let id = &event["subscribed"]["framework_id"]["value"];
+    (stream_id, id.as_str().unwrap().to_owned())
+}
+
 #[tokio::test]
 async fn every_call_of_schedulers_asks_who_it_is() {
     let dir = TempDir::new().unwrap();
@@ -344,15 +353,7 @@ async fn every_call_of_schedulers_asks_who_it_is() {
     );
     let own = subscription(None);
     let mut stream = ask(&router, &principals, RIGHT, to, (&[JSON], &own)).await;
-    let stream_id = stream.headers()["Mesos-Stream-Id"]
-        .to_str()
-        .unwrap()
-        .to_owned();
-    let event = record(&mut stream).await;
-    let id = event["subscribed"]["framework_id"]["value"]
-        .as_str()
-        .unwrap()
-        .to_owned();
+    let (stream_id, id) = subscribed(&mut stream).await;
     // A role that one may not use is said on the stream, as Mesos does.
     let mut refused = ask(&router, &principals, READER, to, (&[JSON], &own)).await;
     assert_eq!(refused.status(), StatusCode::OK);
@@ -371,14 +372,8 @@ async fn every_call_of_schedulers_asks_who_it_is() {
                 .contains("does not match principal 'right'")
         );
     }
-    let state = ask(
-        &router,
-        &principals,
-        RIGHT,
-        (&Method::GET, "/frameworks"),
-        (&[], ""),
-    )
-    .await;
+    let to = (&Method::GET, "/frameworks");
+    let state = ask(&router, &principals, RIGHT, to, (&[], "")).await;
     let state: serde_json::Value = serde_json::from_str(&text_of(state).await).unwrap();
     assert_eq!(state["frameworks"][0]["principal"], "right");
 }
@@ -586,14 +581,7 @@ async fn frameworks_are_held_to_their_pace() {
         (&[JSON], &subscription(None)),
     )
     .await;
-    let stream_id = stream.headers()["Mesos-Stream-Id"]
-        .to_str()
-        .unwrap()
-        .to_owned();
-    let event = record(&mut stream).await;
-    let id = event["subscribed"]["framework_id"]["value"]
-        .as_str()
-        .unwrap();
+    let (stream_id, id) = subscribed(&mut stream).await;
     let body = format!(r#"{{"type":"REVIVE","framework_id":{{"value":"{id}"}}}}"#);
     let headers = [JSON, ("Mesos-Stream-Id", stream_id.as_str())];
     for expected in [202, 202, 429, 429] {

@@ -1,10 +1,10 @@
 //! Floods: whoever sends or leaves unread more than is kept for it is told or closed, and others go on.
 
+use meseta_daemon::owner::SocketOwner;
+use meseta_daemon::server::Peer;
 use meseta_proto::meseta::v1::{self as meseta, agent_frame};
 use meseta_proto::mesos::v1;
 use meseta_proto::mesos::v1::scheduler::{Call, call};
-use meseta_proto::transport::owner::SocketOwner;
-use meseta_proto::transport::server::Peer;
 use prost::Message as _;
 
 use super::*;
@@ -156,7 +156,7 @@ fn begun(chunks: Vec<Bytes>, end: &CancellationToken) -> Body {
         }
         end.cancelled().await;
     });
-    meseta_proto::transport::server::stream_body(receiver, CancellationToken::new())
+    meseta_daemon::server::stream_body(receiver, CancellationToken::new())
 }
 
 #[tokio::test]

@@ -378,13 +378,13 @@ fn browser_requests_are_checked_against_the_flags() {
 struct Inside(u32);
 
 impl ContainerSockets for Inside {
-    fn is_inside(&self, socket: &crate::transport::owner::SocketOwner) -> bool {
+    fn is_inside(&self, socket: &crate::owner::SocketOwner) -> bool {
         socket.inode == self.0
     }
 }
 
 fn local_peer(uid: u32, inode: u32) -> Peer {
-    let owner = crate::transport::owner::SocketOwner {
+    let owner = crate::owner::SocketOwner {
         uid,
         inode,
         cgroup: None,

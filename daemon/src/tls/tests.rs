@@ -13,8 +13,8 @@ use tempfile::TempDir;
 use tokio::net::TcpListener;
 
 use super::*;
-use crate::transport::client::{Client, Error, Options as ClientOptions};
-use crate::transport::server::{self, Peer};
+use crate::client::{Client, Error, Options as ClientOptions};
+use crate::server::{self, Peer};
 
 /// An authority and the folder that its files are in.
 struct Authority {
@@ -66,7 +66,7 @@ impl Authority {
 
 impl PeerCertificate {
     /// One for these hosts, or if there are none, this principal's own.
-    pub(in crate::transport) fn signed_for(principal: &str, hosts: &[&str]) -> Self {
+    pub(crate) fn signed_for(principal: &str, hosts: &[&str]) -> Self {
         let hosts: Vec<String> = hosts.iter().map(|host| (*host).to_owned()).collect();
         let mut params = CertificateParams::new(hosts).unwrap();
         if params.subject_alt_names.is_empty() {

@@ -34,7 +34,7 @@ use super::authentication::browser_check::RESOURCE_POLICY;
 use super::body::GuardedBody;
 use super::owner::SocketOwner;
 use super::tls::{PeerCertificate, Served};
-pub(in crate::transport) use admission::Network;
+pub(crate) use admission::Network;
 use admission::{Admission, InUse, Limits};
 pub use peer::{Connection, Peer};
 use stall::StallTimeout;

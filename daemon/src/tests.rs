@@ -14,15 +14,16 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use super::client::{Call, Client, Error};
-use super::server::{CancellationToken, Options, serve, stream_body};
-use crate::media::MediaType;
-use crate::meseta::v1::CallAccepted;
-use crate::meseta::v1::scheduler_client::SchedulerClient;
-use crate::meseta::v1::scheduler_server::{Scheduler, SchedulerServer};
-use crate::mesos::v1::scheduler;
-use crate::mesos::v1::scheduler::{Event, event};
-use crate::{media, recordio};
+use meseta_proto::media::{self, MediaType};
+use meseta_proto::meseta::v1::CallAccepted;
+use meseta_proto::meseta::v1::scheduler_client::SchedulerClient;
+use meseta_proto::meseta::v1::scheduler_server::{Scheduler, SchedulerServer};
+use meseta_proto::mesos::v1::scheduler;
+use meseta_proto::mesos::v1::scheduler::{Event, event};
+use meseta_proto::recordio;
+
+use crate::client::{Call, Client, Error};
+use crate::server::{CancellationToken, Options, serve, stream_body};
 
 struct Running {
     address: SocketAddr,
@@ -427,7 +428,7 @@ async fn grpc_and_http_share_the_port() {
     let mut raw = tonic::client::Grpc::new(channel);
     raw.ready().await.unwrap();
     let path = http::uri::PathAndQuery::from_static("/meseta.v1.Scheduler/Call");
-    let codec = crate::grpc::Codec::<KillOfNothing, CallAccepted>::default();
+    let codec = meseta_proto::grpc::Codec::<KillOfNothing, CallAccepted>::default();
     let kill = tonic::Request::new(KillOfNothing { kill: Some(()) });
     let refused = raw.unary(kill, path, codec).await.unwrap_err();
     assert_eq!(refused.code(), tonic::Code::InvalidArgument);

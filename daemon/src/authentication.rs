@@ -42,7 +42,7 @@ pub enum Realm {
     /// Requests that change state.
     Readwrite,
     Scheduler,
-    /// The addresses of agents that join.
+    /// The registration and stream of agents.
     Agents,
     /// Executors, which have no credentials: a daemon that listens beyond loopback accepts them from its own
     /// machine only.

@@ -13,9 +13,9 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 
 use super::tls;
-use crate::media::{self, BodyError, MediaType};
-use crate::recordio;
-use crate::schema::WireMessage;
+use meseta_proto::media::{self, BodyError, MediaType};
+use meseta_proto::recordio;
+use meseta_proto::schema::WireMessage;
 
 #[derive(Copy, Clone, Debug)]
 pub struct Options {

@@ -6,8 +6,8 @@ use std::sync::{Arc, OnceLock};
 use tokio::time::Instant;
 
 use super::admission::{ConnectionSlot, Entry, InUse};
-use crate::transport::owner::SocketOwner;
-use crate::transport::tls::PeerCertificate;
+use crate::owner::SocketOwner;
+use crate::tls::PeerCertificate;
 
 /// What is known of the other side; an extension of each of its requests.
 #[derive(Clone, Debug)]

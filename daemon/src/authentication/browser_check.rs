@@ -10,11 +10,11 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, Version};
 use meseta_access::browser::{self, Effect, HostPattern, Origin, Policy, Source};
 
 use super::{Authentication, AuthenticationError, SettingsError};
-use crate::transport::server::Peer;
+use crate::server::Peer;
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 /// Which origins may embed a response, as a script or an image.
-pub(in crate::transport) const RESOURCE_POLICY: HeaderName =
+pub(crate) const RESOURCE_POLICY: HeaderName =
     HeaderName::from_static("cross-origin-resource-policy");
 
 /// The `Host` names and origins that a daemon accepts.

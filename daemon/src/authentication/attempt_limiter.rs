@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::transport::server::Network;
+use crate::server::Network;
 
 /// Wrong secrets of one source per second, and how many may come at once.
 const OF_SOURCE: Rate = Rate {

@@ -16,8 +16,8 @@ use http_body_util::BodyExt;
 use tokio::time::Instant;
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
-use crate::body_reads::BodyRead;
-use crate::budget::{Budget, Charge, Exhausted};
+use meseta_proto::body_reads::BodyRead;
+use meseta_proto::budget::{Budget, Charge, Exhausted};
 
 /// For how long a client may send nothing in the middle of a body.
 const IDLE_MAX: Duration = Duration::from_secs(30);

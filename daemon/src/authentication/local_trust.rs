@@ -10,8 +10,8 @@ use std::time::Instant;
 
 use super::Realm;
 use crate::background;
-use crate::transport::owner::SocketOwner;
-use crate::transport::server::Peer;
+use crate::owner::SocketOwner;
+use crate::server::Peer;
 
 /// The error for an untrusted local client where no credentials are configured.
 pub(super) const UNTRUSTED_LOCAL_USER: &str = "Only root and the user of this daemon may call it without \

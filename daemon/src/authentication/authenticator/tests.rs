@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use meseta_access::SecretHash;
 
 use super::*;
-use crate::transport::server::Network;
+use crate::server::Network;
 
 fn people(all: &[(&str, &str, u8)]) -> Credentials {
     let lines = all.iter().map(|(name, secret, salt)| {

@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::transport::owner::SocketOwner;
+use crate::owner::SocketOwner;
 
 /// For so long a new connection has time to say something, before it goes ahead of others that have.
 const SILENCE_ALLOWED: Duration = Duration::from_secs(1);
@@ -26,10 +26,10 @@ const ANSWER_ALLOWED: Duration = Duration::from_secs(5);
 
 /// An address, or all that one customer of a network has: 64 bits of an IPv6 address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(in crate::transport) struct Network(IpAddr);
+pub(crate) struct Network(IpAddr);
 
 impl Network {
-    pub(in crate::transport) fn of(address: IpAddr) -> Self {
+    pub(crate) fn of(address: IpAddr) -> Self {
         match address.to_canonical() {
             IpAddr::V6(address) if !address.is_loopback() => {
                 let prefix = address.to_bits() & (u128::MAX << 64);
