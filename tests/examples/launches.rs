@@ -7,6 +7,7 @@
 use std::time::{Duration, Instant};
 
 use meseta_tests::framework::task;
+use meseta_tests::revocable::amount;
 use meseta_tests::{Cluster, Setup};
 use serde_json::Value;
 
@@ -38,7 +39,14 @@ fn main() {
     }
     report("ACCEPT to RUNNING", running);
     report("ACCEPT to FINISHED", finished);
-    let offer = framework.offer();
+    // What the last task gave back may be offered by itself: not enough for all.
+    let needed = f64::from(u32::try_from(many).unwrap_or(u32::MAX)) * TINY[0].1;
+    let offer = loop {
+        let offer = framework.offer();
+        if amount(&offer, "cpus", false) >= needed {
+            break offer;
+        }
+    };
     let tasks: Vec<_> = (0..many)
         .map(|number| task(&offer, &format!("many-{number}"), "true", TINY))
         .collect();

@@ -371,7 +371,11 @@ fn codes() {
 fn group() {
     let (world, mut link) = World::registered(&[]);
     let first = shell("a", "echo one > made; sleep 0.1; pwd");
-    let second = shell("b", "until cat ../../tasks/a/made; do sleep 0.02; done");
+    // `grep`: the file is there before its line is.
+    let second = shell(
+        "b",
+        "until grep one ../../tasks/a/made; do sleep 0.02; done",
+    );
     world.run_group(&link, vec![first, second]);
     let mut states = std::collections::BTreeMap::<String, Vec<pb::TaskState>>::new();
     let mut containers = Vec::new();
