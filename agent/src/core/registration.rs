@@ -1,7 +1,7 @@
 //! Registration with the master: connecting, backoff, pings, epochs.
 //!
 //! The first attempt is made at once; pauses with jitter come between attempts that failed. On a new link the agent
-//! sends `register`, or with `reregister` by an agent that has an id. Invariants: frames of a lower epoch than the
+//! sends `register`, or `reregister` if it has an id. Invariants: frames of a lower epoch than the
 //! highest heard of lately are dropped; losing the master touches no task.
 
 use std::collections::BTreeSet;

@@ -10,7 +10,7 @@ use meseta_proto::mesos::v1 as pb;
 use meseta_proto::mesos::v1::agent as api;
 use serde_json::{Value, json};
 
-use super::state::List;
+use super::reply::List;
 use super::{Context, Query, Reply};
 use crate::checkpoint::RunKey;
 use crate::core::Snapshot;

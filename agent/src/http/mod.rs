@@ -366,12 +366,12 @@ async fn answer(
         Route::Statistics => {
             let snapshot = context.containers(caller).await?;
             let entries = statistics::statistics(context, &snapshot);
-            Ok(Reply::json(&state::List(entries)))
+            Ok(Reply::json(&reply::List(entries)))
         }
         Route::Containers => {
             let snapshot = context.containers(caller).await?;
             let entries = statistics::containers(context, &snapshot, query);
-            Ok(Reply::json(&state::List(entries)))
+            Ok(Reply::json(&reply::List(entries)))
         }
         Route::Metrics => Ok(Reply::prometheus(context.metrics.text(context).await)),
         Route::MetricsSnapshot => {

@@ -6,6 +6,7 @@ use http::header::{ALLOW, CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_TYPE, WWW
 use http::{HeaderValue, Response, StatusCode};
 use meseta_proto::budget::{Charge, Exhausted};
 use meseta_proto::media::MESSAGE_CONTENT_TYPE;
+use serde::{Serialize, Serializer};
 
 use super::Query;
 
@@ -65,7 +66,7 @@ impl Reply {
     }
 
     /// A value as JSON, or as JSONP if the query asks.
-    pub(crate) fn json<T: serde::Serialize + ?Sized>(value: &T) -> Self {
+    pub(crate) fn json<T: Serialize + ?Sized>(value: &T) -> Self {
         match serde_json::to_vec(value) {
             Ok(body) => Self::new(StatusCode::OK, Some(JSON), body),
             Err(error) => {
@@ -222,4 +223,16 @@ fn quoted(name: &str) -> String {
         }
     };
     format!("\"{}\"", name.chars().map(safe).collect::<String>())
+}
+
+/// A list whose entries are made while it is written.
+pub(super) struct List<I>(pub(super) I);
+
+impl<I> Serialize for List<I>
+where
+    I: Iterator<Item: Serialize> + Clone,
+{
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.clone())
+    }
 }

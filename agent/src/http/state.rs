@@ -13,10 +13,11 @@ use meseta_proto::v0::{AttributesView, Full, Reserved, ReservedFull, Summary};
 use meseta_resources::{Attributes, Resources};
 use serde::{Serialize, Serializer};
 
+use super::reply::List;
 use super::{Context, Reply};
 use crate::core::{Executor, ExecutorKind, Framework, Snapshot, Task};
 
-/// Answers requests for `/version`.
+/// The answer to `/version`.
 #[derive(Serialize)]
 pub(super) struct Version {
     build_date: &'static str,
@@ -34,7 +35,7 @@ pub(super) const fn version() -> Version {
     }
 }
 
-/// Answers requests for `/flags`.
+/// The answer to `/flags`.
 #[derive(Serialize)]
 pub(super) struct Flags<'a> {
     flags: &'a BTreeMap<String, String>,
@@ -46,19 +47,7 @@ pub(super) fn flags(context: &Context) -> Flags<'_> {
     }
 }
 
-/// A list whose entries are made while it is written.
-pub(super) struct List<I>(pub(super) I);
-
-impl<I> Serialize for List<I>
-where
-    I: Iterator<Item: Serialize> + Clone,
-{
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.0.clone())
-    }
-}
-
-/// Answers requests for `/state`.
+/// The answer to `/state`.
 #[derive(Serialize)]
 struct State<'a, C, F, D> {
     #[serde(flatten)]

@@ -2,7 +2,7 @@
 //!
 //! The same for cpus and for memory, so that the predictors do not know which one they are for.
 //! Invariant: regular work that cannot be read is taken at its limit, and what cannot be read of the
-//! host forbids oversubscription more.
+//! host forbids to oversubscribe more.
 
 use meseta_resources::{Moment, Resource, Resources, Scalar};
 

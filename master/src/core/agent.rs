@@ -117,6 +117,7 @@ impl AgentProfile {
     }
 }
 
+/// A registered agent, with what is recorded of it.
 #[derive(Debug)]
 pub(super) struct Agent {
     pub profile: Arc<AgentProfile>,
