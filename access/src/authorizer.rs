@@ -119,6 +119,28 @@ impl Authorizer {
         })
     }
 
+    /// Whether the action is allowed on every object, whatever its name. Where several entries together name them all
+    /// it may say no.
+    #[must_use]
+    pub fn allows_all(&self, principal: Option<&str>, action: Action) -> bool {
+        let Some(rules) = &self.rules else {
+            return true;
+        };
+        if action.objects() == Objects::Whole {
+            return self.allows(principal, action, None);
+        }
+        let entries = rules.acls.of(action).iter();
+        for acl in entries.filter(|acl| matches(principal, &acl.principals)) {
+            match (allowed(principal, &acl.principals), &acl.objects) {
+                (false, _) | (true, Entity::None) => return false,
+                (true, Entity::Any) => return true,
+                // What follows decides on the others.
+                (true, Entity::Some(_)) => {}
+            }
+        }
+        rules.permissive
+    }
+
     /// The rules as they are for one caller.
     #[must_use]
     pub fn approver(&self, principal: Option<String>) -> Approver {
@@ -164,6 +186,13 @@ impl Approver {
     pub fn allows(&self, action: Action, object: Option<&str>) -> bool {
         self.authorizer
             .allows(self.principal.as_deref(), action, object)
+    }
+
+    /// Whether the action is allowed on every object; see [`Authorizer::allows_all`].
+    #[must_use]
+    pub fn allows_all(&self, action: Action) -> bool {
+        self.authorizer
+            .allows_all(self.principal.as_deref(), action)
     }
 
     pub fn check(&self, action: Action, object: Option<&str>) -> Result<(), Forbidden> {

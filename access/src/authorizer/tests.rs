@@ -1,5 +1,7 @@
 //! The rules of Mesos, scenario by scenario, for every action that follows them.
 
+use proptest::prelude::*;
+
 use super::*;
 use crate::action::Action as A;
 
@@ -311,4 +313,75 @@ fn what_is_forbidden_is_said_with_its_action_and_object() {
         refused(None, None),
         "403 Forbidden. A caller without a principal is not authorized for 'update_quotas'"
     );
+}
+
+#[test]
+fn what_is_allowed_on_every_object_is_known_without_asking_for_each() {
+    let rules = authorizer(
+        r#"{"permissive":false,
+            "view_tasks":[{"principals":{"values":["admin"]},"users":{"type":"ANY"}},
+                          {"principals":{"values":["ada"]},"users":{"values":["u1"]}}],
+            "view_roles":[{"principals":{"values":["ada","admin"]},"roles":{"values":["a/%"]}},
+                          {"principals":{"values":["admin"]},"roles":{"type":"ANY"}}],
+            "view_flags":[{"principals":{"values":["ada"]},"flags":{"type":"ANY"}}]}"#,
+    );
+    let rows = [
+        ("admin", A::ViewTask, true),
+        ("ada", A::ViewTask, false),
+        ("admin", A::ViewRole, true),
+        ("ada", A::ViewRole, false),
+        ("ada", A::ViewFlags, true),
+        ("admin", A::ViewFlags, false),
+        ("admin", A::ViewExecutor, false),
+    ];
+    for (principal, action, expected) in rows {
+        let approver = rules.approver(Some(principal.to_owned()));
+        assert_eq!(
+            approver.allows_all(action),
+            expected,
+            "{principal}: {action:?}"
+        );
+    }
+    assert!(Authorizer::everything().allows_all(None, A::ViewTask));
+    assert!(
+        authorizer("{}").allows_all(None, A::ViewTask),
+        "permissive by default"
+    );
+}
+
+/// Whoever or whatever an entry of a generated list speaks of, as JSON.
+fn entity() -> impl Strategy<Value = String> {
+    prop_oneof![
+        Just(r#"{"type":"ANY"}"#.to_owned()),
+        Just(r#"{"type":"NONE"}"#.to_owned()),
+        prop::collection::vec(prop::sample::select(vec!["a", "b", "a/%", "c"]), 1..3)
+            .prop_map(|values| format!(r#"{{"values":{values:?}}}"#)),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn what_is_allowed_on_every_object_is_allowed_on_each(
+        entries in prop::collection::vec((entity(), entity()), 0..4),
+        permissive: bool,
+    ) {
+        let entries: Vec<String> = entries
+            .iter()
+            .map(|(principals, roles)| format!(r#"{{"principals":{principals},"roles":{roles}}}"#))
+            .collect();
+        let acls = format!(
+            r#"{{"permissive":{permissive},"view_roles":[{}]}}"#,
+            entries.join(",")
+        );
+        // Lists that the file's parser refuses are not asked.
+        let Ok(acls) = Acls::parse(&acls) else { return Ok(()) };
+        let rules = Authorizer::new(acls, false);
+        for principal in [None, Some("a"), Some("z")] {
+            if rules.allows_all(principal, A::ViewRole) {
+                for object in [None, Some("a"), Some("a/b"), Some("b"), Some("c"), Some("z")] {
+                    prop_assert!(rules.allows(principal, A::ViewRole, object), "{principal:?} {object:?}");
+                }
+            }
+        }
+    }
 }

@@ -57,6 +57,23 @@ fn administrator() -> Approver {
     Authorizer::new(acls, false).approver(Some("admin".to_owned()))
 }
 
+/// Sees everything, roles and all that is theirs too.
+fn administrator_of_roles() -> Approver {
+    let lists = [
+        ("frameworks", "users"),
+        ("tasks", "users"),
+        ("executors", "users"),
+        ("roles", "roles"),
+    ];
+    let lists = lists.map(|(list, objects)| {
+        format!(
+            r#""view_{list}":[{{"principals":{{"values":["admin"]}},"{objects}":{{"type":"ANY"}}}}]"#
+        )
+    });
+    let acls = Acls::parse(&format!("{{{}}}", lists.join(","))).unwrap();
+    Authorizer::new(acls, false).approver(Some("admin".to_owned()))
+}
+
 fn tasks_of(snapshot: &Snapshot) -> usize {
     snapshot.agents.iter().map(|agent| agent.tasks.len()).sum()
 }
@@ -122,6 +139,20 @@ async fn all_that_is_seen_is_shared_and_not_copied() {
     for (seen, framework) in seen.frameworks.iter().zip(snapshot.frameworks.iter()) {
         assert!(Arc::ptr_eq(seen, framework));
     }
+}
+
+#[tokio::test]
+async fn whoever_sees_everything_shares_the_snapshot_at_no_cost() {
+    let snapshot = cluster_of(10, 20);
+    let mut cost = FilterCost::default();
+    let seen = cluster(&snapshot, &administrator_of_roles(), None, &mut cost);
+    assert_eq!(cost, FilterCost::default());
+    assert!(Arc::ptr_eq(&seen.agents, &snapshot.agents));
+    assert!(Arc::ptr_eq(&seen.frameworks, &snapshot.frameworks));
+    assert_eq!(seen.quotas.len(), 0, "nothing is said of quotas");
+    let filtered = filtered_snapshot(&snapshot, &administrator());
+    let ids = |all: &Snapshot| format!("{:?}{:?}", all.agents, all.frameworks);
+    assert_eq!(ids(&seen), ids(&filtered), "what filtering would have left");
 }
 
 #[tokio::test]
